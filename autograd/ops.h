@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "core/index.h"
 #include "core/random.h"
 #include "kernels/common/epilogue.h"
 
@@ -88,9 +89,12 @@ Tensor squeeze(const Tensor& x, int dim);  // x itself if dim is not of size 1
 Tensor unsqueeze(const Tensor& x, int dim);
 // Broadcasts x to the shape; -1 keeps a dimension's size.
 Tensor expand(const Tensor& x, const Shape& shape);
-// x[start:stop:step]; without `stop`, to the end
+// x[start:stop:step]; without `stop`, to the end: to the beginning with a negative step.
 Tensor slice(const Tensor& x, int dim, int64_t start,
              int64_t stop = std::numeric_limits<int64_t>::max(), int64_t step = 1);
+Tensor slice_scatter(const Tensor& x, const Tensor& source, int dim, int64_t start,
+                     int64_t stop = std::numeric_limits<int64_t>::max(),
+                     int64_t step = 1);  // x with that slice replaced
 Tensor narrow(const Tensor& x, int dim, int64_t start,
               int64_t length);                           // x[start:start + length], within x
 Tensor select(const Tensor& x, int dim, int64_t index);  // drops dim
@@ -128,7 +132,8 @@ Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
 // Sequences [t, ...] padded with value to one length -> [longest, n, ...], or [n, longest, ...].
 Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
-// --- indexing: indices are i64; negative ones count from the end where stated ---
+// --- indexing: indices are integers; negative ones count from the end where stated ---
+// See core/index.h for x(Slice(1, 3), 0), x[i] = v and the rest of NumPy's indexing.
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);  // index [k]; dim becomes k
 // y[i][j][k] = x[index[i][j][k]][j][k] for dim 0; in other dimensions index is at most x's size.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);
@@ -137,8 +142,8 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index);
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
-// x[i, j, ...]: index tensors for the first dimensions, broadcast together, or a bool mask over x's
-// first dimensions, which waits for the device. Negative indices count from the end.
+// x[i, j, ...]: i64 or i32 index tensors for the first dimensions, broadcast together, or bool
+// masks over them, which wait for the device. Negative indices count from the end.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
 // x with those elements replaced by values (broadcast), or with them added.
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
@@ -515,7 +520,8 @@ struct EmbeddingOptions {
   // A row that gets no gradient (and starts as zeros in nn::Embedding); negative: from the end.
   std::optional<int64_t> padding_idx = {};
 };
-// table [rows, n], index i64 [...] -> [..., n]: the table comes first, unlike in F.embedding.
+// table [rows, n], index of integers [...] -> [..., n]: the table comes first, unlike in
+// F.embedding.
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options = {});
 enum class BagMode { Sum, Mean, Max };
 struct EmbeddingBagOptions {
@@ -523,8 +529,8 @@ struct EmbeddingBagOptions {
   // A row that gets no gradient and is in no bag; negative: from the end.
   std::optional<int64_t> padding_idx = {};
 };
-// The sum, mean or maximum of the rows of each bag: index i64 [bags, k], or [k] and the offset of
-// each bag, i64 [bags] (waits for the device) -> [bags, n]. An empty bag gives zeros.
+// The sum, mean or maximum of the rows of each bag: index of integers [bags, k], or [k] and the
+// offset of each bag [bags] (waits for the device) -> [bags, n]. An empty bag gives zeros.
 Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
                      const EmbeddingBagOptions& options = {});
 
@@ -554,8 +560,8 @@ struct CrossEntropyOptions {
   double weight = 1;          // factor of the loss: static loss scaling
   Tensor class_weights = {};  // [classes], in the logits' dtype or f32; gets no gradient
 };
-// logits [n, classes, ...]; target i64 [n, ...], with a mean weighted by class weights (NaN if all
-// are ignored), or probabilities of the logits' shape, with a mean over all rows.
+// logits [n, classes, ...]; target of integers [n, ...], with a mean weighted by class weights (NaN
+// if all are ignored), or probabilities of the logits' shape, with a mean over all rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
 struct NllOptions {

@@ -157,18 +157,20 @@ Layout transpose(const Layout& l, int a, int b) {
 
 Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step) {
   dim = wrap_dim(dim, l.rank());
-  check(step > 0, "step must be > 0, got {}", step);
-  const int64_t size = l.shape[dim];
-  const auto clamp = [size](int64_t i) {
-    return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size);
+  check(step != 0, "step must not be 0");
+  const int64_t size = l.shape[dim], most = std::max<int64_t>(size, 1);
+  const bool forward = step > 0;
+  const auto clamp = [=](int64_t i) {
+    return std::clamp<int64_t>(i < 0 ? i + size : i, forward ? 0 : -1, forward ? size : size - 1);
   };
   start = clamp(start);
   stop = clamp(stop);
-  step = std::min(step, std::max<int64_t>(size, 1));  // a longer step also takes one element
+  step = std::clamp(step, -most, most);  // a longer step also takes one element
+  const int64_t reach = forward ? stop - start : start - stop, stride = forward ? step : -step;
   Layout out = l;
-  out.shape[dim] = stop > start ? (stop - start + step - 1) / step : 0;
+  out.shape[dim] = reach > 0 ? (reach + stride - 1) / stride : 0;
   out.strides[dim] = times(l.strides[dim], step);
-  if (stop > start) out.offset += times(start, l.strides[dim]);
+  if (reach > 0) out.offset += times(start, l.strides[dim]);
   return out;
 }
 

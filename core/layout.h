@@ -99,9 +99,10 @@ struct Layout {
 // All throw Error with both values if arguments do not fit. Dimensions may be negative.
 Layout permute(const Layout&, std::span<const int> order);
 Layout transpose(const Layout&, int a, int b);
-Layout slice(const Layout&, int dim, int64_t start, int64_t stop, int64_t step = 1);  // as Python
-Layout select(const Layout&, int dim, int64_t index);                                 // drops dim
-Layout expand(const Layout&, const Shape&);  // stride 0 where a size of 1 is repeated
+// As Python; before the first element, where a negative step may stop, is the lowest int64_t.
+Layout slice(const Layout&, int dim, int64_t start, int64_t stop, int64_t step = 1);
+Layout select(const Layout&, int dim, int64_t index);  // drops dim
+Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
 Layout unsqueeze(const Layout&, int dim);
 Layout squeeze(const Layout&, int dim);  // the size there must be 1
 Layout flip(const Layout&, int dim);     // reverses the order

@@ -16,8 +16,10 @@
 namespace mixtape {
 
 namespace internal {
-class Node;  // how a tensor was made: autograd/tape.h
-}
+class Node;     // how a tensor was made: autograd/tape.h
+class Indexed;  // core/index.h
+struct Index;
+}  // namespace internal
 
 struct AutogradMeta;     // what autograd keeps with a tensor: autograd/autograd_meta.h
 struct BackwardOptions;  // autograd/tape.h
@@ -126,6 +128,14 @@ class Tensor {
   Tensor reshape(const Shape& shape) const;
   Tensor flatten(int from = 0, int to = -1) const;
   Tensor t() const;  // the last two dimensions swapped
+
+  // Indexing as in NumPy, for reading and assigning: x(Slice(1, 3), 0), x[i]. See core/index.h.
+  template <class... I>
+    requires(std::is_constructible_v<internal::Index, const I&> && ...)
+  internal::Indexed operator()(const I&... indices) const;
+  template <class I>
+    requires std::is_constructible_v<internal::Index, const I&>
+  internal::Indexed operator[](const I& index) const;
 
  private:
   struct Impl {

@@ -2,6 +2,8 @@
 // Steps that several ops share: products and sums in a chosen dtype, activations of an epilogue,
 // dropout masks, results written to a given tensor.
 
+#include <functional>
+
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "kernels/kernels.h"
@@ -69,6 +71,11 @@ Tensor sum_to(const Tensor& x, const ReduceOptions& options);
 Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims);
 // The mean or the sum of a loss over its elements, or all of them.
 Tensor reduce_losses(const Tensor& each, Reduction reduction);
+
+// Makes f(old) the value of x in all its handles, recorded. Throws Error, with what to do instead,
+// if x is a leaf or if another tensor sees its storage.
+void replace_value(const Tensor& x, std::string_view instead,
+                   const std::function<Tensor(const Tensor& old)>& f);
 
 // Ops for their forms in place: they write to `out` as call_out() does. F is a struct of
 // kernels/common/binary.h: Add, Sub, Mul or Div (of floats).

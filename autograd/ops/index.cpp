@@ -135,26 +135,23 @@ struct Dropout {
   }
 };
 
-void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
-  check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
-  check_range(index, low, size, [=](int64_t i) {
-    return fmt::format("index {} is out of range for dimension {} of size {}", i, dim, size);
-  });
-}
-
 // An index for each element: x's rank, and no larger than x but in `dim`.
-void check_elements(const Tensor& x, int dim, const Tensor& index) {
+Tensor element_index(const Tensor& x, int dim, const Tensor& given) {
+  const Tensor index = as_index(given);
   bool fits = index.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.size(d) <= x.size(d);
   check(fits, "an index of shape {} for dimension {} of a tensor of shape {}", index.shape(), dim,
         x.shape());
   check_index_range(index, dim, 0, x.size(dim));
+  return index;
 }
 
 // An index for each slice.
-void check_slices(const Tensor& x, int dim, const Tensor& index) {
+Tensor slice_index(const Tensor& x, int dim, const Tensor& given) {
+  const Tensor index = as_index(given);
   check(index.rank() == 1, "the index has shape {}, not [k]", index.shape());
   check_index_range(index, dim, 0, x.size(dim));
+  return index;
 }
 
 // The first elements of x in each dimension, cut to this shape.
@@ -165,60 +162,6 @@ Tensor corner(Tensor x, const Shape& shape) {
   for (int d = 0; d < shape.rank; ++d)
     if (x.size(d) != shape[d]) x = narrow(x, d, 0, shape[d]);
   return x;
-}
-
-// The positions where the mask is true: i64 [count, rank].
-Tensor true_positions(const Tensor& mask) {
-  const int64_t count = sum(mask).item<int64_t>();
-  check_counted("a mask", {count});
-  const Tensor y({count, mask.rank()}, i64, mask.device()), dense = mask.contiguous();
-  kernels::nonzero(mask.device(), dense, y);
-  return y;
-}
-Tensor flat_positions(const Tensor& mask) {
-  return reshape(true_positions(reshape(mask, {mask.numel()})), {-1});
-}
-
-// The rows that a list of indices selects from x with its first dimensions merged.
-struct IndexedRows {
-  Shape merged;  // [rows, ...]
-  Tensor index;  // [k]
-  Shape shape;   // of the result: that of the indices, then x's other dimensions
-};
-
-IndexedRows indexed_rows(const Tensor& x, const std::vector<Tensor>& indices) {
-  check(!indices.empty(), "no indices");
-  int dims = 0;
-  int64_t count = 1;
-  Tensor row;
-  for (const Tensor& i : indices) {
-    check(bool(i), "index {} is undefined", &i - indices.data());
-    const int first = dims;
-    dims += i.dtype() == boolean ? i.rank() : 1;
-    check(first < dims, "a mask without dimensions");
-    check(dims <= x.rank(), "indices for {} dimensions of a tensor of shape {}", dims, x.shape());
-    int64_t n = 1;
-    Tensor here;
-    if (i.dtype() == boolean) {
-      for (int d = first; d < dims; ++d)
-        check(i.size(d - first) == x.size(d), "a mask of shape {} for dimensions {} to {} of {}",
-              i.shape(), first, dims - 1, x.shape());
-      n = i.numel();
-      here = flat_positions(i);
-    } else {
-      n = x.size(first);
-      check_index_range(i, first, -n, n);
-      here = where(lt(i, 0), i + double(n), i);
-    }
-    row = row ? row * double(n) + here : here;
-    count *= n;
-  }
-  IndexedRows rows{{count}, reshape(row, {row.numel()}), row.shape()};
-  for (int d = dims; d < x.rank(); ++d) {
-    rows.merged.push_back(x.size(d));
-    rows.shape.push_back(x.size(d));
-  }
-  return rows;
 }
 
 std::optional<int64_t> wrap_padding(std::optional<int64_t> row, int64_t rows) {
@@ -262,8 +205,7 @@ Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o)
 // (within a factor of two) are padded together: memory stays in proportion to indices.
 Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offsets,
                    const EmbeddingBagOptions& o) {
-  check(offsets.dtype() == i64 && offsets.rank() == 1, "offsets are {} {}, not i64 [bags]",
-        offsets.dtype(), offsets.shape());
+  check(offsets.rank() == 1, "offsets have shape {}, not [bags]", offsets.shape());
   const int64_t n = index.numel(), bags = offsets.numel();
   if (bags == 0) return reduce_bags(table, {reshape(slice(index, 0, 0, 0), {0, 0})}, o);
   const Tensor end = full({1}, double(n), i64, offsets.device());
@@ -305,70 +247,52 @@ Tensor ops::index_select_unchecked(const Tensor& x, int dim, const Tensor& index
   return call<Gather>(x, for_all_lines(index, d, with_size(x.shape(), d, index.numel())), d);
 }
 
+Tensor ops::index_put_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                                bool accumulate) {
+  const Tensor each = for_all_lines(index, dim, source.shape());
+  return accumulate ? call<ScatterAdd>(x, each, source, Target{dim, x.shape()})
+                    : call<Scatter>(x, each, source, dim);
+}
+void ops::write_slices(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  check_counted("indices", {index.numel()});
+  kernels::scatter(x.device(), dim, for_all_lines(index, dim, source.shape()), source, x);
+}
+
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope(Gather::info.name);
   const int d = wrap_dim(dim, x.rank());
-  check_elements(x, d, index);
-  return call<Gather>(x, index, d);
+  return call<Gather>(x, element_index(x, d, index), d);
 }
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope("index_select");
   const int d = wrap_dim(dim, x.rank());
-  check_slices(x, d, index);
-  return index_select_unchecked(x, d, index);
+  return index_select_unchecked(x, d, slice_index(x, d, index));
 }
-Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+Tensor scatter(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
   const Scope scope(Scatter::info.name);
   const int d = wrap_dim(dim, x.rank());
-  check_elements(x, d, index);
+  const Tensor index = element_index(x, d, given);
   return call<Scatter>(x, index, corner(source, index.shape()), d);
 }
-Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
   const Scope scope(ScatterAdd::info.name);
   const int d = wrap_dim(dim, x.rank());
-  check_elements(x, d, index);
+  const Tensor index = element_index(x, d, given);
   return call<ScatterAdd>(x, index, corner(source, index.shape()), Target{d, x.shape()});
 }
-Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
   const Scope scope("index_add");
   const int d = wrap_dim(dim, x.rank());
-  check_slices(x, d, index);
+  const Tensor index = slice_index(x, d, given);
   const Shape shape = with_size(x.shape(), d, index.numel());
   check(source.shape() == shape, "a source of shape {}, not {}", source.shape(), shape);
   return call<ScatterAdd>(x, for_all_lines(index, d, shape), source, Target{d, x.shape()});
 }
 
-Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
-  const Scope scope("index");
-  const IndexedRows rows = indexed_rows(x, indices);
-  return reshape(index_select_unchecked(reshape(x, rows.merged), 0, rows.index), rows.shape);
-}
-Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
-                 bool accumulate) {
-  const Scope scope("index_put");
-  const IndexedRows rows = indexed_rows(x, indices);
-  const Tensor whole = reshape(x, rows.merged),
-               source = reshape(expand(values, rows.shape),
-                                with_size(rows.merged, 0, rows.index.numel())),
-               index = for_all_lines(rows.index, 0, source.shape());
-  const Tensor y = accumulate ? call<ScatterAdd>(whole, index, source, Target{0, rows.merged})
-                              : call<Scatter>(whole, index, source, 0);
-  return reshape(y, x.shape());
-}
-Tensor masked_select(const Tensor& x, const Tensor& mask) {
-  const Scope scope("masked_select");
-  check(mask.dtype() == boolean, "the mask must be bool, got {}", mask.dtype());
-  const Shape shape = broadcast(x.shape(), mask.shape());
-  return index_select_unchecked(reshape(expand(x, shape), {shape.size()}), 0,
-                                flat_positions(expand(mask, shape)));
-}
-Tensor nonzero(const Tensor& x) { return true_positions(x.dtype() == boolean ? x : ne(x, 0)); }
-
-Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {
+Tensor embedding(const Tensor& table, const Tensor& given, const EmbeddingOptions& options) {
   const Scope scope(Embedding::info.name);
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
-  const Tensor flat = reshape(index, {index.numel()});
-  check(index.dtype() == i64, "indices must be i64, got {}", index.dtype());
+  const Tensor index = as_index(given), flat = reshape(index, {index.numel()});
   check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t i) {
     return fmt::format("index {} is out of range for {} rows", i, rows);
   });
@@ -380,9 +304,10 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
       shape);
 }
 
-Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets,
+Tensor embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& starts,
                      const EmbeddingBagOptions& o) {
   const Scope scope("embedding_bag");
+  const Tensor index = as_index(indices), offsets = starts ? as_index(starts, "offsets") : starts;
   check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
         offsets ? "[k], beside offsets" : "[bags, k], without offsets");
   EmbeddingBagOptions options = o;

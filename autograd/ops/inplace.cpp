@@ -30,17 +30,7 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
   const std::string_view instead = op == "fill_" || op == "copy_"
                                        ? "make a new tensor by where, index_put, cat or stack"
                                        : "use the form without underscore";
-  check(!x.is_leaf(), "in place on a leaf that requires a gradient: {}, or NoGrad", instead);
-  check(
-      x.storage().use_count() == 1,
-      "in place on storage that is shared (by a view, or by an op that saved it for backward): {}, "
-      "or NoGrad",
-      instead);
-  const Tensor old = x.detach();  // stays what it is if the op saves it
-  old.set_grad_fn(x.grad_fn());
-  const Tensor y = cast(expand(f(Tensor(), old), x.shape()), x.dtype());
-  x.set_data(y.is_contiguous() ? y : contiguous(y));  // new storage, which the op may have saved
-  x.set_grad_fn(y.grad_fn());
+  replace_value(x, instead, [&](const Tensor& old) { return f(Tensor(), old); });
   return x;
 }
 
@@ -70,6 +60,21 @@ void check_quotient(const Tensor& x) {
 }
 
 }  // namespace
+
+void ops::replace_value(const Tensor& x, std::string_view instead,
+                        const std::function<Tensor(const Tensor& old)>& f) {
+  check(!x.is_leaf(), "in place on a leaf that requires a gradient: {}, or NoGrad", instead);
+  check(
+      x.storage().use_count() == 1,
+      "in place on storage that is shared (by a view, or by an op that saved it for backward): {}, "
+      "or NoGrad",
+      instead);
+  const Tensor old = x.detach();  // stays what it is if the op saves it
+  old.set_grad_fn(x.grad_fn());
+  const Tensor y = cast(expand(f(old), x.shape()), x.dtype());
+  x.set_data(y.is_contiguous() ? y : contiguous(y));  // new storage, which the op may have saved
+  x.set_grad_fn(y.grad_fn());
+}
 
 Tensor fill_(const Tensor& x, double value) {
   return rewrite("fill_", x, false, false, [&](const Tensor&, const Tensor& t) {

@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "core/format.h"
+#include "core/inline_vector.h"
 #include "kernels/kernels.h"
 
 namespace mixtape {
@@ -53,6 +54,29 @@ Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype);
 // gather and index_select without their checks, for i64 indices that are known to be in range.
 Tensor gather_unchecked(const Tensor& x, int dim, const Tensor& index);
 Tensor index_select_unchecked(const Tensor& x, int dim, const Tensor& index);
+// x with slices `index` [k] along dim replaced by those of source, or with them added.
+Tensor index_put_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                           bool accumulate = false);
+// Writes them to x, whose dtype source has, without recording.
+void write_slices(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+
+// Basic indexing: slices, single elements and new dimensions, one after the other.
+struct BasicIndex {
+  static constexpr OpInfo view{"slice"}, place{"place_slice"};
+  enum class Kind : uint8_t { Slice, Select, Unsqueeze };
+  struct Step {
+    Kind kind;
+    int dim;
+    int64_t start = 0, stop = 0, step = 1;
+  };
+  InlineVector<Step, 2> steps;
+
+  internal::Layout of(internal::Layout x) const;
+};
+Tensor basic_index(const Tensor& x, const BasicIndex& index);
+// x with that part replaced by values of its shape and x's dtype; written to x itself if nothing
+// else needs the old value.
+Tensor slice_scatter(const Tensor& x, const Tensor& values, const BasicIndex& index, bool in_place);
 
 }  // namespace ops
 }  // namespace mixtape

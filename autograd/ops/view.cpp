@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
@@ -50,13 +51,7 @@ struct Expand {
   }
 };
 
-// Layouts of a part of a tensor, each element at most once.
-struct SliceOf {
-  static constexpr OpInfo view{"slice"}, place{"place_slice"};
-  int dim;
-  int64_t start, stop, step;
-  Layout of(const Layout& l) const { return slice(l, dim, start, stop, step); }
-};
+// Parts of a tensor, as layouts, have each element at most once: BasicIndex is another.
 struct DiagonalOf {
   static constexpr OpInfo view{"diagonal"}, place{"place_diagonal"};
   int64_t offset;
@@ -93,6 +88,32 @@ template <class Part>
 Grads Place<Part>::backward(const Ctx&, const Tensor& dy, const Shape&, const Part& part) {
   return {call<Select<Part>>(dy, part)};
 }
+
+// x with a part replaced.
+struct SliceScatter {
+  static constexpr OpInfo info{"slice_scatter", Precision::Widest};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& values, const BasicIndex& part,
+                        bool in_place) {
+    const Tensor y = in_place ? x : clone(x);
+    check_shape(values, "the source", part.of(y.layout()).shape);
+    ctx.run(kernels::convert, values, y.with_layout(part.of(y.layout())));
+    if (in_place) y.storage()->bump_version();
+    return y;
+  }
+  // dx = dy without the part, dvalues = the part of dy
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const BasicIndex& part, bool) {
+    const bool reuses =
+        dy.is_unique() && dy.is_contiguous() && !grad_enabled() && !thread_state.observer;
+    Grads g;
+    g.push_back(ctx.wants(0) ? dy : Tensor());
+    g.push_back(ctx.wants(1) ? basic_index(dy, part) : Tensor());
+    if (!g[0]) return g;
+    if (reuses && g[1]) g[1] = clone(g[1]);
+    const Shape shape = part.of(dy.layout()).shape;
+    g[0] = slice_scatter(dy, expand(zeros({}, dy.dtype(), dy.device()), shape), part, reuses);
+    return g;
+  }
+};
 
 struct Windows {
   int dim;
@@ -161,6 +182,12 @@ struct Cat {
     return g;
   }
 };
+
+BasicIndex slice_of(int dim, int64_t start, int64_t stop, int64_t step) {
+  using Limits = std::numeric_limits<int64_t>;
+  if (step < 0 && stop == Limits::max()) stop = Limits::min();  // the end that lies ahead
+  return {{{BasicIndex::Kind::Slice, dim, start, stop, step}}};
+}
 
 // x as a view of itself: like any view, without history while nothing is recorded.
 Tensor unchanged(const Tensor& x) { return grad_enabled() || !x.requires_grad() ? x : x.detach(); }
@@ -243,8 +270,27 @@ Tensor expand(const Tensor& x, const Shape& wanted) {
   return shape == x.shape() ? unchanged(x) : call<Expand>(x, shape);
 }
 
+Layout BasicIndex::of(Layout x) const {
+  for (const Step& s : steps)
+    x = s.kind == Kind::Slice    ? slice(x, s.dim, s.start, s.stop, s.step)
+        : s.kind == Kind::Select ? select(x, s.dim, s.start)
+                                 : unsqueeze(x, s.dim);
+  return x;
+}
+Tensor ops::basic_index(const Tensor& x, const BasicIndex& index) {
+  return index.steps.empty() ? unchanged(x) : call<Select<BasicIndex>>(x, index);
+}
+Tensor ops::slice_scatter(const Tensor& x, const Tensor& values, const BasicIndex& index,
+                          bool in_place) {
+  return call<SliceScatter>(x, values, index, in_place);
+}
+
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step) {
-  return call<Select<SliceOf>>(x, SliceOf{dim, start, stop, step});
+  return basic_index(x, slice_of(dim, start, stop, step));
+}
+Tensor slice_scatter(const Tensor& x, const Tensor& source, int dim, int64_t start, int64_t stop,
+                     int64_t step) {
+  return ops::slice_scatter(x, source, slice_of(dim, start, stop, step), false);
 }
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   const Scope scope("narrow");
@@ -259,8 +305,7 @@ Tensor select(const Tensor& x, int dim, int64_t index) {
   const int64_t n = x.size(dim);
   check(index >= -n && index < n, "index {} is out of range for dimension {} of size {}", index,
         dim, n);
-  const int64_t i = index < 0 ? index + n : index;
-  return squeeze(slice(x, dim, i, i + 1), wrap_dim(dim, x.rank()));
+  return basic_index(x, {{{BasicIndex::Kind::Select, dim, index}}});
 }
 
 std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {

@@ -181,8 +181,8 @@ TEST(IndexErrors, NameTheRangeAndTheSize) {
 }
 
 TEST(IndexErrors, OfDtypesAndShapes) {
-  const Tensor x = numbers({2, 3}), narrow_index = zeros({1, 2}, i32), i = zeros({2, 2}, i64);
-  EXPECT_ERROR(gather(x, 1, narrow_index), "gather: indices must be i64, got i32");
+  const Tensor x = numbers({2, 3}), i = zeros({2, 2}, i64);
+  EXPECT_ERROR(gather(x, 1, x), "gather: indices must be integers, got f32");
   EXPECT_ERROR(gather(x, 2, i), "gather: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(gather(x, 1, zeros({3, 1}, i64)),
                "gather: an index of shape [3, 1] for dimension 1 of a tensor of shape [2, 3]");
@@ -197,13 +197,14 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(scatter_add(gt(x, 1), 1, i, gt(x, 1)),
                "scatter_add: elements must be numbers, got bool");
   EXPECT_ERROR(index_select(x, 0, i), "index_select: the index has shape [2, 2], not [k]");
-  EXPECT_ERROR(index_select(x, 0, zeros({2})), "index_select: indices must be i64, got f32");
+  EXPECT_ERROR(index_select(x, 0, zeros({2})), "index_select: indices must be integers, got f32");
   EXPECT_ERROR(index_add(x, 1, i64s({0, 1}), x), "index_add: a source of shape [2, 3], not [2, 2]");
   EXPECT_ERROR(index(x, {}), "index: no indices");
   EXPECT_ERROR(index(x, {i64s({0}), Tensor()}), "index: index 1 is undefined");
   EXPECT_ERROR(index(x, {i64s({0}), i64s({0}), i64s({0})}),
                "index: indices for 3 dimensions of a tensor of shape [2, 3]");
-  EXPECT_ERROR(index(x, {numbers({2})}), "index: indices must be i64, got f32");
+  EXPECT_ERROR(index(x, {numbers({2})}),
+               "index: indices must be i64 or i32, or a mask bool, got f32");
   EXPECT_ERROR(index(x, {i64s({0, 1}), i64s({0, 1, 2})}), "shapes [2] and [3] do not broadcast");
   EXPECT_ERROR(index(x, {gt(numbers({3}), 0)}),
                "index: a mask of shape [3] for dimensions 0 to 0 of [2, 3]");
@@ -211,7 +212,6 @@ TEST(IndexErrors, OfDtypesAndShapes) {
                "index: a mask of shape [2] for dimensions 1 to 1 of [2, 3]");
   EXPECT_ERROR(index(x, {gt(numbers({2, 3, 1}), 0)}),
                "index: indices for 3 dimensions of a tensor of shape [2, 3]");
-  EXPECT_ERROR(index(x, {gt(numbers({}), 0)}), "index: a mask without dimensions");
   EXPECT_ERROR(index_put(x, {i64s({0, 1})}, numbers({2})), "[2] cannot expand to [2, 3]");
   EXPECT_ERROR(index_put(x, {i64s({0})}, numbers({3}, f64)),
                "inputs have different dtypes: f32 and f64");

@@ -6,6 +6,7 @@
 
 #include <barrier>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -52,15 +53,23 @@ struct Result {
   std::vector<Tensor> gradients;
 };
 
+enum class Strides { Dense, Permuted, Backwards };
+Tensor with_strides(Tensor t, Strides strides) {
+  if (strides == Strides::Permuted && t.rank() > 1)
+    t = transpose(clone(transpose(t, 0, -1)), 0, -1);
+  if (strides == Strides::Backwards) {
+    t = flip(t, {});
+    for (int d = 0; d < t.rank(); ++d) t = slice(t, d, -1, std::numeric_limits<int64_t>::max(), -1);
+  }
+  return t.detach();
+}
+
 // The row's value and gradients, with inputs created on the device.
 Result result(const OpCase& c, DType dtype, Device on, const std::vector<Shape>& shapes,
-              bool turned) {
+              Strides strides) {
   std::vector<Tensor> inputs, leaves;
   for (const Tensor& made : make_inputs(c, dtype, true, shapes)) {
-    // (A leaf is created from permuted memory.)
-    Tensor t = made.detach().to(on);
-    if (turned && t.rank() > 1) t = clone(transpose(t, 0, -1)), t = transpose(t, 0, -1);
-    t = t.detach();
+    const Tensor t = with_strides(made.detach().to(on), strides);
     if (made.requires_grad()) leaves.push_back(t.set_requires_grad());
     inputs.push_back(t);
   }
@@ -74,10 +83,10 @@ Result result(const OpCase& c, DType dtype, Device on, const std::vector<Shape>&
 
 struct OnDevice : testing::TestWithParam<OpCase> {
   static void compare(DType dtype, double tolerance, const std::vector<Shape>& shapes,
-                      bool turned = false) {
+                      Strides strides = Strides::Dense) {
     const OpCase& c = GetParam();
-    const Result want = result(c, dtype, Device::cpu(), shapes, turned),
-                 got = result(c, dtype, device, shapes, turned);
+    const Result want = result(c, dtype, Device::cpu(), shapes, strides),
+                 got = result(c, dtype, device, shapes, strides);
     const std::string what = fmt::format("{} in {}", c.name(), dtype);
     expect_close(got.y, want.y, tolerance * c.tolerance, what);
     ASSERT_EQ(got.gradients.size(), want.gradients.size());
@@ -99,7 +108,8 @@ TEST_P(OnDevice, IsWhatItIsOnTheCpuInNarrowDtypes) {
   compare(bf16, 1.6e-2, shapes(GetParam()));
 }
 TEST_P(OnDevice, TakesAnyStridesAndEmpties) {
-  compare(f32, 1e-5, shapes(GetParam()), true);
+  for (const Strides s : {Strides::Permuted, Strides::Backwards})
+    compare(f32, 1e-5, shapes(GetParam()), s);
   if (!GetParam().empty.empty()) compare(f32, 1e-5, GetParam().empty);
 }
 

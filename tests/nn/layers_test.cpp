@@ -244,7 +244,7 @@ TEST(EmbeddingBag, Errors) {
             "embedding_bag: the index has shape [3], not [bags, k], without offsets");
   EXPECT_EQ(of(unsqueeze(index, 0), index),
             "embedding_bag: the index has shape [1, 3], not [k], beside offsets");
-  EXPECT_EQ(of(index, zeros({2})), "embedding_bag: offsets are f32 [2], not i64 [bags]");
+  EXPECT_EQ(of(index, zeros({2})), "embedding_bag: offsets must be integers, got f32");
   EXPECT_EQ(of(index, from({1, 2}, {2}, i64)),
             "embedding_bag: offsets begin at 1, and the smallest of their bags of 3 indices has 1");
   EXPECT_EQ(

@@ -1,0 +1,120 @@
+#pragma once
+// Indexing as in NumPy: x(Slice(1, 3), 0), x(Ellipsis, mask), x[i] = v. Whole numbers, slices, None
+// and Ellipsis give a view, also with a negative step; tensors of integers and bool masks, which
+// wait for the device, a copy. The dimensions that tensors index come where the first of them
+// stands, or first of all if a Slice, None or Ellipsis separates them (or them and whole numbers).
+
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <type_traits>
+
+#include "core/tensor.h"
+
+namespace mixtape {
+
+inline constexpr std::nullopt_t None = std::nullopt;  // a new dimension, or a bound left out
+inline constexpr struct EllipsisType {
+} Ellipsis;  // whole dimensions, as many as the other indices leave
+
+// start:stop:step of Python; Slice() is a whole dimension.
+struct Slice {
+  std::optional<int64_t> start, stop;
+  int64_t step = 1;
+
+  Slice() = default;
+  Slice(std::optional<int64_t> first, std::optional<int64_t> end, int64_t by = 1)
+      : start(first), stop(end), step(by) {}
+};
+
+namespace internal {
+
+// One index: a whole number, a Slice, None, Ellipsis or a tensor.
+struct Index {
+  enum class Kind : uint8_t { Integer, Slice, None, Ellipsis, Tensor };
+  Kind kind;
+  mixtape::Slice slice;  // or its start alone: the whole number
+  mixtape::Tensor tensor;
+
+  template <class I>
+    requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
+  Index(I i) : kind(Kind::Integer), slice(static_cast<int64_t>(i), None) {}
+  Index(const mixtape::Slice& s) : kind(Kind::Slice), slice(s) {}
+  Index(std::nullopt_t) : kind(Kind::None) {}
+  Index(EllipsisType) : kind(Kind::Ellipsis) {}
+  Index(const mixtape::Tensor& t) : kind(Kind::Tensor), tensor(t) {}
+};
+struct IndexPlan;
+
+// What x(...) and x[...] give: a tensor as any other. But assigned to where it stands, as in
+// x(...) = v and x(...) += v, it writes to those elements of x, by the rules of ops in place.
+class Indexed : public Tensor {
+ public:
+  Indexed(const Tensor& x, std::initializer_list<Index> indices);
+  Indexed(Indexed&& x, std::initializer_list<Index> indices);  // of an element that stands there
+  Indexed(const Indexed&) = default;
+
+  // v broadcasts to the elements, and is converted to their dtype.
+  const Tensor& operator=(const Tensor& v) && { return put(v), v; }
+  const Tensor& operator=(const Indexed& v) && { return put(v), v; }
+  double operator=(double v) && { return put(v), v; }
+  void operator+=(const Tensor& v) &&;
+  void operator-=(const Tensor& v) &&;
+  void operator*=(const Tensor& v) &&;
+  void operator/=(const Tensor& v) &&;
+  void operator+=(double v) &&;
+  void operator-=(double v) &&;
+  void operator*=(double v) &&;
+  void operator/=(double v) &&;
+
+  // A variable of this type is a Tensor: it gets another value.
+  Indexed& operator=(const Tensor& v) & {
+    Tensor::operator=(v);
+    plan_ = nullptr;
+    return *this;
+  }
+  Indexed& operator=(const Indexed&) & = default;
+
+  template <class... I>
+  Indexed operator()(const I&... indices) const& {
+    return {*this, {Index(indices)...}};
+  }
+  template <class... I>
+  Indexed operator()(const I&... indices) && {
+    return {std::move(*this), {Index(indices)...}};
+  }
+  template <class I>
+  Indexed operator[](const I& index) const& {
+    return {*this, {Index(index)}};
+  }
+  template <class I>
+  Indexed operator[](const I& index) && {
+    return {std::move(*this), {Index(index)}};
+  }
+
+ private:
+  bool is_written_itself(bool history) const;
+  void put(const Tensor& values);
+  void put(double value);
+  template <class F>
+  void update(bool history, const F& f);
+
+  const IndexPlan& plan() const;
+
+  std::shared_ptr<void> plan_;  // an IndexPlan; none once a variable has got another value
+};
+
+}  // namespace internal
+
+template <class... I>
+  requires(std::is_constructible_v<internal::Index, const I&> && ...)
+internal::Indexed Tensor::operator()(const I&... indices) const {
+  return {*this, {internal::Index(indices)...}};
+}
+template <class I>
+  requires std::is_constructible_v<internal::Index, const I&>
+internal::Indexed Tensor::operator[](const I& index) const {
+  return {*this, {internal::Index(index)}};
+}
+
+}  // namespace mixtape
