@@ -75,7 +75,7 @@ bool wants_scientific(const std::vector<T>& values) {
 template <class T>
 std::vector<std::string> float_words(const std::vector<T>& values, const PrintOptions& options) {
   const auto is_finite = [](T v) { return std::isfinite(static_cast<double>(v)); };
-  const char style = options.scientific.value_or(wants_scientific(values)) ? 'e' : 'f';
+  const char style = options.scientific && wants_scientific(values) ? 'e' : 'f';
   std::vector<int> digits;
   int most_digits = 0;
   for (T v : values) {

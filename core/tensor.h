@@ -4,7 +4,6 @@
 
 #include <iosfwd>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -217,7 +216,7 @@ struct PrintOptions {
   int precision = 4;                         // digits after the point, at most
   int64_t threshold = 1000, edge_items = 3;  // of more elements, so many at either end of an axis
   int line_width = 75;
-  std::optional<bool> scientific = {};  // 1.5e+03; by default where magnitudes ask for it
+  bool scientific = true;  // 1.5e+09, where magnitudes ask for it
 };
 // A guard: this thread prints tensors so.
 class PrintWith : NoCopy {
