@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
@@ -13,6 +12,7 @@
 #include "core/half.h"
 #include "core/runtime.h"
 #include "kernels/cpu/loops/parallel.h"
+#include "train/interrupt.h"
 
 namespace mixtape::examples {
 namespace {
@@ -130,7 +130,8 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
     work();
     check(std::fflush(stdout) == 0, "{}", unwritten);
   } catch (const Interrupted& e) {
-    return complain(fmt::format("interrupted: {}", e.what()), 128 + SIGINT);
+    return complain(fmt::format("interrupted: {}", e.what()),
+                    128 + train::Interrupt::last_signal());
   } catch (const std::exception& e) {
     return complain(e.what(), 1);
   }

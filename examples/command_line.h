@@ -59,7 +59,7 @@ auto of_file(const std::string& path, const F& f) {
   }
 }
 
-// Thrown after Ctrl-C; says what was saved.
+// Thrown after Ctrl-C or SIGTERM; says what was saved.
 struct Interrupted : Error {
   using Error::Error;
 };
@@ -90,7 +90,8 @@ class CommandLine {
   bool given(const char* name) const;  // an option that was given, after parsing
 
   // Parses, prepares and works; returns main()'s exit code: 2 for an exception from parsing or
-  // preparing, a mistake of the user; 1 for one from the work, or 130 for Interrupted.
+  // preparing, a mistake of the user; 1 for one from the work, or 128 and the signal for
+  // Interrupted.
   using Work = std::function<void()>;
   int run(int argc, char** argv, const std::function<Work()>& prepare);
 

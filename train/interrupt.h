@@ -1,6 +1,7 @@
 #pragma once
-// Interrupt: while one is alive, the first Ctrl-C only sets a flag, so that a training can end
-// after its step. A second Ctrl-C ends the program as usual.
+// Interrupt: while one is alive, the first SIGINT (Ctrl-C) or SIGTERM (a batch system's) only sets
+// a flag, so that a training can end after its step. A second one acts as usual: it ends the
+// program.
 
 #include "core/no_copy.h"
 
@@ -8,10 +9,19 @@ namespace mixtape::train {
 
 class Interrupt : NoCopy {
  public:
-  Interrupt();
+  Interrupt();  // a signal that the program ignores, as a script's background job does, stays so
   ~Interrupt();
 
-  static bool requested();  // true after Ctrl-C, until the last Interrupt is destroyed
+  static bool requested();   // true after a signal, until the last Interrupt is destroyed
+  static int last_signal();  // SIGINT or SIGTERM, whichever an Interrupt got last; 0: none
+  // Lets the program train on after an interrupted fit. Otherwise the next one, unless it resumes,
+  // raises the signal again, so that a loop over fits ends as if there were no Interrupt.
+  static void forget();
+
+ private:
+  friend class Learner;
+  static void keep();        // for the next fit
+  static void raise_kept();  // what an earlier fit kept
 };
 
 }  // namespace mixtape::train

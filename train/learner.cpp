@@ -14,7 +14,6 @@
 #include "optim/schedules.h"
 #include "train/callbacks.h"
 #include "train/charts.h"
-#include "train/interrupt.h"
 #include "train/progress.h"
 
 namespace mixtape::train {
@@ -137,9 +136,18 @@ void Learner::check_batches(const DataLoader& data, const char* what) {
   check(data.batches() > 0, "{} has {} examples, too few for a batch", what, data.examples());
 }
 
-void Learner::fit(int64_t epochs, const FitOptions& options) {
+bool Learner::heed_interrupt() {
+  if (!Interrupt::requested()) return false;
+  Interrupt::keep();
+  stop();
+  return true;
+}
+
+FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   check(data.train.has_value(), "fit needs training data");
   check(epochs >= 0, "epochs must be >= 0, got {}", epochs);
+  if (heed_interrupt()) return FitResult::Interrupted;  // the program's own Interrupt got it
+  options.resume.empty() ? Interrupt::raise_kept() : Interrupt::forget();
   const DefaultDevice here(device_);
   const Interrupt interrupt;
   state.epoch = state.batch = 0;
@@ -166,7 +174,8 @@ void Learner::fit(int64_t epochs, const FitOptions& options) {
     while (state.epoch < epochs && !stopping_) run_epoch();
     history.settle();
   });
-  if (Interrupt::requested()) stop();  // came in the last validation
+  if (heed_interrupt()) return FitResult::Interrupted;
+  return stopping_ ? FitResult::Stopped : FitResult::Finished;
 }
 
 // Runs the body between two events; every callback gets the second, also after an exception.
@@ -189,16 +198,16 @@ void Learner::with_events(Event begin, Event end, const std::function<void()>& b
   if (first) std::rethrow_exception(first);
 }
 
-void Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {
+FitResult Learner::fit_one_cycle(int64_t epochs, double max_lr, FitOptions options) {
   check(!options.schedule, "fit_one_cycle sets the schedule itself");
   options.schedule = [max_lr](optim::Optimizer& opt, int64_t steps) {
     return std::make_unique<optim::OneCycle>(
         opt, optim::OneCycleOptions{.max_lr = max_lr, .total_steps = steps});
   };
-  fit(epochs, options);
+  return fit(epochs, options);
 }
 
-void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
+FitResult Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
   const TensorDataset all(x.to(Device::cpu()), y.to(Device::cpu()));
   const double part = o.validation_split;
   check(part >= 0 && part < 1, "validation_split must be in [0, 1), got {}", part);
@@ -214,7 +223,7 @@ void Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
   data.valid.reset();
   if (part > 0)
     data.valid.emplace(all.rows(train, all.size()), DataLoaderOptions{.batch_size = o.batch_size});
-  fit(o.epochs);
+  return fit(o.epochs);
 }
 
 void Learner::run_epoch() {

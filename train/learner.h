@@ -16,6 +16,7 @@
 #include "optim/schedule.h"
 #include "train/data/loader.h"
 #include "train/history.h"
+#include "train/interrupt.h"
 #include "train/metric.h"
 #include "train/mixed_precision.h"
 #include "train/run_folder.h"
@@ -125,6 +126,11 @@ struct FitOptions {
   std::string resume = {};        // a checkpoint of this fit to continue from; empty: none
 };
 
+// How a fit ended: after its epochs, early since a callback called stop(), or after a signal
+// (Ctrl-C or SIGTERM). A program then returns, with 130 for Ctrl-C; another fit, unless it resumes,
+// would end the program by the signal (see Interrupt).
+enum class FitResult { Finished, Stopped, Interrupted };
+
 // Options by Keras's names.
 struct FitArrays {
   int64_t batch_size = 32, epochs = 1;
@@ -200,13 +206,13 @@ class Learner {
   Learner to_fp32() && { return std::move(to(f32)); }
 
   // Trains and prints a row per epoch. Throws Error without training data.
-  void fit(int64_t epochs, const FitOptions& options = {});
+  FitResult fit(int64_t epochs, const FitOptions& options = {});
   // (Not a plain double, which {} would convert to as well.)
-  void fit(int64_t epochs, std::convertible_to<double> auto lr) {
-    fit(epochs, FitOptions{.lr = double(lr)});
+  FitResult fit(int64_t epochs, std::convertible_to<double> auto lr) {
+    return fit(epochs, FitOptions{.lr = double(lr)});
   }
-  void fit_one_cycle(int64_t epochs, double max_lr = 3e-3, FitOptions options = {});
-  void fit(const Tensor& x, const Tensor& y, const FitArrays& options = {});
+  FitResult fit_one_cycle(int64_t epochs, double max_lr = 3e-3, FitOptions options = {});
+  FitResult fit(const Tensor& x, const Tensor& y, const FitArrays& options = {});
   // Trains on one batch, as fit does. For custom loops, such as one with two learners.
   void train_batch(const Batch& batch);
 
@@ -322,6 +328,7 @@ class Learner {
   void step();
   void with_events(Event begin, Event end, const std::function<void()>& body);
   void drop_gradients();
+  bool heed_interrupt();  // stops after a signal; true if there was one
   void find_lr(const LrFindOptions& options, LrFind& found);
   Learner& use_precision(std::shared_ptr<MixedPrecision> precision);
   void insert(std::shared_ptr<Callback> callback);  // by its order

@@ -10,7 +10,6 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "io/file.h"
-#include "train/interrupt.h"
 #include "train/learner.h"
 
 namespace mixtape::train {
@@ -110,6 +109,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
         "lr_find needs 0 < start < end, got {} and {}", o.start, o.end);
   check(o.steps >= 2, "steps must be >= 2, got {}", o.steps);
   check(o.stop_factor > 1, "stop_factor must be > 1, got {}", o.stop_factor);
+  Interrupt::raise_kept();
   const DefaultDevice here(device_);
   const Interrupt interrupt;
   const nn::Evaluating mode(*model_.module);  // restores the mode afterwards
@@ -145,7 +145,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
     throw;
   }
   undo();
-  if (Interrupt::requested()) stop();
+  heed_interrupt();
   found.suggested = suggestion(found);
   if (folder_) io::write_file(folder_->path("lr_find.svg"), io::to_svg(chart(found)));
   return found;

@@ -165,17 +165,19 @@ class Quick(ProgramTest):
             file.write_bytes(b"no image")
         self.refused("one_cycle", ".png: ", "--data", "images")
 
-    def test_ctrl_c_keeps_what_was_learned(self) -> None:
-        run = subprocess.Popen([programs / "char_gpt", *SMALL_GPT, "--steps", "1000000", "--every", "500", "--save",
-                                "gpt.safetensors"], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        while not (line := run.stdout.readline()).startswith("epoch"):  # from here on Ctrl-C is heard
-            self.assertTrue(line, "it ended early")
-        run.send_signal(signal.SIGINT)
-        output, error = run.communicate()
-        self.assertEqual(run.returncode, 130)
-        self.assertEqual(error.splitlines()[-1], "char_gpt: interrupted: gpt.safetensors holds what was learned so far")
-        self.assertIn("wrote gpt.safetensors", output)
-        self.assertIn("wte.weight", self.weights("gpt.safetensors"))
+    def test_signals_keep_what_was_learned(self) -> None:
+        for number, code in (signal.SIGINT, 130), (signal.SIGTERM, 143):
+            run = subprocess.Popen([programs / "char_gpt", *SMALL_GPT, "--steps", "1000000", "--every", "500", "--save",
+                                    "gpt.safetensors"], cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            while not (line := run.stdout.readline()).startswith("epoch"):  # from here on signals are heard
+                self.assertTrue(line, "it ended early")
+            run.send_signal(number)
+            output, error = run.communicate()
+            self.assertEqual(run.returncode, code)
+            self.assertEqual(error.splitlines()[-1], "char_gpt: interrupted: gpt.safetensors holds what was learned so far")
+            self.assertIn("wrote gpt.safetensors", output)
+            self.assertIn("wte.weight", self.weights("gpt.safetensors"))
+            (self.folder / "gpt.safetensors").unlink()
 
 
     def test_resumes_after_ctrl_c(self) -> None:

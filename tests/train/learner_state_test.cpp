@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
+#include "tests/support/child.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
@@ -327,27 +328,36 @@ TEST(Checkpoints, RefuseWhatDoesNotFitAndChangeNothing) {
   EXPECT_EQ(differing(bytes(learner), before), "");
 }
 
-TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
-  const Seed seed(1);
-  const TempFolder folder;
-  LearnerOptions o = quiet();
+// A learner whose fit gets a signal in a step, once or twice.
+Learner interrupted(int signal, int64_t step, LearnerOptions o = quiet(), int times = 1) {
   const auto spy = std::make_shared<Spy>();
   spy->at = "backward";
-  spy->ask = [](Learner& l) {
-    if (l.state.step == 8) std::raise(SIGINT);
+  spy->ask = [=](Learner& l) {
+    for (int i = 0; i < times && l.state.step == step; ++i) std::raise(signal);
   };
-  o.callbacks = {
-      spy, std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder.path()})};
-  Learner learner(loaders(), Net(), o);
-  learner.fit(3);
-  EXPECT_EQ(learner.state.step, 9);  // the step was finished, the fit was not
-  EXPECT_EQ(learner.history.epochs.size(), 1u);
-  Learner other(loaders(), Net(), quiet());
-  other.fit(3, {.resume = folder / "last.ckpt"});
-  EXPECT_EQ(other.state.step, 18);
-  EXPECT_EQ(other.history.epochs.size(), 3u);
-  EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
-  EXPECT_FALSE(Interrupt::requested());
+  o.callbacks.insert(o.callbacks.begin(), spy);
+  return Learner(loaders(), Net(), o);
+}
+
+TEST(Checkpoints, AreWrittenByTheCallbackAndOnInterruption) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Seed seed(1);
+    const TempFolder folder;
+    LearnerOptions o = quiet();
+    o.callbacks = {
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = folder.path()})};
+    Learner learner = interrupted(signal, 8, o);
+    EXPECT_EQ(learner.fit(3), FitResult::Interrupted);
+    EXPECT_EQ(Interrupt::last_signal(), signal);
+    EXPECT_EQ(learner.state.step, 9);  // the step was finished, the fit was not
+    EXPECT_EQ(learner.history.epochs.size(), 1u);
+    Learner other(loaders(), Net(), quiet());
+    EXPECT_EQ(other.fit(3, {.resume = folder / "last.ckpt"}), FitResult::Finished);
+    EXPECT_EQ(other.state.step, 18);
+    EXPECT_EQ(other.history.epochs.size(), 3u);
+    EXPECT_TRUE(std::filesystem::exists(folder / "best.ckpt"));
+    EXPECT_FALSE(Interrupt::requested());
+  }
 }
 
 TEST(Interrupts, AreOverWithTheOutermost) {
@@ -364,6 +374,70 @@ TEST(Interrupts, AreOverWithTheOutermost) {
     EXPECT_TRUE(Interrupt::requested());
   }
   EXPECT_FALSE(Interrupt::requested());
+}
+
+TEST(Interrupts, AFitSaysHowItEnded) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  EXPECT_EQ(learner.fit(1), FitResult::Finished);
+  EXPECT_EQ(learner.fit_one_cycle(1), FitResult::Finished);
+  EXPECT_EQ(learner.fit(0, 1e-3), FitResult::Finished);
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "backward";
+  spy->ask = [](Learner& l) { l.stop(); };
+  o.callbacks = {spy};
+  EXPECT_EQ(Learner(loaders(), Net(), o).fit(2), FitResult::Stopped);
+}
+
+TEST(Interrupts, EndALoopOverFitsByTheirSignal) {
+  const Seed seed(1);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const int status = test::status_of_child([=] {
+      Learner learner = interrupted(signal, 2);
+      for (const double lr : {1e-3, 5e-4, 1e-4}) learner.fit(1, lr);
+      return true;
+    });
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << status;
+    EXPECT_EQ(test::status_of_child([=] {
+                Learner learner = interrupted(signal, 2);
+                if (learner.fit(1) != FitResult::Interrupted) return false;
+                Interrupt::forget();
+                return learner.fit(1) == FitResult::Finished;
+              }),
+              0);
+  }
+}
+
+TEST(Interrupts, ASecondSignalEndsTheProgram) {
+  const Seed seed(1);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const int status = test::status_of_child([=] {
+      interrupted(signal, 2, quiet(), 2).fit(1);
+      return true;
+    });
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << status;
+  }
+}
+
+TEST(Interrupts, LeaveIgnoredSignalsAlone) {
+  const Seed seed(1);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const auto before = std::signal(signal, SIG_IGN);
+    EXPECT_EQ(interrupted(signal, 2).fit(1), FitResult::Finished);
+    EXPECT_EQ(std::signal(signal, before), SIG_IGN);
+  }
+}
+
+TEST(Interrupts, OfTheProgramEndEveryFitAtOnce) {
+  const Seed seed(1);
+  Learner learner(loaders(), Net(), quiet());
+  const Interrupt mine;
+  std::raise(SIGTERM);
+  EXPECT_EQ(learner.fit(1), FitResult::Interrupted);
+  EXPECT_EQ(learner.state.step, 0);
+  EXPECT_TRUE(learner.is_stopping());
+  Interrupt::forget();
 }
 
 // A checkpoint contains the state of all callbacks after the epoch, whichever saves first.
