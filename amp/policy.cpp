@@ -161,6 +161,18 @@ Overrides parse(std::string_view text, std::string_view where) {
   return overrides;
 }
 
+// The rules that regions of this thread opened. None while statics are destroyed, which may still
+// open regions.
+struct KnownRules : std::vector<std::shared_ptr<const Rules>> {
+  ~KnownRules() { ended = true; }
+  static KnownRules* of_thread() {
+    if (ended) return nullptr;
+    thread_local KnownRules known;
+    return &known;
+  }
+  static inline thread_local constinit bool ended = false;
+};
+
 }  // namespace
 
 std::string_view name(Preset p) {
@@ -190,12 +202,12 @@ std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, co
            (own.empty() || std::ranges::equal(levels[0], own)) &&
            std::equal(around.begin(), around.end(), levels.begin() + int64_t(first));
   };
-  constexpr size_t max_known = 32;
-  thread_local std::vector<std::shared_ptr<const Rules>> known;
-  if (const auto found = std::ranges::find_if(known, is_asked); found != known.end()) {
-    if (!own.empty()) (*found)->check_paths();  // (a region within may be opened before all ran)
-    return *found;
-  }
+  KnownRules* const known = KnownRules::of_thread();
+  if (known)
+    if (const auto found = std::ranges::find_if(*known, is_asked); found != known->end()) {
+      if (!own.empty()) (*found)->check_paths();  // (a region within may be opened before all ran)
+      return *found;
+    }
 
   auto rules = std::make_shared<Rules>();
   rules->preset_ = preset;
@@ -207,8 +219,10 @@ std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, co
     rules->levels_[0].push_back({o, op});
   }
   rules->levels_.insert(rules->levels_.end(), around.begin(), around.end());
-  if (known.size() == max_known) known.erase(known.begin());
-  return known.emplace_back(std::move(rules));
+  if (!known) return rules;
+  constexpr size_t most = 32;
+  if (known->size() == most) known->erase(known->begin());
+  return known->emplace_back(std::move(rules));
 }
 
 Precision Rules::precision(const OpInfo& op) const {

@@ -32,7 +32,11 @@ struct Waiting {
   std::string trail;  // module and op of the call
   SourceLocation where;
 };
-thread_local std::vector<Waiting> waiting;
+thread_local constinit bool ended = false;  // as where destructors of statics run
+struct Queue : std::vector<Waiting> {
+  ~Queue() { ended = true; }
+};
+thread_local Queue waiting;
 
 }  // namespace
 
@@ -96,6 +100,7 @@ void Readback::wait() const {
 void check_later(Readback values, std::function<std::string(const void*)> problem,
                  SourceLocation where) {
   poll_checks();
+  if (ended) values.wait();
   if (values.has_arrived()) {
     const std::string what = problem(values.as<void>());
     if (!what.empty()) raise(what, where);
@@ -105,7 +110,7 @@ void check_later(Readback values, std::function<std::string(const void*)> proble
 }
 
 void poll_checks(bool all) {
-  while (!waiting.empty() && (all || waiting.front().values.has_arrived())) {
+  while (!ended && !waiting.empty() && (all || waiting.front().values.has_arrived())) {
     const Waiting first = std::move(waiting.front());
     waiting.erase(waiting.begin());
     if (all) first.values.wait();

@@ -17,8 +17,8 @@ struct Interned {
   std::unordered_set<std::string> texts;  // elements never move
 };
 Interned& table() {
-  static Interned interned;
-  return interned;
+  static auto* const interned = new Interned;  // for destructors of statics, too
+  return *interned;
 }
 
 }  // namespace

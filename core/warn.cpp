@@ -28,9 +28,9 @@ void warn(const std::string& text) {
     return;
   }
   static std::mutex mutex;
-  static std::set<std::string> told;
+  static auto* const told = new std::set<std::string>;  // for destructors of statics, too
   const std::lock_guard lock(mutex);
-  if (told.insert(text).second) std::fprintf(stderr, "mixtape: warning: %s\n", text.c_str());
+  if (told->insert(text).second) std::fprintf(stderr, "mixtape: warning: %s\n", text.c_str());
 }
 
 }  // namespace mixtape

@@ -4,6 +4,7 @@
 
 #include "core/allocator.h"
 #include "tests/support/amp.h"
+#include "tests/support/child.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -46,6 +47,30 @@ TEST(Region, EndsWithAnException) {
   EXPECT_EQ(matmul(x, x).dtype(), f32);
   EXPECT_ERROR(Autocast({.low = f16, .overrides = {{"sofmax", Precision::Low}}}), "sofmax");
   EXPECT_EQ(matmul(x, x).dtype(), f32) << "a region that failed to open is not open";
+}
+
+// A static object, whose destructor opens a region and runs ops with checks of their indices.
+struct AtExit {
+  bool runs = false;
+  static bool f16_inside() {
+    const Autocast on({.low = f16, .overrides = {{"*", Precision::Low}}});
+    const NoGrad off;
+    const Tensor x = values({4, 4});
+    return matmul(index_select(x, 0, arange(0, 4)), x).dtype() == f16;
+  }
+  ~AtExit() {
+    if (runs && !f16_inside()) _exit(3);
+  }
+} at_exit;
+
+TEST(Region, MayBeOpenedWhileStaticsAreDestroyed) {
+  const auto ends = [] {
+    at_exit.runs = true;
+    for (const Preset p : {Preset::Torch, Preset::Fast, Preset::Safe})
+      const Autocast on({.preset = p});
+    return AtExit::f16_inside();
+  };
+  EXPECT_EQ(test::status_of_child(ends), 0);
 }
 
 TEST(Region, IsThisThreadsAlone) {
