@@ -75,6 +75,11 @@ void refuse_f16(const optim::Optimizer& opt, size_t group, size_t parameter, con
         parameter, opt.name());
 }
 
+// The place of a gradient, by which it is known.
+std::pair<uint64_t, int64_t> place(const Tensor& grad) {
+  return {grad.storage()->id(), grad.offset()};
+}
+
 // One view per parameter, without elements if it has no gradient; no view at all if none has.
 // Calls check_gradient(group, index, parameter) for each gradient.
 template <class Check>
@@ -215,12 +220,17 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
         opt.name());
   const Device device = s.values.device();
   std::vector<std::pair<size_t, Tensor>> with_grad;
+  std::vector<size_t> shared;  // with an optimizer whose gradients were unscaled
   std::vector<View> grads =
       collect_gradients(opt, device, [&](size_t group, size_t i, const Tensor& p) {
         refuse_f16(opt, group, i, p);
-        check_used(s);
-        check_tag(opt, i, p.autograd_meta().loss_scale(), s.number);
-        with_grad.emplace_back(i, p);
+        const bool divided = is_divided(p);
+        if (!divided) check_used(s);
+        check_tag(opt, i, p.autograd_meta().loss_scale(), divided ? 0 : s.number);
+        if (divided)
+          shared.push_back(i);
+        else
+          with_grad.emplace_back(i, p);
       });
   if (grads.empty()) return;
   for (const auto& [i, p] : with_grad)
@@ -228,14 +238,36 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
       p.set_grad(cast(p.grad().detach(), f32));
       grads[i] = p.grad();
     }
+  const View none = optim::gradient_view({});
+  std::vector<View> divided(grads.size(), none);
+  for (const size_t i : shared) divided[i] = std::exchange(grads[i], none);
   state.loss = id;
   state.found = Tensor({int64_t(grads.size())}, f32, device);
   kernels::unscale(device, grads, s.inverse(), state.found);
+  if (!shared.empty()) {
+    const Tensor found(state.found.shape(), f32, device);
+    kernels::find_nonfinite(device, divided, View{}, found);
+    kernels::accumulate(device, found, state.found);
+  }
   for (const auto& [i, p] : with_grad) {
     p.grad().storage()->bump_version();
     p.autograd_meta().set_loss_scale({.unscaled = true});
+    divided_.insert(place(p.grad()));
   }
   state.stage = Stage::Unscaled;
+}
+
+bool GradScaler::is_divided(const Tensor& p) const {
+  return p.has_grad() && divided_.contains(place(p.grad())) &&
+         p.autograd_meta().loss_scale().number == 0;
+}
+
+// True if another optimizer's unscale() has divided some of the gradients.
+bool GradScaler::shares_divided(const optim::Optimizer& opt) const {
+  const auto state = optimizers_.find(opt.id());
+  if (divided_.empty() || (state != optimizers_.end() && state->second.stage != Stage::Ready))
+    return false;
+  return std::ranges::any_of(opt.params(), [&](const Tensor& p) { return is_divided(p); });
 }
 
 struct GradScaler::Step {
@@ -253,6 +285,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
   check(!options.clip_norm || *options.clip_norm >= 0, "clip_norm must be >= 0, got {}",
         options.clip_norm.value_or(0));
   if (!enabled()) return step_disabled(opt, options);
+  if (shares_divided(opt) && !options.unscaled) unscale(opt, options.loss.value_or(0));
   StepResult result;
   Step step = check_ready(opt, options);
   result.has_grads_ = !step.grads.empty();
@@ -354,6 +387,7 @@ void GradScaler::update(std::optional<double> new_scale) {
       "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
       "step(optimizer), which divides the gradients, not the optimizer's step()");
   const auto optimizers = std::exchange(optimizers_, {});
+  divided_.clear();
   for (auto& [id, s] : scales_) {
     if (!s.has_scaled) continue;
     std::vector<View> found;
@@ -371,6 +405,7 @@ void GradScaler::update(std::optional<double> new_scale) {
 
 void GradScaler::abandon() {
   optimizers_.clear();
+  divided_.clear();
   for (auto& [id, s] : scales_) s.iteration = {};
 }
 

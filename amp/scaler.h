@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -194,6 +195,8 @@ class GradScaler {
  private:
   friend class LossScaleOptimizer;
   struct Step;
+  bool is_divided(const Tensor& p) const;
+  bool shares_divided(const optim::Optimizer& opt) const;
   static void check_options(const ScalerOptions& options);
   // Also skips the step if `earlier_overflow` (f32 [parameters], or no tensor) is not all 0: some
   // gradients were not finite before the program changed them.
@@ -215,6 +218,9 @@ class GradScaler {
   std::map<int, detail::ScaleState> scales_;
   std::map<uint64_t, detail::OptimizerState> optimizers_;  // by Optimizer::id()
   std::map<uint64_t, detail::OptimizerHistory> histories_;
+  // The storages and offsets of gradients that unscale() has divided since update(), so that it
+  // leaves them alone in other optimizers, which step() then unscales as well.
+  std::set<std::pair<uint64_t, int64_t>> divided_;
 };
 
 }  // namespace mixtape::amp

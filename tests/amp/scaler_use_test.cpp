@@ -138,6 +138,70 @@ TEST(Several, OptimizersSkipOnTheirOwnAndShareTheScale) {
 }
 
 // A GAN: the loss of one network, then of the other.
+TEST(Several, OptimizersMayShareAParameter) {
+  enum Call { UnscaleA, UnscaleB, StepA, StepB, Clip };
+  const auto after = [](std::initializer_list<Call> calls, DType t) {
+    const Tensor p = parameter({1}, t), q = parameter({1}, t), r = parameter({1}, t);
+    const optim::CommonOptions common{.multi_precision = is_half(t)};
+    optim::SGD a({p, q}, {.lr = 1}, common), b({p, r}, {.lr = 1}, common);
+    GradScaler scaler({.init_scale = 4});
+    for (int i = 0; i < 2; ++i) {  // the second time from gradients of the first
+      scaler.scale(sum(p + q + r)).backward();
+      for (const Call call : calls) {
+        if (call == UnscaleA) scaler.unscale(a);
+        if (call == UnscaleB) scaler.unscale(b);
+        if (call == StepA || call == StepB) {
+          EXPECT_TRUE(scaler.step(call == StepA ? a : b));
+        }
+        if (call == Clip) optim::clip_grad_norm({p, q}, 1e6);
+      }
+      scaler.update();
+      for (optim::Optimizer* o : std::initializer_list<optim::Optimizer*>{&a, &b})
+        o->zero_grad(/*set_to_none=*/false);
+    }
+    return std::vector<double>{p.at(0), q.at(0), r.at(0)};
+  };
+  const OnWarning none([](const std::string& text) { ADD_FAILURE() << text; });
+  const std::vector<double> right{-3, -1, -1};
+  for (const DType t : {f32, f16, f64}) {
+    EXPECT_EQ(after({StepA, StepB}, t), right) << name(t);
+    EXPECT_EQ(after({UnscaleA, StepA, StepB}, t), right) << name(t);
+    EXPECT_EQ(after({UnscaleA, UnscaleB, StepA, StepB}, t), right) << name(t);
+    EXPECT_EQ(after({UnscaleB, UnscaleA, StepA, StepB}, t), right) << name(t);
+    EXPECT_EQ(after({UnscaleA, Clip, StepA, StepB}, t), right) << name(t);
+    EXPECT_EQ(after({UnscaleA, Clip, UnscaleB, StepB, StepA}, t), right) << name(t);
+    EXPECT_EQ(after({StepA, UnscaleB, StepB}, t), right) << name(t);
+  }
+}
+
+// As in a GAN, where the second loss is computed after the first step.
+TEST(Several, LossesBetweenStepsAreUnscaledAlsoForASharedParameter) {
+  for (const bool to_none : {true, false}) {
+    const Tensor p = parameter({1}), q = parameter({1});
+    optim::SGD a({p}, {.lr = 1}), b({p, q}, {.lr = 1});
+    GradScaler scaler({.init_scale = 4});
+    scaler.scale(sum(p)).backward();
+    scaler.unscale(a);
+    EXPECT_TRUE(scaler.step(a));
+    b.zero_grad(to_none);
+    scaler.scale(sum(p + q)).backward();
+    EXPECT_TRUE(scaler.step(b));
+    EXPECT_EQ(p.at(0), -1);
+    EXPECT_EQ(q.at(0), 0);
+  }
+}
+
+TEST(Several, OptimizersOfAnOverflowedParameterBothSkip) {
+  const Tensor p = parameter({1}), q = parameter({1});
+  optim::SGD a({p}, {.lr = 1}), b({p, q}, {.lr = 1});
+  GradScaler scaler({.init_scale = 4});
+  scaler.scale(sum(p * inf + q)).backward();
+  scaler.unscale(a);
+  EXPECT_FALSE(scaler.step(a));
+  EXPECT_FALSE(scaler.step(b));
+  EXPECT_EQ(p.at(0) + q.at(0), 2);
+}
+
 TEST(Several, OptimizersSkipForTheLossesBeforeTheirStep) {
   const Tensor p = parameter({1}), q = parameter({1});
   optim::SGD a({p}, {.lr = 0.5}), b({q}, {.lr = 0.5});
