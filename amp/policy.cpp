@@ -3,14 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <optional>
 #include <ranges>
-#include <sstream>
 
 #include "core/check.h"
 #include "core/format.h"
+#include "io/file.h"
+#include "io/text.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -121,8 +121,8 @@ void check_plausible_path(std::string_view pattern) {
     if (const size_t d = distance(text, plain(op->name)); d <= allowed)
       near.emplace_back(d, op->name);
   if (near.empty()) return;
-  fail("no op is called '{}'; near it are {} (for a module of that name, write '{}*')", pattern,
-       listed(near), pattern);
+  fail("no op is called {}; near it are {} (for a module of that name, write {})",
+       io::quote(pattern), listed(near), io::quote(std::string(pattern) + '*'));
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -147,15 +147,16 @@ Overrides parse(std::string_view text, std::string_view where) {
     const std::string_view rule = trimmed(whole.substr(0, whole.find('#')));
     if (rule.empty()) continue;
     const size_t equals = rule.find('=');
-    check(equals != rule.npos, "{}line {}: '{}' is not of the form 'softmax = Native'", where, line,
-          rule);
+    check(equals != rule.npos, "{}line {}: {} is not of the form 'softmax = Native'", where, line,
+          io::quote(rule));
     const std::string_view pattern = trimmed(rule.substr(0, equals));
     const std::string_view value = trimmed(rule.substr(equals + 1));
-    check(!pattern.empty(), "{}line {}: '{}' names no op and no module", where, line, rule);
+    check(!pattern.empty(), "{}line {}: {} names no op and no module", where, line,
+          io::quote(rule));
     const auto precision = parse_precision(value);
     check(precision.has_value(),
-          "{}line {}: '{}' is not a precision; known are Any, Native, Low, Full, Widest", where,
-          line, value);
+          "{}line {}: {} is not a precision; known are Any, Native, Low, Full, Widest", where, line,
+          io::quote(value));
     overrides.push_back({std::string(pattern), *precision});
   }
   return overrides;
@@ -184,11 +185,9 @@ std::string_view name(Preset p) {
 Overrides parse_overrides(std::string_view text) { return parse(text, ""); }
 
 Overrides load_overrides(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (file.is_open() && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
-  check(file.is_open() && !file.bad(), "cannot read '{}'", path);  // bad: a folder
-  return parse(text.str(), path + ": ");
+  constexpr uint64_t most = uint64_t{1} << 20;
+  const std::vector<std::byte> bytes = io::read_file(path, most);
+  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path + ": ");
 }
 
 // Kept per thread, so that a region in a training loop finds what an earlier one resolved.
@@ -245,7 +244,7 @@ void Rules::check_paths() const {
     for (const std::string_view path : paths)
       if (!path.empty()) near.emplace_back(distance(r.pattern, path), path);
     const std::string names = listed(near, 4);
-    fail("no module of what ran has the path '{}'{}{}", r.pattern,
+    fail("no module of what ran has the path {}{}{}", io::quote(r.pattern),
          names.empty() ? "" : "; nearest are ", names);
   }
   modules_ran_ = false;

@@ -42,7 +42,7 @@ using Overrides = std::vector<Override>;
 
 // Lines like `softmax = Native`; `#` begins a comment. Throws Error naming the line.
 Overrides parse_overrides(std::string_view text);
-Overrides load_overrides(const std::string& path);  // from a text file
+Overrides load_overrides(const std::string& path);  // from a regular file of at most 1 MiB
 
 // The compiled overrides of a region and the regions around it.
 class Rules {

@@ -18,7 +18,7 @@ BELOW = {
     "autograd": ["core", "kernels"],
     "nn": ["core", "autograd"],
     "optim": ["core", "kernels", "autograd/autograd_meta.h", "autograd/tape.h"],  # for gradients and NoGrad
-    "amp": ["core", "kernels", "autograd", "optim"],
+    "amp": ["core", "kernels", "autograd", "optim", "io/file.h", "io/text.h"],  # for files of overrides
     "io": ["core"],
     "train": ["core", "kernels", "autograd", "nn", "optim", "amp", "io"],
 }

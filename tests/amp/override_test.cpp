@@ -1,6 +1,7 @@
 // Presets and overrides: the precision in which an op runs.
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -121,7 +122,7 @@ TEST(Overrides, InnerRegionsWinAndOuterOnesHold) {
 TEST(Overrides, RejectMisspeltOps) {
   using P = Precision;
   EXPECT_ERROR(Autocast({.overrides = {{"sofmax", P::Native}}}),
-               "no op is called 'sofmax'; near it are softmax");
+               "no op is called \"sofmax\"; near it are softmax");
   EXPECT_ERROR(Autocast({.overrides = {{"LayerNorm", P::Native}}}), "near it are layer_norm");
   EXPECT_ERROR(Autocast({.overrides = {{"matmull", P::Full}}}),
                "for a module of that name, write 'matmull*'");
@@ -163,7 +164,7 @@ TEST(Overrides, OfNoModuleAreAnErrorOfALaterRegion) {
     for (int i = 0; i < 2; ++i) EXPECT_EQ(step(path), f32);
     const std::string error = test::error([&] { step(path); });
     EXPECT_NE(
-        error.find(fmt::format("no module of what ran has the path '{}'; nearest are ", path)),
+        error.find(fmt::format("no module of what ran has the path \"{}\"; nearest are ", path)),
         std::string::npos)
         << error;
     EXPECT_EQ(Autocast::innermost(), nullptr);
@@ -233,19 +234,28 @@ TEST(Overrides, AreReadFromText) {
                           {"*norm", Precision::Low}}));
   EXPECT_TRUE(parse_overrides("").empty());
   EXPECT_ERROR(parse_overrides("softmax = Native\nexp"),
-               "line 2: 'exp' is not of the form 'softmax = Native'");
+               "line 2: \"exp\" is not of the form 'softmax = Native'");
   EXPECT_ERROR(parse_overrides("\n\nexp = f16"),
-               "line 3: 'f16' is not a precision; known are Any, Native, Low");
-  EXPECT_ERROR(parse_overrides("= Low"), "line 1: '= Low' names no op and no module");
+               "line 3: \"f16\" is not a precision; known are Any, Native, Low");
+  EXPECT_ERROR(parse_overrides("= Low"), "line 1: \"= Low\" names no op and no module");
 
   const test::TempFolder folder;
   const std::string path = folder / "overrides.txt";
   std::ofstream(path) << "exp = Any\nbad\n";
-  EXPECT_ERROR(load_overrides(path), path + ": line 2: 'bad'");
+  EXPECT_ERROR(load_overrides(path), path + ": line 2: \"bad\"");
   std::ofstream(path) << "exp = Any\n";
   EXPECT_EQ(load_overrides(path), (Overrides{{"exp", Precision::Any}}));
-  for (const std::string& none : {folder / "none.txt", folder.path()})
-    EXPECT_ERROR(load_overrides(none), "cannot read '" + none);
+  std::ofstream(path) << "\x1b[2J = Lo\x07w\n";
+  EXPECT_ERROR(load_overrides(path), R"(line 1: "Lo\u0007w" is not a precision)");
+  std::ofstream(path) << "softma\x1bx = Low\n";
+  EXPECT_ERROR(Autocast({.overrides = load_overrides(path)}), R"(called "softma\u001bx"; near)");
+  EXPECT_ERROR(load_overrides(folder / "none.txt"), "none.txt: cannot open: No such file");
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& other : {folder.path(), pipe, std::string("/dev/zero")})
+    EXPECT_ERROR(load_overrides(other), other + ": not a regular file");
+  std::ofstream(path) << std::string((1 << 20) + 1, '#');
+  EXPECT_ERROR(load_overrides(path), "has 1048577 bytes, more than the 1048576 allowed");
 }
 
 TEST(Overrides, AreResolvedByEqualRegionsTogether) {
