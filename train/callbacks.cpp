@@ -279,6 +279,7 @@ StateDict ReduceLrOnPlateau::state_dict() const {
 }
 
 void EmaWeights::on_train_begin(Learner& learner) {
+  applied_.reset();
   ema_.reset();
   if (!is_resumed(learner))
     loaded_.clear();

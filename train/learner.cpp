@@ -178,22 +178,25 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   return stopping_ ? FitResult::Stopped : FitResult::Finished;
 }
 
-// Runs the body between two events; every callback gets the second, also after an exception.
+// Runs the body between two events; every callback gets the second, also after an exception, even
+// if no memory is left.
 void Learner::with_events(Event begin, Event end, const std::function<void()>& body) {
   std::exception_ptr first;  // later ones are probably consequences
-  const auto attempt = [&](const std::function<void()>& f) {
+  const auto attempt = [&](const auto& f) {
     try {
       f();
     } catch (...) {
       if (!first) first = std::current_exception();
     }
   };
+  auto receivers = callbacks_;  // allocates before the body runs
   attempt([&] {
     notify(begin);
     body();
   });
   if (first) attempt([&] { history.settle(); });
-  for (const auto& callback : std::vector(callbacks_))
+  attempt([&] { receivers = callbacks_; });  // the body may have added or removed some
+  for (const auto& callback : receivers)
     if (receives_events(*callback)) attempt([&] { (*callback.*end)(*this); });
   if (first) std::rethrow_exception(first);
 }

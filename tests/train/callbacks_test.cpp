@@ -251,6 +251,31 @@ TEST(Callbacks, EmaWeightsOutliveAnException) {
   EXPECT_FALSE(all(eq(before, net.up.weight)).item());
 }
 
+// Where even copies of the list of callbacks fail, the weights come back.
+TEST(Callbacks, EmaWeightsOutliveAValidationWithoutMemory) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  Net net;
+  Tensor last;
+  spy->at = "vloss";
+  spy->ask = [](Learner&) { MemoryState::current().is_out = true; };
+  const auto keep = std::make_shared<Spy>();
+  keep->at = "step.";
+  keep->ask = [&](Learner&) { last = net.up.weight.clone(); };
+  o.callbacks = {std::make_shared<EmaWeights>(), keep, spy};
+  Learner learner(loaders(), net, o);
+  const auto fails = [&] {
+    const ScopedValue<&MemoryState::is_out> restored(false);
+    learner.fit(1);
+  };
+  EXPECT_THROW(fails(), std::bad_alloc);
+  EXPECT_TRUE(equal(net.up.weight, last));
+  spy->at = "";
+  learner.fit(1);
+  EXPECT_FALSE(equal(net.up.weight, last));
+}
+
 TEST(Callbacks, TerminateOnNanSaysWhere) {
   const Seed seed(1);
   LearnerOptions o = quiet();
