@@ -6,8 +6,8 @@ namespace mixtape {
 namespace {
 
 std::vector<const OpInfo*>& catalogue() {
-  static std::vector<const OpInfo*> ops;
-  return ops;
+  static auto* const ops = new std::vector<const OpInfo*>;  // for destructors of statics, too
+  return *ops;
 }
 
 }  // namespace

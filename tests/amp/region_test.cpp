@@ -53,6 +53,7 @@ TEST(Region, EndsWithAnException) {
 struct AtExit {
   bool runs = false;
   static bool f16_inside() {
+    const DefaultDevice here(Device::cpu());  // others need their runtime
     const Autocast on({.low = f16, .overrides = {{"*", Precision::Low}}});
     const NoGrad off;
     const Tensor x = values({4, 4});
