@@ -91,10 +91,10 @@ void Ema::Applied::restore() {
 void Ema::overwrite_tensors() const {
   const Scope scope("ema");
   check(applied_ == 0, "overwriting tensors while the averages stand in their place");
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const Tensor& t = tensors_[i];
-    t.set_data(dense_copy(averages_[i], t.dtype(), t.device()));
-  }
+  std::vector<Tensor> copies;  // all before the first is set: they may throw
+  for (size_t i = 0; i < tensors_.size(); ++i)
+    copies.push_back(dense_copy(averages_[i], tensors_[i].dtype(), tensors_[i].device()));
+  for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].set_data(copies[i]);
 }
 
 StateDict Ema::state_dict() const {
