@@ -125,7 +125,7 @@ TEST(Overrides, RejectMisspeltOps) {
                "no op is called \"sofmax\"; near it are softmax");
   EXPECT_ERROR(Autocast({.overrides = {{"LayerNorm", P::Native}}}), "near it are layer_norm");
   EXPECT_ERROR(Autocast({.overrides = {{"matmull", P::Full}}}),
-               "for a module of that name, write 'matmull*'");
+               "for a module of that name, write \"matmull*\"");
   EXPECT_ERROR(Autocast({.overrides = {{"", P::Full}}}), "an override needs a name, got ''");
   for (const char* path :
        {"decoder", "conv1", "linear2", "head", "sofmax.0", "*mlp", "mlp", "attn", "ln", "scale"})

@@ -384,13 +384,13 @@ TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
               }),
               "at least in part, not multiplied by it");
   both.zero_grad();
-  expect_told(warnings([&] {  // a parameter in two optimizers
+  EXPECT_TRUE(warnings([&] {  // a parameter in two optimizers, which is divided once
                 GradScaler scaler;
                 scaler.scale(sum(p)).backward();
                 scaler.unscale(a);
                 scaler.unscale(both);
-              }),
-              "at least in part, not multiplied by it");
+              })
+                  .empty());
   both.zero_grad();
   expect_told(warnings([&] {
                 GradScaler scaler;
