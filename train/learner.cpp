@@ -10,6 +10,8 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/warn.h"
+#include "nn/norm.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
 #include "train/callbacks.h"
@@ -17,6 +19,23 @@
 #include "train/progress.h"
 
 namespace mixtape::train {
+namespace {
+
+// Tells before the first epoch what would end it.
+void warn_of_last_batch(const DataLoader& data, nn::ModuleBase& model) {
+  const DataLoaderOptions& o = data.options();
+  const int64_t n = data.examples(), size = o.batch_size;
+  if (o.drop_last || o.sampler || o.max_batches > 0 || size == 1 || n < size || n % size != 1)
+    return;
+  for (const auto& [name, m] : model.named_modules())
+    if (dynamic_cast<const nn::BatchNorm1d*>(m))
+      return warn(fmt::format(
+          "the last batch of an epoch has a single example of {}, and the BatchNorm1d {} cannot "
+          "train on one of shape [1, channels]: .drop_last of the DataLoader omits it",
+          n, name));
+}
+
+}  // namespace
 
 Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
     : data(std::move(loaders)),
@@ -155,6 +174,7 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   state.batches = data.train->batches();
   check_batches(*data.train, "the training data");
   if (data.valid) check_batches(*data.valid, "the validation data");
+  warn_of_last_batch(*data.train, *model_.module);
   stopping_ = false;
   resumable_ = true;
   if (options.lr) optimizer->set_lr(*options.lr);

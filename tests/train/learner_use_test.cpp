@@ -6,6 +6,7 @@
 #include "amp/loss_scale_optimizer.h"
 #include "autograd/ops.h"
 #include "core/random.h"
+#include "core/warn.h"
 #include "nn/nn.h"
 #include "optim/optimizers.h"
 #include "tests/support/errors.h"
@@ -131,7 +132,13 @@ TEST(LearnerUse, LastBatchOfOneIsLeftOut) {
   const char* const says =
       "1: smaller last batch of 1 (.drop_last omits it): batch_norm: training needs more than one "
       "value per channel";
+  std::vector<std::string> warnings;
+  const OnWarning listen([&](const std::string& text) { warnings.push_back(text); });
   EXPECT_ERROR(steps(33, {.batch_size = 32, .drop_last = false}), says);
+  EXPECT_EQ(warnings, std::vector<std::string>{
+                          "the last batch of an epoch has a single example of 33, and the "
+                          "BatchNorm1d 1 cannot train on one of shape [1, channels]: .drop_last of "
+                          "the DataLoader omits it"});
   LearnerOptions o = quiet();
   o.metrics.clear();
   EXPECT_ERROR(Learner({DataLoader(data, {.batch_size = 32}), {}}, net(), o).fit(1), says);
@@ -141,6 +148,7 @@ TEST(LearnerUse, LastBatchOfOneIsLeftOut) {
   EXPECT_EQ(plain.state.step, 2);
   plain.fit(slice(data.x(), 0, 0, 1), slice(data.y(), 0, 0, 1), {.batch_size = 32});
   EXPECT_EQ(plain.state.step, 3);
+  EXPECT_EQ(warnings.size(), 1u);
 }
 
 // The generator's loss goes through the critic, whose own weights are f16 then.
