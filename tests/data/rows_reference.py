@@ -127,9 +127,9 @@ ROWS = {
     "clamp_from_below": lambda x: x.clamp(min=0.5),
     "addcmul": lambda x, a, b: torch.addcmul(x, a, b, value=-1.5),
     "addcdiv": lambda x, a, b: torch.addcdiv(x, a, b, value=-1.5),
-    "lerp": lambda a, b: torch.lerp(a, b, 0.3),
-    "lerp_near_b": lambda a, b: torch.lerp(a, b, 0.8),
-    "remainder_scalar": lambda x: torch.remainder(x, 0.8),
+    "lerp": lambda a, b: torch.lerp(a, b, 0.25),
+    "lerp_near_b": lambda a, b: torch.lerp(a, b, 0.75),
+    "remainder_scalar": lambda x: torch.remainder(x, 0.75),
     "pow_from_scalar": lambda x: torch.pow(1.25, x),
     # views
     "reshape": lambda x: x.reshape(2, -1),

@@ -76,11 +76,11 @@ std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves) {
 }
 
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves,
-                                const std::vector<Shape>& shapes) {
+                                const std::vector<Shape>& shapes, uint64_t first_seed) {
   std::vector<Tensor> made;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     const Input& in = c.inputs[i];
-    const Seed seed(100 + i);
+    const Seed seed(first_seed + i);
     Tensor t(shapes[i], in.real() ? f64 : in.kind == Input::Index ? i64 : boolean);
     for (int64_t k = 0; k < t.numel(); ++k) {
       double v = in.low + (in.high - in.low) * generator().uniform();

@@ -3,6 +3,7 @@
 // dtypes, empties, autocast, and later devices and benchmarks) runs over these rows, and an op that
 // is linked but has no row fails the suite.
 
+#include <cmath>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -40,6 +41,12 @@ struct OpCase {
   // The dimension of each input that the broadcasting test repeats from size 1; -1: none. By
   // default the first; none for indices.
   std::vector<int> repeat = {};
+  // Input shapes with which a result or a gradient sums 2^12 terms; none: nothing is summed.
+  std::vector<Shape> sums = {};
+  // An element of the result depends on the elements at its place alone, so that inputs of any one
+  // shape will do.
+  bool pointwise = false;
+  double least = -INFINITY, most = INFINITY;  // what the op takes, where other numbers are errors
 
   std::string name() const { return label.empty() ? op : op + "_" + label; }
 };
@@ -53,7 +60,7 @@ inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
 // Inputs for a row, the same at every call: reals in `dtype`, exact in f32; leaves if `leaves`.
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves);
 std::vector<Tensor> make_inputs(const OpCase& c, DType dtype, bool leaves,
-                                const std::vector<Shape>& shapes);
+                                const std::vector<Shape>& shapes, uint64_t first_seed = 100);
 
 // The shapes of a row's inputs, and those for the broadcasting test, with size 1 where it repeats.
 std::vector<Shape> shapes(const OpCase& c);

@@ -11,7 +11,7 @@ std::vector<OpCase> elementwise() {
             .run = [f](In x) { return f(x[0], x[1], x[2], -1.5); },
             .empty = {{0, 4}, {2, 1, 4}, {1, 1}}};
   };
-  return {
+  std::vector<OpCase> rows = {
       unary("relu", relu, -3, 3, 0.1),
       unary("relu6", relu6, -3, 9, 0.1),
       unary("selu", selu, -3, 3, 0.1),
@@ -84,32 +84,35 @@ std::vector<OpCase> elementwise() {
       ternary("addcdiv", addcdiv, 0.4),
       {.op = "lerp",
        .inputs = {{{3, 4}}, {{2, 1, 4}}},
-       .run = [](In x) { return lerp(x[0], x[1], 0.3); },
+       .run = [](In x) { return lerp(x[0], x[1], 0.25); },
        .empty = {{0, 4}, {2, 1, 4}}},
       {.op = "lerp",
        .inputs = {{{5}}, {{5}}},
-       .run = [](In x) { return lerp(x[0], x[1], 0.8); },
+       .run = [](In x) { return lerp(x[0], x[1], 0.75); },
        .label = "near_b"},
       {.op = "add",
        .inputs = {{{3, 1, 4}}, {{2, 1}}},
        .run = [](In x) { return add(x[0], x[1]); },
        .label = "broadcast",
-       .empty = {{3, 0, 4}, {1, 1}}},
+       .empty = {{3, 0, 4}, {1, 1}},
+       .sums = {{1024, 1, 4}, {2, 1}}},
       {.op = "mul",
        .inputs = {{{4}}, {{2, 3, 1}}},
        .run = [](In x) { return mul(x[0], x[1]); },
        .label = "broadcast",
-       .empty = {{1}, {2, 0, 1}}},
+       .empty = {{1}, {2, 0, 1}},
+       .sums = {{4096}, {1, 1, 1}}},
       {.op = "mul",
        .inputs = {{{}}, {{2, 3}}},
        .run = [](In x) { return mul(x[0], x[1]); },
-       .label = "with_0d"},
+       .label = "with_0d",
+       .sums = {{}, {64, 64}}},
       with_scalar("add_scalar", add, 0.75),
       with_scalar("sub_scalar", sub, 0.75),
       with_scalar("mul_scalar", mul, -1.5),
       with_scalar("div_scalar", div, 0.8),
       with_scalar("pow_scalar", pow, 2.5, 0.3, 2),
-      with_scalar("remainder_scalar", remainder, 0.8),
+      with_scalar("remainder_scalar", remainder, 0.75),
       with_scalar(
           "sub_from_scalar", +[](const Tensor& x, double s) { return sub(s, x); }, 0.75),
       with_scalar(
@@ -167,6 +170,8 @@ std::vector<OpCase> elementwise() {
        .run = [](In x) { return clone(x[0]); },
        .empty = {{0, 2}}},
   };
+  for (OpCase& c : rows) c.pointwise = c.op != "glu";
+  return rows;
 }
 
 }  // namespace mixtape::tests

@@ -34,6 +34,11 @@ OpCase nothing_of(OpCase c, std::vector<Shape> shapes) {
   c.empty = std::move(shapes);
   return c;
 }
+OpCase sums_of(OpCase c, std::vector<Shape> shapes) {
+  c.sums = std::move(shapes);
+  c.pointwise = false;
+  return c;
+}
 
 // An elementwise loss of an input and a target.
 template <class F>
@@ -43,7 +48,8 @@ OpCase each(std::string op, F f, double low = -2, double high = 2, double target
           .inputs = {{{3, 4}, low, high}, {{3, 4}, target_low, target_high}},
           .run = [f](In x) { return f(x[0], x[1]); },
           .tolerance = 4,
-          .empty = {{0, 4}, {0, 4}}};
+          .empty = {{0, 4}, {0, 4}},
+          .pointwise = true};
 }
 // The same with more inputs, and a label.
 OpCase with(OpCase c, std::string label, std::vector<Input> more, std::function<Tensor(In)> run) {
@@ -51,6 +57,7 @@ OpCase with(OpCase c, std::string label, std::vector<Input> more, std::function<
   c.run = std::move(run);
   c.label = std::move(label);
   c.empty = {};
+  c.pointwise = false;
   return c;
 }
 
@@ -60,25 +67,34 @@ std::vector<OpCase> losses() {
   const Input index{{5}, 0, 4, Input::Index}, weights{{4}, 0.5, 2, Input::Constant};
   const Input pixels{{2, 2, 2}, 0, 3, Input::Index}, of_three{{3}, 0.5, 2, Input::Constant};
   std::vector<OpCase> cases = {
-      nothing_of(cross_entropy_case("", {{{5, 4}}, index}, {.reduction = None}), {{0, 4}, {0}}),
-      cross_entropy_case("smoothed", {{{5, 4}}, index},
-                         {.label_smoothing = 0.2, .ignore_index = 2, .weight = 3}),
+      nothing_of(
+          sums_of(cross_entropy_case("", {{{5, 4}}, index}, {.reduction = None}), {{2, 4096}, {2}}),
+          {{0, 4}, {0}}),
+      sums_of(cross_entropy_case("smoothed", {{{5, 4}}, index},
+                                 {.label_smoothing = 0.2, .ignore_index = 2, .weight = 3}),
+              {{4096, 4}, {4096}}),
       cross_entropy_case("weighted", {{{5, 4}}, index, weights}, {.ignore_index = 1}),
       cross_entropy_case("weighted_smoothed", {{{5, 4}}, index, weights},
                          {.label_smoothing = 0.3, .ignore_index = 1}),
       cross_entropy_case("pixels", {{{2, 3, 2, 2}}, pixels, of_three},
                          {.reduction = None, .label_smoothing = 0.1}),
-      cross_entropy_case("columns", {{{2, 3, 4, 5}}, {{2, 4, 5}, 0, 3, Input::Index}, of_three},
-                         {.label_smoothing = 0.1, .ignore_index = 2}),
-      nothing_of(cross_entropy_case("", {{{5, 4}}, {{5, 4}, 0, 1}}, {.reduction = None}),
+      sums_of(
+          cross_entropy_case("columns", {{{2, 3, 4, 5}}, {{2, 4, 5}, 0, 3, Input::Index}, of_three},
+                             {.label_smoothing = 0.1, .ignore_index = 2}),
+          {{1, 3, 64, 64}, {1, 64, 64}, {3}}),
+      nothing_of(sums_of(cross_entropy_case("", {{{5, 4}}, {{5, 4}, 0, 1}}, {.reduction = None}),
+                         {{2, 4096}, {2, 4096}}),
                  {{0, 4}, {0, 4}}),
-      cross_entropy_case("weighted", {{{5, 4}}, {{5, 4}, 0, 1}, weights}, {.label_smoothing = 0.2}),
+      sums_of(cross_entropy_case("weighted", {{{5, 4}}, {{5, 4}, 0, 1}, weights},
+                                 {.label_smoothing = 0.2}),
+              {{1024, 4}, {1024, 4}, {4}}),
       cross_entropy_case("pixels", {{{2, 3, 2, 2}}, {{2, 3, 2, 2}, 0, 1}, of_three},
                          {.reduction = None}),
       cross_entropy_case("columns", {{{2, 3, 4, 5}}, {{2, 3, 4, 5}, 0, 1}, of_three},
                          {.label_smoothing = 0.1}),
       nothing_of(nll_case("", {{{5, 4}, -4, 0}, index}, {.reduction = None}), {{0, 4}, {0}}),
-      nll_case("weighted", {{{5, 4}, -4, 0}, index, weights}, {.ignore_index = 1}),
+      sums_of(nll_case("weighted", {{{5, 4}, -4, 0}, index, weights}, {.ignore_index = 1}),
+              {{4096, 4}, {4096}, {4}}),
       nll_case("pixels", {{{2, 3, 2, 2}, -4, 0}, pixels, of_three}, {.reduction = None}),
   };
   for (OpCase& c : cases) c.tolerance = 4;
@@ -93,7 +109,7 @@ std::vector<OpCase> losses() {
         return binary_cross_entropy(x, t, {.reduction = None});
       },
       0.1, 0.9, 0, 1);
-  probabilities.half = false;
+  probabilities.half = false, probabilities.least = 0, probabilities.most = 1;
   const OpCase of_logits =
       each("binary_cross_entropy_with_logits", logits({.reduction = None}), -4, 4, 0, 1);
   const OpCase positives = each("binary_cross_entropy_with_pos_weight", logits({}), -4, 4, 0, 1);
@@ -113,33 +129,39 @@ std::vector<OpCase> losses() {
                   return huber_loss(x, t, {.reduction = None, .delta = 0.8});
                 }),
            probabilities,
-           with(probabilities, "weighted", {fixed_row},
-                [](In x) { return binary_cross_entropy(x[0], x[1], {.weight = x[2]}); }),
+           sums_of(with(probabilities, "weighted", {fixed_row},
+                        [](In x) { return binary_cross_entropy(x[0], x[1], {.weight = x[2]}); }),
+                   {{1024, 4}, {1024, 4}, {4}}),
            of_logits,
-           with(
-               of_logits, "weighted", {fixed_row},
-               [](In x) { return binary_cross_entropy_with_logits(x[0], x[1], {.weight = x[2]}); }),
+           sums_of(with(of_logits, "weighted", {fixed_row},
+                        [](In x) {
+                          return binary_cross_entropy_with_logits(x[0], x[1], {.weight = x[2]});
+                        }),
+                   {{1024, 4}, {1024, 4}, {4}}),
            nothing_of(with(positives, "", {fixed_row}, with_pos_weight), {{0, 4}, {0, 4}, {4}}),
-           with(positives, "learned", {row}, with_pos_weight),
+           sums_of(with(positives, "learned", {row}, with_pos_weight), {{1024, 4}, {1024, 4}, {4}}),
            each(
                "kl_div",
                [](const Tensor& x, const Tensor& t) { return kl_div(x, t, {.reduction = None}); },
                -3, 0, 0.05, 1),
-           each(
-               "kl_div_log_target",
-               [](const Tensor& x, const Tensor& t) {
-                 return kl_div(x, t, {.batch_mean = true, .log_target = true});
-               },
-               -3, 0, -3, 0),
-           each("cosine_similarity",
-                [](const Tensor& x, const Tensor& y) { return cosine_similarity(x, y); }),
+           sums_of(each(
+                       "kl_div_log_target",
+                       [](const Tensor& x, const Tensor& t) {
+                         return kl_div(x, t, {.batch_mean = true, .log_target = true});
+                       },
+                       -3, 0, -3, 0),
+                   {{64, 64}, {64, 64}}),
+           sums_of(each("cosine_similarity",
+                        [](const Tensor& x, const Tensor& y) { return cosine_similarity(x, y); }),
+                   {{2, 4096}, {2, 4096}}),
        })
     cases.push_back(std::move(c));
   cases.push_back({.op = "cosine_similarity",
                    .inputs = {{{2, 3, 4}}, {{2, 3, 1}}},
                    .run = [](In x) { return cosine_similarity(x[0], x[1], 0); },
                    .label = "broadcast",
-                   .tolerance = 4});
+                   .tolerance = 4,
+                   .sums = {{1, 4096, 2}, {1, 4096, 1}}});
   return cases;
 }
 
