@@ -124,6 +124,7 @@ inline Reads pow(Reads a, Reads b) { return a | b; }
 inline Reads exp(Reads a) { return a; }
 inline Reads log(Reads a) { return a; }
 inline Reads round(Reads a) { return a; }
+inline Reads abs(Reads a) { return a; }
 
 }  // namespace ops
 }  // namespace mixtape

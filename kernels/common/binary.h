@@ -98,8 +98,31 @@ struct Remainder {  // of the division rounded down: has the sign of b
 struct Atan2 {
   static constexpr OpInfo info{"atan2", Precision::Widest};
   MIXTAPE_HD static auto f(auto a, auto b) { return atan2(a, b); }
-  MIXTAPE_HD static auto da(auto a, auto b, auto) { return b / (a * a + b * b); }
-  MIXTAPE_HD static auto db(auto a, auto b, auto) { return -a / (a * a + b * b); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {  // b / (a^2 + b^2)
+    const auto [inverse, q] = polar(a, b);
+    return select(abs(a) > abs(b), q * inverse, inverse);
+  }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T) {  // -a / (a^2 + b^2)
+    const auto [inverse, q] = polar(a, b);
+    return -select(abs(a) > abs(b), inverse, q * inverse);
+  }
+
+ private:
+  // The larger operand over a^2 + b^2, and the quotient of the smaller and the larger: squares
+  // might overflow or vanish. 0 for two zeros.
+  template <class T>
+  struct Polar {
+    T inverse, q;
+  };
+  template <class T>
+  MIXTAPE_HD static Polar<T> polar(T a, T b) {
+    const T large = select(abs(a) > abs(b), a, b), q = select(abs(a) > abs(b), b, a) / large;
+    const T none = T(0);
+    return {select(large == none, none, T(1) / large / (T(1) + q * q)),
+            select(large == none, none, q)};
+  }
 };
 
 struct Glu {  // a sigmoid(b)

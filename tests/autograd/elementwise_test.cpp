@@ -49,8 +49,8 @@ void expect_edges(const std::string& name,
     }
 }
 
-// PyTorch 1.13, in f64. (Ours is the limit where PyTorch has NaN: the slope of softsign at
-// infinity.)
+// PyTorch 1.13, in f64. (Ours is the limit where PyTorch has NaN: the slopes of softsign and atan2
+// at infinity; those of atan2 at (0, 0) are 0.)
 const Values edges = {nan, inf, -inf, 0, 1, -2.5, 0.5, -3, 3, 6};
 const struct {
   const char* name;
@@ -225,8 +225,8 @@ const struct {
      atan2,
      {nan, nan, 0.7853981634, 0, 3.141592654, 0.7853981634, -1.570796327, 2.111215827, -1.030376827,
       1.030376827},
-     {nan, nan, 0.25, nan, -1, nan, 0, -0.08823529412, 0.08823529412, 0.08823529412},
-     {nan, nan, -0.25, nan, 0, nan, nan, -0.1470588235, 0.1470588235, -0.1470588235}},
+     {nan, nan, 0.25, 0, -1, nan, 0, -0.08823529412, 0.08823529412, 0.08823529412},
+     {nan, nan, -0.25, 0, 0, nan, 0, -0.1470588235, 0.1470588235, -0.1470588235}},
     {"div",
      div,
      {nan, nan, 1, nan, 0, nan, -inf, -1.666666667, -1.666666667, 1.666666667},
