@@ -235,12 +235,12 @@ struct Cumprod {
   static Tensor forward(Ctx& ctx, const Tensor& x, int dim, bool transposed) {
     const Tensor y = scan(ctx, transposed, dim, x, {});
     ctx.save(x);
-    ctx.save_result(y);
     return y;
   }
+  // In f64, as forward: products may exceed y's range where a gradient does not.
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, bool transposed) {
-    const Tensor x = wide(ctx.saved(0)), y = wide(ctx.saved(1)),
-                 w = call<Recurrence>(x, wide(dy), dim, !transposed);
+    const Tensor x = cast(ctx.saved(0), f64), y = call<Cumprod>(x, dim, transposed),
+                 w = call<Recurrence>(x, cast(dy, f64), dim, !transposed);
     return {transposed ? shifted(w, dim, 0) * y : shifted(y, dim, 1) * w};
   }
 };
@@ -259,8 +259,8 @@ struct Prod {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
-    const Tensor rows = as_rows(wide(ctx.saved(0)), o);
-    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * wide(dy)};
+    const Tensor rows = as_rows(cast(ctx.saved(0), f64), o);
+    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * cast(dy, f64)};
   }
 };
 
