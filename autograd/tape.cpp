@@ -232,8 +232,11 @@ DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtyp
 void Node::finish(const Tensor& y, bool moves_only) {
   grad_dtype = y.dtype();
   moves = moves_only;
-  if (moves_only && is_half(grad_dtype) && ctx.edges_[0].node && ctx.grad_dtype(0) == f32)
-    grad_dtype = f32;
+  if (!moves_only || !is_half(grad_dtype)) return;
+  const auto& [shape, strides, offset] = y.layout();
+  bool repeats = false;  // so that the gradient is a sum, whose terms need not be rounded
+  for (int d = 0; d < shape.rank; ++d) repeats |= strides[d] == 0 && shape[d] > 1;
+  if (repeats || (ctx.edges_[0].node && ctx.grad_dtype(0) == f32)) grad_dtype = f32;
 }
 
 void Node::inherit_edges(const Node& other, uint64_t since) {
