@@ -182,7 +182,8 @@ Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 // after them (right). i64 of the values' shape; values and numbers have one dtype.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 
-// --- arithmetic ---
+// --- arithmetic: a bool beside numbers is 0 or 1 of their dtype; beside a number alone, of f32 ---
+// Of two bools, sum and maximum are or, product and minimum are and.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);

@@ -58,6 +58,27 @@ static void broadcast_inputs(Call& call) {
     if (call.inputs[i]->shape() != shape) call.replace(i, expand(*call.inputs[i], shape));
 }
 
+// Makes bool activations beside numbers 0 and 1 of their dtype.
+static void count_bools(Call& call) {
+  const Tensor* number = nullptr;
+  bool any = false;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    if (!t || call.op.role(i) != Role::Activation) continue;
+    if (t.dtype() == boolean)
+      any = true;
+    else if (!number)
+      number = &t;
+  }
+  if (!any || !number) [[likely]]
+    return;
+  const DType dtype = number->dtype();
+  const NoPolicy as_called;
+  for (size_t i = 0; i < call.inputs.size(); ++i)
+    if (*call.inputs[i] && call.op.role(i) == Role::Activation)
+      if (call.inputs[i]->dtype() == boolean) call.replace(i, cast(*call.inputs[i], dtype));
+}
+
 static void check_inputs(const Call& call) {
   const Tensor* const first = call.deciding();
   for (size_t i = 0; i < call.inputs.size(); ++i) {
@@ -93,6 +114,7 @@ static void check_inputs(const Call& call) {
 }
 
 bool prepare(Call& call, bool broadcasts, bool differentiable) {
+  if (call.inputs.size() > 1) count_bools(call);
   if (thread_state.policy && !call.out) thread_state.policy->apply(call);
   if (broadcasts) broadcast_inputs(call);
   check_inputs(call);

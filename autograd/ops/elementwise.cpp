@@ -297,6 +297,8 @@ struct Lerp {
   }
 };
 
+// Bools beside a number, as f32.
+Tensor counted(const Tensor& x) { return x.dtype() == boolean ? cast(x, f32) : x; }
 // Integers as f32, since their quotient is no integer.
 Tensor dividend(const Tensor& x) { return is_float(x.dtype()) ? x : cast(x, f32); }
 
@@ -328,8 +330,15 @@ Tensor ops::activation_gradient(Activation f, const Tensor& x_or_y, const Tensor
   return dx;
 }
 
+// Sums and products of two bools are bools, as in NumPy and PyTorch: or, and.
 template <class F>
 Tensor ops::binary_out(const Tensor& out, const Tensor& a, const Tensor& b) {
+  if (a.dtype() == boolean && b.dtype() == boolean) [[unlikely]] {
+    if constexpr (std::is_same_v<F, kernels::Add> || std::is_same_v<F, kernels::Maximum>)
+      return logical_or(a, b);
+    if constexpr (std::is_same_v<F, kernels::Mul> || std::is_same_v<F, kernels::Minimum>)
+      return logical_and(a, b);
+  }
   return call_out<Binary<F>>(out, a, b);
 }
 template <class F>
@@ -357,23 +366,29 @@ Tensor ops::clamp_out(const Tensor& out, const Tensor& x, std::optional<double> 
   return call_out<Unary<kernels::Clamp, double, double>>(out, x, from, to);
 }
 
-Tensor add(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Add>>(a, b); }
-Tensor sub(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Sub>>(a, b); }
-Tensor mul(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Mul>>(a, b); }
+Tensor add(const Tensor& a, const Tensor& b) { return binary_out<kernels::Add>({}, a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return binary_out<kernels::Sub>({}, a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return binary_out<kernels::Mul>({}, a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
   if (is_float(a.dtype()) || is_float(b.dtype())) return call<Binary<kernels::Div>>(a, b);
   return call<Binary<kernels::Div>>(dividend(a), dividend(b));
 }
 Tensor pow(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Pow>>(a, b); }
-Tensor maximum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Maximum>>(a, b); }
-Tensor minimum(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Minimum>>(a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return binary_out<kernels::Maximum>({}, a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return binary_out<kernels::Minimum>({}, a, b); }
 Tensor remainder(const Tensor& a, const Tensor& b) {
   return call<Binary<kernels::Remainder>>(a, b);
 }
 Tensor atan2(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Atan2>>(a, b); }
-Tensor add(const Tensor& a, double b) { return call<WithScalar<kernels::Add, false>>(a, b); }
-Tensor sub(const Tensor& a, double b) { return call<WithScalar<kernels::Sub, false>>(a, b); }
-Tensor mul(const Tensor& a, double b) { return call<WithScalar<kernels::Mul, false>>(a, b); }
+Tensor add(const Tensor& a, double b) {
+  return call<WithScalar<kernels::Add, false>>(counted(a), b);
+}
+Tensor sub(const Tensor& a, double b) {
+  return call<WithScalar<kernels::Sub, false>>(counted(a), b);
+}
+Tensor mul(const Tensor& a, double b) {
+  return call<WithScalar<kernels::Mul, false>>(counted(a), b);
+}
 Tensor div(const Tensor& a, double b) {
   return call<WithScalar<kernels::Div, false>>(dividend(a), b);
 }
@@ -387,7 +402,9 @@ Tensor pow(const Tensor& a, double b) {
 Tensor remainder(const Tensor& a, double b) {
   return call<WithScalar<kernels::Remainder, false>>(a, b);
 }
-Tensor sub(double a, const Tensor& b) { return call<WithScalar<kernels::Sub, true>>(b, a); }
+Tensor sub(double a, const Tensor& b) {
+  return call<WithScalar<kernels::Sub, true>>(counted(b), a);
+}
 Tensor div(double a, const Tensor& b) {
   return call<WithScalar<kernels::Div, true>>(dividend(b), a);
 }

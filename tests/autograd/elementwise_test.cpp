@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "amp/autocast.h"
 #include "autograd/function.h"
 #include "core/allocator.h"
 #include "core/format.h"
@@ -402,6 +403,59 @@ TEST(Elementwise, ComparesWholeTensors) {
   EXPECT_TRUE(equal(row({}, i64), row({}, i64)));
   const Tensor w = ones({2}).set_requires_grad();
   EXPECT_TRUE(equal(w, ones({2})) && !isclose(w, w).requires_grad());
+}
+
+// A bool beside numbers is 0 or 1 of their dtype.
+TEST(Elementwise, TakesBoolsAsNumbers) {
+  const Tensor mask = row({1, 0, 1}, boolean), other = row({1, 1, 0}, boolean);
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8}) {
+    const Tensor x = row({2, 3, 4}, t);
+    const auto gives = [&](const Tensor& y, const Values& want) {
+      EXPECT_EQ(y.dtype(), t);
+      EXPECT_EQ(to_vector(y), want) << t;
+    };
+    gives(x * mask, {2, 0, 4});
+    gives(mask * x, {2, 0, 4});
+    gives(x + mask, {3, 3, 5});
+    gives(x - mask, {1, 3, 3});
+    gives(maximum(mask, x), {2, 3, 4});
+    gives(pow(x, mask), {2, 1, 4});
+    gives(where(other, mask, x), {1, 0, 4});
+    gives(cat({mask, x}), {1, 0, 1, 2, 3, 4});
+    gives(addcmul(x, mask, x), {4, 3, 8});
+    gives(clone(x) *= mask, {2, 0, 4});
+    gives(clone(x) += mask, {3, 3, 5});
+    gives(scatter(x, 0, row({0}, i64), row({1}, boolean)), {1, 3, 4});
+    EXPECT_EQ(to_vector(eq(mask, x / x)), (Values{1, 0, 1}));
+    EXPECT_EQ(to_vector(logical_and(mask, x)), (Values{1, 0, 1}));
+  }
+  EXPECT_EQ(to_vector(row({6, 6, 6}, f64) / (mask + 1.0).to(f64)), (Values{3, 6, 3}));
+  EXPECT_EQ(to_vector(matmul(ones({1, 3}), mask)), Values{2});
+  EXPECT_EQ(mse_loss(row({1, 1, 1}, f32), mask).item<float>(), 1.0f / 3);
+  EXPECT_EQ(binary_cross_entropy(row({1, 0, 1}, f32), mask).item(), 0);
+
+  const Tensor w = row({2, 3, 4}, f32).set_requires_grad();
+  sum(w * mask * w + mask).backward();
+  EXPECT_EQ(to_vector(w.grad()), (Values{4, 0, 8}));
+  const amp::Autocast on({.low = bf16});
+  EXPECT_EQ((ones({3}, bf16) * mask).dtype(), bf16);
+
+  // Of bools alone, as in NumPy and PyTorch: sums and products are bools, differences errors.
+  for (const Tensor& y : {mask + other, maximum(mask, other), clone(mask) += other}) {
+    EXPECT_EQ(y.dtype(), boolean);
+    EXPECT_EQ(to_vector(y), (Values{1, 1, 1}));
+  }
+  for (const Tensor& y : {mask * other, minimum(mask, other), clone(mask) *= other}) {
+    EXPECT_EQ(y.dtype(), boolean);
+    EXPECT_EQ(to_vector(y), (Values{1, 0, 0}));
+  }
+  EXPECT_ERROR(mask - other, "sub: elements must be numbers, got bool");
+  EXPECT_EQ((mask / other).dtype(), f32);
+  EXPECT_EQ(sum(mask).dtype(), i64);
+  // Beside a number, f32.
+  EXPECT_EQ(to_vector(1.0 - mask), (Values{0, 1, 0}));
+  EXPECT_EQ(to_vector(mask * 2.5 + 1), (Values{3.5, 1, 3.5}));
+  EXPECT_EQ((mask * 2.0).dtype(), f32);
 }
 
 TEST(Elementwise, RefusesWhatHasNoAnswer) {
