@@ -27,20 +27,20 @@ constexpr const char* dashes[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dash
 std::string style() {
   std::string in_light, in_dark;
   for (size_t i = 0; i < colors; ++i) {
-    in_light += fmt::format(" .c{} {{ stroke: {}; }}", i, light[i]);
-    in_dark += fmt::format(" .c{} {{ stroke: {}; }}", i, dark[i]);
+    in_light += fmt::format(" .c{0} {{ stroke: {1}; }} .b{0} {{ fill: {1}; }}", i, light[i]);
+    in_dark += fmt::format(" .c{0} {{ stroke: {1}; }} .b{0} {{ fill: {1}; }}", i, dark[i]);
   }
   return R"(<style>
   .back { fill: #fff; } text { font: 12px system-ui, sans-serif; fill: #333; }
   .title { font-size: 15px; font-weight: 600; }
-  .grid { stroke: #ddd; } .axis { stroke: #888; }
+  .grid { stroke: #ddd; } .axis { stroke: #888; } .range { stroke: #333; stroke-width: 2; }
   .line, .dots { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
   .dots { stroke-width: 7; }
   .cell { fill: #0069b4; } .number { fill: #111; } .strong { fill: #fff; }
  )" + in_light +
          R"(
   @media (prefers-color-scheme: dark) {
-    .back { fill: #1a1b1e; } text { fill: #ddd; } .grid { stroke: #3a3a3a; }
+    .back { fill: #1a1b1e; } text { fill: #ddd; } .grid { stroke: #3a3a3a; } .range { stroke: #ddd; }
     .cell { fill: #2a75b5; } .number, .strong { fill: #fff; }
    )" + in_dark +
          R"(
@@ -88,13 +88,8 @@ std::string line(const char* kind, double x1, double y1, double x2, double y2) {
       y1, x2, y2);
 }
 
-std::string opening(double width, double height, std::string_view title) {
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-             "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\">\n<title>{2}</title>\n",
-             width, height, xml_text(title)) +
-         style() + "<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n" +
-         text(width / 2, 20, "class=\"title\" text-anchor=\"middle\"", fitted(title, width / 1.3));
+std::string heading(double width, std::string_view title) {
+  return text(width / 2, 20, "class=\"title\" text-anchor=\"middle\"", fitted(title, width / 1.3));
 }
 
 // Maps values, or their logarithms on a log axis, to pixels.
@@ -171,6 +166,7 @@ std::vector<std::string> tick_texts(const Axis& axis, const std::vector<double>&
 // caps. A single point between gaps is a dot, too.
 struct Paths {
   std::string lines, dots;
+  std::vector<std::string> noted;  // dots with notes
 };
 Paths series_paths(const Series& s, const Axis& x, const Axis& y) {
   Paths paths;
@@ -179,7 +175,10 @@ Paths series_paths(const Series& s, const Axis& x, const Axis& y) {
     if (!shown(i)) continue;
     const std::string at = fmt::format("{:.1f} {:.1f}", x.pixel(s.x[i]), y.pixel(s.y[i]));
     const bool continues = i > 0 && shown(i - 1);
-    if (s.dots || (!continues && !shown(i + 1)))
+    if (s.dots && !s.notes.empty())
+      paths.noted.push_back(
+          fmt::format(" d=\"M{}h0\"><title>{}</title></path>\n", at, xml_text(s.notes[i])));
+    else if (s.dots || (!continues && !shown(i + 1)))
       paths.dots += "M" + at + "h0";
     else
       paths.lines += (continues ? "L" : "M") + at;
@@ -204,7 +203,7 @@ struct Legend {
         at = left;
       }
       const double y = top + height - 6;
-      svg += path(series[i].dots ? "dots" : "line", i,
+      svg += path(series[i].dots ? "dots" : "line", color_of(series, i),
                   fmt::format("M{:.1f} {:.1f}h{}", at + (series[i].dots ? 9 : 0), y - 4,
                               series[i].dots ? 0 : 18));
       svg += text(at + 24, y, "", name);
@@ -212,22 +211,29 @@ struct Legend {
     }
   }
 
-  static std::string path(const char* kind, size_t i, const std::string& d) {
-    if (d.empty()) return {};
-    return fmt::format("<path class=\"{} c{}\"{} d=\"{}\"/>\n", kind, i % colors,
-                       kind[0] == 'l' ? dashes[i / colors % std::size(dashes)] : "", d);
+  static size_t color_of(const std::vector<Series>& series, size_t i) {
+    return series[i].color < 0 ? i : size_t(series[i].color);
+  }
+  static std::string start(const char* kind, size_t color) {
+    return fmt::format("<path class=\"{} c{}\"{}", kind, color % colors,
+                       kind[0] == 'l' ? dashes[color / colors % std::size(dashes)] : "");
+  }
+  static std::string path(const char* kind, size_t color, const std::string& d) {
+    return d.empty() ? "" : fmt::format("{} d=\"{}\"/>\n", start(kind, color), d);
   }
 };
 
 }  // namespace
 
-std::string to_svg(const Chart& chart) {
+Drawing draw(const Chart& chart) {
   Axis x, y;
   x.log = chart.log_x;
   y.log = chart.log_y;
   for (const Series& s : chart.series) {
     check(s.x.size() == s.y.size(), "series {} has {} x and {} y", quote(s.name), s.x.size(),
           s.y.size());
+    check(s.notes.empty() || s.notes.size() == s.x.size(), "series {} has {} x and {} notes",
+          quote(s.name), s.x.size(), s.notes.size());
     for (size_t i = 0; i < s.x.size(); ++i) {
       if (!x.shows(s.x[i]) || !y.shows(s.y[i])) continue;
       x.include(s.x[i]);
@@ -247,7 +253,7 @@ std::string to_svg(const Chart& chart) {
     return a.from + (tick - a.low) / (a.high - a.low) * (a.to - a.from);
   };
   const double center_x = (x.from + x.to) / 2, center_y = (y.from + y.to) / 2;
-  std::string svg = opening(chart.width, height, chart.title);
+  std::string svg = heading(chart.width, chart.title);
   for (size_t i = 0; i < y_ticks.size(); ++i) {
     const double py = at(y, y_ticks[i]);
     svg += line("grid", x.from, py, x.to, py) + text(x.from - 8, py + 4, end, y_texts[i]);
@@ -262,12 +268,14 @@ std::string to_svg(const Chart& chart) {
   if (empty) svg += text(center_x, center_y, middle, "no data");
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const Paths paths = series_paths(chart.series[i], x, y);
-    svg += Legend::path("line", i, paths.lines) + Legend::path("dots", i, paths.dots);
+    const size_t color = Legend::color_of(chart.series, i);
+    svg += Legend::path("line", color, paths.lines) + Legend::path("dots", color, paths.dots);
+    for (const std::string& dot : paths.noted) svg += Legend::start("dots", color) + dot;
   }
-  return svg + legend.svg + "</svg>\n";
+  return {chart.title, double(chart.width), height, svg + legend.svg};
 }
 
-std::string to_svg(const HeatMap& map) {
+Drawing draw(const HeatMap& map) {
   const auto number = [](double v) { return v == 0 ? std::string() : fmt::format("{:.6g}", v); };
   std::vector<std::string> numbers, rows, columns;
   check(map.values.size() == map.rows.size(), "{} rows of values for {} names", map.values.size(),
@@ -289,7 +297,7 @@ std::string to_svg(const HeatMap& map) {
   // Leaves room for the title above few columns.
   const double width = std::max(to_x + 16, letter * 1.3 * double(letters(map.title)) + 16);
 
-  std::string svg = opening(width, to_y + below + 32, map.title);
+  std::string svg = heading(width, map.title);
   for (size_t r = 0; r < rows.size(); ++r) {
     const double y = top + cell * double(r);
     svg += text(left - 8, y + cell / 2 + 4, end, rows[r]);
@@ -315,7 +323,62 @@ std::string to_svg(const HeatMap& map) {
   }
   svg += text((left + to_x) / 2, to_y + below + 20, middle, map.x_label);
   svg += upright(16, (top + to_y) / 2, middle, map.y_label);
-  return svg + "</svg>\n";
+  return {map.title, width, to_y + below + 32, svg};
+}
+
+Drawing draw(const BarChart& chart) {
+  Axis x;
+  x.low = x.high = 0;
+  x.include(chart.reference);
+  std::vector<std::string> labels;
+  for (const Bar& bar : chart.bars) {
+    check(0 <= bar.low && bar.low <= bar.value && bar.value <= bar.high && std::isfinite(bar.high),
+          "bar {} has {} from {} to {}", quote(bar.label), bar.value, bar.low, bar.high);
+    x.include(bar.high);
+    labels.push_back(fitted(bar.label, chart.width / 3.0));
+  }
+  const auto ticks = choose_ticks(x, 8, true);
+  x.from = 24 + widest(labels);
+  x.to = chart.width - 60;  // the last value stands beside its bar
+  constexpr double top = 36, row = 22;
+  const double bottom = top + row * double(chart.bars.size());
+  std::string svg = heading(chart.width, chart.title);
+  for (const double tick : ticks) {
+    const double px = x.pixel(tick);
+    svg += line("grid", px, top, px, bottom) + text(px, bottom + 18, middle, tick_text(x, tick));
+  }
+  for (size_t i = 0; i < chart.bars.size(); ++i) {
+    const Bar& bar = chart.bars[i];
+    const double y = top + row * double(i), center = y + row / 2;
+    svg += text(x.from - 8, center + 4, end, labels[i]);
+    svg += fmt::format(
+        "<rect class=\"b{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>\n",
+        size_t(bar.color) % colors, x.from, y + 3, x.pixel(bar.value) - x.from, row - 6);
+    svg += line("range", x.pixel(bar.low), center, x.pixel(bar.high), center);
+    svg += text(x.pixel(bar.high) + 6, center + 4, "", fmt::format("{:.2f}", bar.value));
+  }
+  const double reference = x.pixel(chart.reference);
+  svg += line("axis", reference, top, reference, bottom);
+  return {chart.title, double(chart.width), bottom + 28, svg};
+}
+
+std::string to_svg(std::span<const Drawing> drawings) {
+  double width = 0, height = 0;
+  std::string title, elements;
+  for (const Drawing& d : drawings) {
+    elements += height == 0 ? d.elements
+                            : fmt::format("<g transform=\"translate(0 {:.1f})\">\n{}</g>\n", height,
+                                          d.elements);
+    title += (title.empty() ? "" : "; ") + d.title;
+    width = std::max(width, d.width);
+    height += d.height;
+  }
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+             "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\">\n<title>{2}</title>\n",
+             width, height, xml_text(title)) +
+         style() + "<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n" + elements +
+         "</svg>\n";
 }
 
 }  // namespace mixtape::io

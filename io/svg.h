@@ -1,15 +1,19 @@
 #pragma once
-// Charts as SVG text. A media query adapts them to the reader's light or dark theme.
+// Charts as SVG text: all pictures that programs of this repository draw. A media query adapts them
+// to the reader's light or dark theme, and viewers that know none show the light one.
 
+#include <span>
 #include <string>
 #include <vector>
 
 namespace mixtape::io {
 
 struct Series {
-  std::string name;          // in the legend; empty: not shown
-  std::vector<double> x, y;  // equally long; non-finite points leave gaps
-  bool dots = false;         // markers instead of a line
+  std::string name;                     // in the legend; empty: not shown
+  std::vector<double> x, y;             // equally long; non-finite points leave gaps
+  bool dots = false;                    // markers instead of a line
+  int color = -1;                       // its number, from 0; -1: the series' own place
+  std::vector<std::string> notes = {};  // of each dot, shown under the pointer; or none
 };
 
 struct Chart {
@@ -19,9 +23,6 @@ struct Chart {
   int width = 720, height = 400;      // pixels; a legend of several rows adds height
 };
 
-// Throws Error if a series has unequal numbers of x and y.
-std::string to_svg(const Chart& chart);
-
 // A table of counts, such as a confusion matrix, shaded by fraction of the row sum; 0 is blank.
 struct HeatMap {
   std::string title = {}, x_label = {}, y_label = {};
@@ -29,7 +30,37 @@ struct HeatMap {
   std::vector<std::vector<double>> values = {};  // by row, >= 0
 };
 
-// Throws Error unless there is one value per row and column.
-std::string to_svg(const HeatMap& map);
+struct Bar {
+  std::string label;
+  double low = 0, value = 0, high = 0;  // from 0 on; low and high are the ends of its error bar
+  int color = 0;
+};
+
+// Horizontal bars from 0, each with its value, and a line at `reference`.
+struct BarChart {
+  std::string title = {};
+  std::vector<Bar> bars = {};
+  double reference = 1;
+  int width = 720;  // pixels
+};
+
+// A picture, or a part of one.
+struct Drawing {
+  std::string title;
+  double width, height;  // pixels
+  std::string elements;
+};
+// Throw Error if a series has unequal numbers of x and y; unless a map has one value per row and
+// column; unless 0 <= low <= value <= high of a bar.
+Drawing draw(const Chart& chart);
+Drawing draw(const HeatMap& map);
+Drawing draw(const BarChart& chart);
+
+// One picture of drawings below each other.
+std::string to_svg(std::span<const Drawing> drawings);
+inline std::string to_svg(const Drawing& drawing) { return to_svg(std::span(&drawing, 1)); }
+inline std::string to_svg(const Chart& chart) { return to_svg(draw(chart)); }
+inline std::string to_svg(const HeatMap& map) { return to_svg(draw(map)); }
+inline std::string to_svg(const BarChart& chart) { return to_svg(draw(chart)); }
 
 }  // namespace mixtape::io

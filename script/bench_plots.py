@@ -1,99 +1,57 @@
-"""Draws the plots of bench_report.py: speed-ups as bars and a roofline. A page has all of them, a picture those of one
-thread. Colours are variables of the style sheet, so that one drawing serves light and dark."""
-import math
+"""Describes the plots of bench_report.py: speed-ups as bars and a roofline; bench/draw draws them. A page has all of them,
+a picture those of one thread."""
+import json
+import os
+import subprocess
+import sys
 from html import escape
-from typing import NamedTuple
+from pathlib import Path
 
 WIDTH = 940
-COLOURS = """
-:root { --page: #ffffff; --text: #1f2328; --faint: #59636e; --grid: #d8dee4; --f32: #2a6fbb; --f16: #b35900;
-  --bf16: #2e7d4f; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #0d1117; --text: #e6edf3; --faint: #9198a1; --grid: #30363d; --f32: #6cb0ff; --f16: #f0a050;
-    --bf16: #5fc78b; } }
-text { fill: var(--text); font: 13px system-ui, sans-serif; }
-.grid { stroke: var(--grid); } .faint { fill: var(--faint); } .one { stroke: var(--text); stroke-dasharray: 4 3; }
-"""
+COLOURS = {"f32": 0, "f16": 1, "bf16": 2}  # of io/svg.cpp
+DRAW = os.environ.get("MIXTAPE_DRAW", str(Path(__file__).resolve().parent.parent / "build/bench/draw/draw"))
 LAYOUT = """
-body { background: var(--page); color: var(--text); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
-  max-width: 60rem; padding: 0 1rem; }
-svg { display: block; width: 100%; margin: 1rem 0; }
+body { background: #fff; color: #222; font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
+svg { display: block; max-width: 100%; height: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 13px; margin: 1.5rem 0; display: block; overflow-x: auto; }
-td, th { border-bottom: 1px solid var(--grid); padding: .2rem .7rem; text-align: right; white-space: nowrap; }
+td, th { border-bottom: 1px solid #ddd; padding: .2rem .7rem; text-align: right; white-space: nowrap; }
 td:first-child, th:first-child { text-align: left; }
+@media (prefers-color-scheme: dark) { body { background: #1a1b1e; color: #ddd; } td, th { border-color: #3a3a3a; } }
 """
 
 
-class Drawing(NamedTuple):
-    title: str
-    height: int
-    parts: list[str]
-
-    def svg(self) -> str:
-        return f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-label="{escape(self.title)}">' + "".join(self.parts) + "</svg>"
+def svg(drawings: list[dict]) -> str:
+    try:
+        return subprocess.run([DRAW], input=json.dumps(drawings), text=True, stdout=subprocess.PIPE, check=True).stdout
+    except OSError as error:
+        sys.exit(f"bench: no program that draws pictures, which ninja -C build bench/draw/draw makes: {error}")
 
 
-def text(x: float, y: float, what: str, anchor: str = "start", style: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{style}">{escape(what)}</text>'
+def bars(title: str, values: list[list]) -> dict:
+    """Of [label, colour, low, value, high]."""
+    return {"title": title, "reference": 1, "width": WIDTH, "bars": values}
 
 
-def line(x1: float, y1: float, x2: float, y2: float, style: str = "grid", stroke: str = "") -> str:
-    paint = f' style="stroke: {stroke}; stroke-width: 2"' if stroke else ""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{style}"{paint}/>'
-
-
-def bars(title: str, values: list[tuple[str, str, float, float, float]]) -> Drawing:
-    """(label, dtype, low, value, high) as horizontal bars from 0, with a line at 1."""
-    left, right, top, each = 190, 880, 34, 21
-    most = max(high for *_, high in values) * 1.06
-    to_x = lambda v: left + (right - left) * v / most  # noqa: E731
-    bottom = top + each * len(values)
-    step = 0.5 if most < 5 else 1 if most < 10 else 5
-    parts = [text(0, 16, title)]
-    for i in range(int(most / step) + 1):
-        parts += [line(to_x(i * step), top, to_x(i * step), bottom), text(to_x(i * step), bottom + 16, f"{i * step:g}", "middle", "faint")]
-    for n, (label, dtype, low, value, high) in enumerate(values):
-        y = top + each * n
-        parts += [text(left - 8, y + 14, label, "end"),
-                  f'<rect x="{left}" y="{y + 3}" width="{to_x(value) - left:.1f}" height="{each - 6}" style="fill: var(--{dtype})"/>',
-                  line(to_x(low), y + each / 2, to_x(high), y + each / 2, "", "var(--text)"),
-                  text(to_x(high) + 6, y + 14, f"{value:.2f}")]
-    parts.append(line(to_x(1), top, to_x(1), bottom, "one"))
-    return Drawing(title, bottom + 24, parts)
-
-
-def roofline(machine: dict, points: list[dict], threads: int) -> Drawing:
+def roofline(machine: dict, points: list[dict], threads: int) -> dict:
     """Operations per second over operations per byte; both logarithmic."""
-    roof = {"f32": machine[f"fma_gflops/threads:{threads}"] * 1e9}
+    peak = {"f32": machine[f"fma_gflops/threads:{threads}"]}
     if f"bf16_gflops/threads:{threads}" in machine:
-        roof["bf16"] = machine[f"bf16_gflops/threads:{threads}"] * 1e9
-    copy = machine[f"copy_gbytes/threads:{threads}"] * 1e9
-    left, right, top, bottom = 70, 800, 34, 400
-    x_of = lambda f: f["flops"] / f["bytes"]  # noqa: E731
-    x0 = math.floor(math.log10(min(map(x_of, points))))
-    x1 = math.ceil(math.log10(max([*map(x_of, points), 2 * max(roof.values()) / copy])))
-    y0 = math.floor(math.log10(min(f["flops"] for f in points)))
-    y1 = math.ceil(math.log10(max(roof.values())))
-    to_x = lambda v: left + (right - left) * (math.log10(v) - x0) / (x1 - x0)  # noqa: E731
-    to_y = lambda v: bottom - (bottom - top) * (math.log10(v) - y0) / (y1 - y0)  # noqa: E731
-    title = f"Roofline, {threads} thread{'s' * (threads > 1)}: GFLOP/s over operations per byte"
-    parts = [text(0, 16, title)]
-    for e in range(x0, x1 + 1):
-        parts += [line(to_x(10**e), top, to_x(10**e), bottom), text(to_x(10**e), bottom + 18, f"{10.0**e:g}", "middle", "faint")]
-    for e in range(y0, y1 + 1):
-        parts += [line(left, to_y(10**e), right, to_y(10**e)), text(left - 8, to_y(10**e) + 4, f"{10.0 ** (e - 9):g}", "end", "faint")]
-    start = max(10**x0, 10**y0 / copy)
-    for dtype, peak in roof.items():
-        parts += [line(to_x(start), to_y(start * copy), to_x(peak / copy), to_y(peak), "", "var(--faint)"),
-                  line(to_x(peak / copy), to_y(peak), right, to_y(peak), "", f"var(--{dtype})"),
-                  text(right + 8, to_y(peak) + 4, f"{dtype} {peak / 1e9:.0f}")]
-    for f in points:
-        about = f"{f['name']} {f['dtype']}: {f['flops'] / 1e9:.0f} GFLOP/s"
-        parts.append(f'<circle cx="{to_x(x_of(f)):.1f}" cy="{to_y(f["flops"]):.1f}" r="4.5" '
-                     f'style="fill: var(--{f["dtype"]})"><title>{escape(about)}</title></circle>')
-    parts += [f'<circle cx="{left + 20 + 70 * n}" cy="{bottom + 36}" r="4.5" style="fill: var(--{d})"/>'
-              + text(left + 30 + 70 * n, bottom + 40, d) for n, d in enumerate(("f32", "f16", "bf16"))]
-    return Drawing(title, bottom + 48, parts)
+        peak["bf16"] = machine[f"bf16_gflops/threads:{threads}"]
+    copy = machine[f"copy_gbytes/threads:{threads}"]
+    intensity = [f["flops"] / f["bytes"] for f in points]
+    left, right = min(intensity), max([*intensity, 2 * max(peak.values()) / copy])
+    series = []
+    for dtype, top in peak.items():
+        start = min(left, top / copy)
+        series.append({"name": f"roof of {dtype}, {top:.0f} GFLOP/s", "x": [start, top / copy, right], "y": [start * copy, top, top],
+                       "dots": False, "color": COLOURS[dtype], "notes": []})
+    for dtype, colour in COLOURS.items():
+        own = [f for f in points if f["dtype"] == dtype]
+        if own:
+            series.append({"name": dtype, "x": [f["flops"] / f["bytes"] for f in own], "y": [f["flops"] / 1e9 for f in own], "dots": True,
+                           "color": colour, "notes": [f"{f['name']} {dtype}: {f['flops'] / 1e9:.0f} GFLOP/s" for f in own]})
+    return {"title": f"Roofline, {threads} thread{'s' * (threads > 1)}", "x_label": "operations per byte", "y_label": "GFLOP/s",
+            "log": True, "width": WIDTH, "series": series}
 
 
 def html_of(markdown: str) -> str:
@@ -120,13 +78,13 @@ def thread_numbers(results: dict) -> list[int]:
     return sorted({int(k.split(":")[1]) for k in results["machine"]})
 
 
-def drawings(results: dict, threads: list[int]) -> list[Drawing]:
+def drawings(results: dict, threads: list[int]) -> list[dict]:
     ours = [f for f in results["figures"] if "peer" not in f and "ms" in f and f.get("threads") in threads]
     found = []
     for title, ratio in ("Training steps: how much faster than libtorch in the same precision", "of_libtorch"), \
                         ("Training steps: how much faster than our f32", "of_f32"):
         # A ratio of times below 1 is a speed-up above it.
-        values = [(f"{f['name'][6:]} {f['dtype']}, {f['threads']}T", f["dtype"], *(1 / r for r in reversed(f[ratio])))
+        values = [[f"{f['name'][6:]} {f['dtype']}, {f['threads']}T", COLOURS[f["dtype"]], *(1 / r for r in reversed(f[ratio]))]
                   for f in ours if f["name"].startswith("train/") and ratio in f]
         if values:
             found.append(bars(title, values))
@@ -139,18 +97,12 @@ def drawings(results: dict, threads: list[int]) -> list[Drawing]:
 
 def picture(results: dict) -> str:
     """A standalone picture with the results of one thread."""
-    found = drawings(results, thread_numbers(results)[:1])
-    margin, y, parts = 16, 16, []
-    for drawing in found:
-        parts.append(f'<g transform="translate({margin} {y})">{"".join(drawing.parts)}</g>')
-        y += drawing.height + margin
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 2 * margin} {y}" role="img" aria-label="Benchmarks">'
-            f'<style>{COLOURS}</style><rect width="100%" height="100%" style="fill: var(--page)"/>' + "\n".join(parts) + "</svg>\n")
+    return svg(drawings(results, thread_numbers(results)[:1]))
 
 
 def page(results: dict, markdown: str) -> str:
-    plots = [drawing.svg() for drawing in drawings(results, thread_numbers(results))]
+    plots = [svg([drawing]) for drawing in drawings(results, thread_numbers(results))]
     heading, _, rest = html_of(markdown).partition("\n")
     return (f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f'<meta name="color-scheme" content="light dark"><title>Benchmarks</title><style>{COLOURS}{LAYOUT}</style>\n'
+            f'<meta name="color-scheme" content="light dark"><title>Benchmarks</title><style>{LAYOUT}</style>\n'
             f"{heading}\n" + "\n".join(plots) + f"\n{rest}\n</html>\n")

@@ -7,10 +7,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <limits>
 
 #include "core/format.h"
+#include "io/png.h"
+#include "tests/support/data.h"
 #include "tests/support/errors.h"
+#include "tests/support/temp_folder.h"
 
 namespace mixtape::io {
 namespace svg_test {
@@ -135,6 +140,116 @@ TEST(Svg, HeatMapHasANumberPerCell) {
   map({.rows = {"a"}, .columns = {"b"}, .values = {{0}}});
   EXPECT_ERROR(to_svg(HeatMap{.rows = {"a"}}), "0 rows of values for 1 names");
   EXPECT_ERROR(to_svg(HeatMap{.rows = {"a"}, .values = {{1}}}), "a row of 1 values for 0 columns");
+}
+
+TEST(Svg, BarsHaveValuesAndErrors) {
+  const BarChart chart{
+      .title = "t", .bars = {{"a < b", 0.9, 1, 1.25, 0}, {"c", 2, 2.5, 3, 2}}, .reference = 1};
+  const std::string svg = to_svg(chart);
+  EXPECT_TRUE(well_formed(svg)) << svg;
+  for (const char* part : {">a &lt; b<", ">1.00<", ">2.50<", "class=\"b0\"", "class=\"b2\"", ">3<"})
+    EXPECT_TRUE(has(svg, part)) << part << svg;
+  EXPECT_EQ(std::count(svg.begin(), svg.end(), '\n') > 20, true);
+  to_svg(BarChart{});
+  for (const Bar& wrong :
+       {Bar{"b", -1, 0, 1}, Bar{"b", 2, 1, 3}, Bar{"b", 0, 2, 1}, Bar{"b", 0, 1, INFINITY}})
+    EXPECT_ERROR(to_svg(BarChart{.bars = {wrong}}), "bar \"b\" has ");
+}
+
+TEST(Svg, StandsBelowEachOther) {
+  const Drawing all[] = {draw(Chart{.title = "one", .series = {{"s", {1, 2}, {3, 4}}}}),
+                         draw(BarChart{.title = "two", .bars = {{"b", 1, 1, 1}}, .width = 900})};
+  const std::string svg = to_svg(all);
+  EXPECT_TRUE(well_formed(svg)) << svg;
+  EXPECT_TRUE(has(svg, "<title>one; two</title>"));
+  EXPECT_TRUE(has(svg, "width=\"900\" height=\"486\"")) << svg;
+  EXPECT_TRUE(has(svg, "translate(0 400.0)")) << svg;
+}
+
+TEST(Svg, DotsHaveColorsAndNotes) {
+  const std::string svg = drawn({.series = {{.name = "s",
+                                             .x = {1, 2},
+                                             .y = {3, 4},
+                                             .dots = true,
+                                             .color = 2,
+                                             .notes = {"a&b", "c"}}}});
+  EXPECT_TRUE(has(svg, "<title>a&amp;b</title>")) << svg;
+  EXPECT_TRUE(has(svg, "class=\"dots c2\""));
+  EXPECT_ERROR(to_svg({.series = {{.name = "s", .x = {1}, .y = {1}, .notes = {"a", "b"}}}}),
+               "series \"s\" has 1 x and 2 notes");
+}
+
+// What librsvg shows, which knows neither custom properties nor media queries.
+class Pictures : public testing::Test {
+ protected:
+  void SetUp() override {
+#ifndef MIXTAPE_PNG
+    GTEST_SKIP() << "needs libpng";
+#endif
+    if (std::system("rsvg-convert --version >/dev/null 2>&1") != 0)
+      GTEST_SKIP() << "needs rsvg-convert (librsvg2-bin)";
+  }
+  void show(const std::string& svg) {
+    test::spit(folder_ / "a.svg", svg);
+    const std::string command =
+        fmt::format("rsvg-convert '{}' -b red -o '{}'", folder_ / "a.svg", folder_ / "a.png");
+    ASSERT_EQ(std::system(command.c_str()), 0) << svg;
+    image_ = load_png(folder_ / "a.png", 3);
+  }
+  // The part of the picture with about this colour.
+  double part(int red, int green, int blue) const {
+    const int64_t n = image_.size(1) * image_.size(2);
+    const uint8_t* const p = image_.data<uint8_t>();
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i)
+      count += std::abs(p[i] - red) < 24 && std::abs(p[n + i] - green) < 24 &&
+               std::abs(p[2 * n + i] - blue) < 24;
+    return double(count) / double(n);
+  }
+  void expect_readable(const std::string& what) const {
+    EXPECT_GT(part(255, 255, 255), 0.3) << what << " has a light page";
+    EXPECT_LT(part(0, 0, 0), 0.1) << what << " is not black";
+    EXPECT_EQ(part(255, 0, 0), 0) << what << " covers what is behind it";
+    EXPECT_GT(part(0x33, 0x33, 0x33), 0.0005) << what << " has text";
+  }
+
+  const test::TempFolder folder_;
+  Tensor image_;
+};
+
+TEST_F(Pictures, OfEachKindHaveTheirColors) {
+  show(to_svg(Chart{.title = "title",
+                    .series = {{"one", {0, 1, 2}, {1, 3, 2}}, {"two", {0, 1, 2}, {2, 1, 3}}}}));
+  expect_readable("a chart");
+  EXPECT_GT(part(0x00, 0x69, 0xb4), 0.001);
+  EXPECT_GT(part(0xd1, 0x51, 0x0a), 0.001);
+  show(to_svg(Chart{.title = "title", .series = {{"dots", {0, 1, 2}, {1, 3, 2}, true, 2}}}));
+  expect_readable("a chart of dots");
+  EXPECT_GT(part(0x00, 0x84, 0x5a), 0.0002);
+  show(to_svg(HeatMap{
+      .title = "title", .rows = {"a", "b"}, .columns = {"c", "d"}, .values = {{9, 1}, {0, 3}}}));
+  expect_readable("a heat map");
+  EXPECT_GT(part(0x0d, 0x70, 0xb8), 0.05);
+  show(to_svg(BarChart{.title = "title", .bars = {{"a", 1, 2, 3, 0}, {"b", 1, 1, 1, 1}}}));
+  expect_readable("a bar chart");
+  EXPECT_GT(part(0x00, 0x69, 0xb4), 0.03);
+  EXPECT_GT(part(0xd1, 0x51, 0x0a), 0.02);
+}
+
+TEST_F(Pictures, OfThisRepositoryAreReadable) {
+  int count = 0;
+  const auto root =
+      std::filesystem::path(test::data_file("")).parent_path().parent_path().parent_path();
+  for (const char* folder : {"docs", "bench/results"})
+    for (const auto& file : std::filesystem::directory_iterator(root / folder)) {
+      if (file.path().extension() != ".svg") continue;
+      const std::string svg = test::slurp(file.path().string());
+      EXPECT_FALSE(has(svg, "var(--")) << file.path();
+      show(svg);
+      EXPECT_LT(part(0, 0, 0), 0.1) << file.path();
+      ++count;
+    }
+  EXPECT_GE(count, 4);
 }
 
 }  // namespace svg_test
