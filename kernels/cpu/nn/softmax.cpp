@@ -128,11 +128,13 @@ void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
     const S* const out = c.template in<S>(y);
     const D* const dout = c.template in<D>(dy);
     O* const to = c.template in<O>(dx);
-    Vec<T> total(T(0));
+    Vec<T> total(T(0)), whole(T(0));
     for (int64_t i = 0; i < n; ++i) {
-      const Vec<T> g = read<T>(dout + i * b, c.count);
-      total += log_of ? g : g * read<T>(out + i * b, c.count);
+      const Vec<T> v = read<T>(out + i * b, c.count), g = read<T>(dout + i * b, c.count);
+      total += log_of ? g : g * v;
+      whole += v;
     }
+    if (!log_of) total = total / select(whole > Vec<T>(T(0)), whole, Vec<T>(T(1)));
     for (int64_t i = 0; i < n; ++i) {
       const Vec<T> v = read<T>(out + i * b, c.count), g = read<T>(dout + i * b, c.count);
       write(to + i * b, log_of ? g - exp(v) * total : v * (g - total), c.count);
@@ -142,7 +144,8 @@ void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
 
 }  // namespace
 
-// dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm.
+// dx = y (dy - sum(dy y) / sum(y)), or dy - exp(y) sum(dy) for the logarithm. (A rounded y has a
+// sum near 1, and a dy of equal elements must give 0.)
 void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
@@ -153,12 +156,14 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const out = y.as<S>() + r * n;
         const D* const dout = dy.as<D>() + r * n;
-        Vec<T> sum(T(0));
+        Vec<T> sum(T(0)), shares(T(0));
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          const Vec<T> g = read<T>(dout + i, count);
-          sum += log ? g : g * read<T>(out + i, count);
+          const Vec<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
+          sum += log ? g : g * v;
+          shares += v;
         });
-        const Vec<T> total(hsum(sum));
+        const T whole = log ? T(1) : hsum(shares);
+        const Vec<T> total(hsum(sum) / (whole > T(0) ? whole : T(1)));
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           const Vec<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
           write(dx.as<O>() + r * n + i, log ? g - exp(v) * total : v * (g - total), count);

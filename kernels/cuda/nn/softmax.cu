@@ -35,17 +35,19 @@ MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D
   RowTask<Packing<O, S, D>> row(rows);
   auto ys = row.load(y);
   auto dys = row.load(dy);
-  Sums<T, 1> sum;
+  Sums<T, 2> sum;
   row.for_each(
       [&]<int n>(int64_t, const S(&v)[n], const D(&g)[n]) {
 #pragma unroll
         for (int i = 0; i < n; ++i) {
-          const T d = gpu::widen(g[i]);
-          sum.v[0] += log_of ? d : d * gpu::widen(v[i]);
+          const T p = gpu::widen(v[i]), d = gpu::widen(g[i]);
+          sum.v[0] += log_of ? d : d * p;
+          sum.v[1] += p;
         }
       },
       ys, dys);
-  const T total = joined(row.group, sum).v[0];
+  sum = joined(row.group, sum);
+  const T total = log_of || !(sum.v[1] > T(0)) ? sum.v[0] : sum.v[0] / sum.v[1];
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n], const D(&g)[n]) {
         T out[n];
