@@ -1,7 +1,7 @@
 #pragma once
 // The library for training loops of your own. To keep the include cheap, without train/ (Learner,
-// callbacks, data: train/learner.h and train/data/data.h), images and plain files (io/png.h,
-// io/file.h).
+// callbacks, data: <mixtape/train/learner.h>, <mixtape/train/data/data.h>), images and plain files
+// (<mixtape/io/png.h>, <mixtape/io/file.h>).
 
 #include "amp/amp.h"
 #include "autograd/anomaly.h"

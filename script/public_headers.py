@@ -1,13 +1,56 @@
 #!/usr/bin/env python3
-"""Prints the headers that a program may include: all but the internal ones of kernels and ops."""
-import pathlib
+"""The headers that a program may include: all but the internal ones of kernels and ops.
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+usage: public_headers.py                   prints their names
+       public_headers.py FOLDER [DEPFILE]  writes them to FOLDER as programs see them: <mixtape.h> and
+                                           <mixtape/LAYER/NAME.h>, which include each other by these names, since a program
+                                           has folders such as core/ of its own. DEPFILE tells ninja what they are made of."""
+import os
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
 PRIVATE = ("kernels/cpu/", "kernels/cuda/", "autograd/ops/")
+INCLUDE = re.compile(r'^(\s*#\s*include )"(.+)"', re.MULTILINE)
 
-for layer in LAYERS:
-    for path in sorted((ROOT / layer).rglob("*.h")):
-        name = path.relative_to(ROOT)
-        if not name.as_posix().startswith(PRIVATE):
-            print(name)
+
+def public_headers() -> list[str]:
+    found = (path.relative_to(ROOT).as_posix() for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.h")))
+    return [name for name in found if not name.startswith(PRIVATE)]
+
+
+def stage(folder: Path) -> list[str]:
+    """Writes all headers, and returns the names of their sources. What is the same keeps its date, but for <mixtape.h>, whose
+    date is that of the latest change."""
+    staged = {"mixtape.h": "mixtape.h"} | {f"mixtape/{name}": name for name in public_headers()}
+    changed = False
+    for old in folder.glob("mixtape/**/*.h"):
+        if old.relative_to(folder).as_posix() not in staged:
+            old.unlink()
+            changed = True
+    for target, name in staged.items():
+        text = INCLUDE.sub(r"\1<mixtape/\2>", (ROOT / name).read_text())
+        path = folder / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            changed = True
+    if changed:
+        os.utime(folder / "mixtape.h")
+    return list(staged.values())
+
+
+def main(folder: str | None = None, depfile: str | None = None) -> None:
+    if not folder:
+        return print(*public_headers(), sep="\n")
+    names = stage(Path(folder))
+    if depfile:
+        folders = sorted({str(Path(name).parent) for name in names} - {"."})  # whose dates change with the list of headers
+        paths = [str(ROOT / name).replace(" ", "\\ ") for name in [*names, *folders]]
+        Path(depfile).write_text(f"{folder}/mixtape.h: {' '.join(paths)}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,7 +1,7 @@
 // A user's op that calls a kernel, on every device. Its compiler flags decide whether kernels.h
 // names GPU kernels, and the program must agree with the library about that.
-#include <kernels/kernels.h>
 #include <mixtape.h>
+#include <mixtape/kernels/kernels.h>
 using namespace mixtape;
 
 struct Sevens : Function<Sevens> {
