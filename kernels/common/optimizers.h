@@ -73,7 +73,7 @@ struct SGD {
 template <class T>
 struct Moments {
   template <class V>
-  struct Pair {
+  struct [[gnu::visibility("hidden")]] Pair {  // as kernels/cpu's vectors
     V m, v;
   };
   T keep1, take1, keep2, take2;

@@ -4,9 +4,11 @@
 
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 // Returns false, without computing anything, for other convolutions and if this would be slower.
 bool depthwise_weight(In x, In dy, const Window&, Out dw, Out db);
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

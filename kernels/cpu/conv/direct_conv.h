@@ -11,7 +11,8 @@
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/loops/rows.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 // A depthwise tile of `rows` rows and `width` lanes: lane i of the sums takes lane i of a, and
 // there is one k_group in each segment.
@@ -232,4 +233,5 @@ struct DirectConv {
   }
 };
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

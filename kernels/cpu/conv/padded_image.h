@@ -9,7 +9,8 @@
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/cpu/simd/transpose_tiles.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 // Channel planes that become k_groups: group g is plane `even + g * stride` or, for pairs of bf16,
 // that and plane `odd + g * stride`; from group `odds` on, the second one is zero.
@@ -84,4 +85,5 @@ struct PaddedImage {
   }
 };
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

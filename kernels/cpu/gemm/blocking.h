@@ -10,7 +10,8 @@
 #include "kernels/common/int_math.h"
 #include "kernels/cpu/gemm/microkernel.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 // One operand as lines along k: rows of a, or columns of b.
 struct Operand {
@@ -148,4 +149,5 @@ struct Blocking {
   }
 };
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -6,6 +6,9 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12, in its own AVX-512 intrinsics
 #endif
 #define EIGEN_NO_DEBUG  // its assertions cost more than a small product
+// A program's Eigen has the same templates, compiled for another processor and alignment: of two
+// functions with one name, the linker keeps either.
+#define Eigen mixtape_eigen
 #include <Eigen/Core>
 #include <algorithm>
 #include <optional>

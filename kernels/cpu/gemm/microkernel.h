@@ -9,7 +9,8 @@
 #include "core/no_copy.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 // In ascending order: a processor with one of them has all before it.
 enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16 };
@@ -89,4 +90,5 @@ extern const Microkernel<float> avx512_bf16_microkernel;
 // gemm() by Eigen, without its row sums.
 void eigen_gemm(Launch&, In a, In b, const Epilogue& epilogue, Out c);
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -11,7 +11,8 @@
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/transpose.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 namespace {
 
 // Multiply-add in T on `n` lanes.
@@ -422,4 +423,5 @@ constexpr Microkernels make_microkernels() {
 }
 
 }  // namespace
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

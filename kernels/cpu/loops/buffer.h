@@ -5,7 +5,8 @@
 #include "core/allocator.h"
 #include "core/no_copy.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 template <class T>
 class Buffer : NoCopy {
@@ -22,4 +23,5 @@ class Buffer : NoCopy {
   T* data_;
 };
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

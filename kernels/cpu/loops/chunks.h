@@ -9,7 +9,8 @@
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 using namespace internal;
 
 class Chunks {
@@ -88,4 +89,5 @@ class WideSum {
   Vec<double> even_{0.0}, odd_{0.0};
 };
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

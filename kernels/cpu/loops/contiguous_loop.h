@@ -10,7 +10,8 @@
 #include "kernels/common/always_inline.h"
 #include "kernels/common/launch.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 using namespace internal;
 
 // p[k]: n dense elements of operand k, or null if it is absent; n is a multiple of 16. Operands may
@@ -105,4 +106,5 @@ class Walk {
   int64_t index_[max_rank] = {};
 };
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

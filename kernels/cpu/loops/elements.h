@@ -5,7 +5,8 @@
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/simd/simd_binary.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 // The type in which elements of type T are computed, and how many at a time.
 template <class T>
@@ -65,4 +66,5 @@ ContiguousLoop contiguous_loop_of(Ops ops, int op, Choose choose) {
   return loop;
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -7,7 +7,8 @@
 #include "core/layout.h"
 #include "kernels/cpu/loops/parallel.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 using namespace internal;
 
 // Iterates over the lines of one shape for several operands, each with its own strides.
@@ -60,4 +61,5 @@ class LineIterator {
   Layout across_[n];
 };
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -9,7 +9,8 @@
 #include "core/no_copy.h"
 #include "kernels/common/int_math.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 
 // Threads of a parallel region, including the caller: MIXTAPE_NUM_THREADS, by default the cores
 // this process may use. Throws Error if that variable is not a number from 1 to 1024.
@@ -54,4 +55,5 @@ void parallel_ranges(int64_t n, int64_t each, F&& f) {
   parallel_for(ceil_div(n, each), [&](int64_t i) { f(i * each, std::min(n, (i + 1) * each)); });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

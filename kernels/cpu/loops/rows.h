@@ -6,7 +6,8 @@
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 using namespace internal;
 
 // Calls f(i, count) for i = 0, width, 2 width, ...; count is the width, or less for the last one.
@@ -92,4 +93,5 @@ void from_dense(const View& v, const T* x) {
   visit_float(v.dtype, [&]<class S>() { convert_run(x, v.size(), v.as<S>()); });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -10,7 +10,8 @@
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 using namespace internal;
 
 template <class S>
@@ -98,4 +99,5 @@ Vec<T> column_sum_exp(T* x, int64_t n, Vec<T> top, bool replace) {
   return sum;
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -6,7 +6,8 @@
 #include "kernels/common/optimizers.h"
 #include "kernels/cpu/loops/chunks.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 using namespace internal;
 
 template <class P>
@@ -86,4 +87,5 @@ void for_each_chunk(Updates updates, const Chunks& chunks, const StepControl& co
 void take_step(Launch& launch, Updates updates, const Lamb& o, const StepControl& control);
 void take_step(Launch& launch, Updates updates, const Muon& o, const StepControl& control);
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

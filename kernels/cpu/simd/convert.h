@@ -13,7 +13,8 @@
 #include <immintrin.h>
 #endif
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
 
 // A vector of `n` numbers of type E.
@@ -129,4 +130,5 @@ MIXTAPE_ALWAYS_INLINE HalfVector<n> bf16_from_float(FloatVector<n> x) {
 }
 
 }  // namespace MIXTAPE_TARGET
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

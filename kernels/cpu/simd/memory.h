@@ -5,7 +5,8 @@
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/vec.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
 // Loads `width` elements of type S at p, unaligned; exact, except for double to float.
 template <class S, class T = math_t<S>>
@@ -202,4 +203,5 @@ MIXTAPE_ALWAYS_INLINE Vec<T> fma_where(LaneBits which, Vec<T> a, Vec<T> b, Vec<T
 }
 
 }  // namespace MIXTAPE_TARGET
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

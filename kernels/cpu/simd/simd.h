@@ -6,7 +6,8 @@
 #include "kernels/common/scalar.h"
 #include "kernels/cpu/simd/memory.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
 
 namespace detail {
@@ -366,4 +367,5 @@ MIXTAPE_LANE_BY_LANE(atan)
 #undef MIXTAPE_LANE_BY_LANE
 
 }  // namespace MIXTAPE_TARGET
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -5,7 +5,8 @@
 
 #include "kernels/cpu/simd/simd.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
 
 // The angle of the point (x, y).
@@ -102,4 +103,5 @@ MIXTAPE_ALWAYS_INLINE Vec<double> fmod(Vec<double> x, Vec<double> y) {
 }
 
 }  // namespace MIXTAPE_TARGET
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

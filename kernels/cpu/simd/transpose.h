@@ -7,7 +7,8 @@
 #include "kernels/common/always_inline.h"
 #include "kernels/cpu/simd/target.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
 
 // Interleaves groups of g elements within each 128 bits of a and b: the lower halves to a, the
@@ -59,4 +60,5 @@ MIXTAPE_ALWAYS_INLINE void transpose(V (&v)[n]) {
 }
 
 }  // namespace MIXTAPE_TARGET
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

@@ -6,7 +6,8 @@
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/transpose.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
 
 template <class T>
@@ -39,4 +40,5 @@ MIXTAPE_ALWAYS_INLINE void transpose_tiles(int64_t rows, int64_t columns, Get ge
 }
 
 }  // namespace MIXTAPE_TARGET
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels

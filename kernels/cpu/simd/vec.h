@@ -18,7 +18,8 @@
 #include <immintrin.h>
 #endif
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
 
 // Bytes of a register. (g++ splits longer vectors, and choices and shuffles into single numbers.)
@@ -342,4 +343,5 @@ MIXTAPE_ALWAYS_INLINE void in_groups(int64_t n, Get get, Put put) {
 }
 
 }  // namespace MIXTAPE_TARGET
-}  // namespace mixtape::kernels::cpu
+}  // namespace cpu
+}  // namespace mixtape::kernels
