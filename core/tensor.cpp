@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/float_mode.h"
 #include "core/format.h"
 #include "core/pooled.h"
 #include "core/runtime.h"
@@ -104,6 +105,7 @@ void* Tensor::host() const {
 template <detail::Number T>
 T Tensor::at(int64_t i) const {
   check_index(i, shape());
+  const FloatMode mode;
   return visit(dtype(), [&]<class E>() {
     const E* const p = static_cast<const E*>(raw()) + layout().at(i);
     if (device().is_host()) return value_of<T>(*p);
@@ -116,6 +118,7 @@ T Tensor::at(int64_t i) const {
 
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
+  const FloatMode mode;
   check(!impl_->grad_fn || !thread_state.recording,
         "set() of the result of a recorded op, which would make its gradient wrong (make a new "
         "tensor by where or index_put, set() a detach(), or open a NoGrad)");
@@ -180,6 +183,7 @@ Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {
   check(static_cast<int64_t>(values.size()) == shape.size(),
         "{} values for the shape {}, which needs {}", values.size(), shape, shape.size());
   const Tensor out(shape, dtype, Device::cpu());
+  const FloatMode mode;
   visit(dtype, [&]<class T>() {
     std::transform(values.begin(), values.end(), out.data<T>(), convert<T>);
   });
@@ -227,6 +231,7 @@ template <detail::Number T>
 std::vector<T> to_vector(const Tensor& x) {
   const Tensor here = x.copied_to(Device::cpu());
   std::vector<T> out(static_cast<size_t>(x.numel()));
+  const FloatMode mode;
   visit(x.dtype(), [&]<class E>() {
     const E* data = static_cast<const E*>(here.raw());
     for (size_t i = 0; i < out.size(); ++i)

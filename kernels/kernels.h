@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/float_mode.h"
 #include "kernels/common/check_device.h"
 #include "kernels/common/epilogue.h"
 #include "kernels/common/launch.h"
@@ -42,6 +43,7 @@ struct Kernel {
     if (!run)
       raise(std::string("kernel '") + name + "' is not in this build for " +
             launch.device.to_string());
+    const internal::FloatMode mode;
 #ifdef MIXTAPE_EMULATED
     [&](Args... given) {
       (check_memory(launch.device, name, given), ...);
