@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/cxx20.h"
+
 namespace mixtape {
 
 class Error : public std::runtime_error {

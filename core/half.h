@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/cxx20.h"
+
 #ifdef __CUDACC__
 #define MIXTAPE_HD __host__ __device__
 #else

@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "core/cxx20.h"
+
 namespace mixtape {
 
 template <class T, size_t N>

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/cxx20.h"
+
 namespace mixtape {
 
 // The precision that an op needs: a property of its numerics, from which amp derives casts.
