@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
 """hello.cpp as a user's program: against an installed copy of the build, with the flags of pkg-config (shared
 and static) and by CMake, where there is one; and with this source as a Meson subproject, whose library is made of the
-build's own objects, since to compile them again would take minutes. Usage: packaging_test.py BUILD COMPILER..."""
+build's own objects, since to compile them again would take minutes. And what programs bring that might collide with the
+library: files, symbols, an Eigen, an fmt, flags of their own. Usage: packaging_test.py BUILD COMPILER...
+
+MIXTAPE_FMT names the include folder of an fmt newer than the system's, by default that of PyTorch's Python package."""
+import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -24,7 +29,15 @@ def run(*command, **options) -> str:
     return done.stdout
 
 
+def newer_fmt() -> pathlib.Path | None:
+    torch = importlib.util.find_spec("torch")
+    given = os.environ.get("MIXTAPE_FMT") or (torch and torch.origin and pathlib.Path(torch.origin).parent / "include")
+    return pathlib.Path(given) if given and pathlib.Path(given, "fmt/base.h").exists() else None
+
+
 class Installed(unittest.TestCase):
+    """An installed copy of the build, for the tests of the classes below."""
+
     @classmethod
     def setUpClass(cls) -> None:
         temp = tempfile.TemporaryDirectory()
@@ -37,29 +50,38 @@ class Installed(unittest.TestCase):
         [pc] = cls.folder.rglob("mixtape.pc")
         cls.pkgconfig, cls.libraries = pc.parent, pc.parent.parent
 
-    def flags(self, *options: str) -> list[str]:
-        environment = dict(os.environ, PKG_CONFIG_PATH=str(self.pkgconfig), PKG_CONFIG_SYSROOT_DIR=str(self.folder))
+    def flags(self, *options: str, **environment: str) -> list[str]:
+        environment = dict(os.environ, PKG_CONFIG_PATH=str(self.pkgconfig), PKG_CONFIG_SYSROOT_DIR=str(self.folder), **environment)
         return run("pkg-config", *options, "mixtape", env=environment).split()
 
-    def check(self, program: pathlib.Path, shared: bool) -> None:
-        run(program, env=dict(os.environ, LD_LIBRARY_PATH=str(self.libraries) if shared else ""))
+    def object(self, source: str, *flags: str | pathlib.Path) -> pathlib.Path:
+        target = self.folder / f"{source}.o"
+        if not target.exists():
+            run(*compiler, "-std=c++20", *flags, *self.flags("--cflags"), "-c", here / source, "-o", target)
+        return target
+
+    def link(self, *objects: pathlib.Path | str, shared: bool) -> pathlib.Path:
+        flags = self.flags("--libs") if shared else [
+            "-l:libmixtape.a" if flag == "-lmixtape" else flag for flag in self.flags("--static", "--libs")]
+        return self.link_by(flags, *objects)
+
+    def link_by(self, flags: list[str], *objects: pathlib.Path | str) -> pathlib.Path:
+        program = self.folder / "program"
+        run(*compiler, *objects, *flags, "-o", program)
+        return program
+
+    def check(self, program: pathlib.Path, shared: bool, **environment: str) -> None:
+        run(program, env=dict(os.environ, LD_LIBRARY_PATH=str(self.libraries) if shared else "", **environment))
         self.assertEqual("libmixtape.so" in run("readelf", "-d", program), shared)
 
-    def test_shared_by_pkg_config(self) -> None:
-        program = self.folder / "hello_shared"
-        run(*compiler, "-std=c++20", here / "hello.cpp", *self.flags("--cflags", "--libs"), "-o", program)
-        self.check(program, shared=True)
 
-    def test_static_by_pkg_config(self) -> None:
-        program = self.folder / "hello_static"
-        flags = ["-l:libmixtape.a" if flag == "-lmixtape" else flag for flag in self.flags("--cflags", "--static", "--libs")]
-        run(*compiler, "-std=c++20", here / "hello.cpp", *flags, "-o", program)
-        self.check(program, shared=False)
+class Found(Installed):
+    def test_by_pkg_config(self) -> None:
+        for shared in True, False:
+            self.check(self.link(self.object("hello.cpp"), shared=shared), shared)
 
     def test_own_op_by_pkg_config(self) -> None:
-        program = self.folder / "own_op"
-        run(*compiler, "-std=c++20", here / "own_op.cpp", *self.flags("--cflags", "--libs"), "-o", program)
-        self.check(program, shared=True)
+        self.check(self.link(self.object("own_op.cpp"), shared=True), shared=True)
 
     def test_gdb_finds_its_printers(self) -> None:
         [script] = self.folder.rglob("*-gdb.py")
@@ -73,6 +95,44 @@ class Installed(unittest.TestCase):
         [pc] = self.folder.rglob("mixtape.pc")
         self.assertNotRegex(pc.read_text(), "eigen|nlohmann|gtest|CLI11")
 
+    def test_the_shared_library_needs_no_files_of_zlib_and_libpng(self) -> None:
+        """Where pkg-config knows fmt alone."""
+        known = self.folder / "known"
+        known.mkdir()
+        shutil.copy(pathlib.Path(run("pkg-config", "--variable=pcfiledir", "fmt").strip(), "fmt.pc"), known)
+        flags = self.flags("--cflags", "--libs", PKG_CONFIG_LIBDIR=str(known))
+        self.assertNotIn("-lpng", flags)
+        static = " ".join(self.flags("--static", "--libs", PKG_CONFIG_LIBDIR=str(known)))
+        needed = run("readelf", "-d", self.libraries / "libmixtape.so")
+        self.assertEqual(("-lpng" in static, "-lz" in static), ("libpng" in needed, "libz" in needed))
+
+    @unittest.skipUnless(shutil.which("cmake"), "there is no cmake")
+    def test_both_by_cmake(self) -> None:
+        [config] = self.folder.rglob("mixtape-config.cmake")
+        made = self.folder / "by_cmake"
+        linked = self.folder / "lib"  # as /lib is where all is in /usr
+        linked.symlink_to(self.libraries, target_is_directory=True)
+        given = ["-G", "Ninja", f"-Dmixtape_DIR={linked / config.parent.relative_to(self.libraries)}", f"-DCMAKE_CXX_COMPILER={compiler[-1]}"]
+        run("cmake", *given, "-S", here, "-B", made)
+        run("cmake", "--build", made)
+        self.check(made / "hello_mixtape", shared=True)
+        self.check(made / "hello_static", shared=False)
+        self.check(made / "own_op", shared=True)
+        self.check(made / "own_names", shared=True)
+        absent = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{package}=ON" for package in ("PNG", "ZLIB")]
+        without = (here / "CMakeLists.txt").read_text().replace("foreach(kind mixtape static)", "foreach(kind mixtape)")
+        (self.folder / "CMakeLists.txt").write_text(without)
+        for source in here.glob("*.cpp"):
+            shutil.copy(source, self.folder)
+        run("cmake", *given, *absent, "-S", self.folder, "-B", self.folder / "without")
+        for other in "9.0", "0.0...<0.1":
+            wanted = (here / "CMakeLists.txt").read_text().replace("mixtape 0.1 ", f"mixtape {other} ")
+            (self.folder / "CMakeLists.txt").write_text(wanted)
+            with self.assertRaisesRegex(AssertionError, "compatible with requested\n? *version"):
+                run("cmake", *given, "-S", self.folder, "-B", self.folder / "refused")
+
+
+class Symbols(Installed):
     def test_exports_what_public_headers_declare(self) -> None:
         headers = run(sys.executable, here.parent.parent / "script/public_headers.py").split()
         public = set(re.findall(r"\w+", "".join((here.parent.parent / header).read_text() for header in headers)))
@@ -88,23 +148,73 @@ class Installed(unittest.TestCase):
                       and not public.issuperset(re.match(r"(?:[a-z_]\w*::)*\w+", f)[0].split("::"))]
         self.assertEqual(undeclared, [])
 
-    @unittest.skipUnless(shutil.which("cmake"), "there is no cmake")
-    def test_both_by_cmake(self) -> None:
-        [config] = self.folder.rglob("mixtape-config.cmake")
-        made = self.folder / "by_cmake"
-        linked = self.folder / "lib"  # as /lib is where all is in /usr
-        linked.symlink_to(self.libraries, target_is_directory=True)
-        given = ["-G", "Ninja", f"-Dmixtape_DIR={linked / config.parent.relative_to(self.libraries)}", f"-DCMAKE_CXX_COMPILER={compiler[-1]}"]
-        run("cmake", *given, "-S", here, "-B", made)
-        run("cmake", "--build", made)
-        self.check(made / "hello_mixtape", shared=True)
-        self.check(made / "hello_static", shared=False)
-        self.check(made / "own_op", shared=True)
-        for other in "9.0", "0.0...<0.1":
-            wanted = (here / "CMakeLists.txt").read_text().replace("mixtape 0.1 ", f"mixtape {other} ")
-            (self.folder / "CMakeLists.txt").write_text(wanted)
-            with self.assertRaisesRegex(AssertionError, "compatible with requested\n? *version"):
-                run("cmake", *given, "-S", self.folder, "-B", self.folder / "refused")
+    def test_only_mixtape_leaves_the_shared_library(self) -> None:
+        symbols = run("nm", "--dynamic", "--defined-only", "--format=posix", self.libraries / "libmixtape.so").splitlines()
+        ours = re.compile(r"_Z(T[VTISCHW]|GV|T[hv][\dn_]+)?Z?NK?7mixtape")
+        self.assertEqual([s for s in symbols if not ours.match(s)], [])
+        # A program with another fmt would not find them. (What is weak is inline: it has its own.)
+        self.assertEqual([s for s in symbols if "3fmt" in s and s.split()[1] != "W"], [])
+
+    def test_a_kernel_leaves_the_shared_library_but_not_its_parts(self) -> None:
+        kernels = set(re.findall(r"MIXTAPE_KERNEL\((\w+)", (here.parent.parent / "kernels/kernels.h").read_text()))
+        symbols = run("nm", "--dynamic", "--demangle", "--defined-only", self.libraries / "libmixtape.so")
+        found = set(re.findall(r"mixtape::kernels::cpu::([\w:]+)", symbols))
+        self.assertIn("gemm", found)
+        self.assertEqual(found - kernels, set())
+
+    def test_what_is_compiled_for_one_processor_has_names_of_its_own(self) -> None:
+        """Of two functions with one name a linker keeps either. The compiler's own pointers are data."""
+        compiled = json.loads(pathlib.Path(build, "compile_commands.json").read_text())
+        special = {pathlib.Path(one["output"]).name for one in compiled if " -march=" in one["command"]}
+        symbols = run("nm", "--print-file-name", "--defined-only", "--extern-only", self.libraries / "libmixtape.a").splitlines()
+        kernels = [s for s in symbols if s.split(":")[-2] in special]
+        self.assertTrue(any("eigen_gemm" in s for s in kernels))
+        self.assertEqual([s for s in kernels if "mixtape" not in s.split()[-1] and "DW.ref" not in s], [])
+        self.assertEqual([s for s in symbols if re.search("N(5Eigen|8nlohmann)", s)], [])
+
+
+class Neighbours(Installed):
+    STRICT = "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"
+
+    def test_files_of_the_same_names_and_all_warnings(self) -> None:
+        """Ours and a program's are told apart in either order of their folders."""
+        own, ours = f"-I{here / 'own_names'}", self.flags("--cflags")
+        compilers = [c for c in ("g++", "clang++") if shutil.which(c)]
+        for (name, version), folders in zip(itertools.product(compilers, ("20", "2b")), itertools.cycle([[own, *ours], [*ours, own]])):
+            with self.subTest(compiler=name, version=version):
+                run(name, f"-std=c++{version}", *self.STRICT, *folders, "-fsyntax-only", here / "own_names.cpp")
+
+    def test_a_library_with_an_eigen_of_its_own(self) -> None:
+        try:
+            eigen = run("pkg-config", "--cflags", "eigen3").split()
+        except AssertionError:
+            self.skipTest("pkg-config does not know Eigen")
+        other = self.object("other_eigen.cpp", "-Og", "-fPIC", *eigen)
+        main = self.object("beside_eigen.cpp")
+        for shared in True, False:
+            for objects in [main, other], [other, main]:
+                self.check(self.link(*objects, shared=shared), shared, MIXTAPE_ISA="portable")
+        library = self.folder / "libother.so"
+        run(*compiler, "-shared", other, "-o", library)
+        for flags in [library, *self.flags("--libs")], [*self.flags("--libs"), library]:
+            self.check(self.link_by(flags, main), shared=True, MIXTAPE_ISA="portable")
+
+    @unittest.skipUnless(newer_fmt(), "neither MIXTAPE_FMT nor PyTorch's Python package has another fmt")
+    def test_a_newer_fmt(self) -> None:
+        main = self.object("prints.cpp", "-DFMT_HEADER_ONLY", "-isystem", newer_fmt(), *self.STRICT)
+        for shared in True, False:
+            self.check(self.link(main, shared=shared), shared)
+
+    def test_flushed_subnormals(self) -> None:
+        main = self.object("fast_math.cpp", "-O2", "-ffast-math")
+        self.check(self.link("-ffast-math", main, shared=True), shared=True)
+
+    def test_an_older_cxx_is_refused_in_two_lines(self) -> None:
+        with self.assertRaises(AssertionError) as failed:
+            run(*compiler, "-std=c++17", "-fsyntax-only", *self.flags("--cflags"), here / "hello.cpp")
+        errors = re.findall("error: (.*)", str(failed.exception))
+        self.assertEqual(len(errors), 2, errors)
+        self.assertIn("Mixtape needs C++20: compile with -std=c++20", errors[0])
 
 
 class Subproject(unittest.TestCase):
