@@ -163,7 +163,7 @@ class Symbols(Installed):
         self.assertEqual(found - kernels, set())
 
     def test_what_is_compiled_for_one_processor_has_names_of_its_own(self) -> None:
-        """Of two functions with one name a linker keeps either. The compiler's own pointers are data."""
+        """A linker keeps either of two functions with one name. (DW.ref: pointers, the same in all compilations.)"""
         compiled = json.loads(pathlib.Path(build, "compile_commands.json").read_text())
         special = {pathlib.Path(one["output"]).name for one in compiled if " -march=" in one["command"]}
         symbols = run("nm", "--print-file-name", "--defined-only", "--extern-only", self.libraries / "libmixtape.a").splitlines()
