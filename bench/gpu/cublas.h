@@ -7,6 +7,8 @@
 
 namespace mixtape::bench {
 
+using internal::View;
+
 class Cublas {
  public:
   // Loads MIXTAPE_CUBLAS, else libcublas.so.13 or .12, and keeps it until the process ends:
