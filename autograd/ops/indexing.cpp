@@ -35,6 +35,10 @@ struct TensorIndex {
   int of_x;  // that dimension of the indexed tensor, for messages
 };
 
+}  // namespace
+
+namespace ops {
+
 // The slices of a view that tensors select. Their dimensions are merged to one.
 struct AdvancedIndex {
   Dims order;     // puts those dimensions of the view side by side; empty if they are
@@ -127,9 +131,9 @@ struct AdvancedIndex {
   }
 };
 
-}  // namespace
+}  // namespace ops
 
-struct internal::IndexPlan {
+struct [[gnu::visibility("hidden")]] internal::IndexPlan {
   Tensor x;
   BasicIndex view = {};
   std::optional<AdvancedIndex> advanced = {};
