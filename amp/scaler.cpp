@@ -44,6 +44,11 @@ void check_used(const ScaleState& s) {
       "call scale(loss).backward(), or step with {{.unscaled = true}} if they are the true ones");
 }
 
+void check_not_stepped(const optim::Optimizer& opt, const OptimizerState& state) {
+  check(state.stage != Stage::Stepped,
+        "{} has already stepped since the last update(): call update() after the step", opt.name());
+}
+
 // Throws Error or warns unless the gradient carries the loss scale of that number (0: none).
 void check_tag(const optim::Optimizer& opt, size_t parameter, const LossScaleTag& tag,
                uint64_t number) {
@@ -214,10 +219,12 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   const Scope scope("unscale");
   const ScaleState& s = scaled(scales_, id);
   OptimizerState& state = optimizers_[opt.id()];
-  check(state.stage != Stage::Unscaled,
-        "the gradients of {} were unscaled already since the last update()", opt.name());
-  check(state.stage != Stage::Stepped, "{} has already stepped since the last update()",
-        opt.name());
+  check(
+      state.stage != Stage::Unscaled,
+      "the gradients of {} were unscaled already since the last update(): call step() and update() "
+      "once for each unscale(), or abandon() to go on without a step",
+      opt.name());
+  check_not_stepped(opt, state);
   const Device device = s.values.device();
   std::vector<std::pair<size_t, Tensor>> with_grad;
   std::vector<size_t> shared;  // with an optimizer whose gradients were unscaled
@@ -316,8 +323,7 @@ StepResult GradScaler::step_disabled(optim::Optimizer& opt, const StepOptions& o
 
 GradScaler::Step GradScaler::check_ready(optim::Optimizer& opt, const StepOptions& options) {
   OptimizerState& state = optimizers_[opt.id()];
-  check(state.stage != Stage::Stepped, "{} has already stepped since the last update()",
-        opt.name());
+  check_not_stepped(opt, state);
   const bool is_ready = state.stage == Stage::Ready;
   const int id = options.loss.value_or(state.loss);
   check(is_ready || id == state.loss,

@@ -37,6 +37,13 @@ struct Buffer : Tensor {
 struct UnsavedBuffer : Buffer {
   using Buffer::Buffer;
 };
+// A buffer that stays f32 in an f16 or bf16 model, such as a table of cosines:
+//   nn::KeepsF32<nn::UnsavedBuffer> cosines = cos(angles);
+template <std::derived_from<Buffer> B>
+struct KeepsF32 : B {
+  KeepsF32() = default;
+  KeepsF32(Tensor t) : B(std::move(t)) {}
+};
 
 // A field of a module: either a tensor or another module.
 struct Field {
@@ -45,6 +52,7 @@ struct Field {
   bool is_buffer = false;
   ModuleBase* module = nullptr;
   bool is_saved = true;
+  bool keeps_f32 = false;
 };
 
 // A module's fields by name: "blocks.0" in a vector or array, "heads.image" in a map; an optional
@@ -56,6 +64,11 @@ class Fields {
   void add(std::string name, Buffer& b);
   void add(std::string name, UnsavedBuffer& b);
   void add(std::string name, ModuleBase& m);
+  template <class B>
+  void add(std::string name, KeepsF32<B>& b) {
+    add(std::move(name), static_cast<B&>(b));
+    if (b) list_.back().keeps_f32 = true;
+  }
   template <class T>
   void add(std::string name, std::optional<T>& field) {
     if (field) add(std::move(name), *field);

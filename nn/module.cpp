@@ -245,10 +245,12 @@ void ModuleBase::to(DType dtype) {
   check(is_float(dtype), "parameters cannot be {}", dtype);
   const NoGrad off;
   for (const auto& [name, m] : named_modules()) {
-    const DType wanted = m->keeps_f32() && is_half(dtype) ? f32 : dtype;
-    for (const Field& f : fields_of(*m))
+    for (const Field& f : fields_of(*m)) {
+      const bool keeps_f32 = m->keeps_f32() || f.keeps_f32;
+      const DType wanted = keeps_f32 && is_half(dtype) ? f32 : dtype;
       if (f.tensor && is_float(f.tensor->dtype()) && f.tensor->dtype() != wanted)
         replace_data(*f.tensor, cast(f.tensor->detach(), wanted));
+    }
   }
 }
 

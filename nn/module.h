@@ -35,7 +35,8 @@ class ModuleBase {
  public:
   virtual ~ModuleBase();
   virtual void list_fields(Fields&) = 0;  // written by MIXTAPE_FIELDS
-  // True if this module's own tensors, not those inside, stay f32 in an f16 or bf16 model.
+  // True if this module's own tensors, not those inside, stay f32 in an f16 or bf16 model. (One
+  // buffer can do so by itself: KeepsF32.)
   virtual bool keeps_f32() const { return false; }
 
   // Listed in the order of the fields, depth first; a tensor that is used twice once.
@@ -54,7 +55,8 @@ class ModuleBase {
   LoadReport load_state_dict(const StateDict& from, const LoadOptions& options = {});
 
   // Converts in place, for all handles to a parameter. Only floats change dtype; tensors of
-  // normalisation layers and losses stay at least f32. Drops the gradients of converted tensors.
+  // normalisation layers and losses, and KeepsF32 buffers, stay at least f32. Drops the gradients
+  // of converted tensors.
   void to(DType dtype);
   void to(Device device);
 

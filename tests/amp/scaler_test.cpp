@@ -199,10 +199,14 @@ TEST(Stages, AreEnforced) {
   EXPECT_ERROR(scaler.update(), "update: no loss was ever scaled");
   (void)scaler.scale(ones({}));
   scaler.unscale(sgd);
-  EXPECT_ERROR(scaler.unscale(sgd),
-               "unscale: the gradients of sgd were unscaled already since the last update()");
+  EXPECT_ERROR(
+      scaler.unscale(sgd),
+      "unscale: the gradients of sgd were unscaled already since the last update(): call step() "
+      "and update() once for each unscale(), or abandon() to go on without a step");
   EXPECT_TRUE(scaler.step(sgd));
-  EXPECT_ERROR(scaler.step(sgd), "step: sgd has already stepped since the last update()");
+  EXPECT_ERROR(
+      scaler.step(sgd),
+      "step: sgd has already stepped since the last update(): call update() after the step");
   EXPECT_ERROR(scaler.unscale(sgd), "unscale: sgd has already stepped since the last update()");
   scaler.update();
   (void)scaler.scale(ones({}));

@@ -278,6 +278,34 @@ struct Positions : nn::Module<Positions> {
   std::vector<nn::UnsavedBuffer> more{zeros({1}), zeros({2})};
   MIXTAPE_FIELDS(layer, table, more)
 };
+struct Rotary : nn::Module<Rotary> {
+  nn::KeepsF32<nn::UnsavedBuffer> cosines = cos(arange(1000, 1008, 1, f32));
+  std::optional<nn::KeepsF32<nn::Buffer>> kept, none;
+  nn::Buffer plain = ones({2});
+  nn::KeepsF32<nn::Buffer> empty;
+  Rotary() { kept = nn::KeepsF32<nn::Buffer>(full({3}, 1.001)); }
+  Tensor forward(const Tensor& x) const { return (x.to(f32) * cosines).to(x.dtype()); }
+  MIXTAPE_FIELDS(cosines, kept, none, plain, empty)
+};
+
+TEST(Module, BuffersMayStayF32) {
+  Rotary rotary;
+  const Tensor before = rotary.cosines.clone();
+  rotary.to(bf16);
+  EXPECT_EQ(rotary.cosines.dtype(), f32);
+  EXPECT_EQ(rotary.kept->dtype(), f32);
+  EXPECT_EQ(rotary.plain.dtype(), bf16);
+  EXPECT_TRUE(equal(rotary.cosines, before));
+  EXPECT_EQ(rotary(ones({8}, bf16)).dtype(), bf16);
+  EXPECT_EQ(rotary.clone().cosines.dtype(), f32);
+  EXPECT_EQ(rotary.state_dict().size(), 2u);  // kept and plain
+  EXPECT_EQ(rotary.named_buffers().size(), 3u);
+  rotary.to(f64);
+  EXPECT_EQ(rotary.cosines.dtype(), f64);
+  rotary.to(f16);
+  EXPECT_EQ(rotary.cosines.dtype(), f32);
+}
+
 TEST(Module, UnsavedBuffersMoveButAreInNoState) {
   Positions net;
   const Names saved{"layer.weight", "layer.bias"};
