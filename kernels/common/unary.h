@@ -180,13 +180,13 @@ struct Log1p {
 };
 
 struct Sin {
-  static constexpr OpInfo info{"sin", Precision::Full};
+  static constexpr OpInfo info{"sin", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return sin(x); }
   MIXTAPE_HD static auto d_from_x(auto x) { return cos(x); }
 };
 
 struct Cos {
-  static constexpr OpInfo info{"cos", Precision::Full};
+  static constexpr OpInfo info{"cos", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return cos(x); }
   MIXTAPE_HD static auto d_from_x(auto x) { return -sin(x); }
 };
