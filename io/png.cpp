@@ -23,8 +23,8 @@ namespace {
 constexpr uint64_t largest = uint64_t(1) << 28;  // bytes, of a file and of an image
 constexpr uint64_t max_png_inflation = 1032;     // most bytes that deflate makes from one
 constexpr std::string_view signature("\x89PNG\r\n\x1a\n", 8);
-constexpr png_uint_32 formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
-                                   PNG_FORMAT_RGBA};
+constexpr png_uint_32 channel_formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
+                                           PNG_FORMAT_RGBA};
 
 // A png_image, freed by its destructor.
 struct Image : png_image, NoCopy {
@@ -97,7 +97,7 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
         image.message);
   image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // otherwise libpng treats 16 bits as linear light
   if (channels == 0) channels = int(PNG_IMAGE_SAMPLE_CHANNELS(image.format));
-  image.format = formats[channels];
+  image.format = channel_formats[channels];
   const bool planar = channels == 1;  // already
   check_memory(uint64_t(PNG_IMAGE_SIZE(image)) * (planar ? 1 : 2), name, file.size(), max_memory);
   const Tensor t({channels, image.height, image.width}, u8, Device::cpu());
@@ -134,7 +134,7 @@ void save_png(const std::string& path, const Tensor& image) {
   Image out;
   out.width = png_uint_32(width);
   out.height = png_uint_32(height);
-  out.format = formats[channels];
+  out.format = channel_formats[channels];
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(out);
   std::string bytes(size, '\0');
   check(png_image_write_to_memory(&out, bytes.data(), &size, 0, pixels.data(), 0, nullptr) != 0,

@@ -95,6 +95,20 @@ struct Remainder {  // of the division rounded down: has the sign of b
   }
 };
 
+// The larger operand over a^2 + b^2, and the quotient of the smaller and the larger: squares might
+// overflow or vanish. 0 for two zeros.
+template <class T>
+struct Polar {
+  T inverse, q;
+};
+template <class T>
+MIXTAPE_HD Polar<T> polar(T a, T b) {
+  const T large = select(abs(a) > abs(b), a, b), q = select(abs(a) > abs(b), b, a) / large;
+  const T none = T(0);
+  return {select(large == none, none, T(1) / large / (T(1) + q * q)),
+          select(large == none, none, q)};
+}
+
 struct Atan2 {
   static constexpr OpInfo info{"atan2", Precision::Widest};
   MIXTAPE_HD static auto f(auto a, auto b) { return atan2(a, b); }
@@ -107,21 +121,6 @@ struct Atan2 {
   MIXTAPE_HD static T db(T a, T b, T) {  // -a / (a^2 + b^2)
     const auto [inverse, q] = polar(a, b);
     return -select(abs(a) > abs(b), inverse, q * inverse);
-  }
-
- private:
-  // The larger operand over a^2 + b^2, and the quotient of the smaller and the larger: squares
-  // might overflow or vanish. 0 for two zeros.
-  template <class T>
-  struct Polar {
-    T inverse, q;
-  };
-  template <class T>
-  MIXTAPE_HD static Polar<T> polar(T a, T b) {
-    const T large = select(abs(a) > abs(b), a, b), q = select(abs(a) > abs(b), b, a) / large;
-    const T none = T(0);
-    return {select(large == none, none, T(1) / large / (T(1) + q * q)),
-            select(large == none, none, q)};
   }
 };
 
