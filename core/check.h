@@ -19,19 +19,28 @@ namespace mixtape {
 // A format string, verified at compile time, with its source location.
 template <class... Args>
 struct Located {
-  fmt::format_string<Args...> text;
+  fmt::string_view text;
   SourceLocation where;
 
   template <class S>
-  consteval Located(const S& s, SourceLocation w = SourceLocation::here()) : text(s), where(w) {}
+  consteval Located(const S& s, SourceLocation w = SourceLocation::here()) : text(s), where(w) {
+    static_cast<void>(fmt::format_string<Args...>(s));
+  }
 };
+
+namespace detail {
+[[noreturn, gnu::cold]] inline void fail(fmt::string_view text, fmt::format_args args,
+                                         SourceLocation where) {
+  std::string message;
+  fmt::vformat_to(std::back_inserter(message), text, args);
+  raise(message, where);
+}
+}  // namespace detail
 
 // Unconditional failure with a formatted message.
 template <class... Args>
 [[noreturn, gnu::cold]] void fail(Located<std::type_identity_t<Args>...> message, Args&&... args) {
-  std::string text;
-  fmt::format_to(std::back_inserter(text), message.text, std::forward<Args>(args)...);
-  raise(text, message.where);
+  detail::fail(message.text, fmt::make_format_args(args...), message.where);
 }
 
 // check(a == b, "inner dimensions differ: {} and {}", a, b);
