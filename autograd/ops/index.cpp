@@ -289,8 +289,16 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& so
   return call<ScatterAdd>(x, for_all_lines(index, d, shape), source, Target{d, x.shape()});
 }
 
+// F.embedding has the index first.
+static void check_index_second(const Tensor& index) {
+  check(!is_float(index.dtype()),
+        "the second argument is the index, of integers, and the first the table: got {} {}",
+        index.dtype(), index.shape());
+}
+
 Tensor embedding(const Tensor& table, const Tensor& given, const EmbeddingOptions& options) {
   const Scope scope(Embedding::info.name);
+  check_index_second(given);
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
   const Tensor index = as_index(given), flat = reshape(index, {index.numel()});
   check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t i) {
@@ -307,6 +315,7 @@ Tensor embedding(const Tensor& table, const Tensor& given, const EmbeddingOption
 Tensor embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& starts,
                      const EmbeddingBagOptions& o) {
   const Scope scope("embedding_bag");
+  check_index_second(indices);
   const Tensor index = as_index(indices), offsets = starts ? as_index(starts, "offsets") : starts;
   check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
         offsets ? "[k], beside offsets" : "[bags, k], without offsets");

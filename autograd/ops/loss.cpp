@@ -186,8 +186,8 @@ struct Elementwise {
 
 template <class F>
 Tensor elementwise(const Tensor& x, const Tensor& target, double s = 0) {
-  check(x.shape() == target.shape(), "an input of shape {} and a target of shape {}", x.shape(),
-        target.shape());
+  check(x.shape() == target.shape(), "input and target must have one shape, got {} and {}",
+        x.shape(), target.shape());
   return call<Elementwise<F>>(x, target, s);
 }
 // Reduces each * weight, multiplied and summed in the wider of their dtypes.
@@ -344,8 +344,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
   using Loss = kernels::BinaryCrossEntropyWithLogits;
   const Scope scope(Loss::info.name);
   if (!o.pos_weight) return reduced(elementwise<Loss>(x, target), o.weight, o.reduction);
-  check(x.shape() == target.shape(), "an input of shape {} and a target of shape {}", x.shape(),
-        target.shape());
+  check(x.shape() == target.shape(), "input and target must have one shape, got {} and {}",
+        x.shape(), target.shape());
   const Tensor each = call<PositivesWeighted>(x, target, expand(o.pos_weight, x.shape()));
   return reduced(each, o.weight, o.reduction);
 }

@@ -216,6 +216,11 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(index_put(x, {i64s({0})}, numbers({3}, f64)),
                "inputs have different dtypes: f32 and f64");
   EXPECT_ERROR(embedding(numbers({3}), i), "embedding: the table has shape [3], not [rows, n]");
+  EXPECT_ERROR(embedding(i, numbers({3, 2})),
+               "embedding: the second argument is the index, of integers, and the first the table: "
+               "got ");
+  EXPECT_ERROR(embedding_bag(i, numbers({3, 2})),
+               "embedding_bag: the second argument is the index");
   EXPECT_ERROR(masked_select(x, i), "masked_select: the mask must be bool, got i64");
   EXPECT_ERROR(masked_select(x, gt(numbers({2}), 0)), "shapes [2, 3] and [2] do not broadcast");
 }

@@ -112,7 +112,7 @@ TEST(LossErrors, OfClasses) {
 
 TEST(LossErrors, OfElements) {
   const Tensor x = zeros({2}), y = zeros({2, 1}), whole = zeros({2}, i64);
-  const std::string shapes = "an input of shape [2] and a target of shape [2, 1]";
+  const std::string shapes = "input and target must have one shape, got [2] and [2, 1]";
   EXPECT_ERROR(mse_loss(x, y), "mse_loss: " + shapes);
   EXPECT_ERROR(l1_loss(x, y), shapes);
   EXPECT_ERROR(smooth_l1_loss(x, y), shapes);
