@@ -45,7 +45,7 @@ thread_local std::vector<Noted> noted;
 }  // namespace
 
 void mark_listed(const Tensor& t) {
-  if (t && t.is_leaf()) t.autograd_meta().listing = AutogradMeta::Listing::Listed;
+  if (t && !t.grad_fn()) t.autograd_meta().listing = AutogradMeta::Listing::Listed;
 }
 
 void note_forgotten(const Tensor& leaf, const std::string* module) {

@@ -77,7 +77,7 @@ struct AutogradMeta final : AutogradMetaInterface {
 
 namespace detail {
 
-void mark_listed(const Tensor& t);
+void mark_listed(const Tensor& t);  // also a frozen one, which may be thawed
 // Tensors that became Forgotten on this thread, and still are, since the last call of this; each
 // with the path of the module that used it first, or null.
 struct Forgotten {

@@ -51,6 +51,8 @@ std::vector<Field> tree(const ModuleBase& m) {
 std::vector<Field> saved(const ModuleBase& m) {
   std::vector<Field> all = tree(m);
   std::erase_if(all, [](const Field& f) { return !f.tensor || !f.is_saved; });
+  for (const Field& f : all)
+    if (!f.is_buffer) detail::mark_listed(*f.tensor);
   return all;
 }
 
@@ -334,7 +336,7 @@ const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   const std::vector<Field> fields = tree(root);
   for (const Field& f : fields) {
     if (f.module) set_path(*f.module, intern(f.name));
-    if (f.tensor) detail::mark_listed(*f.tensor);
+    if (f.tensor && !f.is_buffer) detail::mark_listed(*f.tensor);
   }
   if (const auto at = listed.find(this); at != listed.end()) return at->second;
 

@@ -99,6 +99,11 @@ TEST(Forgotten, WhatIsListedTrainedOrFrozenIsNot) {
   constant.set_requires_grad(false);
   EXPECT_EQ(warnings(head.parameters(), [&] { return head(x * own * constant * plain); }),
             Warnings());
+  const Tensor thawed = nn::parameter(ones({2}));
+  thawed.set_requires_grad(false);
+  optim::SGD of_frozen({thawed});
+  thawed.set_requires_grad();
+  EXPECT_EQ(warnings(head.parameters(), [&] { return head(x * thawed); }), Warnings());
   struct Refers : nn::Module<Refers> {
     nn::Linear out{2, 2};
     const nn::Linear* shared = nullptr;
@@ -108,6 +113,10 @@ TEST(Forgotten, WhatIsListedTrainedOrFrozenIsNot) {
   Refers refers;
   refers.shared = &teacher;
   teacher.parameters();
+  EXPECT_EQ(warnings(refers.parameters(), [&] { return refers(x); }), Warnings());
+  nn::Linear loaded(2, 2);
+  loaded.load_state_dict(teacher.state_dict());
+  refers.shared = &loaded;
   EXPECT_EQ(warnings(refers.parameters(), [&] { return refers(x); }), Warnings());
 }
 
