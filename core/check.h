@@ -29,8 +29,8 @@ struct Located {
 };
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void fail(fmt::string_view text, fmt::format_args args,
-                                         SourceLocation where) {
+[[noreturn, gnu::cold]] inline void fail_with(fmt::string_view text, fmt::format_args args,
+                                              SourceLocation where) {
   std::string message;
   fmt::vformat_to(std::back_inserter(message), text, args);
   raise(message, where);
@@ -40,7 +40,7 @@ namespace detail {
 // Unconditional failure with a formatted message.
 template <class... Args>
 [[noreturn, gnu::cold]] void fail(Located<std::type_identity_t<Args>...> message, Args&&... args) {
-  detail::fail(message.text, fmt::make_format_args(args...), message.where);
+  detail::fail_with(message.text, fmt::make_format_args(args...), message.where);
 }
 
 // check(a == b, "inner dimensions differ: {} and {}", a, b);

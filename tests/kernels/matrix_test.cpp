@@ -12,7 +12,7 @@
 
 namespace mixtape::kernels {
 using namespace internal;
-namespace kernels_matrix_test {
+namespace [[gnu::visibility("hidden")]] kernels_matrix_test {
 
 using cpu::Isa;
 
