@@ -95,6 +95,26 @@ TEST(LayerNorm, FirstElementsMayLieFarOff) {
   }
 }
 
+// Neither squares nor differences need fit in f32.
+TEST(LayerNorm, SquaresBeyondF32) {
+  for (const double size : {2e19, 3e38})
+    for (const bool centered : {true, false}) {
+      const Tensor x = random({9, 100}, f32, 1, -size, size), y = output(x.shape(), f32),
+                   mean = output({9}, f32), rstd = output({9}, f32);
+      launch([&](Launch& l) {
+        layer_norm(l, x, View{}, View{}, 0, y, centered ? View(mean) : View{}, rstd);
+      });
+      for (int64_t r = 0; r < 9; ++r) {
+        auto [m, var] = moments(row(x, r));
+        if (centered)
+          EXPECT_NEAR(mean.at(r), m, 1e-6 * size) << size;
+        else
+          var += m * m;
+        EXPECT_NEAR(rstd.at(r) * std::sqrt(var), 1, 1e-5) << size;
+      }
+    }
+}
+
 TEST(LayerNorm, NoRowDependsOnAnother) {
   const Tensor x = random({16, 64}, f32, 1, -1, 1), y = output(x.shape(), f32),
                mean = output({16}, f32), rstd = output({16}, f32);

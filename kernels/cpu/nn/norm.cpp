@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <numeric>
 
 #include "kernels/cpu/loops/buffer.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
@@ -46,36 +48,52 @@ struct Moments {
   }
 };
 
+// Moments of one row in f64, around a value near its mean.
+template <class S>
+void widen(const S* x, int64_t n, bool centered, double& mean, double& var) {
+  constexpr int64_t lanes = 8;
+  double sum[lanes] = {}, squares[lanes] = {};
+  for (int64_t start = 0; start < n; start += lanes)
+    for (int64_t i = 0; i < std::min(lanes, n - start); ++i) {
+      const double d = static_cast<double>(x[start + i]) - mean;
+      sum[i] += d;
+      squares[i] += d * d;
+    }
+  const double per = 1 / static_cast<double>(n);
+  const double off = centered ? std::accumulate(sum, sum + lanes, 0.0) * per : 0;
+  mean += off;
+  var = std::accumulate(squares, squares + lanes, 0.0) * per - off * off;
+}
+
 // Moments of several rows at once, so that no sum waits for another; around zero if not centered.
-// Sums differences from a center, which is the first element of each row. If that is so far from
-// the mean that the variance loses digits, a second pass sums around the mean of the first.
+// Sums differences from the first element of each row. A row whose first element is so far from the
+// mean that the variance loses digits, or whose squares leave T, is summed again in f64.
 template <class T, int rows, class S>
 MIXTAPE_ALWAYS_INLINE Moments<rows> moments_of(const S* x, int64_t n, bool centered = true) {
   const double per = 1 / static_cast<double>(n);
   std::array<T, rows> center = {};
   if (centered && n > 0)
     for (int r = 0; r < rows; ++r) center[r] = static_cast<T>(x[r * n]);
-  Moments<rows> result;
-  for (bool again = centered;; again = false) {
-    const auto about = sums_over<T, 2 * rows>(n, [&](int64_t i, int64_t count, auto& sums) {
-      for (int r = 0; r < rows; ++r) {
-        const Vec<T> d = keep(read<T>(x + r * n + i, count) - Vec<T>(center[r]), count);
-        sums[r] += d;
-        sums[rows + r] += d * d;
-      }
-    });
-    bool any_far = false;
+  const auto about = sums_over<T, 2 * rows>(n, [&](int64_t i, int64_t count, auto& sums) {
     for (int r = 0; r < rows; ++r) {
-      const double off = centered ? about[r] * per : 0, var = about[rows + r] * per - off * off;
-      result.mean[r] = center[r] + off;
-      result.var[r] = var < 0 ? 0 : var;  // (NaN stays)
-      const bool near = off * off <= 8 * var && std::isfinite(var);
-      any_far = any_far || !near;
-      // (The other rows get the same bits again: no row depends on its neighbours.)
-      if (!near) center[r] = static_cast<T>(result.mean[r]);
+      const Vec<T> d = keep(read<T>(x + r * n + i, count) - Vec<T>(center[r]), count);
+      sums[r] += d;
+      sums[rows + r] += d * d;
     }
-    if (!any_far || !again) return result;
+  });
+  Moments<rows> result;
+  for (int r = 0; r < rows; ++r) {
+    double &mean = result.mean[r], &var = result.var[r];
+    const double off = centered ? about[r] * per : 0;
+    mean = center[r] + off;
+    var = about[rows + r] * per - off * off;
+    if (!(off * off <= 8 * var) || !std::isfinite(var)) {
+      if (!std::isfinite(mean)) mean = center[r];
+      widen(x + r * n, n, centered, mean, var);
+    }
+    if (var < 0) var = 0;  // (NaN stays)
   }
+  return result;
 }
 
 // y = (x - mean) rstd scale + shift for rows of n; all but rstd may be null. Prefetches as many
