@@ -183,7 +183,7 @@ Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 
 // --- arithmetic: a bool beside numbers is 0 or 1 of their dtype; beside a number alone, of f32 ---
-// Of two bools, sum and maximum are or, product and minimum are and.
+// The sum and the maximum of two bools are or, their product and minimum and.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);

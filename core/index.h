@@ -44,9 +44,8 @@ struct Index {
   Index(EllipsisType) : kind(Kind::Ellipsis) {}
   Index(const mixtape::Tensor& t) : kind(Kind::Tensor), tensor(t) {}
 };
-struct IndexPlan;
 
-// What x(...) and x[...] give: a tensor as any other. But assigned to where it stands, as in
+// The result of x(...) and x[...]: a tensor as any other. But assigned to where it stands, as in
 // x(...) = v and x(...) += v, it writes to those elements of x, by the rules of ops in place.
 class Indexed : public Tensor {
  public:
@@ -99,9 +98,7 @@ class Indexed : public Tensor {
   template <class F>
   void update(bool history, const F& f);
 
-  const IndexPlan& plan() const;
-
-  std::shared_ptr<void> plan_;  // an IndexPlan; none once a variable has got another value
+  std::shared_ptr<void> plan_;  // the indices, parsed; none once a variable has got another value
 };
 
 }  // namespace internal

@@ -211,7 +211,7 @@ Tensor from_blob(T* data, const Shape& shape) {
 template <detail::Number T = double>
 std::vector<T> to_vector(const Tensor& x);  // row-major, converted as by item()
 
-// How tensors are printed: PyTorch's and NumPy's options. Throws Error unless sizes are positive.
+// PyTorch's and NumPy's options of printing. Throws Error unless sizes are positive.
 struct PrintOptions {
   int precision = 4;                         // digits after the point, at most
   int64_t threshold = 1000, edge_items = 3;  // of more elements, so many at either end of an axis

@@ -35,10 +35,6 @@ struct TensorIndex {
   int of_x;  // that dimension of the indexed tensor, for messages
 };
 
-}  // namespace
-
-namespace ops {
-
 // The slices of a view that tensors select. Their dimensions are merged to one.
 struct AdvancedIndex {
   Dims order;     // puts those dimensions of the view side by side; empty if they are
@@ -131,9 +127,8 @@ struct AdvancedIndex {
   }
 };
 
-}  // namespace ops
-
-struct [[gnu::visibility("hidden")]] internal::IndexPlan {
+// The indices of x(...), parsed.
+struct IndexPlan {
   Tensor x;
   BasicIndex view = {};
   std::optional<AdvancedIndex> advanced = {};
@@ -228,31 +223,35 @@ void IndexPlan::write(const Tensor& values) const {
   });
 }
 
+const IndexPlan& plan_in(const std::shared_ptr<void>& plan) {
+  return *static_cast<const IndexPlan*>(plan.get());
+}
+
+}  // namespace
+
 Indexed::Indexed(const Tensor& x, std::initializer_list<Index> indices) {
   const Scope scope("index");
   plan_ = std::make_shared<IndexPlan>(x, std::span(indices.begin(), indices.size()));
-  Tensor::operator=(plan().read());
+  Tensor::operator=(plan_in(plan_).read());
 }
 // (x[i][j]: elements of x, unless x[i] is a copy.)
 Indexed::Indexed(Indexed&& x, std::initializer_list<Index> indices)
     : Indexed(static_cast<const Tensor&>(x), indices) {
-  if (x.plan_ && !x.plan().advanced) {
-    IndexPlan whole = plan();
-    whole.x = x.plan().x;
-    whole.view.steps = x.plan().view.steps;
-    for (const auto& step : plan().view.steps) whole.view.steps.push_back(step);
+  if (x.plan_ && !plan_in(x.plan_).advanced) {
+    IndexPlan whole = plan_in(plan_);
+    whole.x = plan_in(x.plan_).x;
+    whole.view.steps = plan_in(x.plan_).view.steps;
+    for (const auto& step : plan_in(plan_).view.steps) whole.view.steps.push_back(step);
     plan_ = std::make_shared<IndexPlan>(std::move(whole));
   }
   x.Tensor::operator=(Tensor());
 }
 
-const IndexPlan& Indexed::plan() const { return *static_cast<const IndexPlan*>(plan_.get()); }
-
 // True if the elements are written through the view that this is.
 bool Indexed::is_written_itself(bool history) const {
   if (!plan_) return true;
-  const bool records = grad_enabled() && (plan().x.requires_grad() || history);
-  return !plan().advanced && !records;
+  const bool records = grad_enabled() && (plan_in(plan_).x.requires_grad() || history);
+  return !plan_in(plan_).advanced && !records;
 }
 
 void Indexed::put(const Tensor& values) {
@@ -265,7 +264,7 @@ void Indexed::put(const Tensor& values) {
   }
   v = expand(cast(v, dtype()), shape());
   Tensor::operator=(Tensor());
-  plan().write(v);
+  plan_in(plan_).write(v);
 }
 void Indexed::put(double value) {
   const Scope scope("index_put");
@@ -279,10 +278,10 @@ void Indexed::update(bool history, const F& f) {
     f(*this);
     return;
   }
-  const Tensor elements = plan().advanced ? Tensor(*this) : this->clone();
+  const Tensor elements = plan_in(plan_).advanced ? Tensor(*this) : this->clone();
   Tensor::operator=(Tensor());
   f(elements);
-  plan().write(elements);
+  plan_in(plan_).write(elements);
 }
 #define MIXTAPE_INDEXED(OP, NAME)                                    \
   void Indexed::operator OP(const Tensor & v)&& {                    \

@@ -440,7 +440,7 @@ TEST(Elementwise, TakesBoolsAsNumbers) {
   const amp::Autocast on({.low = bf16});
   EXPECT_EQ((ones({3}, bf16) * mask).dtype(), bf16);
 
-  // Of bools alone, as in NumPy and PyTorch: sums and products are bools, differences errors.
+  // Bools alone, as in NumPy and PyTorch: sums and products are bools, differences errors.
   for (const Tensor& y : {mask + other, maximum(mask, other), clone(mask) += other}) {
     EXPECT_EQ(y.dtype(), boolean);
     EXPECT_EQ(to_vector(y), (Values{1, 1, 1}));
