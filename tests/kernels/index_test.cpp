@@ -127,6 +127,18 @@ TEST(Index, ScatterAddSumsInOrder) {
   EXPECT_EQ(to_vector(y), (Values{0, 2052}));
 }
 
+// In f32, 2^24 + 1 would stay 2^24, and ten million times 0.1 would be 1087937.
+TEST(Index, ScatterAddCountsBeyondF32) {
+  const Tensor one = filled({1}, f32, 0x1p24), rows = filled({3, 2}, f32, 0x1p24);
+  launch([&](Launch& l) {
+    scatter_add(l, 0, filled({4096}, i64, 0), filled({4096}, f32, 1), one);
+    scatter_add(l, 0, filled({70000, 2}, i64, 2), filled({70000, 2}, f16, 1), rows);
+  });
+  EXPECT_EQ(to_vector(one), (Values{0x1p24 + 4096}));
+  EXPECT_EQ(to_vector(rows),
+            (Values{0x1p24, 0x1p24, 0x1p24, 0x1p24, 0x1p24 + 70000, 0x1p24 + 70000}));
+}
+
 TEST(Index, SourcesMayHaveAnyStrides) {
   const Tensor wide = numbered({40, 90}, f32, 100), x = transposed(wide, 0, 1), one({1}, f32);
   one.set(0, 3);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/common/elementwise.h"
+#include "kernels/common/scatter.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/loops/line_iterator.h"
 #include "kernels/kernels.h"
@@ -97,29 +98,41 @@ void scatter(Launch&, int dim, In index, In x, Out y) {
   });
 }
 
-void scatter_add(Launch&, int dim, In index, In x, Out y) {
+namespace {
+
+template <class S, class T>
+void add_elements(int dim, In index, In x, Out y) {
   const int64_t step = y.strides()[dim];
-  visit(x.dtype, [&]<class S>() {
-    using T = math_t<S>;
-    const auto add = [](T& sum, S v) {
-      if constexpr (std::is_integral_v<T>)
-        sum = static_cast<T>(Whole(sum) + Whole(v));
-      else
-        sum += static_cast<T>(v);
-    };
-    for_runs(dim, y, index, x, false,
-             [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
-               const S* const from = x.as<S>() + other;
-               T* to = y.as<T>() + at;
-               if (run.dense()) {
-                 to += *at_index * step;
-                 for (int64_t i = 0; i < run.count; ++i) add(to[i], from[i]);
-               } else {
-                 run.for_each(at_index, step,
-                              [=](int64_t position, int64_t i) { add(to[position], from[i]); });
-               }
-             });
-  });
+  const auto add = [](T& sum, S v) {
+    if constexpr (std::is_integral_v<T>)
+      sum = static_cast<T>(Whole(sum) + Whole(v));
+    else
+      sum += static_cast<T>(v);
+  };
+  for_runs(dim, y, index, x, false,
+           [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
+             const S* const from = x.as<S>() + other;
+             T* to = y.as<T>() + at;
+             if (run.dense()) {
+               to += *at_index * step;
+               for (int64_t i = 0; i < run.count; ++i) add(to[i], from[i]);
+             } else {
+               run.for_each(at_index, step,
+                            [=](int64_t position, int64_t i) { add(to[position], from[i]); });
+             }
+           });
+}
+
+}  // namespace
+
+void scatter_add(Launch& launch, int dim, In index, In x, Out y) {
+  if (sums_in_f64(dim, index, y)) {
+    const View sums{launch.scratch<double>(y.size()), f64, Layout(y.shape())};
+    convert(launch, y, sums);
+    visit_float(x.dtype, [&]<class S>() { add_elements<S, double>(dim, index, x, sums); });
+    return convert(launch, sums, y);
+  }
+  visit(x.dtype, [&]<class S>() { add_elements<S, math_t<S>>(dim, index, x, y); });
 }
 
 void bounds(Launch& launch, In x, Out low_high) {

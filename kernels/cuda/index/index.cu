@@ -2,6 +2,7 @@
 // target, the largest wins. scatter_add sorts the index, once for all elements that share an index
 // entry (a row of an embedding), and then adds the values of each target in order.
 
+#include "kernels/common/scatter.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/index/sort.cuh"
 
@@ -165,8 +166,8 @@ struct SortedIndex {
   Walk<2> of_line, of_inner;
 };
 // Threads down: positions in the sorted lines; the thread at the first of equal keys adds all of
-// their values. Threads across: the elements that share the entry, `pack` at a time.
-template <class S, class T, int pack>
+// their values, in Sum. Threads across: the elements that share the entry, `pack` at a time.
+template <class S, class T, class Sum, int pack>
 __global__ void add_segments(SortedIndex r, const S* x, T* y) {
   const int64_t position = int64_t(gpu::block().x) * gpu::block_size().y + gpu::thread().y;
   if (position >= r.lines * r.n) return;
@@ -185,8 +186,11 @@ __global__ void add_segments(SortedIndex r, const S* x, T* y) {
     T* const to = y + base[0] + beside[0] + int64_t(key) * r.step;
     const S* const from = x + base[1] + beside[1];
     using In = gpu::Pack<S, pack>;
-    using Sum = gpu::Pack<T, pack>;
-    Sum sum = gpu::load_as<Sum>(to);
+    using Out = gpu::Pack<T, pack>;
+    Out out = gpu::load_as<Out>(to);
+    Sum sum[pack];
+#pragma unroll
+    for (int p = 0; p < pack; ++p) sum[p] = out.v[p];
     constexpr int ahead = 4;  // loads in flight together
     for (int64_t i = first;; i += ahead) {
       bool same[ahead];
@@ -200,11 +204,13 @@ __global__ void add_segments(SortedIndex r, const S* x, T* y) {
       for (int k = 0; k < ahead; ++k)
         if (same[k]) {
 #pragma unroll
-          for (int p = 0; p < pack; ++p) sum.v[p] = plus(sum.v[p], v[k].v[p]);
+          for (int p = 0; p < pack; ++p) sum[p] = plus(sum[p], v[k].v[p]);
         }
       if (!same[ahead - 1]) break;
     }
-    gpu::store_as(to, sum);
+#pragma unroll
+    for (int p = 0; p < pack; ++p) out.v[p] = T(sum[p]);
+    gpu::store_as(to, out);
   }
 }
 
@@ -250,7 +256,7 @@ SortedIndex sorted_index(Launch& launch, int dim, In index, In x, In y) {
           walk_of<2>({&inner_of_y, &inner_of_x})};
 }
 
-template <class S, class T>
+template <class S, class T, class Sum>
 void add_sorted(Launch& launch, int dim, In index, In x, In y) {
   const SortedIndex r = sorted_index(launch, dim, index, x, y);
   constexpr int most = int(16 / std::max(sizeof(S), sizeof(T)));
@@ -268,8 +274,8 @@ void add_sorted(Launch& launch, int dim, In index, In x, In y) {
   const gpu::Index3 blocks{unsigned(ceil_div(r.lines * r.n, down)),
                            unsigned(std::min<int64_t>(ceil_div(across, wide), 65535)), 1};
   gpu::launch({"add_segments", blocks, {wide, down, 1}}, launch.stream,
-              packed ? add_segments<S, T, most> : add_segments<S, T, 1>, r, x.as<const S>(),
-              y.as<T>());
+              packed ? add_segments<S, T, Sum, most> : add_segments<S, T, Sum, 1>, r,
+              x.as<const S>(), y.as<T>());
 }
 
 template <class S, class T>
@@ -284,7 +290,6 @@ void add_unsorted(Launch& launch, int dim, In index, In x, In y) {
                    y.strides()[dim], index.strides()[dim], x.strides()[dim],
                    index.as<const int64_t>(), x.as<const S>(), y.as<T>());
 }
-constexpr int64_t few_indices = 32;  // in a line: sorting does not pay
 
 // --- the indices of true elements ---
 
@@ -368,10 +373,14 @@ void scatter_add(Launch& launch, int dim, In index, In x, Out y) {
   if (index.size() == 0) return;
   visit(x.dtype, [&]<class S>() {
     if constexpr (!std::is_same_v<S, bool>) {
+      using T = math_t<S>;
+      using Wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
       if (index.shape()[dim] <= few_indices)
-        add_unsorted<S, math_t<S>>(launch, dim, index, x, y);
+        add_unsorted<S, T>(launch, dim, index, x, y);
+      else if (sums_in_f64(dim, index, y))
+        add_sorted<S, T, Wide>(launch, dim, index, x, y);
       else
-        add_sorted<S, math_t<S>>(launch, dim, index, x, y);
+        add_sorted<S, T, T>(launch, dim, index, x, y);
     }
   });
 }

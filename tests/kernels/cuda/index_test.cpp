@@ -103,6 +103,17 @@ TEST(CudaIndex, AddsRowsInOrder) {
   EXPECT_EQ(one.at(0), 2500);
 }
 
+TEST(CudaIndex, CountsBeyondF32) {
+  const Tensor one = filled({1}, f32, 0x1p24), rows = filled({3, 4}, f32, 0x1p24);
+  launch([&](Launch& l) {
+    cuda::scatter_add(l, 0, filled({4096}, i64, 0), filled({4096}, f32, 1), one);
+    cuda::scatter_add(l, 0, filled({4096, 4}, i64, 2), filled({4096, 4}, bf16, 1), rows);
+  });
+  EXPECT_EQ(one.at(0), 0x1p24 + 4096);
+  EXPECT_EQ(rows.at(0), 0x1p24);
+  EXPECT_EQ(rows.at(11), 0x1p24 + 4096);
+}
+
 // The host learns of such an index only after the kernels ran (core/readback.h).
 TEST(CudaIndex, OneOutOfRangeTouchesNoOtherMemory) {
   for (const int64_t n : {4, 100, 3000}) {  // by lines, bitonic sort, radix sort
