@@ -108,10 +108,10 @@ std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
   return views;
 }
 
-// The factor (f32, 0-d) that unscales gradients and limits their norm, which is `norm`.
+// The factor (f64, 0-d) that unscales gradients and limits their norm, which is `norm`.
 Tensor clip(const std::vector<View>& grads, const Tensor& unscale, double max_norm, Tensor& norm,
             Device device) {
-  const Tensor total({}, f64, device), factor({}, f32, device);
+  const Tensor total({}, f64, device), factor({}, f64, device);
   norm = Tensor({}, f32, device);
   kernels::grad_norm(device, grads, 2, total);
   kernels::clip_factor(device, total, unscale, max_norm, norm, factor);

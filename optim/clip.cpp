@@ -1,6 +1,7 @@
 // Clipping as three kernels: the norm, the factor computed from it, the product.
 #include "optim/clip.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/autograd_meta.h"
@@ -58,7 +59,8 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
   check(options.norm_type > 0, "norm_type must be > 0, got {}", options.norm_type);
   const std::vector<View> grads = dense_grads(params);
   const Device device = device_of(params);
-  const Tensor total({}, f64, device), norm({}, f32, device), factor({}, f32, device);
+  const bool wide = std::ranges::any_of(grads, [](const View& g) { return g.dtype == f64; });
+  const Tensor total({}, f64, device), norm({}, wide ? f64 : f32, device), factor({}, f64, device);
   kernels::grad_norm(device, grads, options.norm_type, total);
   kernels::clip_factor(device, total, View{}, max_norm, norm, factor);
   if (options.error_if_nonfinite)

@@ -20,8 +20,8 @@ struct ClipOptions {
   bool error_if_nonfinite = false;  // waits for the norm, and throws Error if it is inf or NaN
 };
 // Multiplies all gradients by min(1, max_norm / (norm + 1e-6)) and returns their norm from before,
-// as one vector: f32, 0-d, on the device. As torch.nn.utils.clip_grad_norm_. Warns if gradients are
-// multiplied by a GradScaler's scale.
+// as one vector: f32 (f64 if a gradient is), 0-d, on the device. As torch.nn.utils.clip_grad_norm_.
+// Warns if gradients are multiplied by a GradScaler's scale.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
                       const ClipOptions& options = {});
 

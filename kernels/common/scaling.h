@@ -47,12 +47,12 @@ MIXTAPE_HD inline void update_scale(const ScalePolicy& policy, bool bad_loss, bo
 
 // The norm of gradients times `scale`, and the factor that scales them and limits it to max_norm.
 struct ClipFactor {
-  float norm, factor;
+  double norm, factor;
 
   MIXTAPE_HD ClipFactor(double length, double scale, double max_norm) {
     const double total = length * scale, clip = max_norm / (total + 1e-6);
-    norm = static_cast<float>(total);
-    factor = static_cast<float>(clip > 1 ? scale : scale * clip);  // NaN stays NaN
+    norm = total;
+    factor = clip > 1 ? scale : scale * clip;  // NaN stays NaN
   }
 };
 

@@ -21,9 +21,10 @@ struct Update {
 };
 using Updates = std::span<const Update>;  // of parameters with the same options
 
-// Scalars that every step reads from device memory, so that the host waits for nothing. Both f32
-// and optional: a nonzero `skip` makes the kernel do nothing at all; `grad_scale` (1/S times any
-// clipping factor) multiplies the gradients first. `rescale`, which the host knows, does too.
+// Scalars that every step reads from device memory, so that the host waits for nothing. Both are
+// optional: a nonzero `skip` (f32) makes the kernel do nothing at all; `grad_scale` (f32 or f64:
+// 1/S times any clipping factor) multiplies the gradients first. `rescale`, which the host knows,
+// does too.
 struct StepControl {
   View skip = {}, grad_scale = {};
   double rescale = 1;

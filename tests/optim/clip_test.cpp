@@ -160,6 +160,18 @@ TEST(Clip, FactorIncludesTheScaleOfTheGradients) {
   EXPECT_EQ(factor.item(), 0.5);
 }
 
+TEST(Clip, OfF64IsInF64) {
+  const Tensor p = from({0, 0}, {2}, f64).set_requires_grad();
+  p.set_grad(from({3, 4}, {2}, f64));
+  const Tensor norm = clip_grad_norm({p}, 1);
+  EXPECT_EQ(norm.dtype(), f64);
+  EXPECT_EQ(norm.item(), 5);
+  EXPECT_NEAR(p.grad().at(0), 3 / (5 + 1e-6), 1e-15);
+  EXPECT_NEAR(p.grad().at(1), 4 / (5 + 1e-6), 1e-15);
+  p.set_grad(from({3, 4}, {2}));
+  EXPECT_EQ(clip_grad_norm({p}, 1).dtype(), f32);
+}
+
 TEST(Clip, ValueLimitsEachElement) {
   for (const DType dtype : {f64, f32, f16, bf16}) {
     const Tensor p = from({0, 0, 0, 0, 0}, {5}).set_requires_grad();

@@ -55,7 +55,11 @@ void visit_chunk(const View& x, int64_t begin, F f) {
   visit_float(x.dtype, [&]<class S>() { f(x.as<S>() + begin, n); });
 }
 
-inline double read_scalar(const View& v, double absent) { return v ? *v.as<float>() : absent; }
+// An optional number, f32 or f64.
+inline double read_scalar(const View& v, double absent) {
+  if (!v) return absent;
+  return v.dtype == f64 ? *v.as<double>() : double(*v.as<float>());
+}
 
 // A sum in f64 over lanes of float or double.
 class WideSum {

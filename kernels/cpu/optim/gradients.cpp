@@ -106,11 +106,12 @@ void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) 
 }
 
 void clip_factor(Launch&, In grad_norm, In scale, double max_norm, Out norm, Out factor) {
-  visit_float(grad_norm.dtype, [&]<class S>() {
-    const ClipFactor clip(static_cast<double>(*grad_norm.as<S>()), read_scalar(scale, 1), max_norm);
-    *norm.as<float>() = clip.norm;
-    *factor.as<float>() = clip.factor;
-  });
+  const ClipFactor clip(read_scalar(grad_norm, 0), read_scalar(scale, 1), max_norm);
+  const auto put = [](Out to, double x) {
+    visit_float(to.dtype, [&]<class S>() { *to.as<S>() = static_cast<S>(x); });
+  };
+  put(norm, clip.norm);
+  put(factor, clip.factor);
 }
 
 void clip_value(Launch& launch, std::span<const View> grads, double limit) {

@@ -54,9 +54,9 @@ __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f)
 
 // Tests the product alone, rounded if it is stored: no factor makes an infinity or NaN finite.
 template <class T, bool writes>
-__global__ void scale_and_find(Table<Gradient> table, const float* factor, float* found) {
+__global__ void scale_and_find(Table<Gradient> table, Scalar factor, float* found) {
   const Chunk chunk = chunk_of_block(table);
-  const T by(factor ? *factor : 1.0f);
+  const T by(factor.or_else(1));
   bool bad = false;
   for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
     T x[4];
@@ -79,7 +79,7 @@ void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, 
   fill(launch, 0, found);
   for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
     launch_table(launch, writes ? "unscale" : "find_nonfinite", scale_and_find<T, writes>, table,
-                 factor.as<const float>(), found.as<float>());
+                 Scalar(factor), found.as<float>());
   });
 }
 
@@ -166,11 +166,11 @@ void run_norm(Launch& launch, std::span<const View> grads, Norm norm, Out result
               result.dtype);
 }
 
-__global__ void find_clip_factor(const void* grad_norm, DType type, const float* scale,
-                                 double max_norm, float* norm, float* factor) {
-  const ClipFactor clip(fetch_one(grad_norm, type), scale ? *scale : 1, max_norm);
-  *norm = clip.norm;
-  *factor = clip.factor;
+__global__ void find_clip_factor(Scalar grad_norm, Scalar scale, double max_norm, void* norm,
+                                 DType norm_type, void* factor, DType factor_type) {
+  const ClipFactor clip(grad_norm.or_else(0), scale.or_else(1), max_norm);
+  store_one(norm, norm_type, clip.norm);
+  store_one(factor, factor_type, clip.factor);
 }
 
 template <class T>
@@ -293,8 +293,8 @@ void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) 
 
 void clip_factor(Launch& launch, In grad_norm, In scale, double max_norm, Out norm, Out factor) {
   gpu::launch({"clip_factor", {1, 1, 1}, {1, 1, 1}}, launch.stream, find_clip_factor,
-              grad_norm.data, grad_norm.dtype, scale.as<const float>(), max_norm, norm.as<float>(),
-              factor.as<float>());
+              Scalar(grad_norm), Scalar(scale), max_norm, norm.data, norm.dtype, factor.data,
+              factor.dtype);
 }
 
 void clip_value(Launch& launch, std::span<const View> grads, double limit) {

@@ -238,6 +238,18 @@ __device__ inline void store_one(void* data, DType t, double x) {
   store(data, t, {0, 1, false}, packed(all, t));
 }
 
+// An optional number in device memory, f32 or f64.
+struct Scalar {
+  const void* data;
+  bool is_double;
+
+  explicit Scalar(const View& v) : data(v.data), is_double(v.dtype == f64) {}
+  __device__ double or_else(double absent) const {
+    if (!data) return absent;
+    return is_double ? *static_cast<const double*>(data) : double(*static_cast<const float*>(data));
+  }
+};
+
 // --- reductions over a block, in a fixed order; all threads get the result ---
 template <class T, class Join>
 __device__ T over_block(T v, Join join) {

@@ -21,17 +21,18 @@ using ParamTable = Table<ParamItem<state_count<O>>>;
 
 // StepControl for the device.
 struct Control {
-  const float *skip, *grad_scale;
+  const float* skip;
+  Scalar grad_scale;
   double rescale;
 
   explicit Control(const StepControl& control)
       : skip(control.skip.as<const float>()),
-        grad_scale(control.grad_scale.as<const float>()),
+        grad_scale(control.grad_scale),
         rescale(control.rescale) {}
   __device__ bool is_skipped() const { return skip && *skip != 0; }
   template <class T>
   __device__ T scale() const {  // of gradients
-    return T((grad_scale ? double(*grad_scale) : 1.0) * rescale);
+    return T(grad_scale.or_else(1) * rescale);
   }
 };
 

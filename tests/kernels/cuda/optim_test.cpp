@@ -238,8 +238,8 @@ TEST(CudaGradients, NormsAndClipping) {
         expect_close(got, to_vector(want), t == f64 ? 1e-12 : 1e-6, fmt::format("norm {}", p));
         for (const double most : {0.5, 1e9}) {
           const Tensor scale = filled({}, f32, 0.25);
-          const Tensor norm[2] = {Tensor({}, f32), Tensor({}, f32)},
-                       factor[2] = {Tensor({}, f32), Tensor({}, f32)};
+          const Tensor norm[2] = {Tensor({}, t), Tensor({}, t)},
+                       factor[2] = {Tensor({}, t), Tensor({}, t)};
           launch([&](Launch& l) { cuda::clip_factor(l, want, scale, most, norm[0], factor[0]); });
           launch([&](Launch& l) { cpu::clip_factor(l, want, scale, most, norm[1], factor[1]); });
           expect_close(norm[0], to_vector(norm[1]), 0, "clipped norm");
