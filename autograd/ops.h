@@ -164,7 +164,7 @@ Tensor argsort(const Tensor& x, bool) = delete;
 Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
 // The middle element, the lower of two for an even number; NaN if there is one.
 Sorted median(const Tensor& x, int dim, bool keepdim = false);
-Tensor median(const Tensor& x);  // of all elements; ties: the gradient goes to the first
+Tensor median(const Tensor& x);  // of all; ties share the gradient; NaN of no elements
 Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
 // The q-quantile, interpolated linearly between elements; NaN if there is one.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);

@@ -251,6 +251,12 @@ const Ctx::Edge& Ctx::edge(size_t input) const {
 
 DType Ctx::grad_dtype(size_t input) const { return edges_[input].node->grad_dtype; }
 
+DType Ctx::source_grad_dtype(size_t input) const {
+  const Node* n = edges_[input].node.get();
+  while (n->moves && n->ctx.edges_[0].node) n = n->ctx.edges_[0].node.get();
+  return n->grad_dtype;
+}
+
 void Node::finish(const Tensor& y, bool moves_only) {
   grad_dtype = y.dtype();
   moves = moves_only;

@@ -65,6 +65,9 @@ class Ctx {
   // The dtype of an input's gradient: wider than the input if that is a 16-bit copy of an f32
   // tensor. A rule may return any float dtype; the engine converts.
   DType grad_dtype(size_t input) const;
+  // The dtype of that gradient in the op that made the input: f16 also if the input is a view of
+  // its result, or was converted to f32.
+  DType source_grad_dtype(size_t input) const;
   // A new tensor for the gradient of an input, in the input's shape and dtype.
   Tensor like(size_t input) const { return Tensor(shape(input), dtype(input), device_); }
   // One function per input, each returning that input's gradient; called only where it is needed.

@@ -79,7 +79,7 @@ struct Numbers {
   double value[2] = {};
 };
 
-enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, SumSquares, MaxAbs };
+enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, Norm, MaxAbs };  // Norm: 2-norm
 enum class Cell : int;  // kernels/common/cells.h
 
 // Stride, padding and dilation of a convolution over the last two dimensions (rows, columns).
@@ -153,7 +153,7 @@ MIXTAPE_KERNEL(topk, bool largest, In x, Out index);        // [rows, k]
 MIXTAPE_KERNEL(scan, bool transposed, int dim, In a, In b, Out y);
 
 // --- reductions: y has x's rank, with size 1 in reduced dims ---
-MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);  // SumAbs, SumSquares and MaxAbs: floats only
+MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);  // SumAbs, Norm and MaxAbs: floats only
 MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
                Out y);  // Max or Min; the first of equals, NaN wins; y i64
 
@@ -197,7 +197,7 @@ MIXTAPE_KERNEL(cross_entropy, In x, In target, In w, int64_t ignore, double smoo
                Out lse);
 MIXTAPE_KERNEL(cross_entropy_grad, In x, In target, In w, In lse, In dloss, int64_t ignore,
                double smoothing, Out dx);
-MIXTAPE_KERNEL(row_products, In x, In y, Out products);  // [rows, 3]: x y, x x, y y; f32 or f64
+MIXTAPE_KERNEL(row_products, In x, In y, Out products);  // f64 [rows, 3]: x y, x x, y y
 
 // --- losses ---
 MIXTAPE_KERNEL(elementwise_loss, int op, In x, In target, double s,
@@ -239,7 +239,8 @@ MIXTAPE_KERNEL(random_integer, uint64_t seed, uint64_t offset, int64_t low, int6
 MIXTAPE_KERNEL(dropout, uint64_t seed, uint64_t offset, double p, In x,
                Out y);  // y = uniform >= p ? x / (1 - p) : 0
 
-// --- optimizers and the scaler: many tensors in one call; scalars are f32 in device memory ---
+// --- optimizers and the scaler: many tensors in one call; scalars are f32 in device memory, but
+// factors of gradients may be f64 ---
 MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
                Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
 MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
@@ -249,7 +250,8 @@ MIXTAPE_KERNEL(tensor_stats, std::span<const View> tensors,
                             // (kernels/common/tensor_stats.h) each
 MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
                Out norm);  // (sum |g|^p)^(1/p) over all, max |g| if p is inf; sums in f64
-// norm is scaled; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1)
+// norm is scaled; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1). All are
+// f32 or f64.
 MIXTAPE_KERNEL(clip_factor, In grad_norm, In scale, double max_norm, Out norm, Out factor);
 MIXTAPE_KERNEL(clip_value, std::span<const View> grads,
                double limit);  // g = min(max(g, -limit), limit); NaN stays

@@ -34,7 +34,12 @@ NormedWeight::NormedWeight(const Tensor& weight, int dim) {
   g = lengths(v.detach(), dim_);
   if (v.requires_grad()) g = parameter(g);  // a frozen layer stays frozen
 }
-Tensor NormedWeight::weight(bool) const { return v * (g / lengths(v, dim_)); }
+// In f32 if v is f16 or bf16, and rounded once.
+Tensor NormedWeight::weight(bool) const {
+  const DType dtype = accumulate_dtype(v.dtype());
+  const Tensor w = cast(v, dtype);
+  return cast(w * (cast(g, dtype) / lengths(w, dim_)), v.dtype());
+}
 void NormedWeight::list_fields(Fields& fields) {
   fields.add(named("original0"), g);
   fields.add(named("original1"), v);
@@ -79,7 +84,7 @@ Tensor SpectralWeight::weight(bool training) const {
   if (training && !called_again()) iterate(w, iterations_);
   const auto fixed = [&](const Buffer& b) { return cast(b.detach(), w.dtype()).clone(); };
   const Tensor largest = dot(fixed(u), matmul(w, fixed(v)));
-  return original / cast(largest, original.dtype());
+  return cast(cast(original, largest.dtype()) / largest, original.dtype());
 }
 
 void SpectralWeight::list_fields(Fields& fields) {

@@ -19,12 +19,14 @@ Tensor floor_divide(const Tensor& a, double b) {
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
 
-// Compares: maximum and minimum would share the gradient at a bound. NaN in x or in a bound stays.
+// Compares: maximum and minimum would share the gradient at a bound. NaN in x or in a bound stays;
+// as with numbers for bounds, NaN in x gets no gradient.
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   const Scope scope("clamp");
   check(low || high, "no bound is given");
-  const Tensor y = low ? where(logical_or(lt(x, low), isnan(low)), low, x) : x;
-  return high ? where(logical_or(gt(y, high), isnan(high)), high, y) : y;
+  Tensor y = low ? where(logical_or(lt(x, low), isnan(low)), low, x) : x;
+  if (high) y = where(logical_or(gt(y, high), isnan(high)), high, y);
+  return x.requires_grad() && grad_enabled() ? where(isnan(x), x.detach(), y) : y;
 }
 
 Tensor logit(const Tensor& x, std::optional<double> eps) {

@@ -1,4 +1,4 @@
-// Norms, distances and losses of embeddings that compare them, all composed of other ops.
+// Unit vectors, distances, and losses of embeddings that compare them, composed of other ops.
 
 #include <algorithm>
 
@@ -10,15 +10,57 @@ namespace mixtape {
 using namespace internal;
 using namespace ops;
 
+namespace {
+
+struct NormalizeOptions {
+  NormOptions norm;
+  double eps;
+};
+
+struct Normalize {
+  static constexpr OpInfo info{"normalize", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const NormalizeOptions& o) {
+    check_real(x);
+    ctx.save(x);
+    const Tensor w = wide(x);
+    return cast(w / clamp(length(w, o), o.eps, {}), ctx.dtype());
+  }
+  // y = x / m with m = max(|x|, eps): dx = dy / m - sum(dy y) / m d|x|, the latter if |x| >= eps
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const NormalizeOptions& o) {
+    const Tensor x = wide(ctx.saved(0)), d = wide(dy), size = length(x, o), below = lt(size, o.eps),
+                 m = clamp(size, o.eps, {}), direct = d / m;
+    const Tensor along = sum_to(direct * (x / m), {.dims = o.norm.dims});
+    return {within_range(direct, below, ctx.source_grad_dtype(0)) -
+            norm_gradient(x, size, masked_fill(along, below, 0), o.norm)};
+  }
+
+ private:
+  static Tensor length(const Tensor& x, const NormalizeOptions& o) {
+    Dims dims;
+    for (int d = 0; d < x.rank(); ++d)
+      if (o.norm.dims >> d & 1) dims.push_back(d);
+    return norm(x, o.norm.p, dims, true);
+  }
+};
+
+}  // namespace
+
 Tensor normalize(const Tensor& x, double p, int dim, double eps) {
-  const Scope scope("normalize");
-  const Tensor length = norm(x, p, {dim}, true);
-  return x / clamp(length, representable_eps(length.dtype(), eps), {});
+  const Scope scope(Normalize::info.name);
+  const int d = wrap_dim(dim, x.rank());
+  return call<Normalize>(x, NormalizeOptions{{{.dims = 1u << d}, p}, eps});
+}
+
+Tensor ops::within_range(const Tensor& dx, const Tensor& rows, DType dtype) {
+  if (dtype != f16) return dx;
+  const double most = largest(f16);
+  return where(logical_and(rows, isfinite(dx)), clamp(dx, -most, most), dx);
 }
 
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keepdim) {
   const Scope scope("pairwise_distance");
-  return norm(x - y + eps, p, {-1}, keepdim);
+  return in_f32(
+      [&](const Tensor& a, const Tensor& b) { return norm(a - b + eps, p, {-1}, keepdim); }, x, y);
 }
 
 Tensor cdist(const Tensor& x, const Tensor& y, double p) {
@@ -28,7 +70,17 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   check(x.rank() >= 2 && y.rank() >= 2 && x.size(-1) == y.size(-1),
         "points of shapes {} and {}, not [..., n, size] and [..., m, size]", x.shape(), y.shape());
   check(p >= 0, "of order {}", p);
-  const Tensor a = cast(x, accumulate_dtype(x.dtype())), b = cast(y, accumulate_dtype(y.dtype()));
+  if (const Shape batch = broadcast(leading(x), leading(y)); batch.rank > 5) {
+    // As one batch dimension: differences have a dimension more than x.
+    const auto flat = [&](const Tensor& t) {
+      return reshape(expand_leading(t, batch), {batch.size(), t.size(-2), t.size(-1)});
+    };
+    Shape shape = batch;
+    shape.push_back(x.size(-2));
+    shape.push_back(y.size(-2));
+    return reshape(cdist(flat(x), flat(y), p), shape);
+  }
+  const Tensor a = wide(x), b = wide(y);
   if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25)
     return norm(unsqueeze(a, -2) - unsqueeze(b, -3), p, {-1});
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };
@@ -47,27 +99,39 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
   check(anchor.shape() == positive.shape() && anchor.shape() == negative.shape(),
         "an anchor of shape {}, a positive of shape {} and a negative of shape {}", anchor.shape(),
         positive.shape(), negative.shape());
-  const auto distance = [&](const Tensor& a, const Tensor& b) {
-    return pairwise_distance(a, b, o.p, o.eps);
+  const auto loss = [&](const Tensor& a, const Tensor& p, const Tensor& n) {
+    const auto distance = [&](const Tensor& u, const Tensor& v) {
+      return pairwise_distance(u, v, o.p, o.eps);
+    };
+    Tensor apart = distance(a, n);
+    if (o.swap) apart = minimum(apart, distance(p, n));
+    return reduce_losses(hinge(distance(a, p) - apart + o.margin), o.reduction);
   };
-  Tensor apart = distance(anchor, negative);
-  if (o.swap) apart = minimum(apart, distance(positive, negative));
-  return reduce_losses(hinge(distance(anchor, positive) - apart + o.margin), o.reduction);
+  return in_f32(loss, anchor, positive, negative);
 }
 
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
                              const MarginOptions& o) {
   const Scope scope("cosine_embedding_loss");
-  const Tensor cosine = cosine_similarity(x, y, -1);
-  check(target.shape() == cosine.shape(), "pairs of shape {} and a target of shape {}",
-        cosine.shape(), target.shape());
-  return reduce_losses(where(gt(target, 0), 1.0 - cosine, hinge(cosine - o.margin)), o.reduction);
+  const Tensor c = cosine(x, y, -1, 1e-8, true);
+  check(target.shape() == c.shape(), "pairs of shape {} and a target of shape {}", c.shape(),
+        target.shape());
+  const Tensor loss =
+      reduce_losses(where(gt(target, 0), 1.0 - c, hinge(c - o.margin)), o.reduction);
+  const auto of_nothing = [&] {
+    return sum(cosine(none_of(x, {0, 1}), none_of(y, {0, 1}), 1, 1e-8, false));
+  };
+  return is_half(x.dtype()) ? cast(loss, dtype_here(of_nothing)) : loss;
 }
 
 Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, const HingeEmbeddingOptions& o) {
   const Scope scope("hinge_embedding_loss");
   check_shape(target, "the target", x.shape());
-  return reduce_losses(where(gt(target, 0), x, hinge(o.margin - x)), o.reduction);
+  return in_f32(
+      [&](const Tensor& a) {
+        return reduce_losses(where(gt(target, 0), a, hinge(o.margin - a)), o.reduction);
+      },
+      x);
 }
 
 Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& target,
@@ -76,7 +140,11 @@ Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& targe
   check(x.shape() == y.shape() && x.shape() == target.shape(),
         "inputs of shapes {} and {} and a target of shape {}", x.shape(), y.shape(),
         target.shape());
-  return reduce_losses(hinge(cast(target, x.dtype()) * (y - x) + o.margin), o.reduction);
+  return in_f32(
+      [&](const Tensor& a, const Tensor& b) {
+        return reduce_losses(hinge(cast(target, a.dtype()) * (b - a) + o.margin), o.reduction);
+      },
+      x, y);
 }
 
 }  // namespace mixtape

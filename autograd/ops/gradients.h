@@ -59,6 +59,32 @@ struct DropoutMask {
 DropoutMask draw_mask(double p, int64_t elements);  // checks p, reserves the numbers
 Tensor dropout(const Tensor& x, const DropoutMask& mask);
 
+// The dtype of what f returns here, under the policy. Nothing is recorded or observed.
+template <class F>
+DType dtype_here(const F& f) {
+  const NoGrad off;
+  const ScopedValue<&ThreadState::observer> unseen(nullptr);
+  return f().dtype();
+}
+// No elements of x, in some shape.
+inline Tensor none_of(const Tensor& x, const Shape& shape = {0}) {
+  return x.with_layout(internal::Layout(shape));
+}
+// The dtype that the sum of these tensors has here: theirs, or the policy's. Throws Error if theirs
+// differ.
+template <class... T>
+DType dtype_of_sum(const T&... x) {
+  return dtype_here([&] { return sum((none_of(x) + ...)); });
+}
+// f(x...), made of ops. If x are f16 or bf16, steps are computed in f32, whose range they may need,
+// and the result is rounded once, to the dtype that a sum of x has here.
+template <class F, class... T>
+Tensor in_f32(const F& f, const T&... x) {
+  if (!(is_half(x.dtype()) || ...)) return f(x...);
+  const DType out = dtype_of_sum(x...);
+  return cast(f(cast(x, accumulate_dtype(x.dtype()))...), out);
+}
+
 // Sums with a chosen result dtype, for rules that need an f32 gradient from half terms.
 struct ReduceOptions {
   uint32_t dims = 0;              // bit d: dimension d is reduced
@@ -69,6 +95,20 @@ ReduceOptions reduce_options(const Dims& dims, int rank);  // no dims: all
 Tensor sum_to(const Tensor& x, const ReduceOptions& options);
 // The gradient of input `i`, a bias that was added along these dimensions (bit d: dimension d).
 Tensor bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t dims);
+// dy, shared evenly among the winners of each reduction.
+Tensor share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& options);
+struct NormOptions : ReduceOptions {
+  double p = 2;
+};
+// The gradient of the p-norm y of x, all in f32 or f64.
+Tensor norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy, const NormOptions& o);
+// cosine_similarity; a `wide` result is f32 also for f16 and bf16.
+Tensor cosine(const Tensor& x, const Tensor& y, int dim, double eps, bool wide);
+// The gradient of vectors that were divided by their lengths, or by eps where that is larger.
+// There it is dy / eps, the exact one, which f16 need not hold: infinity would end a step that
+// masks the vector, 0 would keep it where it is. So in those rows it is the nearest f16 number,
+// unless it was not finite before.
+Tensor within_range(const Tensor& dx, const Tensor& rows, DType dtype);
 // The mean or the sum of a loss over its elements, or all of them.
 Tensor reduce_losses(const Tensor& each, Reduction reduction);
 

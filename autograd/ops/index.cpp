@@ -31,11 +31,14 @@ struct Gather {  // index of x's rank, other dimensions at most x's
 
 struct Embedding : Gather {  // rows of a parameter
   static constexpr OpInfo info{"embedding", Precision::Any, {Role::Parameter, Role::Index}};
+  struct Options : EmbeddingOptions {
+    std::optional<DType> out = {};
+  };
   static Tensor forward(Ctx& ctx, const Tensor& table, const Tensor& index, int dim,
-                        const EmbeddingOptions&) {
+                        const Options&) {
     return Gather::forward(ctx, table, index, dim);
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, const EmbeddingOptions& o);
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, const Options& o);
 };
 
 struct Target {
@@ -74,7 +77,7 @@ Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
   });
 }
 
-Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const EmbeddingOptions& o) {
+Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const Options& o) {
   const auto unpadded = [&] {
     return masked_fill(dy, eq(ctx.saved(0), double(*o.padding_idx)), 0);
   };
@@ -170,6 +173,30 @@ std::optional<int64_t> wrap_padding(std::optional<int64_t> row, int64_t rows) {
   return *row < 0 ? *row + rows : *row;
 }
 
+// F.embedding has the index first.
+void check_index_second(const Tensor& index) {
+  check(!is_float(index.dtype()),
+        "the second argument is the index, of integers, and the first the table: got {} {}",
+        index.dtype(), index.shape());
+}
+
+// The rows of a table at these indices: [..., n].
+Tensor rows_at(const Tensor& table, const Tensor& given, const Embedding::Options& options) {
+  const Scope scope(Embedding::info.name);
+  check_index_second(given);
+  check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
+  const Tensor index = as_index(given), flat = reshape(index, {index.numel()});
+  check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t i) {
+    return fmt::format("index {} is out of range for {} rows", i, rows);
+  });
+  Embedding::Options o = options;
+  o.padding_idx = wrap_padding(o.padding_idx, table.size(0));
+  Shape shape = index.shape();
+  shape.push_back(table.size(1));
+  return reshape(
+      call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, o), shape);
+}
+
 // Bags as padded rows [bags, longest], and a mask of the indices in them, absent if all are.
 struct Bags {
   Tensor index, inside = {};
@@ -182,23 +209,29 @@ Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, i
   return {reshape(index_select(index, 0, from), inside.shape()), inside};
 }
 
+// Sums and means are formed in f32 and rounded once: a sum or a count of half rows may exceed f16.
 Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
   auto& [index, inside] = bags;
-  Tensor rows = embedding(table, index, {.padding_idx = o.padding_idx});
   const bool largest = o.mode == BagMode::Max;
-  if (index.size(1) == 0)  // in the dtype of other bags
-    return largest ? cast(sum(rows, {1}), rows.dtype()) : sum(rows, {1});
+  Embedding::Options options{{o.padding_idx}};
+  if (!largest && is_half(table.dtype())) options.out = f32;
+  Tensor rows = rows_at(table, index, options);
+  const auto finished = [&](const Tensor& y) {
+    return is_half(table.dtype()) ? cast(y, largest ? table.dtype() : dtype_of_sum(table)) : y;
+  };
+  if (index.size(1) == 0) return finished(sum(rows, {1}));
   if (o.padding_idx) {
     const Tensor real = ne(index, double(*o.padding_idx));
     inside = inside ? Tensor(logical_and(inside, real)) : real;
   }
   constexpr double infinity = std::numeric_limits<double>::infinity();
   if (inside) rows = masked_fill(rows, unsqueeze(logical_not(inside), 2), largest ? -infinity : 0);
-  const bool sums = o.mode == BagMode::Sum || inside;
-  const Tensor y = largest ? max(rows, {1}) : sums ? sum(rows, {1}) : mean(rows, {1});
-  if (!inside || o.mode == BagMode::Sum) return y;
+  if (largest && !inside) return max(rows, {1});
+  if (o.mode == BagMode::Sum) return finished(sum(rows, {1}));
+  if (!inside) return finished(mean(rows, {1}));
   const Tensor count = sum(inside, {1}, true);
-  return largest ? masked_fill(y, eq(count, 0), 0) : y / cast(clamp(count, 1, {}), y.dtype());
+  if (largest) return masked_fill(max(rows, {1}), eq(count, 0), 0);
+  return finished(sum(rows, {1}) / cast(clamp(count, 1, {}), rows.dtype()));
 }
 
 // Bags of any sizes. If a few long ones would make the others mostly padding, bags of similar size
@@ -289,27 +322,8 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& so
   return call<ScatterAdd>(x, for_all_lines(index, d, shape), source, Target{d, x.shape()});
 }
 
-// F.embedding has the index first.
-static void check_index_second(const Tensor& index) {
-  check(!is_float(index.dtype()),
-        "the second argument is the index, of integers, and the first the table: got {} {}",
-        index.dtype(), index.shape());
-}
-
-Tensor embedding(const Tensor& table, const Tensor& given, const EmbeddingOptions& options) {
-  const Scope scope(Embedding::info.name);
-  check_index_second(given);
-  check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
-  const Tensor index = as_index(given), flat = reshape(index, {index.numel()});
-  check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t i) {
-    return fmt::format("index {} is out of range for {} rows", i, rows);
-  });
-  Shape shape = index.shape();
-  shape.push_back(table.size(1));
-  return reshape(
-      call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0,
-                      EmbeddingOptions{wrap_padding(options.padding_idx, table.size(0))}),
-      shape);
+Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {
+  return rows_at(table, index, {options});
 }
 
 Tensor embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& starts,

@@ -1,5 +1,6 @@
 // Losses. Kernels read half predictions and write f32 losses; the reduction is an op of its own,
-// whose gradient is one number, expanded.
+// whose gradient is one number, expanded. Whatever the dtype of a loss, its terms are f32 until
+// they are added: one of them may exceed f16 where the mean does not.
 
 #include <fmt/format.h>
 
@@ -19,9 +20,22 @@ namespace {
 
 // --- classes ---
 
+// The dtype of each loss: that of the op's result or, for a `wide` one that is not the end, f32.
+DType dtype_of_each(const Ctx& ctx, bool wide) {
+  return wide ? accumulate_dtype(ctx.dtype()) : ctx.dtype();
+}
+// A loss computed from wide ones, rounded to the dtype that it has here if they are not: that of
+// the sum of `of_nothing`, made by the same op.
+template <class F>
+Tensor finished(const Tensor& loss, const Tensor& x, const F& of_nothing) {
+  if (!is_half(x.dtype())) return loss;
+  return cast(loss, dtype_here([&] { return sum(of_nothing()); }));
+}
+
 struct ClassParams {
   int64_t ignore;
   double smoothing = 0;
+  bool wide = true;
 };
 
 // dx with 0, rather than NaN, where the target is ignored.
@@ -39,7 +53,7 @@ struct CrossEntropy {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassParams& params) {
     check_real(x);
-    Tensor loss = ctx.output(without(x.shape(), 1)),
+    Tensor loss = ctx.output(without(x.shape(), 1), dtype_of_each(ctx, params.wide)),
            lse = ctx.output(with_size(x.shape(), 1, 3), accumulate_dtype(x.dtype()));
     ctx.run(kernels::cross_entropy, rows_of(x.contiguous()), rows_of(target.contiguous()),
             dense(weights), params.ignore, params.smoothing, loss, rows_of(lse));
@@ -99,7 +113,7 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weights,
                         const ClassParams& params) {
     check_real(x);
-    Tensor loss = ctx.output(target.shape());
+    Tensor loss = ctx.output(target.shape(), dtype_of_each(ctx, params.wide));
     ctx.run(kernels::nll_loss, x, target.contiguous(), dense(weights), params.ignore, loss);
     ctx.save(target, weights);
     return loss;
@@ -132,15 +146,14 @@ struct ClassTargets {
       return fmt::format("target {} is out of range for {} classes", target, classes);
     });
   }
-  // A mean divides by the weights of the targets: NaN if they are 0. (Both may exceed f16.)
+  // A mean of wide losses divides by the weights of the targets: NaN if they are 0.
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
     if (reduction != Reduction::Mean) return reduce_losses(each, reduction);
-    const DType dtype = accumulate_dtype(each.dtype());
-    const Tensor total = sum(cast(each, dtype));
-    if (!weights) return cast(total / cast(sum(counts), dtype), each.dtype());
+    const DType dtype = each.dtype();
+    const Tensor total = sum(each);
+    if (!weights) return total / cast(sum(counts), dtype);
     const Tensor table = reshape(cast(weights, dtype), {weights.numel(), 1});
-    const Tensor weight = sum(squeeze(embedding(table, named), -1) * cast(counts, dtype));
-    return cast(total / weight, each.dtype());
+    return total / sum(squeeze(embedding(table, named), -1) * cast(counts, dtype));
   }
 };
 
@@ -164,14 +177,14 @@ template <class F>
 struct Elementwise {
   static constexpr OpInfo info = F::info;
   static constexpr int id = kernels::index_in<F>(kernels::Losses{});
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s, bool wide) {
     check_real(x);
-    Tensor y = ctx.output(x.shape());
+    Tensor y = ctx.output(x.shape(), dtype_of_each(ctx, wide));
     ctx.run(kernels::elementwise_loss, id, x, target, s, y);
     ctx.save(x, target);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, double s) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double s, bool) {
     const Tensor x = ctx.saved(0), target = ctx.saved(1);
     if (grad_enabled()) {
       const Expr a(wide(x)), b(wide(target));
@@ -184,17 +197,31 @@ struct Elementwise {
   }
 };
 
-template <class F>
-Tensor elementwise(const Tensor& x, const Tensor& target, double s = 0) {
+// Reduces each(wide, x...) * weight, and rounds once.
+template <class Each, class... T>
+Tensor reduced(const Tensor& weight, Reduction reduction, const Each& each, const Tensor& x,
+               const T&... others) {
+  if (!weight && reduction == Reduction::None) return each(false, x, others...);
+  Tensor y = each(true, x, others...);
+  if (weight) {
+    const Factors f(y, expand(weight, y.shape()));
+    y = f.a * f.b;
+  }
+  return finished(reduce_losses(y, reduction), x,
+                  [&] { return each(false, none_of(x), none_of(others)...); });
+}
+void check_pair(const Tensor& x, const Tensor& target) {
   check(x.shape() == target.shape(), "input and target must have one shape, got {} and {}",
         x.shape(), target.shape());
-  return call<Elementwise<F>>(x, target, s);
 }
-// Reduces each * weight, multiplied and summed in the wider of their dtypes.
-Tensor reduced(const Tensor& each, const Tensor& weight, Reduction reduction) {
-  if (!weight) return reduce_losses(each, reduction);
-  const Factors f(each, expand(weight, each.shape()));
-  return cast(reduce_losses(f.a * f.b, reduction), each.dtype());
+template <class F>
+Tensor elementwise(const Tensor& x, const Tensor& target, Reduction reduction, double s = 0,
+                   const Tensor& weight = {}) {
+  check_pair(x, target);
+  const auto each = [s](bool wide, const Tensor& a, const Tensor& t) {
+    return call<Elementwise<F>>(a, t, s, wide);
+  };
+  return reduced(weight, reduction, each, x, target);
 }
 
 // p t softplus(-x) + (1 - t) softplus(x)
@@ -202,15 +229,16 @@ struct PositivesWeighted {
   static constexpr OpInfo info{"binary_cross_entropy_with_pos_weight",
                                Precision::Full,
                                {Role::Activation, Role::Activation, Role::Parameter}};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weight) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, const Tensor& weight,
+                        bool wide) {
     ctx.save(x, target, weight);
     const DType dtype = accumulate_dtype(ctx.dtype());
     const Tensor a = cast(x, dtype), t = cast(target, dtype), p = cast(weight, dtype);
-    return cast(p * t * softplus(-a) + (1 - t) * softplus(a), ctx.dtype());
+    return cast(p * t * softplus(-a) + (1 - t) * softplus(a), dtype_of_each(ctx, wide));
   }
   // dx = ((1 - t) s(x) - p t s(-x)) dy, s the sigmoid; dt = (p softplus(-x) - softplus(x)) dy;
   // dp = t softplus(-x) dy
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, bool) {
     const DType dtype = accumulate_dtype(dy.dtype());
     const Tensor x = cast(ctx.saved(0), dtype), t = cast(ctx.saved(1), dtype),
                  p = cast(ctx.saved(2), dtype), d = cast(dy, dtype);
@@ -222,49 +250,61 @@ struct PositivesWeighted {
 
 // --- by rows ---
 
+struct CosineOptions {
+  double eps;
+  bool wide = false;
+};
+
 struct CosineSimilarity {  // of the rows of x and y [rows, n]
   static constexpr OpInfo info{"cosine_similarity", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& y, double eps) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& y, const CosineOptions& o) {
     check_real(x);
-    const Tensor products = ctx.output({x.size(0), 3}, accumulate_dtype(x.dtype()));
+    const Tensor products = ctx.output({x.size(0), 3}, f64);
     ctx.run(kernels::row_products, x.contiguous(), y.contiguous(), products);
     ctx.save(x, y);
     ctx.save_extra(products);
-    return cast(squeeze(Parts(products, eps).cosine, 1), ctx.dtype());
+    return cast(squeeze(Parts(products, o.eps).cosine, 1), dtype_of_each(ctx, o.wide));
   }
-  // dx = (y / (|x| |y|) - cos x / |x|^2) dcos, without the second term where |x| < eps
-  static Grads backward(const Ctx& ctx, const Tensor& dcos, double eps) {
+  // dx = (y / |y| - cos x / |x|) dcos / |x|, without the second term where |x| < eps
+  static Grads backward(const Ctx& ctx, const Tensor& dcos, const CosineOptions& o) {
     const DType dtype = accumulate_dtype(dcos.dtype());
     const Tensor x = cast(ctx.saved(0), dtype), y = cast(ctx.saved(1), dtype),
                  d = unsqueeze(cast(dcos, dtype), 1);
-    const Parts p = grad_enabled() ? Parts(sum(x * y, {1}, true), sum(x * x, {1}, true),
-                                           sum(y * y, {1}, true), eps)
-                                   : Parts(ctx.saved(2), eps);
-    const Tensor across = d / sqrt(p.x2) / sqrt(p.y2), along = d * p.cosine;
-    const auto rule = [&](const Tensor& a, const Tensor& b, const Tensor& a2, const Tensor& free) {
-      return b * across - a * (along / a2 * cast(free, dtype));
+    const Parts p = grad_enabled() ? Parts(product(x, y), product(x, x), product(y, y), o.eps)
+                                   : Parts(ctx.saved(2), o.eps);
+    const Tensor cosine = cast(p.cosine, dtype);
+    const auto rule = [&](size_t i, const Tensor& a, const Tensor& a_length, const Tensor& a_free,
+                          const Tensor& b, const Tensor& b_length) {
+      const Tensor size = cast(a_length, dtype), along = a * (cosine / size * cast(a_free, dtype));
+      return within_range((b / cast(b_length, dtype) - along) * (d / size), logical_not(a_free),
+                          ctx.source_grad_dtype(i));
     };
-    return ctx.grads([&] { return rule(x, y, p.x2, p.x_free); },
-                     [&] { return rule(y, x, p.y2, p.y_free); });
+    return ctx.grads([&] { return rule(0, x, p.x, p.x_free, y, p.y); },
+                     [&] { return rule(1, y, p.y, p.y_free, x, p.x); });
   }
 
  private:
-  struct Parts {            // [rows, 1]
-    Tensor x2, y2;          // squared norms, at least eps^2
+  struct Parts {            // [rows, 1], in f64: squares of f32 numbers leave the range of f32
+    Tensor x, y;            // lengths, at least eps
     Tensor x_free, y_free;  // false where eps replaced them
     Tensor cosine;
 
     Parts(const Tensor& xy, const Tensor& xx, const Tensor& yy, double eps)
         : x_free(gt(xx, eps * eps)), y_free(gt(yy, eps * eps)) {
-      const Tensor least = full({}, eps * eps, xx.dtype(), xx.device());
-      x2 = where(x_free, xx, least);
-      y2 = where(y_free, yy, least);
-      cosine = xy / sqrt(x2) / sqrt(y2);
+      const auto length = [eps](const Tensor& square, const Tensor& free) {
+        return where(free, sqrt(where(free, square, 1)), eps);
+      };
+      x = length(xx, x_free);
+      y = length(yy, y_free);
+      cosine = xy / x / y;
     }
     Parts(const Tensor& products, double eps)
         : Parts(narrow(products, 1, 0, 1), narrow(products, 1, 1, 1), narrow(products, 1, 2, 1),
                 eps) {}
   };
+  static Tensor product(const Tensor& a, const Tensor& b) {
+    return sum(cast(a, f64) * cast(b, f64), {1}, true);
+  }
 };
 
 }  // namespace
@@ -274,7 +314,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   check_classes(logits, "logits", o.class_weights);
   check(o.label_smoothing >= 0 && o.label_smoothing <= 1,
         "label_smoothing must be from 0 to 1, got {}", o.label_smoothing);
-  const ClassParams params{o.ignore_index, o.label_smoothing};
+  const bool wide = o.reduction != Reduction::None || o.weight != 1;
+  ClassParams params{o.ignore_index, o.label_smoothing, wide};
   const Tensor x = lines_along(logits, 1);
   Tensor loss;
   if (target.shape() == logits.shape()) {
@@ -292,7 +333,16 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
                            o.class_weights, o.reduction);
   }
   if (o.reduction == Reduction::None) loss = reshape(loss, without(logits.shape(), 1));
-  return o.weight == 1 ? loss : loss * o.weight;
+  if (o.weight != 1) loss = loss * o.weight;
+  if (!wide) return loss;
+  params.wide = false;
+  const int64_t classes = logits.size(1);
+  return finished(loss, logits, [&] {
+    const Tensor none = none_of(logits, {0, classes});
+    if (target.shape() == logits.shape())
+      return call<CrossEntropy<true>>(none, none_of(target, {0, classes}), o.class_weights, params);
+    return call<CrossEntropy<false>>(none, empty({0}, i64, x.device()), o.class_weights, params);
+  });
 }
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const NllOptions& o) {
@@ -304,29 +354,35 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const Nll
   for (int d = 2; d < x.rank(); ++d) inner *= x.size(d);
   const Tensor t = reshape(as_index(target, "targets"), {x.size(0), inner});
   const ClassTargets targets(t, o.ignore_index, x.size(1));
+  const bool wide = o.reduction != Reduction::None;
   const Tensor each = call<Nll>(reshape(x, {x.size(0), x.size(1), inner}), t, o.class_weights,
-                                ClassParams{o.ignore_index});
-  return targets.reduced(reshape(each, target.shape()), o.class_weights, o.reduction);
+                                ClassParams{.ignore = o.ignore_index, .wide = wide});
+  const Tensor loss = targets.reduced(reshape(each, target.shape()), o.class_weights, o.reduction);
+  if (!wide) return loss;
+  return finished(loss, x, [&] {
+    return call<Nll>(none_of(x, {0, x.size(1), 1}), none_of(t, {0, 1}), o.class_weights,
+                     ClassParams{.ignore = o.ignore_index, .wide = false});
+  });
 }
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::SquaredError::info.name);
-  return reduce_losses(elementwise<kernels::SquaredError>(x, target), o.reduction);
+  return elementwise<kernels::SquaredError>(x, target, o.reduction);
 }
 Tensor l1_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::AbsoluteError::info.name);
-  return reduce_losses(elementwise<kernels::AbsoluteError>(x, target), o.reduction);
+  return elementwise<kernels::AbsoluteError>(x, target, o.reduction);
 }
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1Options& o) {
   const Scope scope(kernels::SmoothL1::info.name);
   check(o.beta >= 0, "beta must be >= 0, got {}", o.beta);
   if (o.beta == 0) return l1_loss(x, target, o.reduction);
-  return reduce_losses(elementwise<kernels::SmoothL1>(x, target, o.beta), o.reduction);
+  return elementwise<kernels::SmoothL1>(x, target, o.reduction, o.beta);
 }
 Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberOptions& o) {
   const Scope scope(kernels::Huber::info.name);
   check(o.delta > 0, "delta must be > 0, got {}", o.delta);
-  return reduce_losses(elementwise<kernels::Huber>(x, target, o.delta), o.reduction);
+  return elementwise<kernels::Huber>(x, target, o.reduction, o.delta);
 }
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
@@ -337,33 +393,42 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOpti
         x.dtype());
   check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
   check_probabilities(x, true);  // NaN passes into the loss
-  return reduced(elementwise<kernels::BinaryCrossEntropy>(x, target), o.weight, o.reduction);
+  return elementwise<kernels::BinaryCrossEntropy>(x, target, o.reduction, 0, o.weight);
 }
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BceOptions& o) {
   using Loss = kernels::BinaryCrossEntropyWithLogits;
   const Scope scope(Loss::info.name);
-  if (!o.pos_weight) return reduced(elementwise<Loss>(x, target), o.weight, o.reduction);
-  check(x.shape() == target.shape(), "input and target must have one shape, got {} and {}",
-        x.shape(), target.shape());
-  const Tensor each = call<PositivesWeighted>(x, target, expand(o.pos_weight, x.shape()));
-  return reduced(each, o.weight, o.reduction);
+  if (!o.pos_weight) return elementwise<Loss>(x, target, o.reduction, 0, o.weight);
+  check_pair(x, target);
+  const Tensor weight = expand(o.pos_weight, x.shape());
+  const auto each = [](bool wide, const Tensor& a, const Tensor& t, const Tensor& p) {
+    return call<PositivesWeighted>(a, t, p, wide);
+  };
+  return reduced(o.weight, o.reduction, each, x, target, weight);
 }
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
   const Scope scope(kernels::KlDiv::info.name);
   check(!o.batch_mean || o.reduction == Reduction::Mean, "batch_mean needs Reduction::Mean");
-  const Tensor each = o.log_target ? elementwise<kernels::KlDivOfLogarithms>(x, target)
-                                   : elementwise<kernels::KlDiv>(x, target);
-  if (!o.batch_mean) return reduce_losses(each, o.reduction);
-  if (x.rank() == 0) return each;
-  return mean(each) * (double(x.numel()) / double(x.size(0)));  // the sum may be too large for f16
+  const auto each = [&](bool wide, const Tensor& a, const Tensor& t) {
+    return o.log_target ? call<Elementwise<kernels::KlDivOfLogarithms>>(a, t, 0.0, wide)
+                        : call<Elementwise<kernels::KlDiv>>(a, t, 0.0, wide);
+  };
+  check_pair(x, target);
+  if (!o.batch_mean) return reduced({}, o.reduction, each, x, target);
+  return finished(sum(each(true, x, target)) / double(x.rank() == 0 ? 1 : x.size(0)), x,
+                  [&] { return each(false, none_of(x), none_of(target)); });
 }
 
 Tensor soft_margin_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope("soft_margin_loss");
   check_shape(target, "the target", x.shape());
-  return reduce_losses(softplus(x * -cast(target, x.dtype())), o.reduction);
+  return in_f32(
+      [&](const Tensor& a) {
+        return reduce_losses(softplus(a * -cast(target, a.dtype())), o.reduction);
+      },
+      x);
 }
 
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,
@@ -377,33 +442,40 @@ Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& va
   check(given.shape() == x.shape() || (has_rows && given.shape() == with_size(x.shape(), -1, 1)),
         "variances of shape {} for an input of {}: one for each element, or for each row",
         var.shape(), x.shape());
-  const Tensor low = lt(given.detach(), o.eps);
-  const Tensor v = where(low, given - given.detach() + o.eps, given);
-  const Tensor each = 0.5 * (log(v) + square(x - target) / v);
-  return reduce_losses(o.full ? each + 0.5 * std::log(2 * std::numbers::pi) : each, o.reduction);
+  const auto loss = [&](const Tensor& a, const Tensor& b, const Tensor& w) {
+    const Tensor low = lt(w.detach(), o.eps), v = where(low, w - w.detach() + o.eps, w);
+    const Tensor each = 0.5 * (log(v) + square(a - b) / v);
+    return reduce_losses(o.full ? each + 0.5 * std::log(2 * std::numbers::pi) : each, o.reduction);
+  };
+  return in_f32(loss, x, target, given);
 }
 
 Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllOptions& o) {
   const Scope scope("poisson_nll_loss");
   check_shape(target, "the target", x.shape());
-  const Tensor count = cast(target, x.dtype());
-  Tensor each =
-      o.log_input ? exp(x) - count * x : x - count * log(x + representable_eps(x.dtype(), o.eps));
-  if (o.full) {
-    const Tensor t = clamp(count, 1, {});  // (log(1!) and log(0!) are exactly 0)
-    const Tensor stirling = t * log(t) - t + 0.5 * log(2 * std::numbers::pi * t);
-    each = each + masked_fill(stirling, le(count, 1), 0);
-  }
-  return reduce_losses(each, o.reduction);
+  const auto loss = [&](const Tensor& a) {
+    const Tensor count = cast(target, a.dtype());
+    Tensor each = o.log_input ? exp(a) - count * a : a - count * log(a + o.eps);
+    if (o.full) {
+      const Tensor t = clamp(count, 1, {});  // (log(1!) and log(0!) are exactly 0)
+      const Tensor stirling = t * log(t) - t + 0.5 * log(2 * std::numbers::pi * t);
+      each = each + masked_fill(stirling, le(count, 1), 0);
+    }
+    return reduce_losses(each, o.reduction);
+  };
+  return in_f32(loss, x);
 }
 
-Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim, double eps) {
-  const Scope scope(CosineSimilarity::info.name);
+Tensor ops::cosine(const Tensor& x, const Tensor& y, int dim, double eps, bool wide) {
   const Shape shape = broadcast(x.shape(), y.shape());
   const int d = wrap_dim(dim, shape.rank);
-  const Tensor cosine =
-      call<CosineSimilarity>(rows_along(expand(x, shape), d), rows_along(expand(y, shape), d), eps);
+  const Tensor cosine = call<CosineSimilarity>(
+      rows_along(expand(x, shape), d), rows_along(expand(y, shape), d), CosineOptions{eps, wide});
   return reshape(cosine, without(shape, d));
+}
+Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim, double eps) {
+  const Scope scope(CosineSimilarity::info.name);
+  return cosine(x, y, dim, eps, false);
 }
 
 }  // namespace mixtape

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
@@ -26,6 +27,23 @@ struct TopK {  // along the last dimension
     const Tensor y = ctx.output(with_size(x.shape(), -1, k), i64), xc = x.contiguous();
     ctx.run(kernels::topk, largest, xc, y);
     return y;
+  }
+};
+
+struct Median {  // of a 1-d tensor; NaN if it is empty, as in PyTorch
+  static constexpr OpInfo info{"median", Precision::Any};
+  static Tensor forward(Ctx& ctx, const Tensor& x) {
+    const Tensor y = x.numel() == 0 && is_float(x.dtype())
+                         ? full({}, std::nan(""), x.dtype(), x.device())
+                         : median(x, 0).values;
+    ctx.save(x);
+    ctx.save_result(y);
+    return y;
+  }
+  // All elements that equal it share its gradient.
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const Tensor x = ctx.saved(0), y = ctx.saved(1);
+    return {share_among(dy, logical_or(eq(x, y), logical_and(isnan(x), isnan(y))), {.dims = 1})};
   }
 };
 
@@ -71,7 +89,10 @@ Sorted median(const Tensor& x, int dim, bool keepdim) {
   const Tensor values = gather_unchecked(x, dim, indices);
   return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
 }
-Tensor median(const Tensor& x) { return median(flatten(x), 0).values; }
+Tensor median(const Tensor& x) {
+  const Scope scope(Median::info.name);
+  return call<Median>(flatten(x));
+}
 
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
   const Scope scope("quantile");

@@ -53,13 +53,6 @@ struct Mean {
   }
 };
 
-// dy, shared among the winners. (A half dtype may not count that many.)
-Tensor shared(const Tensor& dy, const Tensor& winner, const ReduceOptions& o) {
-  const DType wide = accumulate_dtype(dy.dtype());
-  const Tensor part = cast(dy, wide) / cast(sum_to(winner, o), wide);
-  return cast(winner, dy.dtype()) * cast(part, dy.dtype());
-}
-
 template <Reduce op>
 struct Extremum {
   static constexpr OpInfo info{op == Reduce::Max ? "max" : "min", Precision::Any};
@@ -74,7 +67,7 @@ struct Extremum {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
-    return ctx.grads([&] { return shared(dy, eq(ctx.saved(0), ctx.saved(1)), o); });
+    return ctx.grads([&] { return share_among(dy, eq(ctx.saved(0), ctx.saved(1)), o); });
   }
 };
 
@@ -144,44 +137,58 @@ struct LogSumExp {
   static int first(const ReduceOptions& o) { return std::countr_zero(o.dims); }
 };
 
-struct NormOptions : ReduceOptions {
-  double p;
-};
+Tensor scale_of(const Tensor& x, const ReduceOptions& o);
 
 // At a kink, and where all x are zero, the gradient is 0.
 struct Norm {
   static constexpr OpInfo info{"norm", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, const NormOptions& o) {
     check_real(x);
-    // Sums of powers of half numbers overflow before the root is taken.
-    const DType wide = is_half(ctx.dtype()) ? f32 : ctx.dtype();
-    const auto total = [&](Reduce op) {
+    const Tensor y = length(ctx, x, o);
+    ctx.save(x);
+    ctx.save_extra(y);
+    return cast(y, ctx.dtype());
+  }
+  // From a length that is not rounded to x's dtype: it may be beyond its range.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
+    const Tensor x = wide(ctx.saved(0)), y = grad_enabled() ? call<Norm>(x, o) : ctx.saved(1);
+    return {norm_gradient(x, y, wide(dy), o)};
+  }
+
+ private:
+  // In the dtype in which x is summed.
+  static Tensor length(Ctx& ctx, const Tensor& x, const NormOptions& o) {
+    const DType wide = accumulate_dtype(x.dtype());
+    const auto total = [&](Reduce op, const Tensor& of) {
       const Tensor y = ctx.output(reduced(x.shape(), o), wide);
-      ctx.run(kernels::reduce, op, x, y);
+      ctx.run(kernels::reduce, op, of, y);
       return y;
     };
-    const Tensor y = cast(o.p == 2          ? sqrt(total(Reduce::SumSquares))
-                          : o.p == 1        ? total(Reduce::SumAbs)
-                          : o.p == infinity ? total(Reduce::MaxAbs)
-                          : o.p == 0        ? sum_to(ne(x, 0), o)
-                                            : pow(sum_to(pow(abs(cast(x, wide)), o.p), o), 1 / o.p),
-                          ctx.dtype());
-    ctx.save(x);
-    ctx.save_result(y);
-    return y;
-  }
-  // p = 2: x / y dy; else sign(x) (|x| / y)^(p - 1) dy; the largest |x| share sign(x) dy.
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
-    const Tensor x = wide(ctx.saved(0)), y = wide(ctx.saved(1)), d = wide(dy);
-    if (o.p == 0) return {zeros_like(x)};
-    const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(d, none, 0);
-    if (o.p == 2) return {x * (dz / divisor)};
-    const Tensor sign = cast(gt(x, 0), x.dtype()) - cast(lt(x, 0), x.dtype());
-    if (o.p == 1) return {sign * d};
-    if (o.p == infinity) return {sign * shared(d, eq(abs(x), y), o)};
-    return {sign * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz};
+    if (o.p == infinity) return total(Reduce::MaxAbs, x);
+    if (o.p == 1) return total(Reduce::SumAbs, x);
+    if (o.p == 0) return cast(sum_to(ne(x, 0), o), wide);
+    if (o.p == 2 && x.dtype() != f64) return total(Reduce::Norm, x);
+    if (o.p == 2) {
+      const Tensor scale = scale_of(x, o);
+      return total(Reduce::Norm, x / scale) * scale;
+    }
+    // The largest |x| decides the range of their powers, or the smallest if p < 0.
+    const Tensor size = abs(cast(x, wide)),
+                 bound = total(o.p > 0 ? Reduce::Max : Reduce::Min, size),
+                 ordinary = logical_and(gt(bound, 0), isfinite(bound)),
+                 scale = where(ordinary, bound, 1);
+    return scale * pow(sum_to(pow(size / scale, o.p), o), 1 / o.p);
   }
 };
+
+// A power of two near the largest |x| over dims (1 if that is 0, infinite or NaN): squares of x
+// divided by it stay in range, and no digit of x changes.
+Tensor scale_of(const Tensor& x, const ReduceOptions& o) {
+  const NoGrad off;
+  const Tensor most = call<Norm>(x.detach(), NormOptions{o, infinity});
+  const Tensor ordinary = logical_and(gt(most, 0), isfinite(most));
+  return exp2(floor(log2(where(ordinary, most, 1))));
+}
 
 // --- scans: y_i = a_i y_(i-1) + b_i ---
 // With a = 1 this is a running sum, with b = 0 (and 1 before the first) a running product.
@@ -264,14 +271,17 @@ struct Prod {
   }
 };
 
+// The dimensions that are not reduced.
+Shape kept(const Shape& shape, const ReduceOptions& o) {
+  Shape kept;
+  for (int d = 0; d < shape.rank; ++d)
+    if (!reduces(o, d)) kept.push_back(shape[d]);
+  return kept;
+}
 template <class Op, class Options>
 Tensor over(const Tensor& x, const Options& o, bool keepdim) {
   const Tensor y = call<Op>(x, o);
-  if (keepdim) return y;
-  Shape kept;
-  for (int d = 0; d < x.rank(); ++d)
-    if (!reduces(o, d)) kept.push_back(x.size(d));
-  return reshape(y, kept);
+  return keepdim ? y : reshape(y, kept(x.shape(), o));
 }
 template <class Op>
 Tensor over(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -287,31 +297,26 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
   return keepdim ? y : squeeze(y, d);
 }
 
-// The dtype that sum(x) has here: x's own, or the policy's.
-DType dtype_of_sum(const Tensor& x) {
-  const NoGrad off;
-  const ScopedValue<&ThreadState::observer> unseen(nullptr);
-  return sum(x.with_layout(Layout(Shape{0}))).dtype();
-}
-// A statistic of x: computed in f32 for half x, whose squares may overflow, rounded as a sum is.
-template <class F>
-Tensor statistic(const Tensor& x, const F& f) {
-  check_real(x);
-  const Tensor y = f(cast(x, accumulate_dtype(x.dtype())));
-  return is_half(x.dtype()) ? cast(y, dtype_of_sum(x)) : y;
-}
-// Two passes, so that a large mean costs no precision. The mean's rounding moves all by a constant,
-// which is subtracted again.
-Tensor variance(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
-  const Tensor apart = x - mean(x, dims, true);
-  Tensor total = sum(square(apart), dims, keepdim);
-  const double n = double(x.numel()) / double(std::max<int64_t>(1, total.numel()));
-  const auto moved = [&] {
+// The variance of x or its root. x is divided by a power of two, so that no square leaves the range
+// of its dtype; two passes, so that a
+// large mean costs no precision.
+Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, bool root) {
+  const Tensor scale = scale_of(x, reduce_options(dims, x.rank())), z = x / scale,
+               apart = z - mean(z, dims, true);
+  Tensor v = sum(square(apart), dims, true);
+  const double n = double(x.numel()) / double(std::max<int64_t>(1, v.numel()));
+  const auto moved = [&] {  // by the mean's rounding, a constant
     const NoGrad off;
-    return minimum(square(sum(apart, dims, keepdim)) / std::max(1.0, n), total);
+    return minimum(square(sum(apart, dims, true)) / std::max(1.0, n), v);
   };
-  total = total - moved();
-  return total / std::max(0.0, n - correction);
+  v = (v - moved()) / std::max(0.0, n - correction);
+  if (root) {  // Equal elements have no derivative: as in PyTorch it is 0, not 0 / 0.
+    const Tensor flat = eq(v, 0);
+    v = masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0) * scale;
+  } else {
+    v = v * scale * scale;
+  }
+  return keepdim ? v : reshape(v, kept(x.shape(), reduce_options(dims, x.rank())));
 }
 
 }  // namespace
@@ -336,6 +341,21 @@ Tensor ops::bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t d
 }
 Tensor ops::reduce_losses(const Tensor& each, Reduction reduction) {
   return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
+}
+Tensor ops::share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& o) {
+  const DType wide = accumulate_dtype(dy.dtype());
+  const Tensor part = cast(dy, wide) / cast(sum_to(winner, o), wide);
+  return cast(winner, dy.dtype()) * cast(part, dy.dtype());
+}
+Tensor ops::norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy,
+                          const NormOptions& o) {
+  if (o.p == 0) return zeros_like(x);
+  const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(dy, none, 0);
+  if (o.p == 2) return x / divisor * dz;
+  const Tensor sign = cast(gt(x, 0), x.dtype()) - cast(lt(x, 0), x.dtype());
+  if (o.p == 1) return sign * dy;
+  if (o.p == infinity) return sign * share_among(dy, eq(abs(x), y), o);
+  return sign * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz;
 }
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) { return over<Sum>(x, dims, keepdim); }
@@ -384,15 +404,13 @@ Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
 
 Tensor var(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("var");
-  return statistic(x, [&](const Tensor& w) { return variance(w, dims, keepdim, correction); });
+  check_real(x);
+  return in_f32([&](const Tensor& w) { return spread(w, dims, keepdim, correction, false); }, x);
 }
 Tensor stddev(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("stddev");
-  return statistic(x, [&](const Tensor& w) {
-    // Equal elements have no derivative: as in PyTorch it is 0, not 0 / 0.
-    const Tensor v = variance(w, dims, keepdim, correction), flat = eq(v, 0);
-    return masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0);
-  });
+  check_real(x);
+  return in_f32([&](const Tensor& w) { return spread(w, dims, keepdim, correction, true); }, x);
 }
 
 }  // namespace mixtape

@@ -15,10 +15,6 @@ namespace [[gnu::visibility("hidden")]] ops {
 inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtype())) : t; }
 // Makes t row-major. An absent tensor stays absent.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
-// An eps that dtype t can represent: 1e-8 is 0 in f16.
-inline double representable_eps(DType t, double eps) {
-  return t == f16 ? std::max(eps, 0x1p-24) : eps;
-}
 
 // All dimensions of a batch of matrices but the last two; and x with those replaced by others.
 Shape leading(const Tensor& x);

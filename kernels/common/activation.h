@@ -136,7 +136,7 @@ struct Hardswish {  // x hardsigmoid(x)
   static constexpr bool flat = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    return x * Relu6::f(x + T(3)) / T(6);
+    return x * (Relu6::f(x + T(3)) / T(6));
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {

@@ -36,7 +36,7 @@ struct SmoothL1 : OfDifference<SmoothL1> {  // s is beta
   static constexpr OpInfo info{"smooth_l1_loss", Precision::Full};
   template <class T>
   MIXTAPE_HD static T of(T d, T s) {
-    return select(abs(d) < s, T(0.5) * d * d / s, abs(d) - T(0.5) * s);
+    return select(abs(d) < s, T(0.5) * d * (d / s), abs(d) - T(0.5) * s);
   }
   template <class T>
   MIXTAPE_HD static T derivative(T d, T s) {

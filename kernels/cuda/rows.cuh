@@ -168,6 +168,11 @@ struct Moments {
     *this = joined(*this, more);
   }
   __device__ T var() const { return squares / count; }
+  // True if f32 holds the squares, or eps hides what it lost.
+  __device__ bool in_range(T eps) const {
+    const T v = var() + eps;
+    return v >= T(0x1p-80) && v <= T(std::numeric_limits<float>::max());
+  }
 };
 
 // --- rows ---

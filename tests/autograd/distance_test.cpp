@@ -48,7 +48,7 @@ TEST_F(Distances, Normalize) {
   expect_all(normalize(a, 1, 0) * from({1, 2, 3}, {3, 1}, f64),
              {2. / 3, 1, -0.25, 2. / 3, 0, 1.5, 0, 0, 0}, {a},
              {{-2. / 9, 0, 0.5625, 4. / 9, 1, 0.1875, 2, 1.5, 0.75}});
-  EXPECT_ERROR(normalize(a, 2, 2), "normalize: norm: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(normalize(a, 2, 2), "normalize: dimension 2 is out of range for rank 2");
 }
 
 TEST_F(Distances, NormalizeOfZerosIsZeroInEveryDtype) {
@@ -86,6 +86,16 @@ TEST_F(Distances, AllPairs) {
   EXPECT_ERROR(cdist(zeros({3}), zeros({2, 3})), "cdist: points of shapes [3] and [2, 3]");
   EXPECT_ERROR(cdist(a, p, -1), "cdist: of order -1");
   EXPECT_ERROR(cdist(zeros({2, 3}, i64), zeros({2, 3})), "cdist: elements must be floats, got i64");
+}
+
+TEST_F(Distances, AllPairsOfAnyRank) {
+  const Tensor x = randn({1, 2, 1, 1, 2, 1, 3, 4}, f64), y = randn({1, 1, 1, 3, 2, 1, 5, 4}, f64),
+               all = cdist(x, y);
+  ASSERT_EQ(all.shape(), (Shape{1, 2, 1, 3, 2, 1, 3, 5}));
+  const auto part = [](const Tensor& t, int a, int b, int c) {
+    return reshape(narrow(narrow(narrow(t, 1, a, 1), 3, b, 1), 4, c, 1), {t.size(-2), t.size(-1)});
+  };
+  EXPECT_TRUE(allclose(part(all, 1, 2, 1), cdist(part(x, 1, 0, 1), part(y, 0, 2, 1))));
 }
 
 TEST_F(Distances, AllPairsOfManyAreByAProduct) {

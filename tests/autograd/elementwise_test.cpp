@@ -907,6 +907,12 @@ TEST(Create, Linspace) {
 TEST(Create, ArangeAndEyeCheckTheirSizes) {
   EXPECT_EQ(to_vector(arange(2, -3, -2)), (Values{2, 0, -2}));
   EXPECT_EQ(arange(2, 1).shape(), Shape{0});
+  const Tensor large = arange(0x1p53, 0x1p53 + 6), down = arange(-0x1p62, -0x1p62 - 1024, -255);
+  for (int64_t i = 0; i < 5; ++i) {
+    const auto at = [i](const Tensor& t) { return select(t, 0, i).item<int64_t>(); };
+    EXPECT_EQ(at(large), (int64_t{1} << 53) + i);
+    EXPECT_EQ(at(down), -(int64_t{1} << 62) - 255 * i);
+  }
   EXPECT_ERROR(arange(0, 1, 0), "arange from 0 to 1 by 0");
   EXPECT_ERROR(arange(0, inf), "arange from 0 to inf by 1");
   EXPECT_ERROR(arange(0, 1e300), "arange from 0 to 1e+300 by 1 has 1e+300 elements");

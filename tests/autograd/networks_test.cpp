@@ -140,6 +140,17 @@ TEST(Einsum, WithoutAnArrowSortsWhatOccursOnce) {
   EXPECT_EQ(einsum("...", {ones({})}).shape(), Shape());
 }
 
+TEST(Einsum, OfAnyRank) {
+  const Shape shape{2, 1, 2, 1, 2, 1, 2, 3};
+  const Tensor a = count(shape), b = count({2, 3}),
+               each = einsum("abcdefgh,abcdefgh->abcdefgh", {a, a});
+  EXPECT_EQ(to_vector(each), to_vector(a * a));
+  EXPECT_EQ(to_vector(einsum("abcdefgh,abcdefgh->abcdefg", {a, a})), to_vector(sum(a * a, {-1})));
+  EXPECT_EQ(to_vector(einsum("...gh,gh->...g", {a, b})), to_vector(sum(a * b, {-1})));
+  EXPECT_EQ(to_vector(einsum("abcdefg,abcdefg->abcdefg", {select(a, 7, 1), select(a, 7, 2)})),
+            to_vector(select(a, 7, 1) * select(a, 7, 2)));
+}
+
 TEST(Einsum, SumsAnEllipsisThatTheResultLeavesOut) {
   const Tensor a = count({2, 3});
   EXPECT_EQ(to_vector(einsum("i...->i", {a})), (Values{3, 12}));

@@ -37,8 +37,20 @@ TEST(Median, IsTheLowerMiddleAndWhereItIs) {
   EXPECT_EQ(median(i64s({5, 1, 4})).item(), 4);
   EXPECT_TRUE(std::isnan(median(row({1, nan, 2})).item()));
   EXPECT_EQ(median(row({5}, bf16)).dtype(), bf16);
+  EXPECT_TRUE(std::isnan(median(zeros({0})).item()));
+  EXPECT_ERROR(median(zeros({0}, i64)), "median: dimension 0 of [0] has no elements");
   EXPECT_ERROR(median(zeros({2, 0}), 1), "median: dimension 1 of [2, 0] has no elements");
   EXPECT_ERROR(median(zeros({2}), 1), "median: dimension 1 is out of range for rank 1");
+}
+
+TEST(Median, OfAllSharesItsGradientAmongEquals) {
+  for (const DType dtype : {f32, f16}) {
+    const Tensor x = from({2, 1, 2, 9, 2, 2}, {2, 3}, dtype).set_requires_grad();
+    median(x).backward();
+    EXPECT_EQ(to_vector(x.grad()), (Values{0.25, 0, 0.25, 0, 0.25, 0.25}));
+    const Tensor y = row({nan, 1, nan}, dtype).set_requires_grad();
+    EXPECT_EQ(to_vector(grad({median(y)}, {y})[0]), (Values{0.5, 0, 0.5}));
+  }
 }
 
 TEST(Quantile, LiesOnTheLineBetweenTwo) {

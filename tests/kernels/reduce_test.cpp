@@ -140,11 +140,11 @@ TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
       const Tensor x = random(shape, in, 5, -2, 2), near_one = random(shape, in, 6, 0.99, 1.01);
       for (int dims = 0; dims < 1 << x.rank(); ++dims) {
         const Shape to = reduced_shape(shape, dims);
-        const Tensor sum = output(to, out), squares = output(to, out), top = output(to, out),
+        const Tensor sum = output(to, out), length = output(to, out), top = output(to, out),
                      product = output(to, out);
         launch([&](Launch& l) {
           reduce(l, Reduce::SumAbs, x, sum);
-          reduce(l, Reduce::SumSquares, x, squares);
+          reduce(l, Reduce::Norm, x, length);
           reduce(l, Reduce::MaxAbs, x, top);
           reduce(l, Reduce::Prod, near_one, product);
         });
@@ -152,7 +152,7 @@ TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
         const auto what = std::string(name(in)) + " " + std::to_string(dims);
         expect_close(sum, all(g, 0, [](double a, double b) { return a + std::abs(b); }),
                      tolerance(out), what);
-        expect_close(squares, all(g, 0, [](double a, double b) { return a + b * b; }),
+        expect_close(length, all(g, 0, [](double a, double b) { return std::hypot(a, b); }),
                      tolerance(out), what);
         expect_close(top, all(g, 0, [](double a, double b) { return std::max(a, std::abs(b)); }), 0,
                      what);
@@ -160,6 +160,40 @@ TEST(Reduce, AbsoluteValuesSquaresAndProducts) {
                      10 * tolerance(out), what);
       }
     }
+}
+
+// Terms and sums that f32 cannot hold, although it holds the result: along rows, along columns, and
+// of results so short that they are copied.
+TEST(Reduce, ResultsInRangeOfTermsThatAreNot) {
+  struct Case {
+    Reduce op;
+    double even, odd, result;  // of as many even as odd elements
+  };
+  const Case cases[] = {{Reduce::Mean, 3e38, 3e38, 3e38},  {Reduce::Sum, 3e38, -3e38, 0},
+                        {Reduce::Mean, 3e38, -1e38, 1e38}, {Reduce::Norm, 3e30, 4e30, -1},
+                        {Reduce::Norm, 3e-23, 4e-23, -1},  {Reduce::Norm, 0, 0, 0},
+                        {Reduce::Prod, 1e30, 1e-30, 1},    {Reduce::Norm, inf, 1, inf},
+                        {Reduce::Mean, 3e38, inf, inf},    {Reduce::Mean, nan, 1, nan}};
+  for (const Shape& shape : {Shape{1, 4}, {2, 9002}, {1030, 40}, {1030, 3}, {100, 4, 3}, {70, 4}})
+    for (int dim = 0; dim < shape.rank; ++dim)
+      for (const Case& c : cases) {
+        if (shape[dim] % 2 != 0 || (c.op == Reduce::Prod && shape[dim] > 16)) continue;
+        Tensor x(shape, f32);
+        int64_t inner = 1;
+        for (int d = dim + 1; d < shape.rank; ++d) inner *= shape[d];
+        for (int64_t i = 0; i < x.numel(); ++i)
+          x.set(i, i / inner % shape[dim] % 2 == 0 ? c.even : c.odd);
+        const Shape to = reduced_shape(shape, 1 << dim);
+        const Tensor y = output(to, f32);
+        launch([&](Launch& l) { reduce(l, c.op, x, y); });
+        const double pairs = static_cast<double>(shape[dim] / 2),
+                     want = c.result < 0 ? std::hypot(c.even, c.odd) * std::sqrt(pairs) : c.result;
+        const bool ordinary = std::isfinite(want) && want != 0;
+        for (int64_t i = 0; i < y.numel(); ++i)
+          expect_close(filled({}, f64, ordinary ? y.at(i) / want : y.at(i)), {ordinary ? 1 : want},
+                       c.op == Reduce::Prod ? 1e-4 : 2e-7,  // the factors are rounded
+                       std::to_string(int(c.op)) + " of " + std::to_string(c.even));
+      }
 }
 
 // Overflow without undefined behaviour, which a sanitized build checks: within vectors, across

@@ -90,25 +90,31 @@ void nll_loss_grad(Launch& launch, In target, In weights, int64_t ignore, In dy,
   });
 }
 
+namespace {
+
+// Sums of u v, u u and v v, with terms in T.
+template <class T, class S>
+std::array<double, 3> products_of(const S* u, const S* v, int64_t n) {
+  return sums_over<T, 3>(n, [&](int64_t i, int64_t count, auto& sums) {
+    const Vec<T> a = read<T>(u + i, count), b = read<T>(v + i, count);
+    sums[0] = fma(a, b, sums[0]);
+    sums[1] = fma(a, a, sums[1]);
+    sums[2] = fma(b, b, sums[2]);
+  });
+}
+
+}  // namespace
+
 void row_products(Launch&, In x, In y, Out products) {
   const int64_t n = x.shape()[1], rows = x.shape()[0];
   visit_float(x.dtype, [&]<class S>() {
-    using T = math_t<S>;
     parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const S* const a = x.as<S>() + r * n;
-        const S* const b = y.as<S>() + r * n;
-        Vec<T> xy(T(0)), xx(T(0)), yy(T(0));
-        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          const Vec<T> u = read<T>(a + i, count), v = read<T>(b + i, count);
-          xy = fma(u, v, xy);
-          xx = fma(u, u, xx);
-          yy = fma(v, v, yy);
-        });
-        T* const out = products.as<T>() + 3 * r;
-        out[0] = hsum(xy);
-        out[1] = hsum(xx);
-        out[2] = hsum(yy);
+        const S *const u = x.as<S>() + r * n, *const v = y.as<S>() + r * n;
+        auto sums = products_of<math_t<S>>(u, v, n);
+        if (!squares_in_range(sums[1]) || !squares_in_range(sums[2]))
+          sums = products_of<double>(u, v, n);
+        std::copy_n(sums.data(), 3, products.as<double>() + 3 * r);
       }
     });
   });

@@ -2,6 +2,10 @@
 // Building blocks of row kernels: dense rows of numbers in vectors, the last of which may be partly
 // filled.
 
+#include <algorithm>
+#include <array>
+#include <limits>
+
 #include "kernels/common/activation.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/kernels.h"
@@ -40,6 +44,32 @@ MIXTAPE_ALWAYS_INLINE Vec<T> keep(Vec<T> x, int64_t count, Vec<T> rest = T(0)) {
   for (int i = 0; i < Vec<T>::width; ++i) lane[i] = i;
   using Index = std::decay_t<decltype(lane[0])>;
   return select(Mask<T>{lane < static_cast<Index>(count)}, x, rest);
+}
+
+// k sums over a row, to which f(i, count, sums) adds; in f64 of pieces that are short enough for
+// f32.
+template <class T, int k, class F>
+MIXTAPE_ALWAYS_INLINE std::array<double, k> sums_over(int64_t n, F f) {
+  constexpr int64_t piece = 2048;
+  std::array<double, k> total = {};
+  for (int64_t start = 0; start < n; start += piece) {
+    std::array<Vec<T>, k> sums;
+    sums.fill(T(0));
+    for_each_vec<T>(std::min(piece, n - start),
+                    [&](int64_t i, int64_t count) { f(start + i, count, sums); });
+    for (int j = 0; j < k; ++j) total[j] += static_cast<double>(hsum(sums[j]));
+  }
+  return total;
+}
+// The sum of f(i, count).
+template <class T, class F>
+MIXTAPE_ALWAYS_INLINE double sum_over(int64_t n, F f) {
+  return sums_over<T, 1>(n, [&](int64_t i, int64_t count, auto& sum) { sum[0] += f(i, count); })[0];
+}
+// True if no sum of squares can have left the range of f32, nor a square that counts its normal
+// numbers.
+inline bool squares_in_range(double sum) {
+  return sum >= 0x1p-80 && sum <= double(std::numeric_limits<float>::max());
 }
 
 // True if any of n numbers is infinite or NaN; get(i, count) returns a vector of them. Such a

@@ -154,15 +154,14 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
         T value(0), total(row.mass);
         if (row.mass != T(0)) value = row.mass * (top - static_cast<T>(in[row.at]) + log_sum);
         if (row.q) {
-          Vec<T> sum(T(0)), sum_q(T(0));
-          for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+          const auto [sum, sum_q] = sums_over<T, 2>(n, [&](int64_t i, int64_t count, auto& sums) {
             const Vec<T> part = read<T>(row.q + i, count);
             const Vec<T> lost = Vec<T>(top) - read<T>(in + i, count) + Vec<T>(log_sum);
-            sum += select(part == T(0), Vec<T>(T(0)), part * lost);  // also if p is 0
-            sum_q += part;
+            sums[0] += select(part == T(0), Vec<T>(T(0)), part * lost);  // also if p is 0
+            sums[1] += part;
           });
-          value += hsum(sum);
-          total += hsum(sum_q);
+          value += static_cast<T>(sum);
+          total += static_cast<T>(sum_q);
         }
         T* const kept = lse.as<T>() + 3 * r;
         kept[0] = top;

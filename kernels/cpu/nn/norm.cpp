@@ -16,26 +16,6 @@ namespace mixtape::kernels::cpu {
 using namespace internal;
 namespace {
 
-// k sums over a row, to which f(i, count, sums) adds; in pieces short enough for f32.
-template <class T, int k, class F>
-MIXTAPE_ALWAYS_INLINE std::array<double, k> sums_over(int64_t n, F f) {
-  constexpr int64_t piece = 2048;
-  std::array<double, k> total = {};
-  for (int64_t start = 0; start < n; start += piece) {
-    std::array<Vec<T>, k> sums;
-    sums.fill(T(0));
-    for_each_vec<T>(std::min(piece, n - start),
-                    [&](int64_t i, int64_t count) { f(start + i, count, sums); });
-    for (int j = 0; j < k; ++j) total[j] += static_cast<double>(hsum(sums[j]));
-  }
-  return total;
-}
-// The sum of f(i, count).
-template <class T, class F>
-MIXTAPE_ALWAYS_INLINE double sum_over(int64_t n, F f) {
-  return sums_over<T, 1>(n, [&](int64_t i, int64_t count, auto& sum) { sum[0] += f(i, count); })[0];
-}
-
 // Mean and biased variance of several rows.
 template <int rows>
 struct Moments {

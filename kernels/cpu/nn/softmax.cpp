@@ -101,13 +101,12 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
           std::fill_n(out, n, O(0.0f));
           continue;
         }
-        Vec<T> sum(T(0));
-        for (int64_t i = 0; i < visible; i += width) {
+        const double sum = sum_over<T>(round_up(visible, width), [&](int64_t i, int64_t) {
           const Vec<T> v = exp(load<T, T>(e + i) - Vec<T>(top));
           store(e + i, v);
-          sum += v;
-        }
-        const Vec<T> share(T(1) / hsum(sum));
+          return v;
+        });
+        const Vec<T> share(static_cast<T>(1 / sum));
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           Vec<T> v(T(0));
           if (i < visible) v = keep(load<T, T>(e + i) * share, visible - i);
@@ -156,14 +155,12 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const out = y.as<S>() + r * n;
         const D* const dout = dy.as<D>() + r * n;
-        Vec<T> sum(T(0)), shares(T(0));
-        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+        const auto [sum, shares] = sums_over<T, 2>(n, [&](int64_t i, int64_t count, auto& sums) {
           const Vec<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
-          sum += log ? g : g * v;
-          shares += v;
+          sums[0] += log ? g : g * v;
+          sums[1] += v;
         });
-        const T whole = log ? T(1) : hsum(shares);
-        const Vec<T> total(hsum(sum) / (whole > T(0) ? whole : T(1)));
+        const Vec<T> total(static_cast<T>(log || !(shares > 0) ? sum : sum / shares));
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           const Vec<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
           write(dx.as<O>() + r * n + i, log ? g - exp(v) * total : v * (g - total), count);

@@ -31,13 +31,11 @@ T row_max(const S* x, int64_t n) {
 // The sum of exp(x - top); also stores each term in `keep`, unless that is null.
 template <class T, class S>
 T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
-  Vec<T> sum(T(0));
-  for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+  return static_cast<T>(sum_over<T>(n, [&](int64_t i, int64_t count) {
     const Vec<T> e = exp(read<T>(x + i, count, minus_infinity<S>()) - Vec<T>(top));
     if (keep) write(keep + i, e, count);
-    sum += e;
-  });
-  return hsum(sum);
+    return e;
+  }));
 }
 
 // Rows of softmax, logsumexp and cross-entropy may be the columns of dense matrices: views of shape

@@ -1,9 +1,11 @@
 // Reductions in a fixed order. Each result consists of chunks of fixed size; a chunk is reduced on
-// lanes in f32 (f64, i64), and chunks are combined in order, in f64 (i64). If a kept dimension is
-// dense, lanes hold neighbouring results; otherwise parts of one result, unless it has few
-// elements: then a copy makes results neighbours (worklog 103).
+// lanes in f32 (f64, i64), again in f64 if it leaves the range of f32, and chunks are combined in
+// order, in f64 (i64). If a kept dimension is dense, lanes hold neighbouring results; otherwise
+// parts of one result, unless it has few elements: then a copy makes results neighbours (worklog
+// 103).
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/common/elementwise.h"
@@ -21,9 +23,7 @@ constexpr int64_t chunk_elements = 4096;     // of one result, if lanes hold par
 constexpr int64_t chunk_rows = 256;          // of one result, if lanes hold neighbouring results
 constexpr int64_t piece_elements = 1 << 16;  // copied at once, to stay in the cache
 
-// Type to accumulate one chunk in, and to combine chunks in.
-template <class T>
-using chunk_t = std::conditional_t<std::is_integral_v<T>, int64_t, math_t<T>>;
+// Type to combine chunks in.
 template <class T>
 using total_t = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
@@ -51,6 +51,8 @@ struct Sum : Elements {
   MIXTAPE_ALWAYS_INLINE static T over_lanes(Vec<T> x) {
     return hsum(x);
   }
+  // True if no term or sum of a chunk can have left the range of f32.
+  MIXTAPE_ALWAYS_INLINE static bool in_range(float sum) { return sum - sum == 0; }
 };
 
 struct SumAbs : Sum {
@@ -64,9 +66,14 @@ struct SumSquares : Sum {
   MIXTAPE_ALWAYS_INLINE static Vec<T> map(Vec<T> x) {
     return x * x;
   }
+  // (Squares below the normal numbers may be missing from a sum, but not from one this large.)
+  MIXTAPE_ALWAYS_INLINE static bool in_range(float sum) {
+    return sum >= 0x1p-80f && sum - sum == 0;
+  }
 };
 
-struct Prod : Elements {
+struct Prod : Elements {  // in f64: a product that left the range of f32 may come back
+  static constexpr bool wide = true;
   template <class S>
   static constexpr S identity = S(1.0f);
   template <class T>
@@ -128,6 +135,15 @@ struct MaxAbs : Max {
   }
 };
 
+// Type to accumulate one chunk in.
+template <class Op, class T>
+using chunk_t = std::conditional_t<std::is_integral_v<T>, int64_t,
+                                   std::conditional_t<requires { Op::wide; }, double, math_t<T>>>;
+// True if a chunk in f32 may leave its range (f16 is too narrow for that).
+template <class Op, class S, class T>
+constexpr bool may_leave =
+    std::is_same_v<T, float> && !std::is_same_v<S, Half> && requires { Op::in_range(0.0f); };
+
 template <class Op>
 constexpr bool of_floats =
     std::is_same_v<Op, SumAbs> || std::is_same_v<Op, SumSquares> || std::is_same_v<Op, MaxAbs>;
@@ -164,12 +180,11 @@ struct ReducePlan {
 };
 
 // Reduces one chunk of one result: `count` elements of `reduced` from `begin` on.
-template <class Op, class S>
-chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_t count) {
-  using T = chunk_t<S>;
+template <class Op, class S, class T = chunk_t<Op, S>>
+total_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_t count) {
   using L = Vec<T>;
   constexpr int width = L::width;
-  if (count == 0) return T(Op::template identity<S>);
+  if (count == 0) return total_t<S>(Op::template identity<S>);
   L acc[4] = {Op::template identity<T>, Op::template identity<T>, Op::template identity<T>,
               Op::template identity<T>};
   const auto add = [&](const S* p, int64_t n) {
@@ -198,14 +213,21 @@ chunk_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
       add(buffer, n);
     }
   }
-  return Op::over_lanes(Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3])));
+  const T all = Op::over_lanes(Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3])));
+  if constexpr (may_leave<Op, S, T>)
+    if (!Op::in_range(all)) [[unlikely]]
+      return reduce_chunk<Op, S, double>(x, reduced, begin, count);
+  return total_t<S>(all);
 }
 
+template <class Op, class S>
+void reduce_wide_columns(const S* x, const Layout& reduced, int64_t begin, int64_t rows,
+                         int64_t columns, double* out);
+
 // Reduces one chunk of rows [begin, begin + rows) of `columns` neighbouring results.
-template <class Op, class S, int unroll>
+template <class Op, class S, int unroll, class T = chunk_t<Op, S>>
 MIXTAPE_ALWAYS_INLINE void reduce_columns(const S* x, const Layout& reduced, int64_t begin,
-                                          int64_t rows, int64_t columns, chunk_t<S>* out) {
-  using T = chunk_t<S>;
+                                          int64_t rows, int64_t columns, total_t<S>* out) {
   using L = Vec<T>;
   L acc[unroll];
   for (L& a : acc) a = Op::template identity<T>;
@@ -225,17 +247,31 @@ MIXTAPE_ALWAYS_INLINE void reduce_columns(const S* x, const Layout& reduced, int
   }
   T buffer[unroll * L::width];
   for (int k = 0; k < unroll; ++k) store(buffer + k * L::width, acc[k]);
+  if constexpr (may_leave<Op, S, T>) {
+    bool all_in_range = true;
+    for (int64_t i = 0; i < columns; ++i) all_in_range &= Op::in_range(buffer[i]);
+    if (!all_in_range) [[unlikely]]
+      return reduce_wide_columns<Op>(x, reduced, begin, rows, columns, out);
+  }
   std::copy_n(buffer, columns, out);
+}
+template <class Op, class S>
+[[gnu::noinline]] void reduce_wide_columns(const S* x, const Layout& reduced, int64_t begin,
+                                           int64_t rows, int64_t columns, double* out) {
+  constexpr int64_t width = Vec<double>::width;
+  for (int64_t i = 0; i < columns; i += width)
+    reduce_columns<Op, S, 1, double>(x + i, reduced, begin, rows, std::min(width, columns - i),
+                                     out + i);
 }
 
 // Joins the chunks of results [first, last) in order; they are `next` apart.
-template <class Op, class Part, class Total>
-[[gnu::noinline]] void join_parts(const Part* parts, int64_t next, int64_t result, int64_t chunks,
+template <class Op, class Total>
+[[gnu::noinline]] void join_parts(const Total* parts, int64_t next, int64_t result, int64_t chunks,
                                   int64_t first, int64_t last, Total* totals) {
   for (int64_t i = first; i < last; ++i) {
-    totals[i] = Total(parts[i * result]);
+    totals[i] = parts[i * result];
     for (int64_t c = 1; c < chunks; ++c)
-      totals[i] = Op::join(totals[i], Total(parts[i * result + c * next]));
+      totals[i] = Op::join(totals[i], parts[i * result + c * next]);
   }
 }
 
@@ -265,11 +301,10 @@ void reduce_rows(Launch& launch, const S* x, const ReducePlan& plan, total_t<S>*
 
 int64_t chunks_of_rows(const ReducePlan& plan) { return ceil_div(plan.count, chunk_rows); }
 
-// Reduces into `parts`, [chunk, result], then joins the chunks.
+// Reduces into `parts`, [chunk, result], then joins the chunks; a single one is the total.
 template <class Op, class S>
-void reduce_neighbours(const S* x, const ReducePlan& plan, chunk_t<S>* parts, total_t<S>* totals) {
-  using T = chunk_t<S>;
-  constexpr int width = Vec<T>::width, unroll = 4;
+void reduce_neighbours(const S* x, const ReducePlan& plan, total_t<S>* parts, total_t<S>* totals) {
+  constexpr int width = Vec<chunk_t<Op, S>>::width, unroll = 4;
   constexpr int64_t columns = std::max<int64_t>(unroll * width, grain / chunk_rows);
   const int64_t inner = plan.kept_x.shape[-1], blocks = ceil_div(inner, columns);
   const int64_t chunks = chunks_of_rows(plan);
@@ -280,7 +315,7 @@ void reduce_neighbours(const S* x, const ReducePlan& plan, chunk_t<S>* parts, to
           const int64_t c = i % chunks, row = i / chunks / blocks * inner;
           const int64_t begin = c * chunk_rows, rows = std::min(chunk_rows, plan.count - begin);
           const S* const p = x + plan.kept_x.at(row);
-          T* const out = parts + c * plan.results + row;
+          total_t<S>* const out = parts + c * plan.results + row;
           int64_t j = i / chunks % blocks * columns;
           const int64_t end = std::min(inner, j + columns);
           for (; j + unroll * width <= end; j += unroll * width)
@@ -291,6 +326,7 @@ void reduce_neighbours(const S* x, const ReducePlan& plan, chunk_t<S>* parts, to
                                      std::min<int64_t>(width, end - j), out + j);
         }
       });
+  if (chunks == 1) return;
   parallel_ranges(plan.results, grain, [&](int64_t first, int64_t last) {
     join_parts<Op>(parts, plan.results, 1, chunks, first, last, totals);
   });
@@ -298,7 +334,7 @@ void reduce_neighbours(const S* x, const ReducePlan& plan, chunk_t<S>* parts, to
 
 // Reduces results of at most one vector of elements each: a copy makes them neighbours first.
 template <class Op, class S>
-void reduce_few(const S* x, const ReducePlan& plan, chunk_t<S>* parts, total_t<S>* totals) {
+void reduce_few(const S* x, const ReducePlan& plan, total_t<S>* totals) {
   const int64_t outer = plan.kept_x.shape[0], inner = plan.results / outer;
   const int64_t step = std::clamp<int64_t>(piece_elements / (inner * plan.count), 1, outer);
   parallel_ranges(outer, step, [&](int64_t begin, int64_t end) {
@@ -313,35 +349,44 @@ void reduce_few(const S* x, const ReducePlan& plan, chunk_t<S>* parts, total_t<S
     piece.reduced = Layout({plan.count}, {piece.results});
     const Buffer<S> buffer(from.size());
     copy(from, {buffer.data(), from.dtype, Layout(from.shape())});
-    reduce_neighbours<Op>(buffer.data(), piece, parts + begin * inner, totals + begin * inner);
+    total_t<S>* const to = totals + begin * inner;
+    reduce_neighbours<Op>(buffer.data(), piece, to, to);
   });
 }
 
+// Divides totals in f64, or takes their square roots, before they are rounded.
+enum class Finish { None, Divide, Root };
+
 template <class Op>
-void reduce_with(Launch& launch, bool mean, In x, Out y) {
+void reduce_with(Launch& launch, In x, Out y, Finish finish = Finish::None) {
   const ReducePlan plan(x, y);
   const bool neighbours = plan.results > 1 && plan.kept_x.strides[-1] == 1 && plan.count > 0;
   View totals{launch.scratch<int64_t>(plan.results), is_float(x.dtype) ? f64 : i64,
               Layout(plan.kept_y.shape)};
   const auto run = [&]<class S>() {
-    using T = chunk_t<S>;
     auto* const to = totals.as<total_t<S>>();
-    const bool few = plan.count > 1 && plan.count <= Vec<T>::width && plan.results >= 64;
-    const auto parts = [&] { return launch.scratch<T>(plan.results * chunks_of_rows(plan)); };
-    if (neighbours)
-      reduce_neighbours<Op>(x.as<S>(), plan, parts(), to);
-    else if (few)
-      reduce_few<Op>(x.as<S>(), plan, parts(), to);
-    else
+    constexpr int width = Vec<chunk_t<Op, S>>::width;
+    const bool few = plan.count > 1 && plan.count <= width && plan.results >= 64;
+    if (neighbours) {
+      const int64_t chunks = chunks_of_rows(plan);
+      reduce_neighbours<Op>(x.as<S>(), plan,
+                            chunks == 1 ? to : launch.scratch<total_t<S>>(plan.results * chunks),
+                            to);
+    } else if (few) {
+      reduce_few<Op>(x.as<S>(), plan, to);
+    } else {
       reduce_rows<Op>(launch, x.as<S>(), plan, to);
+    }
   };
   if constexpr (of_floats<Op>)
     visit_float(x.dtype, run);
   else
     visit(x.dtype, run);
-  if (mean)
-    for (int64_t i = 0; i < plan.results; ++i)
-      totals.as<double>()[i] /= static_cast<double>(plan.count);
+  double* const all = totals.as<double>();
+  if (finish == Finish::Divide)
+    for (int64_t i = 0; i < plan.results; ++i) all[i] /= static_cast<double>(plan.count);
+  if (finish == Finish::Root)
+    for (int64_t i = 0; i < plan.results; ++i) all[i] = std::sqrt(all[i]);
   convert(launch, totals, View{y.data, y.dtype, plan.kept_y});
 }
 
@@ -350,21 +395,21 @@ void reduce_with(Launch& launch, bool mean, In x, Out y) {
 void reduce(Launch& launch, Reduce op, In x, Out y) {
   switch (op) {
     case Reduce::Sum:
-      return reduce_with<Sum>(launch, false, x, y);
+      return reduce_with<Sum>(launch, x, y);
     case Reduce::Mean:
-      return reduce_with<Sum>(launch, true, x, y);
+      return reduce_with<Sum>(launch, x, y, Finish::Divide);
     case Reduce::Max:
-      return reduce_with<Max>(launch, false, x, y);
+      return reduce_with<Max>(launch, x, y);
     case Reduce::Min:
-      return reduce_with<Min>(launch, false, x, y);
+      return reduce_with<Min>(launch, x, y);
     case Reduce::Prod:
-      return reduce_with<Prod>(launch, false, x, y);
+      return reduce_with<Prod>(launch, x, y);
     case Reduce::SumAbs:
-      return reduce_with<SumAbs>(launch, false, x, y);
-    case Reduce::SumSquares:
-      return reduce_with<SumSquares>(launch, false, x, y);
+      return reduce_with<SumAbs>(launch, x, y);
+    case Reduce::Norm:
+      return reduce_with<SumSquares>(launch, x, y, Finish::Root);
     case Reduce::MaxAbs:
-      return reduce_with<MaxAbs>(launch, false, x, y);
+      return reduce_with<MaxAbs>(launch, x, y);
   }
 }
 

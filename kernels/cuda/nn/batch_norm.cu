@@ -11,7 +11,7 @@ struct BatchStats {
   using T = gpu::math_t<S>;
   using V = Moments<T>;
   const S* x;
-  int64_t inner;
+  int64_t images, channels, inner;
   T eps, *mean, *var, *rstd;
 
   __device__ T at(int64_t, int64_t c) const { return gpu::widen(x[c * inner]); }
@@ -23,6 +23,22 @@ struct BatchStats {
     mean[c] = at(0, c) + sums.mean;
     var[c] = sums.var();
     rstd[c] = T(1) / sqrt(sums.var() + eps);
+    if constexpr (std::is_same_v<T, float>)
+      if (!sums.in_range(eps) && sums.mean - sums.mean == 0) sum_in_f64(c, mean[c]);
+  }
+
+ private:
+  // Rare: by one thread.
+  __device__ void sum_in_f64(int64_t c, double center) const {
+    double squares = 0;
+    for (int64_t i = 0; i < images; ++i)
+      for (int64_t k = 0; k < inner; ++k) {
+        const double d = gpu::widen(x[(i * channels + c) * inner + k]) - center;
+        squares += d * d;
+      }
+    const double v = squares / double(images * inner);
+    var[c] = T(v);
+    rstd[c] = T(1 / sqrt(v + eps));
   }
 };
 
@@ -123,8 +139,10 @@ void batch_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) 
   visit_float(x.dtype, [&]<class S>() {
     using T = gpu::math_t<S>;
     const S* const from = x.as<S>();
-    channels(launch, BatchStats<S>{from, z.inner, T(eps), mean.as<T>(), var.as<T>(), rstd.as<T>()},
-             z.n, z.c, z.inner, from, from);
+    channels(
+        launch,
+        BatchStats<S>{from, z.n, z.c, z.inner, T(eps), mean.as<T>(), var.as<T>(), rstd.as<T>()},
+        z.n, z.c, z.inner, from, from);
   });
 }
 

@@ -43,7 +43,16 @@ MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affin
   Moments<T> m;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { m.add(v, origin, mean != nullptr); }, in);
   m = joined(row.group, m);
-  const T center = origin + m.mean, inverse = T(1) / sqrt(m.var() + eps);
+  T center = origin + m.mean, inverse = T(1) / sqrt(m.var() + eps);
+  if constexpr (std::is_same_v<T, float>)
+    if (gpu::any_lane(row.exists && !m.in_range(eps))) {
+      Moments<double> wide;
+      row.for_each([&]<int n>(int64_t, const S(&v)[n]) { wide.add(v, origin, mean != nullptr); },
+                   in);
+      wide = joined(row.group, wide);
+      center = T(origin + wide.mean);
+      inverse = T(1 / sqrt(wide.var() + eps));
+    }
   if (row.leads) {
     if (mean) mean[row.index] = center;
     rstd[row.index] = inverse;

@@ -125,18 +125,18 @@ MIXTAPE_ROW_KERNEL cross_entropy_grad_rows(Rows rows, const S* x, Targets<gpu::m
       in);
 }
 
+// In f64: squares of f32 numbers leave the range of f32.
 template <class S>
-MIXTAPE_ROW_KERNEL row_products_rows(Rows rows, const S* x, const S* y, gpu::math_t<S>* products) {
-  using T = gpu::math_t<S>;
+MIXTAPE_ROW_KERNEL row_products_rows(Rows rows, const S* x, const S* y, double* products) {
   RowTask<Packing<S, S, S>> row(rows);
   auto xs = row.load(x);
   auto ys = row.load(y);
-  Sums<T, 3> sums;
+  Sums<double, 3> sums;
   row.for_each(
       [&]<int n>(int64_t, const S(&a)[n], const S(&b)[n]) {
 #pragma unroll
         for (int i = 0; i < n; ++i) {
-          const T u = gpu::widen(a[i]), v = gpu::widen(b[i]);
+          const double u = gpu::widen(a[i]), v = gpu::widen(b[i]);
           sums.v[0] += u * v;
           sums.v[1] += u * u;
           sums.v[2] += v * v;
@@ -206,7 +206,7 @@ void row_products(Launch& launch, In x, In y, Out products) {
   visit_float(x.dtype, [&]<class S>() {
     launch_rows<Packing<S, S, S>>(launch, "row_products", x.shape()[0], x.shape()[1],
                                   row_products_rows<S>, x.as<S>(), y.as<S>(),
-                                  products.as<gpu::math_t<S>>());
+                                  products.as<double>());
   });
 }
 

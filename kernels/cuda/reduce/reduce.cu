@@ -1,7 +1,7 @@
 // Reductions over any dimensions, in a fixed order. If a reduced dimension is dense, a warp or a
 // block computes each result: its threads read neighbouring elements and join their sums by
 // shuffles. If a kept dimension is dense, each thread computes one of neighbouring results. Few
-// long results are cut into parts, which a second kernel joins in order. Sums in f32 (f64, i64).
+// long results are cut into parts, which a second kernel joins in order. Sums in f64 (i64).
 
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/thread_group.cuh"
@@ -10,8 +10,11 @@ namespace mixtape::kernels::cuda {
 using namespace internal;
 namespace {
 
-template <class T>
-using sum_t = std::conditional_t<std::is_integral_v<T>, int64_t, gpu::math_t<T>>;
+// Type to join elements of type T in: terms and sums of f32 numbers may leave the range of f32.
+template <class Op, class T>
+using sum_t =
+    std::conditional_t<std::is_integral_v<T>, int64_t,
+                       std::conditional_t<requires { Op::wide; }, double, gpu::math_t<T>>>;
 
 // A reduction is a map of elements, an associative join, and its identity.
 struct Elements {
@@ -24,6 +27,7 @@ struct Squares {
   MIXTAPE_HD static auto of(auto x) { return x * x; }
 };
 struct Add {
+  static constexpr bool wide = true;
   template <class A>
   MIXTAPE_HD static A identity() {
     return A(0);
@@ -37,6 +41,7 @@ struct Add {
   }
 };
 struct Multiply {
+  static constexpr bool wide = true;
   template <class A>
   MIXTAPE_HD static A identity() {
     return A(1);
@@ -78,13 +83,19 @@ struct Smallest {
   }
 };
 
-template <class A, class Out>
-MIXTAPE_HD Out finished(A sum, double divisor) {
-  if constexpr (std::is_integral_v<A>)
-    return convert_to<Out>(sum);
-  else
-    return gpu::round_to<Out>(divisor == 1 ? sum : A(sum / A(divisor)));
-}
+// What becomes of a sum before it is rounded.
+struct Finish {
+  double divisor = 1;
+  bool root = false;
+
+  template <class Out, class A>
+  MIXTAPE_HD Out of(A sum) const {
+    if constexpr (std::is_integral_v<A>)
+      return convert_to<Out>(sum);
+    else
+      return gpu::round_to<Out>(root ? A(sqrt(sum)) : divisor == 1 ? sum : A(sum / A(divisor)));
+  }
+};
 
 template <class Map, class Join>
 struct Reduction : Map, Join {};
@@ -99,7 +110,7 @@ struct Problem {
   Walk<1> reduced;
   int64_t results, length;
   int part_count;
-  double divisor;
+  Finish finish;
 };
 
 template <class T, class A, class Out>
@@ -108,7 +119,7 @@ MIXTAPE_HD void store_result(const Problem<T, A, Out>& p, int64_t result, int64_
   if (p.parts)
     p.parts[result * p.part_count + part] = sum;
   else
-    p.y[at_y] = finished<A, Out>(sum, p.divisor);
+    p.y[at_y] = p.finish.template of<Out>(sum);
 }
 
 // A thread's share of a result whose x begins at `at`: every `step`-th element of a part, from
@@ -173,7 +184,7 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
 // A warp per result.
 template <class Op, class A, class Out>
 __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Walk<2> kept,
-                             double divisor, Out* y) {
+                             Finish finish, Out* y) {
   ThreadGroup group(gpu::warp_size);
   const int64_t result = gpu::global_thread() / gpu::warp_size;
   A sum = Op::template identity<A>();
@@ -184,7 +195,7 @@ __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Wa
   if (group.index != 0 || result >= results) return;
   int64_t at[2];
   kept.find(result, at);
-  y[at[0]] = finished<A, Out>(sum, divisor);
+  y[at[0]] = finish.template of<Out>(sum);
 }
 
 // The kept and the reduced dimensions of x, each collapsed.
@@ -214,8 +225,8 @@ struct Split {
 };
 
 template <class Op, class T, class Out>
-void run(Launch& launch, In x, const View& y, double divisor) {
-  using A = sum_t<T>;
+void run(Launch& launch, In x, const View& y, Finish finish = {}) {
+  using A = sum_t<Op, T>;
   const Split dims(x, y);
   Problem<T, A, Out> p{x.as<T>(),
                        y.as<Out>(),
@@ -225,7 +236,7 @@ void run(Launch& launch, In x, const View& y, double divisor) {
                        dims.results,
                        dims.length,
                        1,
-                       divisor};
+                       finish};
   if (p.results == 0) return;
   // By columns if neighbouring results are neighbours in memory and reduced elements are not.
   const bool columns =
@@ -247,32 +258,33 @@ void run(Launch& launch, In x, const View& y, double divisor) {
   if (p.parts)
     gpu::launch({"reduce_parts", {unsigned(ceil_div(p.results, 8)), 1, 1}, {256, 1, 1}},
                 launch.stream, reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts),
-                p.part_count, p.results, p.kept, divisor, p.y);
+                p.part_count, p.results, p.kept, finish, p.y);
 }
 
 }  // namespace
 
 void reduce(Launch& launch, Reduce op, In x, Out y) {
   if (y.size() == 0) return;
-  const double divisor = op == Reduce::Mean ? double(x.size()) / double(y.size()) : 1;
   const auto with = [&]<class T, class O>() {
     switch (op) {
       case Reduce::Sum:
+        return run<Reduction<Elements, Add>, T, O>(launch, x, y);
       case Reduce::Mean:
-        return run<Reduction<Elements, Add>, T, O>(launch, x, y, divisor);
+        return run<Reduction<Elements, Add>, T, O>(
+            launch, x, y, {.divisor = double(x.size()) / double(y.size())});
       case Reduce::Max:  // (the largest of no bools is false: any)
         using Max = std::conditional_t<std::is_same_v<T, bool>, LargestOrZero, Largest>;
-        return run<Reduction<Elements, Max>, T, O>(launch, x, y, divisor);
+        return run<Reduction<Elements, Max>, T, O>(launch, x, y);
       case Reduce::Min:
-        return run<Reduction<Elements, Smallest>, T, O>(launch, x, y, divisor);
+        return run<Reduction<Elements, Smallest>, T, O>(launch, x, y);
       case Reduce::Prod:
-        return run<Reduction<Elements, Multiply>, T, O>(launch, x, y, divisor);
+        return run<Reduction<Elements, Multiply>, T, O>(launch, x, y);
       case Reduce::SumAbs:
-        return run<Reduction<Magnitudes, Add>, T, O>(launch, x, y, divisor);
-      case Reduce::SumSquares:
-        return run<Reduction<Squares, Add>, T, O>(launch, x, y, divisor);
+        return run<Reduction<Magnitudes, Add>, T, O>(launch, x, y);
+      case Reduce::Norm:
+        return run<Reduction<Squares, Add>, T, O>(launch, x, y, {.root = true});
       case Reduce::MaxAbs:
-        return run<Reduction<Magnitudes, LargestOrZero>, T, O>(launch, x, y, divisor);
+        return run<Reduction<Magnitudes, LargestOrZero>, T, O>(launch, x, y);
     }
   };
   if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, with);

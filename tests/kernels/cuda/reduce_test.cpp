@@ -22,7 +22,7 @@ TEST(CudaReduce, AnyDimensions) {
   const Shape shape{5, 6, 70};
   for (const auto& [in, out] : float_pairs)
     for (const Reduce op : {Reduce::Sum, Reduce::Mean, Reduce::Max, Reduce::Min, Reduce::Prod,
-                            Reduce::SumAbs, Reduce::SumSquares, Reduce::MaxAbs})
+                            Reduce::SumAbs, Reduce::Norm, Reduce::MaxAbs})
       for (int which = 0; which < 8; ++which) {
         Shape to = shape;
         for (int d = 0; d < 3; ++d)
@@ -45,6 +45,24 @@ TEST(CudaReduce, LongSumsInParts) {
   expect_same_reduction(Reduce::Max, random({3, 20000}, bf16, 6), {3, 1}, bf16, 0);
   expect_same_reduction(Reduce::Sum, random({5000, 40}, f16, 7), {1, 40}, f32, 1e-5);
   expect_same_reduction(Reduce::Mean, random({1, 50000}, f64, 8), {1, 1}, f64, 1e-12);
+}
+TEST(CudaReduce, TermsBeyondTheRangeOfF32) {
+  for (const Shape& shape : {Shape{2, 40}, {3, 3000}, {4000, 40}})
+    for (const int dim : {0, 1}) {
+      Shape to = shape;
+      to[dim] = 1;
+      expect_same_reduction(Reduce::Mean, filled(shape, f32, 3e38), to, f32, 2e-7);
+      for (const double size : {3e30, 3e-23}) {
+        const Tensor length(to, f32);
+        launch([&](Launch& l) { cuda::reduce(l, Reduce::Norm, filled(shape, f32, size), length); });
+        for (const double y : to_vector(length))
+          EXPECT_NEAR(y / (size * std::sqrt(double(shape[dim]))), 1, 2e-7);
+      }
+    }
+  const Tensor x = filled({1, 4}, f32, 1e30);
+  x.set(2, 1e-30);
+  x.set(3, 1e-30);
+  expect_same_reduction(Reduce::Prod, x, {1, 1}, f32, 2e-7);
 }
 TEST(CudaReduce, Integers) {
   for (const DType t : {i64, i32, u8}) {

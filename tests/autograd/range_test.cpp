@@ -1,0 +1,245 @@
+// Results and gradients that are in range although steps on the way are not: sums and squares
+// beyond f16 or f32, long sums, vectors without a direction. Numbers are in closed form.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "amp/amp.h"
+#include "autograd/ops.h"
+#include "optim/optimizers.h"
+
+namespace mixtape {
+namespace range_test {
+
+using enum Reduction;
+using Values = std::vector<double>;
+const double inf = std::numeric_limits<double>::infinity();
+
+Tensor row(std::initializer_list<double> values, DType dtype = f32) {
+  return from(values, {int64_t(values.size())}, dtype);
+}
+double rounded(double x, DType dtype) { return full({}, x, dtype).item(); }
+// Each number, or the largest of them where 0 is wanted, counts as 1.
+void expect_ratio(const Tensor& x, const Values& want, double tolerance = 1e-6) {
+  ASSERT_EQ(x.numel(), int64_t(want.size()));
+  double scale = 0;
+  for (const double w : want) scale = std::max(scale, std::abs(w));
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double w = want[size_t(i)], unit = w == 0 ? scale : std::abs(w);
+    EXPECT_LE(std::abs(x.at(i) - w), tolerance * unit) << i << ": " << x.at(i) << ", not " << w;
+  }
+}
+
+// --- f16: rounded once, at the end ---
+
+TEST(InF16, ALossMayHaveTermsBeyondIt) {
+  const Tensor zero = zeros({4}, f16);
+  const auto lone = [](double x) { return row({x, 0, 0, 0}, f16); };
+  const Tensor far = row({60000, 0, 0, 0}, f16), near = row({-60000, 0, 0, 0}, f16);
+  const auto expect = [](const Tensor& loss, double want) {
+    EXPECT_EQ(loss.dtype(), f16);
+    EXPECT_EQ(loss.item(), rounded(want, f16));
+  };
+  expect(mse_loss(lone(300), zero), 22500);
+  expect(l1_loss(far, near), 30000);
+  expect(smooth_l1_loss(far, near), (120000 - 0.5) / 4);
+  expect(huber_loss(lone(600), zero, 1e4), 45000);
+  expect(binary_cross_entropy_with_logits(far, zero), (60000 + 3 * std::log(2)) / 4);
+  expect(binary_cross_entropy_with_logits(far, zero, {.weight = full({}, 4, f16)}), 60000);
+  expect(binary_cross_entropy_with_logits(near, row({1, 0, 0, 0}, f16),
+                                          {.pos_weight = full({}, 4, f16)}),
+         (240000 + 3 * std::log(2)) / 4);
+  expect(kl_div(near, lone(2)), (2 * (std::log(2) + 60000)) / 4);
+  expect(kl_div(near, lone(2), {.batch_mean = true}), (2 * (std::log(2) + 60000)) / 4);
+  expect(soft_margin_loss(near, row({2, 0, 0, 0}, f16)), (120000 + 3 * std::log(2)) / 4);
+  expect(hinge_embedding_loss(near, full({4}, -1, f16), 10000), 25000);
+  expect(margin_ranking_loss(near, far, lone(1)), 30000);
+  expect(gaussian_nll_loss(lone(300), zero, full({4}, 10, f16)), (9000 + 4 * std::log(10)) / 8);
+  expect(poisson_nll_loss(zeros({1}, f16), full({1}, 3, i64), {.log_input = false}),
+         -3 * std::log(1e-8));
+  const Tensor apart = row({60000, -60000}, f16), pair = expand(apart, {4, 2}),
+               second = from({1, 0, 0, 0}, {4}, i64);
+  expect(cross_entropy(pair, second), 30000);
+  expect(cross_entropy(pair, second, {.reduction = Sum, .weight = 0.25}), 30000);
+  expect(nll_loss(pair * -1, second * 0, {.class_weights = full({2}, 4, f16)}), 60000);
+  const Tensor a = full({1, 1}, 60000, f16);
+  expect(triplet_margin_loss(a, -a, -a), 1);
+  expect(pairwise_distance(a, full({1, 1}, -5000, f16)), 65000);
+}
+
+TEST(InF16, GradientsOfALossBeyondIt) {
+  const Tensor x = row({300, 0, 0, 0}, f16).set_requires_grad();
+  mse_loss(x, zeros({4}, f16)).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{150, 0, 0, 0}));
+}
+
+TEST(InF16, NormsBeyondIt) {
+  for (const double size : {4000.0, 60000.0, 1e-6}) {
+    const Tensor x = full({1, 512}, size, f16).set_requires_grad();
+    const double share = rounded(std::sqrt(1.0 / 512), f16);
+    EXPECT_EQ(normalize(x).at(7), share);
+    EXPECT_EQ(grad({norm(x)}, {x})[0].at(7), share);
+    EXPECT_EQ(cosine_similarity(x, x).item(), 1);
+  }
+}
+
+TEST(InF16, BagsBeyondIt) {
+  const Tensor table = from({40000, 0.01}, {2, 1}, f16).set_requires_grad();
+  const auto start = [](const Tensor& index) { return zeros({1}, i64, index.device()); };
+  const Tensor three = zeros({3}, i64), many = ones({70000}, i64);
+  EXPECT_EQ(embedding_bag(table, three, start(three)).item(), 40000);
+  EXPECT_EQ(embedding_bag(table, reshape(three, {1, 3})).item(), 40000);
+  EXPECT_EQ(embedding_bag(table, three, start(three), {.padding_idx = 1}).item(), 40000);
+  const Tensor y = embedding_bag(table, many, start(many));
+  EXPECT_EQ(y.item(), table.at(1));
+  EXPECT_EQ(grad({y}, {table})[0].at(1), 1);
+}
+
+// --- vectors shorter than eps ---
+
+// Their gradient dy / eps is 1e12 of normalize and 1e8 of cosine_similarity: more than f16 holds.
+TEST(ShortVectors, HaveFiniteGradientsInF16) {
+  const Tensor x = zeros({1, 4}, f16).set_requires_grad(), y = ones({1, 4}, f16);
+  EXPECT_EQ(to_vector(grad({sum(normalize(x))}, {x})[0]), Values(4, 65504));
+  EXPECT_EQ(to_vector(grad({sum(-cosine_similarity(x, y))}, {x})[0]), Values(4, -65504));
+  // What has overflowed before stays visible.
+  const Tensor dy = row({inf, -inf, NAN, 1}, f16);
+  const Tensor dx = grad({normalize(x)}, {x}, {.gradients = {unsqueeze(dy, 0)}})[0];
+  EXPECT_EQ(dx.at(0), inf);
+  EXPECT_EQ(dx.at(1), -inf);
+  EXPECT_TRUE(std::isnan(dx.at(2)));
+  EXPECT_EQ(dx.at(3), 65504);
+  const Tensor wide = zeros({1, 4}).set_requires_grad();
+  expect_ratio(grad({sum(normalize(wide))}, {wide})[0], Values(4, 1e12));
+}
+
+// One of eight rows is masked. (Times 0, an infinite gradient would be NaN in every step.)
+TEST(ShortVectors, DoNotEndStepsOfAMaskedRow) {
+  const Seed seed(1);
+  using Loss = std::function<Tensor(const Tensor&, const Tensor&)>;
+  for (const Loss& loss :
+       {Loss([](const Tensor& h, const Tensor& t) { return mse_loss(normalize(h), t); }),
+        Loss([](const Tensor& h, const Tensor& t) {
+          return mean(1.0 - cosine_similarity(h, t));
+        })}) {
+    const Tensor w = (randn({16, 8}) * 0.3).detach().set_requires_grad(), mask = ones({8, 1});
+    mask.set(3, 0);
+    optim::SGD sgd({w}, {.lr = 0.1});
+    amp::GradScaler scaler;
+    int skipped = 0;
+    for (int i = 0; i < 60; ++i) {
+      Tensor each;
+      {
+        const amp::Autocast on({.low = f16});
+        const Tensor h = matmul(randn({8, 16}), w);
+        each = loss(h * cast(mask, h.dtype()), normalize(randn({8, 8})));
+      }
+      scaler.scale(each).backward();
+      skipped += scaler.step(sgd).state() == amp::StepResult::State::Skipped;
+      scaler.update();
+      sgd.zero_grad();
+    }
+    EXPECT_EQ(skipped, 0);
+  }
+}
+
+// --- f32 and f64 ---
+
+TEST(InF32, SquaresBeyondIt) {
+  const auto expect = [](DType dtype, double scale) {
+    const Tensor x = row({3 * scale, 4 * scale}, dtype).set_requires_grad();
+    expect_ratio(norm(x), {5 * scale});
+    expect_ratio(grad({norm(x)}, {x})[0], {0.6, 0.8});
+    expect_ratio(norm(x, 5), {std::pow(243 + 1024, 0.2) * scale});
+    expect_ratio(norm(x, 20), {4 * std::pow(1 + std::pow(0.75, 20), 0.05) * scale});
+    expect_ratio(norm(x, -3), {std::pow(1 / 27. + 1 / 64., -1 / 3.) * scale});
+    expect_ratio(normalize(x, 2, 0, 0), {0.6, 0.8});
+    const Tensor y = row({-2 * scale, 2 * scale, 0, 2 * scale}, dtype).set_requires_grad();
+    expect_ratio(stddev(y), {std::sqrt(11 / 3.) * scale});
+    expect_ratio(grad({stddev(y)}, {y})[0], {-2.5 / std::sqrt(33), 1.5 / std::sqrt(33),
+                                             -0.5 / std::sqrt(33), 1.5 / std::sqrt(33)});
+  };
+  expect(f32, 1e30);
+  expect(f32, 1e-23);
+  expect(f32, 1e19);
+  expect(f64, 1e200);
+  expect(f64, 1e-200);
+  expect_ratio(norm(row({1e-4}), 20), {1e-4});
+  expect_ratio(norm(row({1e10, 0}), 5), {1e10});
+  expect_ratio(mean(full({10}, 3e38)), {3e38});
+  expect_ratio(var(cat({zeros({9998}), row({3e19, -3e19})}), {}, false, 0), {1.8e35}, 1e-5);
+}
+
+TEST(InF32, CosineOfLongAndShortVectors) {
+  for (const double size : {2e19, 1e30, 1e-7}) {
+    const Tensor x = from({size, 0}, {1, 2}).set_requires_grad(), y = from({size, size}, {1, 2});
+    const Tensor c = cosine_similarity(x, y, 1, 1e-12);
+    expect_ratio(c, {std::sqrt(0.5)});
+    expect_ratio(grad({c}, {x})[0], {0, std::sqrt(0.5) / size});
+  }
+}
+
+TEST(InF32, NormLayersOfLargeNumbers) {
+  const Tensor x = from({-2e19, 2e19, -2e19, 2e19, 1, 3, 3, 1}, {2, 4});
+  expect_ratio(layer_norm(x, {4}), {-1, 1, -1, 1, -1, 1, 1, -1}, 1e-4);
+  expect_ratio(rms_norm(x, {4}), {-1, 1, -1, 1, 1 / std::sqrt(5), 3 / std::sqrt(5),
+                                  3 / std::sqrt(5), 1 / std::sqrt(5)});
+  expect_ratio(group_norm(reshape(x, {2, 2, 2}), 1), {-1, 1, -1, 1, -1, 1, 1, -1}, 1e-4);
+  expect_ratio(instance_norm(reshape(x, {2, 1, 4})), {-1, 1, -1, 1, -1, 1, 1, -1}, 1e-4);
+  for (const Shape& shape : {Shape{4, 1}, {1, 1, 4}, {2, 1, 2}})
+    expect_ratio(batch_norm(reshape(select(x, 0, 0), shape), {}, {}, {}, {}, {.training = true}),
+                 {-1, 1, -1, 1}, 1e-4);
+}
+
+TEST(InF32, ActivationsAndLosses) {
+  const Tensor x = row({1e38, -1e38}).set_requires_grad();
+  expect_ratio(hardswish(x), {1e38, 0});
+  EXPECT_EQ(to_vector(grad({sum(hardswish(x))}, {x})[0]), (Values{1, 0}));
+  expect_ratio(smooth_l1_loss(row({1e20}), zeros({1}), 1e21), {5e18});
+  const Tensor a = row({3e25, 3e-25, 0, 1e-30, 0, inf}).set_requires_grad(),
+               b = row({4e25, 4e-25, 1e-30, 0, 0, 1}).set_requires_grad();
+  const auto g = grad({sum(atan2(a, b))}, {a, b});
+  expect_ratio(g[0], {0.16e-25, 0.16e25, 1e30, 0, 0, 0});
+  expect_ratio(g[1], {-0.12e-25, -0.12e25, 0, -1e30, 0, 0});
+}
+
+// --- long sums ---
+
+TEST(LongSums, IntoOnePlace) {
+  const int64_t n = DefaultDevice::current().is_host() ? 20'000'000 : 70'000;
+  const Tensor each = expand(ones({1}), {n}), place = expand(zeros({1}, i64), {n});
+  EXPECT_EQ(scatter_add(zeros({1}), 0, place, each).item(), double(n));
+  const Tensor table = ones({1, 1}).set_requires_grad();
+  EXPECT_EQ(grad({sum(embedding(table, place))}, {table})[0].item(), double(n));
+
+  const int64_t m = 70'000;  // in f32, 1 does not count beside 2^24
+  const Tensor many = full({1}, 0x1p24), where = zeros({m}, i64), more = ones({m}, f16);
+  const double all = 0x1p24 + double(m);
+  EXPECT_EQ(scatter_add(many, 0, where, cast(more, f32)).item(), all);
+  EXPECT_EQ(index_add(many, 0, where, cast(more, f32)).item(), all);
+  EXPECT_EQ(index_put(many, {where}, ones({m}), true).item(), all);
+  EXPECT_EQ(bincount(zeros({m + 1}, i64), cat({many, ones({m})})).item(), all);
+  const Tensor x = ones({2, 1}).set_requires_grad(), dy = cat({many, ones({m})});
+  const Tensor at = zeros({m + 1}, i64);
+  EXPECT_EQ(grad({index_select(x, 0, at)}, {x}, {.gradients = {unsqueeze(dy, 1)}})[0].at(0), all);
+  EXPECT_EQ(grad({gather(x, 0, unsqueeze(at, 1))}, {x}, {.gradients = {unsqueeze(dy, 1)}})[0].at(0),
+            all);
+}
+
+// Each lane of a sum in f32 would lose the small terms beside a large one.
+TEST(LongSums, OfExponentials) {
+  const int64_t n = DefaultDevice::current().is_host() ? 1 << 22 : 1 << 19;
+  const Tensor x = cat({zeros({16}), full({n}, -18)});
+  const double total = 16 + double(n) * std::exp(-18.0);
+  EXPECT_NEAR(logsumexp(x).item(), std::log(total), 1e-4);
+  EXPECT_NEAR(softmax(x, 0).at(0) * total, 1, 1e-4);
+  EXPECT_NEAR(log_softmax(x, 0).at(0), -std::log(total), 1e-4);
+  EXPECT_NEAR(cross_entropy(unsqueeze(x, 0), zeros({1}, i64)).item(), std::log(total), 1e-4);
+}
+
+}  // namespace range_test
+}  // namespace mixtape
