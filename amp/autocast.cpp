@@ -115,7 +115,7 @@ Tensor Autocast::converted(const Tensor& t, DType to) {
 void Autocast::apply(Call& call) {
   if (!state_.enabled) return;
   const Precision precision = state_.rules->precision(call.op);
-  if (precision == Precision::Any || precision == Precision::Native) return;
+  if (precision == Precision::Any) return;
 
   std::optional<DType> common, of_arrays;  // widest of all activations, of those that are not 0-d
   for (size_t i = 0; i < call.inputs.size(); ++i) {
@@ -127,7 +127,8 @@ void Autocast::apply(Call& call) {
   }
   if (!common) return;
 
-  // A matrix product reads all its operands, parameters included, in one dtype.
+  // A matrix product reads all its operands, parameters included, in one dtype. (Native ops get
+  // parameters that they can read, and keep their activations.)
   const bool uniform = precision == Precision::Low || call.op.precision == Precision::Low;
   DType to = *common;
   if (precision == Precision::Low) {
@@ -135,7 +136,8 @@ void Autocast::apply(Call& call) {
     call.out = state_.rules->widens_products() ? f32 : to;
   } else if (precision == Precision::Widest) {
     to = of_arrays.value_or(to);
-  } else {  // Full: reads its inputs as they are, unless they differ or forward cannot write f32
+  } else if (precision == Precision::Full) {
+    // Reads its inputs as they are, unless they differ or forward cannot write f32.
     call.out = f32;
     if (call.op.precision == Precision::Any || call.composed) to = f32;
     for (size_t i = 0; uniform && i < call.inputs.size(); ++i)
@@ -145,7 +147,7 @@ void Autocast::apply(Call& call) {
 
   const auto target = [&](Role role, DType now) {
     const bool readable = now == to || (now == f32 && is_half(to));
-    if (role == Role::Activation) return to;
+    if (role == Role::Activation) return precision == Precision::Native ? now : to;
     if (role == Role::Parameter) return readable && !uniform ? now : to;
     if (role == Role::Statistic)  // not cast, so that it can be updated
       return readable || !uniform ? now : to;

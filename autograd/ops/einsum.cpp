@@ -215,13 +215,16 @@ class Einsum {
     return {reshape(summed.empty() ? mul(left, right) : matmul(left, right), shape), axes};
   }
 
-  // Matrices [batch..., rows, columns].
+  // Matrices [batch..., rows, columns]; many dimensions of the batch are merged.
   Tensor matrices(const Operand& o, const Axes& batch, const Axes& rows, const Axes& columns) {
     Axes order = batch;
     order.insert(order.end(), rows.begin(), rows.end());
     order.insert(order.end(), columns.begin(), columns.end());
     Shape shape;
-    for (const Axis axis : batch) shape.push_back(size(axis));
+    if (batch.size() + 2 > size_t(max_rank))
+      shape.push_back(size(batch));
+    else
+      for (const Axis axis : batch) shape.push_back(size(axis));
     shape.push_back(size(rows));
     shape.push_back(size(columns));
     return reshape(o.permuted(order), shape);

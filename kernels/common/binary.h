@@ -179,21 +179,21 @@ struct GreaterEqual {
   MIXTAPE_HD static auto f(auto a, auto b) { return a >= b; }
 };
 struct And {
-  static constexpr OpInfo info{"logical_and", Precision::Any};
+  static constexpr OpInfo info{"logical_and", Precision::Widest};
   template <class T>
   MIXTAPE_HD static auto f(T a, T b) {
     return both(a != T(0), b != T(0));
   }
 };
 struct Or {
-  static constexpr OpInfo info{"logical_or", Precision::Any};
+  static constexpr OpInfo info{"logical_or", Precision::Widest};
   template <class T>
   MIXTAPE_HD static auto f(T a, T b) {
     return either(a != T(0), b != T(0));
   }
 };
 struct Xor {
-  static constexpr OpInfo info{"logical_xor", Precision::Any};
+  static constexpr OpInfo info{"logical_xor", Precision::Widest};
   template <class T>
   MIXTAPE_HD static auto f(T a, T b) {
     return differ(a != T(0), b != T(0));

@@ -149,4 +149,13 @@ MIXTAPE_HD constexpr To convert_to(From x) {
     return static_cast<To>(x);
 }
 
+// start + i step; integers, whose start and step are whole, are exact beyond 2^53.
+template <class T>
+MIXTAPE_HD constexpr T counted(double start, double step, int64_t i) {
+  if constexpr (std::is_same_v<T, int64_t>)
+    return int64_t(Whole(convert_to<int64_t>(start)) + Whole(i) * Whole(convert_to<int64_t>(step)));
+  else
+    return convert_to<T>(start + double(i) * step);
+}
+
 }  // namespace mixtape::kernels

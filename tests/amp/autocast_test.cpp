@@ -86,6 +86,15 @@ TEST(Policies, ComparisonsGiveBoolOfMixedInputs) {
   EXPECT_EQ(argmax(values({3}, f16), 0).dtype(), i64);
 }
 
+TEST(Policies, LogicTakesMixedInputs) {
+  const Tensor a = from({0, 1}, {2}, f16), b = from({1, 1}, {2});
+  EXPECT_ERROR(logical_and(a, b), "different dtypes: f16 and f32");
+  const Autocast on({.low = f16});
+  EXPECT_EQ(to_vector(logical_and(a, b)), (std::vector<double>{0, 1}));
+  EXPECT_EQ(to_vector(logical_or(a, b)), (std::vector<double>{1, 1}));
+  EXPECT_EQ(to_vector(logical_xor(a, b)), (std::vector<double>{1, 0}));
+}
+
 TEST(Policies, LowSavesNarrowOperandsAndFullSavesWhatItRead) {
   const Tensor w = leaf({4, 4}), x = leaf({4, 4}, f16), target = from({0, 1, 2, 3}, {4}, i64);
   const Autocast on({.low = f16});
@@ -128,6 +137,24 @@ TEST(Policies, NativeNeverCasts) {
   EXPECT_EQ((values({3}, bf16) + values({3}, bf16)).dtype(), bf16);
   EXPECT_ERROR((void)(values({3}, f16) + values({3}, f32)),
                "add: inputs have different dtypes: f16 and f32");
+}
+
+TEST(Policies, NativeReadsNarrowParametersBesideF32) {
+  const Tensor x = randn({4, 3, 2}), w = rand({3}, f16).set_requires_grad(), b = rand({3}, f16);
+  const auto check = [&](const auto& f) {
+    EXPECT_ERROR(f(w, b), "beside f32 activations, got f16");
+    const Tensor want = f(w.to(f32), b.to(f32));
+    const Autocast on({.low = f16});
+    const Tensor y = f(w, b);
+    EXPECT_EQ(y.dtype(), f32);
+    EXPECT_EQ(to_vector(y), to_vector(want));
+    EXPECT_EQ(grad({sum(y)}, {w})[0].dtype(), f16);
+  };
+  check([&](const Tensor& a, const Tensor&) { return prelu(x, a); });
+  check([&](const Tensor& a, const Tensor&) { return rms_norm(select(x, 2, 0), {3}, a); });
+  check([&](const Tensor& a, const Tensor& c) {
+    return batch_norm(x, {}, {}, a, c, {.training = true});
+  });
 }
 
 TEST(Policies, WidestGoesToTheWidestPresent) {

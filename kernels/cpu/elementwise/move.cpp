@@ -87,8 +87,7 @@ void arange(Launch&, double start, double step, Out y) {
   visit(y.dtype, [&]<class T>() {
     T* const to = y.as<T>();
     parallel_ranges(y.size(), grain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        to[i] = convert_to<T>(start + static_cast<double>(i) * step);
+      for (int64_t i = begin; i < end; ++i) to[i] = counted<T>(start, step, i);
     });
   });
 }

@@ -29,7 +29,7 @@ struct Constant {
 template <class T>
 __global__ void count_up(double start, double step, int64_t n, T* y) {
   for (int64_t i = gpu::global_thread(); i < n; i += gpu::all_threads())
-    y[i] = convert_to<T>(start + double(i) * step);
+    y[i] = counted<T>(start, step, i);
 }
 
 // Counts from the nearer end, so that both ends are exact.
