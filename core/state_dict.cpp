@@ -1,7 +1,6 @@
 #include "core/state_dict.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -10,9 +9,12 @@ namespace mixtape {
 Tensor StateDict::at(std::string_view name) const {
   const auto found = std::ranges::find(*this, name, &value_type::first);
   if (found != end()) return found->second;
-  std::vector<std::string_view> names;
-  for (const auto& [known, tensor] : *this) names.push_back(known);
-  raise(fmt::format("no tensor is named \"{}\", only: {}", name, fmt::join(names, ", ")));
+  constexpr size_t most = 20;
+  std::string names;
+  for (size_t i = 0; i < std::min(size(), most); ++i)
+    names += (i > 0 ? ", " : "") + (*this)[i].first;
+  raise(fmt::format("no tensor is named \"{}\", only: {}{}", name, names,
+                    size() > most ? fmt::format(" and {} more", size() - most) : ""));
 }
 
 bool StateDict::contains(std::string_view name) const {

@@ -106,7 +106,7 @@ std::vector<JsonFields> parse_json_lines(std::string_view text, const std::strin
 std::vector<JsonFields> read_json_lines(const std::string& path, uint64_t max_memory) {
   const std::vector<std::byte> bytes = read_whole(path, max_memory, 1);
   return parse_json_lines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path,
-                          max_memory);
+                          memory_limit(InputFile(path).size(), max_memory));
 }
 
 }  // namespace mixtape::io

@@ -111,7 +111,8 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
 }
 
 Tensor load_png(const std::string& path, int channels, uint64_t max_memory) {
-  return parse_png(read_file(path, largest), path, channels, max_memory);
+  return parse_png(read_whole(path, max_memory, 1), path, channels,
+                   memory_limit(InputFile(path).size(), max_memory));
 }
 
 void save_png(const std::string& path, const Tensor& image) {

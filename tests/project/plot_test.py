@@ -46,6 +46,13 @@ class Plot(unittest.TestCase):
         self.assertEqual(self.plot("runs/a", "runs/b", "more/b"), "./loss.svg\n")
         self.assertEqual(self.names("loss.svg")[-3:], ["a", "runs/b", "more/b"])
 
+    def test_a_scale_of_one_is_not_drawn(self) -> None:
+        self.run_of("f32", scale=1, skipped=False)
+        self.run_of("f16", scale=65536, skipped=False)
+        self.assertEqual(self.plot("f32"), "f32/loss.svg\n")
+        self.assertEqual(self.plot("f32", "f16"), "./loss.svg\n./scale.svg\n")
+        self.assertNotIn("f32", self.names("scale.svg"))
+
     def test_help_and_mistakes(self) -> None:
         self.run_of("a")
         self.assertIn("metrics.jsonl", self.plot("--help"))

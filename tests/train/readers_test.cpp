@@ -285,6 +285,8 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
                "f: no column is named \"c\"; there are \"a\", \"b\"");
   EXPECT_ERROR(parse_csv("a,a\n1,2\n", "f", {.target = "a"}), "f: two columns are named \"a\"");
   EXPECT_ERROR(read_csv("/no/such.csv"), "/no/such.csv: cannot open");
+  EXPECT_ERROR(parse_csv(std::string("PK\3\4\0\0", 6) + std::string(40, 'x'), "table.xlsx"),
+               "table.xlsx: not a text: it has zero bytes, but a zip archive");
 }
 
 // Untimed: what takes time quadratic in the columns takes minutes here.

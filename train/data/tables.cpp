@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "io/file.h"
+#include "io/formats.h"
 #include "io/npy.h"
 #include "io/text.h"
 
@@ -252,6 +253,9 @@ class CsvParser {
       : text_(text), name_(name), options_(options), file_bytes_(file_bytes) {}
 
   Csv parse() {
+    if (text_.substr(0, 4096).find('\0') != text_.npos)
+      fail("{}: not a text: it has zero bytes{}", name_,
+           io::but_is(io::InputBytes(std::as_bytes(std::span(text_)), name_)));
     Reader reader = start();
     check(reader.next(), "{}: has no lines", name_);
     std::vector<std::string> header;
