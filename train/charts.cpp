@@ -114,7 +114,7 @@ io::Series steps_of(const io::Series& s) {
   return kept;
 }
 
-double mean(std::span<const double> v) {
+double average(std::span<const double> v) {
   return std::accumulate(v.begin(), v.end(), 0.0) / double(v.size());
 }
 
@@ -174,8 +174,8 @@ void thin(io::Chart& chart, size_t most_points) {
       const double place = std::floor(x[i] / stretch);
       while (++end < x.size() && std::floor(x[end] / stretch) == place) {
       }
-      s.x.push_back(mean(std::span(x).subspan(i, end - i)));
-      s.y.push_back(mean(std::span(y).subspan(i, end - i)));
+      s.x.push_back(average(std::span(x).subspan(i, end - i)));
+      s.y.push_back(average(std::span(y).subspan(i, end - i)));
     }
   }
 }
