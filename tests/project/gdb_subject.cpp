@@ -1,7 +1,6 @@
 // A program for tests/project/gdb_test.py to stop in stop().
 
-#include "autograd/ops.h"
-#include "nn/nn.h"
+#include <mixtape.h>
 
 using namespace mixtape;
 
