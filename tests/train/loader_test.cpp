@@ -19,6 +19,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/random.h"
+#include "tests/support/child.h"
 #include "tests/support/errors.h"
 
 namespace mixtape::train {
@@ -392,6 +393,37 @@ TEST(DataLoader, BringsErrorsOutOfTheLoop) {
     DataLoader transformed(numbered(20), {.batch_size = 4, .workers = workers, .transform = picky});
     EXPECT_ERROR(bytes(transformed), "numbers: epoch 0, batch 2: example 9: nine");
   }
+}
+
+TEST(DataLoader, MakesItsBatchesItselfWhereNoThreadCanStart) {
+  DataLoader plain(numbered(40), {.batch_size = 4, .shuffle = true});
+  DataLoader refused(numbered(40), {.batch_size = 4, .shuffle = true, .workers = 3});
+  const std::string wanted = bytes(plain);
+  const test::NoNewThreads none;
+  EXPECT_EQ(bytes(refused), wanted);
+}
+
+// A forked child has none of the workers, and ends without them.
+TEST(DataLoader, GoesOnInAForkedChild) {
+  DataLoader loader(numbered(40), {.batch_size = 4, .workers = 2});
+  int batches = 0, status = -1;
+  pid_t child = -1;
+  for ([[maybe_unused]] const auto& batch : loader) {
+    ++batches;
+    if (batches == 3 && (child = fork()) == 0) alarm(20);
+    if (batches == 5 && child != 0)
+      status = test::status_of_child([&] {
+        loader.set_epoch(7);  // ends the loop that was forked
+        int again = 0;
+        for ([[maybe_unused]] const auto& other : loader) ++again;
+        return again == 10;
+      });
+  }
+  if (child == 0) std::exit(batches == 10 ? EXIT_SUCCESS : EXIT_FAILURE);
+  EXPECT_EQ(batches, 10);
+  EXPECT_EQ(status, 0);
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 // ---- resuming

@@ -4,12 +4,14 @@
 #include "train/data/loader.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <system_error>
 #include <thread>
 
 #include "autograd/tape.h"
@@ -122,31 +124,36 @@ class DataLoader::EpochLoop : NoCopy {
         taken_(first),
         given_(first) {}
   ~EpochLoop() {
+    if (in_forked_child()) return forget_threads();
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(ahead_->mutex);
       stop_ = true;
     }
-    room_.notify_all();
-    for (std::thread& t : threads_) t.join();
+    ahead_->room.notify_all();
+    for (std::thread& t : ahead_->threads) t.join();
   }
 
-  // Not in the constructor: if a thread cannot start, the destructor must join the others.
+  // Starts the workers, or as many as the system allows: without any, the loop makes its batches
+  // itself. (Not in the constructor: the destructor must join those that run.)
   void start() {
     const DataLoaderOptions& o = maker_->options;
     const int64_t workers = std::min<int64_t>(o.workers, batches_ - given_);
-    ring_.resize(static_cast<size_t>(workers * o.prefetch));
-    for (int64_t i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+    ahead_->ring.resize(static_cast<size_t>(workers * o.prefetch));
+    try {
+      for (int64_t i = 0; i < workers; ++i) ahead_->threads.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+    }
   }
 
   Batch next() {
-    if (threads_.empty()) return maker_->make(order_, epoch_, given_++);
-    std::unique_lock lock(mutex_);
-    Slot& slot = ring_[static_cast<size_t>(given_) % ring_.size()];
-    ready_.wait(lock, [&] { return slot.done; });
+    if (ahead_->threads.empty() || in_forked_child()) return maker_->make(order_, epoch_, given_++);
+    std::unique_lock lock(ahead_->mutex);
+    Slot& slot = ahead_->ring[static_cast<size_t>(given_) % ahead_->ring.size()];
+    ahead_->ready.wait(lock, [&] { return slot.done; });
     const Slot taken = std::exchange(slot, {});
     ++given_;
     lock.unlock();
-    room_.notify_one();
+    ahead_->room.notify_one();
     if (taken.error) std::rethrow_exception(taken.error);
     return taken.batch;
   }
@@ -157,14 +164,28 @@ class DataLoader::EpochLoop : NoCopy {
     Batch batch = {};
     std::exception_ptr error = {};
   };
+  // What the loop shares with its threads.
+  struct Ahead {
+    std::mutex mutex;  // also for taken_, given_ and stop_
+    std::condition_variable room, ready;
+    std::vector<Slot> ring;  // batch i is in slot i % size
+    std::vector<std::thread> threads;
+  };
+
+  // A forked child has none of the threads. It must not even destroy what they waited for.
+  bool in_forked_child() const { return process_ != getpid(); }
+  void forget_threads() {
+    static auto* const of_parents = new std::vector<std::unique_ptr<Ahead>>;
+    of_parents->push_back(std::move(ahead_));
+  }
 
   void work() {
     // Kernels run on this thread only: the pool is for the network.
     const kernels::cpu::ThreadLimit one_thread(1);
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(ahead_->mutex);
     for (;;) {
-      const auto room = [&] { return taken_ < given_ + int64_t(ring_.size()); };
-      room_.wait(lock, [&] { return stop_ || taken_ == batches_ || room(); });
+      const auto room = [&] { return taken_ < given_ + int64_t(ahead_->ring.size()); };
+      ahead_->room.wait(lock, [&] { return stop_ || taken_ == batches_ || room(); });
       if (stop_ || taken_ == batches_) return;
       const int64_t i = taken_++;
       lock.unlock();
@@ -175,8 +196,8 @@ class DataLoader::EpochLoop : NoCopy {
         made.error = std::current_exception();
       }
       lock.lock();
-      ring_[static_cast<size_t>(i) % ring_.size()] = std::move(made);
-      ready_.notify_one();
+      ahead_->ring[static_cast<size_t>(i) % ahead_->ring.size()] = std::move(made);
+      ahead_->ready.notify_one();
     }
   }
 
@@ -184,12 +205,10 @@ class DataLoader::EpochLoop : NoCopy {
   const uint64_t epoch_;
   const Order order_;
   const int64_t batches_;
-  std::mutex mutex_;  // for the members below
-  std::condition_variable room_, ready_;
-  std::vector<Slot> ring_;  // batch i is in slot i % size
-  int64_t taken_, given_;   // batches claimed by threads, and given to the loop
+  const pid_t process_ = getpid();
+  std::unique_ptr<Ahead> ahead_ = std::make_unique<Ahead>();
+  int64_t taken_, given_;  // batches claimed by threads, and given to the loop
   bool stop_ = false;
-  std::vector<std::thread> threads_;
 };
 
 DataLoader::DataLoader(AnyDataset data, const DataLoaderOptions& options)
