@@ -33,6 +33,12 @@ class Storage : NoCopy {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   bool is_foreign() const { return foreign_ != nullptr; }
+  // True if they have bytes in common, as two storages of foreign memory may.
+  bool overlaps(const Storage& other) const {
+    const auto begin = reinterpret_cast<uintptr_t>(data_),
+               there = reinterpret_cast<uintptr_t>(other.data_);
+    return begin < there + other.bytes_ && there < begin + bytes_;
+  }
 
   uint64_t id() const { return id_; }  // unique in the process, unlike an address
   // Called before this thread queues work on the bytes: waits for the stream that used them last.

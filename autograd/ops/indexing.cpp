@@ -85,7 +85,7 @@ struct AdvancedIndex {
       copy_(view, replaced(view, values, false));
       return;
     }
-    const bool shared = values.storage() == view.storage();
+    const bool shared = values.storage()->overlaps(*view.storage());
     write_slices(target.with_layout(*layout), at, index, source(shared ? clone(values) : values));
     view.storage()->bump_version();
   }

@@ -39,7 +39,7 @@ Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape
 // x = F(x, y), with y converted to x's dtype, but not from float to integer, which would truncate.
 template <class F>
 Tensor combine(std::string_view op, const Tensor& x, const Tensor& y) {
-  const bool direct = y.storage() != x.storage();
+  const bool direct = !y.storage()->overlaps(*x.storage());
   return rewrite(op, x, y.requires_grad(), direct, [&](const Tensor& out, const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
           "of {} elements and {} ones, which would be truncated (convert one with .to())",
@@ -87,7 +87,7 @@ Tensor copy_(const Tensor& x, const Tensor& from) {
     const Tensor y = fitting(t, from.to(t.device()));
     // A view of from's storage must neither become x nor be read while x is written.
     const bool lent = y.storage() == from.storage();
-    return lent && (grad_enabled() || y.storage() == t.storage()) ? clone(y) : y;
+    return lent && (grad_enabled() || y.storage()->overlaps(*t.storage())) ? clone(y) : y;
   });
 }
 Tensor add_(const Tensor& x, const Tensor& y) { return combine<kernels::Add>("add_", x, y); }

@@ -62,6 +62,29 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
 }
 
+// Two tensors of one program's array, which no storage knows.
+TEST(Views, OfForeignMemoryMayOverlapInPlace) {
+  constexpr int64_t n = 1000;
+  const auto changed = [](const auto& change) {
+    std::vector<float> data(n + 1);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = float(i * i % 17);
+    const DefaultDevice on_cpu(Device::cpu());
+    change(from_blob(data.data(), {n}), from_blob(data.data() + 1, {n}));
+    return data;
+  };
+  const std::vector<float> before = changed([](auto&&...) {});
+  const auto sum = changed([](const Tensor& a, const Tensor& b) { add_(b, a); });
+  const auto difference = changed([](const Tensor& a, const Tensor& b) { sub_(a, b); });
+  const auto up = changed([](const Tensor& a, const Tensor& b) { copy_(b, a); });
+  const auto down = changed([](const Tensor& a, const Tensor& b) { copy_(a, b); });
+  for (size_t i = 0; i < size_t(n); ++i) {
+    ASSERT_EQ(sum[i + 1], before[i + 1] + before[i]) << i;
+    ASSERT_EQ(difference[i], before[i] - before[i + 1]) << i;
+    ASSERT_EQ(up[i + 1], before[i]) << i;
+    ASSERT_EQ(down[i], before[i + 1]) << i;
+  }
+}
+
 TEST(Joining, PadSequence) {
   const Tensor a = from({1, 2, 3, 4}, {2, 2}).set_requires_grad(), b = from({5, 6}, {1, 2});
   const Tensor y = pad_sequence({a, b, zeros({0, 2})}, true, -1);
