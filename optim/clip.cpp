@@ -36,9 +36,16 @@ std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   return grads;
 }
 
+// Notes a write to the gradients, which leaves their loss scales as they were.
 void bump_versions(const std::vector<Tensor>& params) {
+  std::vector<LossScaleTag>
+      scales;  // all before the first write, since gradients may share storage
+  for (const Tensor& p : params)
+    scales.push_back(p.has_grad() ? p.autograd_meta().loss_scale() : LossScaleTag());
   for (const Tensor& p : params)
     if (p.has_grad()) p.grad().storage()->bump_version();
+  for (size_t i = 0; i < params.size(); ++i)
+    if (params[i].has_grad()) params[i].autograd_meta().set_loss_scale(scales[i]);
 }
 
 }  // namespace
@@ -48,7 +55,9 @@ Tensor dense_grad(const Tensor& param) {
   if (!g || g.is_contiguous()) return g;
   const Tensor dense(g.shape(), g.dtype(), g.device());
   kernels::convert(g.device(), g, dense);
+  const LossScaleTag scale = param.autograd_meta().loss_scale();
   param.set_grad(dense);
+  param.autograd_meta().set_loss_scale(scale);
   return dense;
 }
 

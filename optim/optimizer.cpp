@@ -166,6 +166,10 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
   for (const Tensor& p : params) mixtape::detail::mark_listed(p);
 }
 
+CommonOptions Optimizer::first_common() const {
+  return groups_.empty() ? CommonOptions() : groups_[0].common();
+}
+
 std::vector<Tensor> Optimizer::params() const {
   require_groups();
   std::vector<Tensor> all;
@@ -410,6 +414,16 @@ const Optimizer::Group& Optimizer::at(size_t group) const {
 
 void Optimizer::set_lr(double lr) {
   for (size_t g = 0; g < groups(); ++g) set_lr(lr, g);
+}
+
+double Optimizer::base_lr(size_t group) const {
+  const auto& scheduled = at(group).scheduled;
+  return scheduled && scheduled->second == lr(group) ? scheduled->first : lr(group);
+}
+
+void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {
+  set_lr(lr, group);
+  groups_[group].scheduled = {base, lr};
 }
 
 double Optimizer::option(std::string_view name, size_t group) const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -45,6 +46,9 @@ class Optimizer {
   double lr(size_t group = 0) const { return option("lr", group); }
   void set_lr(double lr);  // of all groups
   void set_lr(double lr, size_t group) { set_option("lr", lr, group); }
+  // The rate from which a schedule starts: lr(), or what it was before an earlier schedule changed
+  // it and left it so.
+  double base_lr(size_t group = 0) const;
   // An option by name, flags as 0 or 1: the optimizer's own ("beta1" is betas' first) and maximize.
   // Throws Error if there is none, or if the value is out of range.
   double option(std::string_view name, size_t group = 0) const;
@@ -63,6 +67,7 @@ class Optimizer {
   Optimizer() = default;
   // Throws Error unless all are dense float leaves (perhaps frozen), all new, and options in range.
   void append_group(std::vector<Tensor> params, std::unique_ptr<Algorithm> algorithm);
+  CommonOptions first_common() const;  // of the first group, or the defaults before there is one
 
  private:
   struct Slot {
@@ -80,6 +85,7 @@ class Optimizer {
   struct Group {
     std::unique_ptr<Algorithm> algorithm;
     std::vector<Slot> slots;
+    std::optional<std::pair<double, double>> scheduled = {};  // a schedule's base, its last rate
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const { return common().shadow && s.param.dtype() == f32; }
   };
@@ -90,6 +96,8 @@ class Optimizer {
     for (const Group& group : groups_)
       for (const Slot& slot : group.slots) f(index++, slot, group);
   }
+  friend class Schedule;
+  void set_scheduled_lr(double lr, double base, size_t group);
   const Group& at(size_t group) const;  // throws Error if there is no such group
   Options options(size_t group) const { return at(group).algorithm->options(); }
   void require_groups() const;  // throws Error if another optimizer has them now
@@ -123,7 +131,11 @@ class OptimizerOf : public Optimizer {
   }
   OptimizerOf(std::vector<Tensor> params, std::convertible_to<double> auto lr)
       : OptimizerOf(std::move(params), with_lr(double(lr))) {}
-  void add_group(std::vector<Tensor> params, const O& options, const CommonOptions& common = {}) {
+  // Without `common`, those of the first group.
+  void add_group(std::vector<Tensor> params, const O& options) {
+    add_group(std::move(params), options, first_common());
+  }
+  void add_group(std::vector<Tensor> params, const O& options, const CommonOptions& common) {
     append_group(std::move(params), std::make_unique<AlgorithmOf<O>>(options, common));
   }
   std::string_view name() const override { return O::name; }

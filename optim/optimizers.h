@@ -42,8 +42,11 @@ class Muon : public OptimizerOf<MuonOptions> {
  public:
   using OptimizerOf::add_group;
   using OptimizerOf::OptimizerOf;
+  void add_group(std::vector<Tensor> params, const AdamWOptions& options) {
+    add_group(std::move(params), options, first_common());
+  }
   void add_group(std::vector<Tensor> params, const AdamWOptions& options,
-                 const CommonOptions& common = {}) {
+                 const CommonOptions& common) {
     append_group(std::move(params), std::make_unique<AlgorithmOf<AdamWOptions>>(options, common));
   }
 };

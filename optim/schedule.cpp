@@ -16,11 +16,11 @@ std::string base_name(size_t group) { return fmt::format("group.{}.base_lr", gro
 }  // namespace
 
 Schedule::Schedule(Optimizer& optimizer) : optimizer_(&optimizer) {
-  for (size_t g = 0; g < optimizer.groups(); ++g) base_lr_.push_back(optimizer.lr(g));
+  for (size_t g = 0; g < optimizer.groups(); ++g) base_lr_.push_back(optimizer.base_lr(g));
 }
 
 void Schedule::apply(int64_t step) {
-  for (size_t g = 0; g < groups(); ++g) optimizer_->set_lr(at(step, g), g);
+  for (size_t g = 0; g < groups(); ++g) optimizer_->set_scheduled_lr(at(step, g), base_lr_[g], g);
 }
 
 void Schedule::advance(int64_t by, size_t most) {

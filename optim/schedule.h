@@ -10,7 +10,8 @@
 
 namespace mixtape::optim {
 
-// Refers to its optimizer, so neither may move.
+// Refers to its optimizer, so neither may move. Starts from the rates of the groups as they were
+// set, not as an earlier schedule has left them.
 class Schedule : NoCopy {
  public:
   virtual ~Schedule() = default;

@@ -126,7 +126,7 @@ struct FitOptions {
   std::string resume = {};        // a checkpoint of this fit to continue from; empty: none
 };
 
-// How a fit ended: after its epochs, early since a callback called stop(), or after a signal
+// The end of a fit: after its epochs, early since a callback called stop(), or after a signal
 // (Ctrl-C or SIGTERM). A program then returns, with 130 for Ctrl-C; another fit, unless it resumes,
 // would end the program by the signal (see Interrupt).
 enum class FitResult { Finished, Stopped, Interrupted };

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "autograd/ops.h"
+#include "core/warn.h"
 #include "kernels/common/tensor_stats.h"
 #include "kernels/kernels.h"
 #include "tests/support/optim.h"
@@ -231,6 +232,23 @@ TEST(Clip, ComposesWithItself) {
   EXPECT_EQ(x.grad().item(), 7) << "a new gradient is not multiplied";
   x.set_grad({});
   EXPECT_FALSE(x.grad());
+}
+
+TEST(Clip, KeepsWhatIsKnownOfTheLossScale) {
+  const Tensor p = zeros({3, 2}).set_requires_grad(), q = zeros({2}).set_requires_grad();
+  p.set_grad(transpose(ones({2, 3}), 0, 1));
+  q.set_grad(ones({2}));
+  for (const Tensor& t : {p, q}) t.autograd_meta().set_loss_scale({.unscaled = true});
+  clip_grad_norm({p, q}, 1);
+  EXPECT_TRUE(p.grad().is_contiguous());
+  for (const Tensor& t : {p, q}) EXPECT_TRUE(t.autograd_meta().loss_scale().unscaled);
+  p.set_grad(transpose(ones({2, 3}), 0, 1));
+  p.autograd_meta().set_loss_scale({.number = 3});
+  const OnWarning none([](const std::string&) {});
+  EXPECT_TRUE(dense_grad(p).is_contiguous());
+  EXPECT_EQ(p.autograd_meta().loss_scale().number, 3u);
+  clip_grad_value({p}, 0.5);
+  EXPECT_EQ(p.autograd_meta().loss_scale().number, 3u);
 }
 
 TEST(Clip, ThreadsMayReadGradients) {

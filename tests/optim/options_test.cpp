@@ -35,6 +35,21 @@ TEST(Optim, OptionsByGroupAndName) {
   EXPECT_EQ(error([&] { opt.momentum_name(2); }), "group 2 is out of range for 2 groups");
 }
 
+TEST(Optim, LaterGroupsShareTheFirstsCommonOptions) {
+  const auto half = [] { return zeros({2, 2}, f16).set_requires_grad(); };
+  SGD opt({half()}, {}, {.multi_precision = true, .rescale_grad = 0.5, .maximize = true});
+  opt.add_group({half()}, {.lr = 1});
+  EXPECT_TRUE(opt.multi_precision(1));
+  EXPECT_EQ(opt.rescale_grad(1), 0.5);
+  EXPECT_EQ(opt.option("maximize", 1), 1);
+  EXPECT_EQ(opt.lr(1), 1);
+  opt.add_group({half()}, {.lr = 1}, {});
+  EXPECT_FALSE(opt.multi_precision(2));
+  Muon muon({half()}, {}, {.multi_precision = true});
+  muon.add_group({half()}, AdamWOptions{});
+  EXPECT_TRUE(muon.multi_precision(1));
+}
+
 TEST(Optim, SaysThatItWasMovedFrom) {
   const Params p = problem();
   SGD opt(p, {.lr = 0.1});

@@ -81,6 +81,29 @@ const std::map<std::string, PlateauOptions> plateaus = {
 
 SGD sgd_for_schedules() { return SGD(problem(), {.lr = 0.4, .momentum = 0.9}); }
 
+TEST(Schedule, StartsFromTheRateThatWasSet) {
+  const Params p = problem();
+  SGD opt({p[0]}, {.lr = 1});
+  opt.add_group({p[1]}, {.lr = 2});
+  {
+    Cosine first(opt, {.total_steps = 4});
+    for (int i = 0; i < 4; ++i) first.step();
+    EXPECT_EQ(opt.lr(), 0);
+    EXPECT_EQ(opt.base_lr(), 1);
+  }
+  {
+    StepLr second(opt, {.step_size = 1, .gamma = 0.5});
+    EXPECT_EQ(opt.lr(0), 1);
+    EXPECT_EQ(opt.lr(1), 2);
+    second.step();
+    EXPECT_EQ(opt.lr(1), 1);
+  }
+  opt.set_lr(0.3, 0);  // a rate that is set is the new start
+  const StepLr third(opt, {.step_size = 1});
+  EXPECT_EQ(third.at(0, 0), 0.3);
+  EXPECT_EQ(third.at(0, 1), 2);
+}
+
 TEST(Schedule, RatesAndMomentaArePyTorchs) {
   EXPECT_EQ(std::size(schedule_references), schedules.size() + plateaus.size());
   for (const ScheduleReference& r : schedule_references) {
