@@ -36,10 +36,10 @@ std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   return grads;
 }
 
-// Notes a write to the gradients, which leaves their loss scales as they were.
+// Notes a write to the gradients, which leaves their loss scales as they were. (They may share
+// storage, and so a version: all scales are read first.)
 void bump_versions(const std::vector<Tensor>& params) {
-  std::vector<LossScaleTag>
-      scales;  // all before the first write, since gradients may share storage
+  std::vector<LossScaleTag> scales;
   for (const Tensor& p : params)
     scales.push_back(p.has_grad() ? p.autograd_meta().loss_scale() : LossScaleTag());
   for (const Tensor& p : params)

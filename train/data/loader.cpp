@@ -164,7 +164,7 @@ class DataLoader::EpochLoop : NoCopy {
     Batch batch = {};
     std::exception_ptr error = {};
   };
-  // What the loop shares with its threads.
+  // Shared by the loop and its threads.
   struct Ahead {
     std::mutex mutex;  // also for taken_, given_ and stop_
     std::condition_variable room, ready;
