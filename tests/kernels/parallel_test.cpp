@@ -7,12 +7,11 @@
 
 #include "tests/support/child.h"
 
-using namespace mixtape;
-using namespace mixtape::test;
-using kernels::cpu::parallel_for;
-using kernels::cpu::ThreadLimit;
+namespace mixtape::kernels::cpu {
+namespace kernels_parallel_test {
 
-namespace {
+using test::NoNewThreads;
+using test::status_of_child;
 
 // True if a region runs every chunk exactly once.
 bool region_works(int threads) {
@@ -29,8 +28,6 @@ struct Late {
     if (runs_region && !region_works(4)) _exit(3);
   }
 } late;
-
-}  // namespace
 
 TEST(Pool, ChildrenOfAUsedPoolWorkAndEnd) {
   for (const int threads : {2, 4, 8}) {
@@ -89,3 +86,6 @@ TEST(Pool, WorksAloneWhereNoThreadCanStart) {
   };
   EXPECT_EQ(status_of_child(later), 0);
 }
+
+}  // namespace kernels_parallel_test
+}  // namespace mixtape::kernels::cpu

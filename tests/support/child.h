@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 namespace mixtape::test {
@@ -13,6 +14,7 @@ namespace mixtape::test {
 // child that hangs is ended by SIGALRM.
 template <class F>
 int status_of_child(F f) {
+  std::fflush(nullptr);  // or the child would print it again
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);

@@ -408,6 +408,7 @@ TEST(DataLoader, GoesOnInAForkedChild) {
   DataLoader loader(numbered(40), {.batch_size = 4, .workers = 2});
   int batches = 0, status = -1;
   pid_t child = -1;
+  std::fflush(nullptr);
   for ([[maybe_unused]] const auto& batch : loader) {
     ++batches;
     if (batches == 3 && (child = fork()) == 0) alarm(20);
