@@ -267,8 +267,11 @@ void Indexed::put(const Tensor& values) {
   plan_in(plan_).write(v);
 }
 void Indexed::put(double value) {
-  const Scope scope("index_put");
-  put(full({}, value, dtype(), device()));
+  const auto filled = [&] {
+    const Scope scope("index_put");
+    return full({}, value, dtype(), device());
+  };
+  put(filled());
 }
 
 // f(elements) in place.
