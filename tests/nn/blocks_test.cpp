@@ -110,7 +110,7 @@ TEST(Norms, AreTheOps) {
             "GroupNorm: 4 channels do not divide into 3 groups");
   EXPECT_EQ(error([] { nn::InstanceNorm2d(0); }), "InstanceNorm2d: channels must be > 0, got 0");
   EXPECT_EQ(error([&] { instance(randn({2, 3, 4, 4})); }),
-            "the input has shape [2, 3, 4, 4], not [n, 4, h, w]");
+            "InstanceNorm2d: the input has shape [2, 3, 4, 4], not [n, 4, h, w]");
 }
 
 TEST(MultiheadAttention, StartsAsPyTorchs) {
@@ -143,9 +143,9 @@ TEST(MultiheadAttention, TakesKeysAndValuesOfOtherSizes) {
   const Tensor q = zeros({2, 3, 64}), k = zeros({5, 3, 32}), v = zeros({5, 3, 128});
   EXPECT_EQ(layer(q, k, v).output.shape(), (Shape{2, 3, 64}));
   EXPECT_EQ(error([&] { layer(q, q, v); }),
-            "the key has shape [2, 3, 64], not [t, b, 32] or [t, 32]");
+            "MultiheadAttention: the key has shape [2, 3, 64], not [t, b, 32] or [t, 32]");
   EXPECT_EQ(error([&] { layer(q, k, zeros({4, 3, 128})); }),
-            "keys of shape [5, 3, 32] and values of [4, 3, 128]");
+            "MultiheadAttention: keys of shape [5, 3, 32] and values of [4, 3, 128]");
   EXPECT_EQ(error([] { nn::MultiheadAttention(4, 2, {.kdim = 0}); }),
             "MultiheadAttention: sizes must be positive: kdim 0, vdim 4");
 }
@@ -253,20 +253,21 @@ TEST(MultiheadAttention, ErrorsNameBothShapes) {
   const nn::MultiheadAttention layer(4, 2);
   const Tensor x = zeros({3, 2, 4});
   EXPECT_EQ(error([&] { layer(zeros({3, 2, 5}), x, x); }),
-            "the query has shape [3, 2, 5], not [t, b, 4] or [t, 4]");
+            "MultiheadAttention: the query has shape [3, 2, 5], not [t, b, 4] or [t, 4]");
   EXPECT_EQ(error([&] { layer(x, zeros({3, 4}), zeros({3, 4})); }),
-            "the query has shape [3, 2, 4], the key [3, 4]: a batch, or none, of both");
+            "MultiheadAttention: the query has shape [3, 2, 4], the key [3, 4]: a batch, or none, "
+            "of both");
   EXPECT_EQ(error([&] { layer(x, x, zeros({2, 2, 4})); }),
-            "keys of shape [3, 2, 4] and values of [2, 2, 4]");
+            "MultiheadAttention: keys of shape [3, 2, 4] and values of [2, 2, 4]");
   const Tensor other = zeros({3, 1, 4});
   EXPECT_EQ(error([&] { layer(x, other, other); }),
-            "queries of shape [3, 2, 4], keys of [3, 1, 4]");
+            "MultiheadAttention: queries of shape [3, 2, 4], keys of [3, 1, 4]");
   EXPECT_EQ(error([&] { layer(x, x, x, AttentionMasks{.attn_mask = zeros({2, 3, 3})}); }),
-            "attn_mask has shape [2, 3, 3], not [3, 3] or [4, 3, 3]");
+            "MultiheadAttention: attn_mask has shape [2, 3, 3], not [3, 3] or [4, 3, 3]");
   EXPECT_EQ(error([&] { layer(x, x, x, AttentionMasks{.key_padding_mask = zeros({3, 2})}); }),
-            "key_padding_mask has shape [3, 2], not [2, 3]");
+            "MultiheadAttention: key_padding_mask has shape [3, 2], not [2, 3]");
   EXPECT_EQ(error([&] { layer(x, x, x, AttentionMasks{.key_padding_mask = zeros({2, 3}, u8)}); }),
-            "a mask is u8, not bool or a float");
+            "MultiheadAttention: a mask is u8, not bool or a float");
 }
 
 TEST(TransformerEncoder, CopiesItsLayer) {

@@ -353,11 +353,11 @@ TEST(Hooks, MayNotChangeHowManyThereAre) {
   const Tensor x = leaf({1});
   nn::HookHandle hook =
       net.register_forward_pre_hook([](const nn::ModuleBase&, Tensors& in) { in.clear(); });
-  EXPECT_EQ(error([&] { net(x); }), "a hook left 0 of 1 inputs");
+  EXPECT_EQ(error([&] { net(x); }), "Scale: a hook left 0 of 1 inputs");
   hook.remove();
   hook = net.register_forward_hook(
       [](const nn::ModuleBase&, const Tensors&, Tensors& out) { out.resize(2); });
-  EXPECT_EQ(error([&] { net(x); }), "a hook left 2 of 1 outputs");
+  EXPECT_EQ(error([&] { net(x); }), "Scale: a hook left 2 of 1 outputs");
   hook.remove();
   hook = net.register_full_backward_hook([](Tensors& dx, const Tensors&) { dx.clear(); });
   EXPECT_EQ(error([&] { net(x).backward(); }),

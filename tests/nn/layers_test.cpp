@@ -27,9 +27,10 @@ TEST(PReLU, LearnsItsSlopes) {
   const Tensor x = randn({2, 3, 4});
   EXPECT_TRUE(equal(one(x), leaky_relu(x, 0.25)));
   EXPECT_TRUE(equal(each(x), prelu(x, each.weight)));
-  EXPECT_EQ(error([&] { each(randn({3, 4})); }),
-            "prelu: a weight of shape [3] for an input of shape [3, 4]: one number, or one per "
-            "channel");
+  EXPECT_EQ(
+      error([&] { each(randn({3, 4})); }),
+      "PReLU: prelu: a weight of shape [3] for an input of shape [3, 4]: one number, or one per "
+      "channel");
 
   const Tensor low = full({64, 2}, -60, f16);  // the weight's gradient overflows f16
   prelu(low, one.weight).backward({.gradient = full({64, 2}, 1000, f16)});
@@ -138,8 +139,9 @@ TEST(BatchNorm, Options) {
   EXPECT_NEAR(fast.running_mean.at(1), mean(x, {0}).at(1), 1e-6);
   EXPECT_EQ(fast(randn({2, 3, 4})).shape(), (Shape{2, 3, 4}));
   EXPECT_EQ(error([&] { fast(randn({2, 3, 4, 4})); }),
-            "the input has shape [2, 3, 4, 4], not [n, c] or [n, c, length]");
-  EXPECT_EQ(error([&] { nn::BatchNorm2d(3)(x); }), "the input has shape [8, 3], not [n, c, h, w]");
+            "BatchNorm1d: the input has shape [2, 3, 4, 4], not [n, c] or [n, c, length]");
+  EXPECT_EQ(error([&] { nn::BatchNorm2d(3)(x); }),
+            "BatchNorm2d: the input has shape [8, 3], not [n, c, h, w]");
   EXPECT_EQ(error([&] { nn::BatchNorm2d(0); }), "BatchNorm: channels must be > 0, got 0");
   EXPECT_EQ(error([&] { nn::BatchNorm2d(3, {.momentum = 2}); }),
             "BatchNorm: momentum must be from 0 to 1, got 2");
@@ -241,18 +243,20 @@ TEST(EmbeddingBag, Errors) {
     return error([&] { bag(i, offsets); });
   };
   EXPECT_EQ(of(index, {}),
-            "embedding_bag: the index has shape [3], not [bags, k], without offsets");
+            "EmbeddingBag: embedding_bag: the index has shape [3], not [bags, k], without offsets");
   EXPECT_EQ(of(unsqueeze(index, 0), index),
-            "embedding_bag: the index has shape [1, 3], not [k], beside offsets");
-  EXPECT_EQ(of(index, zeros({2})), "embedding_bag: offsets must be integers, got f32");
+            "EmbeddingBag: embedding_bag: the index has shape [1, 3], not [k], beside offsets");
+  EXPECT_EQ(of(index, zeros({2})),
+            "EmbeddingBag: embedding_bag: offsets must be integers, got f32");
   EXPECT_EQ(of(index, from({1, 2}, {2}, i64)),
-            "embedding_bag: offsets begin at 1, and the smallest of their bags of 3 indices has 1");
-  EXPECT_EQ(
-      of(index, from({0, 2, 1}, {3}, i64)),
-      "embedding_bag: offsets begin at 0, and the smallest of their bags of 3 indices has -1");
-  EXPECT_EQ(
-      of(index, from({0, 4}, {2}, i64)),
-      "embedding_bag: offsets begin at 0, and the smallest of their bags of 3 indices has -1");
+            "EmbeddingBag: embedding_bag: offsets begin at 1, and the smallest of their bags of 3 "
+            "indices has 1");
+  EXPECT_EQ(of(index, from({0, 2, 1}, {3}, i64)),
+            "EmbeddingBag: embedding_bag: offsets begin at 0, and the smallest of their bags of 3 "
+            "indices has -1");
+  EXPECT_EQ(of(index, from({0, 4}, {2}, i64)),
+            "EmbeddingBag: embedding_bag: offsets begin at 0, and the smallest of their bags of 3 "
+            "indices has -1");
   EXPECT_EQ(error([] { nn::EmbeddingBag(4, 3, {.padding_idx = 4}); }),
             "EmbeddingBag: padding_idx 4 is out of range for 4 rows");
 }

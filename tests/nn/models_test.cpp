@@ -246,9 +246,9 @@ TEST(GptBlock, StartsAsGpt2) {
             "attn: the input has shape [3, 64], not [b, t, 64]");
   const Gpt small(tiny);
   EXPECT_EQ(error([&] { small(zeros({1, 7}, i64)); }),
-            "tokens of shape [1, 7] after 0, not [b, t] with at most 6 in all");
+            "Gpt: tokens of shape [1, 7] after 0, not [b, t] with at most 6 in all");
   EXPECT_EQ(error([&] { small(zeros({3}, i64)); }),
-            "tokens of shape [3] after 0, not [b, t] with at most 6 in all");
+            "Gpt: tokens of shape [3] after 0, not [b, t] with at most 6 in all");
 }
 
 // Heads are joined and split by views alone, and gradients of weights have the weights' layout.

@@ -251,7 +251,7 @@ TEST(Gpt, Generates) {
   EXPECT_EQ(error([&] { net(narrow(prompt, 1, 0, 2), &cache); }),
             "h.0.attn: 2 positions after a past of 3, not one");
   EXPECT_EQ(error([&] { net(zeros({2, 4}, i64), &cache); }),
-            "tokens of shape [2, 4] after 3, not [b, t] with at most 6 in all");
+            "Gpt: tokens of shape [2, 4] after 3, not [b, t] with at most 6 in all");
   EXPECT_TRUE(equal(drawn(7), drawn(7)));
   EXPECT_FALSE(equal(drawn(7), drawn(8)));
 }

@@ -185,15 +185,15 @@ TEST(Recurrent, LengthsMustFit) {
   EXPECT_EQ(gru(zeros({4, 0, 3}), Tensor(), zeros({0}, i64)).output.shape(), (Shape{4, 0, 5}));
   const Tensor x = randn({4, 2, 3});
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({4, 5}, {2}, i64)); }),
-            "lengths must be from 1 to 4, got 4 to 5");
+            "GRU: lengths must be from 1 to 4, got 4 to 5");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({0, 1}, {2}, i64)); }),
-            "lengths must be from 1 to 4, got 0 to 1");
+            "GRU: lengths must be from 1 to 4, got 0 to 1");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({1, 1}, {2})); }),
-            "lengths are f32 [2], not integers [2]");
+            "GRU: lengths are f32 [2], not integers [2]");
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({1}, {1}, i64)); }),
-            "lengths are i64 [1], not integers [2]");
+            "GRU: lengths are i64 [1], not integers [2]");
   EXPECT_EQ(error([&] { gru(select(x, 1, 0), Tensor(), from({1}, {1}, i64)); }),
-            "lengths, but one sequence of shape [4, 3]");
+            "GRU: lengths, but one sequence of shape [4, 3]");
 }
 
 TEST(Recurrent, LengthsWaitOnceForTheirDevice) {
@@ -286,17 +286,21 @@ TEST(Recurrent, ErrorsNameBothSizes) {
   const nn::LSTM lstm(3, 5, {.num_layers = 2});
   const nn::GRU gru(3, 5, {.batch_first = true});
   const Tensor x = randn({4, 2, 3});
-  EXPECT_EQ(error([&] { lstm(randn({4, 2, 2})); }), "the input has 2 features, the layer takes 3");
-  EXPECT_EQ(error([&] { lstm(randn({3})); }), "the input has shape [3], not [t, b, 3] or [t, 3]");
-  EXPECT_EQ(error([&] { gru(randn({3})); }), "the input has shape [3], not [b, t, 3] or [t, 3]");
+  EXPECT_EQ(error([&] { lstm(randn({4, 2, 2})); }),
+            "LSTM: the input has 2 features, the layer takes 3");
+  EXPECT_EQ(error([&] { lstm(randn({3})); }),
+            "LSTM: the input has shape [3], not [t, b, 3] or [t, 3]");
+  EXPECT_EQ(error([&] { gru(randn({3})); }),
+            "GRU: the input has shape [3], not [b, t, 3] or [t, 3]");
   EXPECT_EQ(error([&] { lstm(x, nn::LstmState{zeros({2, 3, 5}), zeros({2, 2, 5})}); }),
-            "h_0 has shape [2, 3, 5], not [2, 2, 5]");
+            "LSTM: h_0 has shape [2, 3, 5], not [2, 2, 5]");
   EXPECT_EQ(error([&] { lstm(x, nn::LstmState{zeros({2, 2, 5}), zeros({1, 2, 5})}); }),
-            "c_0 has shape [1, 2, 5], not [2, 2, 5]");
+            "LSTM: c_0 has shape [1, 2, 5], not [2, 2, 5]");
   EXPECT_EQ(error([&] { lstm(x, nn::LstmState{zeros({2, 2, 5}), {}}); }),
-            "a state of h and c lacks c");
-  EXPECT_EQ(error([&] { gru(x, zeros({1, 2, 5})); }), "h_0 has shape [1, 2, 5], not [1, 4, 5]");
-  EXPECT_EQ(error([&] { lstm(zeros({0, 2, 3})); }), "lstm: the sequence has no steps");
+            "LSTM: a state of h and c lacks c");
+  EXPECT_EQ(error([&] { gru(x, zeros({1, 2, 5})); }),
+            "GRU: h_0 has shape [1, 2, 5], not [1, 4, 5]");
+  EXPECT_EQ(error([&] { lstm(zeros({0, 2, 3})); }), "LSTM: lstm: the sequence has no steps");
   EXPECT_EQ(error([] { nn::LSTM(3, 0); }), "LSTM: sizes must be positive: in 3, hidden 0");
   EXPECT_EQ(error([] { nn::LSTM(3, 5, {.num_layers = 0}); }),
             "LSTM: num_layers must be > 0, got 0");
@@ -305,14 +309,14 @@ TEST(Recurrent, ErrorsNameBothSizes) {
 
   const nn::LSTMCell cell(3, 5);
   EXPECT_EQ(error([&] { cell(randn({2, 2})); }),
-            "linear: the input has 2 features, the weight [20, 3] takes 3");
-  EXPECT_EQ(error([&] { cell(x); }), "the input has shape [4, 2, 3], not [b, 3] or [3]");
+            "LSTMCell: linear: the input has 2 features, the weight [20, 3] takes 3");
+  EXPECT_EQ(error([&] { cell(x); }), "LSTMCell: the input has shape [4, 2, 3], not [b, 3] or [3]");
   EXPECT_EQ(error([&] { cell(randn({2, 3}), nn::LstmState{zeros({1, 5}), zeros({2, 5})}); }),
-            "h has shape [1, 5], not [2, 5]");
+            "LSTMCell: h has shape [1, 5], not [2, 5]");
   EXPECT_EQ(error([&] { cell(randn({2, 3}), nn::LstmState{zeros({2, 5}), zeros({2, 4})}); }),
-            "c has shape [2, 4], not [2, 5]");
+            "LSTMCell: c has shape [2, 4], not [2, 5]");
   EXPECT_EQ(error([&] { cell(randn({2, 3}), nn::LstmState{{}, zeros({2, 5})}); }),
-            "a state of h and c lacks h");
+            "LSTMCell: a state of h and c lacks h");
 }
 
 TEST(Recurrent, OpsCheckTheirShapes) {
