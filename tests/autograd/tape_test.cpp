@@ -106,8 +106,8 @@ TEST(Tape, RefusesWhatItCannotDo) {
                "add: inputs have different dtypes: f32 and f64");
   EXPECT_ERROR(add(from({1}, {1}, f32), from({1}, {1}, f16)),
                "f32 and f16 (convert one with .to(), or run under amp::Autocast)");
-  EXPECT_ERROR(mul(from({1}, {1}, f32), from({1}, {1}, boolean)),
-               "f32 and bool (convert one with .to())");  // which Autocast would leave as they are
+  EXPECT_ERROR(mul(from({1}, {1}, f32), from({1}, {1}, i32)),
+               "f32 and i32 (convert one with .to())");  // which Autocast would leave as they are
   EXPECT_ERROR(conv2d(zeros({1, 1, 4, 4}, u8), zeros({1, 1, 3, 3})),
                "u8 and f32 (convert one with .to(); train::transforms::to_float() for images)");
   EXPECT_ERROR(matmul(ones({2, 3}), ones({2, 2})), "matmul: inner dimensions differ: 3 and 2");
