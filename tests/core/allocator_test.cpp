@@ -154,7 +154,7 @@ TEST(Allocator, ServesChildrenForkedWhileItsLockIsHeld) {
   };
   std::thread busy(work), busy_too(work);
   int failed = 0;
-  for (int i = 0; i < 200 && !failed; ++i)
+  for (int i = 0; i < 60 && !failed; ++i)
     failed = test::status_of_child([] {
       release(allocate(64, {}), 64, {});
       return true;

@@ -32,7 +32,7 @@ struct Late {
 TEST(Pool, ChildrenOfAUsedPoolWorkAndEnd) {
   for (const int threads : {2, 4, 8}) {
     ASSERT_TRUE(region_works(threads));
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 20; ++i) {
       ASSERT_TRUE(region_works(threads));  // workers spin or fall asleep while the process forks
       if (i % 2) usleep(100);
       ASSERT_EQ(status_of_child([=] { return region_works(threads); }), 0) << threads << " " << i;

@@ -2,6 +2,8 @@
 // OutOfMemory: operator new fails on this thread. For one file of a program: it replaces the
 // global operators. (Tensors' elements come from posix_memalign, which goes on.)
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 
@@ -20,8 +22,9 @@ struct OutOfMemory : ScopedValue<&MemoryState::is_out> {
   OutOfMemory() : ScopedValue(true) {}
 };
 
-inline void* allocated(size_t bytes, size_t alignment) {
+inline void* allocated(size_t bytes, size_t alignment = 0) {
   void* block = nullptr;
+  alignment = std::max(alignment, alignof(std::max_align_t));
   if (MemoryState::current().is_out || posix_memalign(&block, alignment, bytes) != 0)
     throw std::bad_alloc();
   return block;
@@ -29,7 +32,7 @@ inline void* allocated(size_t bytes, size_t alignment) {
 
 }  // namespace mixtape::test
 
-void* operator new(size_t n) { return mixtape::test::allocated(n, alignof(std::max_align_t)); }
+void* operator new(size_t n) { return mixtape::test::allocated(n); }
 void* operator new(size_t n, std::align_val_t a) { return mixtape::test::allocated(n, size_t(a)); }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
