@@ -83,11 +83,12 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   const Tensor a = wide(x), b = wide(y);
   if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25)
     return norm(unsqueeze(a, -2) - unsqueeze(b, -3), p, {-1});
+  const Tensor scale = maximum(scale_of(a), scale_of(b)), u = a / scale, v = b / scale;
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };
-  const Tensor products = matmul(a, transpose(b), {.out = a.dtype()});
-  const Tensor squared = squares(a) + transpose(squares(b)) - 2 * products;
+  const Tensor products = matmul(u, transpose(v), {.out = a.dtype()});
+  const Tensor squared = squares(u) + transpose(squares(v)) - 2 * products;
   const Tensor none = le(squared, 0);  // no gradient at 0; rounding may give < 0
-  return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0);
+  return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0) * scale;
 }
 
 // max(0, x) with gradient 1 at 0, so that pairs exactly at the margin still move.

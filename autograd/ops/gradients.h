@@ -100,6 +100,10 @@ Tensor share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& 
 struct NormOptions : ReduceOptions {
   double p = 2;
 };
+// A power of two near the largest |x| of each reduction (1 if that is 0, infinite or NaN): squares
+// of x divided by it stay in range, and no digit of x changes.
+Tensor scale_of(const Tensor& x, const ReduceOptions& options);
+inline Tensor scale_of(const Tensor& x) { return scale_of(x, reduce_options({}, x.rank())); }
 // The gradient of the p-norm y of x, all in f32 or f64.
 Tensor norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy, const NormOptions& o);
 // cosine_similarity; a `wide` result is f32 also for f16 and bf16.

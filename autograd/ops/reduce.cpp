@@ -137,8 +137,6 @@ struct LogSumExp {
   static int first(const ReduceOptions& o) { return std::countr_zero(o.dims); }
 };
 
-Tensor scale_of(const Tensor& x, const ReduceOptions& o);
-
 // At a kink, and where all x are zero, the gradient is 0.
 struct Norm {
   static constexpr OpInfo info{"norm", Precision::Full};
@@ -180,15 +178,6 @@ struct Norm {
     return scale * pow(sum_to(pow(size / scale, o.p), o), 1 / o.p);
   }
 };
-
-// A power of two near the largest |x| over dims (1 if that is 0, infinite or NaN): squares of x
-// divided by it stay in range, and no digit of x changes.
-Tensor scale_of(const Tensor& x, const ReduceOptions& o) {
-  const NoGrad off;
-  const Tensor most = call<Norm>(x.detach(), NormOptions{o, infinity});
-  const Tensor ordinary = logical_and(gt(most, 0), isfinite(most));
-  return exp2(floor(log2(where(ordinary, most, 1))));
-}
 
 // --- scans: y_i = a_i y_(i-1) + b_i ---
 // With a = 1 this is a running sum, with b = 0 (and 1 before the first) a running product.
@@ -298,8 +287,7 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
 }
 
 // The variance of x or its root. x is divided by a power of two, so that no square leaves the range
-// of its dtype; two passes, so that a
-// large mean costs no precision.
+// of its dtype; in two passes, so that a large mean costs no precision.
 Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, bool root) {
   const Tensor scale = scale_of(x, reduce_options(dims, x.rank())), z = x / scale,
                apart = z - mean(z, dims, true);
@@ -341,6 +329,12 @@ Tensor ops::bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t d
 }
 Tensor ops::reduce_losses(const Tensor& each, Reduction reduction) {
   return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
+}
+Tensor ops::scale_of(const Tensor& x, const ReduceOptions& o) {
+  const NoGrad off;
+  const Tensor most = call<Norm>(x.detach(), NormOptions{o, infinity});
+  const Tensor ordinary = logical_and(gt(most, 0), isfinite(most));
+  return exp2(floor(log2(where(ordinary, most, 1))));
 }
 Tensor ops::share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& o) {
   const DType wide = accumulate_dtype(dy.dtype());

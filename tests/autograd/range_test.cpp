@@ -15,7 +15,7 @@
 namespace mixtape {
 namespace range_test {
 
-using enum Reduction;
+const Reduction Sum = Reduction::Sum;
 using Values = std::vector<double>;
 const double inf = std::numeric_limits<double>::infinity();
 
@@ -47,7 +47,7 @@ TEST(InF16, ALossMayHaveTermsBeyondIt) {
   expect(mse_loss(lone(300), zero), 22500);
   expect(l1_loss(far, near), 30000);
   expect(smooth_l1_loss(far, near), (120000 - 0.5) / 4);
-  expect(huber_loss(lone(600), zero, 1e4), 45000);
+  expect(huber_loss(lone(600), zero, {.delta = 1e4}), 45000);
   expect(binary_cross_entropy_with_logits(far, zero), (60000 + 3 * std::log(2)) / 4);
   expect(binary_cross_entropy_with_logits(far, zero, {.weight = full({}, 4, f16)}), 60000);
   expect(binary_cross_entropy_with_logits(near, row({1, 0, 0, 0}, f16),
@@ -56,7 +56,7 @@ TEST(InF16, ALossMayHaveTermsBeyondIt) {
   expect(kl_div(near, lone(2)), (2 * (std::log(2) + 60000)) / 4);
   expect(kl_div(near, lone(2), {.batch_mean = true}), (2 * (std::log(2) + 60000)) / 4);
   expect(soft_margin_loss(near, row({2, 0, 0, 0}, f16)), (120000 + 3 * std::log(2)) / 4);
-  expect(hinge_embedding_loss(near, full({4}, -1, f16), 10000), 25000);
+  expect(hinge_embedding_loss(near, full({4}, -1, f16), {.margin = 10000}), 25000);
   expect(margin_ranking_loss(near, far, lone(1)), 30000);
   expect(gaussian_nll_loss(lone(300), zero, full({4}, 10, f16)), (9000 + 4 * std::log(10)) / 8);
   expect(poisson_nll_loss(zeros({1}, f16), full({1}, 3, i64), {.log_input = false}),
@@ -183,6 +183,15 @@ TEST(InF32, CosineOfLongAndShortVectors) {
   }
 }
 
+TEST(InF32, DistancesOfManyPoints) {
+  for (const double size : {1e30, 1e-30}) {
+    const Tensor x = cat({zeros({1, 2}), full({29, 2}, size)}).set_requires_grad();
+    const Tensor y = from({3 * size, 4 * size}, {1, 2}), all = cdist(x, y);
+    expect_ratio(select(all, 0, 0), {5 * size});
+    expect_ratio(select(grad({sum(select(all, 0, 0))}, {x})[0], 0, 0), {-0.6, -0.8});
+  }
+}
+
 TEST(InF32, NormLayersOfLargeNumbers) {
   const Tensor x = from({-2e19, 2e19, -2e19, 2e19, 1, 3, 3, 1}, {2, 4});
   expect_ratio(layer_norm(x, {4}), {-1, 1, -1, 1, -1, 1, 1, -1}, 1e-4);
@@ -199,7 +208,7 @@ TEST(InF32, ActivationsAndLosses) {
   const Tensor x = row({1e38, -1e38}).set_requires_grad();
   expect_ratio(hardswish(x), {1e38, 0});
   EXPECT_EQ(to_vector(grad({sum(hardswish(x))}, {x})[0]), (Values{1, 0}));
-  expect_ratio(smooth_l1_loss(row({1e20}), zeros({1}), 1e21), {5e18});
+  expect_ratio(smooth_l1_loss(row({1e20}), zeros({1}), {.beta = 1e21}), {5e18});
   const Tensor a = row({3e25, 3e-25, 0, 1e-30, 0, inf}).set_requires_grad(),
                b = row({4e25, 4e-25, 1e-30, 0, 0, 1}).set_requires_grad();
   const auto g = grad({sum(atan2(a, b))}, {a, b});
