@@ -66,8 +66,12 @@ Tensor fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DType dty
 // dy f' from x or y, whichever f saves.
 template <class F, class... Number>
 Tensor unary_gradient(const Tensor& v, const Tensor& dy, DType dtype, Number... s) {
-  if (grad_enabled())
-    return cast(passed<F>(wide(dy), kernels::derivative<F>(Expr(wide(v)), Expr(s)...)), dtype);
+  if (grad_enabled()) {
+    const Expr read = wide(v);
+    const Expr derivative = is_half(dtype) ? kernels::derivative<F, true>(read, Expr(s)...)
+                                           : kernels::derivative<F, false>(read, Expr(s)...);
+    return cast(passed<F>(wide(dy), derivative), dtype);
+  }
   return fused_unary_gradient(kernels::index_in<F>(kernels::UnaryOps{}), v, dy, dtype, {{s...}});
 }
 
@@ -79,7 +83,9 @@ struct Unary {
   static_assert(sizeof...(Number) == kernels::numbers_of<F>);
 
   static Tensor forward(Ctx& ctx, const Tensor& x, Number... s) {
-    return run_unary(ctx, id, takes<F>, kernels::NeedsX<F>, kernels::NeedsY<F>, x, {s...});
+    const bool half = is_half(x.dtype());
+    return run_unary(ctx, id, takes<F>, kernels::saves_x<F>(half), kernels::saves_y<F>(half), x,
+                     {s...});
   }
   // dx = dy f'
   static Grads backward(const Ctx& ctx, const Tensor& dy, Number... s) {
@@ -268,8 +274,8 @@ struct PlusScaled {
   // dx = dy, da = value dy df/da, db = value dy df/db
   static Grads backward(const Ctx& ctx, const Tensor& dy, double value) {
     const auto rule = [&](unsigned reads, auto partial) {
-      const Expr a = operand(ctx, reads & 5 ? 1 : 0, 0), b = operand(ctx, reads, 1);
-      return (partial(a, b, reads & 4 ? F::f(a, b) : Expr(0)) * value).times(wide(dy));
+      const Expr a = operand(ctx, reads, 0), b = operand(ctx, reads, 1);
+      return (partial(a, b, Expr(0)) * value).times(wide(dy));
     };
     return ctx.grads([&] { return dy; },
                      [&] { return rule(reads_da<F>(), kernels::derivative_a<F, Expr>); },

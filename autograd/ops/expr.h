@@ -47,11 +47,7 @@ inline Expr operator-(const Expr& a) { return a.t ? Expr(neg(a.t)) : Expr(-a.con
 inline Expr pow(const Expr& a, const Expr& b) {
   return combine(a, b, [](const auto& x, const auto& y) {
     using std::pow;
-    if constexpr (std::is_same_v<std::decay_t<decltype(x)>, double> &&
-                  std::is_same_v<std::decay_t<decltype(y)>, Tensor>)
-      return Expr(exp(mul(y, std::log(x))));
-    else
-      return Expr(pow(x, y));
+    return Expr(pow(x, y));
   });
 }
 
@@ -73,15 +69,19 @@ inline Expr select(const Expr& condition, const Expr& a, const Expr& b) {
   return where(condition.t, operand(a), operand(b));
 }
 inline Expr exp(const Expr& x) { return exp(x.t); }
+inline Expr exp2(const Expr& x) { return exp2(x.t); }
 inline Expr log(const Expr& x) { return x.t ? Expr(log(x.t)) : Expr(std::log(x.constant)); }
 inline Expr sqrt(const Expr& x) { return sqrt(x.t); }
 inline Expr tanh(const Expr& x) { return tanh(x.t); }
 inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
+inline kernels::Shares<Expr> shares(const Expr& x) { return {sigmoid(x), sigmoid(-x)}; }
+inline kernels::Bend<Expr> bend(const Expr& x) { return {tanh(x), {}}; }  // no slope
 inline Expr erf(const Expr& x) { return erf(x.t); }
 inline Expr erfc(const Expr& x) { return Expr(1) - erf(x); }
 inline Expr abs(const Expr& x) { return abs(x.t); }
 inline Expr sin(const Expr& x) { return sin(x.t); }
 inline Expr cos(const Expr& x) { return cos(x.t); }
+inline Expr tan(const Expr& x) { return tan(x.t); }
 inline Expr sinh(const Expr& x) { return sinh(x.t); }
 inline Expr cosh(const Expr& x) { return cosh(x.t); }
 inline Expr round(const Expr& x) { return round(x.t); }

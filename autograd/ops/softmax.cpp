@@ -13,19 +13,33 @@ struct Softmax {  // over dimension 1 of lines
   static constexpr OpInfo info{log ? "log_softmax" : "softmax", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x) {
     check_real(x);
-    Tensor y = ctx.output(x.shape());
-    ctx.run(kernels::softmax, log, rows_of(x.contiguous()), rows_of(y));
-    ctx.save_result(y);
+    const Tensor y = run(x, ctx.dtype());
+    if (is_half(y.dtype()))
+      ctx.save(x);
+    else
+      ctx.save_result(y);
     return y;
   }
-  // dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm
+  // dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm. A y in f16 or bf16 is
+  // computed again in f32: rounded, it would give probabilities whose sum is not 1.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor y = ctx.saved(0);
-    if (grad_enabled())
-      return {log ? dy - exp(y) * sum(dy, {1}, true) : y * (dy - sum(dy * y, {1}, true))};
+    const Tensor kept = ctx.saved(0), g = wide(dy);
+    const bool again = is_half(kept.dtype());
+    if (grad_enabled()) {
+      const Tensor y = again ? call<Softmax>(wide(kept)) : kept;
+      return {log ? g - exp(y) * sum(g, {1}, true) : y * (g - sum(g * y, {1}, true))};
+    }
+    const Tensor y = again ? run(kept, f32) : kept;
     Tensor dx = ctx.like(0);
-    ctx.run(kernels::softmax_grad, log, rows_of(y), rows_of(dy.contiguous()), rows_of(dx));
+    ctx.run(kernels::softmax_grad, log, rows_of(y), rows_of(g.contiguous()), rows_of(dx));
     return {dx};
+  }
+
+ private:
+  static Tensor run(const Tensor& x, DType dtype) {
+    Tensor y(x.shape(), dtype, x.device());
+    kernels::softmax(x.device(), log, rows_of(x.contiguous()), rows_of(y));
+    return y;
   }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Activations: y = f(x, numbers...), and the derivative as a function of x or y, whichever the op
-// saves. elementwise.h has the rules for formulas.
+// Activations: y = f(x, numbers...), and the derivative as a function of x or y. elementwise.h has
+// the rules for formulas, and says which of the two an op saves.
 
 #include "kernels/common/epilogue.h"
 #include "kernels/common/scalar.h"
@@ -10,6 +10,7 @@ namespace mixtape::kernels {
 struct Relu {
   static constexpr OpInfo info{"relu", Precision::Any};
   static constexpr bool flat = true;
+  static constexpr bool exact = true;
   static constexpr bool integers = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
@@ -24,6 +25,7 @@ struct Relu {
 struct Relu6 {
   static constexpr OpInfo info{"relu6", Precision::Any};
   static constexpr bool flat = true;
+  static constexpr bool exact = true;
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return select(x < T(0), T(0), select(x > T(6), T(6), x));
@@ -87,8 +89,9 @@ struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoi
   MIXTAPE_HD static auto f(auto x) { return x * sigmoid(inner(x)); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T s = sigmoid(inner(x)), rest = x * (s * (T(1) - s));
-    return s + rest * T(k) + rest * x * x * T(3 * k * c);  // x * x may be infinite where rest is 0
+    const Shares<T> s = shares(inner(x));
+    const T slope = x * (s.share * s.rest);
+    return s.share + slope * T(k) + slope * x * x * T(3 * k * c);  // x * x may be inf, slope 0
   }
 
  private:
@@ -104,8 +107,8 @@ struct Silu {
   MIXTAPE_HD static auto f(auto x) { return x * sigmoid(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T s = sigmoid(x);
-    return s * (T(1) + x * (T(1) - s));
+    const Shares<T> s = shares(x);
+    return s.share * (T(1) + x * s.rest);
   }
 };
 
@@ -113,8 +116,9 @@ struct Sigmoid {
   static constexpr OpInfo info{"sigmoid", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return sigmoid(x); }
   template <class T>
-  MIXTAPE_HD static T d_from_y(T y) {
-    return y * (T(1) - y);
+  MIXTAPE_HD static T d_from_x(T x) {
+    const Shares<T> s = shares(x);
+    return s.share * s.rest;
   }
 };
 
@@ -164,8 +168,9 @@ struct Tanh {
   static constexpr OpInfo info{"tanh", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return tanh(x); }
   template <class T>
-  MIXTAPE_HD static T d_from_y(T y) {
-    return T(1) - y * y;
+  MIXTAPE_HD static T d_from_x(T x) {  // of tanh(x) = 2 sigmoid(2 x) - 1
+    const Shares<T> s = shares(T(2) * x);
+    return T(4) * (s.share * s.rest);
   }
 };
 
@@ -177,8 +182,8 @@ struct Softsign {  // x / (1 + |x|)
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T d = T(1) + abs(x);
-    return T(1) / (d * d);
+    const T part = T(1) / (T(1) + abs(x));
+    return part * part;
   }
 };
 

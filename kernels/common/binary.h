@@ -36,7 +36,7 @@ struct Div {
   MIXTAPE_HD static T da(T, T b, T) {
     return T(1) / b;
   }
-  MIXTAPE_HD static auto db(auto, auto b, auto c) { return -(c / b); }
+  MIXTAPE_HD static auto db(auto a, auto b, auto) { return -(a / b / b); }
 };
 
 struct Pow {
@@ -49,8 +49,8 @@ struct Pow {
     return select(b == T(0), T(0), b * pow(a, b - T(1)));
   }
   template <class T>
-  MIXTAPE_HD static T db(T a, T b, T c) {
-    return c * log(select(a == T(0), select(b < T(0), a, T(1)), a));  // 0^b stays 0 while b >= 0
+  MIXTAPE_HD static T db(T a, T b, T) {  // 0^b stays 0 while b >= 0
+    return pow(a, b) * log(select(a == T(0), select(b < T(0), a, T(1)), a));
   }
 };
 
@@ -130,8 +130,8 @@ struct Glu {  // a sigmoid(b)
   MIXTAPE_HD static auto da(auto, auto b, auto) { return sigmoid(b); }
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T) {
-    const T s = sigmoid(b);
-    return a * s * (T(1) - s);
+    const Shares<T> s = shares(b);
+    return a * (s.share * s.rest);
   }
 };
 

@@ -3,7 +3,8 @@
 // with its name, precision, formula and derivatives, as static functions of a type T: float,
 // double, a SIMD vector, Whole for integers or, in derivatives, an expression on the tape. So
 // formulas use only + - * /, T(constant), comparisons, select and the functions of scalar.h.
-// `integers` marks ops that take integers, too; predicates take every dtype.
+// `integers` marks ops that take integers, too; predicates take every dtype. `exact` marks ops
+// whose y is x or a constant.
 
 #include "core/view.h"
 #include "kernels/common/binary.h"
@@ -12,13 +13,25 @@
 namespace mixtape::kernels {
 using namespace internal;
 
-// The tensor that a unary op saves for its backward pass: x, y or none.
 template <class F>
-concept NeedsX = requires { F::template d_from_x<float>; };
+concept FromX = requires { F::template d_from_x<float>; };
 template <class F>
-concept NeedsY = requires { F::template d_from_y<float>; };
+concept FromY = requires { F::template d_from_y<float>; };
+template <class F>
+concept Exact = requires { requires F::exact; };
 template <class F>
 concept Constant = requires { double(F::d); };
+
+// The tensor that a unary op saves for its backward pass: y if its derivative is a function of y,
+// which is cheaper, else x; but x if that is f16 or bf16, where y is rounded.
+template <class F>
+constexpr bool saves_x(bool half) {
+  return FromX<F> || (FromY<F> && !Exact<F> && half);
+}
+template <class F>
+constexpr bool saves_y(bool half) {
+  return FromY<F> && !saves_x<F>(half);
+}
 
 // The number of scalar arguments of a unary op.
 template <class F>
@@ -33,12 +46,15 @@ MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
   }(std::make_integer_sequence<int, numbers_of<F>>());
 }
 
-template <class F, class T, class... S>
+// The derivative from the tensor that F saves, of half or wider elements.
+template <class F, bool half, class T, class... S>
 MIXTAPE_HD T derivative(T v, S... numbers) {
   if constexpr (Constant<F>)
     return T(F::d);
-  else if constexpr (NeedsX<F>)
+  else if constexpr (FromX<F>)
     return F::d_from_x(v, numbers...);
+  else if constexpr (saves_x<F>(half))
+    return F::d_from_y(F::f(v, numbers...));
   else
     return F::d_from_y(v, numbers...);
 }
@@ -78,7 +94,7 @@ MIXTAPE_HD T passed(T dy, T derivative) {
 
 // True if the result is bool, without a derivative.
 template <class F>
-concept Predicate = !NeedsX<F> && !NeedsY<F> && !Constant<F> && !ConstantA<F> &&
+concept Predicate = !FromX<F> && !FromY<F> && !Constant<F> && !ConstantA<F> &&
                     !requires(float x) { F::da(x, x, x); };
 
 template <class F>

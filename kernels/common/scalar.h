@@ -29,9 +29,31 @@ MIXTAPE_HD constexpr bool differ(bool a, bool b) { return a != b; }
 }  // namespace math
 using namespace math;
 
+// sigmoid(x) and 1 - sigmoid(x), each as exact as the other.
+template <class T>
+struct Shares {
+  T share, rest;
+};
+template <class T>
+MIXTAPE_HD Shares<T> shares(T x) {
+  const T e = exp(-abs(x)), most = T(1) / (T(1) + e), least = e * most;
+  return {select(x < T(0), least, most), select(x < T(0), most, least)};
+}
 template <class T>
 MIXTAPE_HD T sigmoid(T x) {
-  return T(1) / (T(1) + exp(-x));
+  return shares(x).share;
+}
+
+// tanh(x) and its derivative, of which 1 - tanh(x)^2 says nothing where tanh(x) is near 1.
+template <class T>
+struct Bend {
+  T value, slope;
+};
+template <class T>
+MIXTAPE_HD Bend<T> bend(T x) {
+  const T a = abs(x), m = expm1(T(2) * select(a > T(43), T(43), a)), part = T(1) / (m + T(2));
+  const T value = m * part;
+  return {select(x < T(0), -value, value), T(4) * part * (part * (m + T(1)))};
 }
 
 // The normal distribution's cumulative function and density.

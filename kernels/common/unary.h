@@ -1,6 +1,6 @@
 #pragma once
-// Ops of one tensor: y = f(x, numbers...), and the derivative as a function of x or y, whichever
-// the op saves, or as a number if it is constant. elementwise.h has the rules for formulas.
+// Ops of one tensor: y = f(x, numbers...), and the derivative as a function of x or y, or as a
+// number if it is constant. elementwise.h has the rules for formulas.
 
 #include "kernels/common/activation.h"
 
@@ -133,10 +133,7 @@ struct Exp2 {
 struct Expm1 {
   static constexpr OpInfo info{"expm1", Precision::Full};
   MIXTAPE_HD static auto f(auto x) { return expm1(x); }
-  template <class T>
-  MIXTAPE_HD static T d_from_y(T y) {
-    return y + T(1);
-  }
+  MIXTAPE_HD static auto d_from_x(auto x) { return exp(x); }
 };
 
 struct Log {
@@ -165,7 +162,7 @@ struct Log10 {
   MIXTAPE_HD static auto f(auto x) { return log10(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / (x * T(2.302585092994046));  // ln 10
+    return T(1) / x * T(0.4342944819032518);  // 1 / ln 10
   }
 };
 
@@ -226,7 +223,7 @@ struct Atan {
   MIXTAPE_HD static auto f(auto x) { return atan(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / (T(1) + x * x);
+    return select(abs(x) > T(1e9), T(1) / x / x, T(1) / (T(1) + x * x));
   }
 };
 

@@ -571,6 +571,64 @@ TEST(Elementwise, SlopesOfGeluFarOut) {
   }
 }
 
+// Far out, where a result in f16 or bf16 (or f32) is 0, 1 or -1 and says nothing of the derivative.
+TEST(Elementwise, SlopesOfNarrowNumbersAreThoseOfTheInput) {
+  const struct {
+    const char* name;
+    Tensor (*f)(const Tensor&);
+    double low = -20, high = 20;
+  } functions[] = {{"sigmoid", sigmoid},
+                   {"tanh", tanh},
+                   {"expm1", expm1, -20, 10},
+                   {"exp", exp, -20, 10},
+                   {"exp2", exp2, -20, 15},
+                   {"sqrt", sqrt, 1e-3, 6e4},
+                   {"rsqrt", rsqrt, 0.01, 100},
+                   {"reciprocal", reciprocal, 0.01, 100},
+                   {"tan", tan, -1.5, 1.5},
+                   {"silu", silu},
+                   {"gelu_tanh", gelu_tanh, -5, 5},
+                   {"glu", [](const Tensor& x) { return glu(stack({full_like(x, 3), x}, 1), 1); }},
+                   {"1 / x", [](const Tensor& x) { return 1 / x; }, 0.01, 100},
+                   {"0.7^x", [](const Tensor& x) { return pow(0.7, x); }, -20, 20},
+                   {"1.5^x", [](const Tensor& x) { return pow(full_like(x, 1.5), x); }, -9, 9},
+                   {"y / x", [](const Tensor& x) { return full_like(x, 100) / x; }, 0.1, 9}};
+  for (const auto& f : functions)
+    for (const DType dtype : {f16, bf16, f32}) {
+      const Tensor x = linspace(f.low, f.high, 101, f64).to(dtype);
+      const auto slopes = [&](DType t, bool recorded) {
+        const Tensor in = x.to(t).detach().clone().set_requires_grad(), y = f.f(in);
+        return grad({y}, {in}, {.gradients = {ones_like(y)}, .create_graph = recorded})[0];
+      };
+      const Tensor exact = slopes(f64, false);
+      const double ulp = dtype == f16    ? 0x1p-10
+                         : dtype == bf16 ? 0x1p-7
+                                         : 0x1p-18,
+                   least = dtype == f16 ? 0x1p-24 : 0;
+      for (const bool recorded : {false, true}) {
+        const Tensor got = slopes(dtype, recorded);
+        for (int64_t i = 0; i < x.numel(); ++i)
+          ASSERT_NEAR(got.at(i), exact.at(i), ulp * std::abs(exact.at(i)) + least)
+              << f.name << " at " << x.at(i) << " in " << dtype << ", recorded " << recorded;
+      }
+    }
+}
+
+TEST(Softmax, SlopesOfNarrowNumbersAreThoseOfTheInput) {
+  for (const DType dtype : {f16, bf16})
+    for (const auto f : {softmax, log_softmax}) {
+      const Tensor x = (rand({300, 70}, f64) * 8.0).to(dtype), dy = rand({300, 70}, f64).to(dtype);
+      const auto slopes = [&](DType t, bool recorded) {
+        const Tensor in = x.to(t).detach().clone().set_requires_grad(), y = f(in, 1);
+        return grad({y}, {in}, {.gradients = {dy.to(t)}, .create_graph = recorded})[0].to(f64);
+      };
+      const Tensor exact = slopes(f64, false);
+      for (const bool recorded : {false, true})
+        EXPECT_LT(max(abs(slopes(dtype, recorded) - exact) / (abs(exact) + 0x1p-12)).item(),
+                  dtype == f16 ? 0x1p-10 : 0x1p-7);
+    }
+}
+
 TEST(Elementwise, ZeroGradientsAreRecorded) {
   const Tensor x = row({0.3, nan, inf}, f32).set_requires_grad();
   const Tensor y = floor(x);

@@ -152,14 +152,17 @@ TEST(Unary, EveryOpViewAndDtype) {
         launch([&](Launch& l) { unary(l, index_in<F>(UnaryOps{}), x, some_numbers, y); });
         expect_each(y, precision_of(out), what, [&](int64_t i) { return f(x.at(i)); });
 
-        if constexpr (NeedsX<F> || NeedsY<F>) {
-          const Tensor v = NeedsX<F> ? x : y;
+        if constexpr (FromX<F> || FromY<F>) {
+          const bool half = is_half(in);
+          const Tensor v = saves_x<F>(half) ? x : y;
           const Tensor dy = numbers(kind, out, -2, 2, 2), dx = result_like(x, in, true);
           launch(
               [&](Launch& l) { unary_grad(l, index_in<F>(UnaryOps{}), v, dy, some_numbers, dx); });
           expect_each(dx, 4 * precision_of(in), what + " backward", [&](int64_t i) {
-            return dy.at(i) * with_some_numbers<F, double>(
-                                  [&](auto... s) { return derivative<F>(v.at(i), s...); });
+            return dy.at(i) * with_some_numbers<F, double>([&](auto... s) {
+                     return half ? derivative<F, true>(v.at(i), s...)
+                                 : derivative<F, false>(v.at(i), s...);
+                   });
           });
         }
       }

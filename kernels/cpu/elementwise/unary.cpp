@@ -27,14 +27,17 @@ void forward(void* const* p, int64_t n, const void* context) {
 template <class F, class Tx, class Ty>
 void backward(void* const* p, int64_t n, const void* context) {
   using L = Vec<math_t<Tx>>;
-  using Tv = std::conditional_t<NeedsX<F>, Tx, Ty>;
+  constexpr bool half = !std::is_same_v<math_t<Tx>, Tx>;
+  using Tv = std::conditional_t<saves_x<F>(half), Tx, Ty>;
   const Tv* const v = static_cast<const Tv*>(p[0]);
   const Ty* const dy = static_cast<const Ty*>(p[1]);
   Tx* const dx = static_cast<Tx*>(p[2]);
   with_numbers_of<F, L>(context, [=](auto... s) {
     in_groups<L::width>(
         n,
-        [=](int64_t i) { return passed<F>(get<Tx>(dy + i), derivative<F>(get<Tx>(v + i), s...)); },
+        [=](int64_t i) {
+          return passed<F>(get<Tx>(dy + i), derivative<F, half>(get<Tx>(v + i), s...));
+        },
         [=](int64_t i, L x) { store(dx + i, x); });
   });
 }
@@ -52,7 +55,7 @@ void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
 void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
   const ContiguousLoop loop = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
     return visit_float(dx.dtype, dy.dtype, []<class Tx, class Ty>() -> ContiguousLoop {
-      if constexpr (NeedsX<F> || NeedsY<F>)
+      if constexpr (FromX<F> || FromY<F>)
         return &backward<F, Tx, Ty>;
       else
         return nullptr;

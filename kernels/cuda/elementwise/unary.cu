@@ -13,12 +13,12 @@ struct Forward {
   }
 };
 
-template <class F, class V>
+template <class F, bool half, class V>
 struct Backward {
   V s[2];
   MIXTAPE_HD V operator()(V v, V dy) const {
     return with_numbers<F>(
-        s, [=](auto... numbers) { return passed<F>(dy, derivative<F>(v, numbers...)); });
+        s, [=](auto... numbers) { return passed<F>(dy, derivative<F, half>(v, numbers...)); });
   }
 };
 
@@ -39,11 +39,18 @@ void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
 void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
   const double* const s = numbers.value;
   visit_op(UnaryOps{}, op, [&]<class F>() {
-    visit_float_math(dx.dtype, [&]<class V>() {
-      if constexpr (NeedsX<F> || NeedsY<F>)
+    if constexpr (FromX<F> || FromY<F>) {
+      constexpr bool depends = saves_x<F>(true) != saves_x<F>(false);
+      const auto run = [&]<class V, bool half>() {
         map_numbers<V>(launch, F::info.name.data(),
-                       Backward<F, V>{{number<V>(s[0]), number<V>(s[1])}}, {&dx}, {{&v}, {&dy}});
-    });
+                       Backward<F, half, V>{{number<V>(s[0]), number<V>(s[1])}}, {&dx},
+                       {{&v}, {&dy}});
+      };
+      if (depends && is_half(dx.dtype))
+        run.template operator()<float, depends>();
+      else
+        visit_float_math(dx.dtype, [&]<class V>() { run.template operator()<V, false>(); });
+    }
   });
 }
 
