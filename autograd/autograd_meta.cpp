@@ -21,6 +21,18 @@ void Tensor::set_grad(const Tensor& g) const {
   if (g || impl().autograd_meta) autograd_meta().replace_grad(g);
 }
 
+DType Tensor::grad_dtype() const {
+  return impl().autograd_meta ? autograd_meta().grad_dtype(dtype()) : dtype();
+}
+void Tensor::set_grad_dtype(DType t) const {
+  check(is_leaf(), "set_grad_dtype() of a tensor that is no leaf which requires a gradient");
+  check(t == dtype() || (t == f32 && is_half(dtype())), "gradients of {} for a tensor of {}", t,
+        dtype());
+  AutogradMeta& meta = autograd_meta();
+  meta.keeps_f32_grad = t != dtype();
+  if (meta.grad) meta.replace_grad(meta.grad.to(t));
+}
+
 Tensor Tensor::shadow() const {
   if (!impl().autograd_meta) return {};
   const HalfCopy& half = autograd_meta().half;

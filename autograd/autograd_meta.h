@@ -54,13 +54,27 @@ struct AutogradMeta final : AutogradMetaInterface {
     tag_ = tag;
     tag_version_ = grad.version();
   }
+  // The f32 sum of several backward passes, of which an f16 or bf16 gradient is the rounding. None
+  // after a write to the gradient, set_grad(), or a single pass.
+  Tensor wide_grad() const {
+    const bool agrees = wide_ && grad && wide_version_ == grad.version();
+    return agrees ? wide_ : Tensor();
+  }
+  void set_wide_grad(const Tensor& sum) {
+    wide_ = sum;
+    wide_version_ = grad.version();
+  }
   void replace_grad(const Tensor& g) {
     grad = g;
     tag_ = {};
+    wide_ = {};
   }
+  // The dtype of gradients of a tensor of dtype `data`; see Tensor::set_grad_dtype().
+  DType grad_dtype(DType data) const { return keeps_f32_grad && is_half(data) ? f32 : data; }
   // Drops the 16-bit copy, and a gradient of another dtype or device.
   void on_set_data(const Tensor& data) override {
-    if (grad && (grad.dtype() != data.dtype() || grad.device() != data.device())) replace_grad({});
+    if (grad && (grad.dtype() != grad_dtype(data.dtype()) || grad.device() != data.device()))
+      replace_grad({});
     half.data = {};
   }
 
@@ -73,6 +87,11 @@ struct AutogradMeta final : AutogradMetaInterface {
   // Forgotten if it gets a gradient before. Others are Plain.
   enum class Listing : uint8_t { Plain, Unlisted, Forgotten, Listed };
   Listing listing = Listing::Plain;
+  bool keeps_f32_grad = false;  // see Tensor::set_grad_dtype()
+
+ private:
+  Tensor wide_;
+  uint64_t wide_version_ = 0;  // of grad
 };
 
 namespace detail {

@@ -7,6 +7,7 @@ namespace mixtape {
 
 struct LossScaleTag;
 struct NeededNodes;  // the engine's
+struct FreedNodes;   // the tape's
 
 struct BackwardState {
   bool running = false;        // in a backward pass, but not in a forward that it repeats
@@ -18,6 +19,7 @@ struct BackwardState {
   LossScaleTag* loss_scale = nullptr;  // of the gradient that the innermost pass visits
   // The outermost module that runs, from which nn's paths start. Restored by checkpoints.
   const void* root_module = nullptr;
+  FreedNodes* freed = nullptr;  // what nodes that are being freed held
 
   static BackwardState& current();
 };

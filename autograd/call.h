@@ -10,6 +10,7 @@
 //   moves_only        its gradient is dy, rearranged or cast, in the dtype of the input's gradient
 //   broadcasts        its inputs are expanded to their common shape, after any policy was applied
 //   first_order_only  its backward rule calls kernels, so it can't be differentiated again
+//   wide_gradient     its rule takes dy in f32 if the result is f16 or bf16
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x.
@@ -47,6 +48,8 @@ template <class Op>
 constexpr bool broadcasts = requires { requires Op::broadcasts; };
 template <class Op>
 constexpr bool first_order_only = requires { requires Op::first_order_only; };
+template <class Op>
+constexpr bool wide_gradient = requires { requires Op::wide_gradient; };
 template <class Op>
 constexpr bool differentiable = requires { &Op::backward; };
 
@@ -114,9 +117,7 @@ class OpNode final : public internal::Node {
     return g;
   }
   bool selects() const override { return rules_.part; }
-  void backward_into(const Tensor& dy, const Tensor& whole) override {
-    detail::accumulate(dy, rules_.part(whole, attributes_));
-  }
+  Tensor part(const Tensor& whole) const override { return rules_.part(whole, attributes_); }
 
  private:
   const OpRules<Attributes>& rules_;
@@ -187,6 +188,7 @@ Tensor run_op(const Tensor* out, const Args&... args) {
           make_pooled<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
       y = run_forward<Op>(node->ctx, inputs.begin(), args...);
       detail::attach(call, y, std::move(node), detail::moves_only<Op>);
+      if (wide_gradient<Op> && is_half(y.dtype())) y.grad_fn()->grad_dtype = f32;
     }
   }
   if (!y) {

@@ -11,6 +11,7 @@
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "core/format.h"
+#include "kernels/kernels.h"
 
 namespace mixtape {
 using namespace internal;
@@ -37,33 +38,115 @@ bool owns_its_storage(const Tensor& g) {
          g.storage()->bytes() == static_cast<size_t>(g.numel()) * size_of(g.dtype());
 }
 
-// Adds g to the leaf's gradient. The first one is taken over if no other tensor shares it, else
-// copied; later ones are added in place, at the same address. (A strided gradient that the user set
-// is made contiguous first: its elements may share memory.)
-void accumulate_grad(const Tensor& leaf, Tensor g, bool recorded, const LossScaleTag& tag) {
-  AutogradMeta& meta = leaf.autograd_meta();
+// Adds g to the gradient of x. The first one is taken over if no other tensor shares it, else
+// copied; later ones are added in place, at the same address: in f32, where a gradient in f16 or
+// bf16 would soon stop growing. (A strided gradient that the user set is made contiguous first: its
+// elements may share memory.)
+void accumulate_grad(const Tensor& x, Tensor g, bool recorded, const LossScaleTag& tag) {
+  AutogradMeta& meta = x.autograd_meta();
   LossScaleTag sum = meta.loss_scale();
   sum.add(tag);
-  if (recorded) {
-    meta.grad = meta.grad ? add(meta.grad, g) : clone(g);  // one dy may go to several leaves
-  } else if (meta.grad) {
-    if (!meta.grad.is_contiguous()) meta.grad = contiguous(meta.grad.detach());
-    detail::accumulate(g, meta.grad);
+  if (!meta.grad) {  // one dy may go to several leaves
+    if (recorded)
+      meta.grad = clone(g);
+    else
+      meta.grad = owns_its_storage(g) && !g.grad_fn() ? std::move(g) : g.detach().clone();
+  } else if (!is_half(meta.grad.dtype())) {
+    if (recorded) {
+      meta.grad = add(meta.grad, cast(g, meta.grad.dtype()));
+    } else {
+      if (!meta.grad.is_contiguous()) meta.grad = contiguous(meta.grad.detach());
+      detail::accumulate(g, meta.grad);
+    }
   } else {
-    meta.grad = owns_its_storage(g) && !g.grad_fn() ? std::move(g) : g.detach().clone();
+    Tensor wide = meta.wide_grad();
+    if (!wide) wide = cast(meta.grad, f32);
+    if (recorded) {
+      wide = add(wide, cast(g, f32));
+      meta.grad = cast(wide, meta.grad.dtype());
+    } else {
+      wide = wide.grad_fn() ? wide.detach().clone() : contiguous(wide);
+      detail::accumulate(g, wide);
+      if (!meta.grad.is_contiguous()) meta.grad = contiguous(meta.grad.detach());
+      kernels::convert(x.device(), wide, meta.grad);
+      meta.grad.storage()->bump_version();
+    }
+    meta.set_wide_grad(wide);
   }
   meta.set_loss_scale(sum);
 }
 
-// Adds g to a partial sum, in place if no other tensor shares the sum.
-void accumulate(Tensor& sum, Tensor g) {
-  if (!sum)
-    sum = std::move(g);
-  else if (!grad_enabled() && sum.is_unique() && sum.is_contiguous())
+// Adds g to a sum, in place if no other tensor shares the sum.
+void accumulate(Tensor& sum, const Tensor& g) {
+  if (!grad_enabled() && sum.is_unique() && sum.is_contiguous())
     detail::accumulate(g, sum);
   else
-    sum = add(sum, g);
+    sum = add(sum, cast(g, sum.dtype()));
 }
+
+// The sum of the gradients that reach a node. Those in f16 or bf16 are added in f32 and rounded
+// once, when the sum is taken: two of them only then, which needs no f32.
+class GradientSum {
+ public:
+  void add(Tensor g) {
+    if (!sum_)
+      sum_ = std::move(g);
+    else if (is_half(sum_.dtype()) && !second_)
+      second_ = std::move(g);
+    else
+      accumulate(widened(), g);
+  }
+  // Adds dy to the part of an input of this shape and dtype that `selection` selects.
+  void add_to_part(const Node& selection, const Tensor& dy, const Shape& shape, DType dtype) {
+    if (!sum_) {
+      sum_ = zeros(shape, dtype, dy.device());
+      dim_ = no_part;
+    } else if (second_) {
+      widened();
+    }
+    if (!sum_.is_unique() || !sum_.is_contiguous()) sum_ = sum_.clone();
+    Tensor part = selection.part(sum_);
+    if (is_half(sum_.dtype()) && !is_new(part)) part = selection.part(widened());
+    detail::accumulate(dy, part);
+  }
+
+  Tensor take(DType dtype) {
+    if (second_) accumulate(sum_, std::exchange(second_, {}));
+    return cast(std::exchange(sum_, {}), dtype);
+  }
+
+ private:
+  Tensor& widened() {
+    if (is_half(sum_.dtype())) sum_ = cast(sum_, f32);
+    if (second_) accumulate(sum_, std::exchange(second_, {}));
+    return sum_;
+  }
+  // True if nothing has been added to this part yet; false in doubt.
+  bool is_new(const Tensor& part) {
+    if (part.numel() == 0) return true;
+    int64_t low = part.offset() - sum_.offset(), high = low;
+    for (int d = 0; d < part.rank(); ++d) high += (part.shape()[d] - 1) * part.strides()[d];
+    const auto at = [&](int64_t i, int d) { return i / sum_.strides()[d] % sum_.shape()[d]; };
+    if (dim_ ==
+        no_part) {  // from now on, parts are compared along the dimension that this one cuts
+      dim_ = all;
+      for (int d = 0; d < sum_.rank(); ++d)
+        if (at(low, d) > 0 || at(high, d) < sum_.shape()[d] - 1) dim_ = d;
+      if (dim_ != all) first_ = at(low, dim_), last_ = at(high, dim_);
+      return true;
+    }
+    if (dim_ == all) return false;
+    low = at(low, dim_), high = at(high, dim_);
+    const bool apart = high < first_ || low > last_;
+    first_ = std::min(first_, low), last_ = std::max(last_, high);
+    return apart;
+  }
+
+  static constexpr int all = -1, no_part = -2;
+  Tensor sum_, second_;
+  int dim_ = all;                  // the sum is made of parts that lie, along this dimension,
+  int64_t first_ = 0, last_ = -1;  // between these elements
+};
 
 }  // namespace
 
@@ -74,7 +157,7 @@ struct NeededNodes : std::unordered_set<const Node*> {};
 struct Engine {
   struct Entry {
     std::shared_ptr<Node> node;
-    Tensor grad;
+    GradientSum grad;
     LossScaleTag scale = {};  // of grad
   };
   using Capture = std::unordered_map<const Node*, Tensor>;
@@ -104,7 +187,8 @@ struct Engine {
     while (!queue.empty()) {
       auto next = queue.extract(queue.begin());
       loss_scale = next.mapped().scale;
-      visit(next.mapped().node, std::move(next.mapped().grad));
+      const std::shared_ptr<Node>& node = next.mapped().node;
+      visit(node, next.mapped().grad.take(node->grad_dtype));
     }
   }
 
@@ -130,7 +214,7 @@ struct Engine {
     if (!leaf || !leaf.is_leaf() || capture) return;  // gone, or frozen since it was recorded
     check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {}",
           dy.device(), leaf.device());
-    if (dy.dtype() != leaf.dtype()) dy = cast(dy, leaf.dtype());
+    if (dy.dtype() != leaf.grad_dtype()) dy = cast(dy, leaf.grad_dtype());
     accumulate_grad(leaf, std::move(dy), record, loss_scale);
     if (leaf.autograd_meta().listing == AutogradMeta::Listing::Unlisted) [[unlikely]]
       detail::note_forgotten(leaf, node.module);
@@ -188,7 +272,7 @@ struct Engine {
         grads.emplace_back(i, std::move(dy), own);
       } else if (auto waiting = other ? queue.extract(other->order) : Queue::node_type()) {
         loss_scale = waiting.mapped().scale;
-        Tensor g = run_hooks(*other, std::move(waiting.mapped().grad));
+        Tensor g = run_hooks(*other, waiting.mapped().grad.take(other->grad_dtype));
         grads.emplace_back(i, std::move(g), loss_scale);
       }
     }
@@ -205,12 +289,7 @@ struct Engine {
   // Adds a selection's gradient to the buffer for the whole input.
   void add_to_part(Node& node, const Tensor& dy) {
     const Ctx::Edge& e = node.ctx.edges_[0];
-    Tensor& whole = slot(e.node)->grad;
-    if (!whole)
-      whole = zeros(e.shape, e.node->grad_dtype, dy.device());
-    else if (!whole.is_unique() || !whole.is_contiguous())
-      whole = whole.clone();
-    node.backward_into(dy, whole);
+    slot(e.node)->grad.add_to_part(node, dy, e.shape, e.node->grad_dtype);
   }
 
   void send_all(const Node& node, Grads grads) {
@@ -235,7 +314,7 @@ struct Engine {
 
   void enqueue(const std::shared_ptr<Node>& node, Tensor g) {
     if (g.dtype() != node->grad_dtype) g = cast(g, node->grad_dtype);
-    accumulate(slot(node)->grad, std::move(g));
+    slot(node)->grad.add(std::move(g));
   }
 
   Entry* slot(const std::shared_ptr<Node>& node) {
@@ -328,7 +407,8 @@ void retain_grad(const Tensor& x) {
   check(x.requires_grad(), "retain_grad() of a tensor that does not require a gradient");
   if (x.is_leaf()) return;
   register_hook(x, [kept = WeakTensor(x)](const Tensor& g) {
-    if (const Tensor t = kept.lock()) t.set_grad(t.has_grad() ? add(t.grad(), g) : clone(g));
+    if (const Tensor t = kept.lock())
+      accumulate_grad(t, g, grad_enabled(), *backward_state.loss_scale);
     return Tensor();
   });
 }

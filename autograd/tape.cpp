@@ -291,22 +291,24 @@ std::vector<Tensor> Node::leaves() const {
   return found;
 }
 
+struct FreedNodes : InlineVector<std::shared_ptr<void>, 8> {};
+
+// The outermost destructor frees what the nodes it reaches held, one after the other: to free it
+// where it is would recurse through a long history.
 Node::~Node() {
-  InlineVector<std::shared_ptr<Node>, 8> unlinked;
-  const auto unlink = [&](Ctx& c) {
-    for (auto& e : c.edges_)
-      if (e.node) unlinked.push_back(std::move(e.node));
-    // A saved input holds its grad_fn too, which may be no edge: a checkpoint saves all its inputs.
-    for (auto& s : c.saved_)
-      if (s.tensor && s.tensor.grad_fn()) unlinked.push_back(s.tensor.grad_fn());
-    c.saved_.clear();
-  };
-  // Unlinking a node's edges before it is freed prevents recursion.
-  unlink(ctx);
-  while (!unlinked.empty()) {
-    const std::shared_ptr<Node> node = std::move(unlinked.back());
-    unlinked.pop_back();
-    if (node.use_count() == 1) unlink(node->ctx);
+  FreedNodes own;
+  FreedNodes& held = backward_state.freed ? *backward_state.freed : own;
+  const ScopedValue<&BackwardState::freed> collect(&held);
+  for (auto& e : ctx.edges_)
+    if (e.node) held.push_back(std::move(e.node));
+  // A saved input holds its grad_fn too, which may be no edge: a checkpoint saves all its inputs.
+  for (auto& s : ctx.saved_)
+    if (s.tensor && s.tensor.grad_fn()) held.push_back(s.tensor.grad_fn());
+  ctx.saved_.clear();
+  if (hooks) held.push_back(std::move(hooks));  // they may hold tensors with a history
+  while (!own.empty()) {
+    const std::shared_ptr<void> next = std::move(own.back());
+    own.pop_back();
   }
 }
 
@@ -316,7 +318,7 @@ std::shared_ptr<Node> node_of(const Tensor& t) {
   std::shared_ptr<Node>& node = t.autograd_meta().accumulator;
   if (!node) node = make_pooled<LeafNode>(t, Call{leaf_info, {}});
   if (node.use_count() == 1) static_cast<LeafNode&>(*node).join(t);
-  node->grad_dtype = t.dtype();  // the data may have been replaced since an older graph
+  node->grad_dtype = t.grad_dtype();  // may have changed since an older graph
   return node;
 }
 

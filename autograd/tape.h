@@ -150,10 +150,10 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   virtual bool is_leaf() const { return false; }
   virtual Tensor leaf() const { return {}; }  // the leaf of this node, while it is alive
   virtual Grads backward(const Tensor& dy) = 0;
-  // An op that selects part of its one input can add dy to that part of `whole`, the buffer for the
-  // input's gradient. Saves a full-size tensor of zeros per selection.
+  // An op that selects part of its one input can give the same part of `whole`, the buffer for the
+  // input's gradient, to which dy is added. Saves a full-size tensor of zeros per selection.
   virtual bool selects() const { return false; }
-  virtual void backward_into(const Tensor& dy, const Tensor& whole) { (void)dy, (void)whole; }
+  virtual Tensor part(const Tensor& whole) const { return whole; }
   // Replaces backward() for a checkpoint's results.
   virtual CheckpointGraph* checkpoint_graph() { return nullptr; }
 

@@ -113,6 +113,10 @@ class Tensor {
   Tensor grad() const;
   bool has_grad() const;
   void set_grad(const Tensor& g) const;
+  // The dtype in which backward() adds to grad(): dtype(), or what set_grad_dtype() set for a leaf,
+  // which may be f32 for f16 and bf16. A gradient that is there is converted.
+  DType grad_dtype() const;
+  void set_grad_dtype(DType dtype) const;
   Tensor shadow() const;
   void set_shadow(const Tensor& copy) const;
   AutogradMeta& autograd_meta() const;

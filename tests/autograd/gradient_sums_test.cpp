@@ -1,0 +1,190 @@
+// Sums of many gradients of one tensor in f16 and bf16, which stop growing at 2048 and 256 unless
+// they are formed in f32.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "amp/amp.h"
+#include "autograd/checkpoint.h"
+#include "autograd/function.h"
+#include "core/allocator.h"
+#include "core/format.h"
+#include "optim/optim.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+using namespace internal;
+namespace gradient_sums_test {
+
+using test::error;
+using Values = std::vector<double>;
+
+Tensor leaf(const Shape& shape, DType dtype) { return zeros(shape, dtype).set_requires_grad(); }
+double rounded(double x, DType dtype) { return full({}, x, dtype).item(); }
+
+bool on_host() { return DefaultDevice::current().is_host(); }
+
+// Runs f(n, dtype, create_graph) for an n that the dtype cannot count to, one by one. (On a device,
+// whose launches are emulated, in bf16, which stops at 256.)
+template <class F>
+void for_half_dtypes(const F& f) {
+  for (const DType dtype : {bf16, f16})
+    for (const bool recorded : {false, true}) {
+      if (dtype == f16 && !on_host()) continue;
+      const ::testing::ScopedTrace trace(__FILE__, __LINE__,
+                                         fmt::format("{} {}", dtype, recorded ? "recorded" : ""));
+      f(dtype == f16 ? 4096 : 320, dtype, recorded);
+    }
+}
+
+TEST(GradientSums, OfManyUsesAreRoundedOnce) {
+  for_half_dtypes([](int n, DType dtype, bool recorded) {
+    const Tensor q = leaf({1}, dtype), h = q * 1.0;  // of a leaf and of a result
+    Tensor s = zeros({1});
+    for (int i = 0; i < n; ++i) s = s + (q * 1.0).to(f32) + (h * 1.0).to(f32);
+    sum(s).backward({.create_graph = recorded});
+    EXPECT_EQ(q.grad().item(), 2 * n);
+    EXPECT_EQ(q.grad().dtype(), dtype);
+  });
+}
+
+TEST(GradientSums, OfGradAndOfRecomputedOnes) {
+  for_half_dtypes([](int n, DType dtype, bool recorded) {
+    const Tensor q = leaf({1}, dtype);
+    const auto many = [n](const Tensor& x) {
+      Tensor s = zeros({1});
+      for (int i = 0; i < n; ++i) s = s + (x * 1.0).to(f32);
+      return s;
+    };
+    const Tensor g = grad({many(q * 1.0)}, {q}, {.create_graph = recorded})[0];
+    EXPECT_EQ(g.item(), n);
+    EXPECT_EQ(g.dtype(), dtype);
+    const Tensor y = checkpoint([](const Tensor& x) { return x * 1.0; }, q * 1.0);
+    (many(y) + checkpoint(many, q * 1.0)).backward({.create_graph = recorded});
+    EXPECT_EQ(q.grad().item(), 2 * n);
+  });
+}
+
+TEST(GradientSums, OfOneTensorJoinedWithItself) {
+  for_half_dtypes([](int n, DType dtype, bool recorded) {
+    const Tensor q = leaf({1}, dtype);
+    sum(cat(std::vector<Tensor>(size_t(n), q)).to(f32)).backward({.create_graph = recorded});
+    EXPECT_EQ(q.grad().item(), n);
+  });
+}
+
+TEST(GradientSums, OfParts) {
+  for_half_dtypes([](int n, DType dtype, bool recorded) {
+    const Tensor q = leaf({2, 2}, dtype), whole = q * 1.0;
+    Tensor s = zeros({2});
+    for (int i = 0; i < n; ++i) s = s + select(whole, 0, 1).to(f32);
+    (sum(s) + sum(whole.to(f32)) + sum(narrow(whole, 1, 1, 1).to(f32)) * 15)
+        .backward({.create_graph = recorded});
+    EXPECT_EQ(to_vector(q.grad()), (Values{1, 16, rounded(n + 1, dtype), rounded(n + 16, dtype)}));
+  });
+}
+
+// Parts that do not meet need no f32 buffer.
+TEST(GradientSums, OfPartsApartTakeNoMore) {
+  const auto used = [](DType dtype) {
+    const Tensor x = leaf({256, 300}, dtype), h = x * 1.0;
+    const Tensor a = narrow(h, 1, 0, 100), b = narrow(h, 1, 100, 100), c = narrow(h, 1, 200, 100);
+    const Tensor s = sum(b * 3.0) + sum(c) + sum(a);
+    const int64_t before = memory_stats().in_use;
+    reset_peak();
+    s.backward();
+    EXPECT_EQ(x.grad().at(150), 3);
+    EXPECT_EQ(x.grad().at(250), 1);
+    return memory_stats().peak - before;
+  };
+  EXPECT_LT(double(used(bf16)), 0.6 * double(used(f32)));
+}
+
+TEST(GradientSums, OfManyPasses) {
+  for_half_dtypes([](int n, DType dtype, bool recorded) {
+    const Tensor p = leaf({1}, dtype);
+    const auto passes = [&] {
+      for (int i = 0; i < n; ++i) sum(p * 1.0).backward({.create_graph = recorded});
+    };
+    passes();
+    EXPECT_EQ(p.grad().item(), n);
+    EXPECT_EQ(p.grad().dtype(), dtype);
+    const void* const where = p.grad().raw();
+    {  // What anybody else writes to the gradient counts.
+      const NoGrad off;
+      fill_(p.grad(), 1);
+    }
+    passes();
+    EXPECT_EQ(p.grad().item(), rounded(n + 1, dtype));
+    if (!recorded) {
+      EXPECT_EQ(p.grad().raw(), where);
+    }
+    optim::clip_grad_norm({p}, 1);
+    passes();
+    EXPECT_EQ(p.grad().item(), rounded(n + 1, dtype));
+    p.set_grad({});
+    passes();
+    EXPECT_EQ(p.grad().item(), n);
+  });
+}
+
+TEST(GradientSums, OfResultsThatKeepThem) {
+  for_half_dtypes([](int n, DType dtype, bool recorded) {
+    const Tensor p = leaf({1}, dtype), y = p * 1.0;
+    retain_grad(y);
+    for (int i = 0; i < n; ++i)
+      sum(y * 1.0).backward({.retain_graph = true, .create_graph = recorded});
+    EXPECT_EQ(y.grad().item(), n);
+  });
+}
+
+TEST(GradientSums, StayInF32IfTheLeafSaysSo) {
+  for (const DType dtype : {f16, bf16}) {
+    const Tensor p = leaf({1}, dtype);
+    p.set_grad_dtype(f32);
+    EXPECT_EQ(p.grad_dtype(), f32);
+    const Tensor x = full({1, 1}, 0.1, dtype);
+    for (int i = 0; i < 100; ++i)
+      (sum(p * 1.0) + sum(linear(x, reshape(p, {1, 1})) * 0.5)).backward();
+    EXPECT_EQ(p.grad().dtype(), f32);
+    EXPECT_NEAR(p.grad().item(), 100 * (1 + 0.5 * x.item()), 1e-3);
+    const Tensor g = grad({p * 3.0}, {p})[0];
+    EXPECT_EQ(g.dtype(), f32);
+    p.set_grad_dtype(dtype);
+    EXPECT_EQ(p.grad().dtype(), dtype);
+    p.set_grad_dtype(f32);
+    p.set_data(zeros({1}, f64));
+    EXPECT_EQ(p.grad_dtype(), f64);
+    EXPECT_FALSE(p.has_grad());
+  }
+  const Tensor x = zeros({1}, f16), p = leaf({1}, f32);
+  EXPECT_EQ(error([&] { x.set_grad_dtype(f32); }),
+            "set_grad_dtype() of a tensor that is no leaf which requires a gradient");
+  EXPECT_EQ(error([&] { p.set_grad_dtype(f16); }), "gradients of f16 for a tensor of f32");
+  p.set_grad_dtype(f32);
+}
+
+// Of a sum of 1024 gradients of 1/1024, a sum in bf16 would keep a quarter.
+TEST(GradientSums, InF32TrainParametersAsInHalf) {
+  for (const DType dtype : {f16, bf16})
+    for (const bool in_f32 : {false, true}) {
+      const Tensor p = leaf({1}, dtype);
+      if (in_f32) p.set_grad_dtype(f32);
+      optim::SGD opt({p}, {.lr = 1});
+      opt.set_multi_precision(!in_f32);
+      amp::GradScaler scaler(dtype, {.init_scale = 4});
+      const int n = on_host() ? 1024 : 128;
+      for (int i = 0; i < n; ++i) scaler.scale(sum(p * (1.0 / n)).to(f32)).backward();
+      scaler.unscale(opt);
+      EXPECT_EQ(p.grad().item(), 1);
+      EXPECT_EQ(optim::clip_grad_norm({p}, 0.5).item(), 1);
+      EXPECT_TRUE(scaler.step(opt));
+      scaler.update();
+      EXPECT_EQ(p.item(), -0.5);
+      opt.zero_grad();
+      EXPECT_FALSE(p.has_grad());
+    }
+}
+
+}  // namespace gradient_sums_test
+}  // namespace mixtape
