@@ -423,6 +423,9 @@ Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bia
 // Formulas and gates are PyTorch's. Gives the hidden state after each step, in the order of x.
 struct RecurrentOptions {
   bool reverse = false;  // from the last step to the first
+  // Receives the state after the last step, [b, n]: an LSTM's c, else h. In f16 and bf16 an LSTM's
+  // and a GRU's is f32 if weight (under Autocast) or its initial value is, so that it can go on.
+  Tensor* last_state = nullptr;
 };
 // LSTM with gates i, f, g, o -> [t + 1, b, n]: the last row is the final cell state.
 Tensor lstm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,

@@ -221,14 +221,13 @@ MIXTAPE_KERNEL(batch_norm_grad, In x, In mean, In rstd, In w, In dy, bool fixed_
                Out dw, Out db);  // fixed_stats: mean and rstd are constants
 
 // --- one step of a recurrent layer (kernels/common/cells.h): each row is k vectors of n, dense ---
-// x, h [b, gates n], h in f32 (f64 for f64), as is state [b, n], which is updated in place; kept
-// [b, kept n] and y [b, n] share a dtype. state and kept are optional.
+// x, h [b, gates n], y [b, n]; h is f32 (f64 for f64), as are state [b, n], which is updated in
+// place, and kept [b, kept n]. Both are optional.
 MIXTAPE_KERNEL(cell, Cell kind, In x, In h, Out state, Out kept, Out y);
-// before [b, n]: the state before the step. dnext [b, n] is added to dy. carry [b, n], the state's
-// gradient, is updated in place; it and dnext are f32 (f64 for f64), all others share a dtype. All
-// but y, dy and dx are optional.
-MIXTAPE_KERNEL(cell_grad, Cell kind, In kept, In before, In y, In dy, In dnext, Out carry, Out dx,
-               Out dh);
+// dnext [b, n] is added to dy. carry [b, n], the state's gradient, is updated in place. y, dx and
+// dh share a dtype, dy is of that dtype or f32, all others are f32 (f64 for f64). Optional: dnext,
+// carry and dh, and kept for a cell that keeps nothing.
+MIXTAPE_KERNEL(cell_grad, Cell kind, In kept, In y, In dy, In dnext, Out carry, Out dx, Out dh);
 
 // --- random: element i reads word i % 4 of block offset + i / 4 (row-major order); dense ---
 MIXTAPE_KERNEL(random_uniform, uint64_t seed, uint64_t offset, double low, double high, Out y);

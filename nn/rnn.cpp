@@ -13,24 +13,28 @@ using namespace internal;
 
 struct RecurrentKind {
   // One direction of one layer, as in autograd/ops.h.
-  Tensor (*op)(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse);
-  // The value of each gate in padding, where the state might otherwise grow without bound.
+  Tensor (*op)(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
+               const RecurrentOptions& o);
+  // The value of each gate in padding, where the state would otherwise go on.
   std::span<const double> padding_gates = {};
+  bool carries_h = false;  // h is the state that the op carries in f32
 };
 
 namespace {
 
 template <auto f>
 Tensor without_cell(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
-                    bool reverse) {
-  return f(x, w.weight_hh, w.bias_hh, start.h, {.reverse = reverse});
+                    const RecurrentOptions& o) {
+  return f(x, w.weight_hh, w.bias_hh, start.h, o);
 }
-Tensor with_cell(const Tensor& x, const RecurrentWeights& w, const LstmState& start, bool reverse) {
-  return lstm(x, w.weight_hh, w.bias_hh, start.h, start.c, {.reverse = reverse});
+Tensor with_cell(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
+                 const RecurrentOptions& o) {
+  return lstm(x, w.weight_hh, w.bias_hh, start.h, start.c, o);
 }
 constexpr double keep_cell[] = {-1e4, 1e4, 0, 0};  // i 0, f 1: the cell state stays
+constexpr double keep_h[] = {0, 1e4, 0};           // z 1
 constexpr double zero_state[] = {-std::numeric_limits<double>::infinity()};
-constexpr RecurrentKind of_lstm{with_cell, keep_cell}, of_gru{without_cell<gru>},
+constexpr RecurrentKind of_lstm{with_cell, keep_cell}, of_gru{without_cell<gru>, keep_h, true},
     of_tanh{without_cell<rnn_tanh>}, of_relu{without_cell<rnn_relu>, zero_state};
 const RecurrentKind& of_rnn(Nonlinearity f) { return f == Nonlinearity::Tanh ? of_tanh : of_relu; }
 
@@ -41,23 +45,22 @@ void check_complete(const LstmState& s) {
   check(bool(s.h) == bool(s.c), "a state of h and c lacks {}", s.h ? "c" : "h");
 }
 
-// One step of a cell, as the op gives it: [1, b, hidden], or [2, b, hidden] for an LSTM.
-Tensor step(const Tensor& x, const RecurrentWeights& w, const LstmState& state,
-            const RecurrentKind& kind) {
+// One step of a cell: h, in the dtype that the op gives it, and the state, which may be wider.
+LstmState step(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
+               const RecurrentKind& kind) {
   check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [b, {}] or [{}]", x.shape(),
         w.weight_ih.size(1), w.weight_ih.size(1));
   Shape shape = x.shape();
   shape[-1] = w.weight_hh.size(1);
-  check_state(state.h, "h", shape);
-  check_state(state.c, "c", shape);
+  check_state(start.h, "h", shape);
+  check_state(start.c, "c", shape);
   const auto batched = [&](const Tensor& t) { return t && t.rank() == 1 ? unsqueeze(t, 0) : t; };
+  const auto as_given = [&](const Tensor& t) { return x.rank() == 1 ? squeeze(t, 0) : t; };
   const Tensor gates = linear(batched(x), w.weight_ih, w.bias_ih);
-  return kind.op(unsqueeze(gates, 0), w, {batched(state.h), batched(state.c)}, false);
-}
-// Part k of that result, batched only if the input is.
-Tensor part(const Tensor& y, int64_t k, const Tensor& x) {
-  const Tensor t = select(y, 0, k);
-  return x.rank() == 1 ? squeeze(t, 0) : t;
+  Tensor last;
+  const Tensor y =
+      kind.op(unsqueeze(gates, 0), w, {batched(start.h), batched(start.c)}, {.last_state = &last});
+  return {as_given(select(y, 0, 0)), as_given(last)};
 }
 
 // Sequences [t, b, ...] of different lengths.
@@ -168,12 +171,16 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
       const bool reverse = sequences && direction == 1;  // of an index, so the op runs forward
       Tensor gates = linear(reverse ? sequences->reversed(x) : x, w.weight_ih, w.bias_ih);
       if (sequences) gates = sequences->pad_gates(gates, kind);
-      Tensor y = kind.op(gates, w, {own(start.h), own(start.c)}, direction == 1 && !reverse);
+      Tensor last;
+      Tensor y = kind.op(gates, w, {own(start.h), own(start.c)},
+                         {.reverse = direction == 1 && !reverse, .last_state = &last});
       if (y.size(0) > steps) {
-        c_n.push_back(select(y, 0, steps));
+        c_n.push_back(last);
         y = narrow(y, 0, 0, steps);
       }
-      h_n.push_back(sequences ? sequences->at_last(y) : select(y, 0, direction ? 0 : steps - 1));
+      h_n.push_back(kind.carries_h ? last
+                    : sequences    ? sequences->at_last(y)
+                                   : select(y, 0, direction ? 0 : steps - 1));
       outputs.push_back(reverse ? sequences->reversed(y) : y);
     }
     x = outputs.size() == 1 ? outputs[0] : cat(outputs, -1);
@@ -201,15 +208,14 @@ RnnOutput GRU::forward(const Tensor& x, const Tensor& h_0, const Tensor& lengths
 }
 
 Tensor RNNCell::forward(const Tensor& x, const Tensor& h) const {
-  return part(step(x, *this, {h, {}}, of_rnn(f_)), 0, x);
+  return step(x, *this, {h, {}}, of_rnn(f_)).h;
 }
 LstmState LSTMCell::forward(const Tensor& x, const LstmState& state) const {
   check_complete(state);
-  const Tensor y = step(x, *this, state, of_lstm);
-  return {part(y, 0, x), part(y, 1, x)};
+  return step(x, *this, state, of_lstm);
 }
 Tensor GRUCell::forward(const Tensor& x, const Tensor& h) const {
-  return part(step(x, *this, {h, {}}, of_gru), 0, x);
+  return step(x, *this, {h, {}}, of_gru).c;
 }
 
 }  // namespace mixtape::nn

@@ -33,16 +33,22 @@ Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device)
   return t ? cast(t, dtype).contiguous() : zeros(shape, dtype, device);
 }
 
+struct Attributes {
+  bool reverse;
+  Tensor state;  // [b, n], f32 or f64, of a cell that has one: forward leaves the last one here
+};
+
 template <class C>
 struct Recurrent {
   static constexpr OpInfo info{
       name_of(C::id),
       Precision::Low,
-      {Role::Activation, Role::Parameter, Role::Statistic, Role::Activation, Role::Statistic}};
+      {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic, Role::Statistic}};
+  static constexpr bool wide_gradient = true;  // the last state's is added up from call to call
   static constexpr bool has_c = C::id == Cell::Lstm, has_state = has_c || C::id == Cell::Gru;
   static constexpr bool splits = C::id == Cell::Gru;  // dx and dh differ
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const Tensor& h0, const Tensor& c0, bool reverse) {
+                        const Tensor& h0, const Tensor& c0, const Attributes& a) {
     check_real(x);
     const int64_t steps = x.size(0), b = x.size(1), n = weight.size(1);
     const Tensor y = ctx.output({has_c ? steps + 1 : steps, b, n});
@@ -50,18 +56,19 @@ struct Recurrent {
     const Tensor xc = x.contiguous(), w = cast(weight, y.dtype()).t();
     const Tensor h = or_zeros(h0, {b, n}, y.dtype(), y.device()),
                  from_h({b, C::gates * n}, wide, y.device());
-    Tensor state, kept;
-    if (has_state) state = or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()).clone();
-    if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n});
+    Tensor kept;
+    if (has_state)
+      ctx.run(kernels::convert, or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()), a.state);
+    if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n}, wide);
     View before = h;
     for (int64_t i = 0; i < steps; ++i) {
-      const int64_t k = reverse ? steps - 1 - i : i;
+      const int64_t k = a.reverse ? steps - 1 - i : i;
       const View now = at(y, k);
       ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias}, from_h);
-      ctx.run(kernels::cell, C::id, at(xc, k), from_h, state, kept ? at(kept, k) : View{}, now);
+      ctx.run(kernels::cell, C::id, at(xc, k), from_h, a.state, kept ? at(kept, k) : View{}, now);
       before = now;
     }
-    if (has_c) ctx.run(kernels::convert, state, at(y, steps));
+    if (has_c) ctx.run(kernels::convert, a.state, at(y, steps));
     ctx.save(x, weight, bias, h0, c0);
     ctx.save_result(y);
     if (kept) ctx.save_extra(kept);
@@ -70,38 +77,30 @@ struct Recurrent {
 
   // Back through the steps: the gates' gradients dx and dh (which differ where a gate acts on h's
   // part alone), and with dh the hidden state's, dh w. Then dw = sum over steps of dhT h.
-  static Grads backward(const Ctx& ctx, const Tensor& dy, bool reverse) {
-    if (grad_enabled()) return by_ops(ctx, dy, reverse);
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Attributes& a) {
+    if (grad_enabled()) return by_ops(ctx, dy, a.reverse);
     const Tensor y = ctx.saved(5), dyc = dy.contiguous(), w = cast(ctx.saved(1), y.dtype());
     const int64_t steps = ctx.shape(0)[0], b = y.size(1), n = y.size(2);
     const DType wide = accumulate_dtype(y.dtype());
     const Tensor h0 = or_zeros(ctx.saved(3), {b, n}, y.dtype(), y.device());
-    Tensor kept, states, first, carry;  // states: after each step; first: before them all
+    Tensor kept, carry;
     if (C::kept) kept = ctx.saved(6);
-    if (has_c) {
-      states = narrow(kept, 2, C::gates * n, n);
-      first = or_zeros(ctx.saved(4), {b, n}, y.dtype(), y.device());
-      carry = cast(select(dyc, 0, steps), wide).clone();
-    } else if (has_state) {
-      states = y;
-      first = h0;
-      carry = zeros({b, n}, wide, y.device());
-    }
+    if (has_state)
+      carry = has_c ? cast(select(dyc, 0, steps), wide).clone() : zeros({b, n}, wide, y.device());
     const Tensor dx(ctx.shape(0), y.dtype(), y.device());
     const Tensor dh = splits ? empty_like(dx) : dx, dnext = zeros({b, n}, wide, y.device());
     for (int64_t i = steps - 1; i >= 0; --i) {
-      const int64_t k = reverse ? steps - 1 - i : i;
-      const View before = i > 0 && states ? at(states, reverse ? k + 1 : k - 1) : View(first);
-      ctx.run(kernels::cell_grad, C::id, kept ? at(kept, k) : View{}, before, at(y, k), at(dyc, k),
-              dnext, carry, at(dx, k), splits ? at(dh, k) : View{});
+      const int64_t k = a.reverse ? steps - 1 - i : i;
+      ctx.run(kernels::cell_grad, C::id, kept ? at(kept, k) : View{}, at(y, k), at(dyc, k), dnext,
+              carry, at(dx, k), splits ? at(dh, k) : View{});
       ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{}, dnext);
     }
     const Tensor rows = reshape(dh, {steps * b, C::gates * n});
     return ctx.grads([&] { return dx; },
                      [&] {
                        const Tensor start = unsqueeze(h0, 0);
-                       const Tensor h = reverse ? cat({narrow(y, 0, 1, steps - 1), start})
-                                                : cat({start, narrow(y, 0, 0, steps - 1)});
+                       const Tensor h = a.reverse ? cat({narrow(y, 0, 1, steps - 1), start})
+                                                  : cat({start, narrow(y, 0, 0, steps - 1)});
                        return product(rows.t(), reshape(h, {steps * b, n}), ctx.grad_dtype(1));
                      },
                      [&] { return bias_gradient(ctx, 2, rows, 0b1); },
@@ -122,12 +121,12 @@ struct Recurrent {
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t k = reverse ? steps - 1 - i : i;
       const Tensor from_h = linear(h, weight, bias);
-      Expr x_parts[C::gates], h_parts[C::gates], keep[C::kept + 1];
+      Expr x_parts[C::gates], h_parts[C::gates], *const keep_none = nullptr;
       for (int g = 0; g < C::gates; ++g) {
         x_parts[g] = narrow(select(x, 0, k), 1, g * n, n);
         h_parts[g] = narrow(from_h, 1, g * n, n);
       }
-      h = C::f(x_parts, h_parts, state, keep).t;
+      h = C::f(x_parts, h_parts, state, keep_none).t;
       y[static_cast<size_t>(k)] = h;
     }
     if (has_c) y.push_back(state.t);
@@ -149,6 +148,17 @@ struct Recurrent {
   }
 };
 
+// The state after the last step, from the row of y that rounds it.
+template <class C>
+Tensor last_state(const Tensor& y, const Tensor& weight, const Tensor& start, const Attributes& a) {
+  using Op = Recurrent<C>;
+  const Tensor rounded = select(y, 0, !Op::has_c && a.reverse ? 0 : -1);
+  const bool keeps = weight.dtype() == f32 || (start && start.dtype() == f32);
+  if (!Op::has_state || !is_half(y.dtype()) || !keeps) return rounded;
+  a.state.set_grad_fn(cast(rounded, f32).grad_fn());
+  return a.state;
+}
+
 template <class C>
 Tensor recurrent(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
                  const Tensor& c0, const RecurrentOptions& options) {
@@ -163,7 +173,11 @@ Tensor recurrent(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   check_shape(bias, "the bias", {C::gates * n});
   check_shape(h0, "h0", {x.size(1), n});
   check_shape(c0, "c0", {x.size(1), n});
-  return call<Op>(x, weight, bias, h0, c0, options.reverse);
+  Attributes a{options.reverse, {}};
+  if (Op::has_state) a.state = Tensor({x.size(1), n}, accumulate_dtype(x.dtype()), x.device());
+  const Tensor y = call<Op>(x, weight, bias, h0, c0, a);
+  if (options.last_state) *options.last_state = last_state<C>(y, weight, Op::has_c ? c0 : h0, a);
+  return y;
 }
 
 }  // namespace

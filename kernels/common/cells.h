@@ -11,78 +11,101 @@ enum class Cell : int { Tanh, Relu, Lstm, Gru };
 
 // The members of a cell:
 //   id            its kind
-//   gates, kept   the numbers per unit of x and of h, and of values kept for the gradient
+//   gates, kept   the numbers per unit of x and of h, and of factors kept for the gradient
 //   f             the new hidden value; updates `state`, which is passed from step to step, and
-//                 writes what the gradient needs to `keep`
-//   df            dx and dh from dy, the gradient of the new hidden value `y`; `before` is the
-//                 state before the step; updates `carry`, the gradient of the state. The gradient
-//                 of the last hidden value by way of h is not included: it is dh times the weight
+//                 writes the factors of the gradient to `keep` unless that is null: here they can
+//                 be computed, while a gate that was rounded to 1 has lost its derivative
+//   df            dx and dh from dy, the gradient of the new hidden value `y`; updates `carry`, the
+//                 gradient of the state. The gradient of the last hidden value by way of h is not
+//                 included: it is dh times the weight
 
-template <class F, Cell cell>
-struct PlainCell {  // y = f(x + h)
-  static constexpr Cell id = cell;
+struct TanhCell {  // y = tanh(x + h)
+  static constexpr Cell id = Cell::Tanh;
+  static constexpr int gates = 1, kept = 1;
+
+  template <class T>
+  MIXTAPE_HD static T f(const T* x, const T* h, T&, T* keep) {
+    const Bend<T> y = bend(x[0] + h[0]);
+    if (keep) keep[0] = y.slope;
+    return y.value;
+  }
+  template <class T>
+  MIXTAPE_HD static void df(const T* keep, T, T dy, T&, T* dx, T* dh) {
+    dx[0] = dh[0] = dy * keep[0];
+  }
+};
+
+struct ReluCell {  // y = relu(x + h)
+  static constexpr Cell id = Cell::Relu;
   static constexpr int gates = 1, kept = 0;
 
   template <class T>
   MIXTAPE_HD static T f(const T* x, const T* h, T&, T*) {
-    return F::f(x[0] + h[0]);
+    return Relu::f(x[0] + h[0]);
   }
   template <class T>
-  MIXTAPE_HD static void df(const T*, T, T y, T dy, T&, T* dx, T* dh) {
-    dx[0] = dh[0] = passed<F>(dy, F::d_from_y(y));
+  MIXTAPE_HD static void df(const T*, T y, T dy, T&, T* dx, T* dh) {
+    dx[0] = dh[0] = passed<Relu>(dy, Relu::d_from_y(y));
   }
 };
 
-using TanhCell = PlainCell<Tanh, Cell::Tanh>;
-using ReluCell = PlainCell<Relu, Cell::Relu>;
-
 struct LstmCell {  // gates i, f, g, o; the state is c = f c + i g, and y = o tanh(c)
   static constexpr Cell id = Cell::Lstm;
-  static constexpr int gates = 4, kept = 5;
+  static constexpr int gates = 4, kept = 6;
 
   template <class T>
   MIXTAPE_HD static T f(const T* x, const T* h, T& state, T* keep) {
-    keep[0] = Sigmoid::f(x[0] + h[0]);
-    keep[1] = Sigmoid::f(x[1] + h[1]);
-    keep[2] = Tanh::f(x[2] + h[2]);
-    keep[3] = Sigmoid::f(x[3] + h[3]);
-    state = keep[4] = keep[1] * state + keep[0] * keep[2];
-    return keep[3] * Tanh::f(state);
+    const Shares<T> i = shares(x[0] + h[0]), f = shares(x[1] + h[1]), o = shares(x[3] + h[3]);
+    const Bend<T> g = bend(x[2] + h[2]);
+    const T before = state;
+    state = f.share * before + i.share * g.value;
+    const Bend<T> c = bend(state);
+    if (keep) {
+      keep[0] = g.value * (i.share * i.rest);
+      keep[1] = before * (f.share * f.rest);
+      keep[2] = i.share * g.slope;
+      keep[3] = c.value * (o.share * o.rest);
+      keep[4] = o.share * c.slope;
+      keep[5] = f.share;
+    }
+    return o.share * c.value;
   }
   template <class T>
-  MIXTAPE_HD static void df(const T* keep, T before, T, T dy, T& carry, T* dx, T* dh) {
-    const T i = keep[0], f = keep[1], g = keep[2], o = keep[3], t = Tanh::f(keep[4]);
-    const T dc = carry + dy * o * Tanh::d_from_y(t);
-    dx[0] = dc * g * Sigmoid::d_from_y(i);
-    dx[1] = dc * before * Sigmoid::d_from_y(f);
-    dx[2] = dc * i * Tanh::d_from_y(g);
-    dx[3] = dy * t * Sigmoid::d_from_y(o);
+  MIXTAPE_HD static void df(const T* keep, T, T dy, T& carry, T* dx, T* dh) {
+    const T dc = carry + dy * keep[4];
+    for (int k = 0; k < 3; ++k) dx[k] = dc * keep[k];
+    dx[3] = dy * keep[3];
     for (int k = 0; k < gates; ++k) dh[k] = dx[k];
-    carry = dc * f;
+    carry = dc * keep[5];
   }
 };
 
 struct GruCell {  // gates r, z, n = tanh(x + r h); the state is y = (1 - z) n + z y
   static constexpr Cell id = Cell::Gru;
-  static constexpr int gates = 3, kept = 4;
+  static constexpr int gates = 3, kept = 5;
 
   template <class T>
   MIXTAPE_HD static T f(const T* x, const T* h, T& state, T* keep) {
-    keep[0] = Sigmoid::f(x[0] + h[0]);
-    keep[1] = Sigmoid::f(x[1] + h[1]);
-    keep[2] = Tanh::f(x[2] + keep[0] * h[2]);
-    keep[3] = h[2];
-    return state = keep[2] + keep[1] * (state - keep[2]);
+    const Shares<T> r = shares(x[0] + h[0]), z = shares(x[1] + h[1]);
+    const Bend<T> n = bend(x[2] + r.share * h[2]);
+    const T change = n.value - state;
+    if (keep) {
+      keep[0] = h[2] * (r.share * r.rest);
+      keep[1] = -change * (z.share * z.rest);
+      keep[2] = z.rest * n.slope;
+      keep[3] = r.share;
+      keep[4] = z.share;
+    }
+    return state = state + z.rest * change;
   }
   template <class T>
-  MIXTAPE_HD static void df(const T* keep, T before, T, T dy, T& carry, T* dx, T* dh) {
-    const T r = keep[0], z = keep[1], n = keep[2];
+  MIXTAPE_HD static void df(const T* keep, T, T dy, T& carry, T* dx, T* dh) {
     const T d = dy + carry;
-    dx[2] = d * (T(1) - z) * Tanh::d_from_y(n);
-    dh[2] = dx[2] * r;
-    dx[0] = dh[0] = dx[2] * keep[3] * Sigmoid::d_from_y(r);
-    dx[1] = dh[1] = d * (before - n) * Sigmoid::d_from_y(z);
-    carry = d * z;
+    dx[2] = d * keep[2];
+    dh[2] = dx[2] * keep[3];
+    dx[0] = dh[0] = dx[2] * keep[0];
+    dx[1] = dh[1] = d * keep[1];
+    carry = d * keep[4];
   }
 };
 

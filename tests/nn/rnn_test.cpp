@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "amp/autocast.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "core/stream.h"
@@ -35,6 +36,9 @@ Cell cell_of(Cell cell, const nn::RecurrentWeights& w) {
   cell.bias_hh = w.bias_hh;
   return cell;
 }
+
+const Tensor& hidden(const Tensor& h) { return h; }
+const Tensor& hidden(const nn::LstmState& s) { return s.h; }
 
 TEST(Recurrent, NamesAndShapesArePyTorchs) {
   const nn::LSTM net(3, 5, {.num_layers = 2, .bidirectional = true});
@@ -339,6 +343,191 @@ TEST(Recurrent, HalfPrecisionCarriesAWideState) {
   const Tensor x = expand(gates, {4000, 1, 4});
   const Tensor y = lstm(x, w, {}, {}, full({1, 1}, 2, f16));
   EXPECT_NEAR(y.at(4000), 2 + 4000 * 0.001, 0.05);
+}
+
+// The gradients of each gate of one step, at points where the gate itself rounds to 0 or 1.
+TEST(Recurrent, SlopesOfGatesThatAreRoundedToOne) {
+  const auto gates = [](DType dtype, int64_t n, double x) {
+    return full({1, 1, n}, x, f64).to(dtype).detach().set_requires_grad();
+  };
+  const auto compare = [&](const char* name, int64_t n, const auto& step) {
+    for (const DType dtype : {f16, bf16})
+      for (const double x : {-16, -9, -7, 0, 5, 7, 9, 18}) {
+        Tensor g[2];
+        for (const DType t : {dtype, f64}) {
+          const Tensor in = gates(t, n, x), y = step(in, t);
+          y.backward({.gradient = ones(y.shape(), t)});
+          g[t == f64] = in.grad();
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          const double want = g[1].at(i), ulp = dtype == f16 ? 0x1p-10 : 0x1p-7;
+          EXPECT_NEAR(g[0].at(i), want, ulp * std::abs(want) + (dtype == f16 ? 0x1p-23 : 0))
+              << name << ", gate " << i << " at " << x << " in " << dtype;
+        }
+      }
+  };
+  compare("lstm", 4, [](const Tensor& x, DType t) {
+    return select(lstm(x, zeros({4, 1}, t), {}, zeros({1, 1}, t), full({1, 1}, 0.5, t)), 0, 1);
+  });
+  compare("lstm's h", 4, [](const Tensor& x, DType t) {
+    return select(lstm(x, zeros({4, 1}, t), {}, zeros({1, 1}, t), full({1, 1}, 0.5, t)), 0, 0);
+  });
+  compare("gru", 3, [](const Tensor& x, DType t) {
+    return gru(x, ones({3, 1}, t), {}, full({1, 1}, 0.5, t));
+  });
+  compare("rnn_tanh", 1,
+          [](const Tensor& x, DType t) { return rnn_tanh(x, zeros({1, 1}, t), {}, {}); });
+}
+
+// The relative distance of two lists of gradients, the largest of any.
+double distance(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    most = std::max(most, norm(a[i].to(f64) - b[i]).item() / norm(b[i]).item());
+  return most;
+}
+
+// Weights that remember for hundreds of steps (Tallec and Ollivier 2018): f near 1, i near 0.
+TEST(Recurrent, LongMemoriesLearnInHalfPrecision) {
+  const Seed seed(8);
+  const bool on_host = DefaultDevice::current().is_host();  // else launches are emulated
+  const int64_t steps = on_host ? 784 : 20, n = on_host ? 64 : 8;
+  nn::LSTM net(1, n);
+  const Tensor span = log(nn::init::uniform_(empty({n}), 1, double(steps - 1)));
+  const NoGrad off;
+  for (Tensor* b : {&net.weights[0].bias_ih, &net.weights[0].bias_hh}) fill_(*b, 0);
+  copy_(narrow(net.weights[0].bias_hh, 0, 0, n), -span);
+  copy_(narrow(net.weights[0].bias_hh, 0, n, n), span);
+  const Tensor x = rand({steps, 4, 1}), target = randn({4, n});
+  const EnableGrad on;
+  const auto gradients = [&](std::optional<DType> low) {
+    nn::LSTM copy = net.clone();
+    if (!low) copy.to(f64);
+    std::optional<amp::Autocast> region;
+    if (low) region.emplace(amp::AutocastOptions{.low = *low});
+    const Tensor in = low ? x : x.to(f64), want = low ? target : target.to(f64);
+    const auto [y, h, c] = copy(in);
+    const Tensor loss = mean(square(h.to(want.dtype()) - want)) + mean(c.to(want.dtype())) * 0.1;
+    std::vector<Tensor> result = grad({loss * 1024}, copy.parameters());
+    for (Tensor& g : result) g = g.to(f64) * (1.0 / 1024);
+    return result;
+  };
+  const std::vector<Tensor> exact = gradients({});
+  EXPECT_LT(distance(gradients(f16), exact), 0.01);
+  EXPECT_LT(distance(gradients(bf16), exact), 0.03);
+}
+
+// An encoder's output that a decoder joins to its input at each of 1000 steps.
+TEST(Recurrent, DecodersAddUpGradientsOfTheirEncoder) {
+  const Seed seed(9);
+  const int64_t count = DefaultDevice::current().is_host() ? 1000 : 10;
+  const nn::Linear encoder(4, 8);
+  const nn::LSTMCell decoder(12, 8);
+  const Tensor x = rand({2, 4}), in = rand({count, 2, 4});
+  const auto gradient = [&](std::optional<DType> low) {
+    nn::Linear first = encoder.clone();
+    nn::LSTMCell cell = decoder.clone();
+    const DType t = low ? f32 : f64;
+    first.to(t), cell.to(t);
+    std::optional<amp::Autocast> region;
+    if (low) region.emplace(amp::AutocastOptions{.low = *low});
+    const Tensor context = first(x.to(t)), steps = in.to(t);
+    nn::LstmState state;
+    Tensor loss = zeros({}, t);
+    for (int64_t i = 0; i < count; ++i) {
+      state = cell(cat({context, select(steps, 0, i)}, 1), state);
+      loss = loss + mean(state.h.to(t));
+    }
+    return grad({loss}, first.parameters());
+  };
+  const std::vector<Tensor> exact = gradient({});
+  EXPECT_LT(distance(gradient(f16), exact), 0.01);
+  EXPECT_LT(distance(gradient(bf16), exact), 0.03);
+}
+
+// A state that a region's weights grow by 0.005 in each of 1000 steps, which bf16 would lose soon.
+TEST(Recurrent, StepsGoOnFromAWideState) {
+  const NoGrad off;
+  const int n = DefaultDevice::current().is_host() ? 1000 : 20;
+  const Tensor x = zeros({n, 1, 1}), step = zeros({1, 1});
+  const auto set_bias = [](const Tensor& bias, std::initializer_list<double> gates) {
+    copy_(bias, from(gates, {int64_t(gates.size())}));
+  };
+  for (const DType low : {f16, bf16}) {
+    amp::Autocast region({.low = low});
+    nn::LSTM layer(1, 1);
+    for (const Tensor& p : layer.parameters()) fill_(p, 0);
+    set_bias(layer.weights[0].bias_hh, {30, 30, 0.005, 0});
+    nn::LSTMCell cell = cell_of(nn::LSTMCell(1, 1), layer.weights[0]);
+    const nn::LstmOutput whole = layer(x);
+    EXPECT_EQ(whole.c_n.dtype(), f32);
+    EXPECT_EQ(whole.h_n.dtype(), low);
+    EXPECT_NEAR(whole.c_n.item(), 0.005 * n, 0.002 * 0.005 * n);
+    nn::LstmState by_cell, by_layer{zeros({1, 1, 1}), zeros({1, 1, 1})};
+    for (int i = 0; i < n; ++i) {
+      by_cell = cell(step, by_cell);
+      const nn::LstmOutput next = layer(narrow(x, 0, 0, 1), by_layer);
+      by_layer = {next.h_n, next.c_n};
+    }
+    EXPECT_EQ(by_cell.c.item(), whole.c_n.item());
+    EXPECT_EQ(by_layer.c.item(), whole.c_n.item());
+
+    nn::GRU gated(1, 1);
+    for (const Tensor& p : gated.parameters()) fill_(p, 0);
+    set_bias(gated.weights[0].bias_hh, {0, 7.5, 0});
+    set_bias(gated.weights[0].bias_ih, {0, 0, 1});
+    nn::GRUCell gated_cell = cell_of(nn::GRUCell(1, 1), gated.weights[0]);
+    const nn::RnnOutput all = gated(x);
+    EXPECT_EQ(all.h_n.dtype(), f32);
+    EXPECT_NEAR(all.h_n.item(), std::tanh(1) * (1 - std::pow(1 - 1 / (1 + std::exp(7.5)), n)),
+                0.002);
+    EXPECT_EQ(gated(x, Tensor(), from({double(n)}, {1}, i64)).h_n.item(), all.h_n.item());
+    EXPECT_EQ(gated(cat({x, x}, 0), Tensor(), from({double(n)}, {1}, i64)).h_n.item(),
+              all.h_n.item());
+    Tensor h, h_n = zeros({1, 1, 1});
+    for (int i = 0; i < n; ++i) {
+      h = gated_cell(step, h);
+      h_n = gated(narrow(x, 0, 0, 1), h_n).h_n;
+    }
+    EXPECT_EQ(h.item(), all.h_n.item());
+    EXPECT_EQ(h_n.item(), all.h_n.item());
+  }
+}
+
+// Gradients that reach the state of each step add up from call to call in f32.
+TEST(Recurrent, GradientsGoBackThroughAWideState) {
+  const Seed seed(10);
+  const int64_t steps = DefaultDevice::current().is_host() ? 300 : 10;
+  const Tensor x = rand({steps, 2, 3});
+  const auto compare = [&](auto layer, const auto& new_cell) {
+    const auto gradients = [&](std::optional<DType> low, bool by_cells) {
+      auto net = layer.clone();
+      const DType t = low ? f32 : f64;
+      net.to(t);
+      const auto cell = cell_of(new_cell(), net.weights[0]);
+      std::optional<amp::Autocast> region;
+      if (low) region.emplace(amp::AutocastOptions{.low = *low});
+      const Tensor in = x.to(t);
+      Tensor loss = zeros({}, t);
+      if (by_cells) {
+        std::decay_t<decltype(cell(in))> state;
+        for (int64_t i = 0; i < steps; ++i) {
+          state = cell(select(in, 0, i), state);
+          loss = loss + mean(hidden(state).to(t));
+        }
+      } else {
+        loss = sum(mean(net(in).output.to(t), {1, 2}));
+      }
+      return grad({loss}, net.parameters());
+    };
+    const std::vector<Tensor> exact = gradients({}, false);
+    EXPECT_LT(distance(gradients({}, true), exact), 1e-12);
+    EXPECT_LT(distance(gradients(f16, true), exact), 0.01);
+    EXPECT_LT(distance(gradients(bf16, true), exact), 0.03);
+    EXPECT_LT(distance(gradients(bf16, false), exact), 0.03);
+  };
+  compare(nn::LSTM(3, 8), [] { return nn::LSTMCell(3, 8); });
+  compare(nn::GRU(3, 8), [] { return nn::GRUCell(3, 8); });
 }
 
 }  // namespace nn_rnn_test

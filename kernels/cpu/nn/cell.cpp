@@ -30,7 +30,7 @@ MIXTAPE_ALWAYS_INLINE void write_parts(S* p, int k, int64_t n, int64_t i, int64_
   for (int g = 0; g < k; ++g) write(p + g * n + i, from[g], count);
 }
 
-constexpr int most_parts = 5;
+constexpr int most_parts = 6;
 
 template <class F>
 void for_rows(const View& y, F f) {
@@ -50,14 +50,14 @@ void cell(Launch&, Cell kind, In x, In h, Out state, Out kept, Out y) {
       for_rows(y, [&](int64_t r, int64_t n) {
         const S* const xr = row<S>(x, r);
         const T* const hr = row<T>(h, r);
-        T* const sr = row<T>(state, r);
-        O *const kr = row<O>(kept, r), *const yr = row<O>(y, r);
+        T *const sr = row<T>(state, r), *const kr = row<T>(kept, r);
+        O* const yr = row<O>(y, r);
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           Vec<T> from_x[most_parts], from_h[most_parts], keep[most_parts], s(T(0));
           read_parts<T>(xr, C::gates, n, i, count, from_x);
           read_parts<T>(hr, C::gates, n, i, count, from_h);
           if (sr) s = read<T>(sr + i, count);
-          write(yr + i, C::f(from_x, from_h, s, keep), count);
+          write(yr + i, C::f(from_x, from_h, s, kr ? keep : nullptr), count);
           if (sr) write(sr + i, s, count);
           if (kr) write_parts(kr, C::kept, n, i, count, keep);
         });
@@ -66,25 +66,23 @@ void cell(Launch&, Cell kind, In x, In h, Out state, Out kept, Out y) {
   });
 }
 
-void cell_grad(Launch&, Cell kind, In kept, In before, In y, In dy, In dnext, Out carry, Out dx,
-               Out dh) {
+void cell_grad(Launch&, Cell kind, In kept, In y, In dy, In dnext, Out carry, Out dx, Out dh) {
   visit_cell(kind, [&]<class C>() {
-    visit_float(y.dtype, [&]<class S>() {
+    visit_float(y.dtype, dy.dtype, [&]<class S, class D>() {
       using T = math_t<S>;
       for_rows(y, [&](int64_t r, int64_t n) {
-        const S *const kr = row<S>(kept, r), *const br = row<S>(before, r);
-        const S *const yr = row<S>(y, r), *const dyr = row<S>(dy, r);
-        const T* const nr = row<T>(dnext, r);
+        const S* const yr = row<S>(y, r);
+        const D* const dyr = row<D>(dy, r);
+        const T *const kr = row<T>(kept, r), *const nr = row<T>(dnext, r);
         T* const cr = row<T>(carry, r);
         S *const dxr = row<S>(dx, r), *const dhr = row<S>(dh, r);
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          Vec<T> keep[most_parts], to_x[most_parts], to_h[most_parts], b(T(0)), c(T(0));
-          if (kr) read_parts<T>(kr, C::kept, n, i, count, keep);
-          if (br) b = read<T>(br + i, count);
+          Vec<T> keep[most_parts], to_x[most_parts], to_h[most_parts], c(T(0));
+          read_parts<T>(kr, C::kept, n, i, count, keep);
           if (cr) c = read<T>(cr + i, count);
           Vec<T> d = read<T>(dyr + i, count);
           if (nr) d += read<T>(nr + i, count);
-          C::df(keep, b, read<T>(yr + i, count), d, c, to_x, to_h);
+          C::df(keep, read<T>(yr + i, count), d, c, to_x, to_h);
           write_parts(dxr, C::gates, n, i, count, to_x);
           if (dhr) write_parts(dhr, C::gates, n, i, count, to_h);
           if (cr) write(cr + i, c, count);

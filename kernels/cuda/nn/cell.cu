@@ -24,13 +24,11 @@ struct Step {
 
 template <class C, class V>
 struct StepBack {
-  // Inputs: the state before, y, dy, dnext, carry, what was kept. Results: carry, the gates of dx
-  // and dh.
+  // Inputs: y, dy, dnext, carry, what was kept. Results: carry, the gates of dx and dh.
   template <class... X>
-  MIXTAPE_HD Values<V, 1 + 2 * C::gates> operator()(V before, V y, V dy, V dnext, V carry,
-                                                    X... kept) const {
+  MIXTAPE_HD Values<V, 1 + 2 * C::gates> operator()(V y, V dy, V dnext, V carry, X... kept) const {
     V keep[] = {kept..., V(0)}, dx[C::gates], dh[C::gates];
-    C::df(keep, before, y, dy + dnext, carry, dx, dh);
+    C::df(keep, y, dy + dnext, carry, dx, dh);
     Values<V, 1 + 2 * C::gates> out;
     out.v[0] = carry;
     for (int g = 0; g < C::gates; ++g) {
@@ -89,16 +87,16 @@ void cell(Launch& launch, Cell kind, In x, In h, Out state, Out kept, Out y) {
   });
 }
 
-void cell_grad(Launch& launch, Cell kind, In kept, In before, In y, In dy, In dnext, Out carry,
-               Out dx, Out dh) {
+void cell_grad(Launch& launch, Cell kind, In kept, In y, In dy, In dnext, Out carry, Out dx,
+               Out dh) {
   const int64_t n = y.shape()[1];
   visit_cell(kind, y.dtype, [&]<class C, class V>() {
     Operands<1 + 2 * C::gates> out;
     out.add(carry, 1, n);
     out.add(dx, C::gates, n);
     out.add(dh, C::gates, n);
-    Operands<5 + C::kept> in;
-    for (const View* v : {&before, &y, &dy, &dnext, &carry}) in.add(*v, 1, n);
+    Operands<4 + C::kept> in;
+    for (const View* v : {&y, &dy, &dnext, &carry}) in.add(*v, 1, n);
     in.add(kept, C::kept, n);
     step<StepBack<C, V>, V>(launch, "cell_grad", out, in);
   });
