@@ -95,18 +95,18 @@ struct Remainder {  // of the division rounded down: has the sign of b
   }
 };
 
-// The larger operand over a^2 + b^2, and the quotient of the smaller and the larger: squares might
-// overflow or vanish. 0 for two zeros.
+// The larger operand, the ratio of the smaller to it, and the larger^2 over a^2 + b^2, whose terms
+// might overflow or vanish. No ratio and no weight for two zeros.
 template <class T>
 struct Polar {
-  T inverse, q;
+  T large, ratio, weight;
 };
 template <class T>
 MIXTAPE_HD Polar<T> polar(T a, T b) {
-  const T large = select(abs(a) > abs(b), a, b), q = select(abs(a) > abs(b), b, a) / large;
+  const T large = select(abs(a) > abs(b), a, b), ratio = select(abs(a) > abs(b), b, a) / large;
   const T none = T(0);
-  return {select(large == none, none, T(1) / large / (T(1) + q * q)),
-          select(large == none, none, q)};
+  return {select(large == none, T(1), large), select(large == none, none, ratio),
+          select(large == none, none, T(1) / (T(1) + ratio * ratio))};
 }
 
 struct Atan2 {
@@ -114,13 +114,13 @@ struct Atan2 {
   MIXTAPE_HD static auto f(auto a, auto b) { return atan2(a, b); }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {  // b / (a^2 + b^2)
-    const auto [inverse, q] = polar(a, b);
-    return select(abs(a) > abs(b), q * inverse, inverse);
+    const auto [large, ratio, weight] = polar(a, b);
+    return select(abs(a) > abs(b), ratio * weight, weight) / large;
   }
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T) {  // -a / (a^2 + b^2)
-    const auto [inverse, q] = polar(a, b);
-    return -select(abs(a) > abs(b), inverse, q * inverse);
+    const auto [large, ratio, weight] = polar(a, b);
+    return -(select(abs(a) > abs(b), weight, ratio * weight) / large);
   }
 };
 

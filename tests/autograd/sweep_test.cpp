@@ -1,0 +1,357 @@
+// The rule of docs/numerics.md over the whole catalogue: a result is the exact function of the
+// inputs as they are stored, rounded once, and so is a gradient. Every row of op_cases runs in f16,
+// bf16 and f32 and is compared with itself in f64 on the CPU, on the same inputs.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "autograd/call.h"
+#include "core/format.h"
+#include "core/random.h"
+#include "tests/support/op_cases.h"
+
+namespace mixtape {
+using namespace internal;
+namespace sweep_test {
+
+using tests::Input;
+using tests::OpCase;
+using Values = std::vector<double>;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// A dtype's grid of numbers, and how many of its ulps a value and a gradient may be off: half
+// dtypes by their rounding, f32 by the error of its functions as well.
+struct Format {
+  DType dtype;
+  int digits, lowest;  // bits of precision; exponent of the smallest subnormal
+  double beyond;       // the power of two above the largest number, for which infinity stands
+  double value, gradient;
+
+  double ulp(double x) const {
+    const int exponent = x == 0 ? lowest : std::ilogb(std::min(std::abs(x), beyond / 2));
+    return std::ldexp(1, std::max(exponent - digits + 1, lowest));
+  }
+  double largest() const { return beyond * (1 - std::ldexp(1, -digits)); }
+  double unit() const { return std::ldexp(1, -digits); }  // the largest relative rounding error
+  Values rounded(const Values& x) const {
+    return to_vector(from(x, {int64_t(x.size())}, f64).to(dtype));
+  }
+};
+const Format formats[] = {
+    {f16, 11, -24, 0x1p16, 1, 2},
+    {bf16, 8, -133, 0x1p128, 1, 2},
+    {f32, 24, -142, 0x1p128, 4, 8}};  // its own products lose digits of subnormals
+
+// --- errors that are allowed for ---
+
+enum class Rounds {
+  Once,   // pointwise: exact, but for the last rounding
+  Terms,  // adds terms that may cancel, each with the error of f32
+  Steps,  // stores a result in between, which is rounded to the row's dtype
+};
+struct Exception {
+  std::string_view row;  // the beginning of its name
+  Rounds rounds;
+  const char* reason;
+  double least = 0, most = infinity;  // magnitudes of the points, besides 0
+};
+const Exception exceptions[] = {
+    {"addc", Rounds::Terms, "the product or quotient is in f32", 0x1p-62, 0x1p62},
+    {"lerp", Rounds::Terms, "the difference of the ends is in f32", 0, 0x1p126},
+    {"pow", Rounds::Once, "b - 1, of a power's slope, is in f32", 0x1p-20, 0x1p20},
+    {"linear_to_gelu", Rounds::Steps, "gelu's slope is taken at the sums as they are stored"},
+    {"conv2d_to_gelu", Rounds::Steps, "gelu's slope is taken at the sums as they are stored"},
+    {"conv2d_of_lines_to_gelu", Rounds::Steps, "as conv2d_to_gelu"},
+    {"scaled_dot_product_attention", Rounds::Steps, "a product takes the probabilities"},
+    {"matmul_einsum_three", Rounds::Steps, "a product takes another's result"},
+};
+const Exception* exception_of(const OpCase& c) {
+  for (const Exception& e : exceptions)
+    if (c.name().starts_with(e.row)) return &e;
+  return nullptr;
+}
+Rounds rounds_of(const OpCase& c, int ops) {
+  if (ops > 1) return Rounds::Steps;
+  if (const Exception* e = exception_of(c)) return e->rounds;
+  return c.pointwise ? Rounds::Once : Rounds::Terms;
+}
+
+// --- runs ---
+
+// The inputs of one run, on the CPU: reals in f64 that the format holds exactly.
+struct Trial {
+  std::string name;
+  std::vector<Tensor> inputs;
+  double rounding = 0x1p-24;  // the relative error of a term
+};
+
+struct Results {
+  Values y;
+  std::vector<Values> dx;  // by input; empty for one without gradient
+  int ops = 0;             // that the row calls itself and that compute
+};
+
+struct Counting : Observer {
+  int ops = 0;
+  void after(const Call& call, const Tensor& y) override {
+    ops += call.op.precision != Precision::Any && is_float(y.dtype()) && Scope::caller().empty();
+  }
+};
+
+// Runs a row with its reals in a dtype; dy is repeated as often as the result needs.
+Results run(const OpCase& c, const std::vector<Tensor>& inputs, const Values& dy, DType dtype,
+            Device device) {
+  const DefaultDevice here(device);
+  std::vector<Tensor> in;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool real = c.inputs[i].real();
+    in.push_back((real ? inputs[i].to(dtype) : inputs[i]).to(device).detach());
+    if (real && c.inputs[i].differentiated()) in[i].set_requires_grad();
+  }
+  Counting count;
+  const Tensor y = [&] {
+    const Observe watch(count);
+    return c.run(in);
+  }();
+  Results r{to_vector(y), std::vector<Values>(in.size()), count.ops};
+  if (!y.requires_grad()) return r;
+  Values all(r.y.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = dy[i % dy.size()];
+  y.backward({.gradient = from(all, y.shape(), f64).to(y.dtype())});
+  for (size_t i = 0; i < in.size(); ++i)
+    if (in[i].has_grad()) r.dx[i] = to_vector(in[i].grad());
+  return r;
+}
+
+// --- trials ---
+
+// More than 100 points over all numbers of a format: zeros, the smallest and the largest, powers of
+// two, infinities, and densely where functions bend and saturate.
+Values points(const Format& f) {
+  const double normal = std::ldexp(f.ulp(0), f.digits - 1);
+  Values x = {0,  1,    2,  10,  17,       20,     40,          88,
+              89, 88.7, 90, 103, f.ulp(0), normal, f.largest(), infinity};
+  for (int i = 1; i <= 36; ++i) x.push_back(i / 3.0);
+  for (int e = f.lowest; std::ldexp(1, e) < f.beyond; e += f.dtype == f16 ? 2 : 12)
+    x.push_back(std::ldexp(1.375, e));
+  for (size_t i = 0, n = x.size(); i < n; ++i) x.push_back(-x[i]);
+  return f.rounded(x);
+}
+
+// All points; several inputs are combined in ten ways.
+Trial pointwise_trial(const OpCase& c, const Format& f) {
+  Values all = points(f);
+  if (const Exception* e = exception_of(c))
+    std::erase_if(all, [&](double x) {
+      return x != 0 && !(e->least <= std::abs(x) && std::abs(x) <= e->most);
+    });
+  const size_t n = all.size(), ways = c.inputs.size() == 1 ? 1 : 10;
+  Trial t{"points", {}};
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    const bool mask = c.inputs[i].kind == Input::Mask;
+    Values v;
+    for (size_t way = 0; way < ways; ++way)
+      for (size_t k = 0; k < n; ++k) {
+        const size_t other = (k * (2 * i + 1) + way * (way + 7 * i)) % n;
+        const double x = std::clamp(all[i == 0 ? k : other], c.least, c.most);
+        v.push_back(mask ? double(k % 2) : x);
+      }
+    t.inputs.push_back(from(v, {int64_t(v.size())}, mask ? boolean : f64));
+  }
+  return t;
+}
+
+// Random inputs of these shapes, the first of them scaled.
+Trial random_trial(const OpCase& c, const Format& f, std::string name,
+                   const std::vector<Shape>& shapes, uint64_t seed, double scale = 1) {
+  Trial t{std::move(name), tests::make_inputs(c, f64, false, shapes, seed)};
+  for (size_t i = 0; i < t.inputs.size(); ++i) {
+    if (!c.inputs[i].real()) continue;
+    const Tensor x = clamp(t.inputs[i] * std::exchange(scale, 1), c.least, c.most);
+    t.inputs[i] = x.to(f.dtype).to(f64);
+  }
+  return t;
+}
+
+std::vector<Trial> trials(const OpCase& c, const Format& f) {
+  std::vector<Trial> all;
+  // The squares of large numbers overflow, and those of small ones vanish.
+  const double large = std::ldexp(1, f.dtype == f16 ? 10 : 100), small = 1 / large;
+  if (c.pointwise) {
+    all.push_back(pointwise_trial(c, f));
+  } else {
+    for (uint64_t seed = 100; seed < 108; ++seed)
+      all.push_back(random_trial(c, f, fmt::format("seed {}", seed), tests::shapes(c), seed));
+    all.push_back(random_trial(c, f, "large", tests::shapes(c), 100, large));
+    all.push_back(random_trial(c, f, "small", tests::shapes(c), 100, small));
+  }
+  if (c.sums.empty()) return all;
+  Trial ones = random_trial(c, f, "ones", c.sums, 100);
+  for (size_t i = 0; i < c.inputs.size(); ++i)
+    if (c.inputs[i].real()) ones.inputs[i] = full_like(ones.inputs[i], 1);
+  for (Trial t : {random_trial(c, f, "sums", c.sums, 100),
+                  random_trial(c, f, "large sums", c.sums, 101, large), ones}) {
+    t.rounding = 0x1p-18;  // 2^12 additions one after another err as in a random walk
+    all.push_back(std::move(t));
+  }
+  return all;
+}
+
+// --- comparison ---
+
+// Inputs that are off by a relative error.
+std::vector<Tensor> disturbed(const OpCase& c, const Trial& t, double relative) {
+  std::vector<Tensor> in = t.inputs;
+  for (size_t i = 0; i < in.size(); ++i)
+    if (c.inputs[i].real())
+      in[i] = clamp(in[i] * (1 + relative * uniform(in[i].shape(), -1, 1, f64)), c.least, c.most);
+  return in;
+}
+
+// Each element's largest change if all inputs and dy are off by a relative error: what may be lost
+// where terms of such an error cancel.
+Results sensitivity(const OpCase& c, const Trial& t, const Values& dy, const Results& exact,
+                    double relative) {
+  Results widest{Values(exact.y.size()), {}};
+  for (const Values& v : exact.dx) widest.dx.emplace_back(v.size());
+  const auto widen = [](Values& into, const Values& a, const Values& b) {
+    for (size_t i = 0; i < into.size(); ++i)
+      if (std::isfinite(a[i] - b[i])) into[i] = std::max(into[i], std::abs(a[i] - b[i]));
+  };
+  for (uint64_t draw = 0; draw < 6; ++draw) {
+    const Seed seed(draw);
+    Values near = dy;
+    for (double& x : near) x *= 1 + relative * (2 * generator().uniform() - 1);
+    const Results other = run(c, disturbed(c, t, relative), near, f64, Device::cpu());
+    widen(widest.y, exact.y, other.y);
+    for (size_t i = 0; i < widest.dx.size(); ++i) widen(widest.dx[i], exact.dx[i], other.dx[i]);
+  }
+  return widest;
+}
+
+struct Worst {
+  double ulps = 0;
+  std::string where = "exact";
+
+  void see(double other, const auto& text) {
+    if (other > ulps) ulps = other, where = text();
+  }
+};
+struct RowReport {
+  Worst value, gradient;
+  Rounds rounds = Rounds::Once;
+};
+
+// The error in ulps, beyond what is allowed for.
+double error_of(const Format& f, double got, double want, double allowed) {
+  if (std::isnan(got) || std::isnan(want))
+    return std::isnan(got) && std::isnan(want) ? 0 : infinity;
+  const double a = std::clamp(got, -f.beyond, f.beyond), b = std::clamp(want, -f.beyond, f.beyond);
+  return std::max(0.0, std::abs(a - b) - allowed) / f.ulp(b);
+}
+
+struct Comparison {
+  const OpCase& row;
+  const Format& format;
+  const Trial& trial;
+  const Values& dy;
+  const Results &got, &want, &changes;
+  double relative;
+  bool once;
+
+  void report(RowReport& to) const {
+    see(to.value, got.y, want.y, changes.y, "value", false);
+    for (size_t i = 0; i < want.dx.size(); ++i)
+      see(to.gradient, got.dx[i], want.dx[i], once ? Values() : changes.dx[i],
+          fmt::format("gradient {}", i), true);
+  }
+
+ private:
+  bool overflows(double x) const { return !(std::abs(x) < format.largest()); }
+
+  // Where a sum, or the result that a gradient belongs to, is beyond the format, any overflow will
+  // do. A slope beyond f32 is none, even if its product with dy is within.
+  bool excused(size_t i, double a, double b, bool gradient) const {
+    if (gradient && row.pointwise && trial.name == "points" && std::isfinite(b) &&
+        std::abs(b / dy[i % dy.size()]) >= 0x1p128)
+      return true;
+    if (once || std::isfinite(a)) return false;
+    return overflows(b) ||
+           (gradient && std::ranges::any_of(want.y, [&](double y) { return overflows(y); }));
+  }
+
+  void see(Worst& worst, const Values& a, const Values& b, const Values& change,
+           const std::string& what, bool gradient) const {
+    constexpr double margin = 16;
+    ASSERT_EQ(a.size(), b.size()) << row.name() << ", " << trial.name << ", " << what;
+    // Where all terms cancel, changes of inputs change nothing.
+    const bool vanishes = std::ranges::all_of(b, [](double x) { return x == 0; });
+    const double floor = vanishes && !once ? margin * relative : 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (excused(i, a[i], b[i], gradient)) continue;
+      worst.see(error_of(format, a[i], b[i], once ? 0 : std::max(floor, margin * change[i])), [&] {
+        return fmt::format("{} of {}, {}, element {}{}: {:.9g}, exactly {:.9g}", what, row.name(),
+                           trial.name, i, at(i), a[i], b[i]);
+      });
+    }
+  }
+  std::string at(size_t i) const {
+    std::string text;
+    if (row.pointwise && trial.name == "points")
+      for (const Tensor& x : trial.inputs) text += fmt::format(" at {:.9g}", x.at(int64_t(i)));
+    return text;
+  }
+};
+
+RowReport sweep_row(const OpCase& c, const Format& f) {
+  const Device device = DefaultDevice::current();
+  const DefaultDevice host(Device::cpu());
+  const Values dy = f.rounded({1, -0.7, 1.9, 0.3, -1, 0.55, -0.11});
+  RowReport report;
+  for (const Trial& t : trials(c, f)) {
+    const Results got = run(c, t.inputs, dy, f.dtype, device),
+                  want = run(c, t.inputs, dy, f64, Device::cpu());
+    report.rounds = rounds_of(c, want.ops);
+    // (f32 is the dtype of its own terms.)
+    const bool once = report.rounds == Rounds::Once && is_half(f.dtype) && t.name == "points";
+    const double relative =
+        std::max(t.rounding, report.rounds == Rounds::Steps ? 2 * f.unit() : 0x1p-24);
+    const Results changes = once ? Results() : sensitivity(c, t, dy, want, relative);
+    Comparison{c, f, t, dy, got, want, changes, relative, once}.report(report);
+  }
+  return report;
+}
+
+struct Sweep : testing::TestWithParam<Format> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Sweep, testing::ValuesIn(formats),
+                         [](const auto& i) { return std::string(name(i.param.dtype)); });
+
+TEST_P(Sweep, EveryOpRoundsOnce) {
+  const Format& f = GetParam();
+  RowReport worst;
+  int swept = 0;
+  std::string left_out, in_steps;
+  for (const OpCase& c : tests::op_cases()) {
+    if (is_half(f.dtype) && !c.half) {
+      left_out += " " + c.name();
+      continue;
+    }
+    const RowReport row = sweep_row(c, f);
+    ++swept;
+    if (row.rounds == Rounds::Steps) in_steps += " " + c.name();
+    EXPECT_LE(row.value.ulps, f.value) << row.value.where;
+    EXPECT_LE(row.gradient.ulps, f.gradient) << row.gradient.where;
+    worst.value.see(row.value.ulps, [&] { return row.value.where; });
+    worst.gradient.see(row.gradient.ulps, [&] { return row.gradient.where; });
+  }
+  fmt::print("{}: {} rows\n  {:.2f} ulp: {}\n  {:.2f} ulp: {}\n", f.dtype, swept, worst.value.ulps,
+             worst.value.where, worst.gradient.ulps, worst.gradient.where);
+  fmt::print("  rounded in between:{}\n  take no {}:{}\n", in_steps, f.dtype, left_out);
+}
+
+}  // namespace sweep_test
+}  // namespace mixtape
