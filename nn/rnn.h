@@ -74,7 +74,8 @@ class RecurrentLayers {
 // hidden], or none: zeros. Returns {output, h_n}. Parameters are called weight_ih_l0 [hidden, in],
 // weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], weight_ih_l0_reverse. With
 // lengths, i64 [b] from 1 to t, sequence i ends after lengths[i] steps, as if packed in PyTorch:
-// its last state is taken there, the reverse direction starts there, and later outputs are 0.
+// its last state is taken there, the reverse direction starts there, and later outputs are 0. Under
+// Autocast an LSTM's c_n and a GRU's h_n are f32, as are the states of their cells.
 struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)

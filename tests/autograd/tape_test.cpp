@@ -58,6 +58,16 @@ TEST(Tape, SavedInputsDoNotRecurseWhenFreed) {
   for (int i = 0; i < 300'000; ++i) y = sin(y);  // keeps its inputs, each of which holds its maker
 }
 
+TEST(Tape, HooksDoNotRecurseWhenFreed) {  // each holds a tensor whose hook holds the next
+  const Tensor x = leaf({1}, {1});
+  Tensor y = x * 1.0;
+  for (int i = 0; i < 300'000; ++i) {
+    const Tensor next = x * 1.0;
+    register_hook(next, [y](const Tensor&) { return y; });
+    y = next;
+  }
+}
+
 TEST(Tape, GradientsThatAreKeptKeepNothingElse) {
   const Tensor many = zeros({100'000}), few = leaf({1, 2}, {2});
   sum(cat({many.to(f64), few})).backward();
