@@ -295,7 +295,10 @@ void ModuleBase::own_tensors() {
     Tensor& copy = copies[f.tensor->id()];
     if (!copy) {
       copy = f.tensor->detach().clone();
-      if (f.tensor->is_leaf()) copy.set_requires_grad();
+      if (f.tensor->is_leaf()) {
+        copy.set_requires_grad();
+        if (f.tensor->grad_dtype() != copy.dtype()) copy.set_grad_dtype(f.tensor->grad_dtype());
+      }
     }
     *f.tensor = copy;
   }

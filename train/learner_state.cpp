@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -48,6 +49,8 @@ std::string checksum(StateDict tensors) {
 }
 
 std::string gradient_name(size_t i) { return "gradient." + std::to_string(i); }
+// Its f32 sum: see AutogradMeta::wide_grad().
+std::string sum_name(size_t i) { return "gradient_sum." + std::to_string(i); }
 
 // Each callback's name in a checkpoint: its type and its index among those of that type.
 std::vector<std::string> prefixes(const std::vector<std::shared_ptr<Callback>>& callbacks) {
@@ -125,7 +128,11 @@ StateDict Learner::state_dict() {
   for (size_t i = 0; i < callbacks_.size(); ++i) all.add(prefix[i], callbacks_[i]->state_dict());
   const std::vector<Tensor> params = optimizer->params();
   for (size_t i = 0; i < params.size(); ++i)
-    if (const Tensor g = optim::dense_grad(params[i])) all.emplace_back(gradient_name(i), g);
+    if (const Tensor g = optim::dense_grad(params[i])) {
+      all.emplace_back(gradient_name(i), g);
+      if (const Tensor sum = params[i].autograd_meta().wide_grad())
+        all.emplace_back(sum_name(i), sum);
+    }
   all.emplace_back("random.seed", bits(generator().seed()));
   all.emplace_back("random.offset", bits(generator().offset()));
 
@@ -191,10 +198,11 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
     }
   }
   for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
     const Tensor* const g = reader.find(gradient_name(i));
-    params[i].set_grad(
-        g ? reader.copy_of(gradient_name(i), params[i].shape(), g->dtype(), params[i].device())
-          : Tensor());
+    p.set_grad(g ? reader.copy_of(gradient_name(i), p.shape(), g->dtype(), p.device()) : Tensor());
+    if (const Tensor sum = reader.copy_of(sum_name(i), p.shape(), f32, p.device()); g && sum)
+      p.autograd_meta().set_wide_grad(sum);
   }
   generator() = RandomGenerator(seed);
   generator().set_offset(offset);

@@ -164,7 +164,7 @@ TEST(GradientSums, StayInF32IfTheLeafSaysSo) {
   p.set_grad_dtype(f32);
 }
 
-// Of a sum of 1024 gradients of 1/1024, a sum in bf16 would keep a quarter.
+// A sum of 1024 times 1/1024 in bf16 would keep a quarter.
 TEST(GradientSums, InF32TrainParametersAsInHalf) {
   for (const DType dtype : {f16, bf16})
     for (const bool in_f32 : {false, true}) {
