@@ -259,13 +259,14 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   for (const auto& [i, p] : with_grad) {
     p.grad().storage()->bump_version();
     p.autograd_meta().set_loss_scale({.unscaled = true});
-    divided_.insert(place(p.grad()));
+    divided_.push_back(place(p.grad()));
   }
+  std::ranges::sort(divided_);
   state.stage = Stage::Unscaled;
 }
 
 bool GradScaler::is_divided(const Tensor& p) const {
-  return p.has_grad() && divided_.contains(place(p.grad())) &&
+  return p.has_grad() && std::ranges::binary_search(divided_, place(p.grad())) &&
          p.autograd_meta().loss_scale().number == 0;
 }
 

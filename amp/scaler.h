@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -220,7 +219,7 @@ class GradScaler {
   std::map<uint64_t, detail::OptimizerHistory> histories_;
   // The storages and offsets of gradients that unscale() has divided since update(), so that it
   // leaves them alone in other optimizers, which step() then unscales as well.
-  std::set<std::pair<uint64_t, int64_t>> divided_;
+  std::vector<std::pair<uint64_t, int64_t>> divided_;  // sorted
 };
 
 }  // namespace mixtape::amp

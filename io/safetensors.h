@@ -2,14 +2,13 @@
 // safetensors: named tensors in one file, compatible with Python (huggingface/safetensors): eight
 // bytes of header length, a JSON header, the data. Everything is checked, nothing executed.
 
-#include <concepts>
 #include <map>
 
 #include "core/state_dict.h"
-#include "io/file.h"
 
 namespace mixtape::io {
 
+class Source;  // io/file.h
 using Metadata = std::map<std::string, std::string>;
 
 // A tensor of a dtype that is not here, loaded as bytes.
@@ -37,9 +36,7 @@ void save(const std::string& path, const StateDict& tensors, const Metadata& met
 
 // The same of anything with a state_dict(): a module, an optimizer, a schedule.
 template <class M>
-  requires requires(const M& m) {
-    { m.state_dict() } -> std::convertible_to<StateDict>;
-  }
+  requires requires(const M& m) { StateDict(m.state_dict()); }
 void save(const std::string& path, const M& m, const Metadata& metadata = {}) {
   save(path, StateDict(m.state_dict()), metadata);
 }

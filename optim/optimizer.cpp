@@ -418,7 +418,7 @@ void Optimizer::set_lr(double lr) {
 
 double Optimizer::base_lr(size_t group) const {
   const auto& scheduled = at(group).scheduled;
-  return scheduled && scheduled->second == lr(group) ? scheduled->first : lr(group);
+  return scheduled && scheduled->last == lr(group) ? scheduled->base : lr(group);
 }
 
 void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {

@@ -85,7 +85,10 @@ class Optimizer {
   struct Group {
     std::unique_ptr<Algorithm> algorithm;
     std::vector<Slot> slots;
-    std::optional<std::pair<double, double>> scheduled = {};  // a schedule's base, its last rate
+    struct Scheduled {
+      double base, last;
+    };
+    std::optional<Scheduled> scheduled = {};  // a schedule's base rate and its last
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const { return common().shadow && s.param.dtype() == f32; }
   };
