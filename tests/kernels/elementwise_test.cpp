@@ -638,6 +638,30 @@ TEST(Convert, CopiesBetweenAnyLayouts) {
       }
 }
 
+#if defined(__x86_64__)
+TEST(Elementwise, KeepsSubnormalsOnAThreadThatFlushesThem) {
+  constexpr unsigned fast = 0xe040;  // MXCSR: flush to zero, round to zero, denormals are zero
+  for (const int64_t n : {1, 40'000}) {
+    const Tensor x({n}, f32), y({n}, f32), one({1}, f32);
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode | fast);
+    launch([&](Launch& l) {
+      kernels::fill(l, 1e-30, x);
+      binary_scalar(l, index_in<Mul>(BinaryOps{}), x, 1e-10, false, y);
+    });
+    one.set(0, 1e-40);
+    const double element = y.at(n - 1);
+    const std::vector<float> all = to_vector<float>(y);
+    const unsigned after = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(mode);
+    EXPECT_EQ(after & fast, fast);
+    EXPECT_EQ(element, double{1e-40F});
+    EXPECT_EQ(one.at(0), double{1e-40F});
+    EXPECT_EQ(all, std::vector<float>(size_t(n), 1e-40F));
+  }
+}
+#endif
+
 TEST(Elementwise, SameBitsForAnyThreads) {
   const Tensor x = fill_in(Tensor({300, 301}, f32), -3, 3, 16);
   const Tensor xt = x.with_layout(transpose(x.layout(), 0, 1));
