@@ -124,7 +124,10 @@ class DataLoader::EpochLoop : NoCopy {
         taken_(first),
         given_(first) {}
   ~EpochLoop() {
-    if (in_forked_child()) return forget_threads();
+    if (in_forked_child()) {
+      forget_threads();
+      return;
+    }
     {
       const std::lock_guard lock(ahead_->mutex);
       stop_ = true;
