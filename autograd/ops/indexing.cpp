@@ -135,8 +135,11 @@ struct IndexPlan {
 
   IndexPlan(const Tensor& of, std::span<const Index> indices);
 
+  Tensor viewed(const Tensor& t) const {
+    return advanced && view.steps.empty() ? t : basic_index(t, view);
+  }
   Tensor read() const {
-    const Tensor y = basic_index(x, view);
+    const Tensor y = viewed(x);
     return advanced ? advanced->read(y) : y;
   }
   // Writes values of the shape and dtype that read() gives. No view of x may be left if it records.
@@ -210,16 +213,15 @@ IndexPlan::IndexPlan(const Tensor& of, std::span<const Index> indices) : x(of) {
 void IndexPlan::write(const Tensor& values) const {
   if (!grad_enabled() || !(x.requires_grad() || values.requires_grad())) {
     const NoGrad off;
-    advanced->write(basic_index(x, view), values);  // (Without one, the view itself is written.)
+    advanced->write(viewed(x), values);  // (Without one, the view itself is written.)
     return;
   }
   replace_value(x, "make a new tensor by where, index_put, cat or stack", [&](const Tensor& old) {
-    const Tensor part =
-        advanced ? advanced->replaced(basic_index(old, view), values, false) : values;
+    const Tensor part = advanced ? advanced->replaced(viewed(old), values, false) : values;
     if (advanced && view.steps.empty()) return part;
     // (Observers read the old x after the op.)
     const bool in_place = !thread_state.observer && !old.layout().repeats();
-    return slice_scatter(old, part, view, in_place);
+    return replace_part(old, part, view, in_place);
   });
 }
 
@@ -310,8 +312,7 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tens
   check(!indices.empty(), "no indices");
   const IndexPlan plan(x, std::vector<Index>(indices.begin(), indices.end()));
   const AdvancedIndex& at = *plan.advanced;
-  return reshape(at.replaced(basic_index(x, plan.view), expand(values, at.result()), accumulate),
-                 x.shape());
+  return reshape(at.replaced(plan.viewed(x), expand(values, at.result()), accumulate), x.shape());
 }
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
   const Scope scope("masked_select");

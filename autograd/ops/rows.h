@@ -72,7 +72,7 @@ struct BasicIndex {
 Tensor basic_index(const Tensor& x, const BasicIndex& index);
 // x with that part replaced by values of its shape and x's dtype; written to x itself if nothing
 // else needs the old value.
-Tensor slice_scatter(const Tensor& x, const Tensor& values, const BasicIndex& index, bool in_place);
+Tensor replace_part(const Tensor& x, const Tensor& values, const BasicIndex& index, bool in_place);
 
 }  // namespace ops
 }  // namespace mixtape

@@ -110,7 +110,7 @@ struct SliceScatter {
     if (!g[0]) return g;
     if (reuses && g[1]) g[1] = clone(g[1]);
     const Shape shape = part.of(dy.layout()).shape;
-    g[0] = slice_scatter(dy, expand(zeros({}, dy.dtype(), dy.device()), shape), part, reuses);
+    g[0] = replace_part(dy, expand(zeros({}, dy.dtype(), dy.device()), shape), part, reuses);
     return g;
   }
 };
@@ -278,10 +278,10 @@ Layout BasicIndex::of(Layout x) const {
   return x;
 }
 Tensor ops::basic_index(const Tensor& x, const BasicIndex& index) {
-  return index.steps.empty() ? unchanged(x) : call<Select<BasicIndex>>(x, index);
+  return call<Select<BasicIndex>>(x, index);
 }
-Tensor ops::slice_scatter(const Tensor& x, const Tensor& values, const BasicIndex& index,
-                          bool in_place) {
+Tensor ops::replace_part(const Tensor& x, const Tensor& values, const BasicIndex& index,
+                         bool in_place) {
   return call<SliceScatter>(x, values, index, in_place);
 }
 
@@ -290,7 +290,7 @@ Tensor slice(const Tensor& x, int dim, int64_t start, int64_t stop, int64_t step
 }
 Tensor slice_scatter(const Tensor& x, const Tensor& source, int dim, int64_t start, int64_t stop,
                      int64_t step) {
-  return ops::slice_scatter(x, source, slice_of(dim, start, stop, step), false);
+  return replace_part(x, source, slice_of(dim, start, stop, step), false);
 }
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   const Scope scope("narrow");
