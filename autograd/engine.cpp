@@ -84,6 +84,8 @@ void accumulate(Tensor& sum, const Tensor& g) {
     sum = add(sum, cast(g, sum.dtype()));
 }
 
+}  // namespace
+
 // The sum of the gradients that reach a node. Those in f16 or bf16 are added in f32 and rounded
 // once, when the sum is taken: two of them only then, which needs no f32.
 class GradientSum {
@@ -127,9 +129,8 @@ class GradientSum {
     int64_t low = part.offset() - sum_.offset(), high = low;
     for (int d = 0; d < part.rank(); ++d) high += (part.shape()[d] - 1) * part.strides()[d];
     const auto at = [&](int64_t i, int d) { return i / sum_.strides()[d] % sum_.shape()[d]; };
-    if (dim_ ==
-        no_part) {  // from now on, parts are compared along the dimension that this one cuts
-      dim_ = all;
+    if (dim_ == no_part) {
+      dim_ = all;  // or one that this part cuts, along which all others are compared with it
       for (int d = 0; d < sum_.rank(); ++d)
         if (at(low, d) > 0 || at(high, d) < sum_.shape()[d] - 1) dim_ = d;
       if (dim_ != all) first_ = at(low, dim_), last_ = at(high, dim_);
@@ -147,8 +148,6 @@ class GradientSum {
   int dim_ = all;                  // the sum is made of parts that lie, along this dimension,
   int64_t first_ = 0, last_ = -1;  // between these elements
 };
-
-}  // namespace
 
 struct NeededNodes : std::unordered_set<const Node*> {};
 
