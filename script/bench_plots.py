@@ -28,7 +28,7 @@ def svg(drawings: list[dict]) -> str:
 
 
 def bars(title: str, values: list[list]) -> dict:
-    """Of [label, colour, low, value, high]."""
+    """A chart of [label, colour, low, value, high]."""
     return {"title": title, "reference": 1, "width": WIDTH, "bars": values}
 
 

@@ -106,7 +106,7 @@ TEST(ShortVectors, HaveFiniteGradientsInF16) {
   const Tensor x = zeros({1, 4}, f16).set_requires_grad(), y = ones({1, 4}, f16);
   EXPECT_EQ(to_vector(grad({sum(normalize(x))}, {x})[0]), Values(4, 65504));
   EXPECT_EQ(to_vector(grad({sum(-cosine_similarity(x, y))}, {x})[0]), Values(4, -65504));
-  // What has overflowed before stays visible.
+  // An earlier overflow stays visible.
   const Tensor dy = row({inf, -inf, NAN, 1}, f16);
   const Tensor dx = grad({normalize(x)}, {x}, {.gradients = {unsqueeze(dy, 0)}})[0];
   EXPECT_EQ(dx.at(0), inf);

@@ -1,4 +1,4 @@
-// What all fuzzers share: inputs of megabytes, which must take neither seconds nor gigabytes.
+// Shared by all fuzzers: inputs of megabytes, which must take neither seconds nor gigabytes.
 // Linear readers take milliseconds; a quadratic one hangs, which libFuzzer reports as a timeout.
 
 #include <algorithm>

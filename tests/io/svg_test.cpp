@@ -179,7 +179,7 @@ TEST(Svg, DotsHaveColorsAndNotes) {
                "series \"s\" has 1 x and 2 notes");
 }
 
-// What librsvg shows, which knows neither custom properties nor media queries.
+// Pictures as librsvg shows them, which knows neither custom properties nor media queries.
 class Pictures : public testing::Test {
  protected:
   void SetUp() override {

@@ -141,7 +141,7 @@ class Places {
     for (size_t i = 0; i < names.size(); ++i) sorted_.emplace_back(names[i], i);
     std::ranges::sort(sorted_);
   }
-  // Of all with this name.
+  // All with this name.
   std::span<const std::pair<std::string_view, size_t>> find(std::string_view name) const {
     const auto begin = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair(name, size_t{0}));
     return {begin, std::lower_bound(begin, sorted_.end(), std::pair(name, SIZE_MAX))};
