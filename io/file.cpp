@@ -212,7 +212,7 @@ void remove_abandoned(const std::string& path) {
     constexpr int flags = O_NOFOLLOW | O_NONBLOCK;
     int fd = open_file(temporary, O_WRONLY | flags);  // some file systems lock no others
     if (fd < 0 && errno == EACCES) fd = open_file(temporary, O_RDONLY | flags);
-    missing += fd < 0 && errno == ENOENT;
+    missing += fd < 0;  // or what else fails, as in a file that is no folder
     if (fd < 0) continue;
     if (lock(fd) && is_named(fd, temporary)) ::unlink(temporary.c_str());
     ::close(fd);

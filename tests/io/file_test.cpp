@@ -70,6 +70,9 @@ TEST(AtomicFile, NamesFileAndReason) {
   const TempFolder folder;
   EXPECT_ERROR(AtomicFile(folder / "no/such/file"),
                "no/such/file: cannot create a file beside it: No such file");
+  write_file(folder / "plain", "x");
+  EXPECT_ERROR(AtomicFile(folder / "plain/file"),
+               "cannot create a file beside it: Not a directory");
   std::filesystem::create_directory(folder / "taken");
   EXPECT_ERROR(AtomicFile(folder / "taken"), "taken: not a regular file");
   AtomicFile file(folder / "late");
