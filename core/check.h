@@ -1,13 +1,14 @@
 #pragma once
 // check(): states a precondition in host code.
 
-#if __has_include(<fmt/base.h>)  // since fmt 11; neither has fmt::format in every version
+#if __has_include(<fmt/base.h>)  // since fmt 11; vformat() is elsewhere then
 #include <fmt/base.h>
+
+#include <iterator>
 #else
 #include <fmt/core.h>
 #endif
 
-#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -29,18 +30,21 @@ struct Located {
 };
 
 namespace detail {
-[[noreturn, gnu::cold]] inline void fail_with(fmt::string_view text, fmt::format_args args,
-                                              SourceLocation where) {
-  std::string message;
-  fmt::vformat_to(std::back_inserter(message), text, args);
-  raise(message, where);
+#if __has_include(<fmt/base.h>)
+inline std::string vformat(fmt::string_view text, fmt::format_args args) {
+  std::string result;
+  fmt::vformat_to(std::back_inserter(result), text, args);
+  return result;
 }
+#else
+using fmt::vformat;
+#endif
 }  // namespace detail
 
 // Unconditional failure with a formatted message.
 template <class... Args>
 [[noreturn, gnu::cold]] void fail(Located<std::type_identity_t<Args>...> message, Args&&... args) {
-  detail::fail_with(message.text, fmt::make_format_args(args...), message.where);
+  raise(detail::vformat(message.text, fmt::make_format_args(args...)), message.where);
 }
 
 // check(a == b, "inner dimensions differ: {} and {}", a, b);
