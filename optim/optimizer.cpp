@@ -417,13 +417,14 @@ void Optimizer::set_lr(double lr) {
 }
 
 double Optimizer::base_lr(size_t group) const {
-  const auto& scheduled = at(group).scheduled;
-  return scheduled && scheduled->last == lr(group) ? scheduled->base : lr(group);
+  const Group& g = at(group);
+  return g.scheduled == lr(group) ? g.schedule_base : lr(group);
 }
 
 void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {
   set_lr(lr, group);
-  groups_[group].scheduled = {base, lr};
+  groups_[group].schedule_base = base;
+  groups_[group].scheduled = lr;
 }
 
 double Optimizer::option(std::string_view name, size_t group) const {

@@ -85,10 +85,7 @@ class Optimizer {
   struct Group {
     std::unique_ptr<Algorithm> algorithm;
     std::vector<Slot> slots;
-    struct Scheduled {
-      double base, last;
-    };
-    std::optional<Scheduled> scheduled = {};  // a schedule's base rate and its last
+    double schedule_base = 0, scheduled = -1;  // a schedule's base rate and its last; -1: none
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const { return common().shadow && s.param.dtype() == f32; }
   };
