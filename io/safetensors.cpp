@@ -320,9 +320,10 @@ SafeTensors read_safetensors(const Source& source, const ReadOptions& options) {
   result.tensors.reserve(header.entries.size());
   for (const Entry& e : header.entries) {
     result.tensors.emplace_back(e.name, read_tensor(source, e, data));
-    if (!e.is_here) result.raw.emplace(e.name, RawTensor{e.other, e.shape});
+    if (!e.is_here) result.raw.push_back({e.name, e.other, e.shape});
   }
   std::ranges::sort(result.tensors, {}, &StateDict::value_type::first);
+  std::ranges::sort(result.raw, {}, &RawTensor::name);
   return result;
 }
 

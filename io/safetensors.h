@@ -9,10 +9,12 @@
 namespace mixtape::io {
 
 class Source;  // io/file.h
+
 using Metadata = std::map<std::string, std::string>;
 
 // A tensor of a dtype that is not here, loaded as bytes.
 struct RawTensor {
+  std::string name;
   std::string dtype;  // as the file spells it: "F8_E4M3", "I16"
   Shape shape;
 };
@@ -20,7 +22,7 @@ struct RawTensor {
 struct SafeTensors {
   StateDict tensors;  // sorted by name
   Metadata metadata;
-  std::map<std::string, RawTensor> raw = {};  // tensors that are u8 [bytes] by .keep_bytes
+  std::vector<RawTensor> raw = {};  // tensors that are u8 [bytes] by .keep_bytes, sorted by name
 };
 
 struct ReadOptions {

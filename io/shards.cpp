@@ -97,9 +97,10 @@ SafeTensors load_shards(const std::string& path, const ReadOptions& options) {
     if (!missing.empty()) fail("{}: lacks tensor {} of the index", file, quote(*missing.begin()));
     all.tensors.add("", part.tensors);
     all.metadata.merge(part.metadata);
-    all.raw.merge(part.raw);
+    all.raw.insert(all.raw.end(), part.raw.begin(), part.raw.end());
   }
   std::ranges::sort(all.tensors, {}, &StateDict::value_type::first);
+  std::ranges::sort(all.raw, {}, &RawTensor::name);
   return all;
 }
 
