@@ -23,9 +23,10 @@ namespace mixtape::optim {
 using namespace internal;
 namespace {
 
-void check_control(const View& v, std::string_view what) {
-  check(!v || (v.dtype == f32 && v.size() == 1), "{} must be one f32, got {} {}", what, v.dtype,
-        v.shape());
+void check_control(const View& v, std::string_view what, bool may_be_f64 = false) {
+  const bool fits = v.dtype == f32 || (may_be_f64 && v.dtype == f64);
+  check(!v || (fits && v.size() == 1), "{} must be one f32{}, got {} {}", what,
+        may_be_f64 ? " or f64" : "", v.dtype, v.shape());
 }
 
 void check_gradient(const Tensor& grad, const Tensor& p, size_t index) {
@@ -317,7 +318,7 @@ void Optimizer::step(const StepControl& control) {
   require_groups();
   warn_of_forgotten();
   check_control(control.skip, "skip");
-  check_control(control.grad_scale, "grad_scale");
+  check_control(control.grad_scale, "grad_scale", /*may_be_f64=*/true);
   // All is checked and made before the first parameter is written: parameters may share a storage
   // and thereby its version, and a step that throws changes nothing.
   for (Group& group : groups_)

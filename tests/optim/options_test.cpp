@@ -200,7 +200,7 @@ TEST(Optim, GradientsThatDoNotFit) {
   EXPECT_EQ(error([&] { opt.step({.skip = scalar(0, f64)}); }),
             "adam: skip must be one f32, got f64 []");
   EXPECT_EQ(error([&] { opt.step({.grad_scale = from({1, 2}, {2})}); }),
-            "adam: grad_scale must be one f32, got f32 [2]");
+            "adam: grad_scale must be one f32 or f64, got f32 [2]");
 }
 
 TEST(Optim, AParameterThatChangedSinceItsStateWasMade) {
