@@ -275,7 +275,7 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
     const Tensor cosine = cast(p.cosine, dtype);
     const auto rule = [&](size_t i, const Tensor& a, const Tensor& a_length, const Tensor& a_free,
                           const Tensor& b, const Tensor& b_length) {
-      const Tensor size = cast(a_length, dtype), along = a * (cosine / size * cast(a_free, dtype));
+      const Tensor size = cast(a_length, dtype), along = a / size * (cosine * cast(a_free, dtype));
       return within_range((b / cast(b_length, dtype) - along) * (d / size), logical_not(a_free),
                           ctx.source_grad_dtype(i));
     };
