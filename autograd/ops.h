@@ -128,7 +128,9 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = Pa
 
 // --- joining ---
 Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
+Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // cat
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
+Tensor vstack(const std::vector<Tensor>& parts);  // cat of rows: a 1-d tensor is one
 // Sequences [t, ...] padded with value to one length -> [longest, n, ...], or [n, longest, ...].
 Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
@@ -190,7 +192,9 @@ Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);  // integers give f32
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; NaN wins
+inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b);
+inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }
 Tensor remainder(const Tensor& a, const Tensor& b);  // sign of b, as Python's %; integers % 0: 0
 Tensor atan2(const Tensor& a, const Tensor& b);      // the angle of (b, a)
 Tensor add(const Tensor& a, double b);
@@ -296,6 +300,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // A number takes the tensor's dtype; beside integers it must be whole.
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
+Tensor where(const Tensor& condition, double a, double b);  // f32
 // x with value where mask is true; a finite value outside the range of x's dtype saturates.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 // x with NaN and infinities replaced; +-inf by default by the largest number of x's dtype.
@@ -357,6 +362,7 @@ struct MatmulOptions {
 };
 // [..., m, k] @ [..., k, n] -> [..., m, n]; leading dimensions broadcast; 1-d operands as in NumPy.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
+Tensor mm(const Tensor& a, const Tensor& b);   // matmul of [m, k] and [k, n]
 Tensor bmm(const Tensor& a, const Tensor& b);  // [b, m, k] @ [b, k, n] -> [b, m, n]
 struct AddmmOptions {
   double beta = 1, alpha = 1;

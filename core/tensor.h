@@ -131,6 +131,23 @@ class Tensor {
   Tensor reshape(const Shape& shape) const;
   Tensor flatten(int from = 0, int to = -1) const;
   Tensor t() const;  // the last two dimensions swapped
+  Tensor view(const Shape& shape) const;
+  Tensor transpose(int a, int b) const, select(int dim, int64_t index) const;
+  Tensor squeeze() const, squeeze(int dim) const, unsqueeze(int dim) const,
+      expand(const Shape&) const;
+  Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const, exp() const,
+      log() const;
+  Tensor sin() const, cos() const, relu() const, sigmoid() const, tanh() const,
+      softmax(int dim) const;
+  Tensor sum() const, sum(int dim, bool keepdim = false) const, mean() const;
+  Tensor mean(int dim, bool keepdim = false) const, max() const, min() const, argmax() const;
+  Tensor argmax(int dim) const, matmul(const Tensor& other) const, mm(const Tensor& other) const;
+
+  // PyTorch's names.
+  int dim() const { return rank(); }
+  const Shape& sizes() const { return shape(); }
+  void* data_ptr() const { return raw(); }
+  const Tensor& requires_grad_(bool on = true) const { return set_requires_grad(on); }
 
   // Indexing as in NumPy, for reading and assigning: x(Slice(1, 3), 0), x[i]. See core/index.h.
   template <class... I>

@@ -97,6 +97,9 @@ Tensor where(const Tensor& condition, const Tensor& a, double b) {
 Tensor where(const Tensor& condition, double a, const Tensor& b) {
   return where(condition, number_beside(b, a), b);
 }
+Tensor where(const Tensor& condition, double a, double b) {
+  return where(condition, full({}, a, f32, condition.device()), b);
+}
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   const Scope scope(MaskedFill::info.name);
   return call<MaskedFill>(x, expand(mask, x.shape()), value);

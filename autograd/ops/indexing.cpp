@@ -259,12 +259,12 @@ bool Indexed::is_written_itself(bool history) const {
 void Indexed::put(const Tensor& values) {
   const Scope scope("index_put");
   Tensor v = values.to(device());
-  while (v.rank() > rank() && v.size(0) == 1) v = select(v, 0, 0);
+  while (v.rank() > rank() && v.size(0) == 1) v = mixtape::select(v, 0, 0);
   if (is_written_itself(v.requires_grad())) {
     copy_(*this, v);
     return;
   }
-  v = expand(cast(v, dtype()), shape());
+  v = mixtape::expand(cast(v, dtype()), shape());
   Tensor::operator=(Tensor());
   plan_in(plan_).write(v);
 }

@@ -140,6 +140,12 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   return call<Matmul>(expand_leading(a, batch), expand_leading(b, batch), options);
 }
 
+Tensor mm(const Tensor& a, const Tensor& b) {
+  const Scope scope("mm");
+  check(a.rank() == 2 && b.rank() == 2, "operands have shapes {} and {}, not [m, k] and [k, n]",
+        a.shape(), b.shape());
+  return matmul(a, b);
+}
 Tensor bmm(const Tensor& a, const Tensor& b) {
   const Scope scope("bmm");
   check(a.rank() == 3 && b.rank() == 3,

@@ -383,6 +383,16 @@ Tensor trace(const Tensor& x) {
   return sum(diagonal(x));
 }
 
+Tensor concat(const std::vector<Tensor>& parts, int dim) { return cat(parts, dim); }
+Tensor vstack(const std::vector<Tensor>& parts) {
+  const Scope scope("vstack");
+  std::vector<Tensor> rows;
+  for (const Tensor& part : parts) {
+    check(part.rank() > 0, "part {} is 0-d, not a row", &part - parts.data());
+    rows.push_back(part.rank() == 1 ? unsqueeze(part, 0) : part);
+  }
+  return cat(rows);
+}
 Tensor cat(const std::vector<Tensor>& parts, int dim) {
   const Scope scope(Cat::info.name);
   check(!parts.empty(), "nothing to join");
@@ -415,9 +425,5 @@ Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first, double v
   }
   return stack(rows, batch_first ? 0 : 1);
 }
-
-Tensor Tensor::reshape(const Shape& shape) const { return mixtape::reshape(*this, shape); }
-Tensor Tensor::flatten(int from, int to) const { return mixtape::flatten(*this, from, to); }
-Tensor Tensor::t() const { return mixtape::transpose(*this); }
 
 }  // namespace mixtape
