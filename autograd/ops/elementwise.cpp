@@ -425,7 +425,6 @@ Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) 
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
   return call<PlusScaled<kernels::Div>>(x, a, b, value);
 }
-
 Tensor neg(const Tensor& x) { return call<Unary<kernels::Neg>>(x); }
 Tensor abs(const Tensor& x) { return call<Unary<kernels::Abs>>(x); }
 Tensor sign(const Tensor& x) { return call<Unary<kernels::Sign>>(x); }
@@ -453,7 +452,6 @@ Tensor atan(const Tensor& x) { return call<Unary<kernels::Atan>>(x); }
 Tensor sinh(const Tensor& x) { return call<Unary<kernels::Sinh>>(x); }
 Tensor cosh(const Tensor& x) { return call<Unary<kernels::Cosh>>(x); }
 Tensor erf(const Tensor& x) { return call<Unary<kernels::Erf>>(x); }
-
 Tensor relu(const Tensor& x) { return call<Unary<kernels::Relu>>(x); }
 Tensor relu6(const Tensor& x) { return call<Unary<kernels::Relu6>>(x); }
 Tensor selu(const Tensor& x) { return call<Unary<kernels::Selu>>(x); }
@@ -479,7 +477,6 @@ Tensor glu(const Tensor& x, int dim) {
         x.size(dim));
   return call<Binary<kernels::Glu>>(narrow(x, dim, 0, half), narrow(x, dim, half, half));
 }
-
 BoolTensor eq(const Tensor& a, const Tensor& b) { return compare<kernels::Equal>(a, b); }
 BoolTensor ne(const Tensor& a, const Tensor& b) { return compare<kernels::NotEqual>(a, b); }
 BoolTensor lt(const Tensor& a, const Tensor& b) { return compare<kernels::Less>(a, b); }

@@ -35,6 +35,32 @@ TEST(TorchNames, OfConvolutions) {
   EXPECT_EQ(nn::Conv2d(1, 2, 3, {2, 1})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 4, 4}));
 }
 
+TEST(TorchNames, OfTensors) {
+  const Tensor x = from({1, 2, 3, 4}, {2, 2});
+  EXPECT_TRUE(equal(x.view({4}), reshape(x, {4})));
+  EXPECT_TRUE(equal(x.exp(), exp(x)));
+  EXPECT_TRUE(equal(x.sum(1), sum(x, {1})));
+  EXPECT_TRUE(equal(x.mean(0, true), mean(x, {0}, true)));
+  EXPECT_TRUE(equal(x.select(0, 1), select(x, 0, 1)));
+  EXPECT_TRUE(equal(x.transpose(0, 1), x.t()));
+  EXPECT_TRUE(equal(x.unsqueeze(0).expand({3, 2, 2}).select(0, 2), x));
+  EXPECT_TRUE(equal(x.softmax(1), softmax(x, 1)));
+  EXPECT_TRUE(equal(x.argmax(1), argmax(x, 1)));
+  EXPECT_TRUE(equal(x.matmul(x), mm(x, x)));
+  EXPECT_TRUE(equal(max(x, x.t()), maximum(x, x.t())));
+  EXPECT_TRUE(equal(min(x, x.t()), minimum(x, x.t())));
+  EXPECT_TRUE(equal(concat({x, x}), cat({x, x})));
+  EXPECT_TRUE(equal(vstack({x, from({5, 6}, {2})}), from({1, 2, 3, 4, 5, 6}, {3, 2})));
+  EXPECT_TRUE(equal(where(gt(x, 2), 1.0, 0.0), from({0, 0, 1, 1}, {2, 2})));
+  EXPECT_EQ(x.dim(), 2);
+  EXPECT_EQ(x.sizes(), x.shape());
+  EXPECT_EQ(x.data_ptr(), x.raw());
+  EXPECT_TRUE(x.clone().requires_grad_().requires_grad());
+  EXPECT_EQ(error([&] { mm(x, from({1, 2}, {2})); }),
+            "mm: operands have shapes [2, 2] and [2], not [m, k] and [k, n]");
+  EXPECT_EQ(error([&] { vstack({x, full({}, 1)}); }), "vstack: part 1 is 0-d, not a row");
+}
+
 TEST(TorchNames, OfModules) {
   nn::Sequential net(nn::Linear(2, 3));
   net.append(nn::ReLU());
