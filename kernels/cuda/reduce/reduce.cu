@@ -14,7 +14,7 @@ namespace {
 template <class Op, class T>
 using sum_t =
     std::conditional_t<std::is_integral_v<T>, int64_t,
-                       std::conditional_t<requires { Op::wide; }, double, gpu::math_t<T>>>;
+                       std::conditional_t<requires { typename Op::Wide; }, double, gpu::math_t<T>>>;
 
 // A reduction is a map of elements, an associative join, and its identity.
 struct Elements {
@@ -27,7 +27,7 @@ struct Squares {
   MIXTAPE_HD static auto of(auto x) { return x * x; }
 };
 struct Add {
-  static constexpr bool wide = true;
+  using Wide = double;
   template <class A>
   MIXTAPE_HD static A identity() {
     return A(0);
@@ -41,7 +41,7 @@ struct Add {
   }
 };
 struct Multiply {
-  static constexpr bool wide = true;
+  using Wide = double;
   template <class A>
   MIXTAPE_HD static A identity() {
     return A(1);
