@@ -7,6 +7,11 @@
 #include "core/op_info.h"
 #include "core/tensor.h"
 
+namespace mixtape::internal {
+// "a, b and 3 more": at most that many names of a list, for messages.
+std::string listed(std::span<const std::string> names, size_t most);
+}  // namespace mixtape::internal
+
 namespace mixtape::detail {
 std::string to_string(std::string_view text, std::string_view spec);
 std::string to_string(const Tensor& x, std::string_view spec);

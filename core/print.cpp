@@ -1,5 +1,5 @@
 // Printing as NumPy's array2string with precision 4: words of equal width between brackets.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -238,6 +238,13 @@ std::string detail::to_string(const Tensor& x, std::string_view spec) {
 }
 std::string detail::to_string(std::string_view text, std::string_view spec) {
   return formatted(text, spec);
+}
+
+std::string internal::listed(std::span<const std::string> names, size_t most) {
+  const auto shown = names.first(std::min(names.size(), most));
+  const size_t more = names.size() - shown.size();
+  return fmt::format("{}{}", fmt::join(shown, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 std::ostream& operator<<(std::ostream& out, DType t) { return out << name(t); }

@@ -1,20 +1,18 @@
 #include "core/state_dict.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include "core/check.h"
+#include "core/format.h"
 
 namespace mixtape {
 
 Tensor StateDict::at(std::string_view name) const {
   const auto found = std::ranges::find(*this, name, &value_type::first);
   if (found != end()) return found->second;
-  constexpr size_t most = 20;
-  std::string names;
-  for (size_t i = 0; i < std::min(size(), most); ++i)
-    names += (i > 0 ? ", " : "") + (*this)[i].first;
-  raise(fmt::format("no tensor is named \"{}\", only: {}{}", name, names,
-                    size() > most ? fmt::format(" and {} more", size() - most) : ""));
+  std::vector<std::string> names;
+  for (const auto& [known, t] : *this) names.push_back(known);
+  fail("no tensor is named \"{}\", only: {}", name, internal::listed(names, 20));
 }
 
 bool StateDict::contains(std::string_view name) const {

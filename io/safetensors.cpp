@@ -212,21 +212,18 @@ void check_entries(std::vector<Entry>& entries, uint64_t data_bytes, const std::
 
 // Throws Error that names the first of several tensors.
 void check_dtypes(const std::vector<Entry>& entries, const std::string& file) {
-  constexpr int most = 5;
-  std::string all, first;
-  int count = 0;
+  std::vector<std::string> all;
+  std::string first;
   for (const Entry& e : entries) {
     if (e.is_here) continue;
-    if (count == 0) first = quote(e.name);
-    if (count++ < most)
-      all += fmt::format("{}{} ({})", count > 1 ? ", " : "", quote(e.name), quote(e.other));
+    if (all.empty()) first = quote(e.name);
+    all.push_back(fmt::format("{} ({})", quote(e.name), quote(e.other)));
   }
-  if (count == 0) return;
+  if (all.empty()) return;
   fail(
-      "{}: tensors of dtypes that are not here: {}{}; leave them out, {{.skip = {{{}, ...}}}}, or "
-      "load "
-      "their bytes, {{.keep_bytes = true}}",
-      file, all, count > most ? fmt::format(" and {} more", count - most) : "", first);
+      "{}: tensors of dtypes that are not here: {}; leave them out, {{.skip = {{{}, ...}}}}, or "
+      "load their bytes, {{.keep_bytes = true}}",
+      file, internal::listed(all, 5), first);
 }
 
 std::string read_text(const Source& source) {

@@ -104,14 +104,6 @@ std::string renaming(const Names& missing, const Names& unexpected) {
   return {};
 }
 
-// The first names of a list.
-std::string listed(const Names& names) {
-  constexpr size_t most = 10;
-  std::string all;
-  for (size_t i = 0; i < std::min(names.size(), most); ++i) all += (i > 0 ? ", " : "") + names[i];
-  return names.size() > most ? fmt::format("{} and {} more", all, names.size() - most) : all;
-}
-
 // Replaces the tensor's data, for all handles to it.
 void replace_data(const Tensor& t, const Tensor& data) {
   t.set_data(data);
@@ -233,9 +225,9 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
   const std::string hint = options.strict ? renaming(report.missing, report.unexpected) : "";
   if (!hint.empty()) wrong.push_back(hint);
   if (options.strict && hint.empty() && !report.missing.empty())
-    wrong.push_back("missing: " + listed(report.missing));
+    wrong.push_back("missing: " + internal::listed(report.missing, 10));
   if (options.strict && hint.empty() && !report.unexpected.empty())
-    wrong.push_back("unexpected: " + listed(report.unexpected));
+    wrong.push_back("unexpected: " + internal::listed(report.unexpected, 10));
   check(wrong.empty(), "the state does not fit the module: {}", fmt::join(wrong, "; "));
 
   const NoGrad off;

@@ -48,17 +48,14 @@ std::optional<DType> shadow_dtype(std::optional<DType> asked) {
 void warn_of_forgotten() {
   const auto forgotten = mixtape::detail::take_forgotten();
   if (forgotten.empty()) return;
-  constexpr size_t most = 4;
-  std::string list;
-  for (size_t i = 0; i < std::min(forgotten.size(), most); ++i) {
-    const auto& [t, module] = forgotten[i];
-    list += fmt::format("{}{} {}{}", i > 0 ? ", " : "", t.dtype(), t.shape(),
-                        module && !module->empty() ? " in " + *module : "");
-  }
+  std::vector<std::string> all;
+  for (const auto& [t, module] : forgotten)
+    all.push_back(fmt::format("{} {}{}", t.dtype(), t.shape(),
+                              module && !module->empty() ? " in " + *module : ""));
   warn(fmt::format(
-      "gradients reach parameters that no MIXTAPE_FIELDS lists and no optimizer has: {}{}. They "
+      "gradients reach parameters that no MIXTAPE_FIELDS lists and no optimizer has: {}. They "
       "are neither trained nor saved: list the fields that hold them, also vectors, or freeze them",
-      list, forgotten.size() > most ? fmt::format(" and {} more", forgotten.size() - most) : ""));
+      internal::listed(all, 4)));
 }
 
 }  // namespace

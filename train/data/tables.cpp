@@ -124,13 +124,10 @@ float number_at(std::string_view raw, const std::string& name, int64_t line,
   return static_cast<float>(*value);
 }
 
-// The first names of a list.
 std::string quoted(const std::vector<std::string>& names) {
-  constexpr size_t most = 20;
-  std::string all;
-  for (size_t i = 0; i < std::min(names.size(), most); ++i)
-    all += (i > 0 ? ", " : "") + io::quote(names[i]);
-  return names.size() > most ? fmt::format("{} and {} more", all, names.size() - most) : all;
+  std::vector<std::string> all;
+  for (const std::string& n : names) all.push_back(io::quote(n));
+  return internal::listed(all, 20);
 }
 
 // The places of names in a list.
