@@ -60,23 +60,19 @@ static void broadcast_inputs(Call& call) {
 
 // Makes bool activations beside numbers 0 and 1 of their dtype.
 static void count_bools(Call& call) {
-  const Tensor* number = nullptr;
-  bool any = false;
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    const Tensor& t = *call.inputs[i];
-    if (!t || call.op.role(i) != Role::Activation) continue;
-    if (t.dtype() == boolean)
-      any = true;
-    else if (!number)
-      number = &t;
-  }
-  if (!any || !number) [[likely]]
+  const auto is_bool = [](const Tensor* t) { return *t && t->dtype() == boolean; };
+  if (std::ranges::none_of(call.inputs, is_bool)) [[likely]]
     return;
-  const DType dtype = number->dtype();
+  const auto counts = [&](size_t i) {
+    return *call.inputs[i] && call.op.role(i) == Role::Activation;
+  };
+  size_t number = 0;
+  while (number < call.inputs.size() && (!counts(number) || is_bool(call.inputs[number]))) ++number;
+  if (number == call.inputs.size()) return;
+  const DType dtype = call.inputs[number]->dtype();
   const NoPolicy as_called;
   for (size_t i = 0; i < call.inputs.size(); ++i)
-    if (*call.inputs[i] && call.op.role(i) == Role::Activation)
-      if (call.inputs[i]->dtype() == boolean) call.replace(i, cast(*call.inputs[i], dtype));
+    if (counts(i) && is_bool(call.inputs[i])) call.replace(i, cast(*call.inputs[i], dtype));
 }
 
 static void check_inputs(const Call& call) {
