@@ -245,9 +245,9 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
       p.set_grad(cast(p.grad().detach(), f32));
       grads[i] = p.grad();
     }
-  const View none = optim::gradient_view({});
-  std::vector<View> divided(grads.size(), none);
-  for (const size_t i : shared) divided[i] = std::exchange(grads[i], none);
+  std::vector<View> divided;
+  if (!shared.empty()) divided.assign(grads.size(), optim::gradient_view({}));
+  for (const size_t i : shared) std::swap(divided[i], grads[i]);
   state.loss = id;
   state.found = Tensor({int64_t(grads.size())}, f32, device);
   kernels::unscale(device, grads, s.inverse(), state.found);
