@@ -23,23 +23,15 @@ struct Normalize {
     check_real(x);
     ctx.save(x);
     const Tensor w = wide(x);
-    return cast(w / clamp(length(w, o), o.eps, {}), ctx.dtype());
+    return cast(w / clamp(norm_of(w, o.norm), o.eps, {}), ctx.dtype());
   }
   // y = x / m with m = max(|x|, eps): dx = dy / m - sum(dy y) / m d|x|, the latter if |x| >= eps
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormalizeOptions& o) {
-    const Tensor x = wide(ctx.saved(0)), d = wide(dy), size = length(x, o), below = lt(size, o.eps),
-                 m = clamp(size, o.eps, {}), direct = d / m;
+    const Tensor x = wide(ctx.saved(0)), d = wide(dy), size = norm_of(x, o.norm),
+                 below = lt(size, o.eps), m = clamp(size, o.eps, {}), direct = d / m;
     const Tensor along = sum_to(direct * (x / m), {.dims = o.norm.dims});
     return {within_range(direct, below, ctx.source_grad_dtype(0)) -
             norm_gradient(x, size, masked_fill(along, below, 0), o.norm)};
-  }
-
- private:
-  static Tensor length(const Tensor& x, const NormalizeOptions& o) {
-    Dims dims;
-    for (int d = 0; d < x.rank(); ++d)
-      if (o.norm.dims >> d & 1) dims.push_back(d);
-    return norm(x, o.norm.p, dims, true);
   }
 };
 
@@ -119,10 +111,8 @@ Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& tar
         target.shape());
   const Tensor loss =
       reduce_losses(where(gt(target, 0), 1.0 - c, hinge(c - o.margin)), o.reduction);
-  const auto of_nothing = [&] {
-    return sum(cosine(none_of(x, {0, 1}), none_of(y, {0, 1}), 1, 1e-8, false));
-  };
-  return is_half(x.dtype()) ? cast(loss, dtype_here(of_nothing)) : loss;
+  return finished(loss, x,
+                  [&] { return cosine(none_of(x, {0, 1}), none_of(y, {0, 1}), 1, 1e-8, false); });
 }
 
 Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, const HingeEmbeddingOptions& o) {

@@ -76,6 +76,13 @@ template <class... T>
 DType dtype_of_sum(const T&... x) {
   return dtype_here([&] { return sum((none_of(x) + ...)); });
 }
+// A sum y of wide terms, computed from an f16 or bf16 x, rounded to the dtype that it has here
+// where terms are not wide: that of the sum of `of_nothing`, made by the same op of no elements.
+template <class F>
+Tensor finished(const Tensor& y, const Tensor& x, const F& of_nothing) {
+  if (!is_half(x.dtype())) return y;
+  return cast(y, dtype_here([&] { return sum(of_nothing()); }));
+}
 // f(x...), made of ops. If x are f16 or bf16, steps are computed in f32, whose range they may need,
 // and the result is rounded once, to the dtype that a sum of x has here.
 template <class F, class... T>
@@ -100,6 +107,8 @@ Tensor share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& 
 struct NormOptions : ReduceOptions {
   double p = 2;
 };
+// norm() of those dimensions, which stay.
+Tensor norm_of(const Tensor& x, const NormOptions& o);
 // A power of two near the largest |x| of each reduction (1 if that is 0, infinite or NaN): squares
 // of x divided by it stay in range, and no digit of x changes.
 Tensor scale_of(const Tensor& x, const ReduceOptions& options);

@@ -24,13 +24,6 @@ namespace {
 DType dtype_of_each(const Ctx& ctx, bool wide) {
   return wide ? accumulate_dtype(ctx.dtype()) : ctx.dtype();
 }
-// A loss computed from wide ones, rounded to the dtype that it has here if they are not: that of
-// the sum of `of_nothing`, made by the same op.
-template <class F>
-Tensor finished(const Tensor& loss, const Tensor& x, const F& of_nothing) {
-  if (!is_half(x.dtype())) return loss;
-  return cast(loss, dtype_here([&] { return sum(of_nothing()); }));
-}
 
 struct ClassParams {
   int64_t ignore;

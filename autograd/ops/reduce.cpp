@@ -331,6 +331,11 @@ Tensor ops::bias_gradient(const Ctx& ctx, size_t i, const Tensor& dy, uint32_t d
 Tensor ops::reduce_losses(const Tensor& each, Reduction reduction) {
   return reduction == Reduction::None ? each : reduction == Reduction::Sum ? sum(each) : mean(each);
 }
+Tensor ops::norm_of(const Tensor& x, const NormOptions& o) {
+  const Scope scope(Norm::info.name);
+  check(o.p > -infinity, "of order {}", o.p);
+  return call<Norm>(x, o);
+}
 Tensor ops::scale_of(const Tensor& x, const ReduceOptions& o) {
   const NoGrad off;
   const Tensor most = call<Norm>(x.detach(), NormOptions{o, infinity});
@@ -390,8 +395,9 @@ Tensor cumprod(const Tensor& x, int dim) {
 }
 Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   const Scope scope(Norm::info.name);
-  check(p > -infinity, "of order {}", p);
-  return over<Norm>(x, NormOptions{reduce_options(dims, x.rank()), p}, keepdim);
+  const NormOptions o{reduce_options(dims, x.rank()), p};
+  const Tensor y = norm_of(x, o);
+  return keepdim ? y : reshape(y, kept(x.shape(), o));
 }
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim) {
   return norm(x, 2, dims, keepdim);
