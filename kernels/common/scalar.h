@@ -171,6 +171,12 @@ MIXTAPE_HD constexpr To convert_to(From x) {
     return static_cast<To>(x);
 }
 
+// True if neither a sum of squares has left the range of f32, nor a square that counts beside it
+// its normal numbers.
+MIXTAPE_HD constexpr bool squares_in_range(double sum) {
+  return sum >= 0x1p-80 && sum <= 0x1.fffffep127;
+}
+
 // start + i step; integers, whose start and step are whole, are exact beyond 2^53.
 template <class T>
 MIXTAPE_HD constexpr T counted(double start, double step, int64_t i) {

@@ -169,10 +169,7 @@ struct Moments {
   }
   __device__ T var() const { return squares / count; }
   // True if f32 holds the squares, or eps hides what it lost.
-  __device__ bool in_range(T eps) const {
-    const T v = var() + eps;
-    return v >= T(0x1p-80) && v <= T(std::numeric_limits<float>::max());
-  }
+  __device__ bool in_range(T eps) const { return squares_in_range(var() + eps); }
 };
 
 // --- rows ---

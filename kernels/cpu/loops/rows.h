@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "kernels/common/activation.h"
 #include "kernels/cpu/simd/simd.h"
@@ -66,12 +65,6 @@ template <class T, class F>
 MIXTAPE_ALWAYS_INLINE double sum_over(int64_t n, F f) {
   return sums_over<T, 1>(n, [&](int64_t i, int64_t count, auto& sum) { sum[0] += f(i, count); })[0];
 }
-// True if no sum of squares can have left the range of f32, nor a square that counts its normal
-// numbers.
-inline bool squares_in_range(double sum) {
-  return sum >= 0x1p-80 && sum <= double(std::numeric_limits<float>::max());
-}
-
 // True if any of n numbers is infinite or NaN; get(i, count) returns a vector of them. Such a
 // number times zero is NaN. Four sums, so that no addition waits for the one before it.
 template <class T, class F>

@@ -66,10 +66,7 @@ struct SumSquares : Sum {
   MIXTAPE_ALWAYS_INLINE static Vec<T> map(Vec<T> x) {
     return x * x;
   }
-  // (Squares below the normal numbers may be missing from a sum, but not from one this large.)
-  MIXTAPE_ALWAYS_INLINE static bool in_range(float sum) {
-    return sum >= 0x1p-80f && sum - sum == 0;
-  }
+  MIXTAPE_ALWAYS_INLINE static bool in_range(float sum) { return squares_in_range(sum); }
 };
 
 struct Prod : Elements {  // in f64: a product that left the range of f32 may come back
