@@ -35,15 +35,14 @@ class Tensor {
   Tensor() = default;
   // Uninitialised.
   Tensor(const Shape& shape, DType dtype, Device device = DefaultDevice::current());
-  Tensor(const std::shared_ptr<Storage>& storage,
-         const internal::View& view);  // `view` is within storage
+  // `view` is within storage.
+  Tensor(const std::shared_ptr<Storage>& storage, const internal::View& view);
 
   explicit operator bool() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().view.layout.shape; }
   const Shape& strides() const { return impl().view.layout.strides; }
-  const internal::Layout& layout() const {
-    return impl().view.layout;
-  }  // from the first element on
+  // From the first element on.
+  const internal::Layout& layout() const { return impl().view.layout; }
   int rank() const { return shape().rank; }
   int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
   int64_t numel() const { return shape().size(); }
@@ -132,16 +131,22 @@ class Tensor {
   Tensor flatten(int from = 0, int to = -1) const;
   Tensor t() const;  // the last two dimensions swapped
   Tensor view(const Shape& shape) const;
-  Tensor transpose(int a, int b) const, select(int dim, int64_t index) const;
-  Tensor squeeze() const, squeeze(int dim) const, unsqueeze(int dim) const,
-      expand(const Shape&) const;
-  Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const, exp() const,
-      log() const;
-  Tensor sin() const, cos() const, relu() const, sigmoid() const, tanh() const,
-      softmax(int dim) const;
-  Tensor sum() const, sum(int dim, bool keepdim = false) const, mean() const;
-  Tensor mean(int dim, bool keepdim = false) const, max() const, min() const, argmax() const;
-  Tensor argmax(int dim) const, matmul(const Tensor& other) const, mm(const Tensor& other) const;
+  Tensor expand(const Shape& shape) const;
+  Tensor transpose(int a, int b) const;
+  Tensor select(int dim, int64_t index) const;
+  Tensor squeeze() const;
+  Tensor squeeze(int dim) const;
+  Tensor unsqueeze(int dim) const;
+  Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const;
+  Tensor exp() const, log() const, sin() const, cos() const;
+  Tensor relu() const, sigmoid() const, tanh() const, softmax(int dim) const;
+  Tensor sum() const, mean() const, max() const, min() const;
+  Tensor sum(int dim, bool keepdim = false) const;
+  Tensor mean(int dim, bool keepdim = false) const;
+  Tensor argmax() const;
+  Tensor argmax(int dim) const;
+  Tensor matmul(const Tensor& other) const;
+  Tensor mm(const Tensor& other) const;
 
   // PyTorch's names.
   int dim() const { return rank(); }
