@@ -1,25 +1,26 @@
 #pragma once
-// A place in a ring of buffers in shared memory, as producers and consumers count through it.
-
-#include <cstdint>
-
-#include "core/half.h"
+// The ring of slots through which a producer hands boxes to its consumers: plain arithmetic, which
+// a test explores for all interleavings (tests/kernels/cuda/ring_test.cpp).
 
 namespace mixtape::kernels::cuda {
 
-// The buffer in turn, and the parity of the turns that it has had. Each buffer has two barriers:
-// a consumer waits for `full` of this parity, a producer for `empty` of the other one, which a new
-// barrier has passed already. Nobody starts again at 0 with another tile.
+// A place in a ring of slots. Each slot has two barriers: `full` is over when its boxes have
+// landed, `empty` when all consumers have given it back. Producer and consumers each walk their own
+// Ring, through all tiles: it is never reset.
 template <int stages>
 struct Ring {
   int slot = 0;
-  uint32_t phase = 0;
-  MIXTAPE_HD void next() {
-    if (++slot == stages) {
-      slot = 0;
-      phase ^= 1;
-    }
+  unsigned round = 0;  // that of the walk, modulo 2
+
+  constexpr void next() {
+    if (++slot < stages) return;
+    slot = 0;
+    round ^= 1;
   }
+  // The parities to wait for: a consumer's, before it reads the slot, and the producer's, before it
+  // fills it. The first round of `empty` counts as over.
+  constexpr unsigned full_parity() const { return round; }
+  constexpr unsigned empty_parity() const { return round ^ 1; }
 };
 
 }  // namespace mixtape::kernels::cuda
