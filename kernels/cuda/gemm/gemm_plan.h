@@ -25,9 +25,13 @@ inline constexpr int tile_count = 5;
 struct GemmProblem {
   int64_t m, n, k, batch;
 };
+// The instructions that multiply in a tensor tile: mma.sync, the wmma instructions, or wgmma, for
+// which groups of warps divide tile 0 or 1 (gemm_groups.cuh).
+enum class Tier { Mma, Wmma, Groups };
 struct GemmPlan {
   int tile;   // index into tiles
   int split;  // the number of parts of k, whose sums are added in order afterwards
+  Tier tier = Tier::Mma;
   friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
 };
 
