@@ -470,6 +470,16 @@ class Decoder {
       c.at[2] = source(o[next + 1], t);
       return true;
     }
+    if (name.starts_with("wmma.load.") || name.starts_with("wmma.store.")) {
+      c.run = special_op(name);
+      if (!c.run || o.size() != 3) return false;
+      const bool loads = name[5] == 'l';
+      address(c, o[loads ? 1 : 0], 1);
+      c.at[2] = source(o[2], 4);
+      list(c, o[loads ? 0 : 1], loads);
+      meet(c, constant(~0u, 4));
+      return true;
+    }
     if (name.starts_with("ldmatrix.")) {
       c.run = special_op(name);
       if (!c.run) return false;
@@ -549,7 +559,7 @@ class Decoder {
   // Instructions between lanes. (`target` is the slot of the member mask.)
   bool together(Code& c, std::string_view name, const std::vector<Operand>& o) {
     const Width word = 4;
-    if (name.starts_with("mma.")) {
+    if (name.starts_with("mma.") || name.starts_with("wmma.mma.")) {
       for (const Operand& part : o) list(c, part, &part == o.data());
       meet(c, constant(~0u, 4));
     } else if (name.starts_with("shfl.sync.")) {

@@ -557,6 +557,10 @@ void check_aligned(const void* p, size_t bytes) {
                               reinterpret_cast<uintptr_t>(p) % 64));
 }
 
+void require(bool holds, const char* otherwise) {
+  if (!holds) machine.fault(otherwise);
+}
+
 // The target is poisoned at once and filled by the matching wait, so that a missing wait shows.
 void cp_async(void* to, const void* from, size_t bytes, size_t valid) {
   check_aligned(from, bytes);

@@ -79,6 +79,7 @@ void cp_async_commit();
 void cp_async_wait(int still_pending);
 int64_t cp_asyncs();  // the number so far, on all threads
 void check_aligned(const void* p, size_t bytes);
+void require(bool holds, const char* otherwise);  // an Error with the kernel's place otherwise
 
 // Counts the passes that bank conflicts add to accesses of shared memory, over all launches while
 // one is alive.

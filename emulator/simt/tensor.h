@@ -1,5 +1,6 @@
 #pragma once
-// ldmatrix and mma.sync of the emulator, with the register layout that PTX documents.
+// Tensor cores of the emulator: ldmatrix and mma.sync, with the register layout that PTX documents,
+// and wmma, whose layout it does not.
 
 #include <bit>
 
@@ -30,6 +31,17 @@ inline uint32_t rounded_to_tf32(float x) {
   return (bits & 0x7f800000u) != 0x7f800000u ? (bits + 0x1000u) & ~0x1fffu : bits;
 }
 
+// A product of 16 x depth by depth x 16, each element summed in the order of k.
+template <int depth>
+void product(const float (&a)[16][depth], const float (&b)[depth][16], float (&c)[16][16]) {
+  for (int r = 0; r < 16; ++r) {
+    float line[16] = {};
+    for (int k = 0; k < depth; ++k)
+      for (int i = 0; i < 16; ++i) line[i] += a[r][k] * b[k][i];
+    std::memcpy(c[r], line, sizeof line);
+  }
+}
+
 // sum += a b^T for 16 lines of 16 numbers of two bytes, or of 8 of TF32, whose last bits a tensor
 // core ignores. Every lane passes pointers to its parts; the first lane computes all of it.
 template <class T>
@@ -44,7 +56,7 @@ void multiply(float (&sum)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4]
   Parts all[32];
   gather(&mine, sizeof mine, all, where);
   if (lane() == 0) {
-    static thread_local float wide_a[16][depth], wide_b[depth][16], product[16][16];
+    static thread_local float wide_a[16][depth], wide_b[depth][16], c[16][16];
     const auto number = [](uint32_t word, int e) {
       if constexpr (sizeof(T) == 4)
         return std::bit_cast<float>(word & ~0x1fffu);
@@ -58,17 +70,106 @@ void multiply(float (&sum)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4]
           wide_a[line][k] = number(all[l].a[i], e);
           wide_b[k][line] = number(all[l].b[i], e);
         }
-    for (int r = 0; r < 16; ++r) {
-      float line[16] = {};
-      for (int k = 0; k < depth; ++k)
-        for (int c = 0; c < 16; ++c) line[c] += wide_a[r][k] * wide_b[k][c];
-      std::memcpy(product[r], line, sizeof line);
-    }
+    product(wide_a, wide_b, c);
     for (int l = 0; l < 32; ++l)
       for (int e = 0; e < 8; ++e)
-        all[l].sum[e] += product[l / 4 + e % 4 / 2 * 8][e / 4 * 8 + l % 4 * 2 + e % 2];
+        all[l].sum[e] += c[l / 4 + e % 4 / 2 * 8][e / 4 * 8 + l % 4 * 2 + e % 2];
   }
   sync_warp(where);
 }
+
+// A matrix of a warp, for wmma. Its elements are spread over the lanes in an order of no device, so
+// that no kernel can rely on one.
+template <int rows, int columns>
+class WarpMatrix {
+ public:
+  // Loads a row- or column-major matrix, whose lines are ld apart. All lanes name the same one.
+  template <bool by_rows, class T>
+  void load(const T* from, int ld, bool is_shared, SourceLocation where) {
+    check_place(from, ld);
+    if (is_shared) {  // 16 bytes a lane, as for ldmatrix; before the lanes meet, which is a barrier
+      constexpr int lines = by_rows ? rows : columns, chunk = 16 / int(sizeof(T));
+      touch(from + lane() % lines * ld + lane() / lines * chunk, 16, Access::Read);
+    }
+    meet(from, ld, where);
+    for (int i = 0; i < count / 32; ++i) {
+      const int e = element(lane(), i), r = e / columns, c = e % columns;
+      const T x = from[by_rows ? r * ld + c : c * ld + r];
+      if constexpr (sizeof(T) == 4)
+        mine_[i] = std::bit_cast<float>(rounded_to_tf32(x));
+      else
+        mine_[i] = float(x);
+    }
+  }
+  // Stores a row-major matrix.
+  void store(float* to, int ld, bool is_shared, SourceLocation where) const {
+    check_place(to, ld);
+    // Both before and after the lanes meet, which is a barrier, this is a write.
+    for (const bool have_met : {false, true}) {
+      if (have_met) meet(to, ld, where);
+      for (int i = 0; i < count / 32; ++i) {
+        const int e = element(lane(), i);
+        float* const at = to + e / columns * ld + e % columns;
+        if (is_shared) touch(at, sizeof *at, Access::Write);
+        if (have_met) *at = mine_[i];
+      }
+    }
+  }
+  // *this += a b. The first lane computes all of it.
+  template <int depth>
+  void add_product(const WarpMatrix<rows, depth>& a, const WarpMatrix<depth, columns>& b,
+                   SourceLocation where) {
+    struct Parts {
+      const float *a, *b;
+      float* sum;
+    };
+    const Parts mine{a.mine_, b.mine_, mine_};
+    Parts all[32];
+    gather(&mine, sizeof mine, all, where);
+    if (lane() == 0) {
+      static thread_local float wide_a[16][depth], wide_b[depth][16], c[16][16];
+      for (int l = 0; l < 32; ++l)
+        for (int i = 0; i < 16 * depth / 32; ++i) {
+          const int of_a = a.element(l, i), of_b = b.element(l, i);
+          wide_a[of_a / depth][of_a % depth] = all[l].a[i];
+          wide_b[of_b / 16][of_b % 16] = all[l].b[i];
+        }
+      product(wide_a, wide_b, c);
+      for (int l = 0; l < 32; ++l)
+        for (int i = 0; i < count / 32; ++i) {
+          const int e = element(l, i);
+          all[l].sum[i] += c[e / 16][e % 16];
+        }
+    }
+    sync_warp(where);
+  }
+
+ private:
+  template <int, int>
+  friend class WarpMatrix;
+  static constexpr int count = rows * columns;
+  static int element(int lane, int i) { return ((i * 32 + lane) * 77 + 41) % count; }
+
+  template <class T>
+  static void check_place(const T* at, int ld) {
+    check_aligned(at, 32);
+    require(size_t(ld) * sizeof(T) % 16 == 0, "lines of a wmma matrix are not 16-byte aligned");
+  }
+  // The lanes meet with the address and the distance of lines.
+  template <class T>
+  static void meet(const T* at, int ld, SourceLocation where) {
+    struct Place {
+      const T* at;
+      int64_t ld;
+    };
+    const Place mine{at, ld};
+    Place all[32];
+    gather(&mine, sizeof mine, all, where);
+    for (const Place& other : all)
+      require(other.at == at && other.ld == ld, "lanes of a warp name different wmma matrices");
+  }
+
+  float mine_[count / 32] = {};
+};
 
 }  // namespace mixtape::simt

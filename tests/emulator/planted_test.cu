@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulator/ptx/ptx.h"
+#include "kernels/cuda/gpu_wmma.cuh"
 
 namespace {
 
@@ -182,6 +183,78 @@ TEST(Ptx, FindsLanesThatNeverMeet) {
   EXPECT_FAULT(run({1, 32}, shuffle_of_others, y), "is not among the lanes it names");
   EXPECT_EQ(run({1, 32, 512}, load_matrices, y), cudaSuccess);
   EXPECT_FAULT(run({1, 16, 512}, load_matrices, y), "needs all lanes of a warp");
+}
+
+// --- wmma ---
+
+enum WmmaBug { Right, Misaligned, UnalignedLines, ApartLanes };
+
+// A product with the identity matrix: a from shared, b from global memory, to shared memory.
+template <class T, bool a_by_rows, bool b_by_rows>
+__global__ void wmma_identity(float* y, const T* x, int bug) {
+  using namespace mixtape::gpu;
+  constexpr int depth = matrix_depth<T>;
+  T* const room = shared_memory<T>();
+  const int lda = a_by_rows ? depth : 16, ldb = b_by_rows ? 16 : depth;
+  for (int i = int(threadIdx.x); i < 16 * depth; i += 32)
+    room[i] = T(float(a_by_rows ? i % depth == i / depth : i % 16 == i / 16));
+  __syncwarp();
+  Matrix<Use::A, T, a_by_rows> a;
+  Matrix<Use::B, T, b_by_rows> b;
+  load_matrix(a,
+              room + (bug == Misaligned   ? 8
+                      : bug == ApartLanes ? threadIdx.x % 2 * 16
+                                          : 0),
+              bug == UnalignedLines ? 2 : lda);
+  load_global_matrix(b, x, ldb);
+  MatrixSum<T> sum = {};
+  multiply(sum, a, b);
+  float* const out = shared_memory<float>(1024);
+  store_matrix(out, 16, sum);
+  __syncwarp();
+  for (int i = int(threadIdx.x); i < 256; i += 32) y[i] = out[i];
+}
+template <class T, bool a_by_rows, bool b_by_rows>
+void expect_wmma_identity() {
+  constexpr int depth = mixtape::gpu::matrix_depth<T>;
+  float *const y = numbers(256), *const x = numbers(256);
+  std::vector<T> from(16 * depth);
+  for (int i = 0; i < 16 * depth; ++i) from[size_t(i)] = T(float(i));
+  EXPECT_EQ(cudaMemcpyAsync(x, from.data(), from.size() * sizeof(T), cudaMemcpyDefault, stream()),
+            cudaSuccess);
+  EXPECT_EQ(run({1, 32, 2048}, wmma_identity<T, a_by_rows, b_by_rows>, y,
+                reinterpret_cast<const T*>(x), Right),
+            cudaSuccess);
+  const std::vector<float> got = read(y, 256);
+  for (int i = 0; i < 256; ++i) {
+    const int r = i / 16, c = i % 16;
+    const float want = r < depth ? float(b_by_rows ? i : c * depth + r) : 0;
+    ASSERT_EQ(got[size_t(i)], want) << i;
+  }
+}
+template <class T>
+void expect_wmma_identities() {
+  expect_wmma_identity<T, true, true>();
+  expect_wmma_identity<T, true, false>();
+  expect_wmma_identity<T, false, true>();
+  expect_wmma_identity<T, false, false>();
+}
+TEST(Ptx, WmmaMultiplies) {
+  expect_wmma_identities<mixtape::Half>();
+  expect_wmma_identities<mixtape::BFloat16>();
+  expect_wmma_identities<float>();
+}
+TEST(Ptx, FindsMisusesOfWmma) {
+  float* const y = numbers(256);
+  const auto* const x = reinterpret_cast<const mixtape::BFloat16*>(numbers(256));
+  const auto planted = [&](WmmaBug bug) {
+    (void)run({1, 32, 2048}, wmma_identity<mixtape::BFloat16, true, true>, y, x, bug);
+  };
+  EXPECT_FAULT(planted(Misaligned), "misaligned: 32 bytes");
+  EXPECT_FAULT(planted(UnalignedLines), "misaligned: 16 bytes");
+  EXPECT_FAULT(planted(ApartLanes), "names another matrix than the lanes before it");
+  EXPECT_FAULT(run({1, 16, 2048}, wmma_identity<mixtape::BFloat16, true, true>, y, x, Right),
+               "needs all lanes of a warp");
 }
 
 // --- copies without a wait ---

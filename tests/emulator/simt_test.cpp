@@ -10,7 +10,7 @@
 #include "core/runtime.h"
 #include "emulator/simt/runtime.h"
 #include "kernels/cpu/loops/parallel.h"
-#include "kernels/cuda/gpu.cuh"
+#include "kernels/cuda/gpu_wmma.cuh"
 #include "tests/support/errors.h"
 
 namespace mixtape {
@@ -132,6 +132,95 @@ TEST(Simt, TensorCoresMultiply) {
   expect_tile_product<Half>();
   expect_tile_product<BFloat16>();
   expect_tile_product<float>();
+}
+// a b + a b by wmma: operands from shared and from global memory.
+template <class T, bool a_by_rows, bool b_by_rows>
+__global__ void wmma_product(const T* a, const T* b, float* c) {
+  constexpr int depth = matrix_depth<T>, count = 16 * depth;
+  const int lda = a_by_rows ? depth : 16, ldb = b_by_rows ? 16 : depth;
+  const Shared<T> room = shared_memory<T>();
+  for (int i = lane(); i < 2 * count; i += 32) room[i] = i < count ? a[i] : b[i - count];
+  sync_warp();
+  Matrix<Use::A, T, a_by_rows> x;
+  Matrix<Use::B, T, b_by_rows> y;
+  MatrixSum<T> sum = {};
+  load_matrix(x, room, lda);
+  load_matrix(y, room + count, ldb);
+  multiply(sum, x, y);
+  load_global_matrix(x, a, lda);
+  load_global_matrix(y, b, ldb);
+  multiply(sum, x, y);
+  store_global_matrix(c, 16, sum);
+  const Shared<float> out = shared_memory<float>(2048);
+  store_matrix(out, 16, sum);
+  sync_warp();
+  for (int i = lane(); i < 256; i += 32) c[256 + i] = out[i];
+}
+template <class T, bool a_by_rows, bool b_by_rows>
+void expect_wmma_product() {
+  constexpr int depth = matrix_depth<T>;
+  alignas(32) T a[16 * depth], b[16 * depth];
+  for (int i = 0; i < 16 * depth; ++i) {
+    a[i] = T(float(i * 7 % 19 - 9));
+    b[i] = T(float(i * 5 % 23 - 11));
+  }
+  alignas(32) float c[512];
+  run(1, 32, 4096, wmma_product<T, a_by_rows, b_by_rows>, static_cast<const T*>(a),
+      static_cast<const T*>(b), static_cast<float*>(c));
+  for (int r = 0; r < 16; ++r)
+    for (int n = 0; n < 16; ++n) {
+      float want = 0;
+      for (int k = 0; k < depth; ++k)
+        want += 2 * float(a[a_by_rows ? r * depth + k : k * 16 + r]) *
+                float(b[b_by_rows ? k * 16 + n : n * depth + k]);
+      ASSERT_EQ(c[r * 16 + n], want) << r << " " << n;
+      ASSERT_EQ(c[256 + r * 16 + n], want) << r << " " << n;
+    }
+}
+template <class T>
+void expect_wmma_products() {
+  expect_wmma_product<T, true, true>();
+  expect_wmma_product<T, true, false>();
+  expect_wmma_product<T, false, true>();
+  expect_wmma_product<T, false, false>();
+}
+TEST(Simt, WmmaMultiplies) {
+  expect_wmma_products<Half>();
+  expect_wmma_products<BFloat16>();
+  expect_wmma_products<float>();
+}
+
+enum WmmaBug : int { Right, Misaligned, UnalignedLines, ApartLanes, Unsynchronised, ReadAtOnce };
+
+__global__ void wmma_copy(float* y, int bug) {
+  const Shared<Half> room = shared_memory<Half>();
+  for (int i = lane(); i < 512; i += 32) room[i] = Half(float(i % 16 == i / 16));
+  if (bug != Unsynchronised) sync_warp();
+  Matrix<Use::A, Half, true> a;
+  Matrix<Use::B, Half, true> b;
+  load_matrix(a,
+              room + (bug == Misaligned   ? 8
+                      : bug == ApartLanes ? lane() % 2 * 16
+                                          : 0),
+              bug == UnalignedLines ? 20 : 16);
+  load_matrix(b, room, 16);
+  MatrixSum<Half> sum = {};
+  multiply(sum, a, b);
+  const Shared<float> out = shared_memory<float>(1024);
+  store_matrix(out, 16, sum);
+  if (bug != ReadAtOnce) sync_warp();
+  for (int i = lane(); i < 256; i += 32) y[i] = out[i];
+}
+TEST(Simt, FindsMisusesOfWmma) {
+  std::vector<float> y(256);
+  run(1, 32, 2048, wmma_copy, y.data(), int(Right));
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(y[size_t(i)], float(i % 16 == i / 16));
+  const auto planted = [&](WmmaBug bug) { run(1, 32, 2048, wmma_copy, y.data(), int(bug)); };
+  EXPECT_ERROR(planted(Misaligned), "misaligned: 32 bytes");
+  EXPECT_ERROR(planted(UnalignedLines), "lines of a wmma matrix are not 16-byte aligned");
+  EXPECT_ERROR(planted(ApartLanes), "lanes of a warp name different wmma matrices");
+  EXPECT_ERROR(planted(Unsynchronised), "race: shared memory at ");
+  EXPECT_ERROR(planted(ReadAtOnce), "race: shared memory at ");
 }
 TEST(Simt, RoundsToTf32) {
   EXPECT_EQ(std::bit_cast<float>(rounded_to_tf32(1 + 0x1p-11f)), 1 + 0x1p-10f);
