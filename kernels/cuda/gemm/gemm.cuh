@@ -32,14 +32,16 @@ struct BatchOffsets {
   }
 };
 
-// Four neighbours in a row of c.
-template <class A>
-struct Vec4 {
+// Neighbours in a row of c.
+template <class A, int w>
+struct Vec {
   int64_t row, column;
-  A v[4];
+  A v[w];
 };
-template <class B>
-constexpr bool packs = sizeof(B) <= 4;  // four of them fit in one access of 16 bytes
+template <class A>
+using Vec4 = Vec<A, 4>;
+template <class B, int w>
+constexpr bool packs = w * sizeof(B) <= 16;  // they fit in one access
 
 // A matrix or a vector that is added to sums before they are rounded; any float dtype.
 struct Bias {
@@ -48,31 +50,31 @@ struct Bias {
   int64_t down = 0, right = 0;  // strides between rows and between columns
   bool fast = false;            // four neighbours are aligned for one access
 
-  // Loads everything before it adds, so that loads are in flight together.
-  template <class A, int n>
-  __device__ __forceinline__ void add_to(Vec4<A> (&q)[n], int64_t m, int64_t columns) const {
+  // Loads for all of q before it adds, so that loads are in flight together.
+  template <class A, int w, int n>
+  __device__ __forceinline__ void add_to(Vec<A, w> (&q)[n], int64_t m, int64_t columns) const {
     const auto add = [&](auto* from) {
       using B = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
-      B loaded[n][4];
+      B loaded[n][w];
 #pragma unroll
       for (int i = 0; i < n; ++i) {
         const int64_t left = q[i].row < m ? columns - q[i].column : 0;
         const B* const p = from + q[i].row * down + q[i].column * right;
-        if constexpr (packs<B>) {
-          if (fast && left >= 4) {
-            const auto pack = gpu::load_as<gpu::Pack<B, 4>>(p);
+        if constexpr (packs<B, w>) {
+          if (fast && left >= w) {
+            const auto pack = gpu::load_as<gpu::Pack<B, w>>(p);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) loaded[i][e] = pack.v[e];
+            for (int e = 0; e < w; ++e) loaded[i][e] = pack.v[e];
             continue;
           }
         }
 #pragma unroll
-        for (int e = 0; e < 4; ++e) loaded[i][e] = e < left ? p[e * right] : B(0.0f);
+        for (int e = 0; e < w; ++e) loaded[i][e] = e < left ? p[e * right] : B(0.0f);
       }
 #pragma unroll
       for (int i = 0; i < n; ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) q[i].v[e] += A(gpu::widen(loaded[i][e]));
+        for (int e = 0; e < w; ++e) q[i].v[e] += A(gpu::widen(loaded[i][e]));
     };
     switch (dtype) {
       case f64:
@@ -108,42 +110,50 @@ struct Gemm {
   int64_t first;  // the block's z counts the batch from here
 };
 
-// Applies the epilogue to sums and stores them in c.
-template <class T, class A, int n>
-__device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec4<A> (&q)[n]) {
-  if (g.bias.data) g.bias.add_to(q, g.m, g.n);
+// Stores results in `to`, which has the form of c.
+template <class T, class A, int w, int n>
+__device__ __forceinline__ void store(const Gemm<T>& g, void* to, int64_t offset,
+                                      const Vec<A, w> (&q)[n]) {
   const auto store_as = [&](auto* c) {
     using O = std::remove_pointer_t<decltype(c)>;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       const int64_t left = q[i].row < g.m ? g.n - q[i].column : 0;
-      O* const to = c + offset + q[i].row * g.ldc + q[i].column;
-      gpu::Pack<O, 4> pack;
+      O* const at = c + offset + q[i].row * g.ldc + q[i].column;
+      gpu::Pack<O, w> pack;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) pack.v[e] = gpu::round_to<O>(q[i].v[e]);
-      if (packs<O> && g.fast_c && left >= 4) {
-        gpu::store_as(to, pack);
+      for (int e = 0; e < w; ++e) pack.v[e] = gpu::round_to<O>(q[i].v[e]);
+      if (packs<O, w> && g.fast_c && left >= w) {
+        gpu::store_as(at, pack);
       } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          if (e < left) to[e] = pack.v[e];
+        for (int e = 0; e < w; ++e)
+          if (e < left) at[e] = pack.v[e];
       }
     }
   };
-  const auto store = [&](void* c) {
-    if (g.wide)
-      store_as(static_cast<A*>(c));
-    else
-      store_as(static_cast<T*>(c));
-  };
-  if (g.before) store(g.before);
+  if (g.wide)
+    store_as(static_cast<A*>(to));
+  else
+    store_as(static_cast<T*>(to));
+}
+// Applies the epilogue to sums. put(to) stores them in g.before and in g.c, in turn.
+template <class T, class A, int w, int n, class Put>
+__device__ __forceinline__ void finish(const Gemm<T>& g, Vec<A, w> (&q)[n], Put put) {
+  if (g.bias.data) g.bias.add_to(q, g.m, g.n);
+  if (g.before) put(g.before);
   visit_activation(g.activation, [&]<class F>() {
 #pragma unroll
     for (int i = 0; i < n; ++i)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) q[i].v[e] = F::f(q[i].v[e]);
+      for (int e = 0; e < w; ++e) q[i].v[e] = F::f(q[i].v[e]);
   });
-  store(g.c);
+  put(g.c);
+}
+// Applies the epilogue to sums and stores them.
+template <class T, class A, int w, int n>
+__device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, w> (&q)[n]) {
+  finish(g, q, [&](void* to) { store(g, to, offset, q); });
 }
 
 // This block's part of k, in steps of `depth`.
