@@ -11,6 +11,7 @@
 #include "autograd/ops.h"
 #include "core/dlpack.h"
 #include "core/format.h"
+#include "core/graph.h"
 #include "core/stream.h"
 #include "core/tf32.h"
 #include "core/warn.h"

@@ -21,6 +21,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/stream.h"
+#include "core/thread_state.h"
 
 namespace mixtape {
 namespace {
@@ -131,7 +132,7 @@ class Pool {
 
   void empty_cache() noexcept {
     for (int stream = -1; stream < max_streams; ++stream) {
-      if (!has_shelf(stream)) continue;
+      if (!has_shelf(stream) || (stream >= 0 && held_ >> stream & 1)) continue;
       for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))
         give_back(s.begin, s.bytes);
       for (size_t i = 0; i < classes; ++i) {
@@ -147,6 +148,14 @@ class Pool {
         }
       }
     }
+  }
+
+  void hold(int stream, bool held) noexcept {
+    const uint64_t bit = uint64_t{1} << stream;
+    if (held)
+      held_ |= bit;
+    else
+      held_ &= ~bit;
   }
 
   void lock() noexcept { lock_.lock(); }
@@ -192,7 +201,7 @@ class Pool {
   // From the system; if that fails, once more after emptying the cache.
   void* ask(size_t bytes) {
     void* memory = system_allocate(bytes, device_);
-    if (!memory) {
+    if (!memory && !thread_state.capture) {  // (a device frees nothing during a capture)
       empty_cache();
       memory = system_allocate(bytes, device_);
     }
@@ -277,6 +286,7 @@ class Pool {
   SpinLock lock_;
   Shelf without_stream_;
   std::array<std::unique_ptr<Shelf>, max_streams> shelves_;
+  std::atomic<uint64_t> held_{0};  // a bit per stream
   MemoryStats stats_;
 };
 
@@ -317,6 +327,9 @@ void release(void* block, size_t bytes, Device device, int stream) noexcept {
 }
 MemoryStats memory_stats(Device device) { return pool(device).stats(); }
 void reset_peak(Device device) { pool(device).reset_peak(); }
+void internal::hold_cache(Device device, int stream, bool held) noexcept {
+  pool(device).hold(stream, held);
+}
 void empty_cache(Device device) { pool(device).empty_cache(); }
 
 }  // namespace mixtape

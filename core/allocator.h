@@ -28,4 +28,9 @@ void reset_peak(Device device = DefaultDevice::current());
 // Gives unused blocks back to the system.
 void empty_cache(Device device = DefaultDevice::current());
 
+namespace internal {
+// While held, the blocks that a stream has freed are kept for it: a captured graph uses them.
+void hold_cache(Device device, int stream, bool held) noexcept;
+}  // namespace internal
+
 }  // namespace mixtape

@@ -38,4 +38,15 @@ struct Philox {
   }
 };
 
+// Blocks of a stream from `offset` on; or, if `place` is not null, from `offset` blocks behind the
+// position {seed, offset} that is there when a kernel runs.
+struct Draw {
+  uint64_t seed = 0, offset = 0;
+  const uint64_t* place = nullptr;
+
+  MIXTAPE_HD Draw now() const { return place ? Draw{place[0], place[1] + offset} : *this; }
+  MIXTAPE_HD Draw after(uint64_t blocks) const { return {seed, offset + blocks, place}; }
+  MIXTAPE_HD Philox::Block block(uint64_t i) const { return Philox::bits(seed, offset + i); }
+};
+
 }  // namespace mixtape

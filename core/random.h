@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/no_copy.h"
+#include "core/philox.h"
 
 namespace mixtape {
 
@@ -20,6 +21,21 @@ class RandomGenerator {
     offset_ += (static_cast<uint64_t>(count) + 3) / 4;
     return first;
   }
+  // Reserves them for a kernel. During a capture, each replay begins where the generator is then.
+  Draw draw(int64_t count) {
+    const uint64_t first = reserve(count);
+    return place_ ? Draw{0, first - begin_, place_} : Draw{seed_, first};
+  }
+  void begin_capture(const uint64_t* place) {
+    place_ = place;
+    begin_ = offset_;
+  }
+  uint64_t end_capture() {  // the blocks that were reserved, which are given back
+    place_ = nullptr;
+    const uint64_t drawn = offset_ - begin_;
+    offset_ = begin_;
+    return drawn;
+  }
   uint32_t next();           // one 32-bit number (a whole block)
   double uniform();          // [0, 1), 53 bits
   int64_t below(int64_t n);  // [0, n), without bias; n > 0
@@ -27,6 +43,8 @@ class RandomGenerator {
  private:
   uint64_t seed_;
   uint64_t offset_ = 0;
+  const uint64_t* place_ = nullptr;  // see Draw
+  uint64_t begin_ = 0;               // offset_ when the capture began
 };
 
 // The generator of this thread's random ops: the innermost Seed's, else the thread's own, of seed 0

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/pinned_blocks.h"
 #include "core/scope.h"
@@ -28,9 +29,7 @@ PinnedBlocks& blocks(Device device) {
 
 struct Waiting {
   Readback values;
-  std::function<std::string(const void*)> problem;
-  std::string trail;  // module and op of the call
-  SourceLocation where;
+  std::shared_ptr<const std::vector<ValueCheck>> checks;
 };
 thread_local constinit bool ended = false;  // as where destructors of statics run
 struct Queue : std::vector<Waiting> {
@@ -70,6 +69,7 @@ void PinnedBlocks::give(const PinnedBlock& block) {
 // (Delegates, so that the destructor runs even if this constructor throws.)
 Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
   check(bytes <= most, "at most {} bytes can be read back, got {}", most, bytes);
+  check_no_capture("nothing has run that the host could read: it can after a replay");
   device_ = device;
   if (device.is_host()) {
     block_.data = operator new(bytes);
@@ -97,16 +97,25 @@ void Readback::wait() const {
   runtime::of(device_.type).wait_for(block_.mark);
 }
 
-void check_later(Readback values, std::function<std::string(const void*)> problem,
-                 SourceLocation where) {
+void check_later(const void* values, size_t bytes, Device device, Problem problem,
+                 SourceLocation where, bool wait) {
+  if (capture() && !wait && !device.is_host())
+    return capture()->check_values(values, bytes, {0, std::move(problem), Scope::trail(), where});
+  Readback copy(values, bytes, device);
   poll_checks();
-  if (ended) values.wait();
-  if (values.has_arrived()) {
-    const std::string what = problem(values.as<void>());
+  if (ended || wait) copy.wait();
+  if (copy.has_arrived()) {
+    const std::string what = problem(copy.as<void>());
     if (!what.empty()) raise(what, where);
     return;
   }
-  waiting.push_back({std::move(values), std::move(problem), Scope::trail(), where});
+  internal::check_later(std::move(copy),
+                        std::make_shared<std::vector<ValueCheck>>(
+                            1, ValueCheck{0, std::move(problem), Scope::trail(), where}));
+}
+
+void internal::check_later(Readback values, std::shared_ptr<const std::vector<ValueCheck>> checks) {
+  if (!ended) waiting.push_back({std::move(values), std::move(checks)});
 }
 
 void poll_checks(bool all) {
@@ -114,11 +123,13 @@ void poll_checks(bool all) {
     const Waiting first = std::move(waiting.front());
     waiting.erase(waiting.begin());
     if (all) first.values.wait();
-    const std::string what = first.problem(first.values.as<void>());
-    if (what.empty()) continue;
-    waiting.clear();  // later failures follow from it, or will be found again
-    throw Error(fmt::format("{}{}\n  at {}:{}, found when the device came to it", first.trail, what,
-                            first.where.file, first.where.line));
+    for (const ValueCheck& c : *first.checks) {
+      const std::string what = c.problem(first.values.as<std::byte>() + c.at);
+      if (what.empty()) continue;
+      waiting.clear();  // later failures follow from it, or will be found again
+      throw Error(fmt::format("{}{}\n  at {}:{}, found when the device came to it", c.trail, what,
+                              c.where.file, c.where.line));
+    }
   }
 }
 

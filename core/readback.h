@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/device.h"
 #include "core/error.h"
@@ -52,11 +54,26 @@ class Readback {
   PinnedBlock block_;  // on the CPU, without a mark
 };
 
-// Checks values on a device: `problem` returns what is wrong, or "". The Error comes at once on the
-// CPU, else when this thread next polls or waits for the device (another check, item(),
-// synchronize()), and names the op and module of this call.
-void check_later(Readback values, std::function<std::string(const void*)> problem,
-                 SourceLocation where = SourceLocation::here());
+// Says what is wrong with values, or "".
+using Problem = std::function<std::string(const void*)>;
+
+// Checks values on a device. The Error comes at once on the CPU or with `wait`, else when this
+// thread next polls or waits for the device (another check, item(), synchronize()), and names the
+// op and module of this call. During a capture, every replay checks.
+void check_later(const void* values, size_t bytes, Device device, Problem problem,
+                 SourceLocation where = SourceLocation::here(), bool wait = false);
+
+namespace internal {
+
+struct ValueCheck {
+  size_t at;  // in the bytes that are read back
+  Problem problem;
+  std::string trail;  // module and op of the call
+  SourceLocation where;
+};
+void check_later(Readback values, std::shared_ptr<const std::vector<ValueCheck>> checks);
+
+}  // namespace internal
 
 // Throws the Error of the first failed check whose values have arrived; with `all`, waits for them.
 void poll_checks(bool all = false);

@@ -18,8 +18,9 @@ struct Properties {
   int64_t memory = 0;  // bytes
 };
 
-using Handle = void*;  // a stream: a queue of work that a device does in order
-using Mark = void*;    // an event: a point in a stream that the host can query
+using Handle = void*;    // a stream: a queue of work that a device does in order
+using Mark = void*;      // an event: a point in a stream that the host can query
+using Captured = void*;  // a graph: what a stream was given during a capture
 
 // The devices of one type; `device` is an index among them. Unless noexcept, functions throw Error.
 class Runtime {
@@ -53,6 +54,13 @@ class Runtime {
   // A named range in the profiler's timeline, until the matching end.
   virtual void begin_range(const char* name) const = 0;
   virtual void end_range() const = 0;
+
+  // From now on the stream keeps what this thread gives it, and runs nothing. Until the end it can
+  // neither be waited for nor marked.
+  virtual void begin_capture(Handle stream, int device) const = 0;
+  virtual Captured end_capture(Handle stream, int device) const = 0;
+  virtual void launch(Captured work, Handle stream, int device) const = 0;
+  virtual void destroy(Captured work) const noexcept = 0;
 
  protected:
   ~Runtime() = default;

@@ -71,7 +71,10 @@ class Cuda final : public Runtime {
   void* allocate(size_t bytes, int device) const override {
     select(device);
     void* block = nullptr;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // legal while a stream records
+    cudaThreadExchangeStreamCaptureMode(&mode);
     const cudaError_t code = cudaMalloc(&block, bytes);
+    cudaThreadExchangeStreamCaptureMode(&mode);
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       return nullptr;
@@ -148,6 +151,30 @@ class Cuda final : public Runtime {
     float ms = 0;
     require(cudaEventElapsedTime(&ms, event_of(first), event_of(second)), "timing");
     return ms;
+  }
+
+  void begin_capture(Handle stream, int device) const override {
+    select(device);
+    require(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
+            "beginning a capture");
+  }
+  Captured end_capture(Handle stream, int device) const override {
+    select(device);
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamEndCapture(stream_of(stream), &graph), "ending a capture");
+    cudaGraphExec_t made = nullptr;
+    const cudaError_t code = cudaGraphInstantiate(&made, graph, 0);
+    cudaGraphDestroy(graph);
+    require(code, "making a graph of what was captured");
+    return made;
+  }
+  void launch(Captured work, Handle stream, int device) const override {
+    select(device);
+    require(cudaGraphLaunch(static_cast<cudaGraphExec_t>(work), stream_of(stream)),
+            "launching a graph");
+  }
+  void destroy(Captured work) const noexcept override {
+    cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(work));
   }
 
   void begin_range(const char* name) const override { nvtxRangePushA(name); }

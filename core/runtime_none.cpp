@@ -29,6 +29,10 @@ class Absent final : public Runtime {
   bool has_passed(Mark) const override { refuse(); }
   void wait_for(Mark) const override { refuse(); }
   double milliseconds_between(Mark, Mark) const override { refuse(); }
+  void begin_capture(Handle, int) const override { refuse(); }
+  Captured end_capture(Handle, int) const override { refuse(); }
+  void launch(Captured, Handle, int) const override { refuse(); }
+  void destroy(Captured) const noexcept override {}
   void begin_range(const char*) const override {}
   void end_range() const override {}
 };

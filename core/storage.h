@@ -9,8 +9,15 @@
 
 #include "core/allocator.h"
 #include "core/stream.h"
+#include "core/thread_state.h"
 
 namespace mixtape {
+
+namespace internal {
+class GraphState;  // core/capture.h
+struct GraphMember;
+struct GraphMembers;
+}  // namespace internal
 
 class Storage : NoCopy {
  public:
@@ -25,6 +32,8 @@ class Storage : NoCopy {
   }
   ~Storage() {
     if (data_ == few_) return;
+    if (member_) [[unlikely]]
+      leave_graphs();
     if (used_.load(std::memory_order_relaxed) != 0) collect();
     if (!foreign_) release(data_, bytes_, device_, stream_);
   }
@@ -55,7 +64,13 @@ class Storage : NoCopy {
     if (device_.is_host()) return;
     stream_ = Stream::current(device_).number;
     last_.store(stream_, std::memory_order_relaxed);
+    if (thread_state.capture) [[unlikely]]
+      join_graph();
   }
+  void join_graph();
+  void leave_graphs() noexcept;
+  friend class internal::GraphState;
+  friend struct internal::GraphMembers;
   void hand_over();
   void collect() noexcept;  // makes the owning stream wait for all streams that used the bytes
 
@@ -79,6 +94,7 @@ class Storage : NoCopy {
   std::shared_ptr<void> foreign_;
   const uint64_t id_ = fresh_id();
   std::atomic<uint64_t> version_{0};
+  internal::GraphMember* member_ = nullptr;  // the graphs that use it
 };
 
 }  // namespace mixtape

@@ -9,17 +9,21 @@
 #include <mutex>
 #include <vector>
 
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/pinned_blocks.h"
 #include "core/readback.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 struct Registered {
   Stream stream;
   Device device;
+  bool captures = false;
+  int home = stream.number;  // where its work runs: if it captures, the last home
 };
 
 std::atomic<int64_t> waits{0}, orders{0};
@@ -39,19 +43,23 @@ class Streams {
       free.pop_back();
       return number;
     }
-    const auto last_of = [&](Device d) {
-      int i = count_ - 1;
-      while (i >= 0 && streams_[size_t(i)].device != d) --i;
-      return i;
-    };
-    int kept = 0;  // one for each device without a stream
-    for (const Device d : runtime::devices()) kept += d != device && last_of(d) < 0;
-    const int last = last_of(device);
-    if (last >= 0 && count_ + kept >= max_streams) return last;
-    streams_[size_t(count_)] = {{count_, runtime::of(device.type).create_stream(device.index)},
-                                device};
-    return count_++;
+    return make(device, /*alone=*/false);
   }
+  // One that only captures use: threads may share theirs.
+  int take_for_capture(Device device) {
+    const std::lock_guard lock(mutex_);
+    std::vector<int>& free = free_for_captures_[device.slot()];
+    if (free.empty()) return make(device, /*alone=*/true);
+    const int number = free.back();
+    free.pop_back();
+    return number;
+  }
+  void give_from_capture(int number) {
+    const std::lock_guard lock(mutex_);
+    free_for_captures_[streams_[size_t(number)].device.slot()].push_back(number);
+  }
+  void set_home(int number, int home) { streams_[size_t(number)].home = home; }
+  const Registered& home(int number) const { return (*this)[(*this)[number].home]; }
   void give(int number) {
     const std::lock_guard lock(mutex_);
     std::vector<int>& free = free_[streams_[size_t(number)].device.slot()];
@@ -61,10 +69,28 @@ class Streams {
   const Registered& operator[](int number) const { return streams_[size_t(number)]; }
 
  private:
+  int make(Device device, bool alone) {
+    const auto last_of = [&](Device d) {
+      int i = count_ - 1;
+      while (i >= 0 && (streams_[size_t(i)].device != d || streams_[size_t(i)].captures)) --i;
+      return i;
+    };
+    int kept = 0;  // one for each device without a stream
+    for (const Device d : runtime::devices()) kept += d != device && last_of(d) < 0;
+    const int last = last_of(device);
+    if (count_ + kept >= max_streams && (alone || last >= 0)) {
+      check(!alone, "all {} streams are taken, by threads and graphs", max_streams);
+      return last;
+    }
+    streams_[size_t(count_)] = {
+        {count_, runtime::of(device.type).create_stream(device.index)}, device, alone, count_};
+    return count_++;
+  }
+
   std::mutex mutex_;
   std::array<Registered, max_streams> streams_;
   int count_ = 0;
-  std::array<std::vector<int>, device_slots> free_;
+  std::array<std::vector<int>, device_slots> free_, free_for_captures_;
 };
 
 // This thread's streams, given back when it ends.
@@ -85,9 +111,11 @@ int64_t now() {
 
 void order(const Stream& waiting, const Stream& other) {
   const Streams& all = Streams::all();
+  const Registered &later = all.home(waiting.number), &earlier = all.home(other.number);
+  if (later.stream.number == earlier.stream.number) return;
   orders.fetch_add(1, std::memory_order_relaxed);
-  const Device device = all[waiting.number].device, other_device = all[other.number].device;
-  runtime::of(device.type).wait(waiting.handle, device.index, other.handle, other_device.index);
+  runtime::of(later.device.type)
+      .wait(later.stream.handle, later.device.index, earlier.stream.handle, earlier.device.index);
 }
 
 // Copies to a pinned block at once; from there the device copies in stream order.
@@ -118,6 +146,7 @@ const Stream& Stream::current(Device device) {
   device.require();
   const Stream*& mine = of_thread.of[device.slot()];
   if (!mine) [[unlikely]] {
+    check(!thread_state.capture, "{} cannot be used during a capture for another device", device);
     Streams& all = Streams::all();
     mine = &all[all.take(device)].stream;
   }
@@ -132,6 +161,7 @@ void Stream::wait_for(const Stream& other) const {
 
 void synchronize(Device device) {
   if (device.is_host()) return;
+  check_no_capture("nothing has run that could be waited for");
   count_synchronization();
   runtime::of(device.type).synchronize(Stream::current(device).handle, device.index);
   poll_checks(true);
@@ -150,15 +180,31 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
   const Device where = to_device.is_host() ? from_device : to_device;
   const Stream& stream = Stream::current(where);
   if (to_device.is_host()) {
+    check_no_capture("nothing has run that the host could read: it can after a replay");
     runtime::of(where.type).copy(to, from, bytes, stream.handle, where.index);
     return synchronize(where);
   }
+  if (from_device.is_host())
+    check_no_capture(
+        "a copy from the host would always bring the same values: copy into a tensor before it");
   if (from_device.is_host()) return upload(to, from, bytes, stream, where);
   const Stream& source = Stream::current(from_device);
   stream.wait_for(source);  // the source must be written
   runtime::of(where.type).copy(to, from, bytes, stream.handle, where.index);
   source.wait_for(stream);  // and stay until it is copied
 }
+
+CaptureStream::CaptureStream(Device device)
+    : device_(device), stream_(&Streams::all()[Streams::all().take_for_capture(device)].stream) {}
+CaptureStream::~CaptureStream() { Streams::all().give_from_capture(stream_->number); }
+void CaptureStream::begin() {
+  home_ = &Stream::current(device_);
+  order(*home_, *stream_);  // memory of an earlier graph is used again
+  Streams::all().set_home(stream_->number, home_->number);
+  outer_ = std::exchange(of_thread.of, {});
+  of_thread.of[device_.slot()] = stream_;
+}
+void CaptureStream::end() { of_thread.of = outer_; }
 
 namespace runtime {
 

@@ -10,16 +10,18 @@ namespace mixtape {
 // Names that programs seldom write are in namespace internal, so that programs may use them for
 // their own.
 namespace internal {
-class Scope;     // core/scope.h
-class Policy;    // core/dispatch.h
-class Observer;  // core/dispatch.h
+class Scope;       // core/scope.h
+class Policy;      // core/dispatch.h
+class Observer;    // core/dispatch.h
+class GraphState;  // core/capture.h
 }  // namespace internal
 
 struct ThreadState {
   const internal::Scope* scope = nullptr;  // the innermost
   internal::Policy* policy = nullptr;
-  internal::Observer* observer = nullptr;  // head of the chain
-  bool recording = true;                   // ops on tensors with requires_grad() get a history
+  internal::Observer* observer = nullptr;   // head of the chain
+  bool recording = true;                    // ops on tensors with requires_grad() get a history
+  internal::GraphState* capture = nullptr;  // the graph that work is captured for
 
   static ThreadState& current();
 };

@@ -42,9 +42,8 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
     const auto* const b = static_cast<const int64_t*>(values);
     return b[0] < low ? problem(b[0]) : b[1] >= end ? problem(b[1]) : std::string();
   };
-  Readback values(bounds.raw(), 16, index.device());
-  if (end <= low) values.wait();  // kernels have no valid element to use instead
-  check_later(std::move(values), verdict, where);
+  const bool none = end <= low;  // then kernels have no valid element to use instead
+  check_later(bounds.raw(), 16, index.device(), verdict, where, /*wait=*/none);
 }
 
 void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) {
@@ -71,7 +70,7 @@ void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where)
     return fit ? std::string()
                : fmt::format("probabilities must be from 0 to 1, got {} to {}", at(0), at(1));
   };
-  check_later(Readback(bounds.raw(), 2 * size_of(dtype), p.device()), verdict, where);
+  check_later(bounds.raw(), 2 * size_of(dtype), p.device(), verdict, where);
 }
 
 }  // namespace mixtape::ops

@@ -31,11 +31,14 @@ struct Point {
   Clock::time_point when = {};
 };
 
+using Work = std::vector<std::function<void()>>;
+
 // The queued work of a late stream. One lock guards all of them while they run. (Never destroyed:
 // tensors may outlive any static.)
 std::recursive_mutex& lock = *new std::recursive_mutex;
 struct Queued {
   std::deque<std::function<void()>> work;
+  std::unique_ptr<Work> captured = nullptr;  // during a capture
 
   void do_next() {
     const auto next = std::move(work.front());
@@ -70,7 +73,9 @@ LateStreams::~LateStreams() noexcept(false) {
 void in_stream(void* stream, std::function<void()> work) {
   if (!stream) return work();
   auto& queued = *static_cast<Queued*>(stream);
-  if (LateStreams::any()) {
+  if (queued.captured) {
+    queued.captured->push_back(std::move(work));
+  } else if (LateStreams::any()) {
     const std::lock_guard locked(lock);
     queued.work.push_back(std::move(work));
   } else {
@@ -100,8 +105,19 @@ std::map<const std::byte*, Allocation>& blocks() {
   return *all;
 }
 
-using Recorded = std::shared_ptr<Point>;  // null until recorded
-Recorded& recorded(Mark mark) { return *static_cast<Recorded*>(mark); }
+using Marked = std::shared_ptr<Point>;  // null until recorded
+Marked& marked(Mark mark) { return *static_cast<Marked*>(mark); }
+
+// A device refuses these during a capture.
+thread_local bool capturing = false;
+[[noreturn]] void refuse(const char* what) {
+  raise(std::string("the emulator: ") + what + " during a capture");
+}
+Queued* queue(Handle stream, const char* what) {
+  auto* const queued = static_cast<Queued*>(stream);
+  if (queued->captured) refuse(what);
+  return queued;
+}
 
 class Emulated final : public Runtime {
  public:
@@ -133,37 +149,61 @@ class Emulated final : public Runtime {
   }
   void wait(Handle waiting, int, Handle other, int) const override {
     const auto point = std::make_shared<Point>();
-    point->stream = static_cast<Queued*>(other);
+    point->stream = queue(other, "waiting for a stream");
+    queue(waiting, "a wait");
     simt::in_stream(other, [point] { point->passed = true; });
     simt::in_stream(waiting, [point] { simt::pass(*point); });
   }
-  void synchronize(Handle stream, int) const override { static_cast<Queued*>(stream)->catch_up(); }
+  void synchronize(Handle stream, int) const override {
+    queue(stream, "waiting for a stream")->catch_up();
+  }
   void finish(int) const noexcept override { simt::catch_up_all(); }
   void copy(void* to, const void* from, size_t bytes, Handle stream, int) const override {
     simt::in_stream(stream, [=] { std::memcpy(to, from, bytes); });
   }
 
-  Mark create_mark(int, bool) const override { return new Recorded; }
-  void destroy_mark(Mark mark) const noexcept override { delete &recorded(mark); }
+  Mark create_mark(int, bool) const override { return new Marked; }
+  void destroy_mark(Mark mark) const noexcept override { delete &marked(mark); }
   void record(Mark mark, Handle stream, int) const override {
     const auto point = std::make_shared<Point>();
-    point->stream = static_cast<Queued*>(stream);
-    recorded(mark) = point;
+    point->stream = queue(stream, "an event");
+    marked(mark) = point;
     simt::in_stream(stream, [point] {
       point->when = simt::Clock::now();
       point->passed = true;
     });
   }
-  bool has_passed(Mark mark) const override { return !recorded(mark) || recorded(mark)->passed; }
+  bool has_passed(Mark mark) const override {
+    if (capturing) refuse("asking for an event");
+    return !marked(mark) || marked(mark)->passed;
+  }
   void wait_for(Mark mark) const override {
-    if (recorded(mark)) simt::pass(*recorded(mark));
+    if (marked(mark)) simt::pass(*marked(mark));
   }
   double milliseconds_between(Mark first, Mark second) const override {
     wait_for(first);
     wait_for(second);
-    return std::chrono::duration<double, std::milli>(recorded(second)->when - recorded(first)->when)
+    return std::chrono::duration<double, std::milli>(marked(second)->when - marked(first)->when)
         .count();
   }
+
+  void begin_capture(Handle stream, int) const override {
+    static_cast<Queued*>(stream)->captured = std::make_unique<simt::Work>();
+    capturing = true;
+  }
+  Captured end_capture(Handle stream, int) const override {
+    capturing = false;
+    return new std::shared_ptr<simt::Work>(std::move(static_cast<Queued*>(stream)->captured));
+  }
+  void launch(Captured work, Handle stream, int) const override {
+    simt::in_stream(stream, [all = *static_cast<std::shared_ptr<simt::Work>*>(work)] {
+      for (const auto& each : *all) each();
+    });
+  }
+  void destroy(Captured work) const noexcept override {
+    delete static_cast<std::shared_ptr<simt::Work>*>(work);
+  }
+
   void begin_range(const char*) const override {}
   void end_range() const override {}
 };

@@ -1,0 +1,81 @@
+#pragma once
+// GraphState: a graph as the layers below it see a capture, and tell it what replays must know.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/random.h"
+#include "core/readback.h"
+#include "core/storage.h"
+#include "core/thread_state.h"
+
+namespace mixtape::internal {
+
+// The storages that a graph's work uses: a replay touches them as ops would.
+struct GraphMembers {
+  std::mutex mutex;
+  std::map<Storage*, bool> all;  // true: from before the capture
+  bool lost = false;             // one of those was freed
+
+  static void add(const std::shared_ptr<GraphMembers>& graph, Storage& storage, bool is_outside);
+  static void remove(Storage& storage) noexcept;
+};
+struct GraphMember {  // a storage's list of graphs
+  std::shared_ptr<GraphMembers> graph;
+  GraphMember* next;
+};
+
+class GraphState : NoCopy {
+ public:
+  explicit GraphState(Device device);
+  ~GraphState();
+
+  void begin();
+  void end(bool complete) noexcept;  // drops what was captured unless it is complete
+  void replay();
+  bool is_captured() const { return work_ != nullptr; }
+
+  void use(Storage& storage);
+  // A place in device memory, aligned to 8 bytes, where write() puts a value before each replay.
+  const void* number(size_t bytes, std::function<void(void*)> write);
+  // Checks values after each replay.
+  void check_values(const void* from, size_t bytes, ValueCheck check);
+
+  const Device device;
+
+ private:
+  struct Number {
+    size_t at;
+    std::function<void(void*)> write;
+  };
+  struct Checks {  // the values of one Readback
+    size_t bytes = 0;
+    std::vector<ValueCheck> all;
+  };
+  void forget() noexcept;
+  void write_numbers();
+  void draw(void* position);
+
+  CaptureStream stream_;
+  runtime::Captured work_ = nullptr;
+  std::string failure_;
+  std::shared_ptr<GraphMembers> members_;
+  std::unique_ptr<Storage> numbers_, found_;
+  std::vector<std::byte> values_, sent_;  // of the numbers: now, and at the last replay
+  std::vector<Number> number_;
+  std::vector<std::shared_ptr<Checks>> checks_;
+  RandomGenerator* generator_ = nullptr;  // during the capture
+  uint64_t drawn_ = 0;                    // blocks, by one replay
+};
+
+// The graph that this thread captures, or null.
+inline GraphState* capture() { return thread_state.capture; }
+// Throws Error during a capture.
+void check_no_capture(std::string_view reason);
+
+}  // namespace mixtape::internal

@@ -1,0 +1,193 @@
+// Captures and replays.
+#include "core/graph.h"
+
+#include <exception>
+#include <utility>
+
+#include "core/allocator.h"
+#include "core/capture.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/scope.h"
+
+namespace mixtape {
+namespace internal {
+namespace {
+
+constexpr size_t room = 4096;  // bytes for numbers, and for values to check
+
+Device check_queues(Device device) {
+  check(!device.is_host(), "{} runs its work at once and queues none that a graph could repeat",
+        device);
+  return device;
+}
+
+}  // namespace
+
+void check_no_capture(std::string_view reason) {
+  check(!capture(), "impossible during a capture: {}", reason);
+}
+
+void GraphMembers::add(const std::shared_ptr<GraphMembers>& graph, Storage& storage,
+                       bool is_outside) {
+  static std::mutex mutex;  // several threads may capture
+  const std::lock_guard lock(graph->mutex);
+  if (!graph->all.emplace(&storage, is_outside).second) return;
+  const std::lock_guard lock_of_lists(mutex);
+  storage.member_ = new GraphMember{graph, storage.member_};
+}
+void GraphMembers::remove(Storage& storage) noexcept {
+  GraphMember* member = storage.member_;
+  for (; member; delete std::exchange(member, member->next)) {
+    const std::lock_guard lock(member->graph->mutex);
+    const auto entry = member->graph->all.find(&storage);
+    if (entry == member->graph->all.end()) continue;  // the graph is gone
+    member->graph->lost |= entry->second;
+    member->graph->all.erase(entry);
+  }
+}
+
+GraphState::GraphState(Device on) : device(check_queues(on)), stream_(on) {}
+
+GraphState::~GraphState() { forget(); }
+
+void GraphState::begin() {
+  check(!capture(), "a capture inside another");
+  check(!is_captured(), "this graph was captured before: make another");
+  members_ = std::make_shared<GraphMembers>();
+  numbers_ = std::make_unique<Storage>(room, device);
+  found_ = std::make_unique<Storage>(room, device);
+  hold_cache(device, stream_.stream().number, true);
+  stream_.begin();
+  try {
+    runtime::of(device.type).begin_capture(stream_.stream().handle, device.index);
+  } catch (...) {
+    stream_.end();
+    forget();
+    throw;
+  }
+  thread_state.capture = this;
+  generator_ = &generator();
+  generator_->begin_capture(static_cast<const uint64_t*>(
+      number(2 * sizeof(uint64_t), [this](void* position) { draw(position); })));
+}
+
+void GraphState::end(bool complete) noexcept {
+  thread_state.capture = nullptr;
+  drawn_ = std::exchange(generator_, nullptr)->end_capture();
+  stream_.end();
+  try {
+    work_ = runtime::of(device.type).end_capture(stream_.stream().handle, device.index);
+    failure_ = complete ? "" : "its capture was left by an exception";
+  } catch (const Error& e) {
+    failure_ = e.what();
+  }
+  if (!failure_.empty()) forget();
+}
+
+// (The work has run, or is in its stream, before which nothing reuses the memory.)
+void GraphState::forget() noexcept {
+  if (work_) runtime::of(device.type).destroy(std::exchange(work_, nullptr));
+  number_.clear();
+  checks_.clear();
+  if (members_) {
+    const std::lock_guard lock(members_->mutex);
+    members_->all.clear();
+  }
+  numbers_.reset();
+  found_.reset();
+  hold_cache(device, stream_.stream().number, false);
+}
+
+void GraphState::use(Storage& s) {
+  const int mine = stream_.stream().number;
+  const bool is_outside = s.stream_ != mine;
+  if (is_outside && s.last_.load() != stream_.home().number) {
+    stream_.home().wait_for(Stream::numbered(s.last_.exchange(stream_.home().number)));
+    if (stream_.home().number != s.stream_) s.used_.fetch_or(uint64_t{1} << stream_.home().number);
+  }
+  GraphMembers::add(members_, s, is_outside);
+}
+
+const void* GraphState::number(size_t bytes, std::function<void(void*)> write) {
+  const size_t at = values_.size();
+  check(at + bytes <= room, "a graph has room for {} bytes of numbers that change", room);
+  values_.resize(at + (bytes + 7) / 8 * 8);
+  number_.push_back({at, std::move(write)});
+  return static_cast<const std::byte*>(numbers_->data()) + at;
+}
+
+void GraphState::check_values(const void* from, size_t bytes, ValueCheck check_of) {
+  if (checks_.empty() || checks_.back()->bytes + bytes > Readback::most) {
+    check((checks_.size() + 1) * Readback::most <= room, "a graph has room for {} bytes to check",
+          room);
+    checks_.push_back(std::make_shared<Checks>());
+  }
+  Checks& checks = *checks_.back();
+  std::byte* const place = static_cast<std::byte*>(found_->data()) +
+                           (checks_.size() - 1) * Readback::most + checks.bytes;
+  runtime::of(device.type).copy(place, from, bytes, stream_.stream().handle, device.index);
+  check_of.at = std::exchange(checks.bytes, checks.bytes + (bytes + 7) / 8 * 8);
+  checks.all.push_back(std::move(check_of));
+}
+
+// Replays draw from the generator of their thread, where it is.
+void GraphState::draw(void* position) {
+  if (drawn_ == 0) return;
+  RandomGenerator& g = generator();
+  static_cast<uint64_t*>(position)[0] = g.seed();
+  static_cast<uint64_t*>(position)[1] = g.offset();
+  g.set_offset(g.offset() + drawn_);
+}
+
+void GraphState::write_numbers() {
+  for (const Number& n : number_) n.write(values_.data() + n.at);
+  if (values_ == sent_) return;
+  numbers_->touch();
+  copy_bytes(numbers_->data(), device, values_.data(), Device::cpu(), values_.size());
+  sent_ = values_;
+}
+
+void GraphState::replay() {
+  check(!capture(), "a replay during a capture");
+  check(failure_.empty(), "there is no graph to replay: {}", failure_);
+  check(is_captured(), "there is no graph to replay: nothing was captured");
+  poll_checks();
+  {
+    const std::lock_guard lock(members_->mutex);
+    check(!members_->lost, "a tensor from before the capture is gone, though the graph uses it");
+    for (const auto& [storage, is_outside] : members_->all) storage->touch();
+  }
+  write_numbers();
+  const Stream& mine = Stream::current(device);
+  stream_.home().wait_for(mine);
+  runtime::of(device.type).launch(work_, stream_.home().handle, device.index);
+  mine.wait_for(stream_.home());
+  for (size_t i = 0; i < checks_.size(); ++i)
+    check_later(Readback(static_cast<std::byte*>(found_->data()) + i * Readback::most,
+                         checks_[i]->bytes, device),
+                {checks_[i], &checks_[i]->all});
+}
+
+}  // namespace internal
+
+Graph::Graph(Device device)
+    : state_([&] {
+        const internal::Scope scope("Graph");
+        return std::make_unique<internal::GraphState>(device);
+      }()) {}
+Graph::~Graph() = default;
+void Graph::replay() {
+  const internal::Scope scope("replay");
+  state_->replay();
+}
+Device Graph::device() const { return state_->device; }
+bool Graph::is_captured() const { return state_->is_captured(); }
+
+Capture::Capture(Graph& graph) : state_(*graph.state_), exceptions_(std::uncaught_exceptions()) {
+  const internal::Scope scope("Capture");
+  state_.begin();
+}
+Capture::~Capture() { state_.end(std::uncaught_exceptions() == exceptions_); }
+
+}  // namespace mixtape

@@ -1,0 +1,51 @@
+#pragma once
+// Graph: the work that a step queues on a device, captured once and then launched as one. A replay
+// repeats kernels and copies, without the ops, the tape and the C++ around them.
+
+#include <memory>
+
+#include "core/device.h"
+#include "core/no_copy.h"
+
+namespace mixtape {
+
+namespace internal {
+class GraphState;
+}
+
+//   Graph graph(device);
+//   { Capture on(graph); step(); }  // runs nothing yet
+//   for (...) { x.copy_(batch); graph.replay(); }
+// A replay reads and writes the tensors of the capture, which must stay alive if they were made
+// before it. What the capture allocated belongs to the graph; tensors of it that are still there
+// hold the results of the last replay.
+class Graph : NoCopy {
+ public:
+  explicit Graph(Device device);  // throws Error on the CPU, which queues nothing
+  ~Graph();
+
+  // Queues the work, in the order of this thread's stream. Throws Error if nothing was captured,
+  // if a tensor that the work uses was freed, or for what an earlier replay's checks found.
+  void replay();
+  Device device() const;
+  bool is_captured() const;
+
+ private:
+  friend class Capture;
+  const std::unique_ptr<internal::GraphState> state_;
+};
+
+// While one is alive, the work of this thread for the graph's device is captured and does not run.
+// If it is left by an exception, nothing is captured. Ops that read values throw Error.
+class Capture : NoCopy {
+ public:
+  // Throws Error inside another capture, or if the graph has one.
+  [[nodiscard]] explicit Capture(Graph& graph);
+  ~Capture();
+
+ private:
+  internal::GraphState& state_;
+  const int exceptions_;
+};
+
+}  // namespace mixtape
