@@ -1,26 +1,53 @@
 #!/usr/bin/env python3
 """Checks the machine code that nvcc generated for the kernels, which needs no GPU: for each architecture every kernel is there, none spills
-registers or keeps arrays in local memory, products on tensor cores use them, and a program that links them starts
-where there is no driver.
+registers or keeps arrays in local memory, the loops of products on tensor cores are as short as LIMITS says, and a program
+that links them starts where there is no driver.
 
-Without cuobjdump and nvdisasm, which not every toolkit has, products are looked at as PTX, and nobody looks for arrays
-in local memory. (A build with -Dwerror=true refuses to spill.)
+Without cuobjdump and nvdisasm (script/bootstrap --cuda-tools installs both) only products are looked at, as PTX. A build with
+-Dwerror=true refuses to spill.
 
-usage: check_cuda.py BUILD_DIR    a build with -Dcuda=enabled; exits 77 where that is missing"""
+usage: check_cuda.py BUILD_DIR    a build with -Dcuda=enabled; exits 77 where that or the tools are missing"""
 import os
 import re
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+
+import sass
 
 SKIPPED = 77
 ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / "build-tools" / "bin"  # where script/bootstrap --cuda-tools puts them
 # A stack frame is allowed where the mathematics needs it: CUDA's sine, cosine and tangent reduce large arguments with an
 # array. Bytes per thread at most.
 STACKS = [(re.compile(r"<(Forward|Backward)<(Cos|Sin|Tan), |generate<Normal<"), 40)]
 Counts = dict[str, int]
+
+
+@dataclass
+class Limits:
+    """A family of kernels on tensor cores. Figures are those of a turn of the main loop on its fast path (script/sass.py)."""
+    family: str
+    kernels: str  # a pattern of their names
+    per_mma: float = float("inf")  # instructions for each HMMA or HGMMA, at most
+    per_load: float = 0  # HMMA for each LDSM, at least
+    moves: int = 1000  # between registers, at most
+    inner: int = 0  # loops within the loop, at most
+    registers: int = 255  # of a thread, at most
+    groups: int = 0  # HGMMA between a WARPGROUP.ARRIVE and the one WARPGROUP.DEPBAR that follows
+    archs: str = r"sm_\w+"  # where they are compiled to more than a trap
+
+
+# The first family that a kernel belongs to counts. Every family must have a kernel.
+LIMITS = [
+    Limits("f16, bf16: 64 x 64 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, [01]\b", 6.3, 4, 130, 2),
+    Limits("f16, bf16: 32 x 32 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, 2\b", 15, 2, 35, 2),
+    Limits("TF32: 64 x 64 a warp", r"gemm_tensor<float, \w+, \w+, [01]\b", 20, 0, 72, 3),
+    Limits("TF32: 32 x 32 a warp", r"gemm_tensor<float, \w+, \w+, 2\b", 63, 0, 24, 3),
+]
 
 
 def run(*command: str | Path) -> str:
@@ -49,24 +76,16 @@ def kernels_of(part: Path, arch: str) -> dict[str, Counts]:
     return used
 
 
-def opcodes(part: Path, arch: str) -> dict[str, Counts]:
-    """The count of each opcode that the check of products needs, by kernel."""
-    counts: dict[str, Counts] = {}
-    current: Counts = {}
-    for line in run("cuobjdump", "-arch", arch, "-sass", part).splitlines():
-        if found := re.match(r"\s*Function : (\S+)", line):
-            current = counts.setdefault(found[1], {})
-        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(HMMA|LDSM|LDGSTS|LD|ST)\b", line):
-            current[found[1]] = current.get(found[1], 0) + 1
-    return counts
+def family_of(name: str) -> Limits | None:
+    return next((limits for limits in LIMITS if re.search(limits.kernels, name)), None)
 
 
 def ptx_opcodes(nvcc: str) -> dict[str, Counts]:
-    """The same from PTX: the instructions that become HMMA, LDSM and LDGSTS."""
+    """Counts, by product, of the instructions that become HMMA, LDSM and LDGSTS."""
     text = run(nvcc, "-ptx", "-arch=compute_80", "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{ROOT}",
                ROOT / "kernels" / "cuda" / "gemm" / "gemm.cu", "-o", "-")
     parts = re.split(r"\.entry (\w+)", text)
-    opcode = {"HMMA": r"\bmma\.sync\.", "LDSM": r"\bldmatrix\.", "LDGSTS": r"\bcp\.async\.c"}
+    opcode = {"HMMA": r"\bmma\.sync\.", "LDSM": r"\b(ldmatrix|wmma\.load\.[ab])\.", "LDGSTS": r"\bcp\.async\.c"}
     return {name: {what: len(re.findall(pattern, body)) for what, pattern in opcode.items()}
             for name, body in zip(parts[1::2], parts[2::2])}
 
@@ -80,21 +99,83 @@ def wrong_stacks(arch: str, used: dict[str, Counts]) -> list[str]:
     return wrong
 
 
-def wrong_products(arch: str, counts: dict[str, Counts]) -> list[str]:
+def wrong_ptx(counts: dict[str, Counts]) -> list[str]:
     wrong = []
     products = {name: count for name, count in counts.items() if "gemm_tensor" in name}
     if not products:
-        wrong.append(f"{arch}: no product on tensor cores")
+        wrong.append("PTX: no product on tensor cores")
     for what, count in zip(demangled(list(products)), products.values()):
-        if count.get("HMMA", 0) == 0:
-            wrong.append(f"{arch}: {what}: no tensor-core instruction")
+        if count["HMMA"] == 0:
+            wrong.append(f"PTX: {what}: no tensor-core instruction")
         # For floats, ldmatrix can only load lines along k.
-        if "<float," not in what and count.get("LDSM", 0) * 4 < count.get("HMMA", 0):
-            wrong.append(f"{arch}: {what}: {count} - fragments do not come by ldmatrix")
-        if count.get("LD", 0) + count.get("ST", 0) > 0:
-            wrong.append(f"{arch}: {what}: {count} - shared memory is reached by generic addresses")
-        if count.get("LDGSTS", 0) == 0:
-            wrong.append(f"{arch}: {what}: no asynchronous copy")
+        if "<float," not in what and count["LDSM"] * 4 < count["HMMA"]:
+            wrong.append(f"PTX: {what}: {count} - fragments do not come by ldmatrix")
+        if count["LDGSTS"] == 0:
+            wrong.append(f"PTX: {what}: no asynchronous copy")
+    return wrong
+
+
+def wrong_loop(limits: Limits, body: list[sass.Instruction], registers: int) -> tuple[list[str], sass.Loop | None]:
+    """The faults of a kernel on tensor cores, and its loop."""
+    wrong = []
+    if any(i.name.split(".")[0] in ("LD", "ST") for i in body):
+        wrong.append("shared memory is reached by generic addresses")
+    if not any(i.is_one_of(sass.COPIES) for i in body):
+        wrong.append("no asynchronous copy")
+    if (loop := sass.fast_path(body)) is None:
+        return wrong + ["no loop with tensor-core instructions"], None
+    mma, loads, moves = loop.count("HMMA|HGMMA"), loop.count("LDSM"), loop.count(r"MOV|IMAD\.MOV")
+    if len(loop.path) > limits.per_mma * mma:
+        wrong.append(f"{len(loop.path) / mma:.1f} instructions for each of {mma} tensor-core instructions, more than "
+                     f"{limits.per_mma}")
+    if loads * limits.per_load > mma or limits.per_load and not loads:
+        wrong.append(f"{loads} LDSM load for {mma} HMMA: fewer than {limits.per_load} each")
+    if moves > limits.moves:
+        wrong.append(f"{moves} moves between registers in the loop, more than {limits.moves}")
+    if loop.inner > limits.inner:
+        wrong.append(f"{loop.inner} loops within the loop, more than {limits.inner}")
+    if registers > limits.registers:
+        wrong.append(f"{registers} registers, more than {limits.registers}")
+    if limits.groups:
+        # (ptxas serializes wgmma whose registers it cannot leave alone, and notes that as C7510: each then waits.)
+        fences, waits = loop.count(r"WARPGROUP\.ARRIVE"), loop.count(r"WARPGROUP\.DEPBAR")
+        if not mma == limits.groups * fences == limits.groups * waits:
+            wrong.append(f"{mma} HGMMA, {fences} WARPGROUP.ARRIVE and {waits} WARPGROUP.DEPBAR, not {limits.groups} to 1 to 1")
+        if not any(i.is_one_of(("UTMALDG",)) for i in body):
+            wrong.append("no box of a tensor map is loaded")
+    return wrong, loop
+
+
+def span(values: list[float], digits: int) -> str:
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def wrong_products(arch: str, parts: dict[Path, dict[str, Counts]], pool: ThreadPoolExecutor) -> list[str]:
+    """Checks the kernels of all families, and prints their figures."""
+    wrong = []
+    names = {name: pretty for used in parts.values() for name, pretty in zip(used, demangled(list(used)))}
+    there = [part for part, used in parts.items() if any(family_of(names[name]) for name in used)]
+    figures: dict[str, list[tuple[sass.Loop, int]]] = {}
+    for part, text in zip(there, pool.map(lambda part: run("cuobjdump", "-arch", arch, "-sass", part), there)):
+        for name, body in sass.kernels(text):
+            limits = family_of(names.get(name, ""))
+            if limits and re.fullmatch(limits.archs, arch):
+                registers = parts[part][name]["REG"]
+                found, loop = wrong_loop(limits, body, registers)
+                wrong += [f"{arch}: {names[name]}: {what}" for what in found]
+                if loop:
+                    figures.setdefault(limits.family, []).append((loop, registers))
+    for limits in LIMITS:
+        if loops := figures.get(limits.family):
+            mma = [loop.count("HMMA|HGMMA") for loop, _ in loops]
+            length = [len(loop.path) / n for (loop, _), n in zip(loops, mma)]
+            print(f"{arch}: {limits.family}: {len(loops)} kernels, {span(length, 1)} instructions per MMA of {span(mma, 0)}, "
+                  f"{span([loop.count('LDSM') for loop, _ in loops], 0)} LDSM, "
+                  f"{span([loop.count(r'MOV|IMAD[.]MOV') for loop, _ in loops], 0)} moves, "
+                  f"{span([registers for _, registers in loops], 0)} registers")
+        elif re.fullmatch(limits.archs, arch):
+            wrong.append(f"{arch}: {limits.family}: no such kernel")
     return wrong
 
 
@@ -108,17 +189,13 @@ def check(build: Path) -> list[str]:
     wrong = [] if archs else [f"{parts[0].name}: no code"]
     listed = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        gemm = next(part for part in parts if part.name == "gemm.cu.o")
-        products = {arch: pool.submit(opcodes, gemm, arch) for arch in archs}
         for arch in archs:
-            used: dict[str, Counts] = {}
-            for of_part in pool.map(lambda part: kernels_of(part, arch), parts):
-                used |= of_part
+            by_part = dict(zip(parts, pool.map(lambda part: kernels_of(part, arch), parts)))
+            used = {name: resources for kernels in by_part.values() for name, resources in kernels.items()}
             listed.append(used.keys())
             wrong += wrong_stacks(arch, used)
             print(f"{arch}: {len(used)} kernels, at most {max(r['REG'] for r in used.values())} registers")
-        for arch in archs:
-            wrong += wrong_products(arch, products[arch].result())
+            wrong += wrong_products(arch, by_part, pool)
     if any(kernels != listed[0] for kernels in listed):
         wrong.append("the architectures have different kernels")
     return wrong
@@ -146,19 +223,18 @@ def main(arguments: list[str]) -> int:
     if not objects_of(build):
         print(f"{build} is no build with -Dcuda=enabled: the CUDA compiler's work is not checked")
         return SKIPPED
-    nvcc = shutil.which("nvcc", path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
-    if shutil.which("cuobjdump") and shutil.which("nvdisasm"):
+    os.environ["PATH"] += f":{TOOLS}"
+    has_tools = shutil.which("cuobjdump") and shutil.which("nvdisasm")
+    wrong, lacking = [], "" if has_tools else "cuobjdump and nvdisasm are not here (script/bootstrap --cuda-tools)"
+    if has_tools:
         wrong = check(build)
-    elif nvcc:
+    elif nvcc := shutil.which("nvcc", path=f"{os.environ['PATH']}:/usr/local/cuda/bin"):
         products = ptx_opcodes(nvcc)
-        print(f"PTX: {len(products)} products; cuobjdump and nvdisasm are not here to say what became of them")
-        wrong = wrong_products("PTX", products)
-    else:
-        print("neither cuobjdump and nvdisasm nor nvcc are here: the CUDA compiler's work is not checked")
-        return SKIPPED
+        wrong = wrong_ptx(products)
+        lacking += f": of the machine code nothing is checked, {len(products)} products only as PTX"
     wrong += wrong_start(build)
-    print("\n".join(wrong))
-    return 1 if wrong else 0
+    print("\n".join([*wrong, lacking] if lacking else wrong))
+    return 1 if wrong else SKIPPED if lacking else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -77,7 +78,7 @@ class Options(ScriptTest):
 class Bootstrap(ScriptTest):
     """Stand-ins for the package tools: dpkg-query knows all packages but ABSENT, apt-get writes down its calls."""
 
-    def bootstrap(self, absent: str = "none", apt_fails: int = 0, user: int | None = None) -> tuple:
+    def bootstrap(self, absent: str = "none", *options: str, apt_fails: int = 0, user: int | None = None) -> tuple:
         calls = self.tree / "calls"
         calls.touch()
         apt = f'echo "$@" >> {calls}\n[ "$(wc -l < {calls})" -gt {apt_fails} ]\n'
@@ -86,7 +87,7 @@ class Bootstrap(ScriptTest):
         self.write("bin/dpkg-query", "#!/bin/sh\n" + query, 0o755)
         self.write("bin/sudo", "#!/bin/sh\nexit 1\n", 0o755)
         self.write("bin/sleep", "#!/bin/sh\n", 0o755)
-        run = self.run_script("bootstrap", env=self.with_bin(), **({} if user is None else {"user": user}))
+        run = self.run_script("bootstrap", *options, env=self.with_bin(), **({} if user is None else {"user": user}))
         return run, calls.read_text().splitlines()
 
     def test_does_nothing_when_all_is_there(self) -> None:
@@ -106,6 +107,23 @@ class Bootstrap(ScriptTest):
         self.write("bin/ccache", "", 0o644)  # no program of that name
         run, calls = self.bootstrap("ccache", apt_fails=99)
         self.assertEqual(run.returncode, 0, run.stderr)
+
+    def test_the_tools_of_cuda_are_fetched_once(self) -> None:
+        pip = self.tree / "pip"
+        self.write("bin/python3", f"""#!/bin/sh
+[ "$1 $2" = "-m venv" ] || exit 0
+mkdir -p $3/bin $3/lib/python3/site-packages/nvidia/cu13/bin
+printf '#!/bin/sh\necho "$@" >> {pip}; echo no network; exit $FAILS\n' > $3/bin/python
+for tool in cuobjdump nvdisasm; do echo > $3/lib/python3/site-packages/nvidia/cu13/bin/$tool; done
+chmod +x $3/bin/python $3/lib/python3/site-packages/nvidia/cu13/bin/*
+""", 0o755)
+        for fails, calls, said in (1, 1, "note: cuobjdump and nvdisasm could not be installed: no network\n"), (0, 2, ""), (0, 2, ""):
+            with unittest.mock.patch.dict(os.environ, {"FAILS": str(fails), "PATH": "/usr/bin:/bin"}):
+                run, _ = self.bootstrap("none", "--cuda-tools")
+            self.assertEqual((run.returncode, run.stdout, run.stderr), (0, said, ""))
+            self.assertEqual(len(pip.read_text().splitlines()), calls)
+        self.assertIn("install --no-deps nvidia-cuda-cuobjdump==", pip.read_text())
+        self.assertTrue(os.access(self.tree / "build-tools/bin/nvdisasm", os.X_OK))
 
     def test_without_root_it_prints_the_command(self) -> None:
         run, calls = self.bootstrap("libfmt-dev", user=65534 if os.geteuid() == 0 else None)
@@ -1041,65 +1059,6 @@ class Summary(ScriptTest):
         lines = self.summary({"name": "format", "result": "SKIP", "stdout": "clang-format is absent\n"})
         self.assertEqual(lines[0], "skipped 1 in format: clang-format is absent")
         self.assertEqual(lines[-2:], ["no test ran", "0 passed, 0 failed, 1 skipped"])
-
-
-class CheckCuda(ScriptTest):
-    """Stand-ins for the CUDA Toolkit's cuobjdump, which tells of one kernel in each object file, and nvdisasm."""
-
-    def check(self, stack: int = 0, product: str = "HMMA LDSM LDGSTS", other: str = "same") -> tuple[int, str]:
-        product_name, other_name = "_Z11gemm_tensorI4HalfEvv", "_Z11map_nothingIdEvv"
-        for name in "gemm", "unary":
-            self.write(f"build/kernels/libmixtape_cuda.a.p/{name}.cu.o", "")
-        code = "".join(f" /*0010*/ {op} R1, R2 ;\n" for op in product.split())
-        self.write("sass", f"  Function : {product_name}\n{code}")
-        for name, kernel in ("gemm", product_name), ("unary", other_name):
-            for arch in "sm_80", "sm_90a":
-                known = kernel + (other if (name, arch) == ("unary", "sm_90a") and other != "same" else "")
-                self.write(f"{name}.cu.o.{arch}", f" Function {known}:\n  REG:40 STACK:{stack} SHARED:0 LOCAL:0\n")
-        lists = "\\n".join(f"ELF file: gemm.{arch}.cubin" for arch in ("sm_80", "sm_90a"))
-        self.write("bin/cuobjdump", f"""#!/bin/sh
-case "$*" in
-  *--list-elf*) printf '{lists}\\n' ;;
-  *-sass*) cat {self.tree}/sass ;;
-  *) cat {self.tree}/$(basename "$4").$2 ;;
-esac
-""", 0o755)
-        self.write("bin/nvdisasm", "#!/bin/sh\n", 0o755)
-        run = self.run_script("check_cuda.py", str(self.tree / "build"), env=self.with_bin())
-        self.assertEqual(run.stderr, "")
-        return run.returncode, run.stdout
-
-    def test_what_is_as_it_should_be_passes(self) -> None:
-        code, text = self.check()
-        self.assertEqual(code, 0, text)
-        self.assertIn("sm_90a: 2 kernels, at most 40 registers", text)
-
-    def test_what_nvcc_did_badly_is_found(self) -> None:
-        for arguments, wanted in (
-            ({"stack": 8}, "sm_80: void map_nothing<double>(): 8 bytes of stack"),
-            ({"product": "FFMA LDSM LDGSTS"}, "no tensor-core instruction"),
-            ({"product": "HMMA LDGSTS"}, "fragments do not come by ldmatrix"),
-            ({"product": "HMMA LDSM"}, "no asynchronous copy"),
-            ({"other": "x"}, "the architectures have different kernels"),
-        ):
-            code, text = self.check(**arguments)
-            self.assertEqual(code, 1)
-            self.assertIn(wanted, text)
-
-    def test_without_its_tools_it_reads_ptx(self) -> None:
-        self.write("build/kernels/libmixtape_cuda.a.p/gemm.cu.o", "")
-        for body, code, wanted in (("mma.sync.aligned ldmatrix.sync cp.async.cg", 0, "PTX: 1 products"),
-                                   ("mma.sync.aligned ldmatrix.sync", 1, "no asynchronous copy"),
-                                   ("mma.sync.aligned cp.async.cg", 1, "fragments do not come by ldmatrix"),
-                                   ("fma.rn cp.async.cg", 1, "no tensor-core instruction")):
-            self.write("bin/nvcc", f"#!/bin/sh\necho '.entry _Z11gemm_tensorI4HalfEvv( {body}'\n", 0o755)
-            run = self.run_script("check_cuda.py", str(self.tree / "build"), env={"PATH": f"{self.tree}/bin:/usr/bin:/bin"})
-            self.assertEqual(run.returncode, code, run.stdout + run.stderr)
-            self.assertIn(wanted, run.stdout)
-
-    def test_without_a_build_by_nvcc_it_is_skipped(self) -> None:
-        run = self.run_script("check_cuda.py", str(self.tree / "build"))
-        self.assertEqual(run.returncode, 77, run.stdout + run.stderr)
 
 
 if __name__ == "__main__":
