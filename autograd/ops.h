@@ -574,6 +574,18 @@ struct CrossEntropyOptions {
 // if all are ignored), or probabilities of the logits' shape, with a mean over all rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
+struct LinearCrossEntropyOptions {
+  Tensor bias = {};  // [classes]
+  Reduction reduction = Reduction::Mean;
+  double label_smoothing = 0;
+  int64_t ignore_index = -100;
+  Tensor class_weights = {};  // as in cross_entropy
+  int64_t rows = 0;           // whose logits exist at once; 0: twice the features, at least 1024
+};
+// cross_entropy(linear(x, weight, bias), target) of x [..., features] and classes [...], without
+// the logits of all rows: backward computes each chunk again. They are not rounded to 16 bits.
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                            const LinearCrossEntropyOptions& options = {});
 struct NllOptions {
   Reduction reduction = Reduction::Mean;
   int64_t ignore_index = -100;

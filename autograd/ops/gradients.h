@@ -59,6 +59,11 @@ struct DropoutMask {
 DropoutMask draw_mask(double p, int64_t elements);  // checks p, reserves the numbers
 Tensor dropout(const Tensor& x, const DropoutMask& mask);
 
+// The dtype of each term of a loss: that of the op's result or, for a `wide` one that is not the
+// end, f32.
+inline DType dtype_of_each(const Ctx& ctx, bool wide) {
+  return wide ? accumulate_dtype(ctx.dtype()) : ctx.dtype();
+}
 // The dtype of what f returns here, under the policy. Nothing is recorded or observed.
 template <class F>
 DType dtype_here(const F& f) {

@@ -78,6 +78,13 @@ Gpt::Gpt(const GptConfig& c)
 }
 
 Tensor Gpt::forward(const Tensor& tokens, Cache* cache) const {
+  return linear(features(tokens, cache), wte.weight);
+}
+Tensor Gpt::forward(const Tensor& tokens, const Tensor& targets) const {
+  return linear_cross_entropy(features(tokens, nullptr), wte.weight, targets);
+}
+
+Tensor Gpt::features(const Tensor& tokens, Cache* cache) const {
   const int64_t begin = cache ? cache->tokens : 0, end = begin + tokens.size(-1);
   check(tokens.rank() == 2 && begin < end && end <= context_,
         "tokens of shape {} after {}, not [b, t] with at most {} in all", tokens.shape(), begin,
@@ -94,7 +101,7 @@ Tensor Gpt::forward(const Tensor& tokens, Cache* cache) const {
     cache->tokens = end;
     x = narrow(x, 1, x.size(1) - 1, 1);
   }
-  return linear(ln_f(x), wte.weight);
+  return ln_f(x);
 }
 
 Tensor Gpt::generate(Tensor tokens, int64_t count, const SampleOptions& o) const {

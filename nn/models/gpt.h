@@ -96,6 +96,9 @@ struct Gpt : nn::Module<Gpt> {
   // With a cache, tokens [b, t] start a sequence or [b, 1] continue it, and the result has only the
   // logits after the last token, [b, 1, vocabulary].
   Tensor forward(const Tensor& tokens, Cache* cache = nullptr) const;
+  // The mean cross-entropy in nats of the next tokens, targets i64 [b, t] (-100: ignored), without
+  // the logits of all of them: see linear_cross_entropy.
+  Tensor forward(const Tensor& tokens, const Tensor& targets) const;
   // Appends `count` sampled tokens to tokens [b, t], each from the last `context` tokens. Reads
   // each token once; beyond `context` tokens, positions shift and all are read again for each new
   // one. Records nothing; call eval() first to disable dropout.
@@ -103,6 +106,8 @@ struct Gpt : nn::Module<Gpt> {
   MIXTAPE_FIELDS(wte, wpe, drop, h, ln_f)
 
  private:
+  Tensor features(const Tensor& tokens, Cache* cache) const;  // of which logits are made
+
   int64_t context_;
   bool checkpoint_;
 };

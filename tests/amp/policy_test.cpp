@@ -21,7 +21,8 @@ TEST(Policies, AreThoseOfTheManual) {
   using enum Precision;
   const std::map<Precision, std::string> table = {
       {Low,
-       " matmul linear addmm conv2d conv_transpose2d lstm gru rnn_tanh rnn_relu "
+       " matmul linear linear_cross_entropy addmm conv2d conv_transpose2d lstm gru rnn_tanh "
+       "rnn_relu "
        "scaled_dot_product_attention "},
       {Full,
        " exp exp2 expm1 log log1p log2 log10 pow pow_scalar square reciprocal div_from_scalar "
@@ -137,17 +138,22 @@ TEST_P(EveryPolicy, IsAsTheTableSays) {
         if (activation && is_half(t.dtype())) narrow = std::max(narrow, t.numel());
       }
       if (!is_real(ran.y) || !deciding) continue;
-      EXPECT_EQ(ran.y.dtype(), op.precision == Precision::Low    ? low
-                               : op.precision == Precision::Full ? f32
-                                                                 : *deciding)
+      const bool loss = c.op == "linear_cross_entropy";  // of f32 logits, which are not a result
+      EXPECT_EQ(ran.y.dtype(), loss || op.precision == Precision::Full ? f32
+                               : op.precision == Precision::Low        ? low
+                                                                       : *deciding)
           << where("result");
 
       // An f32 copy of a 16-bit input would double the tape's memory. (These ops keep three sums of
       // each row, which are as large as the rows of their cases, or slopes of gates, which f16 and
       // bf16 cannot hold.)
-      static const std::set<std::string> sums = {
-          "cross_entropy", "cross_entropy_probabilities", "cosine_similarity", "lstm", "gru",
-          "rnn_tanh"};
+      static const std::set<std::string> sums = {"cross_entropy",
+                                                 "cross_entropy_probabilities",
+                                                 "linear_cross_entropy",
+                                                 "cosine_similarity",
+                                                 "lstm",
+                                                 "gru",
+                                                 "rnn_tanh"};
       for (const Tensor& s : ran.saved) {
         const bool given =
             std::ranges::any_of(ran.inputs, [&](const Tensor& t) { return shares(t, s); });

@@ -10,6 +10,7 @@
 
 #include "amp/autocast.h"
 #include "autograd/ops.h"
+#include "core/allocator.h"
 #include "core/check.h"
 #include "core/dispatch.h"
 #include "tests/support/errors.h"
@@ -42,6 +43,89 @@ Tensor slope(const Tensor& x, const F& f) {
   return grad({sum(f(x))}, {x})[0];
 }
 
+// The loss and the gradients of input, weight and bias.
+std::vector<Tensor> loss_and_gradients(const Tensor& loss, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> all = grad({loss}, inputs);
+  all.insert(all.begin(), loss.detach());
+  return all;
+}
+
+TEST(LinearCrossEntropy, IsCrossEntropyOfAProduct) {
+  const Tensor x = randn({3, 7, 5}, f64), w = randn({11, 5}, f64), b = randn({11}, f64),
+               t = cast(uniform({3, 7}, 0, 11, f64), i64),
+               class_weights = uniform({11}, 0.5, 2, f64);
+  for (const Tensor& p : {x, w, b}) p.set_requires_grad();
+  for (const Reduction r : {Mean, Sum, None})
+    for (const int64_t rows : {1, 4, 21, 100, 0}) {
+      const auto each = r == None ? uniform({3, 7}, 0, 1, f64) : ones({}, f64);
+      const Tensor chunked = linear_cross_entropy(x, w, t,
+                                                  {.bias = b,
+                                                   .reduction = r,
+                                                   .label_smoothing = 0.1,
+                                                   .ignore_index = 3,
+                                                   .class_weights = class_weights,
+                                                   .rows = rows});
+      const Tensor logits = reshape(linear(x, w, b), {21, 11});
+      Tensor whole = cross_entropy(logits, reshape(t, {21}),
+                                   {.reduction = r,
+                                    .label_smoothing = 0.1,
+                                    .ignore_index = 3,
+                                    .class_weights = class_weights});
+      if (r == None) whole = reshape(whole, {3, 7});
+      const auto got = loss_and_gradients(sum(chunked * each), {x, w, b}),
+                 want = loss_and_gradients(sum(whole * each), {x, w, b});
+      EXPECT_EQ(chunked.shape(), whole.shape());
+      for (size_t i = 0; i < want.size(); ++i)
+        expect_near(flatten(got[i]), to_vector(want[i]), 1e-12);
+    }
+}
+TEST(LinearCrossEntropy, KeepsNoLogits) {
+  constexpr int64_t rows = 4096, classes = 1000, features = 16;
+  const Tensor x = randn({rows, features}), w = randn({classes, features}),
+               t = cast(uniform({rows}, 0, classes), i64);
+  for (const Tensor& p : {x, w}) p.set_requires_grad();
+  const auto peak = [&](const auto& loss) {
+    const int64_t before = memory_stats().in_use;
+    reset_peak();
+    loss().backward();
+    return memory_stats().peak - before;
+  };
+  const int64_t logits = rows * classes * 4;
+  EXPECT_GE(peak([&] { return cross_entropy(linear(x, w, {}), t); }), 2 * logits);
+  EXPECT_LT(peak([&] { return linear_cross_entropy(x, w, t, {.rows = 128}); }), logits / 10);
+}
+TEST(LinearCrossEntropy, DoesNotRoundLogits) {
+  // Logits of 300.25 and 300.125 are one number in f16 and bf16.
+  const Tensor x = from({1}, {1, 1}), t = from({0}, {1}, i64);
+  for (const DType low : {f16, bf16}) {
+    const Tensor w = from({0.25, 0.125}, {2, 1}), bias = from({300, 300}, {2});
+    const amp::Autocast on({.low = low});
+    const Tensor loss = linear_cross_entropy(x, w, t, {.bias = bias});
+    EXPECT_EQ(loss.dtype(), f32);
+    EXPECT_NEAR(loss.item(), std::log(1 + std::exp(-0.125)), 1e-5);
+  }
+  EXPECT_EQ(linear_cross_entropy(cast(x, f16), ones({2, 1}, f16), t).dtype(), f16);
+}
+TEST(LinearCrossEntropy, SaysWhatDoesNotFit) {
+  const Tensor x = zeros({2, 3}), w = zeros({4, 3}), t = zeros({2}, i64);
+  EXPECT_ERROR(linear_cross_entropy(zeros({}), w, t), "the input has no dimensions");
+  EXPECT_ERROR(linear_cross_entropy(x, zeros({4}), t),
+               "linear_cross_entropy: the weight has shape [4], not [classes, features]");
+  EXPECT_ERROR(linear_cross_entropy(x, zeros({4, 2}), t),
+               "the input has 3 features, the weight [4, 2] takes 2");
+  EXPECT_ERROR(linear_cross_entropy(x, w, zeros({2, 1}, i64)),
+               "an input of shape [2, 3] needs targets of shape [2], a class each, got [2, 1]");
+  EXPECT_ERROR(linear_cross_entropy(x, w, zeros({2})), "targets must be integers, got f32");
+  EXPECT_ERROR(linear_cross_entropy(x, w, from({0, 4}, {2}, i64)),
+               "target 4 is out of range for 4 classes");
+  EXPECT_ERROR(linear_cross_entropy(x, w, t, {.bias = zeros({3})}), "the bias");
+  EXPECT_ERROR(linear_cross_entropy(x, w, t, {.label_smoothing = -1}),
+               "label_smoothing must be from 0 to 1, got -1");
+  EXPECT_ERROR(linear_cross_entropy(x, w, t, {.class_weights = zeros({3})}),
+               "class weights of shape [3] for 4 classes");
+  EXPECT_ERROR(linear_cross_entropy(x, w, t, {.rows = -1}), "rows must be >= 0, got -1");
+}
+
 TEST(Losses, TakeTheReductionByNameOrAlone) {
   const Tensor x = from({-1, 0.5, 2, 0.25}, {2, 2}, f64), y = from({0.5, 0.5, 1, 0}, {2, 2}, f64),
                p = from({0.2, 0.5, 0.9, 0.25}, {2, 2}, f64), index = from({0, 1}, {2}, i64),
@@ -57,6 +141,8 @@ TEST(Losses, TakeTheReductionByNameOrAlone) {
     expect_same(huber_loss(x, y, r), huber_loss(x, y, {.reduction = r, .delta = 1}));
     expect_same(cross_entropy(x, index, r), cross_entropy(x, index, {.reduction = r}));
     expect_same(nll_loss(x, index, r), nll_loss(x, index, {.reduction = r}));
+    expect_same(linear_cross_entropy(x, y, index, r),
+                linear_cross_entropy(x, y, index, {.reduction = r}));
     expect_same(binary_cross_entropy(p, y, r), binary_cross_entropy(p, y, {.reduction = r}));
     expect_same(binary_cross_entropy_with_logits(x, y, r),
                 binary_cross_entropy_with_logits(x, y, {.reduction = r}));

@@ -222,6 +222,22 @@ TEST(Lstm, GoesOnFromAState) {
   EXPECT_GT(max(abs(rest.logits - net(narrow(tokens, 1, 3, 2)).logits)).item(), 1e-4);
 }
 
+TEST(Gpt, GivesTheLossOfTargets) {
+  const Gpt gpt(without_dropout(tiny));
+  const Tensor tokens = cast(uniform({3, 6}, 0, 10), i64),
+               targets = cast(uniform({3, 6}, 0, 10), i64);
+  targets.set(4, -100);
+  const auto slopes = [&](const Tensor& loss) {
+    std::vector<Tensor> all = grad({loss}, gpt.parameters());
+    all.push_back(loss.detach());
+    return all;
+  };
+  const auto got = slopes(gpt(tokens, targets)),
+             want = slopes(next_token_loss(gpt(tokens), targets));
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_TRUE(allclose(got[i], want[i], 1e-5, 1e-6)) << i;
+}
+
 TEST(GptBlock, StartsAsGpt2) {
   const Seed seed(8);
   GptConfig c{.layers = 8, .heads = 4, .width = 64};

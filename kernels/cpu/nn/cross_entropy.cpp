@@ -194,13 +194,15 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
         }
         const T* const kept = lse.as<T>() + 3 * r;
         const T top = kept[0], log_sum = kept[1], total = kept[2];
+        const T at_target =
+            row.at < 0 ? T(0) : static_cast<T>(in[row.at]);  // before it is replaced
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           Vec<T> d = exp(read<T>(in + i, count) - Vec<T>(top) - Vec<T>(log_sum)) * Vec<T>(total);
           if (row.q) d = d - read<T>(row.q + i, count);
           write(out + i, Vec<T>(scale[r]) * d, count);
         });
         if (row.at < 0) continue;
-        const T p = std::exp(static_cast<T>(in[row.at]) - top - log_sum);
+        const T p = std::exp(at_target - top - log_sum);
         const T wanted = row.mass + (row.q ? row.q[row.at] : T(0));
         out[row.at] = static_cast<O>(scale[r] * (p * total - wanted));
       }

@@ -19,6 +19,21 @@ OpCase cross_entropy_case(std::string label, std::vector<Input> inputs, CrossEnt
               },
           .label = std::move(label)};
 }
+// Inputs: x, weight, target, and bias and class weights, if there are so many. In chunks of 2 rows.
+OpCase linear_cross_entropy_case(std::string label, std::vector<Input> inputs,
+                                 LinearCrossEntropyOptions o) {
+  o.rows = 2;
+  return {.op = "linear_cross_entropy",
+          .inputs = std::move(inputs),
+          .run =
+              [o](In x) {
+                LinearCrossEntropyOptions more = o;
+                if (x.size() > 3) more.bias = x[3];
+                if (x.size() > 4) more.class_weights = x[4];
+                return linear_cross_entropy(x[0], x[1], x[2], more);
+              },
+          .label = std::move(label)};
+}
 OpCase nll_case(std::string label, std::vector<Input> inputs, NllOptions o) {
   return {.op = "nll_loss",
           .inputs = std::move(inputs),
@@ -92,6 +107,17 @@ std::vector<OpCase> losses() {
                          {.reduction = None}),
       cross_entropy_case("columns", {{{2, 3, 4, 5}}, {{2, 3, 4, 5}, 0, 1}, of_three},
                          {.label_smoothing = 0.1}),
+      nothing_of(
+          sums_of(linear_cross_entropy_case("", {{{5, 3}}, {{4, 3}}, index}, {.reduction = None}),
+                  {{2, 4096}, {4, 4096}, {2}}),
+          {{0, 3}, {4, 3}, {0}}),
+      sums_of(linear_cross_entropy_case("biased", {{{5, 3}}, {{4, 3}}, index, {{4}}},
+                                        {.label_smoothing = 0.2, .ignore_index = 2}),
+              {{4096, 3}, {4, 3}, {4096}, {4}}),
+      linear_cross_entropy_case("weighted", {{{5, 3}}, {{4, 3}}, index, {{4}}, weights},
+                                {.label_smoothing = 0.3, .ignore_index = 1}),
+      linear_cross_entropy_case("tokens", {{{2, 3, 3}}, {{4, 3}}, {{2, 3}, 0, 4, Input::Index}},
+                                {.reduction = Reduction::Sum}),
       nothing_of(nll_case("", {{{5, 4}, -4, 0}, index}, {.reduction = None}), {{0, 4}, {0}}),
       sums_of(nll_case("weighted", {{{5, 4}, -4, 0}, index, weights}, {.ignore_index = 1}),
               {{4096, 4}, {4096}, {4}}),
