@@ -42,6 +42,10 @@ template <class A>
 using Vec4 = Vec<A, 4>;
 template <class B, int w>
 constexpr bool packs = w * sizeof(B) <= 16;  // they fit in one access
+template <class A, int w>
+__device__ __forceinline__ bool is_inside(const Vec<A, w>& q, int64_t m, int64_t columns) {
+  return q.row < m && q.column + w <= columns;
+}
 
 // A matrix or a vector that is added to sums before they are rounded; any float dtype.
 struct Bias {
@@ -50,31 +54,29 @@ struct Bias {
   int64_t down = 0, right = 0;  // strides between rows and between columns
   bool fast = false;            // four neighbours are aligned for one access
 
-  // Loads for all of q before it adds, so that loads are in flight together.
+  // Loads for all of q before it adds, so that loads are in flight together. The last of q has the
+  // largest row and column.
   template <class A, int w, int n>
   __device__ __forceinline__ void add_to(Vec<A, w> (&q)[n], int64_t m, int64_t columns) const {
+    const bool packed = fast && is_inside(q[n - 1], m, columns);
     const auto add = [&](auto* from) {
       using B = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
-      B loaded[n][w];
+      gpu::Pack<B, w> loaded[n];
+      const auto at = [&](int i) { return from + q[i].row * down + q[i].column * right; };
+      if (packs<B, w> && packed) {
 #pragma unroll
-      for (int i = 0; i < n; ++i) {
-        const int64_t left = q[i].row < m ? columns - q[i].column : 0;
-        const B* const p = from + q[i].row * down + q[i].column * right;
-        if constexpr (packs<B, w>) {
-          if (fast && left >= w) {
-            const auto pack = gpu::load_as<gpu::Pack<B, w>>(p);
+        for (int i = 0; i < n; ++i) loaded[i] = gpu::load_as<gpu::Pack<B, w>>(at(i));
+      } else {
 #pragma unroll
-            for (int e = 0; e < w; ++e) loaded[i][e] = pack.v[e];
-            continue;
-          }
-        }
+        for (int i = 0; i < n; ++i)
 #pragma unroll
-        for (int e = 0; e < w; ++e) loaded[i][e] = e < left ? p[e * right] : B(0.0f);
+          for (int e = 0; e < w; ++e)
+            loaded[i].v[e] = q[i].row < m && q[i].column + e < columns ? at(i)[e * right] : B(0.0f);
       }
 #pragma unroll
       for (int i = 0; i < n; ++i)
 #pragma unroll
-        for (int e = 0; e < w; ++e) q[i].v[e] += A(gpu::widen(loaded[i][e]));
+        for (int e = 0; e < w; ++e) q[i].v[e] += A(gpu::widen(loaded[i].v[e]));
     };
     switch (dtype) {
       case f64:
@@ -110,26 +112,28 @@ struct Gemm {
   int64_t first;  // the block's z counts the batch from here
 };
 
-// Stores results in `to`, which has the form of c.
+// Stores results in `to`, which has the form of c. The last of q has the largest row and column.
 template <class T, class A, int w, int n>
 __device__ __forceinline__ void store(const Gemm<T>& g, void* to, int64_t offset,
                                       const Vec<A, w> (&q)[n]) {
+  const bool packed = g.fast_c && is_inside(q[n - 1], g.m, g.n);
   const auto store_as = [&](auto* c) {
     using O = std::remove_pointer_t<decltype(c)>;
+    const auto at = [&](int i) { return c + offset + q[i].row * g.ldc + q[i].column; };
+    if (packs<O, w> && packed) {
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const int64_t left = q[i].row < g.m ? g.n - q[i].column : 0;
-      O* const at = c + offset + q[i].row * g.ldc + q[i].column;
-      gpu::Pack<O, w> pack;
+      for (int i = 0; i < n; ++i) {
+        gpu::Pack<O, w> pack;
 #pragma unroll
-      for (int e = 0; e < w; ++e) pack.v[e] = gpu::round_to<O>(q[i].v[e]);
-      if (packs<O, w> && g.fast_c && left >= w) {
-        gpu::store_as(at, pack);
-      } else {
+        for (int e = 0; e < w; ++e) pack.v[e] = gpu::round_to<O>(q[i].v[e]);
+        gpu::store_as(at(i), pack);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < n; ++i)
 #pragma unroll
         for (int e = 0; e < w; ++e)
-          if (e < left) at[e] = pack.v[e];
-      }
+          if (q[i].row < g.m && q[i].column + e < g.n) at(i)[e] = gpu::round_to<O>(q[i].v[e]);
     }
   };
   if (g.wide)
