@@ -71,18 +71,17 @@ class Replay final : public CheckpointGraph {
     const DefaultDevice here(device_);
     const Tf32 tf32(tf32_);
     const ScopedValue<&BackwardState::recomputing> second_call(true);
-    Seed draws(seed_);
-    (*draws).set_offset(begin_);
+    Seed draws(begin_);
     Tensors results = f_(inputs);
     check((*draws).offset() == end_,
           "{} blocks of random numbers drawn the second time, {} the first",
-          (*draws).offset() - begin_, end_ - begin_);
+          (*draws).offset() - begin_.offset(), end_ - begin_.offset());
     return results;
   }
 
   const Segment f_;
   const size_t inputs_;
-  const uint64_t seed_ = generator().seed(), begin_ = generator().offset();
+  const RandomGenerator begin_ = generator();
   uint64_t end_ = 0;
   const void* const root_module_ = backward_state.root_module;
   const Device device_ = DefaultDevice::current();

@@ -75,7 +75,5 @@ class GraphState : NoCopy {
 
 // The graph that this thread captures, or null.
 inline GraphState* capture() { return thread_state.capture; }
-// Throws Error during a capture.
-void check_no_capture(std::string_view reason);
 
 }  // namespace mixtape::internal

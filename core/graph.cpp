@@ -24,7 +24,7 @@ Device check_queues(Device device) {
 
 }  // namespace
 
-void check_no_capture(std::string_view reason) {
+void check_no_capture(const char* reason) {
   check(!capture(), "impossible during a capture: {}", reason);
 }
 

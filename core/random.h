@@ -54,7 +54,8 @@ RandomGenerator& generator();
 // While one is alive, this thread draws from a fresh stream of the given seed.
 class Seed : NoCopy {
  public:
-  [[nodiscard]] explicit Seed(uint64_t seed);
+  [[nodiscard]] explicit Seed(uint64_t seed) : Seed(RandomGenerator(seed)) {}
+  [[nodiscard]] explicit Seed(const RandomGenerator& at);  // continues like that one
   ~Seed();
   RandomGenerator& operator*() { return mine_; }
 

@@ -26,6 +26,9 @@ struct ThreadState {
   static ThreadState& current();
 };
 inline thread_local constinit ThreadState thread_state;
+namespace internal {
+void check_no_capture(const char* reason);  // throws Error during a capture
+}
 inline ThreadState& ThreadState::current() { return thread_state; }
 
 // While one is alive, a member of a thread's state has another value:

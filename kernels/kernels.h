@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/float_mode.h"
+#include "core/philox.h"
 #include "kernels/common/check_device.h"
 #include "kernels/common/epilogue.h"
 #include "kernels/common/launch.h"
@@ -229,13 +230,13 @@ MIXTAPE_KERNEL(cell, Cell kind, In x, In h, Out state, Out kept, Out y);
 // carry and dh, and kept for a cell that keeps nothing.
 MIXTAPE_KERNEL(cell_grad, Cell kind, In kept, In y, In dy, In dnext, Out carry, Out dx, Out dh);
 
-// --- random: element i reads word i % 4 of block offset + i / 4 (row-major order); dense ---
-MIXTAPE_KERNEL(random_uniform, uint64_t seed, uint64_t offset, double low, double high, Out y);
-MIXTAPE_KERNEL(random_normal, uint64_t seed, uint64_t offset, double mean, double std,
+// --- random: element i reads word i % 4 of block i / 4 of the draw (row-major order); dense ---
+MIXTAPE_KERNEL(random_uniform, const Draw& at, double low, double high, Out y);
+MIXTAPE_KERNEL(random_normal, const Draw& at, double mean, double std,
                Out y);  // Box-Muller on words (0,1) and (2,3)
-MIXTAPE_KERNEL(random_integer, uint64_t seed, uint64_t offset, int64_t low, int64_t high,
+MIXTAPE_KERNEL(random_integer, const Draw& at, int64_t low, int64_t high,
                Out y);  // in [low, high), by draw.h; y i64
-MIXTAPE_KERNEL(dropout, uint64_t seed, uint64_t offset, double p, In x,
+MIXTAPE_KERNEL(dropout, const Draw& at, double p, In x,
                Out y);  // y = uniform >= p ? x / (1 - p) : 0
 
 // --- optimizers and the scaler: many tensors in one call; scalars are f32 in device memory, but

@@ -29,8 +29,7 @@ Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType
              Device device) {
   check(is_float(dtype), "random real numbers of dtype {}", dtype);
   const Tensor y(shape, dtype, device);  // first: if it throws, nothing is drawn
-  RandomGenerator& g = generator();
-  kernel(device, g.seed(), g.reserve(y.numel()), a, b, y);
+  kernel(device, generator().draw(y.numel()), a, b, y);
   return y;
 }
 
@@ -141,10 +140,9 @@ Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.dtype(), x.device
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
   check(low < high, "integers from {} to below {}", low, high);
   const Tensor y(shape, i64, device);
-  RandomGenerator& g = generator();
-  const uint64_t first = g.reserve(y.numel());
-  if (kernels::RandomInteger(low, high).is_wide()) g.reserve(y.numel());
-  kernels::random_integer(device, g.seed(), first, low, high, y);
+  const Draw draw = generator().draw(y.numel());
+  if (kernels::RandomInteger(low, high).is_wide()) generator().reserve(y.numel());
+  kernels::random_integer(device, draw, low, high, y);
   return y;
 }
 

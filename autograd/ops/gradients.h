@@ -52,8 +52,7 @@ Tensor pre_activation_gradient(const Ctx& ctx, Activation f, const Tensor& dy, F
 }
 
 // A dropout mask by its place in the random stream: the same elements at every call.
-struct DropoutMask {
-  uint64_t seed = 0, offset = 0;
+struct DropoutMask : Draw {
   double p = 0;
 };
 DropoutMask draw_mask(double p, int64_t elements);  // checks p, reserves the numbers

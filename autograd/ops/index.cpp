@@ -130,7 +130,7 @@ struct Dropout {
   static constexpr OpInfo info{"dropout", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutMask& at) {
     Tensor y = ctx.output(x.shape());
-    ctx.run(kernels::dropout, at.seed, at.offset, at.p, x.contiguous(), y);
+    ctx.run(kernels::dropout, at, at.p, x.contiguous(), y);
     return y;
   }
   static Grads backward(const Ctx&, const Tensor& dy, const DropoutMask& at) {
@@ -342,8 +342,7 @@ Tensor embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& s
 DropoutMask ops::draw_mask(double p, int64_t elements) {
   check(p >= 0 && p <= 1, "the probability must be from 0 to 1, got {}", p);
   if (p == 0) return {};
-  RandomGenerator& g = generator();
-  return {g.seed(), g.reserve(elements), p};
+  return {generator().draw(elements), p};
 }
 Tensor ops::dropout(const Tensor& x, const DropoutMask& at) {
   return at.p == 0 ? x : call<Dropout>(x, at);

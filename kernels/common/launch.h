@@ -6,6 +6,7 @@
 #include "core/no_copy.h"
 #include "core/stream.h"
 #include "core/tf32.h"
+#include "core/thread_state.h"
 #include "core/view.h"
 
 namespace mixtape::kernels {
@@ -13,7 +14,11 @@ namespace mixtape::kernels {
 class Launch : NoCopy {
  public:
   explicit Launch(Device on) : device(on) {
-    if (device.is_host()) return;
+    if (device.is_host()) {
+      if (thread_state.capture) [[unlikely]]
+        internal::check_no_capture("the CPU runs at once, and a replay does not repeat it");
+      return;
+    }
     const Stream& mine = Stream::current(device);
     number_ = mine.number;
     stream = mine.handle;

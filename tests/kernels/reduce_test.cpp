@@ -391,7 +391,7 @@ TEST(Random, UniformsArePhilox) {
   for (const DType t : {f64, f32, f16, bf16}) {
     for (const int64_t n : {0, 1, 63, 64, 65, 40001}) {
       const Tensor y({n}, t), one({1}, t);
-      launch([&](Launch& l) { random_uniform(l, seed, offset, -2, 3, y); });
+      launch([&](Launch& l) { random_uniform(l, Draw{seed, offset}, -2, 3, y); });
       for (int64_t i = 0; i < n; ++i) {
         // The first bits of the word: as many as the dtype holds, at most 24.
         const int kept = t == f16 ? 11 : t == bf16 ? 8 : 24;
@@ -405,7 +405,7 @@ TEST(Random, UniformsArePhilox) {
 TEST(Random, NormalsAreBoxMuller) {
   for (const DType t : {f64, f32, f16, bf16}) {
     const Tensor y({40001}, t);
-    launch([&](Launch& l) { random_normal(l, seed, offset, 1, 2, y); });
+    launch([&](Launch& l) { random_normal(l, Draw{seed, offset}, 1, 2, y); });
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < y.numel(); ++i) {
       const int64_t pair = i & ~int64_t{1};
@@ -437,7 +437,7 @@ TEST(Random, IntegersByMultiplyShift) {
   for (const auto& range : ranges) {
     const int64_t low = range.first, high = range.second;
     const Tensor y({1001}, i64);
-    launch([&](Launch& l) { random_integer(l, seed, offset, low, high, y); });
+    launch([&](Launch& l) { random_integer(l, Draw{seed, offset}, low, high, y); });
     for (int64_t i = 0; i < 1001; ++i) {
       const auto width =
           static_cast<Wide>(static_cast<uint64_t>(high) - static_cast<uint64_t>(low));
@@ -455,7 +455,7 @@ TEST(Random, DropoutKeepsWhereUniformIsAtLeastP) {
     const DType in = dtypes.first, out = dtypes.second;
     for (const double p : {0.0, 0.25, 0.3, 1.0}) {
       const Tensor x = filled({20003}, in, 3), y = output({20003}, out);
-      launch([&](Launch& l) { dropout(l, seed, offset, p, x, y); });
+      launch([&](Launch& l) { dropout(l, Draw{seed, offset}, p, x, y); });
       int64_t kept = 0;
       for (int64_t i = 0; i < y.numel(); ++i) {
         const bool keep = static_cast<double>(Philox::uniform(word(i))) >= p;
@@ -466,7 +466,7 @@ TEST(Random, DropoutKeepsWhereUniformIsAtLeastP) {
     }
   }
   const Tensor bad = filled({1000}, f32, nan);
-  launch([&](Launch& l) { dropout(l, seed, offset, 1, bad, bad); });
+  launch([&](Launch& l) { dropout(l, Draw{seed, offset}, 1, bad, bad); });
   EXPECT_EQ(to_vector(bad), Values(1000, 0));
 }
 
@@ -475,10 +475,10 @@ TEST(Random, SameBitsForAnyThreads) {
   expect_same_for_any_threads([&] {
     const Tensor u({100000}, f32), n({100000}, f16), i({100000}, i64), d({100000}, bf16);
     launch([&](Launch& l) {
-      random_uniform(l, seed, offset, 0, 1, u);
-      random_normal(l, seed, offset, 0, 1, n);
-      random_integer(l, seed, offset, 0, 1000, i);
-      dropout(l, seed, offset, 0.5, x, d);
+      random_uniform(l, Draw{seed, offset}, 0, 1, u);
+      random_normal(l, Draw{seed, offset}, 0, 1, n);
+      random_integer(l, Draw{seed, offset}, 0, 1000, i);
+      dropout(l, Draw{seed, offset}, 0.5, x, d);
     });
     return std::vector{u, n, i, d};
   });

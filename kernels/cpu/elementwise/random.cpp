@@ -102,10 +102,10 @@ MIXTAPE_ALWAYS_INLINE void interleave(const T (&in)[4][16], T* out) {
 // Generates y: make(words, first, count, numbers) fills a batch of `Number`s in the order of
 // elements, `count` of which are used. y's type decides the rounding.
 template <class Number, class T, class Make>
-void generate(uint64_t seed, uint64_t offset, int64_t n, T* y, Make make) {
+void generate(const Draw& at, int64_t n, T* y, Make make) {
   parallel_ranges(n, 256 * batch, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += batch) {
-      const Words words(seed, offset + static_cast<uint64_t>(i / 4));
+      const Words words(at.seed, at.offset + static_cast<uint64_t>(i / 4));
       const int64_t count = std::min<int64_t>(batch, end - i);
       alignas(64) Number numbers[batch];
       make(words, i, count, numbers);
@@ -141,10 +141,10 @@ void normal_pair(const uint32_t* u_bits, const uint32_t* v_bits, M* z0, M* z1) {
 
 }  // namespace
 
-void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double high, Out y) {
+void random_uniform(Launch&, const Draw& at, double low, double high, Out y) {
   visit_float(y.dtype, [&]<class T>() {
     generate<double>(
-        seed, offset, y.size(), y.as<T>(),
+        at, y.size(), y.as<T>(),
         [draw = RandomReal<T>(low, high)](const Words& words, int64_t, int64_t, double* out) {
           uint32_t bits[batch];
           interleave(words.word, bits);
@@ -153,10 +153,10 @@ void random_uniform(Launch&, uint64_t seed, uint64_t offset, double low, double 
   });
 }
 
-void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double std, Out y) {
+void random_normal(Launch&, const Draw& at, double mean, double std, Out y) {
   visit_float(y.dtype, [&]<class T>() {
     using M = math_t<T>;
-    generate<M>(seed, offset, y.size(), y.as<T>(),
+    generate<M>(at, y.size(), y.as<T>(),
                 [m = M(mean), s = M(std)](const Words& words, int64_t, int64_t, M* out) {
                   alignas(64) M z[4][16];
                   normal_pair(words.word[0], words.word[1], z[0], z[1]);
@@ -167,28 +167,27 @@ void random_normal(Launch&, uint64_t seed, uint64_t offset, double mean, double 
   });
 }
 
-void random_integer(Launch&, uint64_t seed, uint64_t offset, int64_t low, int64_t high, Out y) {
+void random_integer(Launch&, const Draw& at, int64_t low, int64_t high, Out y) {
   const RandomInteger draw(low, high);
-  const uint64_t second = offset + RandomInteger::blocks(y.size());
-  generate<int64_t>(seed, offset, y.size(), y.as<int64_t>(),
-                    [=](const Words& words, int64_t first, int64_t, int64_t* out) {
-                      uint32_t bits[batch], more[batch] = {};
-                      interleave(words.word, bits);
-                      if (draw.is_wide())
-                        interleave(Words(seed, second + static_cast<uint64_t>(first / 4)).word,
-                                   more);
-                      for (int k = 0; k < batch; ++k) out[k] = draw(bits[k], more[k]);
-                    });
+  const uint64_t second = at.offset + RandomInteger::blocks(y.size());
+  generate<int64_t>(
+      at, y.size(), y.as<int64_t>(), [=](const Words& words, int64_t first, int64_t, int64_t* out) {
+        uint32_t bits[batch], more[batch] = {};
+        interleave(words.word, bits);
+        if (draw.is_wide())
+          interleave(Words(at.seed, second + static_cast<uint64_t>(first / 4)).word, more);
+        for (int k = 0; k < batch; ++k) out[k] = draw(bits[k], more[k]);
+      });
 }
 
-void dropout(Launch&, uint64_t seed, uint64_t offset, double p, In x, Out y) {
+void dropout(Launch&, const Draw& at, double p, In x, Out y) {
   // u >= p in integers: u is a multiple of 2^-24.
   const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
   visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
     using M = math_t<Tx>;
     const Tx* const x_data = x.as<Tx>();
     const M scale = static_cast<M>(1 / (1 - p));
-    generate<M>(seed, offset, y.size(), y.as<Ty>(),
+    generate<M>(at, y.size(), y.as<Ty>(),
                 [=](const Words& words, int64_t first, int64_t count, M* out) {
                   uint32_t bits[batch];
                   interleave(words.word, bits);

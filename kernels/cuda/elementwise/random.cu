@@ -13,11 +13,12 @@ namespace {
 
 // y[4 i + k] = f(words of block i, k, 4 i + k, x[4 i + k]) for k < 4.
 template <class F, class X, class Y>
-__global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X* x, Y* y) {
+__global__ void generate(F f, Draw draw, int64_t n, const X* x, Y* y) {
+  const Draw from = draw.now();
   const bool aligned_x = is_aligned<4>(x), aligned_y = is_aligned<4>(y);
   for (int64_t i = gpu::global_thread(); i * 4 < n; i += gpu::all_threads()) {
     const int64_t at = i * 4;
-    const Philox::Block words = Philox::bits(seed, offset + uint64_t(i));
+    const Philox::Block words = from.block(uint64_t(i));
     const bool whole = at + 4 <= n;
     X in[4] = {};
     if (x && whole)
@@ -38,11 +39,10 @@ __global__ void generate(F f, uint64_t seed, uint64_t offset, int64_t n, const X
   }
 }
 template <class T, class F, class X = T>
-void run(Launch& launch, const char* name, uint64_t seed, uint64_t offset, const View& y, F f,
+void run(Launch& launch, const char* name, const Draw& at, const View& y, F f,
          const X* x = nullptr) {
   const int64_t n = y.size();
-  gpu::launch_over(launch, name, ceil_div(n, 4), generate<F, X, T>, f, seed, offset, n, x,
-                   y.as<T>());
+  gpu::launch_over(launch, name, ceil_div(n, 4), generate<F, X, T>, f, at, n, x, y.as<T>());
 }
 
 template <class T>
@@ -69,10 +69,10 @@ struct Normal {
 
 struct Integer {
   RandomInteger draw;
-  uint64_t seed, second;
+  Draw second;
   MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t i, int64_t) const {
     uint32_t more = 0;
-    if (draw.is_wide()) more = Philox::bits(seed, second + uint64_t(i / 4))[size_t(k)];
+    if (draw.is_wide()) more = second.now().block(uint64_t(i / 4))[size_t(k)];
     return draw(words[size_t(k)], more);
   }
 };
@@ -90,32 +90,30 @@ struct Dropout {
 
 }  // namespace
 
-void random_uniform(Launch& launch, uint64_t seed, uint64_t offset, double low, double high,
-                    Out y) {
+void random_uniform(Launch& launch, const Draw& at, double low, double high, Out y) {
   visit_float(y.dtype, [&]<class T>() {
-    run<T>(launch, "random_uniform", seed, offset, y, Uniform<T>{RandomReal<T>(low, high)});
+    run<T>(launch, "random_uniform", at, y, Uniform<T>{RandomReal<T>(low, high)});
   });
 }
 
-void random_normal(Launch& launch, uint64_t seed, uint64_t offset, double mean, double std, Out y) {
+void random_normal(Launch& launch, const Draw& at, double mean, double std, Out y) {
   visit_float(y.dtype, [&]<class T>() {
     using M = gpu::math_t<T>;
-    run<T>(launch, "random_normal", seed, offset, y, Normal<T>{M(mean), M(std)});
+    run<T>(launch, "random_normal", at, y, Normal<T>{M(mean), M(std)});
   });
 }
 
-void random_integer(Launch& launch, uint64_t seed, uint64_t offset, int64_t low, int64_t high,
-                    Out y) {
-  run<int64_t>(launch, "random_integer", seed, offset, y,
-               Integer{RandomInteger(low, high), seed, offset + RandomInteger::blocks(y.size())});
+void random_integer(Launch& launch, const Draw& at, int64_t low, int64_t high, Out y) {
+  run<int64_t>(launch, "random_integer", at, y,
+               Integer{RandomInteger(low, high), at.after(RandomInteger::blocks(y.size()))});
 }
 
-void dropout(Launch& launch, uint64_t seed, uint64_t offset, double p, In x, Out y) {
+void dropout(Launch& launch, const Draw& at, double p, In x, Out y) {
   // u >= p in integers: u is a multiple of 2^-24.
   const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
   visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
-    run<Ty>(launch, "dropout", seed, offset, y,
-            Dropout<Tx, Ty>{threshold, gpu::math_t<Tx>(1 / (1 - p))}, x.as<const Tx>());
+    run<Ty>(launch, "dropout", at, y, Dropout<Tx, Ty>{threshold, gpu::math_t<Tx>(1 / (1 - p))},
+            x.as<const Tx>());
   });
 }
 

@@ -86,8 +86,8 @@ void expect_same_numbers(const Kernel& on_cuda, const Kernel& on_cpu, DType t, d
                          A... args) {
   for (const int64_t n : {1, 4, 7, 1001}) {
     const Tensor got = filled({n}, t, 0), want = filled({n}, t, 1);
-    launch([&](Launch& l) { on_cuda(l, uint64_t{5}, uint64_t{1} << 40, args..., got); });
-    launch([&](Launch& l) { on_cpu(l, uint64_t{5}, uint64_t{1} << 40, args..., want); });
+    launch([&](Launch& l) { on_cuda(l, Draw{5, uint64_t{1} << 40}, args..., got); });
+    launch([&](Launch& l) { on_cpu(l, Draw{5, uint64_t{1} << 40}, args..., want); });
     expect_close(got, to_vector(want), tol, std::string(name(t)));
   }
 }
@@ -105,8 +105,8 @@ TEST(CudaRandom, DropsTheElementsThatTheCpuDrops) {
   for (const auto& [in, out] : float_pairs) {
     const Tensor x = random({33, 31}, in, 2), got = output({33, 31}, out),
                  want = output({33, 31}, out);
-    launch([&](Launch& l) { cuda::dropout(l, 9, 77, 0.3, x, got); });
-    launch([&](Launch& l) { cpu::dropout(l, 9, 77, 0.3, x, want); });
+    launch([&](Launch& l) { cuda::dropout(l, Draw{9, 77}, 0.3, x, got); });
+    launch([&](Launch& l) { cpu::dropout(l, Draw{9, 77}, 0.3, x, want); });
     expect_close(got, to_vector(want), 0, std::string(name(in)));
   }
 }
