@@ -74,10 +74,11 @@ __device__ inline int same_before(int v) {
   return __popc(__match_any_sync(~0u, v) & ((1u << lane()) - 1));
 }
 
-// The block's shared memory, whose size launch() sets, from a byte offset on: a multiple of 16.
+// The block's shared memory, whose size launch() sets, from a byte offset on: a multiple of 16. It
+// is aligned to 1024 bytes.
 template <class T>
 __device__ inline Shared<T> shared_memory(size_t offset = 0) {
-  extern __shared__ __align__(128) unsigned char bytes_of_block[];
+  extern __shared__ __align__(1024) unsigned char bytes_of_block[];
   return reinterpret_cast<T*>(bytes_of_block + offset);
 }
 

@@ -13,6 +13,12 @@
 
 namespace mixtape::gpu {
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+constexpr bool compiled_for_hopper = true;
+#else
+constexpr bool compiled_for_hopper = false;
+#endif
+
 // The width of a row of a box: 128 bytes. Chunk c (of 16 bytes) of row r is at chunk c ^ r % 8 in
 // shared memory (128-byte swizzle), so boxes are aligned to 1024 bytes there.
 constexpr int box_row_bytes = 128;
@@ -28,11 +34,14 @@ struct BoxedTensor {
   int64_t size[4] = {1, 1, 1, 1};
   int64_t stride[4] = {1, 8, 8, 8};  // in elements; all but the first are multiples of 16 bytes
   int rows = 1;                      // a box is box_row_bytes wide and `rows` high, at most 256
+  friend bool operator==(const BoxedTensor&, const BoxedTensor&) = default;
 };
 // The first element of a box. It may lie beyond the tensor, also below 0.
 struct BoxAt {
   int x = 0, y = 0, z = 0, w = 0;
 };
+
+bool has_groups(int device);  // True if it runs what this file declares: capability 9.0.
 
 #ifdef __CUDACC__
 
@@ -40,7 +49,8 @@ struct BoxAt {
 struct alignas(64) TensorMap {
   uint64_t opaque[16];
 };
-TensorMap make_tensor_map(const BoxedTensor& tensor);  // throws Error
+// Throws Error if the driver refuses. (A thread remembers maps that it made.)
+TensorMap make_tensor_map(const BoxedTensor& tensor);
 
 // A barrier in shared memory. Its phase ends when all arrivals have come, and all bytes that they
 // said to expect; the phases of a barrier have parity 0, 1, 0, ...
