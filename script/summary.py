@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Counts the results of a run of `meson test`: one line per failed case, the reasons for skips, and last
+"""Counts the results of runs of `meson test`: one line per failed case, the reasons for skips, and last
 "N passed, N failed, N skipped". A gtest program counts by its cases, any other as one; of Python's unittest those that
 it skipped count too. Exits 1 if anything failed or nothing ran.
 
-usage: summary.py BUILD_DIR | meson introspect --tests DIR | summary.py --select PATTERN"""
+usage: summary.py BUILD_DIR... | meson introspect --tests DIR | summary.py --select PATTERN"""
 import fnmatch
 import json
 import re
@@ -56,18 +56,19 @@ def program_cases(test: dict, build: Path) -> list[Case]:
     return cases
 
 
-def summarize(build: Path) -> int:
-    log = build / "meson-logs" / "testlog.json"
+def summarize(builds: list[Path]) -> int:
     counts: Counter[str] = Counter()
     skips: Counter[str] = Counter()
-    for line in log.read_text().splitlines() if log.exists() else []:
-        test = json.loads(line)
-        for outcome, name, reason in program_cases(test, build):
-            counts[outcome] += 1
-            if outcome == "failed":
-                print(f"FAILED {test['name']}: {name} {reason}".rstrip())
-            elif outcome == "skipped":
-                skips[f"{test['name']}: {reason}"] += 1
+    for build in builds:
+        log = build / "meson-logs" / "testlog.json"
+        for line in log.read_text().splitlines() if log.exists() else []:
+            test = json.loads(line)
+            for outcome, name, reason in program_cases(test, build):
+                counts[outcome] += 1
+                if outcome == "failed":
+                    print(f"FAILED {test['name']}: {name} {reason}".rstrip())
+                elif outcome == "skipped":
+                    skips[f"{test['name']}: {reason}"] += 1
     for skip, count in sorted(skips.items()):
         print(f"skipped {count} in {skip}")
     if not counts["passed"] + counts["failed"]:
@@ -86,4 +87,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--select":
         select(sys.argv[2])
     else:
-        sys.exit(summarize(Path(sys.argv[1])))
+        sys.exit(summarize([Path(build) for build in sys.argv[1:]]))

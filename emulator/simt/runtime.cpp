@@ -124,7 +124,9 @@ class Emulated final : public Runtime {
   int device_count() const override { return 2; }
   std::string no_device_reason() const override { return {}; }
   const Properties& properties(int) const override {
-    static const Properties emulated{"the emulator", 8, 0, 2, int64_t{8} << 30};
+    static const char* const set = std::getenv("MIXTAPE_SIMT_PROCESSORS");
+    static const Properties emulated{"the emulator", 8, 0, set ? std::atoi(set) : 2,
+                                     int64_t{8} << 30};
     return emulated;
   }
   void select(int) const override {}

@@ -190,11 +190,20 @@ case $2 in */$NO_BUILD) exit 1 ;; esac
 
     def test_it_builds_and_runs_the_tests(self) -> None:
         run, calls = self.build("test")
-        self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (0, "2 passed, 0 failed, 0 skipped"))
         did = [re.sub(rf"{self.tree}/| -j \d+| -D.*| --buildtype.*| --print.*", "", call) for call in calls]
         self.assertEqual(did, [f"meson setup build-test {self.tree}", "ninja -C build-test",
-                               f"meson setup build-cuda {self.tree}", "ninja -C build-cuda examples/mixtape-demo",
-                               "meson test -C build-test --no-rebuild"])
+                               f"meson setup build-cuda {self.tree}", "meson configure build-cuda",
+                               "ninja -C build-cuda examples/mixtape-demo tests/kernels_cuda_test tests/ptx_test",
+                               "meson test -C build-test --no-rebuild", "meson test -C build-cuda --no-rebuild"])
+
+    def test_an_nvcc_that_is_too_old_has_no_tests(self) -> None:
+        self.build("test")
+        self.write("build-cuda/configure.log", "WARNING: nvcc cannot compile the CUDA kernels: no C++20\n")
+        run, calls = self.build("test")
+        self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertIn("cannot compile the CUDA kernels: no C++20", run.stdout)
+        self.assertNotIn("kernels_cuda", str(calls))
 
     def test_what_stops_it_is_a_failure(self) -> None:
         for what, where, said in (("NO_TOOLS", "yes", "script/bootstrap"), ("NO_SETUP", "build-test", "configuring"),
@@ -296,6 +305,15 @@ class Nvcc(ScriptTest):
                 said, ninja = self.setup(f"echo '{help_text}'", "auto")
                 self.assertIn("device.cu.o", ninja, said)
                 self.assertEqual(ninja.count("--compress-mode"), count)
+                shutil.rmtree(self.tree / "build")
+
+    def test_all_architectures_are_those_that_it_knows(self) -> None:
+        for known, wanted in ("sm_80\nsm_90", False), ("sm_80\nsm_90\nsm_100\nsm_120", True):
+            with self.subTest(known):
+                _, ninja = self.setup(f"printf '{known}\\n'", "auto")
+                self.assertIn("code=sm_90a", ninja)
+                for arch in "sm_100", "sm_120":
+                    self.assertEqual(f"code={arch}" in ninja, wanted)
                 shutil.rmtree(self.tree / "build")
 
     def test_one_that_is_too_old_is_left_alone_and_that_is_told(self) -> None:
