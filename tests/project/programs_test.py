@@ -17,10 +17,12 @@ import unittest
 programs = pathlib.Path(sys.argv[1]).resolve()
 root = pathlib.Path(__file__).resolve().parents[2]
 script = root / "script"
-ALL = ["train_images", "char_gpt", "one_cycle", "regression", "regression_learner"]
+ALL = ["train_images", "char_gpt", "gpt2", "one_cycle", "regression", "regression_learner"]
 TEXT = "".join(f"{i} green bottles hanging on the wall, " for i in range(100, 0, -1))
 SMALL_GPT = ["--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "4",
              "--steps", "6", "--every", "3", "--sample", "20"]
+
+SMALL_GPT2 = ["--layers", "1", "--heads", "2", "--width", "16", "--vocabulary", "50", "--context", "8", "--batch-size", "4"]
 
 
 class ProgramTest(unittest.TestCase):
@@ -150,6 +152,29 @@ class Quick(ProgramTest):
         for dtype in "fp16", "bf16":
             self.assertIn(dtype.replace("fp", "f"), self.output("char_gpt", *SMALL_GPT, "--dtype", dtype, "--top-k", 3))
 
+    def test_gpt2_learns_tokens_of_a_file(self) -> None:
+        pattern = [7, 3, 11, 3, 2] * 40  # what comes next is known, but for a 3 as the first token
+        words = struct.pack(f"<{len(pattern)}H", *pattern)
+        header = struct.pack("<3I", 20240520, 1, len(pattern))
+        (self.folder / "nano.bin").write_bytes(words)
+        (self.folder / "llm.bin").write_bytes(header.ljust(1024, b"\0") + words)
+        learned = [self.output("gpt2", *SMALL_GPT2, "--data", f"{name}.bin", "--valid", f"{name}.bin", "--steps", 240,
+                               "--lr", 0.02, "--every", 120, "--warmup", 5, "--dtype", "float32", "--save", "gpt2.safetensors")
+                   for name in ("nano", "llm")]
+        lines = learned[0].splitlines()
+        self.assertRegex(lines[0], r"^\d+ parameters, 24 windows of 8 tokens from nano.bin, f32$")
+        self.assertRegex(lines[1], r"^step 120/240  loss \d\.\d{4}  norm \d+\.\d{3}  lr 1\.\d\de-02  \d+ ms  \d+\.\dk tokens/s$")
+        self.assertEqual(lines[3], "wrote gpt2.safetensors")
+        self.assertLess(float(lines[4].removeprefix("loss of nano.bin: ")), 0.4)
+        self.assertEqual(lines[4].split()[-1], learned[1].splitlines()[4].split()[-1])
+        again = self.output("gpt2", *SMALL_GPT2, "--data", "nano.bin", "--load", "gpt2.safetensors", "--steps", 1)
+        self.assertLess(float(re.search(r"loss (\S+)", again)[1]), 0.6)
+
+    def test_gpt2_measures_with_random_tokens(self) -> None:
+        for dtype, accumulate in ("bfloat16", 1), ("float16", 2):
+            text = self.output("gpt2", *SMALL_GPT2, "--steps", 2, "--dtype", dtype, "--accumulate", accumulate, "--peak", 0.5)
+            self.assertRegex(text, r"(?m)^step 2/2  loss 3\.[89].* % of 0.5 TFLOP/s$")
+
     def test_one_cycle_tells_black_from_white(self) -> None:
         self.two_classes()
         few = ["one_cycle", "--data", "images", "--epochs", 20]
@@ -240,7 +265,8 @@ class Mistakes(ProgramTest):
                          "--bogus")
         for name in "regression", "regression_learner":
             self.refused(name, "unknown device 'gpu'", "--device", "gpu")
-        for name, given in ("train_images", []), ("char_gpt", ["--text", "song.txt"]), ("one_cycle", ["--data", "."]):
+        for name, given in (("train_images", []), ("char_gpt", ["--text", "song.txt"]), ("gpt2", []),
+                            ("one_cycle", ["--data", "."])):
             self.refused(name, '--dtype: "fp8" is not float32, float16 or bfloat16', *given, "--dtype", "fp8")
             self.refused(name, '--dtype: "int64" is not float32', *given, "--dtype", "int64")
             self.refused(name, '--batch-size: "0" is not a whole number from 1 to 1000000', *given, "--batch-size=0")
@@ -276,6 +302,14 @@ class Mistakes(ProgramTest):
         self.refused("one_cycle", "none", "--data", "none")
 
     def test_texts(self) -> None:
+        self.refused("gpt2", "none: cannot open", "--data", "none")
+        self.refused("gpt2", "song.txt: token 30496 is not among 50", *SMALL_GPT2, "--data", "song.txt")
+        (self.folder / "few.bin").write_bytes(bytes(20))
+        self.refused("gpt2", "few.bin: 10 tokens are less than a batch of 4 x 8", *SMALL_GPT2, "--data", "few.bin")
+        self.refused("gpt2", "--warmup 20 leaves none of 20 steps", *SMALL_GPT2, "--warmup", 20)
+        self.refused("gpt2", "--context must be at most 1024, got 2000", *SMALL_GPT2, "--context", 2000)
+        self.refused("gpt2", "song.txt: ", *SMALL_GPT2, "--load", "song.txt")
+        self.refused("gpt2", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT2, "--heads", 3)
         self.refused("char_gpt", "none: cannot open", "--text", "none")
         self.refused("char_gpt", "song.txt: 379 characters to validate with", "--text", "song.txt", "--context", 400)
         self.refused("char_gpt", "--resume needs --out", *SMALL_GPT, "--resume")
@@ -328,6 +362,13 @@ class Device(ProgramTest):
     def test_regression(self) -> None:
         for name in "regression", "regression_learner":
             self.assertEqual(self.output(name), self.output(name, "--device", "cuda"))
+
+    def test_gpt2(self) -> None:
+        for dtype in "fp32", "fp16", "bf16":
+            few = ["gpt2", *SMALL_GPT2, "--steps", 3, "--dtype", dtype]
+            here, there = (re.findall(r"loss (\S+)", self.output(*few, "--device", d)) for d in ("cpu", "cuda"))
+            for cpu, device in zip(here, there, strict=True):
+                self.assertAlmostEqual(float(cpu), float(device), delta=0.02, msg=dtype)
 
     def test_text(self) -> None:
         self.alike("char_gpt", *SMALL_GPT, "--every", 6, "--sample", 3)

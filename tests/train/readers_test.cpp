@@ -19,6 +19,7 @@
 #include "train/data/loader.h"
 #include "train/data/tables.h"
 #include "train/data/text.h"
+#include "train/data/tokens.h"
 
 namespace mixtape::train {
 namespace readers_test {
@@ -423,6 +424,53 @@ TEST(CharText, ReadsAFile) {
   EXPECT_EQ(text.train().size(), 19);
   spit(folder / "t.txt", "\xff\xfe");
   EXPECT_ERROR(CharText::load(folder / "t.txt"), "t.txt: is not UTF-8");
+}
+
+// ---- tokens
+
+// Little-endian numbers of `bytes` bytes.
+std::string numbers(std::initializer_list<uint32_t> values, int bytes) {
+  std::string file;
+  for (const uint32_t v : values)
+    for (int i = 0; i < bytes; ++i) file += char(v >> (8 * i));
+  return file;
+}
+// A file of llm.c that promises `count` tokens.
+std::string with_header(uint32_t magic, uint32_t count, const std::string& tokens) {
+  std::string file = numbers({magic, 1, count}, 4);
+  file.resize(1024);
+  return file + tokens;
+}
+
+TEST(Tokens, ReadsBothFormats) {
+  const auto read = [](const std::string& file) {
+    const Tensor tokens = parse_tokens(as_bytes(file), "f");
+    EXPECT_EQ(tokens.dtype(), i32);
+    return to_vector(tokens);
+  };
+  EXPECT_EQ(read(numbers({1, 50256, 65535}, 2)), (Values{1, 50256, 65535}));
+  EXPECT_EQ(read(with_header(20240520, 2, numbers({50256, 7}, 2))), (Values{50256, 7}));
+  EXPECT_EQ(read(with_header(20240801, 2, numbers({128255, 7}, 4))), (Values{128255, 7}));
+  const TempFolder folder;
+  spit(folder / "t.bin", numbers({3, 1, 4, 1, 5}, 2));
+  const Windows windows(read_tokens(folder / "t.bin"), 2, 2);
+  EXPECT_EQ(windows.size(), 2);
+  EXPECT_EQ(windows.get(1).x.dtype(), i64);
+  EXPECT_EQ(to_vector(windows.get(1).y), (Values{1, 5}));
+}
+TEST(Tokens, SaysWhatIsWrong) {
+  const auto parse = [](const std::string& file) { return parse_tokens(as_bytes(file), "f"); };
+  EXPECT_ERROR(parse(""), "f: has no tokens");
+  EXPECT_ERROR(parse("abc"), "f: 3 bytes are no tokens of 2");
+  EXPECT_ERROR(parse(numbers({20240520, 1}, 4)), "f: the header takes 1024 bytes, the file has 8");
+  std::string file = with_header(20240520, 3, numbers({1, 2}, 2));
+  EXPECT_ERROR(parse(file), "f: the header says 3 tokens, the file has 4 bytes of them");
+  file[4] = 2;
+  EXPECT_ERROR(parse(file), "f: version 2 of the format is not known, only 1");
+  EXPECT_ERROR(parse(with_header(20240520, 0, "")), "f: has no tokens");
+  EXPECT_ERROR(parse(with_header(20240801, 1, numbers({0x80000000u}, 4))),
+               "f: token 0 is 2147483648, more than i32 holds");
+  EXPECT_ERROR(read_tokens("/no/such.bin"), "/no/such.bin: cannot open");
 }
 
 }  // namespace readers_test

@@ -8,3 +8,4 @@
 #include "train/data/loader.h"
 #include "train/data/tables.h"
 #include "train/data/text.h"
+#include "train/data/tokens.h"

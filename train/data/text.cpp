@@ -43,7 +43,6 @@ Windows::Windows(Tensor tokens, int64_t context, int64_t stride, std::string nam
   check(tokens_.rank() == 1 && is_integer(tokens_.dtype()) && tokens_.device().is_host(),
         "{}: tokens must be integers [n] on the CPU, got {} {} on {}", name_, tokens_.dtype(),
         tokens_.shape(), tokens_.device());
-  tokens_ = tokens_.to(i64);
   check(context > 0 && stride > 0, "{}: context and stride must be > 0, got {} and {}", name_,
         context, stride);
 }
@@ -56,7 +55,7 @@ int64_t Windows::size() const {
 Example Windows::get(int64_t i) const {
   check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
   const auto from = [&](int64_t start) {
-    return tokens_.with_layout(slice(tokens_.layout(), 0, start, start + context_));
+    return tokens_.with_layout(slice(tokens_.layout(), 0, start, start + context_)).to(i64);
   };
   return {from(i * stride_), from(i * stride_ + 1)};
 }

@@ -1,0 +1,270 @@
+// Trains GPT-2 on files of tokens, or on random ones, and says how fast: tokens per second, and the
+// share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B).
+
+#include <chrono>
+#include <cmath>
+
+#include "core/check.h"
+#include "core/runtime.h"
+#include "examples/command_line.h"
+#include "io/file.h"
+#include "mixtape.h"
+#include "train/data/loader.h"
+#include "train/data/text.h"
+#include "train/data/tokens.h"
+#include "train/interrupt.h"
+
+using namespace mixtape;
+using namespace mixtape::examples;
+
+namespace {
+
+struct Options {
+  std::string model = "gpt2", data, valid, load, save, dtype = "bfloat16", device = "cpu";
+  int64_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
+  int64_t steps = 20, every = 1, batch_size = 8, accumulate = 1, warmup = 0, workers = 1;
+  double lr = 6e-4, weight_decay = 0.1, clip = 1, dropout = 0, peak = 0;
+  bool checkpoint = false;
+  uint64_t seed = 1;
+};
+
+void define(CommandLine& line, Options& o) {
+  line.add("--model", o.model, "NAME", "gpt2, gpt2-medium, gpt2-large or gpt2-xl")
+      .check(one_of({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}));
+  line.add("--layers", o.layers, "N", "another number of blocks").check(count());
+  line.add("--heads", o.heads, "N", "another number of heads").check(count());
+  line.add("--width", o.width, "N", "another width").check(count());
+  line.add("--vocabulary", o.vocabulary, "N", "another number of tokens").check(count());
+  line.add("--context", o.context, "N", "tokens of a text, at most 1024").check(count());
+  line.add("--dropout", o.dropout, "X", "fraction dropped in training").check(number(0., 0.9));
+  line.flag("--checkpoint", o.checkpoint, "compute blocks again in backward, to save memory");
+  line.add("--data", o.data, "FILE", "tokens of llm.c or nanoGPT; by default random ones")
+      .check(name_of("file"));
+  line.add("--valid", o.valid, "FILE", "tokens to validate with, at the end")
+      .check(name_of("file"));
+  line.add("--steps", o.steps, "N", "optimizer steps").check(count());
+  line.add("--every", o.every, "N", "steps between lines").check(count());
+  line.add("--batch-size", o.batch_size, "N", "texts at once").check(count());
+  line.add("--accumulate", o.accumulate, "N", "batches per step").check(count());
+  line.add("--lr", o.lr, "X", "highest learning rate; a cosine lowers it to a tenth").check(rate());
+  line.add("--warmup", o.warmup, "N", "steps until it is reached").check(count(0));
+  line.add("--weight-decay", o.weight_decay, "X", "of matrices").check(number(0., 10.));
+  line.add("--clip", o.clip, "X", "norm that gradients are limited to").check(rate());
+  line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
+  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
+  line.add("--peak", o.peak, "X", "TFLOP/s of the device in that dtype, if it is not known")
+      .check(number(1e-3, 1e6));
+  line.add("--load", o.load, "FILE", "initial weights, also GPT-2's").check(name_of("file"));
+  line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
+  line.add("--seed", o.seed, "N", "for weights, order and random tokens").check(any_seed());
+}
+
+models::GptConfig model_options(const Options& o) {
+  models::GptConfig c = o.model == "gpt2"          ? models::gpt2
+                        : o.model == "gpt2-medium" ? models::gpt2_medium
+                        : o.model == "gpt2-large"  ? models::gpt2_large
+                                                   : models::gpt2_xl;
+  const auto replace = [](int64_t& size, int64_t by) { size = by > 0 ? by : size; };
+  replace(c.layers, o.layers);
+  replace(c.heads, o.heads);
+  replace(c.width, o.width);
+  replace(c.vocabulary, o.vocabulary);
+  c.dropout = o.dropout;
+  c.checkpoint = o.checkpoint;
+  return c;
+}
+
+// Dense TFLOP/s of the tensor cores, by the vendor's data sheets; 0 if they are not known.
+double known_peak(const Device& device, DType low) {
+  if (device.is_host()) return 0;
+  const std::string& name = runtime::of(device.type).properties(device.index).name;
+  const auto is = [&](const char* part) { return name.find(part) != name.npos; };
+  const double half = is("H100") || is("H200") ? 989 : is("A100") ? 312 : is("B200") ? 2250 : 0;
+  return is_half(low) ? half : half / 2;  // f32 as TF32
+}
+
+// The input of a run. The constructor finds all mistakes of the user.
+struct Job {
+  explicit Job(const Options& given)
+      : o(given),
+        device(usable(o.device)),
+        low(examples::low(o.dtype)),
+        config(model_options(o)),
+        context(o.context > 0 ? o.context : config.context),
+        seed(o.seed),
+        model(config),
+        text(windows(o.data)),
+        valid(o.valid.empty() ? train::Windows() : windows(o.valid)) {
+    check(o.warmup < o.steps, "--warmup {} leaves none of {} steps", o.warmup, o.steps);
+    check(context <= config.context, "--context must be at most {}, got {}", config.context,
+          context);
+    if (!o.load.empty())
+      of_file(o.load, [&] {
+        return model.load_state_dict(models::gpt2_weights(io::load(o.load).tensors));
+      });
+    if (!o.save.empty()) io::AtomicFile probe(o.save);
+  }
+
+  train::Windows windows(const std::string& path) const;
+  void run();
+  void learn();
+  double loss_of_valid();
+
+  const Options o;
+  const Device device;
+  const DType low;
+  const models::GptConfig config;
+  const int64_t context;
+  Seed seed;
+  models::Gpt model;
+  const train::Windows text, valid;
+};
+
+// Windows into the tokens of a file, or into random ones if there is no file.
+train::Windows Job::windows(const std::string& path) const {
+  const int64_t random = 16 * o.batch_size * context + 1;
+  const Tensor tokens = path.empty() ? cast(uniform({random}, 0, double(config.vocabulary)), i64)
+                                     : train::read_tokens(path);
+  const auto most = max(tokens).item<int64_t>();
+  check(most < config.vocabulary, "{}: token {} is not among {}", path, most, config.vocabulary);
+  train::Windows all(tokens, context, context, path.empty() ? "random tokens" : path);
+  check(all.size() >= o.batch_size, "{}: {} tokens are less than a batch of {} x {}", all.name(),
+        tokens.size(0), o.batch_size, context);
+  return all;
+}
+
+// The floating-point operations of a token, forward and backward: six for each parameter that
+// multiplies, and those of attention with half of the positions.
+double flops_per_token(const Job& job) {
+  const models::GptConfig& c = job.config;
+  const int64_t positions = c.context * c.width;  // wpe, which is only added
+  return 6 * double(job.model.num_parameters() - positions) +
+         6 * double(c.layers * c.width * job.context);
+}
+
+// Prints a line with what the steps since the last one took.
+class Meter {
+ public:
+  explicit Meter(const Job& job)
+      : job_(job),
+        flops_(flops_per_token(job)),
+        peak_(job.o.peak > 0 ? job.o.peak : known_peak(job.device, job.low)) {}
+
+  // (Reading the loss waits for the device, so that the time is that of whole steps.)
+  void print(int64_t step, const Tensor& loss, const Tensor& norm, double lr) {
+    const double value = loss.item(), of_gradients = norm.item();
+    const auto now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    const int64_t batches = (step - last_step_) * job_.o.accumulate;
+    const double speed = double(batches * job_.o.batch_size * job_.context) / seconds;
+    fmt::print("step {}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.0f} ms  {:.1f}k tokens/s", step,
+               job_.o.steps, value, of_gradients, lr, 1e3 * seconds / double(step - last_step_),
+               speed / 1e3);
+    if (peak_ > 0) fmt::print("  {:.1f} % of {} TFLOP/s", speed * flops_ / peak_ / 1e10, peak_);
+    fmt::print("\n");
+    std::fflush(stdout);
+    last_ = Clock::now();
+    last_step_ = step;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const Job& job_;
+  const double flops_, peak_;
+  Clock::time_point last_ = Clock::now();
+  int64_t last_step_ = 0;
+};
+
+// Matrices decay; biases and the weights of norms do not.
+optim::AdamW optimizer(const Job& job) {
+  std::vector<Tensor> matrices, vectors;
+  for (const Tensor& p : job.model.parameters()) (p.rank() >= 2 ? matrices : vectors).push_back(p);
+  optim::CommonOptions common;
+  if (is_half(job.low)) common.shadow = job.low;
+  optim::AdamWOptions options{
+      .lr = job.o.lr, .betas = {0.9, 0.95}, .weight_decay = job.o.weight_decay};
+  optim::AdamW opt(matrices, options, common);
+  options.weight_decay = 0;
+  opt.add_group(vectors, options, common);
+  return opt;
+}
+
+void Job::learn() {
+  optim::AdamW opt = optimizer(*this);
+  const int64_t warmup = std::max<int64_t>(o.warmup, 1),
+                rest = std::max<int64_t>(o.steps - warmup, 1);
+  optim::Sequential schedule(
+      opt, {.parts = {optim::LinearWarmupOptions{.total_steps = warmup,
+                                                 .start_factor = 1.0 / double(o.warmup + 1)},
+                      optim::CosineOptions{.total_steps = rest, .min_lr = o.lr / 10}},
+            .milestones = {warmup}});
+  amp::GradScaler scaler(low);
+  train::DataLoader loader(text, {.batch_size = o.batch_size,
+                                  .shuffle = true,
+                                  .drop_last = true,
+                                  .workers = int(o.workers),
+                                  .seed = o.seed,
+                                  .device = device});
+  Meter meter(*this);
+  int64_t step = 0, batch = 0;
+  Tensor total;
+  while (step < o.steps && !train::Interrupt::requested())
+    for (const auto& [x, y] : loader) {
+      Tensor loss;
+      {
+        const amp::Autocast on({.low = low});
+        loss = model(x, y) / double(o.accumulate);
+      }
+      scaler.scale(loss).backward();
+      total = total ? total + loss.detach() : loss.detach();
+      if (++batch % o.accumulate != 0) continue;
+      scaler.unscale(opt);
+      const Tensor norm = optim::clip_grad_norm(model.parameters(), o.clip);
+      const double lr = opt.lr();
+      schedule.step(scaler.step(opt));
+      scaler.update();
+      opt.zero_grad();
+      if (++step % o.every == 0 || step == o.steps) meter.print(step, total, norm, lr);
+      total = {};
+      if (step == o.steps || train::Interrupt::requested()) break;
+    }
+}
+
+double Job::loss_of_valid() {
+  const NoGrad off;
+  model.eval();
+  Tensor sum = zeros({}, f64, device);
+  train::DataLoader loader(valid,
+                           {.batch_size = o.batch_size, .drop_last = true, .device = device});
+  for (const auto& [x, y] : loader) {
+    const amp::Autocast on({.low = low});
+    sum += model(x, y);
+  }
+  return sum.item() / double(loader.batches());
+}
+
+void Job::run() {
+  const train::Interrupt interrupt;
+  fmt::print("{} parameters, {} windows of {} tokens from {}, {}{}\n", model.num_parameters(),
+             text.size(), context, text.name(), low, on_device(device));
+  model.to(device);
+  learn();
+  if (!o.save.empty()) {
+    io::save(o.save, model.state_dict());
+    fmt::print("wrote {}\n", o.save);
+  }
+  if (train::Interrupt::requested())
+    throw Interrupted(o.save.empty() ? "nothing was saved"
+                                     : o.save + " holds what was learned so far");
+  if (valid.size() > 0) fmt::print("loss of {}: {:.4f}\n", o.valid, loss_of_valid());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CommandLine line("gpt2", "Trains GPT-2 on files of tokens, and says how fast.");
+  define(line, o);
+  return line.run(argc, argv, [&] { return [job = std::make_shared<Job>(o)] { job->run(); }; });
+}
