@@ -2,6 +2,7 @@
 // Control of the emulated runtime, for tests.
 
 #include <atomic>
+#include <cstdint>
 
 namespace mixtape::simt {
 
@@ -17,6 +18,29 @@ class LateStreams {
 
  private:
   static std::atomic<int> alive_;
+};
+
+// While one is alive, boxes of the copy engine move some turns of the scheduler after they were
+// asked for, by this seed, or as late as possible: when every thread of the block waits. With
+// MIXTAPE_LATE_BOXES in the environment, all are late.
+class BoxTiming {
+ public:
+  enum When { Random, Late };
+  explicit BoxTiming(When when, uint32_t seed = 0)
+      : was_late_(late_.exchange(when == Late)), old_seed_(seed_.exchange(seed)) {}
+  ~BoxTiming() {
+    late_ = was_late_;
+    seed_ = old_seed_;
+  }
+  BoxTiming(const BoxTiming&) = delete;
+  static bool late() { return late_; }
+  static uint32_t seed() { return seed_; }
+
+ private:
+  static std::atomic<bool> late_;
+  static std::atomic<uint32_t> seed_;
+  const bool was_late_;
+  const uint32_t old_seed_;
 };
 
 }  // namespace mixtape::simt

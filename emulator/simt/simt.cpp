@@ -1,5 +1,5 @@
 // The emulator of blocks: fibers, barriers, and a shadow of shared memory that finds races.
-#include "emulator/simt/simt.h"
+#include "emulator/simt/machine.h"
 
 #include <fmt/format.h>
 
@@ -58,54 +58,10 @@ mixtape_simt_switch:
 namespace mixtape::simt {
 namespace {
 
-constexpr int warp_size = 32;
 constexpr size_t stack_bytes = size_t{64} << 10;
 constexpr int max_threads = 1024;
-// The least of all devices that run sm_80 code: 8.6 and 8.9.
-constexpr size_t most_shared = size_t{99} << 10;
-
-enum class State : uint8_t { Ready, AtWarp, AtBlock, Done };
-
-struct Copy {
-  void* to;
-  const void* from;
-  size_t bytes, valid;
-  int group;
-};
-
-struct Fiber {
-  void* stack_pointer = nullptr;
-  State state = State::Ready;
-  SourceLocation where = {};  // the barrier at which it waits
-  Index3 index = {};
-  std::vector<Copy> copies = {};  // cp.async in flight
-  int group = 0;                  // the open cp.async group
-#if MIXTAPE_ASAN
-  void* fake_stack = nullptr;
-#endif
-};
-
-struct Warp {
-  uint32_t epoch = 0;  // barriers of this warp so far
-  int buffer = 0;
-  alignas(16) unsigned char slot[2][warp_size][64];
-  // The accesses of each lane since the last barrier, in order: for bank conflicts.
-  struct Touched {
-    uint32_t offset, bytes;
-    Access access;
-  };
-  std::array<std::vector<Touched>, warp_size> touched = {};
-};
-
-// The last accesses of a byte of shared memory. Epochs never repeat on an OS thread, so nothing is
-// cleared between blocks.
-struct Shadow {
-  uint32_t written_at = 0, read_at = 0;      // block epoch
-  uint32_t written_warp = 0, read_warp = 0;  // the warp's epoch then
-  uint16_t writer = 0, reader = 0;
-  bool many_warps = false, many_lanes = false;  // among readers in this epoch
-  bool pending = false;                         // a cp.async to it is in flight
-};
+// The least of all devices that run sm_80 code, 8.6 and 8.9, and what 9.0 has.
+constexpr size_t most_shared = size_t{99} << 10, most_shared_90 = size_t{227} << 10;
 
 std::atomic<int> counting_banks{0};
 std::atomic<int64_t> bank_conflicts[2];  // by Access
@@ -137,88 +93,50 @@ class Launched {
   std::set<ptrdiff_t> addresses_;
 };
 
-// The state of one OS thread for running blocks, reused from launch to launch.
-class Machine {
- public:
-  ~Machine() {
-    if (stacks_) munmap(stacks_, stack_bytes * max_threads);
-  }
-
-  void run_block(const Config& config, const Index3& block, void (*body)(const void*),
-                 const void* context);
-
-  void yield() { leave(fibers_[current_]); }
-  void wait(State state, SourceLocation where) {
-    Fiber& f = fibers_[current_];
-    f.state = state;
-    f.where = where;
-    yield();
-    if (cancelled_) throw Cancelled();
-  }
-  Fiber& fiber() { return fibers_[current_]; }
-  Warp& warp() { return warps_[current_ / warp_size]; }
-  int current() const { return current_; }
-  int lanes(int warp) const { return std::min(warp_size, threads_ - warp * warp_size); }
-
-  Config config = {};
-  Index3 block = {};
-
-  unsigned char* shared() {
-    return shared_.data() + ((128 - reinterpret_cast<uintptr_t>(shared_.data()) % 128) % 128);
-  }
-  void touch(const void* at, size_t bytes, Access access);
-  void mark_pending(const void* at, size_t bytes, bool pending);
-  [[noreturn]] void fault(const std::string& what);
-
- private:
-  struct Cancelled {};  // unwinds the fibers of a block in which another thread failed
-
-  static void enter();
-  void prepare();
-  void resume(int thread);
-  void leave(Fiber& f);
-  void schedule();
-  void run_warp(int w);
-  bool release_warp(int w);
-  void release_block();
-  void flush_banks(Warp& w);
-  std::string describe() const;
-  bool unordered(int other, uint32_t at, uint32_t warp_at) const;
-
-  std::vector<Fiber> fibers_;
-  std::vector<Warp> warps_;
-  std::vector<unsigned char> shared_;
-  std::vector<Shadow> shadow_;
-  unsigned char* stacks_ = nullptr;
-  void (*body_)(const void*) = nullptr;
-  const void* context_ = nullptr;
-  void* main_ = nullptr;
-  std::exception_ptr failure_;
-  uint32_t epoch_ = 1;
-  int threads_ = 0, live_ = 0, current_ = 0;
-  uint32_t warp_runs_ = 0;  // a counter that varies the order of lanes; differs between blocks
-  bool cancelled_ = false;
-#if MIXTAPE_ASAN
-  void* main_fake_ = nullptr;
-  const void* main_bottom_ = nullptr;
-  size_t main_size_ = 0;
-#endif
-};
-
 thread_local Machine machine;
 
 std::string text(const Index3& i) { return fmt::format("({}, {}, {})", i.x, i.y, i.z); }
+
+}  // namespace
+
 std::string text(const SourceLocation& w) {
   const std::string_view path = w.file;
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), w.line);
 }
-bool same(const SourceLocation& a, const SourceLocation& b) {
-  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+
+Machine& Machine::here() { return machine; }
+
+Machine::~Machine() {
+  if (stacks_) munmap(stacks_, stack_bytes * max_threads);
+}
+
+unsigned char* Machine::shared() {
+  return shared_.data() + ((1024 - reinterpret_cast<uintptr_t>(shared_.data()) % 1024) % 1024);
+}
+
+void Machine::wait(State state, SourceLocation where, std::string barrier) {
+  Fiber& f = fiber();
+  f.state = state;
+  f.where = where;
+  f.barrier = std::move(barrier);
+  leave(f);
+  if (cancelled_) throw Cancelled();
 }
 
 void Machine::fault(const std::string& what) {
   raise(fmt::format("kernel {}, block {}, thread {}: {}", config.kernel, text(block),
                     text(fiber().index), what));
+}
+
+void Machine::fail(int thread, const std::string& what) {
+  if (failure_) return;
+  current_ = thread;
+  try {
+    fault(what);
+  } catch (...) {
+    failure_ = std::current_exception();
+    cancelled_ = true;
+  }
 }
 
 void Machine::enter() {
@@ -227,7 +145,10 @@ void Machine::enter() {
   __sanitizer_finish_switch_fiber(nullptr, &m.main_bottom_, &m.main_size_);
 #endif
   try {
-    if (!m.cancelled_) m.body_(m.context_);
+    if (!m.cancelled_) {
+      m.body_(m.context_);
+      m.async.end_thread();
+    }
   } catch (const Cancelled&) {
   } catch (...) {
     if (!m.failure_) m.failure_ = std::current_exception();
@@ -300,15 +221,20 @@ void Machine::run_block(const Config& c, const Index3& at, void (*body)(const vo
   warp_runs_ = at.x + at.y + at.z;
   fibers_.resize(size_t(threads_));
   warps_.resize(size_t((threads_ + warp_size - 1) / warp_size));
-  shared_.resize(std::max(shared_.size(), c.shared_bytes + 128));
+  shared_.resize(std::max(shared_.size(), c.shared_bytes + 1024));
   shadow_.resize(std::max(shadow_.size(), c.shared_bytes));
   std::memset(shared(), 0xff, c.shared_bytes);
   for (size_t i = 0; i < c.shared_bytes; ++i) shadow_[i].pending = false;
   ++epoch_;
   cancelled_ = false;
   failure_ = nullptr;
+  async.begin_block();
   prepare();
   schedule();
+  if (!failure_) async.end_block();
+  if (!async.active() && c.shared_bytes > most_shared)
+    fail(0, fmt::format("{} bytes of shared memory, of at most {} before 9.0", c.shared_bytes,
+                        most_shared));
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
@@ -324,6 +250,9 @@ void Machine::run_warp(int w) {
 }
 
 void Machine::schedule() {
+  const auto ready = [&] {
+    return std::ranges::any_of(fibers_, [](const Fiber& f) { return f.state == State::Ready; });
+  };
   for (int round = 0; live_ > 0; ++round) {
     const int count = int(warps_.size());
     for (int i = 0; i < count; ++i) {
@@ -331,12 +260,12 @@ void Machine::schedule() {
       do run_warp(w);
       while (!cancelled_ && release_warp(w));
     }
-    if (cancelled_) {  // resume the others, to unwind them
+    if (!cancelled_ && live_ > 0 && !release_block() && !async.take_turn() && !ready() &&
+        !async.land_one())
+      stuck();
+    if (cancelled_)  // resume the others, to unwind them
       for (Fiber& f : fibers_)
         if (f.state != State::Done) f.state = State::Ready;
-      continue;
-    }
-    if (live_ > 0) release_block();
   }
   for (Warp& w : warps_) flush_banks(w);
 }
@@ -350,42 +279,45 @@ bool Machine::release_warp(int w) {
   for (int l = 0; l < n; ++l) first[l].state = State::Ready;
   Warp& warp = warps_[size_t(w)];
   ++warp.epoch;
+  async.met(w * warp_size, n);
   flush_banks(warp);
   return true;
 }
 
-void Machine::release_block() {
-  bool all = true;
+bool Machine::release_block() {
   for (const Fiber& f : fibers_)
-    all = all && f.state == State::AtBlock && same(f.where, fibers_[0].where);
-  if (!all) {
-    current_ = 0;
-    for (int t = 0; t < threads_; ++t)
-      if (fibers_[size_t(t)].state != State::Done) current_ = t;
-    try {
-      fault("divergent barrier: " + describe());
-    } catch (...) {
-      failure_ = std::current_exception();
-      cancelled_ = true;
-    }
-    for (Fiber& f : fibers_)
-      if (f.state != State::Done) f.state = State::Ready;
-    return;
-  }
+    if (f.state != State::AtBlock || !same(f.where, fibers_[0].where)) return false;
   for (Fiber& f : fibers_) f.state = State::Ready;
   ++epoch_;
+  async.met(0, threads_);
   for (Warp& w : warps_) flush_banks(w);
+  return true;
+}
+
+// No thread can go on.
+void Machine::stuck() {
+  int last = 0;
+  for (int t = 0; t < threads_; ++t)
+    if (fibers_[size_t(t)].state != State::Done) last = t;
+  const auto [thread, what] = async.what_never_comes();
+  fail(thread < 0 ? last : thread, fmt::format("{}: {}", what, describe()));
+}
+
+static std::string name_of_barrier(const Fiber& f) {
+  return f.state == State::AtWarp    ? "sync_warp"
+         : f.state == State::AtBlock ? "sync_block"
+                                     : f.barrier;
 }
 
 // "32 threads at sync_block in a.cuh:7, 96 have ended"
 std::string Machine::describe() const {
   std::vector<std::pair<std::string, int>> groups;
-  for (const Fiber& f : fibers_) {
+  for (int t = 0; t < threads_; ++t) {
+    const Fiber& f = fiber(t);
     const std::string key =
         f.state == State::Done
             ? "have ended"
-            : fmt::format("wait at {} in {}", f.state == State::AtWarp ? "sync_warp" : "sync_block",
-                          text(f.where));
+            : fmt::format("wait at {} in {}{}", name_of_barrier(f), text(f.where), async.awaits(t));
     const auto known = std::ranges::find(groups, key, &std::pair<std::string, int>::first);
     if (known == groups.end())
       groups.emplace_back(key, 1);
@@ -405,15 +337,30 @@ bool Machine::unordered(int other, uint32_t at, uint32_t warp_at) const {
   return other / warp_size != w || warp_at == warps_[size_t(w)].epoch;
 }
 
-void Machine::touch(const void* at, size_t bytes, Access access) {
+size_t Machine::offset(const void* at, size_t bytes) {
   const auto* const p = static_cast<const unsigned char*>(at);
   if (p < shared() || p + bytes > shared() + config.shared_bytes)
     fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - shared(),
                       p - shared() + int64_t(bytes), config.shared_bytes));
+  return size_t(p - shared());
+}
+
+void Machine::touch(const void* at, size_t bytes, Access access) {
+  const size_t begin = offset(at, bytes);
   const size_t at_least = bytes & (~bytes + 1);  // three words need the alignment of one
-  if (reinterpret_cast<uintptr_t>(p) % at_least != 0)
-    fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, p - shared()));
-  const size_t begin = size_t(p - shared());
+  if (begin % at_least != 0)
+    fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, begin));
+  if (async.active())
+    async.touch(begin, bytes, access);
+  else
+    check_barriers(begin, bytes, access);
+  if (counting_banks.load(std::memory_order_relaxed) > 0)
+    warps_[size_t(current_ / warp_size)].touched[size_t(current_ % warp_size)].push_back(
+        {uint32_t(begin), uint32_t(bytes), access});
+}
+
+// Checks an access where the block and its warps are all that meets, which is fast to check.
+void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
   const int w = current_ / warp_size;
   const uint32_t warp_epoch = warps_[size_t(w)].epoch;
   const auto name = [](int t) { return fmt::format("{}", t); };
@@ -448,14 +395,12 @@ void Machine::touch(const void* at, size_t bytes, Access access) {
       s.read_warp = warp_epoch;
     }
   }
-  if (counting_banks.load(std::memory_order_relaxed) > 0)
-    warps_[size_t(w)].touched[size_t(current_ % warp_size)].push_back(
-        {uint32_t(begin), uint32_t(bytes), access});
 }
 
 void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
   const size_t begin = size_t(static_cast<const unsigned char*>(at) - shared());
   for (size_t i = begin; i < begin + bytes; ++i) shadow_[i].pending = pending;
+  if (async.active()) async.order.set_landing(begin, bytes, pending);
 }
 
 // The k-th accesses of all lanes since the last barrier count as one instruction. There are 32
@@ -488,12 +433,15 @@ void Machine::flush_banks(Warp& w) {
   for (auto& list : w.touched) list.clear();
 }
 
+namespace {
+
 void run(const Config& config, void (*body)(const void*), const void* context) {
   const int64_t threads = int64_t(config.block.x) * config.block.y * config.block.z;
   check(threads > 0 && threads <= max_threads, "kernel {}: {} threads in a block, not 1 to {}",
         config.kernel, threads, max_threads);
-  check(config.shared_bytes <= most_shared, "kernel {}: {} bytes of shared memory, of at most {}",
-        config.kernel, config.shared_bytes, most_shared);
+  check(config.shared_bytes <= most_shared_90,
+        "kernel {}: {} bytes of shared memory, of at most {}", config.kernel, config.shared_bytes,
+        most_shared_90);
   const auto within = [](unsigned size, unsigned most) { return 0 < size && size <= most; };
   check(within(config.grid.x, 2147483647) && within(config.grid.y, 65535) &&
             within(config.grid.z, 65535),

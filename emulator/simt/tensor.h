@@ -25,6 +25,16 @@ inline void load_matrices(const void* row, bool transposed, uint32_t (&part)[4],
     }
 }
 
+// The reverse for four matrices that are not transposed: lane l stores word l % 4 of row l / 4 of
+// each.
+inline void store_matrices(void* row, const uint32_t (&part)[4], SourceLocation where) {
+  touch(row, 16, Access::Write);
+  void* rows[32];
+  gather(&row, sizeof row, rows, where);
+  for (int i = 0; i < 4; ++i)
+    std::memcpy(static_cast<char*>(rows[8 * i + lane() / 4]) + lane() % 4 * 4, &part[i], 4);
+}
+
 // Rounds to TF32: 10 bits of fraction, to nearest, ties away from zero, as cvt.rna does.
 inline uint32_t rounded_to_tf32(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);

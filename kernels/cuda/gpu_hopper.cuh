@@ -5,6 +5,10 @@
 
 #include "kernels/cuda/gpu.cuh"
 
+#ifndef __CUDACC__
+#include "emulator/simt/hopper.h"
+#endif
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MIXTAPE_ASM(...) asm volatile(__VA_ARGS__)
 #else
@@ -247,7 +251,90 @@ __device__ inline void lower_registers() {
 
 #else
 
-// (The emulator's versions: emulator/simt.)
+using simt::Barrier;
+using simt::TensorMap;
+
+inline TensorMap make_tensor_map(const BoxedTensor& x) {
+  const bool tf32 = x.element == BoxElement::Tf32;
+  TensorMap map{x.data, tf32 ? 4 : 2, tf32, {}, {}, x.rows};
+  std::copy(x.size, x.size + 4, map.size);
+  std::copy(x.stride, x.stride + 4, map.stride);
+  simt::check_map(map);
+  return map;
+}
+
+inline void barrier_init(Shared<Barrier> b, int arrivals) {
+  simt::barrier_init(b.unchecked(), arrivals);
+}
+inline void fence_barrier_init() { simt::fence_barrier_init(); }
+inline void barrier_expect(Shared<Barrier> b, int bytes) {
+  simt::barrier_expect(b.unchecked(), bytes);
+}
+inline void barrier_arrive(Shared<Barrier> b) { simt::barrier_arrive(b.unchecked()); }
+inline void barrier_wait(Shared<Barrier> b, uint32_t parity,
+                         SourceLocation where = SourceLocation::here()) {
+  simt::barrier_wait(b.unchecked(), parity, where);
+}
+
+template <class T>
+void load_box(Shared<T> to, const TensorMap& from, Shared<Barrier> b, BoxAt at,
+              SourceLocation where = SourceLocation::here()) {
+  simt::load_box(to.unchecked(), from, b.unchecked(), {{at.x, at.y, at.z, at.w}}, where);
+}
+template <class T>
+void store_box(const TensorMap& to, Shared<T> from, BoxAt at,
+               SourceLocation where = SourceLocation::here()) {
+  simt::store_box(to, from.unchecked(), {{at.x, at.y, at.z, at.w}}, where);
+}
+inline void store_commit() { simt::store_commit(); }
+template <int pending>
+void store_wait() {
+  simt::store_wait(pending);
+}
+template <int pending>
+void store_wait_read() {
+  simt::store_wait(pending);
+}
+inline void fence_async() { simt::fence_async(); }
+
+using Operand = uint64_t;
+template <class T>
+Operand make_operand(Shared<T> first, bool transposed, int lead) {
+  return simt::operand(first.unchecked(), transposed, lead);
+}
+template <class T, int n, bool ta, bool tb>
+void multiply_group(float (&d)[n / 2], Operand a, Operand b, bool add,
+                    SourceLocation where = SourceLocation::here()) {
+  static_assert(n == 64 || n == 128 || n == 256);
+  static_assert(sizeof(T) == 2 || (!ta && !tb), "TF32 operands are along k");
+  constexpr auto type = std::is_same_v<T, Half>       ? simt::Product::Half
+                        : std::is_same_v<T, BFloat16> ? simt::Product::BFloat16
+                                                      : simt::Product::Tf32;
+  simt::multiply_group({type, d, n, a, b, ta, tb, add}, where);
+}
+inline void group_fence() { simt::group_fence(); }
+inline void group_commit() { simt::group_commit(); }
+template <int pending>
+void group_wait(SourceLocation where = SourceLocation::here()) {
+  simt::group_wait(pending, where);
+}
+
+template <class T>
+void store_matrices(Shared<T> row, const uint32_t (&part)[4],
+                    SourceLocation where = SourceLocation::here()) {
+  simt::store_matrices(row.unchecked(), part, where);
+}
+inline void sync_threads(int id, int count, SourceLocation where = SourceLocation::here()) {
+  simt::sync_threads(id, count, where);
+}
+template <int n>
+void raise_registers(SourceLocation where = SourceLocation::here()) {
+  simt::set_registers(n, true, where);
+}
+template <int n>
+void lower_registers(SourceLocation where = SourceLocation::here()) {
+  simt::set_registers(n, false, where);
+}
 
 #endif
 

@@ -495,8 +495,10 @@ TEST(Simt, MarksOfLateStreamsPassInTheirOrder) {
 TEST(Simt, RefusesImpossibleLaunches) {
   EXPECT_ERROR(run(1, 1025, 0, write_at, 0), "kernel k: 1025 threads in a block, not 1 to 1024");
   EXPECT_ERROR(run(1, 0, 0, write_at, 0), "kernel k: 0 threads in a block");
+  EXPECT_ERROR(run(1, 1, 228 * 1024, write_at, 0),
+               "kernel k: 233472 bytes of shared memory, of at most 232448");
   EXPECT_ERROR(run(1, 1, 100 * 1024, write_at, 0),
-               "kernel k: 102400 bytes of shared memory, of at most 101376");
+               "102400 bytes of shared memory, of at most 101376 before 9.0");
   EXPECT_ERROR(run(0, 1, 64, write_at, 0), "kernel k: a grid of 0 x 1 x 1 blocks");
 }
 

@@ -1,0 +1,141 @@
+#pragma once
+// The state of a block under emulation: its fibers, its shared memory and the accesses to it.
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "core/asan.h"
+#include "emulator/simt/async.h"
+#include "emulator/simt/simt.h"
+
+namespace mixtape::simt {
+
+constexpr int warp_size = 32;
+
+enum class State : uint8_t { Ready, AtWarp, AtBlock, AtPhase, AtSome, AtGroup, AtRegisters, Done };
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes, valid;
+  int group;
+};
+
+struct Fiber {
+  void* stack_pointer = nullptr;
+  State state = State::Ready;
+  SourceLocation where = {};  // the barrier at which it waits
+  std::string barrier = {};   // what it is, unless it is the block's or the warp's
+  Index3 index = {};
+  std::vector<Copy> copies = {};  // cp.async in flight
+  int group = 0;                  // the open cp.async group
+#if MIXTAPE_ASAN
+  void* fake_stack = nullptr;
+#endif
+};
+
+struct Warp {
+  uint32_t epoch = 0;  // barriers of this warp so far
+  int buffer = 0;
+  alignas(16) unsigned char slot[2][warp_size][64];
+  // The accesses of each lane since the last barrier, in order: for bank conflicts.
+  struct Touched {
+    uint32_t offset, bytes;
+    Access access;
+  };
+  std::array<std::vector<Touched>, warp_size> touched = {};
+};
+
+// The last accesses of a byte of shared memory. Epochs never repeat on an OS thread, so nothing is
+// cleared between blocks.
+struct Shadow {
+  uint32_t written_at = 0, read_at = 0;      // block epoch
+  uint32_t written_warp = 0, read_warp = 0;  // the warp's epoch then
+  uint16_t writer = 0, reader = 0;
+  bool many_warps = false, many_lanes = false;  // among readers in this epoch
+  bool pending = false;                         // a cp.async to it is in flight
+};
+
+// The state of one OS thread for running blocks, reused from launch to launch.
+class Machine {
+ public:
+  ~Machine();
+  static Machine& here();  // of this OS thread
+
+  void run_block(const Config& config, const Index3& block, void (*body)(const void*),
+                 const void* context);
+
+  // Suspends the fiber until something sets its state to Ready.
+  void wait(State state, SourceLocation where, std::string barrier = {});
+  void release(int thread) { fibers_[size_t(thread)].state = State::Ready; }
+  Fiber& fiber() { return fibers_[size_t(current_)]; }
+  const Fiber& fiber(int thread) const { return fibers_[size_t(thread)]; }
+  Warp& warp() { return warps_[size_t(current_ / warp_size)]; }
+  int current() const { return current_; }
+  int threads() const { return threads_; }
+  int lanes(int warp) const { return std::min(warp_size, threads_ - warp * warp_size); }
+
+  Config config = {};
+  Index3 block = {};
+  Async async{*this};
+
+  unsigned char* shared();
+  // The offset of bytes in shared memory; an Error if they are not in it.
+  size_t offset(const void* at, size_t bytes);
+  void touch(const void* at, size_t bytes, Access access);
+  void mark_pending(const void* at, size_t bytes, bool pending);
+  [[noreturn]] void fault(const std::string& what);
+  // As fault() in a thread, but not thrown: for the scheduler.
+  void fail(int thread, const std::string& what);
+  std::string describe() const;  // where all threads wait
+
+ private:
+  struct Cancelled {};  // unwinds the fibers of a block in which another thread failed
+
+  static void enter();
+  void prepare();
+  void resume(int thread);
+  void leave(Fiber& f);
+  void schedule();
+  void run_warp(int w);
+  bool release_warp(int w);
+  bool release_block();
+  void stuck();
+  void flush_banks(Warp& w);
+  void check_barriers(size_t begin, size_t bytes, Access access);
+  bool unordered(int other, uint32_t at, uint32_t warp_at) const;
+
+  std::vector<Fiber> fibers_;
+  std::vector<Warp> warps_;
+  std::vector<unsigned char> shared_;
+  std::vector<Shadow> shadow_;
+  unsigned char* stacks_ = nullptr;
+  void (*body_)(const void*) = nullptr;
+  const void* context_ = nullptr;
+  void* main_ = nullptr;
+  std::exception_ptr failure_;
+  uint32_t epoch_ = 1;
+  int threads_ = 0, live_ = 0, current_ = 0;
+  uint32_t warp_runs_ = 0;  // a counter that varies the order of lanes; differs between blocks
+  bool cancelled_ = false;
+#if MIXTAPE_ASAN
+  void* main_fake_ = nullptr;
+  const void* main_bottom_ = nullptr;
+  size_t main_size_ = 0;
+#endif
+};
+
+// The address of a byte of a box whose chunks of 16 bytes are swizzled among those of its row of
+// 128.
+constexpr size_t swizzled(size_t at) { return at ^ (at / 128 % 8 * 16); }
+
+// "gemm.cuh:12"
+std::string text(const SourceLocation& where);
+inline bool same(const SourceLocation& a, const SourceLocation& b) {
+  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+}
+
+}  // namespace mixtape::simt

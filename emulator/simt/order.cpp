@@ -1,0 +1,132 @@
+// Vector clocks and the last accesses of each byte of shared memory.
+#include "emulator/simt/order.h"
+
+#include <algorithm>
+
+namespace mixtape::simt {
+
+void Order::begin(int threads, size_t bytes) {
+  threads_ = threads;
+  knowledge_.assign(size_t(threads), Knowledge(size_t(threads)));
+  time_.assign(size_t(threads), 1);
+  cells_.assign(bytes, {});
+  more_.clear();
+}
+
+int Order::add_agent() {
+  for (Knowledge& k : knowledge_) k.emplace_back();
+  return int(knowledge_[0].size()) - 1;
+}
+
+const Order::Knowledge& Order::publish(int thread) {
+  Knowledge& mine = knowledge_[size_t(thread)];
+  mine[size_t(thread)].all = time_[size_t(thread)]++;
+  return mine;
+}
+
+void Order::merge(Knowledge& into, const Knowledge& from) {
+  if (into.size() < from.size()) into.resize(from.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    into[i].all = std::max(into[i].all, from[i].all);
+    into[i].shown = std::max(into[i].shown, from[i].shown);
+  }
+}
+
+void Order::learn(int thread, int agent, uint32_t time) {
+  uint32_t& all = knowledge_[size_t(thread)][size_t(agent)].all;
+  all = std::max(all, time);
+}
+
+void Order::meet(std::span<const int> threads) {
+  common_.clear();
+  for (const int t : threads) merge(common_, publish(t));
+  for (const int t : threads) knowledge_[size_t(t)] = common_;
+}
+
+void Order::fence(int thread) {
+  publish(thread);
+  for (Known& k : knowledge_[size_t(thread)]) k.shown = k.all;
+}
+
+void Order::set_landing(size_t begin, size_t bytes, bool landing) {
+  for (size_t i = begin; i < begin + bytes; ++i) cells_[i].landing = landing;
+}
+
+bool Order::Accesses::known(int agent, uint32_t time, Seen& last) const {
+  if (agent == last.agent && time <= last.time) return true;
+  for (const int t : starters_)
+    if (!order_.knows(t, agent, time)) return false;
+  return true;
+}
+
+bool Order::Accesses::shown(int agent, uint32_t time) {
+  if (agent == shown_.agent && time <= shown_.time) return true;
+  for (const int t : starters_)
+    if (order_.knowledge_[size_t(t)][size_t(agent)].shown < time) return false;
+  shown_ = {agent, time};
+  return true;
+}
+
+// True if the starters know of all reads of a byte; otherwise sets the reader of one they do not.
+bool Order::Accesses::all_read(size_t at, int& reader) {
+  const Cell& cell = order_.cells_[at];
+  for (int i = 0; i < 2; ++i) {
+    reader = cell.reader[i];
+    if (reader < 0) continue;
+    if (!known(reader, cell.read[i], reader_)) return false;
+    reader_ = {reader, cell.read[i]};
+  }
+  if (cell.more)
+    for (const auto& [by, time] : order_.more_[at])
+      if (reader = by; !known(by, time, reader_)) return false;
+  return true;
+}
+
+// A read replaces those that it follows: who knows of it knows of them.
+void Order::Accesses::add_read(size_t at) {
+  Cell& cell = order_.cells_[at];
+  for (int i = 0; i < 2; ++i)
+    if (cell.reader[i] == agent_) {
+      cell.read[i] = time_;
+      return;
+    }
+  for (int i = 0; i < 2; ++i)
+    if (cell.reader[i] < 0 || known(cell.reader[i], cell.read[i], reader_)) {
+      cell.reader[i] = int16_t(agent_);
+      cell.read[i] = time_;
+      return;
+    }
+  auto& others = order_.more_[at];
+  cell.more = true;
+  const auto mine = std::ranges::find(others, agent_, &std::pair<int, uint32_t>::first);
+  if (mine == others.end())
+    others.emplace_back(agent_, time_);
+  else
+    mine->second = time_;
+}
+
+std::optional<Order::Conflict> Order::Accesses::operator()(size_t begin, size_t bytes, bool write) {
+  const bool beside = !order_.is_thread(agent_);
+  for (size_t i = begin; i < begin + bytes; ++i) {
+    Cell& cell = order_.cells_[i];
+    const int writer = cell.writer;
+    if (cell.landing) return Conflict{Conflict::Landing, writer, begin};
+    if (writer >= 0) {
+      if (!known(writer, cell.written, writer_)) return Conflict{Conflict::Written, writer, begin};
+      writer_ = {writer, cell.written};
+      if (beside && order_.is_thread(writer) && !shown(writer, cell.written))
+        return Conflict{Conflict::NotShown, writer, begin};
+    }
+    if (!write) {
+      add_read(i);
+      continue;
+    }
+    int reader = -1;
+    if (!all_read(i, reader)) return Conflict{Conflict::Read, reader, begin};
+    if (cell.more) order_.more_.erase(i);
+    cell = {.written = time_, .writer = int16_t(agent_)};
+  }
+  return {};
+}
+
+}  // namespace mixtape::simt
