@@ -6,6 +6,7 @@
 #include "autograd/autograd_meta.h"
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/warn.h"
@@ -51,11 +52,13 @@ Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
   bool hit = data && data.dtype() == to;
   if (!hit) {
     Copy& copy = copies_[{leaf.storage()->id(), begin, count, to}];
-    hit = copy.data && copy.version == leaf.version() && copy.written == copy.data.version();
+    hit = copy.data && copy.version == leaf.version() && copy.written == copy.data.version() &&
+          copy.capture == capture_id();
     if (!hit) {
       const NoGrad off;
       copy = {leaf.storage(), leaf.version(), cast(leaf.with_layout({{count}, {1}}), to)};
       copy.written = copy.data.version();
+      copy.capture = capture_id();
     }
     data = copy.data;
   }

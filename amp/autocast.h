@@ -56,6 +56,7 @@ class CastCache {
     uint64_t version = 0;
     Tensor data;
     uint64_t written = 0;  // version of data
+    uint64_t capture = 0;  // in which it was made: another one's work has not run, or was replayed
   };
   std::unordered_map<Key, Copy, Hash> copies_;
   size_t sweep_at_ = 64;  // entries; then those of freed storages are dropped

@@ -11,6 +11,7 @@
 #include "autograd/autograd_meta.h"
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
@@ -124,7 +125,14 @@ StepResult::State StepResult::state() const {
   if (!has_grads_) return State::NoGrads;
   return cause() == Cause::None ? State::Stepped : State::Skipped;
 }
+StepResult StepResult::latest() const {
+  StepResult now = *this;
+  if (const View decision = std::exchange(now.decision_, {}))
+    now.skip_reason_ = std::make_shared<Readback>(decision.data, sizeof(float), decision_.device());
+  return now;
+}
 StepResult::Cause StepResult::cause() const {
+  if (decision_) return latest().cause();
   if (!skip_reason_) return Cause::None;
   if (!skip_reason_->has_arrived()) skip_reason_->wait();
   const float reason = *skip_reason_->as<float>();  // see kernels::skip_reason
@@ -369,7 +377,8 @@ void GradScaler::commit(Step& step, StepResult& result) {
   const std::vector<View> losses(flags.begin(), flags.end());
   kernels::scaler_skip_reason(device, step.state.found, losses, reason,
                               history_of(step.opt, step.grads.size(), device).last);
-  result.skip_reason_ = std::make_shared<Readback>(reason.raw(), sizeof(float), device);
+  result.decision_ = reason;
+  if (!capture()) result = result.latest();
   result.deferred_ = !device.is_host();
   if (step.scale.iteration.inverse_taken)  // as update() has it
     result.nonfinite_loss_cause_ = StepResult::Cause::Gradients;
@@ -406,8 +415,12 @@ void GradScaler::update(std::optional<double> new_scale) {
     else if (!found.empty())
       s.update(std::move(found), ended, options_);
   }
+  if (!new_scale && !capture()) poll();
+}
+
+void GradScaler::poll() {
   for (auto& [id, s] : scales_)
-    if (s.has_scaled && !new_scale) poll(s);
+    if (s.has_scaled) poll(s);
 }
 
 void GradScaler::abandon() {

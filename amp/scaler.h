@@ -55,14 +55,19 @@ class StepResult {
   State state() const;
   Cause cause() const;
   explicit operator bool() const { return state() == State::Stepped; }
-  bool has_arrived() const { return !skip_reason_ || skip_reason_->has_arrived(); }
+  bool has_arrived() const {
+    return decision_ ? latest().has_arrived() : !skip_reason_ || skip_reason_->has_arrived();
+  }
   bool is_deferred() const { return deferred_; }  // a device decides: reading may wait
   const Tensor& norm() const { return norm_; }  // before clipping, f32, 0-d; none without clip_norm
+  // In a captured step a result is that of the last replay; this one stays so.
+  StepResult latest() const;
 
  private:
   friend class GradScaler;
   bool has_grads_ = true;
   std::shared_ptr<Readback> skip_reason_;  // of scaler_skip_reason; none: it cannot be skipped
+  Tensor decision_;                        // in a captured step: what skip_reason_ is a copy of
   Cause nonfinite_loss_cause_ = Cause::Loss;
   bool deferred_ = false;
   Tensor norm_;
@@ -157,6 +162,9 @@ class GradScaler {
   // Ends the iteration: moves each scale by what its optimizers found (nothing without gradients),
   // or sets all to new_scale. Throws Error if no loss was scaled, or no optimizer stepped since.
   void update(std::optional<double> new_scale = {});
+
+  // After a replay of update(): warns of skipped steps, or throws ScaleCollapse, as update() does.
+  void poll();
 
   // Ends an iteration without a step, as after an exception: forgets its losses and gradients.
   void abandon();

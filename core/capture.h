@@ -47,6 +47,7 @@ class GraphState : NoCopy {
   void check_values(const void* from, size_t bytes, ValueCheck check);
 
   const Device device;
+  const uint64_t id;  // unique, not 0
 
  private:
   struct Number {
@@ -75,5 +76,6 @@ class GraphState : NoCopy {
 
 // The graph that this thread captures, or null.
 inline GraphState* capture() { return thread_state.capture; }
+inline uint64_t capture_id() { return capture() ? capture()->id : 0; }
 
 }  // namespace mixtape::internal

@@ -16,6 +16,11 @@ namespace {
 
 constexpr size_t room = 4096;  // bytes for numbers, and for values to check
 
+uint64_t next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
 Device check_queues(Device device) {
   check(!device.is_host(), "{} runs its work at once and queues none that a graph could repeat",
         device);
@@ -47,7 +52,7 @@ void GraphMembers::remove(Storage& storage) noexcept {
   }
 }
 
-GraphState::GraphState(Device on) : device(check_queues(on)), stream_(on) {}
+GraphState::GraphState(Device on) : device(check_queues(on)), id(next_id()), stream_(on) {}
 
 GraphState::~GraphState() { forget(); }
 

@@ -1,9 +1,11 @@
 #pragma once
 // Algorithm: the struct of an optimizer with the options of a group, behind one interface.
 
+#include <memory>
 #include <optional>
 
 #include "core/device.h"
+#include "core/thread_state.h"
 #include "kernels/common/optimizers.h"
 
 namespace mixtape::optim {
@@ -40,7 +42,7 @@ struct CommonOptions {
   bool maximize = false;    // negates the gradients
 };
 
-class Algorithm {
+class Algorithm : public std::enable_shared_from_this<Algorithm> {
  public:
   virtual ~Algorithm() = default;
   Options options();           // its own, and maximize
@@ -55,8 +57,9 @@ class Algorithm {
   explicit Algorithm(const CommonOptions& options) : common(options) {}
   virtual Options own_options() = 0;
   virtual kernels::Requirements requirements() const = 0;
-  static void run_kernel(Device device, const kernels::AnyOptimizer& optimizer, Updates updates,
-                         const StepControl& control);
+  // The options take `bytes`. During a capture, each replay takes them as they are then.
+  void run_kernel(Device device, kernels::AnyOptimizer optimizer, size_t bytes, Updates updates,
+                  const StepControl& control) const;
 };
 
 // O: one of kernels/common/optimizers.h, or a struct like those with update() instead of Step<T>.
@@ -82,10 +85,12 @@ class AlgorithmOf final : public Algorithm {
     return all;
   }
   void update(Device device, Updates updates, const StepControl& control) const override {
-    if constexpr (requires { o_.update(device, updates, control); })
+    if constexpr (requires { o_.update(device, updates, control); }) {
+      internal::check_no_capture("an optimizer with an update() of its own reads options there");
       o_.update(device, updates, control);
-    else
-      run_kernel(device, o_, updates, control);
+    } else {
+      run_kernel(device, o_, sizeof o_, updates, control);
+    }
   }
 
  private:

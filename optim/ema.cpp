@@ -45,6 +45,8 @@ double Ema::decay() const {
 void Ema::update() {
   const Scope scope("ema");
   check(applied_ == 0, "an update while the averages are applied");
+  if (options_.warmup)
+    check_no_capture("the decay changes in a warm-up: update() averages between replays");
   std::vector<kernels::Update> updates(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor &t = tensors_[i], &average = averages_[i];

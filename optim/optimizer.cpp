@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "autograd/autograd_meta.h"
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
@@ -72,8 +74,22 @@ void check_value(const Option& option, double value) {
     check(!std::isnan(value), "{} must be a number, got {}", name, value);
 }
 
-void Algorithm::run_kernel(Device device, const kernels::AnyOptimizer& optimizer, Updates updates,
-                           const StepControl& control) {
+void Algorithm::run_kernel(Device device, kernels::AnyOptimizer optimizer, size_t bytes,
+                           Updates updates, const StepControl& control) const {
+  const auto fixed = [](const Algorithm& a) {
+    std::vector<double> all{a.common.rescale_grad, double(a.common.maximize)};
+    for (const State& state : a.states()) all.push_back(state.used);
+    return all;
+  };
+  if (GraphState* const graph = capture()) {
+    const auto copy = [=, me = shared_from_this(), then = fixed(*this)](void* to) {
+      check(fixed(*me) == then,
+            "rescale_grad, maximize and the buffers that options ask for cannot change between "
+            "replays");
+      std::memcpy(to, optimizer.options, bytes);
+    };
+    optimizer.place = graph->number(bytes, copy);
+  }
   kernels::optimizer_step(device, optimizer, updates, control);
 }
 
@@ -247,6 +263,7 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
   const Tensor& p = slot.param;
   if (is_half(p.dtype())) {
     if (!slot.master && group.common().multi_precision) {
+      check_no_capture("the first step makes masters: run it once before");
       slot.master = dense_copy(p, f32, p.device());
     } else if (!slot.master) {
       warn(
@@ -258,8 +275,13 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
   } else if (group.keeps_shadow(slot)) {
     // (A shadow that a live graph saved is not overwritten.)
     const Tensor& shadow = p.autograd_meta().half.data;
-    if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique())
+    if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique()) {
+      check_no_capture(
+          "the optimizer makes a new shadow, and a replay would read the old: step once before, "
+          "and "
+          "keep no loss with its history");
       p.set_shadow(dense_copy(p, *group.common().shadow, p.device()));
+    }
   }
 }
 

@@ -83,7 +83,7 @@ class Optimizer {
     }
   };
   struct Group {
-    std::unique_ptr<Algorithm> algorithm;
+    std::shared_ptr<Algorithm> algorithm;
     std::vector<Slot> slots;
     double schedule_base = 0, scheduled = -1;  // a schedule's base rate and its last; -1: none
     CommonOptions& common() const { return algorithm->common; }

@@ -24,6 +24,7 @@ void Schedule::apply(int64_t step) {
 }
 
 void Schedule::advance(int64_t by, size_t most) {
+  check_no_capture("a schedule steps between replays");
   int64_t steps = steps_ + by;
   for (; pending_.size() > most; pending_.erase(pending_.begin())) steps -= !pending_.front()();
   if (steps == steps_) return;

@@ -20,15 +20,16 @@ class Schedule : NoCopy {
   // The learning rate after `step` steps.
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
-  // Call it after each optimizer step. Given the result of that step, it advances only if the step
-  // happened. A step decided on a device counts at first and is taken back `lag` steps later if it
-  // was skipped, so the host hardly ever waits and every run has the same rates.
+  // Call it after each optimizer step, or each replay of one. Given the result of that step, it
+  // advances only if the step happened. A step decided on a device counts at first and is taken
+  // back `lag` steps later if it was skipped, so the host hardly ever waits and every run has the
+  // same rates.
   void step() { advance(1, 0); }
   template <StepOutcome R>
   void step(const R& stepped) {
     if constexpr (requires { stepped.is_deferred(); }) {
       if (stepped.is_deferred()) {
-        pending_.push_back([stepped] { return static_cast<bool>(stepped); });
+        pending_.push_back([result = latest(stepped)] { return static_cast<bool>(result); });
         return advance(1, lag);
       }
     }
@@ -52,6 +53,14 @@ class Schedule : NoCopy {
   Optimizer& optimizer() const { return *optimizer_; }
 
  private:
+  // The outcome by now, which a later replay of the step does not change.
+  template <class R>
+  static R latest(const R& stepped) {
+    if constexpr (requires { stepped.latest(); })
+      return stepped.latest();
+    else
+      return stepped;
+  }
   // Advances by `by` steps, and takes back skipped ones until at most `most` are pending.
   void advance(int64_t by, size_t most);
 

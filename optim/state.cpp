@@ -85,6 +85,7 @@ Tensor dense_copy(const Tensor& x, DType dtype, Device device) {
 }
 
 Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
+  internal::check_no_capture("the first step makes state: run it once before");
   Tensor t(shape, dtype, device);
   kernels::fill(device, value, t);
   return t;

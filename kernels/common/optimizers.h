@@ -455,7 +455,7 @@ struct Muon {
     T keep, take, rate, shrink;
     bool nesterov;
 
-    Step(const Muon& o, int64_t rows, int64_t columns)
+    MIXTAPE_HD Step(const Muon& o, int64_t rows, int64_t columns)
         : keep(T(o.momentum)),
           take(T(1 - o.momentum)),
           rate(T(-o.lr * factor(o, double(rows), double(columns)))),
@@ -473,7 +473,7 @@ struct Muon {
     }
 
    private:
-    static double factor(const Muon& o, double rows, double columns) {
+    MIXTAPE_HD static double factor(const Muon& o, double rows, double columns) {
       if (o.match_adam) return 0.2 * sqrt(rows > columns ? rows : columns);
       return rows > columns ? sqrt(rows / columns) : 1;
     }
@@ -483,6 +483,15 @@ struct Muon {
 // The optimizers that optimizer_step runs.
 using Optimizers =
     OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Lamb, Muon>;
+
+// An optimizer's options as kernels get them: a value or, in a graph, a place in device memory that
+// each replay writes.
+template <class O>
+struct OptionsNow {
+  O given;
+  const O* place;
+  MIXTAPE_HD O operator()() const { return place ? *place : given; }
+};
 
 // Refers to one of them, by its position in the list. visit() calls run(o) with it.
 struct AnyOptimizer {
@@ -495,6 +504,7 @@ struct AnyOptimizer {
 
   int which;
   const void* options;
+  const void* place = nullptr;  // in device memory: see OptionsNow
 };
 
 }  // namespace mixtape::kernels

@@ -32,7 +32,7 @@ __global__ void lamb_moments(ParamTable<Lamb> table, Control control, const Lamb
 }
 
 // The trust ratio of each parameter, a block for each.
-__global__ void lamb_trust(ParamTable<Lamb> table, Control control, Lamb o,
+__global__ void lamb_trust(ParamTable<Lamb> table, Control control, OptionsNow<Lamb> o,
                            const SquaredNorms* parts, double* trust) {
   if (control.is_skipped()) return;
   const int k = int(gpu::block().x);
@@ -44,17 +44,17 @@ __global__ void lamb_trust(ParamTable<Lamb> table, Control control, Lamb o,
   }
   sum.param = sum_over_block(sum.param);
   sum.direction = sum_over_block(sum.direction);
-  if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(o, sum);
+  if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(o(), sum);
 }
 
 template <class T>
-__global__ void lamb_move(ParamTable<Lamb> table, Control control, double lr,
+__global__ void lamb_move(ParamTable<Lamb> table, Control control, OptionsNow<Lamb> o,
                           const Lamb::Step<T>* steps, const double* trust) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const int number = table.number[chunk.tensor];
   const Lamb::Step<T> step = steps[number];
-  const T rate(-lr * trust[number]);
+  const T rate(-o().lr * trust[number]);
   for_elements<Writes{.states = false}>(
       table.item[chunk.tensor], chunk, T(1), [&](int64_t, T p, T, StatesAt<T> state) {
         return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
@@ -63,11 +63,22 @@ __global__ void lamb_move(ParamTable<Lamb> table, Control control, double lr,
 
 // --- Muon ---
 
+// The options, and the shape of a parameter.
+struct MuonAt {
+  OptionsNow<Muon> o;
+  int64_t rows, columns;
+  template <class T>
+  __device__ Muon::Step<T> step() const {
+    return {o(), rows, columns};
+  }
+};
+
 // Fills x, the matrix to orthogonalize, and parts, its squared norms by chunk.
 template <class T>
-__global__ void muon_momentum(ParamTable<Muon> table, Control control, Muon::Step<T> step, T* x,
+__global__ void muon_momentum(ParamTable<Muon> table, Control control, MuonAt at, T* x,
                               double* parts) {
   if (control.is_skipped()) return;
+  const auto step = at.step<T>();
   const Chunk chunk = chunk_of_block(table);
   double sum = 0;
   for_elements<Writes{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
@@ -85,10 +96,11 @@ __global__ void muon_momentum(ParamTable<Muon> table, Control control, Muon::Ste
 
 // x /= |x|, a block for each chunk. Every block adds up the parts, which are few.
 template <class T>
-__global__ void make_unit(const double* parts, int64_t chunks, double eps, T* x, int64_t n) {
+__global__ void make_unit(const double* parts, int64_t chunks, OptionsNow<Muon> o, T* x,
+                          int64_t n) {
   double sum = 0;
   for (int64_t i = gpu::thread().x; i < chunks; i += chunk_threads) sum += parts[i];
-  const T unit(1 / (sqrt(sum_over_block(sum)) + eps));
+  const T unit(1 / (sqrt(sum_over_block(sum)) + o().eps));
   const int64_t begin = int64_t(gpu::block().x) * chunk_length;
   for (int64_t i = begin + gpu::thread().x; i < n && i < begin + chunk_length; i += chunk_threads)
     x[i] *= unit;
@@ -105,9 +117,9 @@ __global__ void mix(T b, const T* s, T c, T a, T* f, int64_t k) {
 }
 
 template <class T>
-__global__ void muon_move(ParamTable<Muon> table, Control control, Muon::Step<T> step,
-                          const T* orthogonal) {
+__global__ void muon_move(ParamTable<Muon> table, Control control, MuonAt at, const T* orthogonal) {
   if (control.is_skipped()) return;
+  const auto step = at.step<T>();
   const Chunk chunk = chunk_of_block(table);
   for_elements<Writes{.states = false}>(table.item[chunk.tensor], chunk, T(1),
                                         [&](int64_t i, T p, T, StatesAt<T>) {
@@ -118,7 +130,8 @@ __global__ void muon_move(ParamTable<Muon> table, Control control, Muon::Step<T>
 // Moves one parameter, a matrix of shape[0] rows. (A skipped step multiplies uninitialised scratch
 // and does not use it.)
 template <class T>
-void muon_step(const Launch& outer, const Update& update, const Muon& o, const Control& control) {
+void muon_step(const Launch& outer, const Update& update, const OptionsNow<Muon>& o,
+               const Control& control) {
   const int64_t size = update.param.size(), rows = update.param.shape()[0];
   if (size == 0) return;
   const int64_t columns = size / rows, k = std::min(rows, columns);
@@ -126,16 +139,16 @@ void muon_step(const Launch& outer, const Update& update, const Muon& o, const C
   const auto matrix = [&](int64_t m, int64_t n) {
     return View{launch.scratch<T>(m * n), dtype_of<T>(), Layout({m, n})};
   };
-  const Muon::Step<T> step(o, rows, columns);
+  const MuonAt at{o, rows, columns};
   const View x = matrix(rows, columns);
   const int64_t chunks = ceil_div(size, chunk_length);
   double* const parts = launch.scratch<double>(chunks);
   for_parameters<Muon, T>(std::span(&update, 1), [&](const ParamTable<Muon>& table) {
-    launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, step, x.as<T>(), parts);
+    launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, at, x.as<T>(), parts);
   });
   const gpu::Index3 threads{unsigned(chunk_threads), 1, 1};
   gpu::launch({"make_unit", {unsigned(chunks), 1, 1}, threads, 64}, launch.stream, make_unit<T>,
-              parts, chunks, o.eps, x.as<T>(), size);
+              parts, chunks, o, x.as<T>(), size);
   const View result = orthogonalize(
       x, matrix(rows, columns), matrix(k, k), matrix(k, k),
       [&](In a, In b, Out c) { gemm(launch, a, b, {}, c); },
@@ -144,14 +157,14 @@ void muon_step(const Launch& outer, const Update& update, const Muon& o, const C
                     T(c), T(a), f.as<T>(), k);
       });
   for_parameters<Muon, T>(std::span(&update, 1), [&](const ParamTable<Muon>& table) {
-    launch_table(launch, "muon_move", muon_move<T>, table, control, step, result.as<T>());
+    launch_table(launch, "muon_move", muon_move<T>, table, control, at, result.as<T>());
   });
 }
 
 }  // namespace
 
 template <class T>
-void run_step(Launch& launch, Updates updates, const Lamb& o, const Control& control) {
+void run_step(Launch& launch, Updates updates, const OptionsNow<Lamb>& o, const Control& control) {
   int64_t chunks = 0;
   for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
   auto* const steps = launch.scratch<Lamb::Step<T>>(int64_t(updates.size()));
@@ -165,20 +178,20 @@ void run_step(Launch& launch, Updates updates, const Lamb& o, const Control& con
                  {unsigned(chunk_threads), 1, 1},
                  chunk_threads / gpu::warp_size * sizeof(double)},
                 launch.stream, lamb_trust, table, control, o, parts, trust);
-    launch_table(launch, "lamb_move", lamb_move<T>, table, control, o.lr, steps, trust);
+    launch_table(launch, "lamb_move", lamb_move<T>, table, control, o, steps, trust);
   });
 }
 
 template <class T>
-void run_step(Launch& launch, Updates updates, const Muon& o, const Control& control) {
+void run_step(Launch& launch, Updates updates, const OptionsNow<Muon>& o, const Control& control) {
   launch_begin<T, Muon>(launch, updates, o, control, nullptr);
   for (const Update& u : updates)
     if (is_computed_in<T>(u)) muon_step<T>(launch, u, o, control);
 }
 
-template void run_step<float>(Launch&, Updates, const Lamb&, const Control&);
-template void run_step<double>(Launch&, Updates, const Lamb&, const Control&);
-template void run_step<float>(Launch&, Updates, const Muon&, const Control&);
-template void run_step<double>(Launch&, Updates, const Muon&, const Control&);
+template void run_step<float>(Launch&, Updates, const OptionsNow<Lamb>&, const Control&);
+template void run_step<double>(Launch&, Updates, const OptionsNow<Lamb>&, const Control&);
+template void run_step<float>(Launch&, Updates, const OptionsNow<Muon>&, const Control&);
+template void run_step<double>(Launch&, Updates, const OptionsNow<Muon>&, const Control&);
 
 }  // namespace mixtape::kernels::cuda

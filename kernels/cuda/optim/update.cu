@@ -15,7 +15,7 @@ __global__ void take_step(ParamTable<O> table, Control control, const StepOf<O, 
 }
 
 template <class T, class O>
-void run_step(Launch& launch, Updates updates, const O& o, const Control& control) {
+void run_step(Launch& launch, Updates updates, const OptionsNow<O>& o, const Control& control) {
   StepOf<O, T>* const steps = launch.scratch<StepOf<O, T>>(int64_t(updates.size()));
   launch_begin<T>(launch, updates, o, control, steps);
   for_parameters<O, T>(updates, [&](const ParamTable<O>& table) {
@@ -29,7 +29,8 @@ void run_step(Launch& launch, Updates updates, const O& o, const Control& contro
 void optimizer_step(Launch& launch, const AnyOptimizer& optimizer, Updates updates,
                     const StepControl& control) {
   const Control on_device(control);
-  optimizer.visit([&](const auto& o) {
+  optimizer.visit([&]<class O>(const O& given) {
+    const OptionsNow<O> o{given, static_cast<const O*>(optimizer.place)};
     run_step<float>(launch, updates, o, on_device);
     run_step<double>(launch, updates, o, on_device);
   });

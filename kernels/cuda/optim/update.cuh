@@ -39,13 +39,14 @@ struct Control {
 // Advances each parameter's count of steps. steps[i], where Step<T> follows from the options and
 // the count, becomes parameter i's.
 template <class T, class O>
-__global__ void begin_step(Table<float*> counts, Control control, O o, StepOf<O, T>* steps) {
+__global__ void begin_step(Table<float*> counts, Control control, OptionsNow<O> o,
+                           StepOf<O, T>* steps) {
   if (control.is_skipped() || gpu::thread().x != 0) return;
   const int k = int(gpu::block().x);
   float* const count = counts.item[k];
   const double before = count ? *count : 0;
   if constexpr (std::is_constructible_v<StepOf<O, T>, const O&, double>)
-    steps[counts.number[k]] = StepOf<O, T>(o, before);
+    steps[counts.number[k]] = StepOf<O, T>(o(), before);
   if (count) *count = float(before + 1);
 }
 template <class T>
@@ -53,7 +54,7 @@ bool is_computed_in(const Update& u) {
   return (u.param.dtype == f64) == std::is_same_v<T, double>;
 }
 template <class T, class O>
-void launch_begin(Launch& launch, Updates updates, const O& o, const Control& control,
+void launch_begin(Launch& launch, Updates updates, const OptionsNow<O>& o, const Control& control,
                   StepOf<O, T>* steps) {
   for_tables<float*>(
       updates.size(), 0,
@@ -139,8 +140,8 @@ __device__ void for_elements(const ParamItem<states>& p, const Chunk& chunk, T g
 
 // Lamb and Muon look at a parameter as a whole (layerwise.cu).
 template <class T>
-void run_step(Launch& launch, Updates updates, const Lamb& o, const Control& control);
+void run_step(Launch& launch, Updates updates, const OptionsNow<Lamb>& o, const Control& control);
 template <class T>
-void run_step(Launch& launch, Updates updates, const Muon& o, const Control& control);
+void run_step(Launch& launch, Updates updates, const OptionsNow<Muon>& o, const Control& control);
 
 }  // namespace mixtape::kernels::cuda
