@@ -123,11 +123,17 @@ class Emulated final : public Runtime {
  public:
   int device_count() const override { return 2; }
   std::string no_device_reason() const override { return {}; }
-  const Properties& properties(int) const override {
+  // The second device is of capability 9.0, and so runs kernels that use gpu_hopper.cuh.
+  const Properties& properties(int device) const override {
     static const char* const set = std::getenv("MIXTAPE_SIMT_PROCESSORS");
     static const Properties emulated{"the emulator", 8, 0, set ? std::atoi(set) : 2,
-                                     int64_t{8} << 30};
-    return emulated;
+                                     int64_t{8} << 30},
+        hopper = [] {
+          Properties p = emulated;
+          p.major = 9;
+          return p;
+        }();
+    return device == 1 ? hopper : emulated;
   }
   void select(int) const override {}
   void* allocate(size_t bytes, int device) const override {
