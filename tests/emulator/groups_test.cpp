@@ -1,55 +1,19 @@
-// The emulator of compute capability 9.0: boxes arrive, products are right, and each
-// planted bug is found and named.
+// Products of groups of warps on the emulator: they are right, and each planted bug is found and
+// named.
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <vector>
 
-#include "emulator/simt/runtime.h"
 #include "kernels/cuda/gemm/ring.h"
-#include "kernels/cuda/gpu_hopper.cuh"
-#include "tests/support/errors.h"
+#include "tests/emulator/hopper.h"
 
-namespace mixtape {
-namespace hopper_test {
-
-using namespace gpu;
-using simt::BoxTiming;
-
-template <class... P, class... A>
-void run(unsigned threads, size_t shared, void (*kernel)(P...), const A&... args) {
-  launch({"k", {1, 1, 1}, {threads, 1, 1}, shared}, nullptr, kernel, args...);
-}
-
-// Both ways in which boxes are late, and several orders.
-template <class F>
-void in_all_timings(const F& f) {
-  for (uint32_t seed = 0; seed < 4; ++seed) {
-    const BoxTiming timing(seed == 0 ? BoxTiming::Late : BoxTiming::Random, seed);
-    f();
-  }
-}
-
-// --- boxes ---
+namespace mixtape::hopper_test {
+namespace groups {
 
 enum Bug : int {
   None,
   NoFullWait,
-  NoInit,
-  NoInitBarrier,
-  NoInitFence,
-  FewBytes,
-  ManyBytes,
-  NoFence,
-  NoBarrier,
-  NoCommit,
-  NoStoreWait,
-  NoReadWait,
-  Misaligned,
-  OnBarrier,
-  TouchBarrier,
-  TwoArrivals,
   WrongParity,
   EarlyRelease,
   NoGroupWait,
@@ -62,176 +26,13 @@ enum Bug : int {
   OtherLine,
   Restart,
   TouchSums,
+  NoReadWait,
+  NoFence,
+  NoBarrier,
+  NoStoreWait,
   GreedyRegisters,
   OddRegisters,
 };
-
-// Loads a box, adds 1 to its elements, and stores it.
-__global__ void through_box(const __grid_constant__ TensorMap from,
-                            const __grid_constant__ TensorMap to, BoxAt at, int bug) {
-  constexpr int elements = 16 * 64;
-  const Shared<uint16_t> box = shared_memory<uint16_t>();
-  const Shared<Barrier> b = shared_memory<Barrier>(2 * elements);
-  const int t = int(thread().x);
-  if (t == 0 && bug != NoInit) {
-    barrier_init(b, 1);
-    if (bug != NoInitFence) fence_barrier_init();
-  }
-  if (bug != NoInitBarrier) sync_block();
-  if (t == 0) {
-    barrier_expect(b, 2 * elements + (bug == FewBytes ? -128 : bug == ManyBytes ? 128 : 0));
-    load_box(bug == Misaligned ? box + 64 : bug == OnBarrier ? box + 512 : box, from, b, at);
-    if (bug == TwoArrivals) barrier_arrive(b);
-  }
-  if (bug != NoInitBarrier) sync_block();
-  if (bug != NoFullWait || t != 5) barrier_wait(b, bug == WrongParity);
-  for (int i = t; i < elements; i += 32) box[i] = uint16_t(box[i] + 1);
-  if (bug != NoFence) fence_async();
-  if (bug != NoBarrier) sync_block();
-  if (t == 0) {
-    store_box(to, box, at);
-    if (bug == NoCommit) store_wait_read<0>();
-    store_commit();
-    if (bug == NoReadWait) box[0] = 0;
-    if (bug != NoStoreWait) store_wait<0>();
-    if (bug == TouchBarrier) shared_memory<uint16_t>(2 * elements)[1] = 0;
-  }
-}
-struct Cube {
-  std::vector<uint16_t> x = std::vector<uint16_t>(3 * 20 * 72);
-  TensorMap map() {
-    BoxedTensor t;
-    t.data = x.data();
-    for (int d = 0; d < 3; ++d) {
-      t.size[d] = std::array{70, 19, 3}[size_t(d)];
-      t.stride[d] = std::array{1, 72, 20 * 72}[size_t(d)];
-    }
-    t.rows = 16;
-    return make_tensor_map(t);
-  }
-};
-void through(BoxAt at, int bug = None) {
-  Cube from, to;
-  for (size_t i = 0; i < from.x.size(); ++i) from.x[i] = uint16_t(7 * i);
-  run(32, 3072, through_box, from.map(), to.map(), at, bug);
-  for (int z = 0; z < 3; ++z)
-    for (int y = 0; y < 20; ++y)
-      for (int x = 0; x < 72; ++x) {
-        const size_t i = size_t((z * 20 + y) * 72 + x);
-        const bool moved = z == at.z && at.y <= y && y < at.y + 16 && y < 19 && at.x <= x &&
-                           x < at.x + 64 && x < 70;
-        ASSERT_EQ(to.x[i], moved ? uint16_t(from.x[i] + 1) : 0) << x << " " << y << " " << z;
-      }
-}
-TEST(Hopper, BoxesGoThereAndBack) {
-  in_all_timings([] {
-    through({0, 0, 0});
-    through({3, 2, 1});
-    through({-5, -3, 2});
-    through({40, 10, 2});
-    through({0, 30, 1});  // nothing of it
-  });
-}
-
-// A box as shared memory holds it.
-__global__ void show_box(const __grid_constant__ TensorMap from, BoxAt at, uint32_t* y) {
-  const Shared<uint32_t> box = shared_memory<uint32_t>();
-  const Shared<Barrier> b = shared_memory<Barrier>(1024);
-  if (thread().x == 0) {
-    barrier_init(b, 1);
-    fence_barrier_init();
-    barrier_expect(b, 1024);
-    load_box(box, from, b, at);
-  }
-  sync_block();
-  barrier_wait(b, 0);
-  for (int i = lane(); i < 256; i += 32) y[i] = box[i];
-}
-TEST(Hopper, BoxesAreSwizzledAndZeroBeyondTheTensor) {
-  std::vector<uint32_t> x(8 * 32), y(256);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = uint32_t(0x3f800000 + 0x1000 * i);
-  BoxedTensor t;
-  t.data = x.data();
-  t.element = BoxElement::Tf32;
-  t.size[0] = 30;
-  t.size[1] = 8;
-  t.stride[1] = 32;
-  t.rows = 8;
-  run(32, 2048, show_box, make_tensor_map(t), BoxAt{0, 0}, y.data());
-  for (size_t r = 0; r < 8; ++r)
-    for (size_t c = 0; c < 32; ++c) {
-      const uint32_t rounded = (x[r * 32 + c] + 0x1000) & ~0x1fffu;
-      ASSERT_EQ(y[r * 32 + ((c / 4) ^ r) * 4 + c % 4], c < 30 ? rounded : 0) << r << " " << c;
-    }
-}
-
-void expect_found(Bug bug, const std::string& words) {
-  in_all_timings([&] { EXPECT_ERROR(through({0, 0, 0}, bug), words); });
-}
-// As the order of two threads decides.
-void expect_either(Bug bug, const std::string& words, const std::string& or_else) {
-  in_all_timings([&] {
-    const std::string what = test::full_error([&] { through({0, 0, 0}, bug); });
-    EXPECT_TRUE(what.find(words) != std::string::npos || what.find(or_else) != std::string::npos)
-        << what;
-  });
-}
-TEST(Hopper, FindsBoxesThatAreNotWaitedFor) {
-  expect_either(NoFullWait, "is touched before load_box in hopper_test.cpp:",
-                "is touched with no barrier_wait for load_box in hopper_test.cpp:");
-  expect_found(WrongParity, "is touched ");
-  expect_found(NoReadWait, "is overwritten while store_box in hopper_test.cpp:");
-  expect_found(NoStoreWait, "ends with no store_wait for store_box in hopper_test.cpp:");
-  expect_found(NoCommit, "store_wait with no store_commit for store_box in hopper_test.cpp:");
-}
-TEST(Hopper, FindsWrongBarriers) {
-  expect_found(NoInit, "no barrier_init for a barrier at 2048");
-  expect_either(NoInitBarrier, "no barrier_init for a barrier at 2048",
-                "the barrier at 2048 is used with no sync_block since its barrier_init");
-  expect_found(NoInitFence, "no fence_barrier_init has shown the barrier at 2048");
-  expect_found(FewBytes, "brings 128 bytes more than barrier_expect said");
-  expect_found(TwoArrivals, "too many arrivals at the barrier at 2048: this phase has had its 1");
-  expect_found(TouchBarrier, "shared memory at 2048 is touched, which is a barrier");
-  expect_found(OnBarrier, "shared memory at 2048 is touched, which is a barrier");
-  in_all_timings([&] {
-    const std::string what = test::full_error([] { through({0, 0, 0}, ManyBytes); });
-    EXPECT_NE(what.find("kernel k, block (0, 0, 0), thread (0, 0, 0): waits for a box that nobody "
-                        "sends: 32 threads wait at barrier_wait in hopper_test.cpp:"),
-              std::string::npos)
-        << what;
-    EXPECT_NE(
-        what.find("for parity 0 of the barrier at 2048, which lacks 0 arrivals and 128 bytes"),
-        std::string::npos)
-        << what;
-  });
-}
-TEST(Hopper, FindsStoresThatTheCopyEngineMayNotSee) {
-  expect_found(NoFence, "with no fence_async since");
-  expect_found(NoBarrier, "was written by thread ");
-  expect_found(Misaligned, "misaligned: a box at 128 of shared memory, no multiple of 1024");
-}
-TEST(Hopper, RefusesTensorMapsThatADeviceRefuses) {
-  alignas(16) static uint16_t x[64];
-  const auto with = [](auto change) {
-    return test::error([&] {
-      BoxedTensor t;
-      t.data = x;
-      change(t);
-      make_tensor_map(t);
-    });
-  };
-  EXPECT_EQ(with([](BoxedTensor&) {}), "no error");
-  EXPECT_EQ(with([](BoxedTensor& t) { t.data = x + 1; }),
-            "a tensor map's data must be aligned to 16 bytes");
-  EXPECT_EQ(with([](BoxedTensor& t) { t.rows = 257; }),
-            "a tensor map's box has 1 to 256 rows, not 257");
-  EXPECT_EQ(with([](BoxedTensor& t) { t.size[2] = 0; }),
-            "a tensor map's sizes are 1 to 2^32, not 0");
-  EXPECT_EQ(with([](BoxedTensor& t) { t.stride[0] = 2; }),
-            "a tensor map's first stride is 1, not 2");
-  EXPECT_EQ(with([](BoxedTensor& t) { t.stride[1] = 9; }),
-            "a tensor map's strides are multiples of 16 bytes below 2^40, not 18");
-}
 
 // --- products ---
 
@@ -307,7 +108,7 @@ void expect_products() {
   expect_product<T, n, true, false>();
   expect_product<T, n, true, true>();
 }
-TEST(Hopper, GroupsMultiply) {
+TEST(Groups, GroupsMultiply) {
   expect_products<Half, 64>();
   expect_products<Half, 256>();
   expect_products<BFloat16, 128>();
@@ -315,9 +116,9 @@ TEST(Hopper, GroupsMultiply) {
   expect_product<float, 64, false, false>();
   expect_product<float, 256, false, false>();
 }
-TEST(Hopper, FindsAProductThatIsNotWaitedFor) {
+TEST(Groups, FindsAProductThatIsNotWaitedFor) {
   EXPECT_ERROR((expect_product<Half, 64, false, false>(NoGroupWait)),
-               "ends with no group_wait for multiply_group in hopper_test.cpp:");
+               "ends with no group_wait for multiply_group in groups_test.cpp:");
 }
 
 // --- a ring: one producer, two groups that multiply 64 x 64, parts of k as tiles ---
@@ -454,33 +255,33 @@ void ring(int bug = None) {
       matrix_map(data.b, 64, deep, 64), matrix_map(c, 128, 64 * tiles, 64), bug);
   for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i].bits, data.want[i].bits) << i;
 }
-TEST(Hopper, ARingOfSlotsFeedsTwoGroups) {
+TEST(Groups, ARingOfSlotsFeedsTwoGroups) {
   in_all_timings([] { ring(); });
 }
-TEST(Hopper, FindsBugsOfRings) {
+TEST(Groups, FindsBugsOfRings) {
   const std::pair<Bug, const char*> bugs[] = {
-      {NoFullWait, "multiply_group in hopper_test.cpp:"},
+      {NoFullWait, "multiply_group in groups_test.cpp:"},
       {WrongParity, "waits for an arrival that nobody makes"},
-      {EarlyRelease, "is overwritten while multiply_group in hopper_test.cpp:"},
-      {NoGroupWait, "is overwritten while multiply_group in hopper_test.cpp:"},
+      {EarlyRelease, "is overwritten while multiply_group in groups_test.cpp:"},
+      {NoGroupWait, "is overwritten while multiply_group in groups_test.cpp:"},
       {NoGroupFence, "no group_fence by thread "},
-      {NoGroupCommit, "group_wait with no group_commit for multiply_group in hopper_test.cpp:"},
+      {NoGroupCommit, "group_wait with no group_commit for multiply_group in groups_test.cpp:"},
       {WrongSwizzle, "operand a is not swizzled as boxes are"},
       {WrongRow, "operand a begins inside eight rows of the swizzle"},
       {Divergent, "divergent group: "},
       {OtherOperand, "of a group call it for different products"},
-      {OtherLine, "divergent group: multiply_group in hopper_test.cpp:"},
+      {OtherLine, "divergent group: multiply_group in groups_test.cpp:"},
       {Restart, "starts new sums in registers whose product was not waited for"},
       {TouchSums, "sums of a multiply_group were written before its group_wait"},
-      {NoReadWait, "is overwritten while store_box in hopper_test.cpp:"},
+      {NoReadWait, "is overwritten while store_box in groups_test.cpp:"},
       {NoFence, "with no fence_async since"},
       {NoBarrier, "race: shared memory at "},
-      {NoStoreWait, "ends with no store_wait for store_box in hopper_test.cpp:"},
+      {NoStoreWait, "ends with no store_wait for store_box in groups_test.cpp:"},
       {GreedyRegisters, "waits for registers that nobody gives back"},
       {OddRegisters, "raise_registers to 230, no multiple of 8 from 24 to 256"},
   };
   for (const auto& [bug, words] : bugs) in_all_timings([&] { EXPECT_ERROR(ring(bug), words); });
 }
 
-}  // namespace hopper_test
-}  // namespace mixtape
+}  // namespace groups
+}  // namespace mixtape::hopper_test
