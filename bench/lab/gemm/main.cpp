@@ -1,5 +1,5 @@
 // Climbs the ladder of matrix products: checks each rung against f64, then measures it. On an
-// emulated device it only checks.
+// emulated device it counts bank conflicts instead.
 
 #include <fmt/format.h>
 
@@ -16,16 +16,20 @@
 #include "core/runtime.h"
 #include "core/stream.h"
 #include "kernels/common/launch.h"
+#ifdef MIXTAPE_EMULATED
+#include "emulator/simt/simt.h"
+#endif
 
 using namespace mixtape;
 
 namespace {
 
-constexpr Device gpu = Device::cuda();
 #ifdef MIXTAPE_EMULATED
 constexpr bool emulated = true;
+constexpr Device gpu = Device::cuda(1);  // of capability 9.0
 #else
 constexpr bool emulated = false;
+constexpr Device gpu = Device::cuda();
 #endif
 
 struct Settings {
@@ -67,6 +71,17 @@ struct Matrices {
   }
 };
 
+#ifdef MIXTAPE_EMULATED
+// Runs the rung once. Cells of the table: the passes that bank conflicts add to reads of shared
+// memory.
+std::string measure(const lab::Rung& rung, const Matrices& x, const Settings&) {
+  const simt::BankConflicts counted;
+  x.run(rung);
+  synchronize(gpu);
+  return fmt::format("{}", counted.count(simt::Access::Read));
+}
+constexpr const char* measured = "bank conflicts";
+#else
 // Milliseconds of a product, the median of `repeats`.
 double milliseconds(const lab::Rung& rung, const Matrices& x, int repeats) {
   std::vector<double> all;
@@ -80,50 +95,47 @@ double milliseconds(const lab::Rung& rung, const Matrices& x, int repeats) {
   return all[all.size() / 2];
 }
 
-// Prints a line of the table; false if the result is wrong.
-bool climb(int number, const lab::Rung& rung, const Settings& settings) {
+// TFLOP/s and their part of the peak.
+std::string measure(const lab::Rung& rung, const Matrices& x, const Settings& settings) {
+  const double rate = 2e-9 * x.m * x.n * x.k / milliseconds(rung, x, settings.repeats);
+  return fmt::format("{:.1f} | {}", rate,
+                     settings.peak > 0 ? fmt::format("{:.1f}", 100 * rate / settings.peak) : "");
+}
+constexpr const char* measured = "TFLOP/s | % of peak";
+#endif
+
+// The cells of a rung's line behind its idea; nothing if the product is wrong.
+std::optional<std::string> climb(const lab::Rung& rung, const Settings& settings) {
   const Matrices x(settings.size);
-  const auto line = [&](const std::string& rest) {
-    fmt::print("| {} | {} | {} |\n", number, rung.idea, rest);
-    std::fflush(stdout);
-  };
-  if (x.m % rung.tile.m != 0 || x.n % rung.tile.n != 0 || x.k % rung.tile.k != 0) {
-    line(fmt::format("needs multiples of {} x {} x {} | |", rung.tile.m, rung.tile.n, rung.tile.k));
-    return true;
-  }
+  const std::string empty = emulated ? " |" : " | |";
+  if (x.m % rung.tile.m != 0 || x.n % rung.tile.n != 0 || x.k % rung.tile.k != 0)
+    return fmt::format("needs multiples of {} x {} x {} |{}", rung.tile.m, rung.tile.n, rung.tile.k,
+                       empty);
+  if (rung.hopper && runtime::cuda().properties(gpu.index).major != 9)
+    return "needs compute capability 9.0 |" + empty;
   x.run(rung);
   const double error = x.error();
-  if (!(error < 1e-4)) {
-    line(fmt::format("WRONG: an error of {:.1e} | |", error));
-    return false;
-  }
-  if (emulated) {
-    line(fmt::format("right | | {:.1e}", error));
-    return true;
-  }
-  const double rate = 2e-9 * x.m * x.n * x.k / milliseconds(rung, x, settings.repeats);
-  line(fmt::format("{:.1f} | {} | {:.1e}", rate,
-                   settings.peak > 0 ? fmt::format("{:.1f}", 100 * rate / settings.peak) : "",
-                   error));
-  return true;
+  if (!(error < 1e-4)) return std::nullopt;
+  return fmt::format("{:.1e} | {} |", error, measure(rung, x, settings));
 }
 
 void climb_all(Settings& settings, bool& right) {
   const runtime::Properties& p = runtime::cuda().properties(gpu.index);
-  if (settings.size.empty()) settings.size.assign(3, emulated ? 128 : 4096);
+  if (settings.size.empty())
+    settings.size = emulated ? std::vector{128, 256, 128} : std::vector{4096, 4096, 4096};
   if (settings.peak == 0) settings.peak = known_peak();
   fmt::print("{}, {} x {} x {}, bf16 to f32", emulated ? "the emulated device" : p.name,
              settings.size[0], settings.size[1], settings.size[2]);
   if (settings.peak > 0 && !emulated) fmt::print(", peak {:.0f} TFLOP/s", settings.peak);
-  fmt::print("\n\n| rung | idea | TFLOP/s | % of peak | error |\n|--:|---|--:|--:|--:|\n");
+  fmt::print("\n\n| rung | idea | error | {} |\n|--:|---|--:|{}\n", measured,
+             emulated ? "--:|" : "--:|--:|");
   const std::span<const lab::Rung> all = lab::rungs();
   for (int i = 0; i < int(all.size()); ++i) {
-    const lab::Rung& rung = all[size_t(i)];
     if (!settings.rungs.empty() && std::ranges::count(settings.rungs, i) == 0) continue;
-    if (rung.hopper && p.major != 9 && !emulated)
-      fmt::print("| {} | {} | needs compute capability 9.0 | | |\n", i, rung.idea);
-    else if (!climb(i, rung, settings))
-      right = false;
+    const std::optional<std::string> cells = climb(all[size_t(i)], settings);
+    right = right && cells;
+    fmt::print("| {} | {} | {}\n", i, all[size_t(i)].idea, cells.value_or("WRONG |"));
+    std::fflush(stdout);
   }
 }
 
@@ -135,7 +147,7 @@ int main(int argc, char** argv) {
   const int last = int(lab::rungs().size()) - 1;
   CLI::App app("Measures the rungs of the ladder of matrix products (docs/tensor-cores.md).",
                "lab_gemm");
-  app.add_option("--size", settings.size, "m, n and k: 4096 each; on the emulator 128")
+  app.add_option("--size", settings.size, "m, n and k: 4096 each; on the emulator 128,256,128")
       ->type_name("M,N,K")
       ->delimiter(',')
       ->expected(3)

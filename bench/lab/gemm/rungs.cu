@@ -11,6 +11,9 @@
 #include "bench/lab/gemm/08_mma.cuh"
 #include "bench/lab/gemm/09_hoisted.cuh"
 #include "bench/lab/gemm/10_swizzle.cuh"
+#include "bench/lab/gemm/11_wgmma.cuh"
+#include "bench/lab/gemm/12_specialised.cuh"
+#include "bench/lab/gemm/13_persistent.cuh"
 
 namespace mixtape::lab {
 
@@ -27,6 +30,9 @@ std::span<const Rung> rungs() {
       {"ldmatrix and mma.sync", "rung_mma", {128, 128, 32}, run_mma},
       {"addresses before the loop", "rung_hoisted", {128, 128, 32}, run_hoisted},
       {"a swizzle, four slots", "rung_swizzle", {128, 128, 32}, run_swizzle},
+      {"wgmma and the copy engine", "rung_wgmma", {64, 256, 64}, run_wgmma, true},
+      {"warps that only copy", "rung_specialised", {128, 256, 64}, run_specialised, true},
+      {"tile after tile, stores by boxes", "rung_persistent", {128, 256, 64}, run_persistent, true},
   };
   return all;
 }
