@@ -495,7 +495,10 @@ class Decoder {
       c.width[0] = c.width[1];
       address(c, o[1], 1);
       if (to_number(o[2].text) != 16) return false;
-      c.at[2] = o.size() > 3 ? source(o[3], 4) : constant(16, 4);
+      const auto last = o.size() > 3 ? find(o[3].text) : std::nullopt;  // a size, or a predicate
+      const bool by_predicate = last && last->width == 0;
+      c.at[2] = o.size() > 3 && !by_predicate ? source(o[3], 4) : constant(16, 4);
+      c.at[3] = by_predicate ? last->slot : constant(0, 0);
       return true;
     }
     if (name.starts_with("cp.async.")) {

@@ -118,27 +118,29 @@ void atomic(Warp& w, const Code& c, uint32_t mask) {  // d, [a], b; without d fo
   });
 }
 
-void copy_async(Warp& w, const Code& c, uint32_t mask) {  // [to], [from], 16, valid
+// [to], [from], 16, valid; at[3] is a predicate that makes all of it zeros
+void copy_async(Warp& w, const Code& c, uint32_t mask) {
   char *to[lanes], *from[lanes];
   Code there = c;
   there.space = Space::Shared;
   there.offset = int64_t(c.list);
   there.width[1] = c.width[0];
   w.locate(there, c.at[0], 16, mask, to);
-  const uint32_t* const valid = w.at<uint32_t>(c.at[2]);
+  const uint32_t zeros = w.predicate(c.at[3]);
   // (Bytes beyond `valid` are not read, but the address must be aligned.)
   there.space = Space::Global;
   there.offset = c.offset;
   there.width[1] = 8;
   each_bit(mask, [&](int l) {
     Copy copy{to[l], {}, w.group[size_t(l)]};
-    if (valid[l] > 16) w.fault(l, "cp.async of more bytes than it copies");
-    if (valid[l] > 0) {
+    const uint32_t valid = zeros >> l & 1 ? 0 : w.at<uint32_t>(c.at[2])[l];
+    if (valid > 16) w.fault(l, "cp.async of more bytes than it copies");
+    if (valid > 0) {
       const uint64_t address = w.at<uint64_t>(c.at[1])[l] + uint64_t(c.offset);
       if (address % 16 != 0) w.fault(l, "cp.async from a misaligned address");
-      w.locate(there, c.at[1], int(valid[l]), 1u << l, from);
-      w.touch(l, from[l], int(valid[l]), Access::Read);
-      std::memcpy(copy.from, from[l], valid[l]);
+      w.locate(there, c.at[1], int(valid), 1u << l, from);
+      w.touch(l, from[l], int(valid), Access::Read);
+      std::memcpy(copy.from, from[l], valid);
     }
     w.touch(l, to[l], 16, Access::Write);
     std::memset(to[l], 0xff, 16);

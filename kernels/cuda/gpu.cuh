@@ -90,6 +90,16 @@ __device__ inline void copy_async(Shared<T> to, const T* from, int valid = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid)
                : "memory");
 }
+// The same of 16 bytes, or zeros. One instruction, where `valid` takes several.
+template <class T>
+__device__ inline void copy_async_or_zero(Shared<T> to, const T* from, bool copied) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile(
+      "{ .reg .pred zero; setp.eq.u32 zero, %2, 0;"
+      " cp.async.cg.shared.global [%0], [%1], 16, zero; }" ::"r"(address),
+      "l"(from), "r"(unsigned(copied))
+      : "memory");
+}
 __device__ inline void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most `pending` of the groups committed by this thread are in flight.
 template <int pending>
@@ -209,6 +219,10 @@ Shared<T> shared_memory(size_t offset = 0) {
 template <class T>
 void copy_async(Shared<T> to, const T* from, int valid = 16) {
   simt::cp_async(to.unchecked(), from, 16, size_t(valid));
+}
+template <class T>
+void copy_async_or_zero(Shared<T> to, const T* from, bool copied) {
+  copy_async(to, from, copied ? 16 : 0);
 }
 inline void copy_commit() { simt::cp_async_commit(); }
 template <int pending>

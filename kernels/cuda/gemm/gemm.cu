@@ -140,7 +140,6 @@ Gemm<T> arguments(const Operands<T>& o, const Epilogue& epilogue) {
     return g.wide ? aligned<A>(c, g.ldc, o.cb) : aligned<T>(c, g.ldc, o.cb);
   };
   g.fast_c = fast(g.c) && fast(g.before);
-  g.split = 1;
   g.batch.rank = o.cb.rank();
   for (int d = 0; d < g.batch.rank; ++d) {
     g.batch.size[d] = o.cb.shape[d];
@@ -163,7 +162,6 @@ Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
   g.before = nullptr;
   if (g.row_sums) g.row_sums = launch.scratch<A>(split * p.m);
   g.ldc = p.n;
-  g.split = split;
   g.split_stride = p.batch * p.m * p.n;
   g.fast_c = p.n % 4 == 0;
   for (int64_t d = g.batch.rank - 1, stride = p.m * p.n; d >= 0; --d) {
@@ -175,12 +173,12 @@ Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
 
 // Launches the tile's kernel for all of the batch.
 template <class T>
-void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, int tile) {
+void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, int tile, int split) {
   constexpr int64_t most = 65535;  // blocks along z
   const Tile& t = tiles[tile];
   for (g.first = 0; g.first < p.batch; g.first += most)
     start<T>(launch, g,
-             {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(g.split),
+             {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(split),
               unsigned(std::min(most, p.batch - g.first))},
              tile);
 }
@@ -189,12 +187,14 @@ template <class T>
 void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const GemmPlan& plan) {
   using A = gpu::math_t<T>;
   const GemmProblem p = o.problem();
-  const Gemm<T> g = arguments(o, epilogue);
-  if (plan.split == 1) return start_batch(launch, g, p, plan.tile);
-  const Gemm<T> parts = into_parts(launch, g, p, plan.split);
-  start_batch(launch, parts, p, plan.tile);
+  const KParts k = cut_k(p.k, k_step<T>, plan.split);
+  Gemm<T> g = arguments(o, epilogue);
+  g.part_k = k.size;
+  if (k.count == 1) return start_batch(launch, g, p, plan.tile, 1);
+  const Gemm<T> parts = into_parts(launch, g, p, k.count);
+  start_batch(launch, parts, p, plan.tile, k.count);
   gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
-                   static_cast<const A*>(parts.c), parts.row_sums, plan.split, g, p.batch);
+                   static_cast<const A*>(parts.c), parts.row_sums, k.count, g, p.batch);
 }
 
 // choose(problem) is the plan.

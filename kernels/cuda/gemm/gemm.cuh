@@ -11,6 +11,9 @@ namespace mixtape::kernels::cuda {
 
 using gpu::Shared;
 
+template <class T>
+constexpr int k_step = 64 / int(sizeof(T));  // the depth along k of a step of both kernels
+
 // The offsets of the problems of a batch, whose index counts through `size` in row-major order.
 struct BatchOffsets {
   int rank = 0;
@@ -105,8 +108,8 @@ struct Gemm {
   int64_t m, n, k;
   int64_t a_down, a_right, b_down, b_right;  // strides between rows and between columns
   int64_t ldc;
-  int split;
-  int64_t split_stride;         // between the parts in c, if split > 1
+  int part_k;                   // of k for each block; a multiple of k_step
+  int64_t split_stride;         // between the parts in c, if k is split
   bool fast_a, fast_b, fast_c;  // 16-byte accesses are aligned
   BatchOffsets batch;
   int64_t first;  // the block's z counts the batch from here
@@ -160,14 +163,15 @@ __device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, 
   finish(g, q, [&](void* to) { store(g, to, offset, q); });
 }
 
-// This block's part of k, in steps of `depth`.
-struct KSteps {
-  int64_t begin, end;
+// This block's part of k.
+struct KPart {
+  int64_t begin;
+  int size;
 };
 template <class T>
-__device__ __forceinline__ KSteps k_steps(const Gemm<T>& g, int depth) {
-  const int64_t all = ceil_div(g.k, int64_t(depth)), part = int64_t(gpu::block().y);
-  return {all * part / g.split, all * (part + 1) / g.split};
+__device__ __forceinline__ KPart k_part(const Gemm<T>& g) {
+  const int64_t begin = int64_t(gpu::block().y) * g.part_k, left = g.k - begin;
+  return {begin, left < g.part_k ? int(left) : g.part_k};
 }
 
 // Adds parts [split, batch, m, n] in order, four elements of a row per thread, and the parts

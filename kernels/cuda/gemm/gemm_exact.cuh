@@ -8,54 +8,65 @@
 
 namespace mixtape::kernels::cuda {
 
-template <class T>
-constexpr int exact_step = 64 / int(sizeof(T));  // the depth along k of a step
-constexpr int exact_padding = 4;                 // of lines in shared memory, in elements
+constexpr int exact_padding = 4;  // of lines in shared memory, in elements
 template <class T>
 constexpr size_t exact_shared_bytes(const Tile& t) {
-  return 2 * size_t(exact_step<T>) * size_t(t.m + t.n + 2 * exact_padding) * sizeof(T);
+  return 2 * size_t(k_step<T>) * size_t(t.m + t.n + 2 * exact_padding) * sizeof(T);
 }
 
-// Slices [step, size] of one operand. A thread holds its share of the next slice in registers.
+// Slices [step, size] of one operand. A thread holds its share of the next slice in registers:
+// elements that are equally far from each other, in memory and in the slice.
 template <class T, int size>
-struct ExactSlices {
-  static constexpr int bk = exact_step<T>, stride = size + exact_padding, loads = size * bk / 256;
-  const T* from;
-  int64_t first, end, k_end;  // of lines, and of k
-  int64_t line_stride, k_stride;
-  bool along_k;  // neighbouring threads load along k, else along lines: the dense dimension
-  T next[loads];
+class ExactSlices {
+  static constexpr int bk = k_step<T>, stride = size + exact_padding, loads = size * bk / 256;
+  static constexpr int lines_apart = 256 / bk, k_apart = 256 / size;
 
-  // The position in a slice of element i of this thread.
-  struct At {
-    int line, k;
-  };
-  __device__ __forceinline__ At at(int i) const {
-    const int e = i * 256 + int(gpu::thread().x);
-    return {along_k ? e / bk : e % size, along_k ? e % bk : e / size};
+ public:
+  // Of a matrix, from line `first` of `end` and k0 on. along_k: neighbouring threads load along k,
+  // else along lines: the dense dimension.
+  __device__ __forceinline__ ExactSlices(const T* matrix, int64_t line_stride, int64_t k_stride,
+                                         int64_t first, int64_t end, int64_t k0, bool along_k)
+      : along_k_(along_k) {
+    const int id = int(gpu::thread().x), line = along_k ? id / bk : id % size;
+    k_ = along_k ? id % bk : id / size;
+    from_ = matrix + (first + line) * line_stride + (k0 + k_) * k_stride;
+    next_ = along_k ? lines_apart * line_stride : k_apart * k_stride;
+    next_step_ = bk * k_stride;
+    to_ = k_ * stride + line;
+    next_to_ = along_k ? lines_apart : k_apart * stride;
+    const int64_t left = end - first - line;
+    lines_ = left < size ? int(left) : size;
   }
-  __device__ __forceinline__ void load(int64_t step) {
+  // Loads the next slice, of which the first k_left elements of k exist; zeros beyond edges.
+  __device__ __forceinline__ void load(int k_left) {
+    const int of_k = k_left - k_;
+    const int count = along_k_     ? of_k > 0 ? ceil_div(lines_, lines_apart) : 0
+                      : lines_ > 0 ? ceil_div(of_k, k_apart)
+                                   : 0;
+    const T* p = from_;
 #pragma unroll
-    for (int i = 0; i < loads; ++i) {
-      const auto [l, k] = at(i);
-      const int64_t line = first + l, depth = step * bk + k;
-      next[i] = line < end && depth < k_end ? from[line * line_stride + depth * k_stride] : T(0);
-    }
+    for (int i = 0; i < loads; ++i, p += next_) held_[i] = i < count ? *p : T(0);
+    from_ += next_step_;
   }
-  __device__ __forceinline__ void store(Shared<T> to) const {
+  __device__ __forceinline__ void store(Shared<T> slice) const {
 #pragma unroll
-    for (int i = 0; i < loads; ++i) {
-      const auto [l, k] = at(i);
-      to[k * stride + l] = next[i];
-    }
+    for (int i = 0; i < loads; ++i) slice[to_ + i * next_to_] = held_[i];
   }
+
+ private:
+  T held_[loads];
+  const T* from_;             // the first element of the next slice
+  int64_t next_, next_step_;  // from an element, and a slice, to the next one
+  int to_, next_to_;          // the place of the first element in a slice, and how far the next is
+  int k_, lines_;             // k of the first element; lines from there to the edge
+  bool along_k_;
 };
 
 // The steps of one kernel.
 template <class T, int tile>
 struct ExactTile {
   static constexpr Tile t = tiles[tile];
-  static constexpr int bk = exact_step<T>, la = t.m + exact_padding, lb = t.n + exact_padding;
+  static constexpr int bk = k_step<T>, la = t.m + exact_padding, lb = t.n + exact_padding;
   static constexpr int buffer = bk * (la + lb);              // both slices
   static constexpr int rows = t.m / 64, columns = t.n / 64;  // groups of four per thread
   using Sums = T[rows][4][columns][4];
@@ -109,43 +120,41 @@ template <class T, int tile>
 __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
   using Exact = ExactTile<T, tile>;
   constexpr Tile t = tiles[tile];
-  constexpr int bk = exact_step<T>, la = Exact::la;
+  constexpr int bk = k_step<T>, la = Exact::la;
   const Shared<T> shared = gpu::shared_memory<T>();
   const int id = int(gpu::thread().x), down = id / 16 * 4, right = id % 16 * 4;
   const int64_t across = ceil_div(g.n, t.n);
   const int64_t m0 = gpu::block().x / across * t.m, n0 = gpu::block().x % across * t.n;
   const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
   const int64_t part = int64_t(gpu::block().y);
-  const KSteps range = k_steps(g, bk);
+  const KPart k = k_part(g);
 
-  ExactSlices<T, t.m> a{g.a + at.a, m0, g.m, g.k, g.a_down, g.a_right, g.a_right == 1, {}};
-  ExactSlices<T, t.n> b{
-      g.b + at.b, n0, g.n, g.k, g.b_right, g.b_down, g.b_down == 1 && g.b_right != 1, {}};
+  ExactSlices<T, t.m> a(g.a + at.a, g.a_down, g.a_right, m0, g.m, k.begin, g.a_right == 1);
+  ExactSlices<T, t.n> b(g.b + at.b, g.b_right, g.b_down, n0, g.n, k.begin,
+                        g.b_down == 1 && g.b_right != 1);
   typename Exact::Sums sum = {};
   T row_sum = 0;
   const bool sums_rows = g.row_sums && n0 == 0 && id < t.m;
-  const auto load = [&](int64_t step) {
-    a.load(step);
-    b.load(step);
+  const auto load = [&](int k_left) {
+    a.load(k_left);
+    b.load(k_left);
   };
-  const auto store = [&](int which) {
-    const Shared<T> as = shared + which * Exact::buffer;
-    a.store(as);
-    b.store(as + bk * la);
+  const auto store = [&](int buffer) {
+    a.store(shared + buffer);
+    b.store(shared + (buffer + bk * la));
   };
-  if (range.begin < range.end) {
-    load(range.begin);
-    store(0);
-  }
-  for (int64_t step = range.begin; step < range.end; ++step) {
+  load(k.size);
+  store(0);
+  int buffer = 0;
+  for (int left = k.size; left > 0; left -= bk) {
     gpu::sync_block();
-    const int which = int((step - range.begin) & 1);
-    if (step + 1 < range.end) load(step + 1);
-    const Shared<T> as = shared + which * Exact::buffer;
+    if (left > bk) load(left - bk);
+    const Shared<T> as = shared + buffer;
     if (sums_rows)
-      for (int k = 0; k < bk; ++k) row_sum += as[k * la + id];
+      for (int depth = 0; depth < bk; ++depth) row_sum += as[depth * la + id];
     Exact::multiply_slices(as + down, as + (bk * la + right), sum);
-    if (step + 1 < range.end) store(1 - which);
+    buffer = Exact::buffer - buffer;
+    if (left > bk) store(buffer);
   }
   if (sums_rows && m0 + id < g.m) g.row_sums[part * g.m + m0 + id] = row_sum;
   Exact::store_tile(g, at.c + part * g.split_stride, m0 + down, n0 + right, sum);

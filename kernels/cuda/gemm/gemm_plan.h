@@ -3,6 +3,7 @@
 // every possible plan by a small model of the machine: whole waves of blocks, each as long as its
 // longest block.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/common/int_math.h"
@@ -34,6 +35,19 @@ struct GemmPlan {
   Tier tier = Tier::Mma;
   friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
 };
+
+// Parts of k, each of `size` elements, a multiple of `step`; the last may be shorter.
+struct KParts {
+  int count, size;
+  friend bool operator==(const KParts&, const KParts&) = default;
+};
+// Cuts k into `split` parts, or more, since kernels count within a part in 32 bits, or fewer, since
+// a part is not empty.
+inline KParts cut_k(int64_t k, int step, int split) {
+  constexpr int64_t most = int64_t{1} << 30;
+  const int64_t size = std::clamp(round_up(ceil_div(k, split), int64_t{step}), int64_t{step}, most);
+  return {int(std::max(ceil_div(k, size), int64_t{1})), int(size)};
+}
 
 // The estimated time, in units of 64 x 64 x 32 multiplications by one multiprocessor at full speed.
 inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocessors) {

@@ -4,6 +4,8 @@
 // conflicts, with zeros beyond edges. Each of its warps multiplies 64 x 64 or 32 x 32 of a tile of
 // c in 16 x 16 fragments. Rows that do not begin at multiples of 16 bytes are copied by elements.
 
+#include <utility>
+
 #include "kernels/cuda/gemm/gemm.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -13,9 +15,7 @@ namespace detail {
 constexpr int stages = 3;           // of the ring: 2 copies are in flight during a step
 constexpr int staging_padding = 8;  // of the epilogue's rows, in floats: no bank conflicts
 constexpr int band_height = 8;      // in tiles; see tile_origin()
-// The depth along k of a step, and of a fragment.
-template <class T>
-constexpr int k_step = 64 / int(sizeof(T));
+// The depth of a fragment along k.
 template <class T>
 constexpr int k_fragment = sizeof(T) == 4 ? 8 : 16;
 // The distance between lines of `length` elements in shared memory: padded against bank conflicts.
@@ -28,26 +28,85 @@ constexpr int slice_elements(int lines, int length) {
   return lines * smem_stride<T>(length);
 }
 
-// Copies lines [line, line + lines) x elements [at, at + length) of a matrix whose lines are ld
-// apart to shared memory, and zeros for what lies beyond line_end and end.
-template <class T, int lines, int length, int threads>
-__device__ __forceinline__ void load_tile_async(Shared<T> to, const T* from, int64_t ld,
-                                                int64_t line, int64_t at, int64_t line_end,
-                                                int64_t end, bool fast) {
-  constexpr int chunk = 16 / int(sizeof(T)), chunks = length / chunk;
-  for (int i = int(gpu::thread().x); i < lines * chunks; i += threads) {
-    const int l = i / chunks, e = i % chunks * chunk;
-    const int64_t left = line + l < line_end ? end - at - e : 0;
-    const int valid = left <= 0 ? 0 : left >= chunk ? chunk : int(left);
-    const Shared<T> target = to + (l * smem_stride<T>(length) + e);
-    const T* const source = valid > 0 ? from + (line + l) * ld + at + e : from;
-    if (fast) {
-      gpu::copy_async<T>(target, source, valid * int(sizeof(T)));
+// A thread's share of the copies of one operand's slices: `count` chunks of 16 bytes, `apart` lines
+// from each other, and zeros beyond edges. Whatever can be computed once is, so that a step costs
+// few instructions.
+template <class T, int lines, int length, int threads, bool along_k>
+class SliceCopy {
+  static constexpr int chunk = 16 / int(sizeof(T)), chunks = length / chunk, bk = k_step<T>;
+  static constexpr int count = lines * chunks / threads, apart = threads / chunks;
+  static_assert(lines * chunks % threads == 0 && threads % chunks == 0);
+
+ public:
+  // Slices of a matrix whose dense lines are ld apart, from line0 of `end` on, or from element
+  // line0 of all lines, and k0 on. fast: lines begin at multiples of 16 bytes.
+  __device__ __forceinline__ SliceCopy(const T* matrix, int64_t ld, int64_t line0, int64_t end,
+                                       int64_t k0, bool fast)
+      : to_next_chunk_(apart * ld), fast_(fast) {
+    const int id = int(gpu::thread().x), line = id / chunks, element = id % chunks * chunk;
+    to_ = line * smem_stride<T>(length) + element;
+    const int64_t left = end - line0 - (along_k ? line : element);
+    inside_ = left < lines + length ? int(left) : lines + length;
+    if constexpr (along_k) {
+      from_ = matrix + (line0 + line) * ld + k0 + element;
+      to_next_step_ = bk;
+      first_k_ = element;
     } else {
-      for (int j = 0; j < chunk; ++j) target[j] = j < valid ? source[j] : T(0.0f);
+      from_ = matrix + (k0 + line) * ld + line0 + element;
+      to_next_step_ = bk * ld;
+      first_k_ = line;
     }
   }
-}
+  // Starts the copy of the next slice, of which the first k_left elements of k exist.
+  __device__ __forceinline__ void start(Shared<T> slice, int k_left) {
+    const T* from = from_;
+    if (fast_ && k_left >= bk) {
+      const int bytes = along_k ? 16 : clamp(inside_) * int(sizeof(T));
+#pragma unroll
+      for (int c = 0; c < count; ++c, from += to_next_chunk_) {
+        const auto to = slice + place(c);
+        if constexpr (along_k) {
+          gpu::copy_async_or_zero<T>(to, from, c * apart < inside_);
+        } else {
+          gpu::copy_async<T>(to, from, bytes);
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int c = 0; c < count; ++c, from += to_next_chunk_) {
+        const auto to = slice + place(c);
+        const int of_k = k_left - first_k_;
+        const int n = along_k            ? c * apart < inside_ ? clamp(of_k) : 0
+                      : c * apart < of_k ? clamp(inside_)
+                                         : 0;
+        if (fast_)
+          gpu::copy_async<T>(to, from, n * int(sizeof(T)));
+        else
+          copy_elements(to, from, n);
+      }
+    }
+    from_ += to_next_step_;
+  }
+
+ private:
+  static __device__ __forceinline__ int clamp(int n) { return n < 0 ? 0 : n > chunk ? chunk : n; }
+  __device__ __forceinline__ int place(int c) const {
+    return to_ + c * apart * smem_stride<T>(length);
+  }
+  static __device__ __forceinline__ void copy_elements(Shared<T> to, const T* from, int n) {
+    gpu::Pack<T, chunk> pack;
+#pragma unroll
+    for (int e = 0; e < chunk; ++e) pack.v[e] = e < n ? from[e] : T(0.0f);
+    gpu::store_as(to, pack);
+  }
+
+  const T* from_;  // of the first chunk of the next step
+  int64_t to_next_chunk_, to_next_step_;
+  int to_;       // the place of the first chunk in a slice
+  int first_k_;  // of the first chunk, from the beginning of a step
+  int inside_;   // lines, or elements of a line, from the first chunk to the edge
+  bool fast_;
+};
 
 // Sums of a over k, slice by slice. A thread reads 16 bytes at a time; `groups` of threads share a
 // row, and their sums are added in order at the end.
@@ -89,20 +148,31 @@ struct RowSums {
   }
 };
 
+// The place in a slice, whose lines are `stride` apart, where this lane begins to load a fragment.
+// Pairs of b's tiles along k come to neighbouring registers, as mma takes them.
+template <class T, bool along_k, bool is_b>
+__device__ __forceinline__ int fragment_place(int stride) {
+  const int lane = gpu::lane(), by_8 = lane / 8 % 2 * 8, by_16 = lane / 16 * 8;
+  const int line = is_b ? by_16 : by_8, k = is_b ? by_8 : by_16;
+  if constexpr (along_k)
+    return (lane % 8 + line) * stride + k * 2 / int(sizeof(T));
+  else if constexpr (sizeof(T) == 2)
+    return (lane % 8 + k) * stride + line;
+  else
+    return lane % 4 * stride + lane / 4;
+}
 // Loads a fragment: 16 lines of an operand, 32 bytes deep, dense along k or the other dimension.
-template <class T, bool along_k>
-__device__ __forceinline__ gpu::Fragment load_fragment(Shared<T> slice, int step) {
-  const int lane = gpu::lane();
+// `at` is its place for this lane.
+template <class T, bool along_k, bool is_b>
+__device__ __forceinline__ gpu::Fragment load_fragment(Shared<T> at, int stride) {
   gpu::Fragment f;
-  if constexpr (along_k) {
-    f = gpu::load_matrices<false>(slice + (lane % 16 * step + lane / 16 * (16 / int(sizeof(T)))));
-  } else if constexpr (sizeof(T) == 2) {
-    f = gpu::load_matrices<true>(slice + ((lane % 8 + lane / 16 * 8) * step + lane / 8 % 2 * 8));
+  if constexpr (along_k || sizeof(T) == 2) {
+    f = gpu::load_matrices<!along_k>(at);
+    if constexpr (is_b) std::swap(f.part[1], f.part[2]);
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      f.part[i] = std::bit_cast<uint32_t>(
-          float(slice[(lane % 4 + i / 2 * 4) * step + lane / 4 + i % 2 * 8]));
+      f.part[i] = std::bit_cast<uint32_t>(float(at[i / 2 * 4 * stride + i % 2 * 8]));
   }
   if constexpr (sizeof(T) == 4) {
 #pragma unroll
@@ -122,41 +192,48 @@ struct TensorTile {
   static constexpr int b_lines = b_by_rows ? bk : t.n, b_length = b_by_rows ? t.n : bk;
   static constexpr int a_size = slice_elements<T>(a_lines, a_length),
                        b_size = slice_elements<T>(b_lines, b_length), stage = a_size + b_size;
+  static constexpr int la = smem_stride<T>(a_length), lb = smem_stride<T>(b_length);
   // Fragments of a warp's tile of c, and the sums that a lane holds of them.
   static constexpr int rows = t.warp_m / 16, columns = t.warp_n / 16;
   using WarpSums = float[rows][columns][2][4];
 
-  // Starts copies of step `step` of k, at k0, to its stage of the ring.
-  static __device__ __forceinline__ void load_stage(Shared<T> ring, const Gemm<T>& g, const T* a,
-                                                    const T* b, int64_t m0, int64_t n0,
-                                                    int64_t step, int64_t k0) {
-    const Shared<T> to_a = ring + step % stages * stage, to_b = to_a + a_size;
-    const int64_t lda = a_by_rows ? g.a_down : g.a_right, ldb = b_by_rows ? g.b_down : g.b_right;
-    if constexpr (a_by_rows)
-      load_tile_async<T, a_lines, a_length, threads>(to_a, a, lda, m0, k0, g.m, g.k, g.fast_a);
-    else
-      load_tile_async<T, a_lines, a_length, threads>(to_a, a, lda, k0, m0, g.k, g.m, g.fast_a);
-    if constexpr (b_by_rows)
-      load_tile_async<T, b_lines, b_length, threads>(to_b, b, ldb, k0, n0, g.k, g.n, g.fast_b);
-    else
-      load_tile_async<T, b_lines, b_length, threads>(to_b, b, ldb, n0, k0, g.n, g.k, g.fast_b);
-  }
+  // Copies slices of a and b to stages of the ring, one step after the other.
+  struct Loader {
+    SliceCopy<T, a_lines, a_length, threads, a_by_rows> a;
+    SliceCopy<T, b_lines, b_length, threads, !b_by_rows> b;
+    int k_left;
 
-  // sum += a slice of a times one of b, for the warp's tile at (wm, wn) of the block's.
-  static __device__ __forceinline__ void multiply_slices(Shared<T> as, Shared<T> bs, int wm, int wn,
+    __device__ __forceinline__ void start(Shared<T> to) {
+      if (k_left > 0) {
+        a.start(to, k_left);
+        b.start(to + a_size, k_left);
+        k_left -= bk;
+      }
+      gpu::copy_commit();
+    }
+  };
+
+  // The places in slices of a and b where this lane's fragments of the warp's tile begin.
+  static __device__ __forceinline__ int place_a(int wm) {
+    return (a_by_rows ? wm * la : wm) + fragment_place<T, a_by_rows, false>(la);
+  }
+  static __device__ __forceinline__ int place_b(int wn) {
+    return (b_by_rows ? wn : wn * lb) + fragment_place<T, !b_by_rows, true>(lb);
+  }
+  // sum += a slice of a times one of b, for the warp's tile; as and bs begin at the lane's places.
+  static __device__ __forceinline__ void multiply_slices(Shared<T> as, Shared<T> bs,
                                                          WarpSums& sum) {
-    constexpr int la = smem_stride<T>(a_length), lb = smem_stride<T>(b_length);
 #pragma unroll(sizeof(T) == 4 ? 1 : 2)  // (TF32 fragments of two steps do not fit in registers)
     for (int k = 0; k < bk; k += k_fragment<T>) {
       gpu::Fragment fa[rows];
 #pragma unroll
       for (int i = 0; i < rows; ++i)
-        fa[i] = load_fragment<T, a_by_rows>(
-            as + (a_by_rows ? (wm + i * 16) * la + k : k * la + wm + i * 16), la);
+        fa[i] = load_fragment<T, a_by_rows, false>(
+            as + (a_by_rows ? i * 16 * la + k : k * la + i * 16), la);
 #pragma unroll
       for (int j = 0; j < columns; ++j) {  // one at a time: sums take half of the registers
-        const gpu::Fragment fb = load_fragment<T, !b_by_rows>(
-            bs + (b_by_rows ? k * lb + wn + j * 16 : (wn + j * 16) * lb + k), lb);
+        const gpu::Fragment fb = load_fragment<T, !b_by_rows, true>(
+            bs + (b_by_rows ? k * lb + j * 16 : j * 16 * lb + k), lb);
 #pragma unroll
         for (int i = 0; i < rows; ++i) gpu::multiply<T>(sum[i][j], fa[i], fb);
       }
@@ -245,8 +322,8 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   const Origin origin = tile_origin(g.m, g.n, t);
   const int64_t m0 = origin.m, n0 = origin.n;
   const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
-  const KSteps range = k_steps(g, k_step<T>);
-  const int64_t part = int64_t(gpu::block().y), steps = range.end - range.begin;
+  const int part = int(gpu::block().y);
+  const KPart k = k_part(g);
 
   constexpr int warps_across = t.n / t.warp_n;
   const int warp = int(gpu::thread().x) / 32;
@@ -255,25 +332,27 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   RowSums<T, a_by_rows, Steps::a_lines, Steps::a_length, Steps::threads> row_sums;
   const bool sums_rows = g.row_sums && n0 == 0;
 
-  const auto load = [&](int64_t step) {
-    if (step < steps)
-      Steps::load_stage(ring, g, g.a + at.a, g.b + at.b, m0, n0, step,
-                        (range.begin + step) * k_step<T>);
-    gpu::copy_commit();
-  };
-  for (int s = 0; s < stages - 1; ++s) load(s);
-  for (int64_t step = 0; step < steps; ++step) {
+  typename Steps::Loader loader{
+      {g.a + at.a, a_by_rows ? g.a_down : g.a_right, m0, g.m, k.begin, g.fast_a},
+      {g.b + at.b, b_by_rows ? g.b_down : g.b_right, n0, g.n, k.begin, g.fast_b},
+      k.size};
+  for (int s = 0; s < stages - 1; ++s) loader.start(ring + s * Steps::stage);
+  const int place_a = Steps::place_a(wm), place_b = Steps::a_size + Steps::place_b(wn);
+  constexpr int last = (stages - 1) * Steps::stage;
+  int now = 0, free = last;  // the stages to multiply and to load next
+  for (int left = k.size; left > 0; left -= k_step<T>) {
     gpu::copy_wait<stages - 2>();
     gpu::sync_block();  // all have finished with the stage that is loaded next
-    load(step + stages - 1);
-    const Shared<T> as = ring + step % stages * Steps::stage;
-    if (sums_rows) row_sums.add(as);
-    Steps::multiply_slices(as, as + Steps::a_size, wm, wn, sum);
+    loader.start(ring + free);
+    if (sums_rows) row_sums.add(ring + now);
+    Steps::multiply_slices(ring + (now + place_a), ring + (now + place_b), sum);
+    free = now;
+    now = now == last ? 0 : now + Steps::stage;
   }
   gpu::copy_wait<0>();
   gpu::sync_block();
 
-  if (sums_rows) row_sums.store(g.row_sums + part * g.m + m0, g.m - m0);
+  if (sums_rows) row_sums.store(g.row_sums + int64_t(part) * g.m + m0, g.m - m0);
   Steps::store_tile(g, at.c + part * g.split_stride, m0 + wm, n0 + wn, warp, sum);
 }
 

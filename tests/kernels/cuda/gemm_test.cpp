@@ -109,6 +109,17 @@ TEST(CudaGemm, TakesAnySize) {
         for (const bool rows : {true, false})
           for (const DType in : {f16, f32}) expect_product({m, n, k, in, f32, rows, !rows, k % 2});
 }
+// Lines begin at multiples of 16 bytes, but no size is one.
+TEST(CudaGemm, TakesRaggedEdgesOfAlignedLines) {
+  for (int tile = 0; tile < cuda::tile_count; ++tile)
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false}) {
+        const DType in = cuda::tiles[tile].tensor ? bf16 : f32;
+        const GemmPlan whole{tile, 1}, parts{tile, 2};
+        expect_product({133, 261, 45, in, f32, ra, rb, 3}, &whole);
+        expect_product({61, 53, 69, f32, f32, ra, rb, 3}, &parts, true);
+      }
+}
 TEST(CudaGemm, TakesBatches) {
   for (const auto& [in, out] : dtypes)
     expect_product({33, 65, 40, in, out, true, false, 0, 5, out});
@@ -301,6 +312,16 @@ TEST(CudaGemm, LoadsFragmentsWithoutBankConflicts) {
             << size_of(in) << ra << rb;
 }
 #endif
+
+TEST(CudaGemm, CutsK) {
+  using cuda::cut_k;
+  using cuda::KParts;
+  EXPECT_EQ(cut_k(100, 32, 1), (KParts{1, 128}));
+  EXPECT_EQ(cut_k(100, 32, 2), (KParts{2, 64}));
+  EXPECT_EQ(cut_k(9 * 32, 32, 4), (KParts{3, 96})) << "three equal parts, not 3, 3, 3 and 0 steps";
+  EXPECT_EQ(cut_k(0, 32, 1), (KParts{1, 32}));
+  EXPECT_EQ(cut_k(int64_t{1} << 33, 32, 1), (KParts{8, 1 << 30})) << "beyond 32 bits";
+}
 
 // The plans for an H200 (132 multiprocessors).
 TEST(CudaGemm, PlansByShape) {
