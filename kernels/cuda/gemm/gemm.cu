@@ -4,6 +4,7 @@
 #include "kernels/common/batch.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/gemm_exact.cuh"
+#include "kernels/cuda/gemm/gemm_groups.h"
 #include "kernels/cuda/gemm/gemm_tensor.cuh"
 #include "kernels/kernels.h"
 
@@ -183,21 +184,29 @@ void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, int tile, int 
              tile);
 }
 
-template <class T>
-void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, const GemmPlan& plan) {
+// choose(problem, groups) is the plan; groups: the kernel for groups of warps can compute it.
+template <class T, class Choose>
+void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, Choose choose) {
   using A = gpu::math_t<T>;
   const GemmProblem p = o.problem();
-  const KParts k = cut_k(p.k, k_step<T>, plan.split);
   Gemm<T> g = arguments(o, epilogue);
+  const bool groups = groups_can(launch, g, p);
+  const GemmPlan plan = choose(p, groups);
+  const bool by_groups = groups && plan.tier == Tier::Groups;
+  const KParts k = cut_k(p.k, by_groups ? groups_k_step<T> : k_step<T>, plan.split);
   g.part_k = k.size;
-  if (k.count == 1) return start_batch(launch, g, p, plan.tile, 1);
+  const auto start = [&](const Gemm<T>& of) {
+    if constexpr (!std::is_same_v<T, double>)
+      if (by_groups) return start_groups(launch, of, p, plan.tile, k.count);
+    start_batch(launch, of, p, plan.tile, k.count);
+  };
+  if (k.count == 1) return start(g);
   const Gemm<T> parts = into_parts(launch, g, p, k.count);
-  start_batch(launch, parts, p, plan.tile, k.count);
+  start(parts);
   gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
                    static_cast<const A*>(parts.c), parts.row_sums, k.count, g, p.batch);
 }
 
-// choose(problem) is the plan.
 template <class Choose>
 void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool tensor,
               Choose choose) {
@@ -207,7 +216,7 @@ void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool 
   }
   visit_float(a.dtype, [&]<class T>() {
     const Operands<T> o(launch, a, b, c, tensor);
-    run<T>(launch, o, epilogue, choose(o.problem()));
+    run<T>(launch, o, epilogue, choose);
     if (o.c.data != c.data) convert(launch, o.c, c);
   });
 }
@@ -216,14 +225,14 @@ void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool 
 
 void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, const GemmPlan& plan) {
   multiply(launch, a, b, epilogue, c, tiles[plan.tile].tensor,
-           [&](const GemmProblem&) { return plan; });
+           [&](const GemmProblem&, bool) { return plan; });
 }
 
 void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   const bool tensor = is_half(a.dtype) || (a.dtype == f32 && launch.tf32);
-  multiply(launch, a, b, epilogue, c, tensor, [&](const GemmProblem& p) {
+  multiply(launch, a, b, epilogue, c, tensor, [&](const GemmProblem& p, bool groups) {
     // In f64 there is one tile.
-    GemmPlan best = plan(p, tensor, gpu::multiprocessors(launch.device.index));
+    GemmPlan best = plan(p, tensor, gpu::multiprocessors(launch.device.index), tensor && groups);
     if (a.dtype == f64) best.tile = tile_count - 1;
     return best;
   });

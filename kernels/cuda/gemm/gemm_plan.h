@@ -23,6 +23,8 @@ inline constexpr Tile tiles[] = {
 };
 inline constexpr int tile_count = 5;
 
+inline constexpr int groups_tiles = 2;  // the first two, for groups of warps
+
 struct GemmProblem {
   int64_t m, n, k, batch;
 };
@@ -53,12 +55,14 @@ inline KParts cut_k(int64_t k, int step, int split) {
 inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocessors) {
   const Tile& t = tiles[plan.tile];
   // The fraction of full speed that a tile reaches: smaller ones wait for shared memory more.
-  constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7};
-  const int per_multiprocessor = t.tensor && t.threads() >= 256 ? 1 : 2;
+  // Groups of warps multiply faster, and start later.
+  constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7}, of_groups[] = {1.5, 1.2};
+  const bool groups = plan.tier == Tier::Groups;
+  const int per_multiprocessor = groups || (t.tensor && t.threads() >= 256) ? 1 : 2;
   const int64_t blocks = ceil_div(p.m, t.m) * ceil_div(p.n, t.n) * p.batch * plan.split;
   const int64_t waves = ceil_div(blocks, int64_t(multiprocessors) * per_multiprocessor);
-  const double steps =
-      double(ceil_div(ceil_div(p.k, 32), plan.split)) + 4;  // 4: filling and draining the pipeline
+  const double steps = double(ceil_div(ceil_div(p.k, 32), plan.split)) +
+                       (groups ? 8 : 4);  // filling and draining the pipeline
   const double work = double(waves * per_multiprocessor) * steps * (t.m / 64.0) * (t.n / 64.0);
   // Parts are written and read once more in f32, at about 4 bytes per step and multiprocessor; a
   // step of exact arithmetic takes about ten times as long.
@@ -67,24 +71,26 @@ inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocesso
           ? (double(p.m * p.n * p.batch) * (plan.split + 1) / (1000.0 * multiprocessors) + 8) /
                 (t.tensor ? 1 : 10)
           : 0;
-  return work / efficiency[plan.tile] + reduce;
+  return work / (groups ? of_groups : efficiency)[plan.tile] + reduce;
 }
 
-// The best plan on tensor cores, or in exact arithmetic.
-inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors) {
+// The best plan on tensor cores, or in exact arithmetic. groups: also by groups of warps.
+inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors, bool groups = false) {
   GemmPlan best{-1, 1};
   double least = 0;
-  for (int tile = tile_count - 1; tile >= 0; --tile) {
-    if (tiles[tile].tensor != tensor) continue;
+  const auto consider = [&](int tile, Tier tier) {
     for (int split = 1; split <= 32; split *= 2) {
       if (split > 1 && p.k < int64_t{256} * split) break;
-      const double c = cost(p, {tile, split}, multiprocessors);
+      const double c = cost(p, {tile, split, tier}, multiprocessors);
       if (best.tile < 0 || c < least * 0.98) {
         least = c;
-        best = {tile, split};
+        best = {tile, split, tier};
       }
     }
-  }
+  };
+  for (int tile = tile_count - 1; tile >= 0; --tile)
+    if (tiles[tile].tensor == tensor) consider(tile, Tier::Mma);
+  for (int tile = groups_tiles - 1; tile >= 0 && groups; --tile) consider(tile, Tier::Groups);
   return best;
 }
 

@@ -1,0 +1,300 @@
+#pragma once
+// Matrix products for compute capability 9.0: the copy engine fills a ring of slices of a and b in
+// shared memory, and two groups of four warps multiply them from there (wgmma). One thread of a
+// third group starts the copies, so nobody computes addresses of elements. A block stays for all
+// tiles that fall to it: while one ends, slices of the next are on their way.
+
+#include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/gemm/ring.h"
+#include "kernels/cuda/gpu_hopper.cuh"
+
+namespace mixtape::kernels::cuda {
+
+// A product with its matrices as the copy engine sees them. A batch counts through z and w.
+template <class T>
+struct GroupsGemm {
+  Gemm<T> g;
+  gpu::TensorMap a, b;
+  gpu::TensorMap c, before;  // of results that go through shared memory, if `staged`
+  bool staged;
+  int down, across, parts, all;  // tiles of c, parts of k, tiles of all parts and problems
+  int inner;                     // the size of the batch along z
+  gpu::BoxAt a_batch, b_batch;   // z, w: 0 where all of the batch share the operand, else 1
+};
+
+namespace detail {
+
+constexpr int consumers = 2;  // groups of four warps that multiply 64 rows of a each
+constexpr int group_threads = 128, groups_threads = group_threads * (1 + consumers);
+constexpr int groups_m = 64 * consumers;
+constexpr int box_rows = 64, box_bytes = box_rows * gpu::box_row_bytes;
+constexpr int ring_bytes = 192 * 1024, staging_bytes = consumers * 2 * box_bytes;
+
+// A tile of c and the part of k that is summed for it, by its number. Numbers go through bands of
+// eight rows of tiles, as tile_origin() does.
+struct GroupsTask {
+  int m, n, k, steps, part, batch;
+};
+template <class T>
+__device__ __forceinline__ GroupsTask groups_task(const GroupsGemm<T>& p, int number, int tile_n,
+                                                  int depth) {
+  const int tiles_of_c = p.down * p.across, i = number % tiles_of_c, rest = number / tiles_of_c;
+  const int band = 8 * p.across, first = i / band * 8;
+  const int height = p.down - first < 8 ? p.down - first : 8;
+  const int part = rest % p.parts, k = part * p.g.part_k;
+  const int left = int(p.g.k) - k, size = left < p.g.part_k ? left : p.g.part_k;
+  return {(first + i % band % height) * groups_m,
+          i % band / height * tile_n,
+          k,
+          (size + depth - 1) / depth,
+          part,
+          rest / p.parts};
+}
+
+// The sums over k of the rows of a consumer's slices of a. `groups` of threads share a row, and
+// their sums are added in order at the end.
+template <class T, bool a_by_rows>
+struct GroupRowSums {
+  static constexpr int chunk = 16 / int(sizeof(T)), row = gpu::box_row_bytes / int(sizeof(T));
+  static constexpr int groups = a_by_rows ? 2 : 16;
+  float sum[a_by_rows ? 1 : chunk] = {};
+
+  __device__ __forceinline__ void add(Shared<T> slice) {
+    const int t = int(gpu::thread().x) % group_threads;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int line = a_by_rows ? t % 64 : t / 8 + i * 16;
+      const int at = a_by_rows ? t / 64 * 4 + i : t % 8;
+      const auto pack =
+          gpu::load_as<gpu::Pack<T, chunk>>(slice + (line * row + (at ^ line % 8) * chunk));
+#pragma unroll
+      for (int e = 0; e < chunk; ++e) sum[a_by_rows ? 0 : e] += gpu::widen(pack.v[e]);
+    }
+  }
+  // Stores the sums of the first `count` rows by way of `all`. All threads of the group call it.
+  __device__ __forceinline__ void store(Shared<float> all, int barrier, float* out,
+                                        int64_t count) const {
+    const int t = int(gpu::thread().x) % group_threads;
+    gpu::sync_threads(barrier, group_threads);
+    if constexpr (a_by_rows) {
+      all[t] = sum[0];
+    } else {
+#pragma unroll
+      for (int e = 0; e < chunk; ++e) all[t / 8 * 64 + t % 8 * chunk + e] = sum[e];
+    }
+    gpu::sync_threads(barrier, group_threads);
+    if (t < 64 && t < count) {
+      float total = 0;
+#pragma unroll
+      for (int group = 0; group < groups; ++group) total += float(all[group * 64 + t]);
+      out[t] = total;
+    }
+    gpu::sync_threads(barrier, group_threads);
+  }
+};
+
+// The steps of one kernel, for tiles of 128 x n. a_by_rows, b_by_rows: the operand is row-major,
+// else column-major.
+template <class T, bool a_by_rows, bool b_by_rows, int n>
+struct GroupsTile {
+  static constexpr bool ta = !a_by_rows, tb = b_by_rows;  // transposed: not dense along k
+  static constexpr int row = gpu::box_row_bytes / int(sizeof(T)), bk = row;
+  static constexpr int a_size = groups_m * row, b_size = n * row, box_size = box_rows * row;
+  static constexpr int stage_bytes = (a_size + b_size) * int(sizeof(T));
+  static constexpr int stages = ring_bytes / stage_bytes;
+  static constexpr int boxes = n / 64;  // of a consumer's results
+  using Sums = float[n / 2];
+
+  // Shared memory: the ring, two boxes of results for each consumer, barriers.
+  static __device__ __forceinline__ Shared<T> slice_a(int slot) {
+    return gpu::shared_memory<T>(size_t(slot) * stage_bytes);
+  }
+  static __device__ __forceinline__ Shared<T> slice_b(int slot) { return slice_a(slot) + a_size; }
+  template <class S>
+  static __device__ __forceinline__ Shared<S> staging(int consumer) {
+    return gpu::shared_memory<S>(size_t(ring_bytes) + size_t(consumer) * 2 * box_bytes);
+  }
+  static __device__ __forceinline__ Shared<gpu::Barrier> full(int slot) {
+    return gpu::shared_memory<gpu::Barrier>(size_t(ring_bytes) + staging_bytes) + slot;
+  }
+  static __device__ __forceinline__ Shared<gpu::Barrier> empty(int slot) {
+    return full(stages + slot);
+  }
+
+  static __device__ __forceinline__ GroupsTask task(const GroupsGemm<T>& p, int number) {
+    return groups_task(p, number, n, bk);
+  }
+  static __device__ void init_barriers() {
+    for (int slot = 0; slot < stages; ++slot) {
+      gpu::barrier_init(full(slot), 1);
+      gpu::barrier_init(empty(slot), consumers * group_threads / gpu::warp_size);
+    }
+    gpu::fence_barrier_init();
+  }
+
+  // Copies the slices of all of this block's tiles to the ring. One thread calls it.
+  static __device__ __forceinline__ void produce(const GroupsGemm<T>& p) {
+    Ring<stages> ring;
+    for (int number = int(gpu::block().x); number < p.all; number += int(gpu::grid_size().x)) {
+      const GroupsTask task_now = task(p, number);
+      const int z = task_now.batch % p.inner, w = task_now.batch / p.inner;
+      for (int step = 0; step < task_now.steps; ++step, ring.next()) {
+        gpu::barrier_wait(empty(ring.slot), ring.empty_parity());
+        gpu::barrier_expect(full(ring.slot), stage_bytes);
+        const int k = task_now.k + step * bk;
+        load<ta, groups_m>(slice_a(ring.slot), p.a, full(ring.slot), k, task_now.m, z * p.a_batch.z,
+                           w * p.a_batch.w);
+        load<tb, n>(slice_b(ring.slot), p.b, full(ring.slot), k, task_now.n, z * p.b_batch.z,
+                    w * p.b_batch.w);
+      }
+    }
+  }
+
+  // Multiplies the slices, and ends every tile.
+  static __device__ __forceinline__ void consume(const GroupsGemm<T>& p, int consumer) {
+    Ring<stages> ring;
+    Sums sum;
+    int staged = 0;
+    for (int number = int(gpu::block().x); number < p.all; number += int(gpu::grid_size().x)) {
+      const GroupsTask now = task(p, number);
+      GroupRowSums<T, a_by_rows> row_sums;
+      const bool sums_rows = p.g.row_sums && now.n == 0;
+      int before = -1;
+      for (int step = 0; step < now.steps; ++step, ring.next()) {
+        gpu::barrier_wait(full(ring.slot), ring.full_parity());
+        const Shared<T> a = slice_a(ring.slot) + consumer * box_size;
+        multiply(sum, a, slice_b(ring.slot), step > 0);
+        if (sums_rows) row_sums.add(a);
+        gpu::group_wait<1>();
+        if (before >= 0) release(before);  // the product before this one is over
+        before = ring.slot;
+      }
+      gpu::group_wait<0>();
+      release(before);
+      if (sums_rows) {
+        const int64_t m = now.m + consumer * 64;
+        drain_staging();
+        row_sums.store(staging<float>(consumer), 1 + consumer, p.g.row_sums + now.part * p.g.m + m,
+                       p.g.m - m);
+      }
+      end_tile(p, now, consumer, sum, staged);
+    }
+    gpu::store_wait<0>();
+  }
+
+ private:
+  // Loads `lines` lines of an operand, bk deep along k.
+  template <bool transposed, int lines>
+  static __device__ __forceinline__ void load(Shared<T> to, const gpu::TensorMap& from,
+                                              Shared<gpu::Barrier> barrier, int k, int line, int z,
+                                              int w) {
+    if constexpr (transposed) {
+#pragma unroll
+      for (int i = 0; i < lines / row; ++i)
+        gpu::load_box(to + i * box_size, from, barrier, {line + i * row, k, z, w});
+    } else {
+      gpu::load_box(to, from, barrier, {k, line, z, w});
+    }
+  }
+  // Starts sum = a b (+ sum if `add`) for 64 rows of a.
+  static __device__ __forceinline__ void multiply(Sums& sum, Shared<T> a, Shared<T> b, bool add) {
+    constexpr int along = 32 / int(sizeof(T));  // of k in one product
+    gpu::group_fence();
+#pragma unroll
+    for (int k = 0; k < bk; k += along)
+      gpu::multiply_group<T, n, ta, tb>(
+          sum, gpu::make_operand(a + k * (ta ? row : 1), ta, box_bytes),
+          gpu::make_operand(b + k * (tb ? row : 1), tb, box_bytes), add || k > 0);
+    gpu::group_commit();
+  }
+  // This warp has done with a slot.
+  static __device__ __forceinline__ void release(int slot) {
+    gpu::sync_warp();
+    if (gpu::lane() == 0) gpu::barrier_arrive(empty(slot));
+  }
+
+  // Applies the epilogue to a consumer's 64 rows of a tile and stores them, 64 columns at a time.
+  static __device__ __forceinline__ void end_tile(const GroupsGemm<T>& p, const GroupsTask& now,
+                                                  int consumer, Sums& sum, int& staged) {
+    const int t = int(gpu::thread().x) % group_threads, lane = gpu::lane();
+    const int m0 = now.m + consumer * 64;
+    const int64_t offset = p.g.batch.find(now.batch).c + now.part * p.g.split_stride;
+#pragma unroll 1  // one copy of the code below for all columns
+    for (int box = 0; box < boxes; ++box) {
+      Vec<float, 2> q[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        q[i].row = m0 + t / 32 * 16 + lane / 4 + i % 2 * 8;
+        q[i].column = now.n + box * 64 + i / 2 * 8 + lane % 4 * 2;
+      }
+#pragma unroll
+      for (int e = 0; e < 32; ++e) q[e / 2].v[e % 2] = sum[e];
+#pragma unroll
+      for (int e = 32; e < n / 2; ++e) sum[e - 32] = sum[e];  // (registers cannot be indexed)
+      finish(p.g, q, [&](void* to) {
+        if constexpr (sizeof(T) == 2) {
+          if (p.staged) {
+            const gpu::BoxAt at{now.n + box * 64, m0, now.batch % p.inner, now.batch / p.inner};
+            return stage(to == p.g.c ? p.c : p.before, at, consumer, q, staged);
+          }
+        }
+        store(p.g, to, offset, q);
+      });
+    }
+  }
+  // Copies 64 x 64 results to global memory through one of the consumer's two boxes.
+  static __device__ __forceinline__ void stage(const gpu::TensorMap& to, const gpu::BoxAt& at,
+                                               int consumer, const Vec<float, 2> (&q)[16],
+                                               int& staged) {
+    const int t = int(gpu::thread().x) % group_threads, line = t / 32 * 16 + t % 16;
+    const Shared<T> box = staging<T>(consumer) + staged * box_size;
+    staged ^= 1;
+    if (t == 0) gpu::store_wait_read<1>();  // the copy before the last has read the box
+    gpu::sync_threads(1 + consumer, group_threads);
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      uint32_t part[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        part[e] = std::bit_cast<uint32_t>(
+            gpu::Pack<T, 2>{{gpu::round_to<T>(q[i + e].v[0]), gpu::round_to<T>(q[i + e].v[1])}});
+      const int chunk = i / 2 + t % 32 / 16;
+      gpu::store_matrices(box + (line * row + (chunk ^ line % 8) * 8), part);
+    }
+    gpu::fence_async();
+    gpu::sync_threads(1 + consumer, group_threads);
+    if (t == 0) {
+      gpu::store_box(to, box, at);
+      gpu::store_commit();
+    }
+  }
+  // The copies of results have left shared memory, as far as the caller started them.
+  static __device__ __forceinline__ void drain_staging() { gpu::store_wait_read<0>(); }
+};
+
+}  // namespace detail
+
+// Dynamic shared memory of a block.
+constexpr size_t groups_shared_bytes =
+    size_t(detail::ring_bytes) + detail::staging_bytes + 2 * 8 * sizeof(uint64_t);
+
+// Grid: at most a block for each multiprocessor.
+template <class T, bool a_by_rows, bool b_by_rows, int n>
+__global__ void __launch_bounds__(detail::groups_threads, 1)
+    gemm_groups(const __grid_constant__ GroupsGemm<T> p) {
+  if constexpr (gpu::compiled_for_hopper) {
+    using Tile = detail::GroupsTile<T, a_by_rows, b_by_rows, n>;
+    if (gpu::thread().x == 0) Tile::init_barriers();
+    gpu::sync_block();
+    const int group = int(gpu::thread().x) / detail::group_threads;
+    if (group == 0) {
+      gpu::lower_registers<40>();
+      if (gpu::thread().x == 0) Tile::produce(p);
+    } else {
+      gpu::raise_registers<232>();
+      Tile::consume(p, group - 1);
+    }
+  }
+}
+
+}  // namespace mixtape::kernels::cuda
