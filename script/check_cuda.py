@@ -47,6 +47,7 @@ LIMITS = [
     Limits("f16, bf16: 32 x 32 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, 2\b", 15, 2, 35, 2),
     Limits("TF32: 64 x 64 a warp", r"gemm_tensor<float, \w+, \w+, [01]\b", 20, 0, 72, 3),
     Limits("TF32: 32 x 32 a warp", r"gemm_tensor<float, \w+, \w+, 2\b", 63, 0, 24, 3),
+    Limits("groups of warps", r"gemm_groups<", 25, 0, 10, 1, 168, 4, "sm_90a"),
 ]
 
 
