@@ -78,7 +78,7 @@ void accumulate_grad(const Tensor& x, Tensor g, bool recorded, const LossScaleTa
 
 // Adds g to a sum, in place if no other tensor shares the sum.
 void accumulate(Tensor& sum, const Tensor& g) {
-  if (!grad_enabled() && sum.is_unique() && sum.is_contiguous())
+  if (!grad_enabled() && sum.is_unique() && sum.layout().is_dense())
     detail::accumulate(g, sum);
   else
     sum = add(sum, cast(g, sum.dtype()));

@@ -37,7 +37,7 @@ Tensor arange(double stop);                               // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
 Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());
-Tensor empty_like(const Tensor& x);
+Tensor empty_like(const Tensor& x);  // also in the order of x's memory: row-major or channels last
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
@@ -75,6 +75,8 @@ Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [..
 Tensor cast(const Tensor& x, DType to);  // x itself if it has that dtype
 Tensor clone(const Tensor& x);           // a row-major copy
 Tensor contiguous(const Tensor& x);      // x itself if it is row-major
+// x, whose rank is at least 3 for ChannelsLast, in that order of memory; itself if it is already.
+Tensor contiguous(const Tensor& x, MemoryFormat format);
 Tensor detach(const Tensor& x);
 
 // --- views: share storage with x wherever its strides allow ---

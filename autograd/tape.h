@@ -33,9 +33,9 @@ class Ctx {
   Tensor output(const Shape& shape) const { return Tensor(shape, out_, device_); }
   Tensor output(const Shape& shape, DType dtype) const { return Tensor(shape, dtype, device_); }
   // The result: call_out()'s tensor, if it has this shape and dtype, or a new one.
-  Tensor result(const Shape& shape, DType dtype) const {
-    const bool fits = result_ && result_->shape() == shape && result_->dtype() == dtype;
-    return fits ? *result_ : output(shape, dtype);
+  Tensor result(const Tensor& x, DType dtype) const {
+    const bool fits = result_ && result_->shape() == x.shape() && result_->dtype() == dtype;
+    return fits ? *result_ : x.like(dtype);
   }
   bool recording() const { return recording_; }
   // Saves inputs, with their history, for backward. An absent input stays absent.

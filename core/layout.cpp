@@ -116,6 +116,26 @@ Layout::Layout(const Shape& shape) : shape(shape) {
     checked_size(shape);  // throws
 }
 
+Layout channels_last(const Shape& shape) {
+  check(shape.rank >= 3, "channels last of shape {}, not [n, c, ...]", shape);
+  Shape memory{shape[0]};
+  for (int d = 2; d < shape.rank; ++d) memory.push_back(shape[d]);
+  memory.push_back(shape[1]);
+  Layout l(memory);
+  const int64_t step = l.strides[-1];
+  for (int d = shape.rank - 1; d > 1; --d) l.strides[d] = l.strides[d - 1];
+  l.strides[1] = step;
+  l.shape = shape;
+  return l;
+}
+bool Layout::is_channels_last() const {
+  if (shape.rank < 3) return false;
+  const Layout memory = channels_last(shape);
+  for (int d = 0; d < shape.rank; ++d)
+    if (shape[d] != 1 && strides[d] != memory.strides[d]) return shape.size() == 0;
+  return true;
+}
+
 // True unless each stride exceeds the reach of all smaller ones.
 bool Layout::repeats() const {
   if (is_contiguous()) return false;

@@ -58,6 +58,10 @@ struct Shape {
 };
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
+// The order of an image's elements [n, c, h, w] in memory: row-major or, as tensor cores multiply
+// them, with the channels of a pixel side by side.
+enum class MemoryFormat : uint8_t { Contiguous, ChannelsLast };
+
 namespace internal {
 
 // Element (i, j, ...) is at offset + i * strides[0] + j * strides[1] + ...
@@ -82,6 +86,8 @@ struct Layout {
     }
     return ok;
   }
+  bool is_dense() const { return is_contiguous() || is_channels_last(); }
+  bool is_channels_last() const;  // dense, [n, c, ...] with the strides of [n, ..., c]
   // True if several elements may share memory, as after expand and unfold.
   bool repeats() const;
   // The position of the i-th element in row-major order.
@@ -96,6 +102,12 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+Layout channels_last(const Shape&);  // [n, c, ...] as a dense [n, ..., c]
+// ChannelsLast for images that are, and are not row-major as well.
+inline MemoryFormat format_of(const Layout& l) {
+  const bool may = l.shape.rank == 4 && l.strides.dim[1] == 1 && !l.is_contiguous();
+  return may && l.is_channels_last() ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+}
 // All throw Error with both values if arguments do not fit. Dimensions may be negative.
 Layout permute(const Layout&, std::span<const int> order);
 Layout transpose(const Layout&, int a, int b);

@@ -133,6 +133,9 @@ void Tensor::set(int64_t i, double value) const {
 
 Tensor Tensor::detach() const { return {impl().storage, impl().view}; }
 
+bool Tensor::is_contiguous(MemoryFormat format) const {
+  return format == MemoryFormat::ChannelsLast ? layout().is_channels_last() : is_contiguous();
+}
 Tensor Tensor::with_layout(const Layout& layout) const {
   const auto [first, last] = extent(layout);
   const int64_t before = offset();

@@ -49,6 +49,7 @@ class Tensor {
   DType dtype() const { return impl().view.dtype; }
   Device device() const { return impl().storage->device(); }
   bool is_contiguous() const { return layout().is_contiguous(); }
+  bool is_contiguous(MemoryFormat format) const;
 
   // The first element. Throws Error if T is not the element type of dtype(), or on a device. After
   // writing through it, call storage()->bump_version() to notify the tape, copies and loss scalers.
@@ -81,6 +82,12 @@ class Tensor {
   void set(int64_t i, double value) const;
 
   Tensor detach() const;  // the same data without history
+  // Uninitialised: of this shape, device and order of memory, which is row-major or channels last.
+  Tensor like(DType dtype) const {
+    const Tensor t(shape(), dtype, device());
+    if (internal::format_of(layout()) == MemoryFormat::Contiguous) return t;
+    return t.with_layout(internal::channels_last(shape()));
+  }
   // A view of the same storage, relative to this tensor's first element, without history.
   Tensor with_layout(const internal::Layout&) const;
   // A copy on another device, in the same layout, without history; itself if it is there already.
@@ -125,8 +132,10 @@ class Tensor {
   void backward(const BackwardOptions& options) const;
   Tensor to(DType dtype) const;  // itself if nothing changes
   Tensor to(Device device) const;
+  Tensor to(MemoryFormat format) const;
   Tensor clone() const;
   Tensor contiguous() const;
+  Tensor contiguous(MemoryFormat format) const;
   Tensor reshape(const Shape& shape) const;
   Tensor flatten(int from = 0, int to = -1) const;
   Tensor t() const;  // the last two dimensions swapped

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "autograd/ops/checks.h"
-#include "kernels/kernels.h"
+#include "autograd/ops/gradients.h"
 
 namespace mixtape {
 using namespace internal;
@@ -16,7 +16,7 @@ struct WhereOp {
       "where", Precision::Widest, {Role::Mask, Role::Activation, Role::Activation}};
   static constexpr bool broadcasts = true;
   static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
-    Tensor y = ctx.output(a.shape());
+    Tensor y = deciding(a, b).like(ctx.dtype());
     // (A policy may want a result wider than the operands; the kernel only moves elements.)
     ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
     ctx.save(condition);
@@ -36,7 +36,7 @@ struct MaskedFill {
     check_fits(x.dtype(), value);
     if (is_float(x.dtype()) && std::isfinite(value))
       value = std::clamp(value, -largest(x.dtype()), largest(x.dtype()));
-    Tensor y = ctx.output(x.shape());
+    Tensor y = x.like(ctx.dtype());
     ctx.run(kernels::where, mask, expand(full({}, value, x.dtype(), x.device()), x.shape()), x, y);
     ctx.save(mask);
     return y;
@@ -50,7 +50,7 @@ struct Cast {
   static constexpr OpInfo info{"cast"};
   static constexpr bool moves_only = true;
   static Tensor forward(Ctx& ctx, const Tensor& x, DType to) {
-    Tensor y = ctx.output(x.shape(), to);
+    Tensor y = x.like(to);
     ctx.run(kernels::convert, x, y);
     return y;
   }
@@ -65,12 +65,13 @@ struct CastToInteger {  // piecewise constant: no gradient
 struct Clone {
   static constexpr OpInfo info{"clone"};
   static constexpr bool moves_only = true;
-  static Tensor forward(Ctx& ctx, const Tensor& x) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, MemoryFormat format) {
     Tensor y = ctx.output(x.shape());
+    if (format == MemoryFormat::ChannelsLast) y = y.with_layout(channels_last(x.shape()));
     ctx.run(kernels::convert, x, y);
     return y;
   }
-  static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
+  static Grads backward(const Ctx&, const Tensor& dy, MemoryFormat) { return {dy}; }
 };
 
 struct ToDevice {
@@ -109,15 +110,21 @@ Tensor cast(const Tensor& x, DType to) {
   if (x.dtype() == to) return x;
   return is_float(to) ? call<Cast>(x, to) : call<CastToInteger>(x, to);
 }
-Tensor clone(const Tensor& x) { return call<Clone>(x); }
+Tensor clone(const Tensor& x) { return call<Clone>(x, MemoryFormat::Contiguous); }
 Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
+Tensor contiguous(const Tensor& x, MemoryFormat format) {
+  return x.is_contiguous(format) ? x : call<Clone>(x, format);
+}
 Tensor detach(const Tensor& x) { return x.detach(); }
 
 Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 Tensor Tensor::clone() const { return mixtape::clone(*this); }
 Tensor Tensor::contiguous() const { return mixtape::contiguous(*this); }
+Tensor Tensor::contiguous(MemoryFormat format) const { return mixtape::contiguous(*this, format); }
+Tensor Tensor::to(MemoryFormat format) const { return contiguous(format); }
 Tensor Tensor::to(Device where) const {
-  return where == device() ? *this : call<ToDevice>(mixtape::contiguous(*this), where);
+  if (where == device()) return *this;
+  return call<ToDevice>(layout().is_dense() ? *this : mixtape::contiguous(*this), where);
 }
 
 }  // namespace mixtape

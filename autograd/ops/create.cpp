@@ -68,7 +68,7 @@ Tensor zeros(const Shape& shape, DType dtype, Device device) {
 Tensor ones(const Shape& shape, DType dtype, Device device) {
   return full(shape, 1, dtype, device);
 }
-Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
+Tensor empty_like(const Tensor& x) { return x.like(x.dtype()); }
 Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
 Tensor full_like(const Tensor& x, double value) {

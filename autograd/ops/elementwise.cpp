@@ -30,8 +30,8 @@ void check_elements(Takes takes, DType t) {
     check(is_float(t), "elements must be floats, got {} (convert them to a float dtype)", t);
 }
 
-Tensor result(const Ctx& ctx, Takes takes, const Shape& shape) {
-  return ctx.result(shape, takes == Takes::All ? boolean : ctx.dtype());
+Tensor result(const Ctx& ctx, Takes takes, const Tensor& x) {
+  return ctx.result(x, takes == Takes::All ? boolean : ctx.dtype());
 }
 
 // Compiled once for all ops, which differ in their ids, accepted elements and saved tensors.
@@ -43,22 +43,22 @@ Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, cons
   std::ranges::copy(numbers, s.value);
   for (const double n : numbers)
     check_number(x.dtype(), std::clamp(n, -0x1p62, 0x1p62));  // clamp's bounds may be infinite
-  Tensor y = result(ctx, takes, x.shape());
+  Tensor y = result(ctx, takes, x);
   ctx.run(kernels::unary, id, x, s, y);
   if (keeps_x) ctx.save(x);
   if (keeps_y) ctx.save_result(y);
   return y;
 }
 // The buffer for a gradient computed from dy element by element: dy itself if nothing else uses it.
-Tensor reuse_gradient(const Tensor& dy, DType dtype) {
+Tensor reuse_gradient(const Tensor& dy, const Tensor& v, DType dtype) {
   // (Observers read dy again after the rule.)
-  if (dy.is_unique() && dy.dtype() == dtype && dy.is_contiguous() && !thread_state.observer)
+  if (dy.is_unique() && dy.dtype() == dtype && dy.layout().is_dense() && !thread_state.observer)
     return dy;
-  return Tensor(dy.shape(), dtype, dy.device());
+  return deciding(dy, v).like(dtype);
 }
 Tensor fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DType dtype,
                             const kernels::Numbers& numbers) {
-  const Tensor dx = reuse_gradient(dy, dtype);
+  const Tensor dx = reuse_gradient(dy, v, dtype);
   kernels::unary_grad(v.device(), id, v, dy, numbers, dx);
   return dx;
 }
@@ -130,7 +130,7 @@ bool wants_wide(const Ctx& ctx, size_t i) {
 
 Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a, const Tensor& b) {
   check_elements(takes, a.dtype());
-  Tensor c = result(ctx, takes, a.shape());
+  Tensor c = result(ctx, takes, deciding(a, b));
   ctx.run(kernels::binary, id, a, b, c);
   if (ctx.recording() && reads) {
     const Tensor none;
@@ -143,18 +143,15 @@ Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a
 Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool passes_a, bool passes_b,
                              unsigned reads_da, unsigned reads_db) {
   const bool a = ctx.wants(0) && !passes_a, b = ctx.wants(1) && !passes_b;
+  if (!a && !b) return {dy, dy};
   const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
-  const auto made = [&](size_t i) { return ctx.output(ctx.shape(i), wide ? f32 : ctx.dtype(i)); };
-  Grads gradients;
-  gradients.push_back(a ? made(0) : dy);
-  gradients.push_back(b ? made(1) : dy);
-  if (a || b) {
-    const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
-    const Tensor none;
-    ctx.run(kernels::binary_grad, id, saved(ctx, reads, 0), saved(ctx, reads, 1),
-            saved(ctx, reads, 2), dy, a ? gradients[0] : none, b ? gradients[1] : none);
-  }
-  return gradients;
+  const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
+  const Tensor none, x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
+  const Tensor& order = deciding(dy, x, y, z);
+  const auto made = [&](size_t i) { return order.like(wide ? f32 : ctx.dtype(i)); };
+  const Tensor da = a ? made(0) : none, db = b ? made(1) : none;
+  ctx.run(kernels::binary_grad, id, x, y, z, dy, da, db);
+  return {a ? da : dy, b ? db : dy};
 }
 
 // An op of two tensors. Saves those of a, b and c that the derivatives read.
@@ -204,7 +201,7 @@ Tensor run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigned rea
     if (!is_float(x.dtype())) check_fits(x.dtype(), s);
   } else if (!is_float(x.dtype()) && std::abs(s) >= 0x1p63 && !holds(i64, s))
     s = std::copysign(INFINITY, s);  // i64 numbers just below round to 2^63
-  Tensor y = result(ctx, takes, x.shape());
+  Tensor y = result(ctx, takes, x);
   ctx.run(kernels::binary_scalar, id, x, s, swapped, y);
   if (takes != Takes::All) {
     const Tensor none;
@@ -215,9 +212,9 @@ Tensor run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigned rea
 }
 Tensor fused_scalar_gradient(const Ctx& ctx, int id, bool swapped, unsigned reads, const Tensor& dy,
                              double s) {
-  Tensor dx = ctx.output(ctx.shape(0), wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
-  ctx.run(kernels::binary_scalar_grad, id, saved(ctx, reads, 0), s, swapped, saved(ctx, reads, 1),
-          dy, dx);
+  const Tensor x = saved(ctx, reads, 0), y = saved(ctx, reads, 1),
+               dx = deciding(dy, x, y).like(wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
+  ctx.run(kernels::binary_scalar_grad, id, x, s, swapped, y, dy, dx);
   return dx;
 }
 
@@ -266,7 +263,7 @@ struct PlusScaled {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& a, const Tensor& b, double value) {
     check_elements(takes<F>, x.dtype());
     check_number(x.dtype(), value);
-    Tensor y = ctx.output(x.shape());
+    Tensor y = deciding(x, a).like(ctx.dtype());
     ctx.run(kernels::plus_scaled, Binary<F>::id, x, a, b, value, y);
     ctx.save(a, b);
     return y;
@@ -289,7 +286,7 @@ struct Lerp {
   // From the nearer end, so that a weight of 1 gives b.
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, double weight) {
     check_real(a);
-    Tensor y = ctx.output(a.shape());
+    Tensor y = deciding(a, b).like(ctx.dtype());
     constexpr int sub = kernels::index_in<kernels::Sub>(kernels::BinaryOps{});
     if (weight < 0.5)
       ctx.run(kernels::plus_scaled, sub, a, b, a, weight, y);

@@ -26,6 +26,17 @@ struct Factors {
 // a @ b, in the dtype that Factors::product() gives.
 Tensor product(const Tensor& a, const Tensor& b, DType wanted);
 
+// The operand whose order a result has: a, unless others, which may be absent, are channels last.
+template <class... T>
+const Tensor& deciding(const Tensor& a, const T&... others) {
+  const Tensor* found = &a;
+  const auto look = [&](const Tensor& t) {
+    if (t && internal::format_of(t.layout()) == MemoryFormat::ChannelsLast) found = &t;
+  };
+  (look(others), ...);
+  return *found;
+}
+
 // dy f'(x) of an activation, in x's dtype: from x, or from y for Relu.
 Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy);
 // True if the gradient of an epilogue's activation needs its input, false if it needs the result.

@@ -17,7 +17,7 @@ struct Prelu {  // weight of x's rank, broadcasts
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight) {
     check_real(x);
     ctx.save(x, weight);
-    Tensor y = ctx.output(x.shape());
+    Tensor y = x.like(ctx.dtype());
     ctx.run(kernels::binary, id, cast(x, y.dtype()), slopes(weight, y), y);
     return y;
   }
@@ -40,7 +40,7 @@ struct Prelu {  // weight of x's rank, broadcasts
   }
   static Tensor by_x(const Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& dy) {
     if (grad_enabled()) return passed<F>(dy, F::da(Expr(x), Expr(w), Expr(0)));
-    Tensor dx = ctx.output(x.shape(), dy.dtype());
+    Tensor dx = x.like(dy.dtype());
     const Tensor none;
     ctx.run(kernels::binary_grad, id, x, w, none, dy, dx, none);
     return dx;

@@ -1,0 +1,83 @@
+// Images with channels last: which ops keep the order of memory, and that numbers are the same.
+
+#include <gtest/gtest.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace memory_format_test {
+
+constexpr MemoryFormat last = MemoryFormat::ChannelsLast, rows = MemoryFormat::Contiguous;
+
+Tensor image() { return reshape(arange(0, 2 * 3 * 4 * 5, 1, f32), {2, 3, 4, 5}); }
+
+TEST(MemoryFormat, OrdersTheSameElements) {
+  const Tensor x = image(), y = x.to(last);
+  EXPECT_EQ(y.shape(), x.shape());
+  EXPECT_EQ(y.strides(), (Shape{60, 1, 15, 3}));
+  EXPECT_EQ(to_vector(y), to_vector(x));
+  EXPECT_TRUE(y.is_contiguous(last));
+  EXPECT_FALSE(y.is_contiguous());
+  EXPECT_FALSE(x.is_contiguous(last));
+  EXPECT_TRUE(y.to(last).is_same(y));
+  EXPECT_TRUE(x.to(rows).is_same(x));
+  EXPECT_TRUE(y.to(rows).is_contiguous());
+  EXPECT_TRUE(permute(y, {0, 2, 3, 1}).is_contiguous());
+  EXPECT_TRUE(zeros({2, 1, 4, 5}).is_contiguous(last));  // both
+  EXPECT_TRUE(zeros({2, 6, 1, 1}).is_contiguous(last));
+  EXPECT_TRUE(zeros({0, 3, 4, 5}).is_contiguous(last));
+  EXPECT_FALSE(zeros({3, 4}).is_contiguous(last));
+  EXPECT_ERROR(zeros({3, 4}).to(last), "channels last of shape [3, 4], not [n, c, ...]");
+  EXPECT_EQ(zeros({2, 3, 4}).to(last).strides(), (Shape{12, 1, 3}));
+}
+
+TEST(MemoryFormat, StaysInElementwiseOps) {
+  const Tensor x = image().to(last), y = image();
+  const std::vector<std::pair<Tensor, Tensor>> pairs = {
+      {relu(x), relu(y)},
+      {x * 2, y * 2},
+      {x + x, y + y},
+      {y + x, y + y},
+      {x * reshape(arange(0, 3, 1, f32), {3, 1, 1}), y * reshape(arange(0, 3, 1, f32), {3, 1, 1})},
+      {cast(x, f16), cast(y, f16)},
+      {where(gt(x, 7), x, 0), where(gt(y, 7), y, 0)},
+      {masked_fill(x, gt(x, 7), 1), masked_fill(y, gt(y, 7), 1)},
+      {addcmul(x, x, x, 0.5), addcmul(y, y, y, 0.5)},
+      {lerp(x, x * 3, 0.25), lerp(y, y * 3, 0.25)},
+      {prelu(x - 9, full({3}, 0.5)), prelu(y - 9, full({3}, 0.5))},
+      {gt(x, 7), gt(y, 7)},
+  };
+  for (const auto& [a, b] : pairs) {
+    EXPECT_TRUE(a.is_contiguous(last)) << a.strides().to_string();
+    EXPECT_EQ(to_vector(a), to_vector(b));
+  }
+  EXPECT_TRUE(empty_like(x).is_contiguous(last));
+  EXPECT_TRUE(x.clone().is_contiguous());
+  EXPECT_TRUE(relu(transpose(y, 1, 3)).is_contiguous());  // dense in neither order
+}
+
+TEST(MemoryFormat, StaysInGradients) {
+  const Tensor w = image() / 7;
+  Tensor slopes[2];
+  for (const bool ordered : {false, true}) {
+    const Tensor x = image().set_requires_grad(), y = ordered ? x.to(last) : x;
+    const Tensor a = relu(y - 30), b = a * a + a * 3 - tanh(a) + where(gt(a, 50), a, 0);
+    Tensor seen;
+    const HookHandle hook = register_hook(y, [&](const Tensor& g) {
+      seen = g;
+      return Tensor();
+    });
+    sum(b * (ordered ? w.to(last) : w)).backward();
+    slopes[ordered] = x.grad();
+    if (ordered) {
+      EXPECT_TRUE(seen.is_contiguous(last)) << seen.strides().to_string();
+    }
+  }
+  EXPECT_TRUE(slopes[1].is_contiguous());
+  EXPECT_EQ(to_vector(slopes[1]), to_vector(slopes[0]));
+}
+
+}  // namespace memory_format_test
+}  // namespace mixtape
