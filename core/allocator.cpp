@@ -1,6 +1,7 @@
-// Size classes with free lists: a block is at most an eighth larger than the request. Small blocks
-// of a device are cut from segments, since its system calls are slow. The spin lock of a pool is
-// held for tens of instructions, never during a system call.
+// Size classes with free lists: a block is at most an eighth larger than the request. Blocks of a
+// device are cut from segments, since its system calls are slow: small ones in sequence, large ones
+// by best fit. The spin lock of a pool is held for tens of instructions, never during a system
+// call.
 #include "core/allocator.h"
 
 #include <pthread.h>
@@ -13,25 +14,41 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/arena.h"
 #include "core/asan.h"
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/stream.h"
 #include "core/thread_state.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 constexpr size_t alignment = 64;
 constexpr size_t huge_page = size_t{2} << 20;
 constexpr size_t largest = size_t{1} << 47;  // the address space
 constexpr size_t device_alignment = 256;
-constexpr size_t largest_cut = size_t{1} << 20;  // blocks of a device up to here are cut
 constexpr size_t smallest_segment = size_t{2} << 20, largest_segment = size_t{32} << 20;
+
+// Blocks of a device of more than `small` bytes are pieces of arenas.
+constexpr size_t small = size_t{1} << 20;
+struct Kind {
+  size_t largest;  // block
+  size_t unit;     // its size is a multiple
+  size_t segment;  // bytes of the second segment and later ones, the first has half; or one block
+  size_t least;    // bytes that are left over for another block
+};
+constexpr Kind kinds[] = {{size_t{16} << 20, size_t{128} << 10, size_t{64} << 20, small},
+                          {largest, size_t{2} << 20, 0, size_t{16} << 20}};
+constexpr size_t kind_of(size_t bytes) { return bytes > kinds[0].largest; }
+constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 // AddressSanitizer sees blocks in a free list, and the padding between blocks, as freed memory.
 constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
@@ -101,11 +118,11 @@ class Pool {
 
   void* allocate(size_t bytes, int stream) {
     const bool possible = bytes <= largest;
+    if (possible && is_large(bytes)) return piece(bytes, stream);
     const SizeClass size = SizeClass::of(possible ? bytes : largest);
     {
       const std::lock_guard lock(lock_);
-      if (stream >= 0 && !shelves_[size_t(stream)])
-        shelves_[size_t(stream)] = std::make_unique<Shelf>();
+      make_shelf(stream);
       std::vector<void*>& free = shelf(stream).of[size.index].free;
       if (!free.empty()) {
         void* block = free.back();
@@ -116,7 +133,7 @@ class Pool {
       }
     }
     void* block = nullptr;
-    if (possible) block = is_cut(size.bytes) ? cut(size, stream) : ask(size.bytes);
+    if (possible) block = device_.is_host() ? ask(size.bytes) : cut(size, stream);
     if (!block) out_of_memory(bytes);
     adopt(block, size, bytes, stream);
     return block;
@@ -126,7 +143,10 @@ class Pool {
     const SizeClass size = SizeClass::of(bytes);
     if (device_.is_host()) poison(block, size.bytes);  // a device may not be done with it
     const std::lock_guard lock(lock_);
-    shelf(stream).of[size.index].free.push_back(block);  // never grows: adopt() made room
+    if (is_large(bytes))
+      shelf(stream).arenas[kind_of(bytes)].give(block);
+    else
+      shelf(stream).of[size.index].free.push_back(block);  // never grows: adopt() made room
     stats_.in_use -= static_cast<int64_t>(bytes);
   }
 
@@ -135,10 +155,13 @@ class Pool {
       if (!has_shelf(stream) || (stream >= 0 && held_ >> stream & 1)) continue;
       for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))
         give_back(s.begin, s.bytes);
+      for (size_t kind = 0; kind < std::size(kinds); ++kind)
+        for (auto s = take_unused_of(kind, stream); s.begin; s = take_unused_of(kind, stream))
+          give_back(s.begin, s.bytes);
       for (size_t i = 0; i < classes; ++i) {
         for (std::unique_lock lock(lock_);; lock.lock()) {
           Class& c = shelf(stream).of[i];
-          if (c.free.empty() || is_cut(c.bytes)) break;
+          if (c.free.empty() || !device_.is_host()) break;
           void* const block = c.free.back();
           const size_t bytes = c.bytes;
           c.free.pop_back();
@@ -150,12 +173,15 @@ class Pool {
     }
   }
 
-  void hold(int stream, bool held) noexcept {
-    const uint64_t bit = uint64_t{1} << stream;
-    if (held)
-      held_ |= bit;
-    else
-      held_ &= ~bit;
+  void hold(int stream) noexcept { held_ |= uint64_t{1} << stream; }
+  void let_go(int stream, int home) noexcept {
+    held_ &= ~(uint64_t{1} << stream);
+    if (!has_shelf(stream) || !has_shelf(home)) return;
+    for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))
+      move(s, [&] { shelf(home).segments.push_back({s.begin, s.bytes}); });
+    for (size_t kind = 0; kind < std::size(kinds); ++kind)
+      for (auto s = take_unused_of(kind, stream); s.begin; s = take_unused_of(kind, stream))
+        move(s, [&] { shelf(home).arenas[kind].add(s); });
   }
 
   void lock() noexcept { lock_.lock(); }
@@ -180,6 +206,7 @@ class Pool {
   struct Shelf {
     std::array<Class, classes> of;
     std::vector<Segment> segments;
+    std::array<Arena, std::size(kinds)> arenas;
   };
 
   bool has_shelf(int stream) noexcept {
@@ -196,7 +223,11 @@ class Pool {
     ++stats_.allocations;
   }
 
-  bool is_cut(size_t block) const { return !device_.is_host() && block <= largest_cut; }
+  bool is_large(size_t bytes) const { return !device_.is_host() && bytes > small; }
+  void make_shelf(int stream) {
+    if (stream >= 0 && !shelves_[size_t(stream)])
+      shelves_[size_t(stream)] = std::make_unique<Shelf>();
+  }
 
   // From the system; if that fails, once more after emptying the cache.
   void* ask(size_t bytes) {
@@ -205,11 +236,17 @@ class Pool {
       empty_cache();
       memory = system_allocate(bytes, device_);
     }
-    if (!memory) return nullptr;
-    const std::lock_guard lock(lock_);
-    stats_.reserved += static_cast<int64_t>(bytes);
-    ++stats_.system_calls;
+    if (memory) took(bytes);
     return memory;
+  }
+  template <class S, class Add>
+  void move(const S& segment, Add add) noexcept {
+    try {
+      const std::lock_guard lock(lock_);
+      add();
+    } catch (const std::bad_alloc&) {
+      give_back(segment.begin, segment.bytes);
+    }
   }
   void give_back(void* memory, size_t bytes) noexcept {
     {
@@ -218,6 +255,50 @@ class Pool {
     }
     unpoison(memory, bytes);
     system_release(memory, device_);
+  }
+
+  void* piece(size_t bytes, int stream) {
+    const size_t kind = kind_of(bytes);
+    const Kind& k = kinds[kind];
+    const size_t size = round_up(bytes + gap, k.unit);
+    size_t wanted = k.segment;
+    void* block = nullptr;
+    {
+      const std::lock_guard lock(lock_);
+      make_shelf(stream);
+      Arena& arena = shelf(stream).arenas[kind];
+      block = arena.take(size, k.least);
+      if (arena.is_empty()) wanted /= 2;
+    }
+    if (!block) {
+      Arena::Segment segment = borrow(kind, size);
+      if (!segment.begin) segment = ask_for(std::max(wanted, size), round_up(size, huge_page));
+      if (!segment.begin) out_of_memory(bytes);
+      const std::lock_guard lock(lock_);
+      Arena& arena = shelf(stream).arenas[kind];
+      arena.add(segment);
+      block = arena.take(size, k.least);
+    }
+    const std::lock_guard lock(lock_);
+    count(bytes);
+    unpoison(block, bytes);
+    return block;
+  }
+  // A new segment, or if that fails one of `least` bytes, for which the cache is emptied.
+  Arena::Segment ask_for(size_t bytes, size_t least) {
+    Arena::Segment s{nullptr, bytes};
+    s.begin = static_cast<char*>(system_allocate(s.bytes, device_));
+    if (s.begin)
+      took(s.bytes);
+    else
+      s = {static_cast<char*>(ask(least)), least};
+    if (s.begin) poison(s.begin, s.bytes);
+    return s;
+  }
+  void took(size_t bytes) {
+    const std::lock_guard lock(lock_);
+    stats_.reserved += static_cast<int64_t>(bytes);
+    ++stats_.system_calls;
   }
 
   // A new segment is as large as all others of its stream together, so that there are few.
@@ -230,22 +311,31 @@ class Pool {
         wanted += s.bytes;
       }
     }
-    Segment fresh{nullptr, std::clamp(wanted, smallest_segment, largest_segment)};
-    fresh.begin = static_cast<char*>(system_allocate(fresh.bytes, device_));
-    if (fresh.begin) {
-      const std::lock_guard lock(lock_);
-      stats_.reserved += static_cast<int64_t>(fresh.bytes);
-      ++stats_.system_calls;
-    } else {
-      fresh.bytes = Segment::room_for(size.bytes);
-      fresh.begin = static_cast<char*>(ask(fresh.bytes));
+    Segment fresh = borrow();
+    if (!fresh.begin) {
+      const auto [begin, bytes] =
+          ask_for(std::clamp(wanted, smallest_segment, largest_segment), smallest_segment);
+      fresh = {begin, bytes};
     }
     if (!fresh.begin) return nullptr;
-    poison(fresh.begin, fresh.bytes);
     const std::lock_guard lock(lock_);
     void* const block = fresh.cut(size.bytes);
     shelf(stream).segments.push_back(fresh);
     return block;
+  }
+  // A segment that the home of a capture does not use: the work will run there. (Every segment has
+  // room for any small block.)
+  Segment borrow() {
+    if (!capture()) return {};
+    const Segment unused = take_unused(capture()->home());
+    return {unused.begin, unused.bytes};
+  }
+  Arena::Segment borrow(size_t kind, size_t bytes) {
+    return capture() ? take_unused_of(kind, capture()->home(), bytes) : Arena::Segment();
+  }
+  Arena::Segment take_unused_of(size_t kind, int stream, size_t bytes = 0) noexcept {
+    const std::lock_guard lock(lock_);
+    return shelf(stream).arenas[kind].remove_unused(bytes);
   }
   // Removes a segment whose blocks are all free from the records; empty if there is none.
   Segment take_unused(int stream) noexcept {
@@ -327,8 +417,9 @@ void release(void* block, size_t bytes, Device device, int stream) noexcept {
 }
 MemoryStats memory_stats(Device device) { return pool(device).stats(); }
 void reset_peak(Device device) { pool(device).reset_peak(); }
-void internal::hold_cache(Device device, int stream, bool held) noexcept {
-  pool(device).hold(stream, held);
+void internal::hold_cache(Device device, int stream) { pool(device).hold(stream); }
+void internal::let_cache_go(Device device, int stream, int home) noexcept {
+  pool(device).let_go(stream, home);
 }
 void empty_cache(Device device) { pool(device).empty_cache(); }
 

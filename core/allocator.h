@@ -29,8 +29,10 @@ void reset_peak(Device device = DefaultDevice::current());
 void empty_cache(Device device = DefaultDevice::current());
 
 namespace internal {
-// While held, the blocks that a stream has freed are kept for it: a captured graph uses them.
-void hold_cache(Device device, int stream, bool held) noexcept;
+// While it is held, what a stream has freed stays there: captured work uses it. Then it goes to the
+// stream that the work ran in.
+void hold_cache(Device device, int stream);
+void let_cache_go(Device device, int stream, int home) noexcept;
 }  // namespace internal
 
 }  // namespace mixtape

@@ -46,6 +46,8 @@ class GraphState : NoCopy {
   // Checks values after each replay.
   void check_values(const void* from, size_t bytes, ValueCheck check);
 
+  int home() const { return stream_.home().number; }  // the stream in which replays run
+
   const Device device;
   const uint64_t id;  // unique, not 0
 

@@ -62,7 +62,7 @@ void GraphState::begin() {
   members_ = std::make_shared<GraphMembers>();
   numbers_ = std::make_unique<Storage>(room, device);
   found_ = std::make_unique<Storage>(room, device);
-  hold_cache(device, stream_.stream().number, true);
+  hold_cache(device, stream_.stream().number);
   stream_.begin();
   try {
     runtime::of(device.type).begin_capture(stream_.stream().handle, device.index);
@@ -99,9 +99,10 @@ void GraphState::forget() noexcept {
     const std::lock_guard lock(members_->mutex);
     members_->all.clear();
   }
+  if (!numbers_) return;
   numbers_.reset();
   found_.reset();
-  hold_cache(device, stream_.stream().number, false);
+  let_cache_go(device, stream_.stream().number, home());
 }
 
 void GraphState::use(Storage& s) {

@@ -129,12 +129,16 @@ struct Point {
   std::atomic<bool> passed{false};
   Clock::time_point when = {};
 };
+using Work = std::vector<std::function<void()>>;
 struct Stream {
   int device;
   std::deque<std::function<void()>> work = {};
+  std::shared_ptr<Work> captured = nullptr;  // during a capture
 
   void add(std::function<void()> f) {
-    if (late)
+    if (captured)
+      captured->push_back(std::move(f));
+    else if (late)
       work.push_back(std::move(f));
     else
       f();
@@ -165,7 +169,8 @@ void pass(Point& point) {
   while (!point.passed) point.stream->do_next();
 }
 
-thread_local int current_device = 0;
+thread_local int current_device = 0, captures = 0;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t give(cudaError_t code) {
@@ -175,6 +180,13 @@ cudaError_t give(cudaError_t code) {
 cudaError_t refuse(cudaError_t code, const std::string& what) {
   complain(what);
   return give(code);
+}
+// What is legal only if neither the stream, if any, nor this thread captures.
+bool is_refused(const char* call, const Stream* stream = nullptr) {
+  const bool bad = stream ? stream->captured != nullptr
+                          : captures > 0 && capture_mode != cudaStreamCaptureModeRelaxed;
+  if (bad) refuse(cudaErrorStreamCaptureUnsupported, std::string(call) + " during a capture");
+  return bad;
 }
 // The result of calls that report earlier errors.
 cudaError_t done() {
@@ -324,12 +336,21 @@ void __asan_unpoison_memory_region(const volatile void* block, size_t bytes) {
   const auto begin = reinterpret_cast<uint64_t>(block);
   const int device = device_of(begin);
   if (device < 0 || bytes == 0) return;
-  uint64_t& end = memories()[size_t(device)].allowed[begin];
-  if (late) {  // queued work may use a larger block that was here
-    end = std::max(end, begin + bytes);
+  Memory& m = memories()[size_t(device)];
+  if (late || captures > 0) {  // queued or captured work may use other blocks that were here
+    uint64_t from = begin, end = begin + bytes;
+    const auto after = m.allowed.upper_bound(begin);
+    if (after != m.allowed.begin() && std::prev(after)->second >= begin)
+      from = std::prev(after)->first;
+    for (auto at = m.allowed.lower_bound(from); at != m.allowed.end() && at->first <= end;
+         at = m.allowed.erase(at))
+      end = std::max(end, at->second);
+    m.allowed[from] = end;
     return;
   }
-  end = begin + bytes;
+  m.allowed.erase(begin);
+  forbid(m, begin, begin + bytes);
+  m.allowed[begin] = begin + bytes;
   std::memset(contents(begin), 0xff, bytes);
 }
 
@@ -386,11 +407,13 @@ const char* cudaGetErrorName(cudaError_t code) {
 
 cudaError_t cudaMalloc(void** to, size_t bytes) {
   const std::lock_guard locked(lock);
+  if (is_refused("cudaMalloc")) return last_error;
   *to = bytes == 0 ? nullptr : allocate(bytes, current_device);
   return *to || bytes == 0 ? done() : give(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* block) {
   const std::lock_guard locked(lock);
+  if (is_refused("cudaFree")) return last_error;
   if (!block) return cudaSuccess;
   for (Stream* s : streams()) s->catch_up();
   const auto begin = reinterpret_cast<uint64_t>(block);
@@ -407,6 +430,7 @@ cudaError_t cudaFree(void* block) {
 }
 cudaError_t cudaMallocHost(void** to, size_t bytes) {
   const std::lock_guard locked(lock);
+  if (is_refused("cudaMallocHost")) return last_error;
   *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*to, 0xff, bytes);
   pinned()[reinterpret_cast<uint64_t>(*to)] = bytes;
@@ -423,18 +447,21 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned) {
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   const std::lock_guard locked(lock);
   Stream* const stream = known(s);
+  if (stream && is_refused("cudaStreamSynchronize", stream)) return last_error;
   if (!stream) return refuse(cudaErrorInvalidResourceHandle, "waiting for no stream");
   stream->catch_up();
   return done();
 }
 cudaError_t cudaDeviceSynchronize() {
   const std::lock_guard locked(lock);
+  if (is_refused("cudaDeviceSynchronize")) return last_error;
   for (Stream* s : streams()) s->catch_up();
   return done();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   const std::lock_guard locked(lock);
   Stream* const stream = known(s);
+  if (stream && is_refused("cudaStreamWaitEvent", stream)) return last_error;
   Event* const event = known(e);
   if (!stream || !event)
     return refuse(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent without stream or event");
@@ -459,6 +486,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   const std::lock_guard locked(lock);
   Stream* const stream = known(s);
+  if (stream && is_refused("cudaEventRecord", stream)) return last_error;
   Event* const event = known(e);
   if (!stream || !event || event->device != stream->device)
     return refuse(cudaErrorInvalidResourceHandle,
@@ -473,12 +501,14 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   const std::lock_guard locked(lock);
+  if (is_refused("cudaEventQuery")) return last_error;
   Event* const event = known(e);
   if (!event) return refuse(cudaErrorInvalidResourceHandle, "asking for no event");
   return !event->point || event->point->passed ? done() : give(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   const std::lock_guard locked(lock);
+  if (is_refused("cudaEventSynchronize")) return last_error;
   Event* const event = known(e);
   if (!event) return refuse(cudaErrorInvalidResourceHandle, "waiting for no event");
   if (event->point) pass(*event->point);
@@ -519,6 +549,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   char* const target = contents(reinterpret_cast<uint64_t>(to));
   const char* const source = contents(reinterpret_cast<uint64_t>(from));
+  if ((here == Where::Pageable || there == Where::Pageable) &&
+      is_refused("a copy of pageable memory", stream))
+    return last_error;
   if (here == Where::Pageable) {  // read before the call returns
     stream->add([target, copy = std::string(source, bytes)] {
       std::memcpy(target, copy.data(), copy.size());
@@ -527,6 +560,51 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     stream->add([=] { std::memcpy(target, source, bytes); });
   }
   if (there == Where::Pageable) stream->catch_up();
+  return done();
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  const std::lock_guard locked(lock);
+  Stream* const stream = known(s);
+  if (!stream || stream->captured)
+    return refuse(cudaErrorInvalidResourceHandle, "a capture of no stream, or inside another");
+  stream->captured = std::make_shared<Work>();
+  ++captures;
+  return done();
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* to) {
+  const std::lock_guard locked(lock);
+  Stream* const stream = known(s);
+  if (!stream || !stream->captured)
+    return refuse(cudaErrorInvalidResourceHandle, "the end of no capture");
+  --captures;
+  *to = reinterpret_cast<cudaGraph_t>(new std::shared_ptr<Work>(std::move(stream->captured)));
+  return done();
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t graph, unsigned long long) {
+  *to = reinterpret_cast<cudaGraphExec_t>(
+      new std::shared_ptr<Work>(*reinterpret_cast<std::shared_ptr<Work>*>(graph)));
+  return done();
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<std::shared_ptr<Work>*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete reinterpret_cast<std::shared_ptr<Work>*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
+  const std::lock_guard locked(lock);
+  Stream* const stream = known(s);
+  if (!stream || is_refused("cudaGraphLaunch", stream)) return give(cudaErrorInvalidResourceHandle);
+  stream->add([work = *reinterpret_cast<std::shared_ptr<Work>*>(graph)] {
+    for (const auto& each : *work) each();
+  });
   return done();
 }
 

@@ -484,15 +484,6 @@ struct Muon {
 using Optimizers =
     OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Lamb, Muon>;
 
-// An optimizer's options as kernels get them: a value or, in a graph, a place in device memory that
-// each replay writes.
-template <class O>
-struct OptionsNow {
-  O given;
-  const O* place;
-  MIXTAPE_HD O operator()() const { return place ? *place : given; }
-};
-
 // Refers to one of them, by its position in the list. visit() calls run(o) with it.
 struct AnyOptimizer {
   template <class O>
@@ -501,7 +492,6 @@ struct AnyOptimizer {
   void visit(Run run) const {
     visit_op(Optimizers(), which, [&]<class O>() { run(*static_cast<const O*>(options)); });
   }
-
   int which;
   const void* options;
   const void* place = nullptr;  // in device memory: see OptionsNow

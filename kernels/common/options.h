@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "core/half.h"  // MIXTAPE_HD
 #include "core/inline_vector.h"
 
 namespace mixtape::kernels {
@@ -39,6 +40,15 @@ using Requirements = InlineVector<Requirement, 2>;
 struct Betas {  // decay rates of the running means of the gradient and of its square
   double first, second;
   constexpr Betas(double b1, double b2) : first(b1), second(b2) {}
+};
+
+// An optimizer's options as kernels get them: a value or, in a graph, a place in device memory that
+// each replay writes.
+template <class O>
+struct OptionsNow {
+  O given;
+  const O* place;
+  MIXTAPE_HD O operator()() const { return place ? *place : given; }
 };
 
 }  // namespace mixtape::kernels

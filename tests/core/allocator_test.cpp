@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/pooled.h"
+#include "core/random.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "tests/support/child.h"
@@ -267,16 +268,83 @@ TEST_F(Segments, OneGoesBackWhenAllItsBlocksAreFree) {
   EXPECT_EQ(reserved(), 0);
 }
 
-TEST_F(Segments, LargeBlocksHaveMemoryOfTheirOwn) {
-  constexpr size_t bytes = (size_t{1} << 20) + 1;
-  char *const a = take(bytes), *const b = take(bytes);
-  EXPECT_EQ(system_calls(), 2);
-  give(a, bytes);
-  empty_cache(device_);
-  EXPECT_LT(reserved(), int64_t(2 * bytes));
-  give(b, bytes);
+constexpr size_t mib = size_t{1} << 20;
+
+TEST_F(Segments, LargeBlocksShareSegments) {
+  std::vector<char*> blocks;
+  for (int i = 0; i < 24; ++i) blocks.push_back(take(9 * mib / 8));  // as cudaMalloc would not
+  EXPECT_EQ(system_calls(), 1);
+  EXPECT_EQ(reserved(), int64_t(32 * mib));
+  for (char* const b : blocks) give(b, 9 * mib / 8);
+  char* const whole = take(16 * mib);  // of joined neighbours
+  EXPECT_EQ(system_calls(), 1);
+  give(whole, 16 * mib);
   empty_cache(device_);
   EXPECT_EQ(reserved(), 0);
+}
+
+TEST_F(Segments, VeryLargeBlocksAreServedByLargerOnes) {
+  char* const first = take(100 * mib + 1);
+  EXPECT_EQ(reserved(), int64_t(102 * mib));  // as the driver counts
+  give(first, 100 * mib + 1);
+  char *const a = take(40 * mib), *const b = take(50 * mib);
+  EXPECT_EQ(a, first);
+  EXPECT_GE(b, first + 40 * mib);
+  EXPECT_EQ(system_calls(), 1);
+  give(a, 40 * mib);
+  EXPECT_EQ(take(30 * mib), first);  // the smallest that fits
+  give(first, 30 * mib);
+  give(b, 50 * mib);
+  char* const again = take(100 * mib);
+  EXPECT_EQ(again, first);
+  give(again, 100 * mib);
+  empty_cache(device_);
+  EXPECT_EQ(reserved(), 0);
+}
+
+TEST_F(Segments, LengthsThatVaryAskTheSystemNoMore) {
+  const auto step = [&](size_t length) {  // activations of a sequence's length
+    std::vector<std::pair<char*, size_t>> blocks;
+    for (size_t i = 1; i <= 6; ++i) blocks.emplace_back(take(i * length * 4096), i * length * 4096);
+    for (const auto& [block, bytes] : blocks) give(block, bytes);
+  };
+  step(1024);
+  const int64_t calls = system_calls();
+  for (size_t length = 300; length <= 1024; length += 37) step(length);
+  EXPECT_EQ(system_calls(), calls);
+  empty_cache(device_);
+}
+
+TEST_F(Segments, BlocksOfAnySizesNeverOverlap) {
+  RandomGenerator random(3);
+  std::vector<std::pair<char*, size_t>> blocks;
+  for (int i = 0; i < 2000; ++i) {
+    if (blocks.size() < 20 || random.below(2) == 0) {
+      const size_t bytes = mib + 1 + size_t(random.below(int64_t(6 * mib)));
+      char* const block = take(bytes);
+      for (const auto& [other, size] : blocks)
+        ASSERT_TRUE(block + bytes <= other || other + size <= block) << "block " << i;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 256, 0u);
+      blocks.emplace_back(block, bytes);
+    } else {
+      std::swap(blocks[size_t(random.below(int64_t(blocks.size())))], blocks.back());
+      give(blocks.back().first, blocks.back().second);
+      blocks.pop_back();
+    }
+  }
+  for (const auto& [block, bytes] : blocks) give(block, bytes);
+  empty_cache(device_);
+  EXPECT_EQ(reserved(), 0);
+}
+
+TEST_F(Segments, ALackOfMemoryFreesWhatIsFree) {
+  const size_t all = size_t(runtime::of(device_.type).properties(device_.index).memory);
+  char *const kept = take(3 * mib), *const cached = take(20 * mib);
+  give(cached, 20 * mib);
+  EXPECT_THROW(take(all + mib), Error);
+  EXPECT_EQ(reserved(), int64_t(32 * mib));  // the segment of `kept`
+  give(kept, 3 * mib);
+  empty_cache(device_);
 }
 
 #ifdef __SANITIZE_ADDRESS__
