@@ -56,7 +56,7 @@ inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocesso
   const Tile& t = tiles[plan.tile];
   // The fraction of full speed that a tile reaches: smaller ones wait for shared memory more.
   // Groups of warps multiply faster, and start later.
-  constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7}, of_groups[] = {1.5, 1.2};
+  constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7}, of_groups[] = {1.3, 1.0};
   const bool groups = plan.tier == Tier::Groups;
   const int per_multiprocessor = groups || (t.tensor && t.threads() >= 256) ? 1 : 2;
   const int64_t blocks = ceil_div(p.m, t.m) * ceil_div(p.n, t.n) * p.batch * plan.split;

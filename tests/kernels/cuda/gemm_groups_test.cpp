@@ -252,6 +252,17 @@ TEST_F(CudaGemmGroups, RoundsToTf32) {
   EXPECT_EQ(c.at(0), 4.0);
 }
 #ifdef MIXTAPE_EMULATED
+TEST_F(CudaGemmGroups, IsChosenForLargeProducts) {
+  const Tensor a = random({256, 512}, bf16, 1), b = random({512, 256}, bf16, 2),
+               c = output({256, 256}, bf16);
+  const auto copies = [&](const auto& launch_on) {
+    const int64_t before = simt::cp_asyncs();
+    launch_on([&](Launch& l) { cuda::gemm(l, a, b, {}, c); });
+    return simt::cp_asyncs() - before;
+  };
+  EXPECT_EQ(copies(launch_groups), 0);
+  EXPECT_GT(copies(launch), 0) << "a device without groups";
+}
 TEST_F(CudaGemmGroups, DoesNotDependOnTheTimeOfCopies) {
   for (const auto when : {simt::BoxTiming::Random, simt::BoxTiming::Late})
     for (uint32_t seed = 1; seed <= 3; ++seed) {
