@@ -2,96 +2,12 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <optional>
 #include <unordered_map>
 
-#include "emulator/ptx/warp.h"
+#include "emulator/ptx/text.h"
 
 namespace mixtape::ptx {
 namespace {
-
-[[noreturn]] void unknown(std::string_view what, std::string_view where) {
-  throw Fault("PTX not understood: " + std::string(what) + ": " + std::string(where));
-}
-
-bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '$' || c == '%' || c == '.';
-}
-std::vector<std::string_view> tokens_of(std::string_view text) {
-  std::vector<std::string_view> tokens;
-  for (size_t i = 0; i < text.size();) {
-    size_t end = i;
-    while (end < text.size() && is_word(text[end])) ++end;
-    if (end == i) ++end;
-    if (!std::isspace(static_cast<unsigned char>(text[i])))
-      tokens.push_back(text.substr(i, end - i));
-    i = end;
-  }
-  return tokens;
-}
-std::optional<int64_t> number(std::string_view text) {
-  const bool hex = text.starts_with("0x") || text.starts_with("0X");
-  if (hex) text.remove_prefix(2);
-  if (text.ends_with('U')) text.remove_suffix(1);
-  uint64_t n = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), n, hex ? 16 : 10);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return int64_t(n);
-}
-int64_t to_number(std::string_view text) {
-  const auto n = number(text);
-  return n ? *n : (unknown("number", text), 0);
-}
-int width_of(std::string_view type) {  // in bytes: of .f32, say; 0 of .pred
-  if (type == ".pred") return 0;
-  const auto digits = type.find_first_of("0123456789");
-  return int(to_number(type.substr(digits))) / 8;
-}
-int round_up(int n, int to) { return (n + to - 1) / to * to; }
-
-// A declaration, as in .param .align 8 .b8 name[16].
-struct Declared {
-  std::string_view name;
-  int width = 0, count = 1, alignment = 0;
-  bool open = false;  // its size is set by the launch
-
-  int bytes() const { return std::max(width, 1) * count; }
-};
-Declared declared(std::span<const std::string_view> t) {
-  Declared d;
-  for (size_t i = 0; i < t.size(); ++i) {
-    if (t[i] == ".align") {
-      d.alignment = int(to_number(t[++i]));
-    } else if (t[i] == ".ptr" && i + 1 < t.size() && t[i + 1] == ".align") {
-      i += 2;  // the space and alignment of a pointer
-    } else if (t[i] == "[") {
-      d.open = t[i + 1] == "]";
-      d.count = d.open ? 0 : int(to_number(t[i + 1]));
-    } else if (t[i] == "=") {
-      break;
-    } else if (t[i].size() > 1 && t[i][0] == '.' && std::isdigit(t[i].back())) {
-      d.width = width_of(t[i]);
-    } else if (t[i][0] != '.' && is_word(t[i][0]) && d.name.empty()) {
-      d.name = t[i];
-    }
-  }
-  d.alignment = std::max({d.alignment, d.width, 1});
-  return d;
-}
-
-std::vector<Declared> parameters_of(
-    std::span<const std::string_view> t) {  // in the head of a function
-  std::vector<Declared> all;
-  for (size_t i = 0; i < t.size(); ++i)
-    if (t[i] == ".param") {
-      const auto end =
-          std::ranges::find_if(t.subspan(i), [](auto s) { return s == "," || s == ")"; });
-      all.push_back(declared({t.begin() + std::ptrdiff_t(i) + 1, end}));
-    }
-  return all;
-}
 
 struct Operand {
   std::string_view text = {}, also = {};  // also: the predicate of d|p
@@ -147,12 +63,18 @@ class Decoder {
       parameters_[d.name] = {Space::Param, uint64_t(offset)};
       offset += d.bytes();
     }
+    int blocks = 1;  // per processor
     for (size_t i = 0; i < t.size(); ++i)
       if (t[i] == ".maxntid" || t[i] == ".reqntid") {
         kernel_.most_threads = 1;
         do kernel_.most_threads *= int(to_number(t[++i]));
         while (++i < t.size() && t[i] == ",");
+        --i;
+        kernel_.thread_registers = 65536 / kernel_.most_threads;
+      } else if (t[i] == ".minnctapersm") {
+        blocks = int(to_number(t[++i]));
       }
+    kernel_.thread_registers = std::min(kernel_.thread_registers / blocks / 8 * 8, 256);
   }
 
   // Statements. Labels of an inlined function are made unique by its number.
@@ -174,8 +96,7 @@ class Decoder {
         file_ = int(to_number(t[1])), line_ = int(to_number(t[2]));
         i = end;
       } else {
-        size_t end = i;
-        while (is_word(text[end])) ++end;
+        size_t end = word_end(text, i);
         if (text[end] == ':') {
           labels_[{function, text.substr(i, end - i)}] = int32_t(kernel_.code.size());
           last_label_ = text.substr(i, end - i);
@@ -268,9 +189,13 @@ class Decoder {
     if (v == module_.variables.end()) return std::nullopt;
     if (v->second.space != Space::Shared) return v->second;
     // Dynamic shared memory follows all other, so its address is known at the end.
-    if (v->second.address == 0) return Module::Variable{Space::Shared, dynamic_shared};
+    const int bytes = int(v->second.address >> 16), alignment = int(v->second.address & 0xffff);
+    if (bytes == 0) {
+      dynamic_alignment_ = std::max(dynamic_alignment_, alignment);
+      return Module::Variable{Space::Shared, dynamic_shared};
+    }
     const auto [placed, fresh] = shared_.try_emplace(name, 0);
-    if (fresh) placed->second = share(int(v->second.address >> 8), int(v->second.address & 255));
+    if (fresh) placed->second = share(bytes, alignment);
     return Module::Variable{Space::Shared, placed->second};
   }
 
@@ -321,14 +246,18 @@ class Decoder {
     return r->slot;
   }
 
+  static size_t read_parts(std::span<const std::string_view> t, size_t i, Operand& o) {
+    for (++i; t[i] != "}"; ++i)
+      if (t[i] != ",") o.parts.push_back(t[i]);
+    return i;
+  }
   static std::vector<Operand> operands(std::span<const std::string_view> t) {
     std::vector<Operand> all;
     for (size_t i = 0; i < t.size(); ++i) {
       Operand o;
       if (t[i] == "!") o.negated = true, ++i;
       if (t[i] == "{") {
-        for (++i; t[i] != "}"; ++i)
-          if (t[i] != ",") o.parts.push_back(t[i]);
+        i = read_parts(t, i, o);
       } else if (t[i] == "[") {
         o.address = true;
         o.text = t[++i];
@@ -336,7 +265,9 @@ class Decoder {
         for (++i; t[i] != "]"; ++i) {
           if (t[i] == "-")
             sign = -sign;
-          else if (t[i] != "+")
+          else if (t[i] == "{")
+            i = read_parts(t, i, o);
+          else if (t[i] != "+" && t[i] != ",")
             o.offset = sign * to_number(t[i]);
         }
       } else if (t[i] == "-") {  // one text with the number
@@ -362,12 +293,15 @@ class Decoder {
       i = c.unless ? 2 : 1;
       c.guard = source({.text = t[i++]}, 0);
     }
-    const std::string_view name = t[i++];
-    c.name = intern(name);
+    c.name = intern(t[i]);
+    // (A block is its own cluster.)
+    std::string name(t[i++]);
+    for (const std::string_view scope : {"::cta", "::cluster"})
+      if (const size_t at = name.find(scope); at != name.npos) name.erase(at, scope.size());
     if (name == "call" || name == "call.uni") return call(std::span(t).subspan(i), text);
     const std::vector<Operand> o = operands(std::span(t).subspan(i));
-    if (!flow(c, name, o, function) && !memory(c, name, o) && !move(c, name, o) &&
-        !together(c, name, o) && !plain(c, name, o))
+    if (!formed(c, name, o) && !flow(c, name, o, function) && !memory(c, name, o) &&
+        !move(c, name, o) && !together(c, name, o) && !plain(c, name, o))
       unknown("instruction", text);
     kernel_.code.push_back(c);
   }
@@ -385,9 +319,11 @@ class Decoder {
       c.flow = Flow::Switch;
       c.at[0] = source(o[0], 4);
       switches_.push_back({kernel_.code.size(), {function, o[1].text}});
-    } else if (name == "bar.sync" || name == "barrier.sync" || name == "barrier.sync.aligned") {
-      if (o.size() != 1) return false;
+    } else if (name == "bar.sync" || name == "barrier.sync" || name == "barrier.sync.aligned" ||
+               name == "bar.arrive") {
       c.flow = Flow::Barrier;
+      c.at = {source(o[0], 4), o.size() > 1 ? source(o[1], 4) : constant(0, 4)};
+      c.width[0] = name == "bar.arrive";
     } else if (name == "bar.warp.sync") {
       c.flow = Flow::Together;
       c.target = source(o[0], 4);
@@ -395,6 +331,46 @@ class Decoder {
       return false;
     }
     return true;
+  }
+
+  bool formed(Code& c, std::string_view name, const std::vector<Operand>& o) {
+    const Form form = form_of(name, o.size());
+    if (!form.run) return false;
+    c.run = form.run, c.flow = form.flow, c.offset = form.number;
+    c.width[0] = form.types[0], c.width[1] = form.types[1];
+    if (c.flow == Flow::Together) meet(c, constant(~0u, 4));
+    std::vector<Slot> slots;
+    if (form.operands.size() != o.size()) return false;
+    for (size_t i = 0; i < o.size(); ++i) form_operand(c, form.operands[i], o[i], slots);
+    c.list = uint32_t(kernel_.lists.size());
+    kernel_.lists.insert(kernel_.lists.end(), slots.begin(), slots.end());
+    return true;
+  }
+  void form_operand(Code& c, char kind, const Operand& o, std::vector<Slot>& slots) {
+    const auto width = [&](std::string_view word, std::string_view wide) -> Width {
+      return word.find(kind) != word.npos ? 4 : wide.find(kind) != wide.npos ? 8 : 0;
+    };
+    if (o.negated) unknown("operand", o.text);
+    if (kind == 'i') {
+      slots.push_back(
+          Slot(o.text.starts_with('-') ? -to_number(o.text.substr(1)) : to_number(o.text)));
+    } else if (kind == 'M') {
+      meet(c, source(o, 4));
+    } else if (kind == 'a' || kind == 'm') {
+      const auto r = find(o.text);
+      slots.push_back(r ? r->slot : source({.text = o.text}, 8));
+      slots.push_back(constant(uint64_t(o.offset), 8));
+      slots.push_back(r ? r->width : 8);
+    } else if (kind == 'A' && !o.parts.empty()) {
+      c.offset |= 1 << 16;
+    } else if (kind == 'r' || kind == 'l' || kind == 'q' || kind == 'A') {
+      slots.push_back(source(o, width("r", "lA")));
+    } else if (kind != 'L' && kind != 'D') {
+      slots.push_back(result(o, width("we", "W")));
+      if (kind == 'e') slots.push_back(result({.text = o.also}, 0));
+    }
+    for (const std::string_view part : o.parts)
+      slots.push_back(kind == 'D' ? result({.text = part}, 4) : source({.text = part}, 4));
   }
 
   // The address goes into slot `k`.
@@ -709,7 +685,7 @@ class Decoder {
       c.target = int32_t(kernel_.lists.size() - c.list);
     }
     // Dynamic shared memory begins here. (Only its address is a single constant.)
-    kernel_.shared_bytes = round_up(kernel_.shared_bytes, 128);
+    kernel_.shared_bytes = round_up(kernel_.shared_bytes, dynamic_alignment_);
     for (const auto& [key, slot] : constants_)
       if (key.first == dynamic_shared)
         for (int l = 0; l < lanes; ++l) {
@@ -743,106 +719,11 @@ class Decoder {
   std::vector<std::pair<size_t, Label>> branches_, switches_;
   std::vector<size_t> late_addresses_;
   std::string_view last_label_;
+  int dynamic_alignment_ = 128;  // of shared memory
   int functions_ = -1, file_ = 0, line_ = 0;
 };
 
-size_t closing(std::string_view text, size_t open) {
-  int depth = 0;
-  for (size_t i = open; i < text.size(); ++i) {
-    if (text[i] == '{') ++depth;
-    if (text[i] == '}' && --depth == 0) return i;
-  }
-  unknown("body without end", text.substr(open, 40));
-}
-
-std::vector<std::string>& all_names() {
-  static std::vector<std::string> names;
-  return names;
-}
-
 }  // namespace
-
-uint32_t intern(std::string_view name) {
-  static std::map<std::string, uint32_t, std::less<>> known;
-  const auto found = known.find(name);
-  if (found != known.end()) return found->second;
-  all_names().emplace_back(name);
-  return known[std::string(name)] = uint32_t(all_names().size() - 1);
-}
-const std::string& name_of(uint32_t number) { return all_names()[number]; }
-
-Module::Module(std::string text, void* (*reserve)(size_t, size_t)) : text_(std::move(text)) {
-  const std::string_view all = text_;
-  size_t i = 0;
-  while (true) {
-    while (i < all.size() && std::isspace(static_cast<unsigned char>(all[i]))) ++i;
-    if (i >= all.size() || all[i] == '\0') return;
-    const std::string_view rest = all.substr(i);
-    const size_t line_end = std::min(all.find('\n', i), all.size());
-    if (rest.starts_with("//") || rest.starts_with(".version") || rest.starts_with(".target") ||
-        rest.starts_with(".address_size")) {
-      i = line_end;
-    } else if (rest.starts_with(".file")) {
-      const std::string_view line = all.substr(i, line_end - i);
-      const size_t n = size_t(to_number(tokens_of(line)[1])), quote = line.find('"');
-      if (files.size() <= n) files.resize(n + 1);
-      files[n] = line.substr(quote + 1, line.rfind('"') - quote - 1);
-      i = line_end;
-    } else if (rest.starts_with(".section")) {
-      i = closing(all, all.find('{', i)) + 1;
-    } else {
-      const auto t = tokens_of(all.substr(i, all.find_first_of(";{=", i) - i));
-      const bool is_function =
-          std::ranges::find(t, ".entry") != t.end() || std::ranges::find(t, ".func") != t.end();
-      i = is_function ? read_function(i, t) : read_variable(i, t, reserve);
-    }
-  }
-}
-
-// Each reads one from position i on, with its tokens, and returns the position after it.
-size_t Module::read_function(size_t i, const std::vector<std::string_view>& t) {
-  const std::string_view all = text_;
-  const size_t stop = all.find_first_of(";{=", i);
-  if (all[stop] == ';') return stop + 1;  // a declaration without a body
-  const size_t end = closing(all, stop);
-  // The name precedes the parameters, and follows those of a result.
-  size_t name = 0;
-  for (size_t k = 0, depth = 0; k < t.size(); ++k) {
-    depth += t[k] == "(";
-    depth -= t[k] == ")";
-    if (depth == 0 && t[k] != ")" && t[k][0] != '.' && name == 0) name = k;
-  }
-  const bool entry = std::ranges::find(t, ".entry") != t.end();
-  (entry ? entries : functions)[std::string(t[name])] = {all.substr(i, stop - i),
-                                                         all.substr(stop + 1, end - stop - 1)};
-  return end + 1;
-}
-
-size_t Module::read_variable(size_t i, const std::vector<std::string_view>& t,
-                             void* (*reserve)(size_t, size_t)) {
-  const std::string_view all = text_;
-  const size_t stop = all.find_first_of(";{=", i), end = all.find(';', i);
-  const Declared d = declared(t);
-  if (std::ranges::find(t, ".shared") != t.end()) {
-    // Allocated by each kernel that uses it: size and alignment, or 0 if the launch sets the size.
-    variables[std::string(d.name)] = {
-        Space::Shared, d.open ? 0 : uint64_t(d.bytes()) << 8 | uint64_t(d.alignment)};
-    return end + 1;
-  }
-  auto* const address = static_cast<char*>(reserve(size_t(d.bytes()), size_t(d.alignment)));
-  const Range range = find_memory(reinterpret_cast<uint64_t>(address), -1);
-  char* to = range.host + (reinterpret_cast<uint64_t>(address) - range.begin);
-  std::memset(to, 0, size_t(d.bytes()));
-  if (all[stop] == '=')
-    for (const std::string_view n : tokens_of(all.substr(stop, end - stop)))
-      if (is_word(n[0])) {
-        const int64_t value = to_number(n);
-        std::memcpy(to, &value, size_t(d.width));
-        to += d.width;
-      }
-  variables[std::string(d.name)] = {Space::Global, reinterpret_cast<uint64_t>(address)};
-  return end + 1;
-}
 
 const Kernel& Module::kernel(const std::string& name) {
   auto& slot = decoded_[name];

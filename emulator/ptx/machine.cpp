@@ -1,8 +1,6 @@
-// Runs grids: lanes of a warp at the same instruction together, the lowest address first; the warps
-// of a block one after the other, each up to its next barrier.
+// Runs warps: lanes at the same instruction together, the lowest address first.
 #include <algorithm>
-#include <cstdlib>
-#include <unordered_map>
+#include <utility>
 
 #include "emulator/ptx/warp.h"
 
@@ -20,62 +18,11 @@ std::string hex(uint64_t n) {
   return text;
 }
 
-// The last accesses of a byte. (One of several readers.)
-struct Touched {
-  uint64_t writer = 0, reader = 0;
-};
-// In one word: the launch, its block, the barriers before, the warp, and a bit for atomics.
-uint64_t who(const Block& b, int warp, bool is_atomic) {
-  return b.launch << 42 | (b.number & 0xffffff) << 18 | (b.epoch & 0xfff) << 6 |
-         uint64_t(warp) << 1 | uint64_t(is_atomic);
-}
-bool unordered(uint64_t a, uint64_t b, bool is_shared) {
-  if (a >> 42 != b >> 42 || (a & b & 1)) return false;
-  if (a >> 18 != b >> 18) return !is_shared;  // (blocks have shared memory one after the other)
-  return a >> 6 == b >> 6 && a >> 1 != b >> 1;
-}
-Touched& touched(const char* at) {
-  static std::unordered_map<uint64_t, std::unique_ptr<Touched[]>> pages;
-  static uint64_t recent = 0;
-  static Touched* there = nullptr;
-  const auto address = reinterpret_cast<uint64_t>(at);
-  if (address >> 12 != recent) {
-    auto& page = pages[recent = address >> 12];
-    if (!page) page = std::make_unique<Touched[]>(4096);
-    there = page.get();
-  }
-  return there[address & 4095];
-}
-
 }  // namespace
-
-const bool watch_races = std::getenv("MIXTAPE_PTX_RACES") != nullptr;
-
-void Warp::note(int lane, const char* at, int bytes, Access access, bool same) {
-  if (at >= local_.data() && at < local_.data() + local_.size()) return;
-  const uint64_t me = who(*block, number_, access == Access::Atomic);
-  const bool is_shared = at >= block->shared && at < block->shared + block->shared_bytes;
-  const auto describe = [](uint64_t w) {
-    return "block " + std::to_string(w >> 18 & 0xffffff) + ", warp " + std::to_string(w >> 1 & 31);
-  };
-  for (int i = 0; i < bytes; ++i) {
-    Touched& t = touched(at + i);
-    if (!same && unordered(t.writer, me, is_shared))
-      fault(lane, std::string(is_shared ? "shared memory" : "memory") + " that was written by " +
-                      describe(t.writer));
-    if (access == Access::Read) {
-      t.reader = me;
-      continue;
-    }
-    if (!same && unordered(t.reader, me, is_shared))
-      fault(lane, std::string(is_shared ? "shared memory" : "memory") + " that is read by " +
-                      describe(t.reader));
-    t.writer = me;
-  }
-}
 
 void Warp::start(Block& in, int number, uint32_t live) {
   block = &in;
+  in.warps[size_t(number)] = this;
   const Kernel& k = *in.kernel;
   if (room_ < size_t(k.register_bytes)) {
     room_ = (size_t(k.register_bytes) / 4096 + 2) * 4096;
@@ -90,6 +37,14 @@ void Warp::start(Block& in, int number, uint32_t live) {
   split(0, live);
   for (auto& c : copies) c.clear();
   group.fill(0);
+  stores.clear();
+  store_group.fill(0);
+  sums.clear();
+  products.clear();
+  product_group = 0;
+  products_begun = 0;
+  sums_fenced = false;
+  pause_ = Pause::None;
   const uint32_t x = in.grid->threads[0], y = in.grid->threads[1];
   for (int l = 0; l < lanes; ++l) {
     const uint32_t thread = uint32_t(number * lanes + l);
@@ -124,7 +79,7 @@ void Warp::fault(int lane, const std::string& what) {
 bool Warp::pick() {
   pc_ = nowhere;
   for (const Group& g : groups_)
-    if (!g.waits) pc_ = std::min(pc_, g.pc);
+    if (!g.waits && !g.paused) pc_ = std::min(pc_, g.pc);
   if (pc_ == nowhere) return false;
   active_ = 0;
   next_pc_ = nowhere;
@@ -177,29 +132,67 @@ bool Warp::execute(const Code& c, uint32_t mask) {
       branch_indirect(c, mask);
       return false;
     case Flow::Exit:
-      each_bit(mask, [&](int l) {
-        if (!copies[size_t(l)].empty()) fault(l, "exits while a cp.async is under way");
-      });
-      live_ &= ~mask;
+      leave(mask);
       if (active_ & ~mask) split(pc_ + 1, active_ & ~mask);
       for (Group& g : groups_) g.waits = false;  // those that wait for these lanes may continue
       return false;
     case Flow::Together: {
       const uint32_t waits = converge(c, mask);
       if (waits == 0) {
-        ++pc_;
-        return true;
+        if (active_ != mask && pause_ != Pause::None) split(pc_ + 1, active_ & ~mask);
+        return go_on(mask);
       }
       if (active_ != waits) split(pc_ + 1, active_ & ~waits);
       split(pc_, waits, true);
       return false;
     }
     case Flow::Barrier:
-      if (active_ != mask) split(pc_ + 1, active_ & ~mask);
-      split(pc_, mask, true);
-      at_barrier_ = mask == live_;
-      return false;
+      return meet_at_gate(c, mask);
+    case Flow::Pause: {
+      c.run(*this, c, mask);
+      if (active_ != mask && pause_ != Pause::None) split(pc_ + 1, active_ & ~mask);
+      return go_on(mask);
+    }
   }
+  return false;
+}
+
+// After an op that may have asked for a pause.
+bool Warp::go_on(uint32_t mask) {
+  const Pause asked = std::exchange(pause_, Pause::None);
+  pc_ += asked != Pause::Again;
+  if (asked != Pause::None) split(pc_, mask, false, true);
+  return asked == Pause::None;
+}
+
+void Warp::leave(uint32_t mask) {
+  each_bit(mask, [&](int l) {
+    if (!copies[size_t(l)].empty()) fault(l, "exits while a cp.async is under way");
+    for (const Store& s : stores)
+      if (s.lane == l && !s.is_read) fault(l, "exits while a box is stored from shared memory");
+  });
+  if (!products.empty()) fault(__builtin_ctz(mask), "exits while wgmma is under way");
+  live_ &= ~mask;
+  if (live_ != 0) return;
+  for (const Store& s : stores) write_box(s.box, s.contents);
+  stores.clear();
+}
+
+bool Warp::meet_at_gate(const Code& c, uint32_t mask) {
+  const int first = __builtin_ctz(mask);
+  gate = at<uint32_t>(c.at[0])[first];
+  gate_needed = at<uint32_t>(c.at[1])[first];
+  if (gate >= block->gates.size() || gate_needed % lanes != 0)
+    fault(first,
+          "barrier " + std::to_string(gate) + " of " + std::to_string(gate_needed) + " threads");
+  if (c.width[0]) {  // bar.arrive
+    block->enter_gate(*this);
+    ++pc_;
+    return true;
+  }
+  if (active_ != mask) split(pc_ + 1, active_ & ~mask);
+  split(pc_, mask, true);
+  at_barrier_ = mask == live_;
   return false;
 }
 
@@ -218,8 +211,9 @@ void Warp::branch_indirect(const Code& c, uint32_t mask) {
 Warp::Stop Warp::run() {
   if (at_barrier_) {  // which is open now
     at_barrier_ = false;
-    for (Group& g : groups_) g = {g.pc + 1, g.mask, false};
+    for (Group& g : groups_) g = {g.pc + 1, g.mask, false, false};
   }
+  for (Group& g : groups_) g.paused = false;
   const Kernel& kernel = *block->kernel;
   const Code* const code = kernel.code.data();
   while (pick()) {
@@ -240,6 +234,8 @@ Warp::Stop Warp::run() {
     if (at_barrier_) return Stop::Barrier;
   }
   if (groups_.empty()) return Stop::Done;
+  for (const Group& g : groups_)
+    if (g.paused) return Stop::Yield;
   const Group stuck = groups_.front();
   pc_ = stuck.pc;
   std::string others;
@@ -293,6 +289,44 @@ char* Warp::resolve(Space space, uint64_t address, int bytes, int lane) {
   return found.host + (address - found.begin);
 }
 
+uint64_t Warp::address(const Slot* s, int lane) {
+  const uint64_t offset = at<uint64_t>(s[1])[lane];
+  if (s[2] == 4) return at<uint32_t>(s[0])[lane] + uint32_t(offset);
+  return at<uint64_t>(s[0])[lane] + offset;
+}
+uint32_t Warp::shared_address(const Slot* s, int bytes, int alignment, int lane) {
+  uint64_t a = address(s, lane);
+  if (a >= shared_window && a < shared_window + window_size) a -= shared_window;
+  if (a % uint64_t(alignment) != 0)
+    fault(lane, "misaligned: " + std::to_string(bytes) + " bytes at " + hex(a));
+  resolve(Space::Shared, a, 1, lane);
+  resolve(Space::Shared, a + uint64_t(bytes) - 1, 1, lane);
+  return uint32_t(a);
+}
+char* Warp::generic(uint64_t a, int bytes, int alignment, int lane) {
+  if (a % uint64_t(alignment) != 0)
+    fault(lane, "misaligned: " + std::to_string(bytes) + " bytes at " + hex(a));
+  char* const last = resolve(Space::Generic, a + uint64_t(bytes) - 1, 1, lane);
+  resolve(Space::Generic, a, 1, lane);
+  return last - (bytes - 1);
+}
+
+std::string Warp::waiting() const {
+  const auto& b = block->barriers;
+  const auto at =
+      waits_.barrier == ~0u ? b.end() : std::ranges::find(b, waits_.barrier, &Barrier::at);
+  const std::string name = name_of(block->kernel->code[size_t(waits_.pc)].name) + " of line " +
+                           std::to_string(block->kernel->code[size_t(waits_.pc)].line);
+  if (at == b.end()) return name;
+  return name + ": phase " + std::to_string(waits_.phase) + " of the mbarrier at " +
+         hex(waits_.barrier) + " lacks " + std::to_string(at->missing) + " of " +
+         std::to_string(at->needed) + " arrivals and " + std::to_string(at->bytes) + " bytes";
+}
+void Warp::stuck(const std::string& everyone) {
+  pc_ = waits_.pc;
+  fault(waits_.lane, "waits for what never comes:" + everyone);
+}
+
 void Warp::locate(const Code& c, Slot slot, int bytes, uint32_t mask, char* (&to)[lanes]) {
   uint64_t address[lanes];
   if (c.width[1] == 4) {
@@ -329,51 +363,6 @@ void Warp::locate(const Code& c, Slot slot, int bytes, uint32_t mask, char* (&to
     }
   }
   each_bit(mask, [&](int l) { to[l] = resolve(c.space, address[l], bytes, l); });
-}
-
-void run(const Kernel& kernel, const Grid& grid, const void* parameters, int device) {
-  static thread_local std::vector<std::unique_ptr<Warp>> warps;
-  static thread_local std::vector<char> shared;
-  Block block{&kernel,
-              &grid,
-              static_cast<const char*>(parameters),
-              device,
-              {},
-              nullptr,
-              uint32_t(kernel.shared_bytes) + grid.shared_bytes,
-              {}};
-  shared.resize(block.shared_bytes + 128);
-  block.shared = shared.data();
-  static uint64_t launches = 0;
-  block.launch = ++launches;
-  const auto [bx, by, bz] = grid.blocks;
-  const uint32_t threads = grid.threads[0] * grid.threads[1] * grid.threads[2];
-  const size_t count = (threads + lanes - 1) / lanes;
-  while (warps.size() < count) warps.push_back(std::make_unique<Warp>());
-  std::vector<Warp::Stop> stops(count);
-  for (uint32_t z = 0; z < bz; ++z)
-    for (uint32_t y = 0; y < by; ++y)
-      for (uint32_t x = 0; x < bx; ++x) {
-        block.index = {x, y, z};
-        block.number = (uint64_t(z) * by + y) * bx + x;
-        std::memset(block.shared, 0xff, block.shared_bytes);
-        for (size_t w = 0; w < count; ++w) {
-          const uint32_t here = std::min(threads - uint32_t(w) * lanes, uint32_t(lanes));
-          warps[w]->start(block, int(w), here == lanes ? ~0u : (1u << here) - 1);
-          stops[w] = Warp::Stop::Barrier;
-        }
-        // (In another order in each block and after each barrier: kernels must not depend on it.)
-        for (size_t turn = x + y + z, waiting = count; waiting > 0; ++turn) {
-          waiting = 0;
-          ++block.epoch;
-          for (size_t i = 0; i < count; ++i) {
-            const size_t w = turn % 2 ? i : count - 1 - i;
-            if (stops[w] == Warp::Stop::Done) continue;
-            stops[w] = warps[w]->run();
-            waiting += stops[w] == Warp::Stop::Barrier;
-          }
-        }
-      }
 }
 
 }  // namespace mixtape::ptx

@@ -19,10 +19,7 @@ struct BF16 {
 
 float widen(F16 x) { return float(std::bit_cast<_Float16>(x.bits)); }
 float widen(BF16 x) { return std::bit_cast<float>(uint32_t(x.bits) << 16); }
-BF16 to_bf16(float x) {
-  const uint32_t u = std::bit_cast<uint32_t>(x);
-  return x != x ? BF16{0x7fff} : BF16{uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
-}
+BF16 to_bf16(float x) { return {to_bf16_bits(x)}; }
 uint32_t to_tf32(float x) {  // to nearest, ties away from zero
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if (x != x) return 0x7fffffff;

@@ -23,6 +23,7 @@ struct Fault : std::runtime_error {
 };
 
 class Warp;
+struct Grid;
 struct Code;
 
 // Executes an instruction for the lanes of the mask.
@@ -34,8 +35,9 @@ using Slot = int32_t;
 
 enum class Space : uint8_t { Generic, Global, Shared, Local, Param };
 
-// The effect of an instruction on control flow: none, a jump, or a wait for other lanes.
-enum class Flow : uint8_t { Next, Branch, Switch, Exit, Together, Barrier };
+// The effect of an instruction on control flow: none, a jump, a wait for other lanes or warps.
+// (After Pause, other warps run if the op says so.)
+enum class Flow : uint8_t { Next, Branch, Switch, Exit, Together, Barrier, Pause };
 
 struct Code {
   Run run = nullptr;
@@ -63,7 +65,8 @@ struct Kernel {
   std::vector<char> constants;
   std::vector<Parameter> parameters;
   int parameter_bytes = 0, register_bytes = 0, local_bytes = 0, shared_bytes = 0;
-  int most_threads = 1024;  // per block
+  int most_threads = 1024;   // per block
+  int thread_registers = 0;  // at a launch, by the bounds it was compiled for
   std::vector<std::string> files;
 };
 
@@ -127,6 +130,25 @@ Run convert_op(std::string_view name, int32_t& how);  // cvt.rn.f32.s32; sets `h
 Run pack_op(int width, int parts, bool apart);        // mov of a register from or to parts
 Run special_op(std::string_view name);                // mma, ldmatrix, cp.async, ...
 
+// Ops whose slots are all in Kernel::lists, in the order of their operands:
+//   w, W, p  result: a word, 64 bits, a predicate      e  result: a word and its predicate, d|p
+//   r, l, q  source: a word, 64 bits, a predicate      i  a small number instead of a slot
+//   a        an address: its slot, that of an offset, and the width instead of a slot
+//   m        an address and words in braces            L  words in braces
+//   D        results in braces that are sources too    M  the member mask (no slot)
+//   A        64 bits, or words in braces (which sets bit 16 of Code::offset)
+struct Form {
+  Run run = nullptr;
+  std::string_view operands = {};
+  Flow flow = Flow::Next;
+  int64_t number = 0;                 // for Code::offset
+  std::array<uint8_t, 2> types = {};  // for Code::width
+};
+Form form_of(std::string_view name, size_t operands);       // run: null if there is none
+Form barrier_form(std::string_view name, size_t operands);  // mbarrier.*, fences
+Form box_form(std::string_view name, size_t operands);      // cp.async.bulk.*
+Form product_form(std::string_view name, size_t operands);  // wgmma.*
+
 uint32_t intern(std::string_view name);  // the name of an instruction
 const std::string& name_of(uint32_t number);
 
@@ -147,6 +169,7 @@ struct Range {
 };
 Range find_memory(uint64_t address, int device);  // empty if there is none
 std::string describe_memory(uint64_t address);    // for errors
+void complain(const std::string& what);           // prints it, and makes the program fail
 extern uint64_t instructions;                     // executed by warps so far
 
 }  // namespace mixtape::ptx

@@ -31,19 +31,22 @@ const bool host_memory = std::getenv("MIXTAPE_PTX_HOST") != nullptr;
 constexpr int host = -2;
 const bool late = std::getenv("MIXTAPE_LATE") != nullptr;
 const int devices = setting("MIXTAPE_PTX_DEVICES", 2);
-// The least of all devices that run sm_80 code: 8.6 and 8.9.
-const size_t most_shared = size_t(setting("MIXTAPE_PTX_SHARED", 99)) << 10;
+// The second device is a Hopper, and runs what was compiled for 90a.
+int capability(int device) {
+  static const int set = setting("MIXTAPE_PTX_ARCH", 0);
+  return set ? set : device == 1 ? 90 : 80;
+}
+// 8.6 and 8.9 have the least shared memory of all devices that run sm_80 code.
+size_t most_shared(int device) {
+  static const int set = setting("MIXTAPE_PTX_SHARED", 0);
+  return size_t(set ? set : capability(device) >= 90 ? 227 : 99) << 10;
+}
 constexpr size_t device_bytes = size_t{8} << 30, address_space = size_t{1} << 38;
 
 // --- faults ---
 
 std::atomic<int> faults{0};
 std::atomic<bool> broken{false};  // the next call that waits fails
-
-void complain(const std::string& what) {
-  std::fprintf(stderr, "[ptx] %s\n", what.c_str());
-  ++faults;
-}
 
 // --- memory ---
 
@@ -217,8 +220,9 @@ std::map<const void*, Function>& functions() {
   return *all;
 }
 
-// The PTX in a fat binary: a header, then parts with a header each.
-std::string text_of(const char* fat) {
+// The PTX in a fat binary for the newest device that is not newer than this: a header, then parts
+// with a header each.
+std::string text_of(const char* fat, int capability) {
   struct Header {
     uint32_t magic;
     uint16_t version, header_bytes;
@@ -235,22 +239,30 @@ std::string text_of(const char* fat) {
   } part;
   std::memcpy(&header, fat, sizeof header);
   if (header.magic != 0xba55ed50) return {};
+  std::string best;
+  uint32_t newest = 0;
   const char* at = fat + header.header_bytes;
   for (const char* const end = at + header.bytes; at < end; at += part.header_bytes + part.bytes) {
     std::memcpy(&part, at, sizeof part);
-    if (part.kind == 1 && part.plain_bytes == 0) return {at + part.header_bytes, part.bytes};
+    if (part.kind != 1 || part.plain_bytes != 0 || part.arch > uint32_t(capability)) continue;
+    if (part.arch < newest) continue;
+    newest = part.arch;
+    best.assign(at + part.header_bytes, part.bytes);
   }
-  return {};
+  return best;
 }
 
 struct Binary {
   const char* fat;
-  std::unique_ptr<Module> module = {};
+  std::map<int, std::unique_ptr<Module>> modules = {};  // by compute capability
 
-  Module& get() {
+  Module& get(int capability) {
+    auto& module = modules[capability];
     if (!module) {
-      std::string text = text_of(fat);
-      if (text.empty()) throw Fault("a binary without plain PTX");
+      std::string text = text_of(fat, capability);
+      if (text.empty())
+        throw Fault("a binary without plain PTX for compute capability " +
+                    std::to_string(capability));
       module = std::make_unique<Module>(std::move(text), [](size_t bytes, size_t alignment) {
         return allocate(bytes, devices, std::max<size_t>(alignment, 256));
       });
@@ -278,6 +290,11 @@ struct Report {
 } report;
 
 }  // namespace
+
+void complain(const std::string& what) {
+  std::fprintf(stderr, "[ptx] %s\n", what.c_str());
+  ++faults;
+}
 
 Range find_memory(uint64_t address, int device) {
   const int owner = device_of(address);
@@ -386,7 +403,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (device < 0 || device >= devices) return give(cudaErrorInvalidDevice);
   *p = {};
   std::snprintf(p->name, sizeof p->name, "an interpreter of PTX");
-  p->major = 8;
+  p->major = capability(device) / 10;
+  p->minor = capability(device) % 10;
   p->multiProcessorCount = setting("MIXTAPE_PTX_PROCESSORS", 2);
   p->totalGlobalMem = device_bytes;
   return cudaSuccess;
@@ -613,7 +631,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   const auto f = functions().find(function);
   if (f == functions().end()) return refuse(cudaErrorInvalidDeviceFunction, "no such kernel");
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      size_t(value) > most_shared)
+      size_t(value) > most_shared(current_device))
     return refuse(cudaErrorInvalidValue,
                   f->second.name + ": attribute cannot be " + std::to_string(value));
   f->second.shared_allowed = size_t(value);
@@ -632,7 +650,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, vo
     return refuse(cudaErrorInvalidResourceHandle, f.name + ": no stream of the current device");
   const Kernel* kernel = nullptr;
   try {
-    kernel = &f.binary->get().kernel(f.name);
+    kernel = &f.binary->get(capability(current_device)).kernel(f.name);
   } catch (const Fault& fault) {
     return refuse(cudaErrorInvalidDeviceFunction, fault.what());
   }
@@ -647,7 +665,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, vo
     return bad("a grid of " + std::to_string(blocks.x) + " x " + std::to_string(blocks.y) + " x " +
                std::to_string(blocks.z));
   if (shared_bytes > f.shared_allowed) return bad("more shared memory than was asked for");
-  if (size_t(kernel->shared_bytes) + shared_bytes > most_shared)
+  if (size_t(kernel->shared_bytes) + shared_bytes > most_shared(current_device))
     return bad("too much shared memory");
   if (kernel->parameter_bytes > 4096) return bad("parameters of more than 4096 bytes");
   std::string parameters(size_t(kernel->parameter_bytes), '\0');

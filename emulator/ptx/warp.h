@@ -2,8 +2,10 @@
 // The state of a running warp, and its interface for ops.
 
 #include <cmath>
+#include <cstdlib>
+#include <deque>
 
-#include "emulator/ptx/ptx.h"
+#include "emulator/ptx/block.h"
 
 namespace mixtape::ptx {
 
@@ -16,27 +18,43 @@ struct Copy {  // a cp.async in flight
   int group;
 };
 
-enum class Access : uint8_t { Read, Write, Atomic };
-extern const bool watch_races;
+// AsyncRead: by copy engine or tensor cores, which see plain writes only after a fence.
+enum class Access : uint8_t { Read, Write, Atomic, AsyncRead };
 
-struct Block {
-  const Kernel* kernel;
-  const Grid* grid;
-  const char* parameters;
-  int device;
-  std::array<uint32_t, 3> index;
-  char* shared;
-  uint32_t shared_bytes;
-  Range recent[2] = {};                        // the ranges of the last global accesses
-  uint64_t launch = 0, number = 0, epoch = 0;  // epoch: barriers so far
+// A box that is being stored. Its bytes must stay as they are until they are read, when a wait says
+// so, which is as late as possible.
+struct Store {
+  Box box;
+  int lane, group;
+  bool is_awaited = false, is_read = false;
+  std::vector<char> contents = {};
+};
+
+// Sums of wgmma that are under way; their registers hold tags, which are NaN.
+struct Sums {
+  uint32_t id;
+  int columns;
+  std::vector<Slot> slots = {};
+  std::vector<float> values = {};  // 16 rows
+  int steps = 0;                   // not yet added
+};
+struct Product {
+  uint64_t a, b;  // descriptors; a: 0 if in registers
+  uint32_t sums;
+  const Code* code;
+  bool add;
+  int group;
+  size_t number;  // among those of the warp
+  bool is_awaited = false, is_made = false;
+  std::vector<char> operands = {};  // their bytes, which must not change
 };
 
 class Warp {
  public:
-  enum class Stop { Done, Barrier };
+  enum class Stop { Done, Barrier, Yield };
 
   void start(Block& block, int number, uint32_t live);
-  Stop run();  // up to its end or a barrier of the block
+  Stop run();  // up to its end, a barrier of the block, or a pause
 
   template <class T>
   T* at(Slot s) {
@@ -49,10 +67,35 @@ class Warp {
   void locate(const Code& c, Slot address, int bytes, uint32_t mask, char* (&to)[lanes]);
   [[noreturn]] void fault(int lane, const std::string& what);
 
+  // Addresses of instructions with Form::operands, of which `s` are the slots.
+  uint64_t address(const Slot* s, int lane);
+  uint32_t shared_address(const Slot* s, int bytes, int alignment, int lane);
+  char* generic(uint64_t address, int bytes, int alignment, int lane);
+
+  // For ops with Flow::Pause or Together: other warps run before the next instruction, or this one
+  // again.
+  void pause(bool again = false) { pause_ = again ? Pause::Again : Pause::After; }
+  // For the report if nothing moves any more.
+  void wait_for(int lane, uint32_t barrier, uint64_t phase) {
+    waits_ = {pc_, lane, barrier, phase};
+  }
+  std::string waiting() const;
+  [[noreturn]] void stuck(const std::string& everyone);
+
   // Reports races: accesses of these bytes by another block, or by a warp without a barrier since.
   // same: the write changes no value.
   void touch(int lane, const char* at, int bytes, Access access, bool same = false) {
     if (watch_races) note(lane, at, bytes, access, same);
+  }
+  // Tells `to` what this warp knows to have happened; learns what others told.
+  void release(Clock& to);
+  void acquire(const Clock& from);
+  void fence();  // shows what happened to copy engine and tensor cores
+  uint32_t live() const { return live_; }
+  int number() const { return number_; }
+  Clock& clock() { return block->clocks[size_t(number_)]; }
+  std::span<uint32_t> registers() {  // as words
+    return {at<uint32_t>(0), size_t(block->kernel->register_bytes) / 4};
   }
 
   Block* block = nullptr;
@@ -63,15 +106,25 @@ class Warp {
   struct Group {  // lanes at the same instruction
     int32_t pc;
     uint32_t mask;
-    bool waits;
+    bool waits, paused;
+  };
+  enum class Pause : uint8_t { None, After, Again };
+  struct Waits {
+    int32_t pc;
+    int lane;
+    uint32_t barrier;  // or all ones, for registers
+    uint64_t phase;
   };
   bool pick();
   uint32_t converge(const Code& c, uint32_t mask);
   bool execute(const Code& c, uint32_t mask);
   void branch_indirect(const Code& c, uint32_t mask);
-  void split(int32_t pc, uint32_t mask, bool waits = false) {
-    groups_.push_back({pc, mask, waits});
+  void split(int32_t pc, uint32_t mask, bool waits = false, bool paused = false) {
+    groups_.push_back({pc, mask, waits, paused});
   }
+  void leave(uint32_t mask);
+  bool meet_at_gate(const Code& c, uint32_t mask);
+  bool go_on(uint32_t mask);
   void note(int lane, const char* at, int bytes, Access access, bool same);
   char* resolve(Space space, uint64_t address, int bytes, int lane);
 
@@ -87,6 +140,19 @@ class Warp {
   int32_t pc_ = 0, next_pc_ = 0;
   int number_ = 0;
   bool at_barrier_ = false;
+  Pause pause_ = Pause::None;
+  Waits waits_ = {};
+
+ public:
+  std::vector<Store> stores;
+  std::array<int, lanes> store_group;  // the open group
+  std::vector<Sums> sums;
+  std::deque<Product> products;
+  int product_group = 0;  // the open group
+  size_t products_begun = 0;
+  bool sums_fenced = false;
+
+  uint32_t gate = 0, gate_needed = 0;  // of the last bar.sync
 };
 
 // d[l] = f(l) for the lanes of the mask. (d may be an operand of f.)
@@ -105,6 +171,11 @@ inline void each_bit(uint32_t mask, F f) {
   for (; mask; mask &= mask - 1) f(__builtin_ctz(mask));
 }
 inline float flush(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.f, x) : x; }
+inline uint16_t to_bf16_bits(float x) {
+  uint32_t u = 0;
+  std::memcpy(&u, &x, 4);
+  return x != x ? uint16_t(0x7fff) : uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
 inline void set_bits(uint32_t& d, uint32_t mask, uint32_t bits) { d = (d & ~mask) | (bits & mask); }
 
 }  // namespace mixtape::ptx

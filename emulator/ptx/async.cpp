@@ -1,0 +1,241 @@
+// Barriers in shared memory, fences, and other ops without data.
+#include <bit>
+
+#include "emulator/ptx/warp.h"
+
+namespace mixtape::ptx {
+namespace {
+
+std::string hex(uint32_t n) {
+  char text[20];
+  std::snprintf(text, sizeof text, "0x%x", n);
+  return text;
+}
+
+// --- mbarriers ---
+
+Barrier& barrier_at(Warp& w, const Slot* address, int lane, Access access = Access::Atomic) {
+  const uint32_t at = w.shared_address(address, 8, 8, lane);
+  Barrier* const b = w.block->barrier(at);
+  if (!b) w.fault(lane, "there is no mbarrier at " + hex(at));
+  uint64_t now = 0;
+  std::memcpy(&now, w.block->shared + at, 8);
+  if (now != Barrier::mark) w.fault(lane, "the mbarrier at " + hex(at) + " was overwritten");
+  w.touch(lane, w.block->shared + at, 8, access);
+  return *b;
+}
+void init(Warp& w, const Code& c, uint32_t mask) {  // [barrier], arrivals
+  const Slot* const s = w.list(c);
+  each_bit(mask, [&](int l) {
+    Block& block = *w.block;
+    const uint32_t at = w.shared_address(s, 8, 8, l), needed = w.at<uint32_t>(s[3])[l];
+    if (needed == 0 || needed >= 1u << 20)
+      w.fault(l, "an mbarrier of " + std::to_string(needed) + " arrivals");
+    if (block.barrier(at)) w.fault(l, "there is an mbarrier at " + hex(at) + " already");
+    if (block.barriers.size() >= Clock::barriers) w.fault(l, "too many mbarriers");
+    w.touch(l, block.shared + at, 8, Access::Write);
+    std::memcpy(block.shared + at, &Barrier::mark, 8);
+    Barrier& b = block.barriers.emplace_back();
+    b.at = at;
+    b.number = int32_t(block.barriers.size() - 1);
+    b.needed = b.missing = int32_t(needed);
+    ++block.moves;
+  });
+}
+void invalidate(Warp& w, const Code& c, uint32_t mask) {  // [barrier]
+  each_bit(mask, [&](int l) {
+    Barrier& b = barrier_at(w, w.list(c), l, Access::Write);
+    if (b.bytes != 0) w.fault(l, "bytes are on their way to the mbarrier");
+    b.at = ~0u;
+  });
+}
+void expect(Warp& w, Barrier& b, int lane, uint32_t bytes) {
+  if (bytes >= 1u << 20 || b.bytes + int64_t(bytes) >= 1 << 20)
+    w.fault(lane, "an mbarrier cannot expect " + std::to_string(b.bytes + bytes) + " bytes");
+  b.bytes += bytes;
+}
+void arrive_once(Warp& w, Barrier& b, int lane, uint32_t count) {
+  if (int64_t(count) > b.missing)
+    w.fault(lane, "arrives at the mbarrier at " + hex(b.at) + ", whose phase " +
+                      std::to_string(b.phase) + " has all of its " + std::to_string(b.needed) +
+                      " arrivals");
+  w.release(b.arrived);
+  w.block->arrive(b, int(count));
+}
+template <bool expects, bool counts>
+void arrive(Warp& w, const Code& c, uint32_t mask) {  // state, [barrier], bytes or count
+  const Slot* const s = w.list(c);
+  each_bit(mask, [&](int l) {
+    Barrier& b = barrier_at(w, s + 1, l);
+    w.at<uint64_t>(s[0])[l] = b.phase;
+    if (expects) expect(w, b, l, w.at<uint32_t>(s[4])[l]);
+    arrive_once(w, b, l, counts ? w.at<uint32_t>(s[4])[l] : 1);
+  });
+  w.pause();  // so that others meet what was released too early
+}
+void expect_only(Warp& w, const Code& c, uint32_t mask) {  // [barrier], bytes
+  const Slot* const s = w.list(c);
+  each_bit(mask, [&](int l) { expect(w, barrier_at(w, s, l), l, w.at<uint32_t>(s[3])[l]); });
+}
+// done, [barrier], parity or state. Is the phase over?
+template <bool by_parity>
+void wait(Warp& w, const Code& c, uint32_t mask) {
+  const Slot* const s = w.list(c);
+  uint32_t over = 0;
+  each_bit(mask, [&](int l) {
+    Barrier& b = barrier_at(w, s + 1, l);
+    const uint64_t phase = by_parity ? w.at<uint32_t>(s[4])[l] : w.at<uint64_t>(s[4])[l];
+    if (by_parity && phase > 1) w.fault(l, "a parity of " + std::to_string(phase));
+    if (by_parity ? (b.phase & 1) != phase : b.phase != phase) {
+      over |= 1u << l;
+      w.acquire(b.over);
+    } else {
+      w.wait_for(l, b.at, b.phase);
+    }
+  });
+  set_bits(w.predicate(s[0]), mask, over);
+  if (over != mask) w.pause();
+}
+
+// --- fences ---
+
+void fence_all(Warp& w, const Code&, uint32_t) {
+  w.fence();
+  for (Barrier& b : w.block->barriers) b.fenced = true;
+}
+void fence_new_barriers(Warp& w, const Code&, uint32_t) {
+  for (Barrier& b : w.block->barriers) b.fenced = true;
+}
+void nothing(Warp&, const Code&, uint32_t) {}
+
+// --- registers, lanes ---
+
+void need_all(Warp& w, uint32_t mask) {
+  if (mask != ~0u) w.fault(__builtin_ctz(mask), "needs all lanes of a warp");
+}
+template <bool raise>
+void set_registers(Warp& w, const Code& c, uint32_t mask) {  // n
+  need_all(w, mask);
+  const int n = w.list(c)[0], at_launch = w.block->kernel->thread_registers;
+  auto& all = w.block->registers;
+  int& mine = all[size_t(w.number())];
+  if (n < 24 || n > 256 || n % 8 != 0) w.fault(0, "cannot set " + std::to_string(n) + " registers");
+  if (at_launch == 0) w.fault(0, "the kernel has no __launch_bounds__");
+  if (mine == 0) mine = at_launch;
+  if (raise ? n < mine : n > mine)
+    w.fault(0, std::to_string(n) + " registers, and " + std::to_string(mine) + " before");
+  int others = 0;  // of the warps, in what all had at the launch
+  for (const int r : all) others += (r == 0 ? at_launch : r);
+  if (others - mine + n > at_launch * int(all.size())) {
+    w.wait_for(0, ~0u, 0);
+    return w.pause(true);
+  }
+  if (n != mine) ++w.block->moves;
+  mine = n;
+}
+void elect(Warp& w, const Code& c, uint32_t mask) {  // lane|here
+  const Slot* const s = w.list(c);
+  const auto first = uint32_t(__builtin_ctz(mask));
+  each(mask, w.at<uint32_t>(s[0]), [=](int) { return first; });
+  set_bits(w.predicate(s[1]), mask, 1u << first);
+}
+
+// --- stmatrix, pairs of halves ---
+
+template <bool transposed, int n>
+void store_matrices(Warp& w, const Code& c, uint32_t mask) {  // [row], {n}
+  need_all(w, mask);
+  const Slot* const s = w.list(c);
+  for (int i = 0; i < n; ++i) {
+    const uint32_t* const part = w.at<uint32_t>(s[3 + i]);
+    for (int r = 0; r < 8; ++r) {
+      const int lane = 8 * i + r;
+      uint16_t row[8];
+      for (int e = 0; e < 8; ++e)
+        row[e] = transposed ? uint16_t(part[4 * e + r / 2] >> (16 * (r % 2)))
+                            : uint16_t(part[4 * r + e / 2] >> (16 * (e % 2)));
+      char* const to = w.block->shared + w.shared_address(s, 16, 16, lane);
+      w.touch(lane, to, 16, Access::Write);
+      std::memcpy(to, row, 16);
+    }
+  }
+}
+
+uint16_t to_f16_bits(float x) {
+  return x != x ? uint16_t(0x7fff) : std::bit_cast<uint16_t>(_Float16(x));
+}
+template <uint16_t round(float)>
+void convert_pair(Warp& w, const Code& c, uint32_t mask) {  // both, upper, lower
+  const Slot* const s = w.list(c);
+  const float *const upper = w.at<float>(s[1]), *const lower = w.at<float>(s[2]);
+  each(mask, w.at<uint32_t>(s[0]),
+       [=](int l) { return uint32_t(round(upper[l])) << 16 | round(lower[l]); });
+}
+
+// A name without what says how far and how strongly it orders, which is all the same here.
+std::string unordered(std::string_view name) {
+  std::string n(name);
+  for (const std::string_view order : {".release", ".acquire", ".relaxed", ".cta", ".cluster"})
+    if (const size_t at = n.find(order); at != n.npos) n.erase(at, order.size());
+  return n;
+}
+
+}  // namespace
+
+Form barrier_form(std::string_view name, size_t operands) {
+  static const std::map<std::string, Form, std::less<>> forms = {
+      {"mbarrier.init.shared.b64", {init, "ar"}},
+      {"mbarrier.inval.shared.b64", {invalidate, "a"}},
+      {"mbarrier.arrive.shared.b64", {arrive<false, false>, "Wa", Flow::Pause}},
+      {"mbarrier.arrive.expect_tx.shared.b64", {arrive<true, false>, "War", Flow::Pause}},
+      {"mbarrier.expect_tx.shared.b64", {expect_only, "ar"}},
+      {"mbarrier.try_wait.parity.shared.b64", {wait<true>, "par", Flow::Pause}},
+      {"mbarrier.test_wait.parity.shared.b64", {wait<true>, "par", Flow::Pause}},
+      {"mbarrier.try_wait.shared.b64", {wait<false>, "pal", Flow::Pause}},
+      {"mbarrier.test_wait.shared.b64", {wait<false>, "pal", Flow::Pause}},
+      {"fence.mbarrier_init", {fence_new_barriers, ""}},
+      {"fence.proxy.async", {fence_all, ""}},
+      {"fence.proxy.async.shared", {fence_all, ""}},
+      {"fence.proxy.async.global", {fence_all, ""}},
+      {"fence.sc", {nothing, ""}},
+      {"fence.acq_rel", {nothing, ""}},
+      {"griddepcontrol.wait", {nothing, ""}},
+      {"griddepcontrol.launch_dependents", {nothing, ""}},
+      {"setmaxnreg.inc.sync.aligned.u32", {set_registers<true>, "i", Flow::Together}},
+      {"setmaxnreg.dec.sync.aligned.u32", {set_registers<false>, "i", Flow::Together}},
+      {"cvt.rn.f16x2.f32", {convert_pair<to_f16_bits>, "wrr"}},
+      {"cvt.rn.bf16x2.f32", {convert_pair<to_bf16_bits>, "wrr"}},
+      {"elect.sync", {elect, "eM", Flow::Together}},
+      {"stmatrix.sync.aligned.m8n8.x1.shared.b16",
+       {store_matrices<false, 1>, "aL", Flow::Together}},
+      {"stmatrix.sync.aligned.m8n8.x2.shared.b16",
+       {store_matrices<false, 2>, "aL", Flow::Together}},
+      {"stmatrix.sync.aligned.m8n8.x4.shared.b16",
+       {store_matrices<false, 4>, "aL", Flow::Together}},
+      {"stmatrix.sync.aligned.m8n8.x1.trans.shared.b16",
+       {store_matrices<true, 1>, "aL", Flow::Together}},
+      {"stmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
+       {store_matrices<true, 2>, "aL", Flow::Together}},
+      {"stmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+       {store_matrices<true, 4>, "aL", Flow::Together}},
+  };
+  std::string known = unordered(name);
+  if (known == "mbarrier.arrive.shared.b64" && operands == 3)
+    return {arrive<false, true>, "War", Flow::Pause};
+  const bool waits = known.find("_wait.") != known.npos;
+  const auto found = forms.find(known);
+  if (found == forms.end()) return {};
+  Form form = found->second;
+  if (waits && operands == 4)
+    form.operands = known.find("parity") != known.npos ? "parr" : "palr";  // how long
+  return form;
+}
+
+Form form_of(std::string_view name, size_t operands) {
+  if (name.starts_with("cp.async.bulk") || name == "prefetch.tensormap")
+    return box_form(name, operands);
+  if (name.starts_with("wgmma.")) return product_form(name, operands);
+  return barrier_form(name, operands);
+}
+
+}  // namespace mixtape::ptx
