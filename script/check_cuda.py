@@ -43,6 +43,8 @@ class Limits:
 
 # The first family that a kernel belongs to counts. Every family must have a kernel.
 LIMITS = [
+    Limits("f16, bf16 by wmma: 64 x 64 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, [01], \(Tier\)1>", 4, 4, 10, 0),
+    Limits("f16, bf16 by wmma: 32 x 32 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, 2, \(Tier\)1>", 9, 2, 10, 0),
     Limits("f16, bf16: 64 x 64 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, [01]\b", 6.3, 4, 130, 2),
     Limits("f16, bf16: 32 x 32 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, 2\b", 15, 2, 35, 2),
     Limits("TF32: 64 x 64 a warp", r"gemm_tensor<float, \w+, \w+, [01]\b", 20, 0, 72, 3),

@@ -114,6 +114,12 @@ void measure_products(Report& report) {
       if (kernels::cuda::tiles[tile].tensor == (how.dtype != f32 || how.tf32))
         measure(report, name(fmt::format("4096/tile{}", tile)), how, {4096, 4096, 4096},
                 kernels::cuda::GemmPlan{tile, 1});
+    // Each tier, by the planner's tile.
+    using kernels::cuda::Tier;
+    if (is_half(how.dtype))
+      for (const auto& [tier, value] : {std::pair{"mma", Tier::Mma}, std::pair{"wmma", Tier::Wmma}})
+        measure(report, name(fmt::format("4096/{}", tier)), how, {4096, 4096, 4096},
+                kernels::cuda::GemmPlan{0, 1, value});
     // Eight sequences of 1,024 tokens; weights are [out, in].
     const int64_t tokens = 8 * 1024;
     struct Layer {

@@ -1,6 +1,12 @@
 // Matrix products: brings operands of any strides into a form that a kernel takes, chooses a plan
 // and launches it.
 
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "kernels/common/batch.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/gemm_exact.cuh"
@@ -35,16 +41,8 @@ bool aligned(const void* data, int64_t stride, const Layout& batch) {
 bool by_rows(const Layout& l) { return l.shape[-1] == 1 || l.strides[-1] == 1; }
 bool by_columns(const Layout& l) { return l.shape[-2] == 1 || l.strides[-2] == 1; }
 
-template <class T, bool a_by_rows, bool b_by_rows>
-void start_tensor(const gpu::Grid& grid, void* stream, int tile, const Gemm<T>& g) {
-  void (*const kernels[])(Gemm<T>) = {gemm_tensor<T, a_by_rows, b_by_rows, 0>,
-                                      gemm_tensor<T, a_by_rows, b_by_rows, 1>,
-                                      gemm_tensor<T, a_by_rows, b_by_rows, 2>};
-  gpu::launch(grid, stream, kernels[tile], g);
-}
-
 template <class T>
-void start(Launch& launch, const Gemm<T>& g, const gpu::Index3& blocks, int tile) {
+void start(Launch& launch, const Gemm<T>& g, const gpu::Index3& blocks, int tile, Tier tier) {
   const Tile& t = tiles[tile];
   const gpu::Index3 threads{unsigned(t.threads()), 1, 1};
   const bool a_rows = g.a_right == 1, b_rows = g.b_right == 1;
@@ -53,11 +51,13 @@ void start(Launch& launch, const Gemm<T>& g, const gpu::Index3& blocks, int tile
                 gemm_exact<T, 4>, g);
   } else {
     if (t.tensor) {
-      const auto run = a_rows ? b_rows ? start_tensor<T, true, true> : start_tensor<T, true, false>
-                       : b_rows ? start_tensor<T, false, true>
-                                : start_tensor<T, false, false>;
-      return run({"gemm_tensor", blocks, threads, gemm_shared_bytes<T>(t, a_rows, b_rows)},
-                 launch.stream, tile, g);
+      TensorKernel<T> kernel = nullptr;
+      if constexpr (sizeof(T) == 2) {
+        if (tier == Tier::Wmma) kernel = tensor_kernel<T, Tier::Wmma>(tile, a_rows, b_rows);
+      }
+      if (!kernel) kernel = tensor_kernel<T, Tier::Mma>(tile, a_rows, b_rows);
+      return gpu::launch({"gemm_tensor", blocks, threads, gemm_shared_bytes<T>(t, a_rows, b_rows)},
+                         launch.stream, kernel, g);
     }
     if constexpr (std::is_same_v<T, float>)
       gpu::launch({"gemm_exact", blocks, threads, exact_shared_bytes<T>(t)}, launch.stream,
@@ -174,14 +174,14 @@ Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
 
 // Launches the tile's kernel for all of the batch.
 template <class T>
-void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, int tile, int split) {
+void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, const GemmPlan& plan, int split) {
   constexpr int64_t most = 65535;  // blocks along z
-  const Tile& t = tiles[tile];
+  const Tile& t = tiles[plan.tile];
   for (g.first = 0; g.first < p.batch; g.first += most)
     start<T>(launch, g,
              {unsigned(ceil_div(p.m, t.m) * ceil_div(p.n, t.n)), unsigned(split),
               unsigned(std::min(most, p.batch - g.first))},
-             tile);
+             plan.tile, plan.tier);
 }
 
 // choose(problem, groups) is the plan; groups: the kernel for groups of warps can compute it.
@@ -198,7 +198,7 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, Choose 
   const auto start = [&](const Gemm<T>& of) {
     if constexpr (!std::is_same_v<T, double>)
       if (by_groups) return start_groups(launch, of, p, plan.tile, k.count);
-    start_batch(launch, of, p, plan.tile, k.count);
+    start_batch(launch, of, p, plan, k.count);
   };
   if (k.count == 1) return start(g);
   const Gemm<T> parts = into_parts(launch, g, p, k.count);
@@ -228,11 +228,21 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, const Gem
            [&](const GemmProblem&, bool) { return plan; });
 }
 
+std::optional<Tier> tier_named(const char* name) {
+  if (!name || !*name) return std::nullopt;
+  for (const auto& [known, tier] : {std::pair{"mma", Tier::Mma}, std::pair{"wmma", Tier::Wmma},
+                                    std::pair{"groups", Tier::Groups}})
+    if (std::strcmp(name, known) == 0) return tier;
+  raise(std::string("MIXTAPE_GEMM must be mma, wmma or groups, got \"") + name + "\"");
+}
+
 void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
+  static const std::optional<Tier> asked = tier_named(std::getenv("MIXTAPE_GEMM"));
   const bool tensor = is_half(a.dtype) || (a.dtype == f32 && launch.tf32);
   multiply(launch, a, b, epilogue, c, tensor, [&](const GemmProblem& p, bool groups) {
     // In f64 there is one tile.
-    GemmPlan best = plan(p, tensor, gpu::multiprocessors(launch.device.index), tensor && groups);
+    GemmPlan best =
+        plan(p, tensor, gpu::multiprocessors(launch.device.index), tensor && groups, asked);
     if (a.dtype == f64) best.tile = tile_count - 1;
     return best;
   });

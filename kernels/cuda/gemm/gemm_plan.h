@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/common/int_math.h"
 
@@ -28,8 +29,9 @@ inline constexpr int groups_tiles = 2;  // the first two, for groups of warps
 struct GemmProblem {
   int64_t m, n, k, batch;
 };
-// The instructions that multiply in a tensor tile: mma.sync, the wmma instructions, or wgmma, for
-// which groups of warps divide tile 0 or 1 (gemm_groups.cuh).
+// The instructions that multiply in a tensor tile: mma.sync, wmma (f16 and bf16 alone), or wgmma,
+// for which groups of warps divide tile 0 or 1 (gemm_groups.cuh). mma.sync replaces the others
+// where they cannot be used.
 enum class Tier { Mma, Wmma, Groups };
 struct GemmPlan {
   int tile;   // index into tiles
@@ -74,8 +76,10 @@ inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocesso
   return work / (groups ? of_groups : efficiency)[plan.tile] + reduce;
 }
 
-// The best plan on tensor cores, or in exact arithmetic. groups: also by groups of warps.
-inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors, bool groups = false) {
+// The best plan on tensor cores, or in exact arithmetic. groups: also by groups of warps. asked:
+// the tier to use on tensor cores wherever it can be; wmma is used only where asked for.
+inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors, bool groups = false,
+                     std::optional<Tier> asked = {}) {
   GemmPlan best{-1, 1};
   double least = 0;
   const auto consider = [&](int tile, Tier tier) {
@@ -88,9 +92,11 @@ inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors, boo
       }
     }
   };
-  for (int tile = tile_count - 1; tile >= 0; --tile)
+  groups = groups && asked.value_or(Tier::Groups) == Tier::Groups;
+  for (int tile = tile_count - 1; tile >= 0 && !(groups && asked); --tile)
     if (tiles[tile].tensor == tensor) consider(tile, Tier::Mma);
   for (int tile = groups_tiles - 1; tile >= 0 && groups; --tile) consider(tile, Tier::Groups);
+  if (tensor && asked == Tier::Wmma) best.tier = Tier::Wmma;
   return best;
 }
 

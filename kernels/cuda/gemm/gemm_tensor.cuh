@@ -2,11 +2,13 @@
 // Matrix products on tensor cores: f16, bf16 or TF32 operands, f32 sums. A block copies slices of a
 // and b through a ring of `stages` in shared memory (cp.async), in padded rows, which avoid bank
 // conflicts, with zeros beyond edges. Each of its warps multiplies 64 x 64 or 32 x 32 of a tile of
-// c in 16 x 16 fragments. Rows that do not begin at multiples of 16 bytes are copied by elements.
+// c in 16 x 16 fragments, by the instructions of a tier. Rows that do not begin at multiples of 16
+// bytes are copied by elements.
 
 #include <utility>
 
 #include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/gpu_wmma.cuh"
 
 namespace mixtape::kernels::cuda {
 
@@ -181,10 +183,67 @@ __device__ __forceinline__ gpu::Fragment load_fragment(Shared<T> at, int stride)
   return f;
 }
 
+// A tier's instructions, for fragments of 16 x 16 of a warp's tile. place_a() and place_b() are the
+// places in a slice, whose lines are `stride` apart, where this lane begins to load; stage() puts
+// sums in rows that are `ld` apart.
+template <Tier tier, class T, bool a_by_rows, bool b_by_rows>
+struct Fragments {  // of Tier::Mma
+  using A = gpu::Fragment;
+  using B = gpu::Fragment;
+  using Sum = float[2][4];
+
+  static __device__ __forceinline__ int place_a(int stride) {
+    return fragment_place<T, a_by_rows, false>(stride);
+  }
+  static __device__ __forceinline__ int place_b(int stride) {
+    return fragment_place<T, !b_by_rows, true>(stride);
+  }
+  static __device__ __forceinline__ void load_a(A& a, Shared<T> at, int stride) {
+    a = load_fragment<T, a_by_rows, false>(at, stride);
+  }
+  static __device__ __forceinline__ void load_b(B& b, Shared<T> at, int stride) {
+    b = load_fragment<T, !b_by_rows, true>(at, stride);
+  }
+  static __device__ __forceinline__ void multiply(Sum& sum, const A& a, const B& b) {
+    gpu::multiply<T>(sum, a, b);
+  }
+  static __device__ __forceinline__ void stage(Shared<float> to, int ld, const Sum& sum) {
+#pragma unroll
+    for (int e = 0; e < 8; e += 2) {
+      const auto& of_half = sum[e / 4];
+      const int down = gpu::lane() / 4 + e % 4 / 2 * 8, right = e / 4 * 8 + gpu::lane() % 4 * 2;
+      gpu::store_as(to + (down * ld + right),
+                    gpu::Pack<float, 2>{{of_half[e % 4], of_half[e % 4 + 1]}});
+    }
+  }
+};
+template <class T, bool a_by_rows, bool b_by_rows>
+struct Fragments<Tier::Wmma, T, a_by_rows, b_by_rows> {
+  using A = gpu::Matrix<gpu::Use::A, T, a_by_rows>;
+  using B = gpu::Matrix<gpu::Use::B, T, b_by_rows>;
+  using Sum = gpu::MatrixSum<T>;
+
+  static __device__ __forceinline__ int place_a(int) { return 0; }  // the same for all lanes
+  static __device__ __forceinline__ int place_b(int) { return 0; }
+  static __device__ __forceinline__ void load_a(A& a, Shared<T> at, int stride) {
+    gpu::load_matrix(a, at, stride);
+  }
+  static __device__ __forceinline__ void load_b(B& b, Shared<T> at, int stride) {
+    gpu::load_matrix(b, at, stride);
+  }
+  static __device__ __forceinline__ void multiply(Sum& sum, const A& a, const B& b) {
+    gpu::multiply(sum, a, b);
+  }
+  static __device__ __forceinline__ void stage(Shared<float> to, int ld, const Sum& sum) {
+    gpu::store_matrix(to, ld, sum);
+  }
+};
+
 // The constants and steps of one kernel. a_by_rows, b_by_rows: the operand is row-major, else
 // column-major.
-template <class T, bool a_by_rows, bool b_by_rows, int tile>
+template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
 struct TensorTile {
+  using F = Fragments<tier, T, a_by_rows, b_by_rows>;
   static constexpr Tile t = tiles[tile];
   static constexpr int threads = t.threads(), bk = k_step<T>;
   // Slices of a and b in shared memory.
@@ -195,7 +254,7 @@ struct TensorTile {
   static constexpr int la = smem_stride<T>(a_length), lb = smem_stride<T>(b_length);
   // Fragments of a warp's tile of c, and the sums that a lane holds of them.
   static constexpr int rows = t.warp_m / 16, columns = t.warp_n / 16;
-  using WarpSums = float[rows][columns][2][4];
+  using WarpSums = typename F::Sum[rows][columns];
 
   // Copies slices of a and b to stages of the ring, one step after the other.
   struct Loader {
@@ -215,27 +274,26 @@ struct TensorTile {
 
   // The places in slices of a and b where this lane's fragments of the warp's tile begin.
   static __device__ __forceinline__ int place_a(int wm) {
-    return (a_by_rows ? wm * la : wm) + fragment_place<T, a_by_rows, false>(la);
+    return (a_by_rows ? wm * la : wm) + F::place_a(la);
   }
   static __device__ __forceinline__ int place_b(int wn) {
-    return (b_by_rows ? wn : wn * lb) + fragment_place<T, !b_by_rows, true>(lb);
+    return (b_by_rows ? wn : wn * lb) + F::place_b(lb);
   }
   // sum += a slice of a times one of b, for the warp's tile; as and bs begin at the lane's places.
   static __device__ __forceinline__ void multiply_slices(Shared<T> as, Shared<T> bs,
                                                          WarpSums& sum) {
 #pragma unroll(sizeof(T) == 4 ? 1 : 2)  // (TF32 fragments of two steps do not fit in registers)
     for (int k = 0; k < bk; k += k_fragment<T>) {
-      gpu::Fragment fa[rows];
+      typename F::A fa[rows];
 #pragma unroll
       for (int i = 0; i < rows; ++i)
-        fa[i] = load_fragment<T, a_by_rows, false>(
-            as + (a_by_rows ? i * 16 * la + k : k * la + i * 16), la);
+        F::load_a(fa[i], as + (a_by_rows ? i * 16 * la + k : k * la + i * 16), la);
 #pragma unroll
       for (int j = 0; j < columns; ++j) {  // one at a time: sums take half of the registers
-        const gpu::Fragment fb = load_fragment<T, !b_by_rows, true>(
-            bs + (b_by_rows ? k * lb + j * 16 : j * 16 * lb + k), lb);
+        typename F::B fb;
+        F::load_b(fb, bs + (b_by_rows ? k * lb + j * 16 : j * 16 * lb + k), lb);
 #pragma unroll
-        for (int i = 0; i < rows; ++i) gpu::multiply<T>(sum[i][j], fa[i], fb);
+        for (int i = 0; i < rows; ++i) F::multiply(sum[i][j], fa[i], fb);
       }
     }
   }
@@ -250,7 +308,10 @@ struct TensorTile {
     for (int i = 0; i < rows; ++i) {
 #pragma unroll
       for (int r = 0; r < rows; ++r)  // (registers cannot be indexed)
-        if (r == i) stage_row(sum[r], staging);
+        if (r == i) {
+#pragma unroll
+          for (int j = 0; j < columns; ++j) F::stage(staging + j * 16, ld, sum[r][j]);
+        }
       gpu::sync_warp();  // a lane reads what others stored
 #pragma unroll 1
       for (int first = gpu::lane(); first < 16 * vecs; first += in_flight * 32) {
@@ -265,23 +326,6 @@ struct TensorTile {
       }
       gpu::sync_warp();
     }
-  }
-
- private:
-  // Puts 16 rows of the warp's tile in shared memory.
-  static __device__ __forceinline__ void stage_row(const float (&sum)[columns][2][4],
-                                                   Shared<float> staging) {
-    constexpr int ld = t.warp_n + staging_padding;
-#pragma unroll
-    for (int j = 0; j < columns; ++j)
-#pragma unroll
-      for (int e = 0; e < 8; e += 2) {
-        const auto& of_half = sum[j][e / 4];
-        const int down = gpu::lane() / 4 + e % 4 / 2 * 8,
-                  right = j * 16 + e / 4 * 8 + gpu::lane() % 4 * 2;
-        gpu::store_as(staging + (down * ld + right),
-                      gpu::Pack<float, 2>{{of_half[e % 4], of_half[e % 4 + 1]}});
-      }
   }
 };
 
@@ -313,10 +357,10 @@ constexpr size_t gemm_shared_bytes(const Tile& t, bool a_by_rows, bool b_by_rows
 }
 
 // Grid: x tiles of c, y parts of k, z batch.
-template <class T, bool a_by_rows, bool b_by_rows, int tile>
+template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
 __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> g) {
   using namespace detail;
-  using Steps = TensorTile<T, a_by_rows, b_by_rows, tile>;
+  using Steps = TensorTile<T, a_by_rows, b_by_rows, tile, tier>;
   constexpr Tile t = tiles[tile];
   const Shared<T> ring = gpu::shared_memory<T>();
   const Origin origin = tile_origin(g.m, g.n, t);
@@ -355,5 +399,25 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   if (sums_rows) row_sums.store(g.row_sums + int64_t(part) * g.m + m0, g.m - m0);
   Steps::store_tile(g, at.c + part * g.split_stride, m0 + wm, n0 + wn, warp, sum);
 }
+
+// The kernel for a tile and the layouts of the operands.
+template <class T>
+using TensorKernel = void (*)(Gemm<T>);
+template <class T, Tier tier, bool a_by_rows, bool b_by_rows>
+constexpr TensorKernel<T> tensor_kernels[] = {gemm_tensor<T, a_by_rows, b_by_rows, 0, tier>,
+                                              gemm_tensor<T, a_by_rows, b_by_rows, 1, tier>,
+                                              gemm_tensor<T, a_by_rows, b_by_rows, 2, tier>};
+template <class T, Tier tier>
+TensorKernel<T> tensor_kernel(int tile, bool a_by_rows, bool b_by_rows) {
+  const auto& kernels = a_by_rows   ? b_by_rows ? tensor_kernels<T, tier, true, true>
+                                                : tensor_kernels<T, tier, true, false>
+                          : b_by_rows ? tensor_kernels<T, tier, false, true>
+                                    : tensor_kernels<T, tier, false, false>;
+  return kernels[tile];
+}
+// wmma's are compiled on their own, in gemm_wmma.cu. There are none for TF32, of which wmma would
+// multiply half as much at once as mma.sync.
+extern template TensorKernel<Half> tensor_kernel<Half, Tier::Wmma>(int, bool, bool);
+extern template TensorKernel<BFloat16> tensor_kernel<BFloat16, Tier::Wmma>(int, bool, bool);
 
 }  // namespace mixtape::kernels::cuda

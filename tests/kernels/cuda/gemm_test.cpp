@@ -6,6 +6,7 @@
 
 #include "core/format.h"
 #include "kernels/cuda/gpu.cuh"
+#include "tests/support/errors.h"
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
@@ -102,6 +103,31 @@ TEST(CudaGemm, EveryTensorTileTakesAllLayouts) {
           expect_product({136, 264, 72, in, f32, ra, rb}, &plan, in == f32);
   }
 }
+// mma.sync and wmma sum in the same order, so that each element has the same bits.
+TEST(CudaGemm, TiersAgreeBitForBit) {
+  const auto product = [](const Case& c, GemmPlan plan, cuda::Tier tier) {
+    plan.tier = tier;
+    const Tensor a = matrix(c.batch, c.m, c.k, c.a_by_rows, c, 1),
+                 b = matrix(c.batch, c.k, c.n, c.b_by_rows, c, 2),
+                 got = output({c.batch, c.m, c.n}, c.out), bias = random({c.n}, f32, 3);
+    launch([&](Launch& l) {
+      cuda::gemm(l, a, b, {.bias = bias, .activation = Activation::Gelu}, got, plan);
+    });
+    return to_vector(got);
+  };
+  for (int tile = 0; tile < cuda::tile_count; ++tile) {
+    if (!cuda::tiles[tile].tensor) continue;
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        for (const DType in : {f16, bf16}) {
+          const int split = in == f16 ? 1 : 2;
+          const Case c{70, 140, 72, in, split == 1 ? in : f32, ra, rb, split == 1 ? 7 : 0, 1};
+          const GemmPlan plan{tile, split};
+          EXPECT_EQ(product(c, plan, cuda::Tier::Wmma), product(c, plan, cuda::Tier::Mma))
+              << c.text() << ", tile " << tile;
+        }
+  }
+}
 TEST(CudaGemm, TakesAnySize) {
   for (const int64_t m : {1, 7, 65})
     for (const int64_t n : {1, 9, 66})
@@ -175,6 +201,13 @@ void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf3
                "row sums " + c.text());
 }
 
+TEST(CudaGemm, WmmaMultipliesBatchesAndEndsThem) {
+  for (const DType in : {f16, bf16, f32}) {  // (f32 by mma.sync)
+    const GemmPlan plan{2, 1, cuda::Tier::Wmma}, parts{1, 3, cuda::Tier::Wmma};
+    expect_product({33, 65, 40, in, f32, true, false, 0, 5, f32}, &plan, in == f32);
+    expect_epilogue({67, 30, 300, in, in, false, true, 3}, Activation::Relu, &parts, in == f32);
+  }
+}
 TEST(CudaGemm, EndsInAnyEpilogue) {
   for (const Activation f :
        {Activation::None, Activation::Relu, Activation::Gelu, Activation::GeluTanh})
@@ -321,6 +354,29 @@ TEST(CudaGemm, CutsK) {
   EXPECT_EQ(cut_k(9 * 32, 32, 4), (KParts{3, 96})) << "three equal parts, not 3, 3, 3 and 0 steps";
   EXPECT_EQ(cut_k(0, 32, 1), (KParts{1, 32}));
   EXPECT_EQ(cut_k(int64_t{1} << 33, 32, 1), (KParts{8, 1 << 30})) << "beyond 32 bits";
+}
+
+TEST(CudaGemm, UsesTheTierThatIsAskedFor) {
+  using cuda::Tier;
+  EXPECT_EQ(cuda::tier_named("mma"), Tier::Mma);
+  EXPECT_EQ(cuda::tier_named("wmma"), Tier::Wmma);
+  EXPECT_EQ(cuda::tier_named("groups"), Tier::Groups);
+  EXPECT_EQ(cuda::tier_named(nullptr), std::nullopt);
+  EXPECT_EQ(cuda::tier_named(""), std::nullopt);
+  EXPECT_ERROR(cuda::tier_named("wgmma"),
+               "MIXTAPE_GEMM must be mma, wmma or groups, got \"wgmma\"");
+
+  const auto planned = [](int64_t size, bool tensor, bool groups, Tier asked) {
+    return cuda::plan({size, size, size, 1}, tensor, 132, groups, asked).tier;
+  };
+  for (const int64_t size : {64, 4096}) {
+    EXPECT_EQ(planned(size, true, true, Tier::Mma), Tier::Mma);
+    EXPECT_EQ(planned(size, true, true, Tier::Wmma), Tier::Wmma);
+    EXPECT_EQ(planned(size, true, true, Tier::Groups), Tier::Groups);
+    EXPECT_EQ(planned(size, true, false, Tier::Groups), Tier::Mma) << "without Hopper";
+    EXPECT_EQ(planned(size, false, false, Tier::Wmma), Tier::Mma)
+        << "exact arithmetic has no tiers";
+  }
 }
 
 // The plans for an H200 (132 multiprocessors).
