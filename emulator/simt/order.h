@@ -51,6 +51,16 @@ class Order {
     int agent;  // of the other access
     size_t at;
   };
+
+ private:
+  // The last accesses of a byte. (Without gaps, to be compared as bytes.)
+  struct Cell {
+    uint32_t written = 0, read[2] = {};
+    int16_t writer = -1, reader[2] = {-1, -1};
+    bool landing = false, more = false;  // more readers, in more_
+  };
+
+ public:
   // Accesses by an agent at a time of its own, which some threads started: what came before must be
   // known to each of them.
   class Accesses {
@@ -73,16 +83,12 @@ class Order {
     const std::span<const int> starters_;
     const int agent_;
     const uint32_t time_;
-    Seen writer_, shown_, reader_;  // the last ones that were found to be known
+    Seen writer_, shown_, reader_;   // the last ones that were found to be known
+    Cell before_ = {}, after_ = {};  // of the last byte, whose like are done alike
+    bool last_ = false;
   };
 
  private:
-  // The last accesses of a byte.
-  struct Cell {
-    uint32_t written = 0, read[2] = {};
-    int16_t writer = -1, reader[2] = {-1, -1};
-    bool landing = false, more = false;  // more readers, in more_
-  };
   int threads_ = 0;
   std::vector<Knowledge> knowledge_;  // by thread
   std::vector<uint32_t> time_;        // by thread
