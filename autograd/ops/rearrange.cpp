@@ -73,18 +73,25 @@ struct Pad {  // by a constant; no margin is negative
   }
 };
 
-// The source index of each element of a padded dimension of n, for modes other than Constant.
-Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right) {
+// The source index of each element of a padded dimension of n, for modes other than Constant: that
+// of element i is i inside, and goes on from a margin's edge in steps of 1, 0 or -1.
+Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device device) {
+  const bool circular = mode == PadMode::Circular, replicate = mode == PadMode::Replicate;
   const int64_t most = mode == PadMode::Reflect ? n - 1 : n;
-  check(mode == PadMode::Replicate ? n > 0 : left <= most && right <= most,
+  check(replicate ? n > 0 : left <= most && right <= most,
         "margins of {} and {} elements from within {}", left, right, n);
-  const Tensor index({left + n + right}, i64, Device::cpu());
-  int64_t* to = index.data<int64_t>();
-  for (int64_t i = -left; i < n + right; ++i)
-    *to++ = i >= 0 && i < n              ? i
-            : mode == PadMode::Circular  ? (i < 0 ? i + n : i - n)
-            : mode == PadMode::Replicate ? (i < 0 ? 0 : n - 1)
-                                         : (i < 0 ? -i : 2 * (n - 1) - i);
+  const Tensor index({left + n + right}, i64, device);
+  // Elements [begin, end): element i has first + i step.
+  const auto run = [&](int64_t begin, int64_t end, int64_t first, int64_t step) {
+    if (begin >= end) return;
+    Layout part({end - begin});
+    part.offset = begin + left;
+    kernels::arange(device, double(first + begin * step), double(step), index.with_layout(part));
+  };
+  const int64_t step = circular ? 1 : replicate ? 0 : -1, end = n + right;
+  run(-left, std::min<int64_t>(0, end), circular ? n : 0, step);
+  run(std::max<int64_t>(0, -left), std::min(n, end), 0, 1);
+  run(std::max(n, -left), end, circular ? -n : replicate ? n - 1 : 2 * (n - 1), step);
   return index;
 }
 
@@ -166,7 +173,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
     const int64_t kept = n + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0);
     if (mode != PadMode::Constant) {
       if (left != 0 || right != 0)
-        y = index_select_unchecked(y, d, source_of(mode, n, left, right).to(x.device()));
+        y = index_select_unchecked(y, d, source_of(mode, n, left, right, x.device()));
     } else if (kept < n) {
       y = narrow(y, d, std::max<int64_t>(0, -left), kept);
       for (const size_t k : {i, i + 1}) margins[k] = std::max<int64_t>(0, sizes[k]);
