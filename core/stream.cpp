@@ -208,7 +208,10 @@ void CaptureStream::end() { of_thread.of = outer_; }
 
 namespace runtime {
 
+constexpr const char* late_event = "an event would be of the capture, not of a replay";
+
 Event::Event(Device device) : device_(device) {
+  if (!device.is_host()) check_no_capture(late_event);
   if (!device.is_host()) mark_ = runtime::of(device.type).create_mark(device.index, true);
   record();
 }
@@ -216,6 +219,7 @@ Event::~Event() {
   if (mark_) runtime::of(device_.type).destroy_mark(mark_);
 }
 void Event::record() {
+  if (mark_) check_no_capture(late_event);
   if (mark_)
     runtime::of(device_.type).record(mark_, Stream::current(device_).handle, device_.index);
   else
