@@ -259,7 +259,10 @@ TEST(Groups, ARingOfSlotsFeedsTwoGroups) {
   in_all_timings([] { ring(); });
 }
 TEST(Groups, FindsBugsOfRings) {
-  const std::pair<Bug, const char*> bugs[] = {
+  const struct {
+    Bug bug;
+    const char* words;
+  } planted[] = {
       {NoFullWait, "multiply_group in groups_test.cpp:"},
       {WrongParity, "waits for an arrival that nobody makes"},
       {EarlyRelease, "is overwritten while multiply_group in groups_test.cpp:"},
@@ -280,7 +283,7 @@ TEST(Groups, FindsBugsOfRings) {
       {GreedyRegisters, "waits for registers that nobody gives back"},
       {OddRegisters, "raise_registers to 230, no multiple of 8 from 24 to 256"},
   };
-  for (const auto& [bug, words] : bugs) in_all_timings([&] { EXPECT_ERROR(ring(bug), words); });
+  for (const auto& p : planted) in_all_timings([&] { EXPECT_ERROR(ring(p.bug), p.words); });
 }
 
 }  // namespace groups
