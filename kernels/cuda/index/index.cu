@@ -305,19 +305,19 @@ __device__ inline int count_set(const uint8_t* mask, int64_t begin, int64_t n, b
   }
   return count;
 }
-__global__ void count_true(const uint8_t* mask, int64_t n, int* counts) {
+__global__ void count_true(const uint8_t* mask, int64_t n, int64_t* counts) {
   bool set[mask_of_thread];
   const int64_t begin = (int64_t(gpu::block().x) * sort_threads + gpu::thread().x) * mask_of_thread;
-  const Before before = sum_before(count_set(mask, begin, n, set), gpu::shared_memory<int>());
+  const Before<int> before = sum_before(count_set(mask, begin, n, set), gpu::shared_memory<int>());
   if (gpu::thread().x == 0) counts[gpu::block().x] = before.total;
 }
-__global__ void write_true(const uint8_t* mask, int64_t n, const int* offsets, Walk<1> walk,
+__global__ void write_true(const uint8_t* mask, int64_t n, const int64_t* offsets, Walk<1> walk,
                            int64_t* index) {
   bool set[mask_of_thread];
   const int64_t begin = (int64_t(gpu::block().x) * sort_threads + gpu::thread().x) * mask_of_thread;
-  const Before before = sum_before(count_set(mask, begin, n, set), gpu::shared_memory<int>());
+  const Before<int> before = sum_before(count_set(mask, begin, n, set), gpu::shared_memory<int>());
   const int rank = walk.rank;
-  int64_t* to = index + (int64_t(offsets[gpu::block().x]) + before.sum) * rank;
+  int64_t* to = index + (offsets[gpu::block().x] + before.sum) * rank;
   for (int k = 0; k < mask_of_thread; ++k) {
     if (!set[k]) continue;
     int64_t rest = begin + k;
@@ -396,13 +396,13 @@ void bounds(Launch& launch, In x, Out low_high) {
 void nonzero(Launch& launch, In mask, Out index) {
   const int64_t n = mask.size(), tiles = ceil_div(n, mask_tile);
   if (index.size() == 0) return;
-  int* const counts = launch.scratch<int>(tiles);
+  int64_t* const counts = launch.scratch<int64_t>(tiles);
   const gpu::Index3 blocks{unsigned(tiles), 1, 1}, threads{sort_threads, 1, 1};
   gpu::launch({"count_true", blocks, threads, 64}, launch.stream, count_true,
               mask.as<const uint8_t>(), n, counts);
   launch_offsets(launch, counts, 1, tiles);
   gpu::launch({"write_true", blocks, threads, 64}, launch.stream, write_true,
-              mask.as<const uint8_t>(), n, static_cast<const int*>(counts),
+              mask.as<const uint8_t>(), n, static_cast<const int64_t*>(counts),
               walk_of<1>({&mask.layout}), index.as<int64_t>());
 }
 

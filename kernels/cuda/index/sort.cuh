@@ -14,20 +14,22 @@ constexpr int sort_threads = 256;
 
 // The sum of the values of the threads before this one, and of all in the block. Needs eight words
 // of shared memory.
+template <class T>
 struct Before {
-  int sum, total;
+  T sum, total;
 };
-__device__ inline Before sum_before(int mine, gpu::Shared<int> warp_sums) {
-  int sum = mine;  // of this lane and those below
+template <class T>
+__device__ inline Before<T> sum_before(T mine, gpu::Shared<T> warp_sums) {
+  T sum = mine;  // of this lane and those below
   for (int by = 1; by < gpu::warp_size; by *= 2) {
-    const int below = gpu::shuffle(sum, gpu::lane() - by);
+    const T below = gpu::shuffle(sum, gpu::lane() - by);
     if (gpu::lane() >= by) sum += below;
   }
   const int warp = int(gpu::thread().x) / gpu::warp_size;
   gpu::sync_block();  // threads may still be reading the last sums
   if (gpu::lane() == gpu::warp_size - 1) warp_sums[warp] = sum;
   gpu::sync_block();
-  Before before{sum - mine, 0};
+  Before<T> before{sum - mine, 0};
   for (int w = 0; w < sort_threads / gpu::warp_size; ++w) {
     if (w < warp) before.sum += warp_sums[w];
     before.total += warp_sums[w];
@@ -35,22 +37,23 @@ __device__ inline Before sum_before(int mine, gpu::Shared<int> warp_sums) {
   return before;
 }
 
-// Replaces each count by the sum of those before it in its row. One block per row.
-__global__ static void counts_to_offsets(int* counts, int64_t n) {
+// Replaces each count by the sum of those before it in its row, of which 32 bits may be too few.
+// One block per row.
+__global__ static void counts_to_offsets(int64_t* counts, int64_t n) {
   constexpr int in_thread = 8;
-  const gpu::Shared<int> warp_sums = gpu::shared_memory<int>();
-  int* const row = counts + int64_t(gpu::block().x) * n;
-  int carried = 0;
+  const gpu::Shared<int64_t> warp_sums = gpu::shared_memory<int64_t>();
+  int64_t* const row = counts + int64_t(gpu::block().x) * n;
+  int64_t carried = 0;
   for (int64_t begin = 0; begin < n; begin += sort_threads * in_thread) {
     const int64_t first = begin + int64_t(gpu::thread().x) * in_thread;
-    int mine[in_thread], sum = 0;
+    int64_t mine[in_thread], sum = 0;
 #pragma unroll
     for (int k = 0; k < in_thread; ++k) {
       mine[k] = first + k < n ? row[first + k] : 0;
       sum += mine[k];
     }
-    const Before before = sum_before(sum, warp_sums);
-    int offset = carried + before.sum;
+    const Before<int64_t> before = sum_before(sum, warp_sums);
+    int64_t offset = carried + before.sum;
 #pragma unroll
     for (int k = 0; k < in_thread; ++k) {
       if (first + k < n) row[first + k] = offset;
@@ -59,7 +62,7 @@ __global__ static void counts_to_offsets(int* counts, int64_t n) {
     carried += before.total;
   }
 }
-inline void launch_offsets(Launch& launch, int* counts, int64_t rows, int64_t n) {
+inline void launch_offsets(Launch& launch, int64_t* counts, int64_t rows, int64_t n) {
   gpu::launch({"counts_to_offsets", {unsigned(rows), 1, 1}, {sort_threads, 1, 1}, 64},
               launch.stream, counts_to_offsets, counts, n);
 }
@@ -141,7 +144,7 @@ constexpr int digit_bits = 4, digits = 1 << digit_bits, per_thread = 8,
 
 // Counts the keys of a tile by digit: counts [row, digit, tile].
 template <class K>
-__global__ void count_digits(const K* keys, int64_t n, int tiles, int shift, int* counts) {
+__global__ void count_digits(const K* keys, int64_t n, int tiles, int shift, int64_t* counts) {
   const gpu::Shared<int> thread_counts = gpu::shared_memory<int>();
   const int64_t row = int64_t(gpu::block().x) / tiles;
   const int tile = int(gpu::block().x % unsigned(tiles)), t = int(gpu::thread().x);
@@ -165,8 +168,8 @@ __global__ void count_digits(const K* keys, int64_t n, int tiles, int shift, int
 // neighbours are written together. The last pass writes only positions, to `index`.
 template <class K>
 __global__ void scatter_digits(const K* keys, const uint32_t* at, int64_t n, int tiles, int shift,
-                               const int* offsets, K* next_keys, uint32_t* next_at, int64_t* index,
-                               int64_t kept) {
+                               const int64_t* offsets, K* next_keys, uint32_t* next_at,
+                               int64_t* index, int64_t kept) {
   const gpu::Shared<K> key = gpu::shared_memory<K>();
   const gpu::Shared<uint32_t> position =
       gpu::shared_memory<uint32_t>(size_t(tile_length) * sizeof(K));
@@ -223,7 +226,7 @@ __global__ void scatter_digits(const K* keys, const uint32_t* at, int64_t n, int
     const K k = key[i];
     const int d = digit(k);
     const int64_t to =
-        int64_t(offsets[(row * digits + d) * tiles + tile]) + i - int(count[d * sort_threads]);
+        offsets[(row * digits + d) * tiles + tile] + i - int(count[d * sort_threads]);
     if (index) {
       if (to < kept) index[row * kept + to] = position[i];
     } else {
@@ -240,7 +243,7 @@ Sorted<K> radix_sort(Launch& launch, K* keys, int64_t rows, int64_t n, int bits,
                      int64_t* index = nullptr, int64_t kept = 0) {
   const int tiles = int(ceil_div(n, tile_length));
   const gpu::Index3 blocks{unsigned(rows * tiles), 1, 1}, threads{sort_threads, 1, 1};
-  int* const counts = launch.scratch<int>(rows * digits * tiles);
+  int64_t* const counts = launch.scratch<int64_t>(rows * digits * tiles);
   Sorted<K> now{keys, nullptr},
       next{launch.scratch<K>(rows * n), launch.scratch<uint32_t>(rows * n)};
   uint32_t* const other = launch.scratch<uint32_t>(rows * n);
@@ -254,7 +257,7 @@ Sorted<K> radix_sort(Launch& launch, K* keys, int64_t rows, int64_t n, int bits,
         {"scatter_digits", blocks, threads,
          tile_length * (sizeof(K) + sizeof(uint32_t)) + digits * sort_threads * sizeof(int) + 64},
         launch.stream, scatter_digits<K>, static_cast<const K*>(now.keys),
-        static_cast<const uint32_t*>(now.at), n, tiles, shift, static_cast<const int*>(counts),
+        static_cast<const uint32_t*>(now.at), n, tiles, shift, static_cast<const int64_t*>(counts),
         next.keys, next.at, last ? index : nullptr, kept);
     std::swap(now, next);
     if (!next.at) next.at = other;

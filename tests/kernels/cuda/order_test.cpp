@@ -4,6 +4,9 @@
 
 #include "core/format.h"
 #include "tests/support/kernel_compare.h"
+#ifdef MIXTAPE_EMULATED
+#include "kernels/cuda/index/sort.cuh"
+#endif
 
 namespace mixtape::kernels {
 namespace kernels_cuda_order_test {
@@ -51,6 +54,15 @@ TEST(CudaArgsort, LongRowsByDigits) {
   expect_same_order(random({1, 9000}, f32, 3), 9000, true);
   expect_same_order(random({3, 4096}, bf16, 3), 4096, false);
 }
+#ifdef MIXTAPE_EMULATED
+// Tiles of rows of more than 2^31 elements, and of masks with as many true ones.
+TEST(CudaOffsets, PassThirtyTwoBits) {
+  constexpr int64_t n = 5000, count = int64_t{1} << 20;
+  std::vector<int64_t> counts(2 * n, count);
+  launch([&](Launch& l) { cuda::launch_offsets(l, counts.data(), 2, n); });
+  for (int64_t i = 0; i < 2 * n; ++i) ASSERT_EQ(counts[size_t(i)], i % n * count);
+}
+#endif
 TEST(CudaTopK, ShortAndLongRows) {
   for (const DType t : {f32, bf16, i64})
     for (const int64_t n : {7, 300})
