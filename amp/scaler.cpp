@@ -258,6 +258,7 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   for (const size_t i : shared) std::swap(divided[i], grads[i]);
   state.loss = id;
   state.found = Tensor({int64_t(grads.size())}, f32, device);
+  for (const auto& [i, p] : with_grad) p.grad().storage()->begin_write();
   kernels::unscale(device, grads, s.inverse(), state.found);
   if (!shared.empty()) {
     const Tensor found(state.found.shape(), f32, device);

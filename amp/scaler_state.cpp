@@ -85,6 +85,7 @@ void ScaleState::set(double value) {
   static std::atomic<uint64_t> last_number = 0;
   if (std::exchange(known_value, value) != value) number = ++last_number;
   const double rounded = static_cast<float>(value);
+  values.storage()->begin_write();
   kernels::fill(values.device(), rounded, this->value());
   kernels::fill(values.device(), 1 / rounded, inverse());
   values.storage()->bump_version();
@@ -107,6 +108,7 @@ void ScaleState::update(std::vector<View> found, const Iteration& ended,
   const kernels::ScalePolicy policy{options.growth_factor,   options.backoff_factor,
                                     options.min_scale,       options.max_scale,
                                     options.growth_interval, options.hysteresis};
+  for (const Tensor& t : {values, counts, history}) t.storage()->begin_write();
   kernels::scaler_update(values.device(), found, losses, policy, values, counts, history);
   for (const Tensor& t : {values, counts, history}) t.storage()->bump_version();
 }

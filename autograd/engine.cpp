@@ -68,6 +68,7 @@ void accumulate_grad(const Tensor& x, Tensor g, bool recorded, const LossScaleTa
       wide = wide.grad_fn() ? wide.detach().clone() : contiguous(wide);
       detail::accumulate(g, wide);
       if (!meta.grad.is_contiguous()) meta.grad = contiguous(meta.grad.detach());
+      meta.grad.storage()->begin_write();
       kernels::convert(x.device(), wide, meta.grad);
       meta.grad.storage()->bump_version();
     }

@@ -132,6 +132,7 @@ void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_
 void accumulate(const Tensor& x, const Tensor& y) {
   const bool as_it_is = x.dtype() == y.dtype() || (is_half(x.dtype()) && y.dtype() == f32);
   if (!as_it_is) return accumulate(cast(x, y.dtype()), y);
+  y.storage()->begin_write();
   kernels::accumulate(y.device(), x, y);
   y.storage()->bump_version();
 }

@@ -108,10 +108,7 @@ void GraphState::forget() noexcept {
 void GraphState::use(Storage& s) {
   const int mine = stream_.stream().number;
   const bool is_outside = s.stream_ != mine;
-  if (is_outside && s.last_.load() != stream_.home().number) {
-    stream_.home().wait_for(Stream::numbered(s.last_.exchange(stream_.home().number)));
-    if (stream_.home().number != s.stream_) s.used_.fetch_or(uint64_t{1} << stream_.home().number);
-  }
+  if (is_outside && s.last_.load() != stream_.home().number) s.hand_over_to(stream_.home(), false);
   GraphMembers::add(members_, s, is_outside);
 }
 
@@ -162,7 +159,10 @@ void GraphState::replay() {
   {
     const std::lock_guard lock(members_->mutex);
     check(!members_->lost, "a tensor from before the capture is gone, though the graph uses it");
-    for (const auto& [storage, is_outside] : members_->all) storage->touch();
+    for (const auto& [storage, is_outside] : members_->all) {
+      storage->begin_write();  // for all that is known here
+      storage->touch();
+    }
   }
   write_numbers();
   const Stream& mine = Stream::current(device);

@@ -10,13 +10,21 @@
 namespace mixtape {
 using namespace internal;
 
-void Storage::hand_over() {
+void Storage::hand_over(bool to_write) {
   if (thread_state.capture) return thread_state.capture->use(*this);
+  hand_over_to(Stream::current(device_), to_write);
+}
+
+void Storage::hand_over_to(const Stream& stream, bool to_write) {
   static std::mutex mutex;  // a stream that sees this one as the last must wait for its waits too
-  const Stream& mine = Stream::current(device_);
-  if (mine.number != stream_) used_.fetch_or(uint64_t{1} << mine.number);
+  const uint64_t me = uint64_t{1} << stream.number;
+  if (stream.number != stream_) used_.fetch_or(me);
   const std::lock_guard lock(mutex);
-  mine.wait_for(Stream::numbered(last_.exchange(mine.number)));
+  const int last = last_.exchange(stream.number);
+  uint64_t before = to_write ? readers_ : uint64_t{1} << last;
+  readers_ = to_write ? me : readers_ | me;
+  for (; before != 0; before &= before - 1)
+    stream.wait_for(Stream::numbered(std::countr_zero(before)));
 }
 
 void Storage::join_graph() { thread_state.capture->use(*this); }

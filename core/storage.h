@@ -53,7 +53,14 @@ class Storage : NoCopy {
   // Called before this thread queues work on the bytes: waits for the stream that used them last.
   void touch() {
     if (!device_.is_host() && Stream::current(device_).number != last_.load()) [[unlikely]]
-      hand_over();
+      hand_over(false);
+  }
+  // Called before touch() if the work changes the bytes in place: waits for all streams that used
+  // them since they were last changed. (Streams that only read do not wait for each other's work
+  // that is queued after they first met.)
+  void begin_write() {
+    if (used_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      hand_over(true);
   }
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   // (Not an atomic addition: concurrent writes to a tensor race on its bytes anyway.)
@@ -64,6 +71,7 @@ class Storage : NoCopy {
     if (device_.is_host()) return;
     stream_ = Stream::current(device_).number;
     last_.store(stream_, std::memory_order_relaxed);
+    readers_ = uint64_t{1} << stream_;
     if (thread_state.capture) [[unlikely]]
       join_graph();
   }
@@ -71,7 +79,8 @@ class Storage : NoCopy {
   void leave_graphs() noexcept;
   friend class internal::GraphState;
   friend struct internal::GraphMembers;
-  void hand_over();
+  void hand_over(bool to_write);
+  void hand_over_to(const Stream& stream, bool to_write);
   void collect() noexcept;  // makes the owning stream wait for all streams that used the bytes
 
   // Threads reserve many numbers at a time.
@@ -95,6 +104,7 @@ class Storage : NoCopy {
   const uint64_t id_ = fresh_id();
   std::atomic<uint64_t> version_{0};
   internal::GraphMember* member_ = nullptr;  // the graphs that use it
+  uint64_t readers_ = 0;  // a bit for each stream that used it since it was changed; under a lock
 };
 
 }  // namespace mixtape

@@ -125,6 +125,7 @@ void Tensor::set(int64_t i, double value) const {
   visit(dtype(), [&]<class T>() {
     T* const p = static_cast<T*>(raw()) + layout().at(i);
     const T converted = convert<T>(value);
+    impl_->storage->begin_write();
     impl_->storage->touch();
     copy_bytes(p, device(), &converted, Device::cpu(), sizeof converted);
   });

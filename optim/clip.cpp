@@ -31,6 +31,7 @@ std::vector<View> dense_grads(const std::vector<Tensor>& params) {
     if (!g) continue;
     check(g.device() == device_of(params), "the gradient of parameter {} is on {}, others on {}", i,
           g.device(), device_of(params));
+    g.storage()->begin_write();
     grads.push_back(g);
   }
   return grads;

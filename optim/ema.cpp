@@ -55,6 +55,7 @@ void Ema::update() {
           "model",
           i, t.dtype(), t.device(), average.dtype(), average.device());
     check(t.is_contiguous(), "tensor {} has become strided: {} of {}", i, t.strides(), t.shape());
+    average.storage()->begin_write();
     updates[i].param = average;
     updates[i].grad = t;
   }

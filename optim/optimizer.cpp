@@ -396,6 +396,7 @@ void Optimizer::update(Group& group, const StepControl& control) {
     device = p.device();
     kernels::Update& u = updates_.emplace_back();
     const bool uses_master = slot.master && is_half(p.dtype());
+    p.storage()->begin_write();
     u.param = uses_master ? slot.master : p;
     u.shadow = uses_master ? p : group.keeps_shadow(slot) ? p.autograd_meta().half.data : Tensor();
     u.grad = p.autograd_meta().grad;
@@ -413,6 +414,7 @@ void Optimizer::zero_grad(bool set_to_none) {
     if (set_to_none || !slot.param.has_grad()) return slot.param.set_grad({});
     const Tensor g = slot.param.grad();
     if (g.grad_fn()) slot.param.set_grad(g.detach());  // of create_graph
+    g.storage()->begin_write();
     kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();
   });

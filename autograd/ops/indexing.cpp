@@ -86,6 +86,7 @@ struct AdvancedIndex {
       return;
     }
     const bool shared = values.storage()->overlaps(*view.storage());
+    view.storage()->begin_write();
     write_slices(target.with_layout(*layout), at, index, source(shared ? clone(values) : values));
     view.storage()->bump_version();
   }

@@ -20,6 +20,7 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
           "in place on shape {} with strides {}, where elements share memory (clone() it first)",
           x.shape(), x.strides());
     const NoGrad off;
+    x.storage()->begin_write();
     // (Observers read the old x after the op.)
     const Tensor y = f(direct && !thread_state.observer ? x : Tensor(), x);
     if (!direct || y.storage() != x.storage())

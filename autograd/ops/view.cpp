@@ -96,6 +96,7 @@ struct SliceScatter {
                         bool in_place) {
     const Tensor y = in_place ? x : clone(x);
     check_shape(values, "the source", part.of(y.layout()).shape);
+    y.storage()->begin_write();
     ctx.run(kernels::convert, values, y.with_layout(part.of(y.layout())));
     if (in_place) y.storage()->bump_version();
     return y;
