@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <optional>
 
 #include "core/readback.h"
 
@@ -12,7 +14,8 @@ namespace mixtape {
 // Blocks of one size for one device, each reused once the device has passed its mark.
 class PinnedBlocks {
  public:
-  // With `enough` (at least 1) blocks returned, take() waits for the device instead of allocating.
+  // With `enough` (at least 1) blocks returned, take() waits for the device instead of allocating;
+  // if possible, for this thread's own stream: another may be far behind.
   PinnedBlocks(size_t bytes, size_t enough) : size(bytes), enough_(enough) {}
   PinnedBlock take(Device device);  // throws Error if no pinned memory is left
   void give(const PinnedBlock& block);
@@ -20,9 +23,11 @@ class PinnedBlocks {
   const size_t size;
 
  private:
+  std::optional<PinnedBlock> take_given(Device device);
+
   const size_t enough_;
   std::mutex mutex_;
-  std::deque<PinnedBlock> given_;  // the oldest first
+  std::map<int, std::deque<PinnedBlock>> given_;  // by stream, the oldest first
 };
 
 }  // namespace mixtape

@@ -39,31 +39,52 @@ thread_local Queue waiting;
 
 }  // namespace
 
-PinnedBlock PinnedBlocks::take(Device device) {
+std::optional<PinnedBlock> PinnedBlocks::take_given(Device device) {
   const runtime::Runtime& runtime = runtime::of(device.type);
-  {
-    std::unique_lock lock(mutex_);
-    const bool passed = !given_.empty() && runtime.has_passed(given_.front().mark);
-    if (passed || given_.size() >= enough_) {
-      const PinnedBlock oldest = given_.front();
-      given_.pop_front();
-      lock.unlock();  // other threads need not wait
-      if (!passed) {
-        count_synchronization();
-        runtime.wait_for(oldest.mark);
-      }
-      return oldest;
-    }
+  std::unique_lock lock(mutex_);
+  const auto own = given_.find(Stream::current(device).number);
+  auto from = given_.end();
+  const auto passed = [&](auto& blocks) {
+    return !blocks.empty() && runtime.has_passed(blocks.front().mark, device.index);
+  };
+  if (own != given_.end() && passed(own->second)) from = own;
+  size_t returned = 0;
+  for (auto i = given_.begin(); i != given_.end(); ++i) {
+    returned += i->second.size();
+    if (from == given_.end() && i != own && passed(i->second)) from = i;
   }
-  runtime.select(device.index);  // else the allocation would open the thread's first device
-  void* const data = runtime.allocate_pinned(size);
-  check(data != nullptr, "out of pinned memory: {} bytes requested", size);
-  return {data, runtime.create_mark(device.index, false)};
+  const bool waits = from == given_.end();
+  if (waits && returned < enough_) return {};
+  if (waits)
+    from = own != given_.end() && !own->second.empty()
+               ? own
+               : std::ranges::find_if(given_, [](auto& of) { return !of.second.empty(); });
+  const PinnedBlock block = from->second.front();
+  from->second.pop_front();
+  lock.unlock();  // other threads need not wait
+  if (waits) {
+    count_synchronization();
+    runtime.wait_for(block.mark, device.index);
+  }
+  return block;
+}
+
+PinnedBlock PinnedBlocks::take(Device device) {
+  std::optional<PinnedBlock> block = take_given(device);
+  if (!block) {
+    const runtime::Runtime& runtime = runtime::of(device.type);
+    runtime.select(device.index);  // else the allocation would open the thread's first device
+    void* const data = runtime.allocate_pinned(size);
+    check(data != nullptr, "out of pinned memory: {} bytes requested", size);
+    block = {data, runtime.create_mark(device.index, false)};
+  }
+  block->stream = Stream::current(device).number;
+  return *block;
 }
 
 void PinnedBlocks::give(const PinnedBlock& block) {
   const std::lock_guard lock(mutex_);
-  given_.push_back(block);
+  given_[block.stream].push_back(block);
 }
 
 // (Delegates, so that the destructor runs even if this constructor throws.)
@@ -89,12 +110,12 @@ Readback::~Readback() {
     operator delete(block_.data);
 }
 bool Readback::has_arrived() const {
-  return !block_.mark || runtime::of(device_.type).has_passed(block_.mark);
+  return !block_.mark || runtime::of(device_.type).has_passed(block_.mark, device_.index);
 }
 void Readback::wait() const {
   if (has_arrived()) return;
   count_synchronization();
-  runtime::of(device_.type).wait_for(block_.mark);
+  runtime::of(device_.type).wait_for(block_.mark, device_.index);
 }
 
 void check_later(const void* values, size_t bytes, Device device, Problem problem,

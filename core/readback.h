@@ -18,7 +18,8 @@ namespace mixtape {
 // Pinned memory for a copy; data is null for none.
 struct PinnedBlock {
   void* data = nullptr;
-  runtime::Mark mark = nullptr;  // recorded before the block is given back
+  runtime::Mark mark = nullptr;  // recorded in the stream before the block is given back
+  int stream = -1;
 };
 
 // A copy of at most `most` bytes. On the CPU it is immediate.

@@ -47,9 +47,9 @@ class Runtime {
   virtual Mark create_mark(int device, bool timed) const = 0;
   virtual void destroy_mark(Mark mark) const noexcept = 0;
   virtual void record(Mark mark, Handle stream, int device) const = 0;
-  virtual bool has_passed(Mark mark) const = 0;  // true if it was never recorded
-  virtual void wait_for(Mark mark) const = 0;
-  virtual double milliseconds_between(Mark first, Mark second) const = 0;
+  virtual bool has_passed(Mark mark, int device) const = 0;  // true if it was never recorded
+  virtual void wait_for(Mark mark, int device) const = 0;
+  virtual double milliseconds_between(Mark first, Mark second, int device) const = 0;
 
   // A named range in the profiler's timeline, until the matching end.
   virtual void begin_range(const char* name) const = 0;
@@ -69,6 +69,14 @@ class Runtime {
 const Runtime& cuda();                 // the linked implementation
 const Runtime& of(DeviceType type);    // any type but the host's
 const std::vector<Device>& devices();  // all of this machine but the host
+// Kernels run after they are launched, and any later call tells the error of one. A name must live
+// for good.
+void note_launch(const char* kernel);
+// For an error of CUDA: if a kernel has failed, the names of the last 16 that any thread launched,
+// and how to know which it is; else "".
+std::string last_launches(int code);
+// Tells of a device that the driver gives to no program of this version of CUDA (CUDART_VERSION).
+std::string driver_warning(const std::string& reason, int cuda);
 #ifdef MIXTAPE_EMULATED
 int owner(const void* memory);  // the index of the device that allocated it, or -1: the host
 #endif

@@ -5,11 +5,13 @@
 
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 
 #include "core/check.h"
+#include "core/warn.h"
 
 namespace mixtape::runtime {
 namespace {
@@ -17,7 +19,8 @@ namespace {
 void require(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
   cudaGetLastError();  // clears the error, unless it is sticky
-  fail("CUDA: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+  fail("CUDA: {}: {} ({}){}", what, cudaGetErrorString(code), cudaGetErrorName(code),
+       last_launches(code));
 }
 
 struct Devices {
@@ -31,6 +34,9 @@ struct Devices {
       count = 0;
       cudaGetLastError();
       reason = std::string("no CUDA device: ") + cudaGetErrorString(code);
+      // Without a warning, Device::best() would be the CPU for no apparent reason.
+      if (code != cudaErrorNoDevice && access("/dev/nvidia0", F_OK) == 0)
+        warn(driver_warning(reason, CUDART_VERSION));
     } else if (count == 0) {
       reason = "no CUDA device";
     }
@@ -133,7 +139,8 @@ class Cuda final : public Runtime {
     select(device);
     require(cudaEventRecord(event_of(mark), stream_of(stream)), "recording an event");
   }
-  bool has_passed(Mark mark) const override {
+  bool has_passed(Mark mark, int device) const override {
+    select(device);  // else a new thread would open the first device
     const cudaError_t code = cudaEventQuery(event_of(mark));
     if (code == cudaErrorNotReady) {
       cudaGetLastError();
@@ -142,12 +149,13 @@ class Cuda final : public Runtime {
     require(code, "asking for an event");
     return true;
   }
-  void wait_for(Mark mark) const override {
+  void wait_for(Mark mark, int device) const override {
+    select(device);
     require(cudaEventSynchronize(event_of(mark)), "waiting for an event");
   }
-  double milliseconds_between(Mark first, Mark second) const override {
-    wait_for(first);
-    wait_for(second);
+  double milliseconds_between(Mark first, Mark second, int device) const override {
+    wait_for(first, device);
+    wait_for(second, device);
     float ms = 0;
     require(cudaEventElapsedTime(&ms, event_of(first), event_of(second)), "timing");
     return ms;

@@ -26,9 +26,9 @@ class Absent final : public Runtime {
   Mark create_mark(int, bool) const override { refuse(); }
   void destroy_mark(Mark) const noexcept override {}
   void record(Mark, Handle, int) const override { refuse(); }
-  bool has_passed(Mark) const override { refuse(); }
-  void wait_for(Mark) const override { refuse(); }
-  double milliseconds_between(Mark, Mark) const override { refuse(); }
+  bool has_passed(Mark, int) const override { refuse(); }
+  void wait_for(Mark, int) const override { refuse(); }
+  double milliseconds_between(Mark, Mark, int) const override { refuse(); }
   void begin_capture(Handle, int) const override { refuse(); }
   Captured end_capture(Handle, int) const override { refuse(); }
   void launch(Captured, Handle, int) const override { refuse(); }

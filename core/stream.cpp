@@ -225,17 +225,19 @@ void Event::record() {
   else
     nanoseconds_ = now();
 }
-bool Event::has_passed() const { return !mark_ || runtime::of(device_.type).has_passed(mark_); }
+bool Event::has_passed() const {
+  return !mark_ || runtime::of(device_.type).has_passed(mark_, device_.index);
+}
 void Event::synchronize() const {
   if (!mark_) return;
   count_synchronization();
-  runtime::of(device_.type).wait_for(mark_);
+  runtime::of(device_.type).wait_for(mark_, device_.index);
 }
 double Event::milliseconds_until(const Event& later) const {
   check(device_ == later.device_, "one event is on {}, the other on {}", device_, later.device_);
   if (!mark_) return double(later.nanoseconds_ - nanoseconds_) * 1e-6;
   later.synchronize();
-  return runtime::of(device_.type).milliseconds_between(mark_, later.mark_);
+  return runtime::of(device_.type).milliseconds_between(mark_, later.mark_, device_.index);
 }
 
 }  // namespace runtime

@@ -415,6 +415,10 @@ cudaError_t cudaSetDevice(int device) {
   current_device = device;
   return cudaSuccess;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t code) {
   return code == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "an error";
@@ -522,6 +526,8 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (is_refused("cudaEventQuery")) return last_error;
   Event* const event = known(e);
   if (!event) return refuse(cudaErrorInvalidResourceHandle, "asking for no event");
+  if (event->device != current_device)  // opens a context on the current one
+    return refuse(cudaErrorInvalidResourceHandle, "asking for an event of another device");
   return !event->point || event->point->passed ? done() : give(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
@@ -529,6 +535,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   if (is_refused("cudaEventSynchronize")) return last_error;
   Event* const event = known(e);
   if (!event) return refuse(cudaErrorInvalidResourceHandle, "waiting for no event");
+  if (event->device != current_device)  // opens a context on the current one
+    return refuse(cudaErrorInvalidResourceHandle, "waiting for an event of another device");
   if (event->point) pass(*event->point);
   return done();
 }

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,32 @@ void pass(Point& point) {
 std::atomic<int> LateStreams::alive_{std::getenv("MIXTAPE_LATE") ? 1 : 0};
 LateStreams::~LateStreams() noexcept(false) {
   if (--alive_ == 0) catch_up_all();
+}
+
+namespace {
+
+struct FullMemory {
+  std::set<const void*> loaded;
+  int releases = 0;
+};
+std::unique_ptr<FullMemory> full;
+
+}  // namespace
+
+FullDevice::FullDevice() {
+  const std::lock_guard locked(lock);
+  full = std::make_unique<FullMemory>();
+}
+FullDevice::~FullDevice() {
+  const std::lock_guard locked(lock);
+  full.reset();
+}
+bool FullDevice::can_load(const void* kernel) {
+  const std::lock_guard locked(lock);
+  if (!full || full->loaded.contains(kernel)) return true;
+  if (full->releases == 0) return false;
+  full->loaded.insert(kernel);
+  return true;
 }
 
 void in_stream(void* stream, std::function<void()> work) {
@@ -147,6 +174,7 @@ class Emulated final : public Runtime {
     simt::catch_up_all();
     const std::lock_guard locked(simt::lock);
     blocks().erase(static_cast<std::byte*>(block));
+    if (simt::full) ++simt::full->releases;
     std::free(block);
   }
   void* allocate_pinned(size_t bytes) const noexcept override { return host_memory(bytes); }
@@ -181,16 +209,16 @@ class Emulated final : public Runtime {
       point->passed = true;
     });
   }
-  bool has_passed(Mark mark) const override {
+  bool has_passed(Mark mark, int) const override {
     if (capturing) refuse("asking for an event");
     return !marked(mark) || marked(mark)->passed;
   }
-  void wait_for(Mark mark) const override {
+  void wait_for(Mark mark, int) const override {
     if (marked(mark)) simt::pass(*marked(mark));
   }
-  double milliseconds_between(Mark first, Mark second) const override {
-    wait_for(first);
-    wait_for(second);
+  double milliseconds_between(Mark first, Mark second, int device) const override {
+    wait_for(first, device);
+    wait_for(second, device);
     return std::chrono::duration<double, std::milli>(marked(second)->when - marked(first)->when)
         .count();
   }

@@ -43,4 +43,14 @@ class BoxTiming {
   const uint32_t old_seed_;
 };
 
+// While one is alive, the devices have no memory left but what is released meanwhile, and no kernel
+// is loaded yet: the first launch of each needs some memory for its code.
+class FullDevice {
+ public:
+  FullDevice();
+  ~FullDevice();
+  FullDevice(const FullDevice&) = delete;
+  static bool can_load(const void* kernel);
+};
+
 }  // namespace mixtape::simt

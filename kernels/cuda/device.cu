@@ -1,25 +1,76 @@
 // The CUDA calls of the kernels' host code.
 
+#include "core/allocator.h"
 #include "core/runtime.h"
+#include "core/thread_state.h"
 #include "kernels/cuda/gpu_hopper.cuh"
 
 #ifdef __CUDACC__
 #include <cuda.h>
 
+#include <unordered_map>
 #include <vector>
+#else
+#include "emulator/simt/runtime.h"
 #endif
 
 namespace mixtape::gpu {
+namespace {
 
-#ifdef __CUDACC__
-void launch_failed(const Grid& grid, int code) {
-  cudaGetLastError();  // clears the error, unless it is sticky
+[[noreturn]] void launch_failed(const Grid& grid, const std::string& reason) {
   const auto size = [](const Index3& i) {
     return std::to_string(i.x) + " x " + std::to_string(i.y) + " x " + std::to_string(i.z);
   };
   raise(std::string("CUDA: kernel ") + grid.name + " on " + size(grid.blocks) + " blocks of " +
         size(grid.threads) + " threads with " + std::to_string(grid.shared_bytes) +
-        " bytes of shared memory: " + cudaGetErrorString(cudaError_t(code)));
+        " bytes of shared memory: " + reason);
+}
+
+// Calls `attempt`, which returns false for lack of memory, and once more when the caches are empty
+// (but not during a capture, which has run before and may free nothing).
+template <class Attempt>
+bool with_room(Attempt attempt) {
+  if (attempt()) return true;
+  if (thread_state.capture) return false;
+  for (const Device device : runtime::devices()) empty_cache(device);
+  return attempt();
+}
+
+}  // namespace
+
+#ifdef __CUDACC__
+namespace {
+
+// A kernel may have more than 48 KB of shared memory once that is allowed for it on a device, which
+// each thread does once.
+cudaError_t allow_shared_memory(const void* kernel, size_t bytes) {
+  static thread_local std::unordered_map<const void*, size_t> allowed[max_devices];
+  int device = 0;
+  if (const auto code = cudaGetDevice(&device); code != cudaSuccess) return code;
+  size_t& already = allowed[device][kernel];
+  if (bytes <= already) return cudaSuccess;
+  const auto code =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  if (code == cudaSuccess) already = bytes;
+  return code;
+}
+
+}  // namespace
+
+void launch(const Grid& grid, void* stream, const void* kernel, void** args) {
+  runtime::note_launch(grid.name);
+  auto code = cudaSuccess;
+  with_room([&] {
+    code = grid.shared_bytes > 48 * 1024 ? allow_shared_memory(kernel, grid.shared_bytes)
+                                         : cudaSuccess;
+    if (code == cudaSuccess)
+      code = cudaLaunchKernel(kernel, grid.blocks, grid.threads, args, grid.shared_bytes,
+                              static_cast<cudaStream_t>(stream));
+    if (code != cudaSuccess) cudaGetLastError();  // clears the error, unless it is sticky
+    return code != cudaErrorMemoryAllocation;
+  });
+  if (code != cudaSuccess)
+    launch_failed(grid, cudaGetErrorString(code) + runtime::last_launches(code));
 }
 
 namespace {
@@ -74,6 +125,12 @@ TensorMap make_tensor_map(const BoxedTensor& tensor) {
   Made& place = made[hash >> 56];
   if (!(place.tensor == tensor)) place = {tensor, encode(tensor)};
   return place.map;
+}
+#else
+void load(const Grid& grid, const void* kernel) {
+  runtime::note_launch(grid.name);
+  if (!with_room([&] { return simt::FullDevice::can_load(kernel); }))
+    launch_failed(grid, "out of memory");
 }
 #endif
 

@@ -324,23 +324,22 @@ struct Grid {
   size_t shared_bytes = 0;
 };
 
+// The first launch of a kernel loads its code, for which the caches of device memory are emptied if
+// there is no room. Throws Error.
 #ifdef __CUDACC__
-[[noreturn]] void launch_failed(const Grid& grid, int code);  // throws Error
+void launch(const Grid& grid, void* stream, const void* kernel, void** args);
 
 template <class... P>
 void launch(const Grid& grid, void* stream, void (*kernel)(P...), std::type_identity_t<P>... args) {
   void* pointers[] = {&args..., nullptr};
-  if (grid.shared_bytes > 48 * 1024)
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         int(grid.shared_bytes));
-  const auto code =
-      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid.blocks, grid.threads, pointers,
-                       grid.shared_bytes, static_cast<cudaStream_t>(stream));
-  if (code != cudaSuccess) launch_failed(grid, int(code));
+  launch(grid, stream, reinterpret_cast<const void*>(kernel), pointers);
 }
 #else
+void load(const Grid& grid, const void* kernel);
+
 template <class... P>
 void launch(const Grid& grid, void* stream, void (*kernel)(P...), std::type_identity_t<P>... args) {
+  load(grid, reinterpret_cast<const void*>(kernel));
   const auto call = [=] { kernel(args...); };
   simt::launch({grid.name, grid.blocks, grid.threads, grid.shared_bytes,
                 reinterpret_cast<const void*>(kernel)},

@@ -472,18 +472,18 @@ TEST(Simt, MarksOfLateStreamsPassInTheirOrder) {
   const runtime::Handle stream = runtime::cuda().create_stream(0);
   const runtime::Mark first = runtime::cuda().create_mark(0, true),
                       second = runtime::cuda().create_mark(0, true);
-  EXPECT_TRUE(runtime::cuda().has_passed(first)) << "never recorded";
+  EXPECT_TRUE(runtime::cuda().has_passed(first, 0)) << "never recorded";
   {
     const simt::LateStreams late;
     runtime::cuda().record(first, stream, 0);
     std::vector<int> out(32);
     launch({"k", {1, 1, 1}, {32, 1, 1}}, stream, number_lanes, out.data());
     runtime::cuda().record(second, stream, 0);
-    EXPECT_FALSE(runtime::cuda().has_passed(first));
-    runtime::cuda().wait_for(first);
+    EXPECT_FALSE(runtime::cuda().has_passed(first, 0));
+    runtime::cuda().wait_for(first, 0);
     EXPECT_EQ(out[31], 0) << "the kernel comes after it";
-    EXPECT_FALSE(runtime::cuda().has_passed(second));
-    EXPECT_GE(runtime::cuda().milliseconds_between(first, second), 0);
+    EXPECT_FALSE(runtime::cuda().has_passed(second, 0));
+    EXPECT_GE(runtime::cuda().milliseconds_between(first, second, 0), 0);
     EXPECT_EQ(out[31], 31);
   }
   runtime::cuda().destroy_mark(first);
