@@ -7,6 +7,7 @@
 
 #include "kernels/common/batch.h"
 #include "kernels/cuda/conv/depthwise.cuh"
+#include "kernels/cuda/conv/implicit.h"
 
 namespace mixtape::kernels::cuda {
 using namespace internal;
@@ -248,6 +249,7 @@ void convolve(Launch& launch, In x, In w, const Epilogue& epilogue, const Geomet
 
 void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window, Out y) {
   if (y.size() == 0) return;
+  if (takes_images(x, y)) return conv2d_images(launch, x, w, epilogue, window, y);
   const Sizes z(x, w, window);
   const Geometry g(x, y, window);
   if (!z.depthwise()) return convolve(launch, x, weights(launch, w, z, g.taps()), epilogue, g, y);
@@ -262,6 +264,7 @@ void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& 
 
 void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   if (dx.size() == 0) return;
+  if (takes_images(dy, dx)) return conv2d_input_images(launch, dy, w, bias, window, dx);
   const Sizes z(dx, w, window);
   const Geometry g(dx, dy, window);
   if (!z.depthwise() && !g.is_strided())
@@ -293,6 +296,8 @@ void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Ou
 }
 
 void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
+  if (dw.size() > 0 && x.size() > 0 && dy.size() > 0 && takes_images(x, dy))
+    return conv2d_weight_images(launch, x, dy, window, dw, db);
   if (db) reduce(launch, Reduce::Sum, dy, per_channel(db));
   if (dw.size() == 0) return;
   if (x.size() == 0 || dy.size() == 0) return fill(launch, 0, dw);

@@ -256,10 +256,13 @@ struct TensorTile {
   static constexpr int rows = t.warp_m / 16, columns = t.warp_n / 16;
   using WarpSums = typename F::Sum[rows][columns];
 
-  // Copies slices of a and b to stages of the ring, one step after the other.
-  struct Loader {
-    SliceCopy<T, a_lines, a_length, threads, a_by_rows> a;
-    SliceCopy<T, b_lines, b_length, threads, !b_by_rows> b;
+  using SumsOfRows = RowSums<T, a_by_rows, a_lines, a_length, threads>;
+
+  // Copies slices of a and b, by A and B, to stages of the ring, one step after the other.
+  template <class A, class B>
+  struct LoaderOf {
+    A a;
+    B b;
     int k_left;
 
     __device__ __forceinline__ void start(Shared<T> to) {
@@ -271,6 +274,9 @@ struct TensorTile {
       gpu::copy_commit();
     }
   };
+  using CopyA = SliceCopy<T, a_lines, a_length, threads, a_by_rows>;
+  using CopyB = SliceCopy<T, b_lines, b_length, threads, !b_by_rows>;
+  using Loader = LoaderOf<CopyA, CopyB>;
 
   // The places in slices of a and b where this lane's fragments of the warp's tile begin.
   static __device__ __forceinline__ int place_a(int wm) {
@@ -356,30 +362,21 @@ constexpr size_t gemm_shared_bytes(const Tile& t, bool a_by_rows, bool b_by_rows
   return ring > staging ? ring : staging;
 }
 
-// Grid: x tiles of c, y parts of k, z batch.
-template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
-__global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> g) {
+// Multiplies what the loader copies to the ring, k.size elements deep, for the block's tile of the
+// matrix that begins at `offset` in c. Steps: a TensorTile.
+template <class Steps, class T, class Loader>
+__device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const detail::Origin& at,
+                                              const KPart& k, int64_t offset, Loader& loader) {
   using namespace detail;
-  using Steps = TensorTile<T, a_by_rows, b_by_rows, tile, tier>;
-  constexpr Tile t = tiles[tile];
-  const Shared<T> ring = gpu::shared_memory<T>();
-  const Origin origin = tile_origin(g.m, g.n, t);
-  const int64_t m0 = origin.m, n0 = origin.n;
-  const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
-  const int part = int(gpu::block().y);
-  const KPart k = k_part(g);
-
+  constexpr Tile t = Steps::t;
   constexpr int warps_across = t.n / t.warp_n;
-  const int warp = int(gpu::thread().x) / 32;
+  const Shared<T> ring = gpu::shared_memory<T>();
+  const int part = int(gpu::block().y), warp = int(gpu::thread().x) / 32;
   const int wm = warp / warps_across * t.warp_m, wn = warp % warps_across * t.warp_n;
   typename Steps::WarpSums sum = {};
-  RowSums<T, a_by_rows, Steps::a_lines, Steps::a_length, Steps::threads> row_sums;
-  const bool sums_rows = g.row_sums && n0 == 0;
+  typename Steps::SumsOfRows row_sums;
+  const bool sums_rows = g.row_sums && at.n == 0;
 
-  typename Steps::Loader loader{
-      {g.a + at.a, a_by_rows ? g.a_down : g.a_right, m0, g.m, k.begin, g.fast_a},
-      {g.b + at.b, b_by_rows ? g.b_down : g.b_right, n0, g.n, k.begin, g.fast_b},
-      k.size};
   for (int s = 0; s < stages - 1; ++s) loader.start(ring + s * Steps::stage);
   const int place_a = Steps::place_a(wm), place_b = Steps::a_size + Steps::place_b(wn);
   constexpr int last = (stages - 1) * Steps::stage;
@@ -396,8 +393,23 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   gpu::copy_wait<0>();
   gpu::sync_block();
 
-  if (sums_rows) row_sums.store(g.row_sums + int64_t(part) * g.m + m0, g.m - m0);
-  Steps::store_tile(g, at.c + part * g.split_stride, m0 + wm, n0 + wn, warp, sum);
+  if (sums_rows) row_sums.store(g.row_sums + int64_t(part) * g.m + at.m, g.m - at.m);
+  Steps::store_tile(g, offset + part * g.split_stride, at.m + wm, at.n + wn, warp, sum);
+}
+
+// Grid: x tiles of c, y parts of k, z batch.
+template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
+__global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> g) {
+  using Steps = detail::TensorTile<T, a_by_rows, b_by_rows, tile, tier>;
+  constexpr Tile t = tiles[tile];
+  const detail::Origin origin = detail::tile_origin(g.m, g.n, t);
+  const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
+  const KPart k = k_part(g);
+  typename Steps::Loader loader{
+      {g.a + at.a, a_by_rows ? g.a_down : g.a_right, origin.m, g.m, k.begin, g.fast_a},
+      {g.b + at.b, b_by_rows ? g.b_down : g.b_right, origin.n, g.n, k.begin, g.fast_b},
+      k.size};
+  multiply_tile<Steps>(g, origin, k, at.c, loader);
 }
 
 // The kernel for a tile and the layouts of the operands.

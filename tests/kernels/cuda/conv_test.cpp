@@ -34,9 +34,23 @@ struct Operands {
             output(w.shape(), out),  output(bias.shape(), wide(x.dtype()))};
   }
 };
-void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0) {
-  const Operands o(k, in, more);
-  const Results got = o.results(out), want = o.results(out);
+// The same elements, with channels last in memory.
+Tensor last(const Tensor& x) {
+  const Tensor y = Tensor(x.shape(), x.dtype()).with_layout(channels_last(x.shape()));
+  launch([&](Launch& l) { cpu::convert(l, x, y); });
+  return y;
+}
+// images: whether the GPU has images with channels last.
+void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0,
+                     bool images = false) {
+  Operands o(k, in, more);
+  Results got = o.results(out);
+  const Results want = o.results(out);
+  if (images) {
+    for (Tensor* t : {&o.x, &o.dy}) *t = last(*t);
+    for (Tensor* t : {&got.y, &got.plain, &got.active, &got.before, &got.dx, &got.shifted})
+      *t = last(*t);
+  }
   launch([&](Launch& l) {
     cuda::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, got.y);
     cuda::conv2d(l, o.x, o.w, {}, o.window, got.plain);
@@ -45,6 +59,7 @@ void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0) {
     cuda::conv2d_input(l, o.dy, o.w, o.shift, o.window, got.shifted);
     cuda::conv2d_weight(l, o.x, o.dy, o.window, got.dw, got.db);
   });
+  o = Operands(k, in, more);
   launch([&](Launch& l) {
     cpu::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, want.y);
     cpu::conv2d(l, o.x, o.w, {}, o.window, want.plain);
@@ -82,6 +97,25 @@ TEST(CudaConv2d, ForwardAndGradientsAreTheCpus) {
     for (const ConvCase& k : conv_cases) expect_the_cpus(k, in, out);
     for (const ConvCase& k : more_cases) expect_the_cpus(k, in, out);
   }
+}
+TEST(CudaConv2d, TakesImagesWithChannelsLast) {
+  const ConvCase of_images[] = {
+      {2, 8, 6, 7, 16, window({3, 3}, {1, 1}, {1, 1})},
+      {1, 40, 9, 5, 72, window({3, 3}, {2, 2}, {1, 1})},  // a step of k has two taps
+      {3, 64, 8, 8, 24, window({1, 1}, {2, 2})},
+      {2, 16, 23, 21, 8, window({5, 4}, {3, 2}, {2, 1}, {2, 3})},
+      {2, 32, 12, 11, 130, window({3, 3}, {1, 1}, {1, 1}, {2, 2})},
+      {9, 8, 20, 20, 8, window({3, 3}, {1, 1}, {0, 0})},  // the weight's gradient in parts
+  };
+  const auto run = [](const ConvCase& k, DType in, DType out) {
+    if (k.window.groups == 1 && k.n * k.c * k.o > 0) expect_the_cpus(k, in, out, 0, true);
+  };
+  for (const ConvCase& k : of_images) {
+    run(k, f16, f16);
+    run(k, bf16, f32);
+  }
+  for (const ConvCase& k : conv_cases) run(k, f16, f32);
+  for (const ConvCase& k : more_cases) run(k, bf16, bf16);
 }
 // Planes of whole vectors on both sides, but not the same ones.
 TEST(CudaConv2d, OutputPaddingIsNotReadAsColumns) {
