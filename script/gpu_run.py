@@ -107,6 +107,19 @@ class Run:
         if failed or unfinished or not names:
             self.wrong.append(line)
 
+    def load(self, name: str, wanted: float) -> None:
+        """Loads all kernels in one process before several do. Where the driver compiles them from PTX, since the device is
+        newer than what nvcc compiled for, that takes minutes, and it keeps the result for the other processes."""
+        start = time.monotonic()
+        status, text = self.execute([self.programs / "cuda_test", f"--gtest_filter={name}"], self.seconds(wanted),
+                                    CUDA_MODULE_LOADING="EAGER", CUDA_CACHE_MAXSIZE=str(2**32 - 1))
+        said = f"loading the kernels: {time.monotonic() - start:.0f} s"
+        if status is None:
+            said += ", and not done: the tests below may be cut short by it, which is no hang"
+            self.wrong.append(said)
+        self.log("tests", text)
+        print(said, flush=True)
+
     # --- benchmarks ---
     def benchmark(self, stage: str, filters: str, wanted: float) -> None:
         file, seconds = self.out / f"{stage}.json", self.seconds(wanted)
@@ -162,6 +175,7 @@ class Run:
     def everything(self) -> None:
         names = self.all_tests()
         quick = [n for n in names if n.startswith(("Devices.", "Ops/OnDevice.IsWhatItIsOnTheCpu/"))]
+        self.load(quick[0] if quick else "none", 90)
         self.tests("quick tests", quick, 60)
         self.benchmark("products", "ceiling,gemm", 110)
         self.tests("other tests", [n for n in names if n not in set(quick)], 110)

@@ -800,8 +800,9 @@ print("[----------] Global test environment tear-down")
         ],
     }
 
-    def package(self, breaks: str = "None", device: bool = True) -> subprocess.CompletedProcess:
-        self.write("package/run", (root / "script/gpu_run.py").read_text(), 0o755)
+    def package(self, breaks: str = "None", device: bool = True, seconds_to_load: int = 90) -> subprocess.CompletedProcess:
+        script = (root / "script/gpu_run.py").read_text()
+        self.write("package/run", script.replace('"none", 90)', f'"none", {seconds_to_load})'), 0o755)
         self.write("package/gpu_report.py", (root / "script/gpu_report.py").read_text())
         self.write("package/cuda_test", self.TESTS.replace("BREAKS", breaks), 0o755)
         bench = "echo 'bench_gpu: no CUDA device' >&2; exit 2\n"
@@ -833,7 +834,7 @@ print("[----------] Global test environment tear-down")
     def test_all_stages_run_and_are_written_down(self) -> None:
         run = self.package()
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        self.assertIn("quick tests: 2 passed, 0 failed, 0 skipped\n", run.stdout)
+        self.assertRegex(run.stdout, r"^loading the kernels: \d+ s\nquick tests: 2 passed, 0 failed, 0 skipped\n")
         self.assertIn("other tests: 101 passed, 0 failed, 1 skipped\n", run.stdout)
         self.assertTrue(run.stdout.endswith("A GPU: 103 tests passed, nothing is wrong\n"), run.stdout)
         self.assertLessEqual(len(list((self.tree / "out").iterdir())), 8)
@@ -846,6 +847,14 @@ print("[----------] Global test environment tear-down")
             "| odd | WRONG: an error of 1 | | | | |",
         ]:
             self.assertIn(line + "\n", page)
+
+    def test_loading_that_takes_too_long_is_told(self) -> None:
+        slow = "import os, sys, time\nif 'CUDA_MODULE_LOADING' in os.environ: time.sleep(9)\n"
+        with unittest.mock.patch.object(Gpu, "TESTS", self.TESTS.replace("import os, sys\n", slow)):
+            run = self.package(seconds_to_load=1)
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        self.assertIn("loading the kernels: 1 s, and not done: the tests below may be cut short", run.stdout)
+        self.assertIn("quick tests: 2 passed", run.stdout)
 
     def test_a_crash_is_the_failure_of_one_test(self) -> None:
         run = self.package('"Nn.Breaks"')
