@@ -1,10 +1,7 @@
 #!/usr/bin/env python3
 """Counts what a warp executes on each rung of the ladder of matrix products (bench/lab/gemm): its instructions in a turn of the
 loop over k, on the fast path, for each instruction that multiplies, and the multiply-adds of such a turn for each instruction.
-Needs nvcc, cuobjdump and nvdisasm (script/bootstrap --cuda-tools), but no GPU.
-
-usage: lab_counts.py [--arch ARCH] [TABLE]    ARCH: sm_90a (the default) or another that nvcc knows. TABLE: a file with what
-                                              lab_gemm printed, to whose lines the counts are added"""
+Needs nvcc, cuobjdump and nvdisasm (script/bootstrap --cuda-tools), but no GPU."""
 import argparse
 import os
 import re
@@ -67,11 +64,11 @@ def columns(found: tuple[str, int, int] | None) -> str:
     return f"{all_of_them / multiplying:.1f} per {which} | {MULTIPLY_ADDS[which] * multiplying / all_of_them:,.0f} |"
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", default="sm_90a", help=argparse.SUPPRESS)
-    parser.add_argument("table", nargs="?", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    parser.add_argument("--arch", default="sm_90a", help="sm_90a (the default) or another that nvcc knows")
+    parser.add_argument("table", nargs="?", type=Path, help="what lab_gemm printed: the counts are added to its lines")
+    options = parser.parse_args(arguments)
     found = counts(options.arch)
     headings = f"instructions ({options.arch}) | multiply-adds per instruction |"
     if options.table is None:
@@ -91,4 +88,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
