@@ -66,7 +66,8 @@ class Options(ScriptTest):
     def test_an_option_without_its_value_is_refused(self) -> None:
         for arguments in [("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("bench", "--out"),
                           ("bench", "--compare", "one"), ("bench", "--libtorch"), ("bench", "--libtorch", "none"),
-                          ("lint", "--only"), ("gpu", "--package"), ("gpu", "--minutes", "x")]:
+                          ("lint", "--only"), ("gpu", "--package"), ("gpu", "--minutes", "x"),
+                          ("gpu", "--lab", "--package", "none")]:
             self.assertEqual(self.run_script(*arguments).returncode, 2, arguments)
 
     def test_demo_hands_its_arguments_to_the_program(self) -> None:
@@ -301,7 +302,8 @@ class Nvcc(ScriptTest):
         return run.stdout, ninja.read_text() if ninja.exists() else ""
 
     def test_an_option_that_it_lacks_is_not_used(self) -> None:
-        for help_text, count in ("", 0), ("--compress-mode [size]", 22):
+        kernels = len(list((root / "kernels" / "cuda").rglob("*.cu")))
+        for help_text, count in ("", 0), ("--compress-mode [size]", kernels):
             with self.subTest(help_text):
                 said, ninja = self.setup(f"echo '{help_text}'", "auto")
                 self.assertIn("device.cu.o", ninja, said)
@@ -830,6 +832,21 @@ print("[----------] Global test environment tear-down")
         (self.tree / "script" / "package").mkdir()
         run = self.run_script("gpu", "--package", "package", cwd=self.tree / "script")
         self.assertIn(f"{self.tree}/script/package exists", run.stderr)
+
+    def test_the_lab_writes_its_table(self) -> None:
+        self.write("script/bootstrap", "#!/bin/sh\n", 0o755)
+        lab = "#!/bin/sh\\necho '| 0 | naive |'"
+        self.write("bin/meson", f"""#!/bin/sh
+[ "$1" = --version ] || {{ mkdir -p "$2/bench" && printf "{lab}" >"$2/bench/lab_gemm" && chmod +x "$2/bench/lab_gemm"; }}
+""", 0o755)
+        self.write("bin/ninja", "#!/bin/sh\n", 0o755)
+        self.write("bin/nvidia-smi", "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\n", 0o755)
+        for counts, line in (('echo "$2 $(cat "$3") counted"', "sm_90a | 0 | naive | counted\n"), ("exit 1", "| 0 | naive |\n")):
+            self.write("script/lab_counts.py", f"#!/bin/sh\n{counts}\n", 0o755)
+            run = self.run_script("gpu", "--lab", env=self.with_bin())
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            results = list((self.tree / "bench" / "results").glob("lab-nvidia-h100-80gb-hbm3-*.md"))
+            self.assertEqual([path.read_text() for path in results], [line])
 
     def test_all_stages_run_and_are_written_down(self) -> None:
         run = self.package()
