@@ -301,6 +301,8 @@ TEST(CudaGemm, PlansForGroupsOfWarps) {
   EXPECT_GT(planned(768, 768, 65536).split, 1);
   EXPECT_EQ(planned(768, 768, 65536).tier, Tier::Groups);
   EXPECT_EQ(planned(64, 64, 64), (GemmPlan{2, 1})) << "one small tile";
+  EXPECT_EQ(cuda::plan({64, 64, 64, 1}, true, 132, true, Tier::Groups), groups(1, 1)) << "asked";
+  EXPECT_EQ(cuda::plan({64, 64, 64, 1}, true, 132, false, Tier::Groups), (GemmPlan{2, 1}));
 }
 
 }  // namespace kernels_cuda_gemm_groups_test
