@@ -1,5 +1,5 @@
-// All interleavings of a ring: one producer, two consumers that keep one product in flight, and
-// boxes that land at any later time.
+// All interleavings of a ring: one producer, consumers that keep one product in flight, and boxes
+// that land at any later time.
 
 #include "kernels/cuda/gemm/ring.h"
 
@@ -18,9 +18,7 @@ namespace ring_test {
 
 enum class Bug { None, FirstPhase, OneArrival, EarlyRelease, ResetEachTile };
 
-constexpr int consumers = 2;
-
-template <int stages>
+template <int stages, int consumers>
 struct State {
   struct Walk {
     Ring<stages> ring = {};
@@ -37,20 +35,22 @@ struct State {
   int content[stages] = {}, landing[stages] = {};  // steps, -1: none
 };
 
-template <int stages>
+template <int stages, int consumers = 2>
 class Model {
+  using State = ring_test::State<stages, consumers>;
+
  public:
   Model(int steps, int tiles, Bug bug) : steps_(steps), total_(steps * tiles), bug_(bug) {}
 
   // The first fault that any interleaving has, or nothing.
   std::string explore() {
-    State<stages> start;
+    State start;
     std::fill_n(start.content, stages, -1);
     std::fill_n(start.landing, stages, -1);
     for (auto& b : start.empty) b.awaited = arrivals();
     reach(start);
     while (!todo_.empty() && fault_.empty()) {
-      const State<stages> s = todo_.front();
+      const State s = todo_.front();
       todo_.pop_front();
       const size_t before = moves_;
       produce(s);
@@ -64,30 +64,30 @@ class Model {
 
  private:
   int arrivals() const { return bug_ == Bug::OneArrival ? 1 : consumers; }
-  bool finished(const State<stages>& s) const {
+  bool finished(const State& s) const {
     return s.producer.step == total_ &&
            std::ranges::all_of(s.consumer, [&](const auto& c) { return c.step == total_; });
   }
-  void reach(const State<stages>& s) {
-    static_assert(std::has_unique_object_representations_v<State<stages>>);
+  void reach(const State& s) {
+    static_assert(std::has_unique_object_representations_v<State>);
     ++moves_;
     std::string key(sizeof s, '\0');
     std::memcpy(key.data(), &s, sizeof s);
     if (seen_.insert(key).second) todo_.push_back(s);
   }
-  void next(typename State<stages>::Walk& w) const {
+  void next(typename State::Walk& w) const {
     ++w.step;
     w.ring.next();
     if (bug_ == Bug::ResetEachTile && w.step % steps_ == 0) w.ring = {};
   }
-  static void settle(typename State<stages>::Barrier& b, int arrivals) {
+  static void settle(typename State::Barrier& b, int arrivals) {
     if (b.awaited > 0 || b.boxes != 0) return;
     b.phase ^= 1;
     b.awaited = arrivals;
   }
 
   // Waits for an empty slot; then announces a box and sends it.
-  void produce(State<stages> s) {
+  void produce(State s) {
     auto& p = s.producer;
     if (p.step == total_) return;
     const int slot = p.ring.slot;
@@ -107,7 +107,7 @@ class Model {
     reach(s);
   }
 
-  void land(State<stages> s, int slot) {
+  void land(State s, int slot) {
     if (s.landing[slot] < 0) return;
     for (const auto& c : s.consumer)
       if (std::ranges::count(c.flight, slot)) fault_ = "a box lands in what is read";
@@ -119,7 +119,7 @@ class Model {
 
   // Waits for a full slot and starts its product; then waits for older products, at the end of a
   // tile for all, and gives back their slots.
-  void consume(State<stages> s, int i) {
+  void consume(State s, int i) {
     auto& c = s.consumer[i];
     if (c.step == total_) return;
     const int slot = c.ring.slot;
@@ -143,10 +143,10 @@ class Model {
     }
     reach(s);
   }
-  static int finish(typename State<stages>::Walk& c) {
+  static int finish(typename State::Walk& c) {
     return std::exchange(c.flight[0], std::exchange(c.flight[1], -1));
   }
-  void give_back(State<stages>& s, int slot) {
+  void give_back(State& s, int slot) {
     if (s.empty[slot].awaited == 0) fault_ = "too many arrivals";
     --s.empty[slot].awaited;
     settle(s.empty[slot], arrivals());
@@ -157,21 +157,24 @@ class Model {
   std::string fault_;
   size_t moves_ = 0;
   std::unordered_set<std::string> seen_;
-  std::deque<State<stages>> todo_;
+  std::deque<State> todo_;
 };
 
-template <int stages>
+// Explores many lengths; returns the number of states.
+template <int stages, int consumers = 2>
 size_t explore_all() {
   size_t states = 0;
   for (const int steps : {1, 2, 3, 5})
     for (const int tiles : {1, 2, 3}) {
-      Model<stages> model(steps, tiles, Bug::None);
-      EXPECT_EQ(model.explore(), "") << stages << " " << steps << " " << tiles;
+      Model<stages, consumers> model(steps, tiles, Bug::None);
+      EXPECT_EQ(model.explore(), "") << stages << " " << consumers << " " << steps << " " << tiles;
       states += model.states();
     }
   return states;
 }
 TEST(Ring, HasNoFaultInAnyInterleaving) {
+  explore_all<4, 1>();
+  explore_all<3, 4>();  // warps that give slots back one by one
   EXPECT_EQ(explore_all<2>() + explore_all<3>() + explore_all<4>(), 14059u);
 }
 TEST(Ring, PlantedFaultsAreFound) {
