@@ -85,7 +85,8 @@ class Machine {
   unsigned char* shared();
   // The offset of bytes in shared memory; an Error if they are not in it.
   size_t offset(const void* at, size_t bytes);
-  void touch(const void* at, size_t bytes, Access access);
+  size_t check_access(const void* at, size_t bytes, Access access);  // returns the offset
+  void touch(const void* at, size_t bytes, Access access);           // and counts conflicts
   void mark_pending(const void* at, size_t bytes, bool pending);
   [[noreturn]] void fault(const std::string& what);
   // As fault() in a thread, but not thrown: for the scheduler.

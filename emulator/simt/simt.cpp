@@ -345,7 +345,7 @@ size_t Machine::offset(const void* at, size_t bytes) {
   return size_t(p - shared());
 }
 
-void Machine::touch(const void* at, size_t bytes, Access access) {
+size_t Machine::check_access(const void* at, size_t bytes, Access access) {
   const size_t begin = offset(at, bytes);
   const size_t at_least = bytes & (~bytes + 1);  // three words need the alignment of one
   if (begin % at_least != 0)
@@ -354,6 +354,11 @@ void Machine::touch(const void* at, size_t bytes, Access access) {
     async.touch(begin, bytes, access);
   else
     check_barriers(begin, bytes, access);
+  return begin;
+}
+
+void Machine::touch(const void* at, size_t bytes, Access access) {
+  const size_t begin = check_access(at, bytes, access);
   if (counting_banks.load(std::memory_order_relaxed) > 0)
     warps_[size_t(current_ / warp_size)].touched[size_t(current_ % warp_size)].push_back(
         {uint32_t(begin), uint32_t(bytes), access});
@@ -528,7 +533,7 @@ void cp_async_wait(int still_pending) {
     machine.mark_pending(c.to, c.bytes, false);
     std::memset(c.to, 0, c.bytes);
     std::memcpy(c.to, c.from, c.valid);
-    machine.touch(c.to, c.bytes, Access::Write);
+    machine.check_access(c.to, c.bytes, Access::Write);
     return true;
   });
 }

@@ -443,6 +443,23 @@ TEST(Simt, CountsBankConflicts) {
   EXPECT_EQ(conflicts(31), 0);
 }
 
+__global__ void copy_lines(const float* x, int stride) {  // 8 lines of 64 bytes
+  const Shared<float> room = shared_memory<float>();
+  copy_async(room + lane() / 4 * stride + lane() % 4 * 4, x + lane() * 4);
+  copy_wait<0>();
+}
+TEST(Simt, CountsBankConflictsOfCopies) {  // once, for eight lanes at a time
+  alignas(16) const float x[128] = {};
+  const auto conflicts = [&](int stride) {
+    const simt::BankConflicts counted;
+    run(1, 32, 8 * 32 * sizeof(float), copy_lines, static_cast<const float*>(x), stride);
+    return counted.count(simt::Access::Write);
+  };
+  EXPECT_EQ(conflicts(16), 0);
+  EXPECT_EQ(conflicts(20), 4) << "two lines of 80 bytes share a chunk's banks";
+  EXPECT_EQ(conflicts(32), 4);
+}
+
 // --- streams that are late ---
 
 TEST(Simt, ALateStreamSeesWhatTheHostChangesTooEarly) {

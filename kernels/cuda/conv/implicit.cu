@@ -41,11 +41,16 @@ View at(const View& x, int64_t offset, const Layout& layout) {
 
 // The problem, its plan, and the launch of kernels[tile].
 template <class T>
-void multiply(Launch& launch, const char* name, Gemm<T> g, const Windows<T>& windows, bool a_rows,
-              bool b_rows, void (*const (&kernels)[3])(Gemm<T>, Windows<T>)) {
+void multiply(Launch& launch, const char* name, Gemm<T> g, const Windows<T>& windows,
+              void (*const (&kernels)[3])(Gemm<T>, Windows<T>)) {
   using A = gpu::math_t<T>;
   const GemmPlan best = plan({g.m, g.n, g.k, 1}, true, gpu::multiprocessors(launch.device.index));
   const Tile& t = tiles[best.tile];
+  constexpr size_t shared_bytes[] = {
+      // (the same for all layouts)
+      detail::TensorTile<T, true, false, 0, Tier::Mma>::shared_bytes,
+      detail::TensorTile<T, true, false, 1, Tier::Mma>::shared_bytes,
+      detail::TensorTile<T, true, false, 2, Tier::Mma>::shared_bytes};
   const KParts k = cut_k(g.k, k_step<T>, best.split);
   g.part_k = k.size;
   Gemm<T> parts = g;
@@ -63,11 +68,12 @@ void multiply(Launch& launch, const char* name, Gemm<T> g, const Windows<T>& win
   gpu::launch({name,
                {unsigned(ceil_div(g.m, t.m) * ceil_div(g.n, t.n)), unsigned(k.count), 1},
                {unsigned(t.threads()), 1, 1},
-               gemm_shared_bytes<T>(t, a_rows, b_rows)},
+               shared_bytes[best.tile]},
               launch.stream, kernels[best.tile], parts, windows);
   if (k.count > 1)
     gpu::launch_over(launch, "gemm_add_parts", g.m * ceil_div(g.n, 4), gemm_add_parts<T, A>,
-                     static_cast<const A*>(parts.c), parts.row_sums, k.count, g, int64_t{1});
+                     static_cast<const A*>(parts.c), parts.row_sums, k.count, g, int64_t{1},
+                     Divisor(ceil_div(g.n, 4)), Divisor(g.m));
 }
 
 template <class T>
@@ -98,7 +104,7 @@ void convolve(Launch& launch, const View& x, const View& w, const Epilogue& epil
   g.ldc = g.n;
   g.fast_c = g.wide ? fast<A>(g.c, g.n) && fast<A>(g.before, g.n)
                     : fast<T>(g.c, g.n) && fast<T>(g.before, g.n);
-  multiply<T>(launch, "conv_images", g, windows, true, false,
+  multiply<T>(launch, "conv_images", g, windows,
               {conv_images<T, 0>, conv_images<T, 1>, conv_images<T, 2>});
 }
 
@@ -213,7 +219,7 @@ void conv2d_weight_images(Launch& launch, In x, In dy, const Window& window, Out
     g.ldc = g.n;
     g.fast_c = true;
     g.row_sums = db.as<A>();
-    multiply<T>(launch, "conv_images_weight", g, windows, false, true,
+    multiply<T>(launch, "conv_images_weight", g, windows,
                 {conv_images_weight<T, 0>, conv_images_weight<T, 1>, conv_images_weight<T, 2>});
     const Shape taps{n[0], n[2], n[3], n[1]};
     convert(launch, {g.c, dtype_of<A>(), Layout(taps, {g.n, n[3] * channels, channels, 1})},

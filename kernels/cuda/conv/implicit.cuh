@@ -72,19 +72,19 @@ struct Column {
 
 // A thread's share of the copies of slices of the matrix of windows, as SliceCopy. along_k: lines
 // are pixels, and steps go along columns; otherwise the other way round.
-template <class T, int lines, int length, int threads, bool along_k>
+template <class T, class Slice, int threads, bool along_k>
 class WindowCopy {
-  static constexpr int chunk = 16 / int(sizeof(T)), chunks = length / chunk, bk = k_step<T>;
-  static constexpr int count = lines * chunks / threads, apart = threads / chunks;
-  static_assert(lines * chunks % threads == 0 && threads % chunks == 0);
+  static constexpr int chunk = Slice::chunk, chunks = Slice::chunks, bk = k_step<T>;
+  static constexpr int count = Slice::lines * chunks / threads, apart = threads / chunks;
+  static_assert(Slice::lines * chunks % threads == 0 && threads % chunks == 0);
+  static_assert(apart % Slice::period == 0);
 
  public:
   __device__ __forceinline__ WindowCopy(const Windows<T>& of, int64_t pixel0, int64_t column0)
       : of_(of),
         column_(of, column0 + int(gpu::thread().x) % chunks * chunk),
         pixel_(pixel0 + int(gpu::thread().x) / chunks),
-        to_(int(gpu::thread().x) / chunks * smem_stride<T>(length) +
-            int(gpu::thread().x) % chunks * chunk) {
+        to_(Slice::place(int(gpu::thread().x) / chunks, int(gpu::thread().x) % chunks * chunk)) {
     if constexpr (along_k) {
 #pragma unroll
       for (int c = 0; c < count; ++c) place_[c] = place(c, int64_t{1} << 60);
@@ -102,8 +102,8 @@ class WindowCopy {
           unsigned(row) < unsigned(w.g.x[0]) && unsigned(column) < unsigned(w.g.x[1]);
       const T* const from =
           w.x + (at.image + int64_t(row) * w.g.x[1] + column) * w.channels + column_.channel;
-      gpu::copy_async_or_zero<T>(slice + (to_ + c * apart * smem_stride<T>(length)),
-                                 inside ? from : w.x, inside);
+      gpu::copy_async_or_zero<T>(slice + (to_ + c * apart * Slice::stride), inside ? from : w.x,
+                                 inside);
     }
     if constexpr (along_k)
       column_.advance(w, bk);
@@ -135,9 +135,9 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1)
   using namespace detail;
   using Steps = TensorTile<T, true, false, tile, Tier::Mma>;
   constexpr Tile t = tiles[tile];
-  const Origin at = tile_origin(g.m, g.n, t);
+  const Origin at = tile_origin(g, t);
   const KPart k = k_part(g);
-  using Gather = WindowCopy<T, Steps::a_lines, Steps::a_length, Steps::threads, true>;
+  using Gather = WindowCopy<T, typename Steps::SliceA, Steps::threads, true>;
   typename Steps::template LoaderOf<Gather, typename Steps::CopyB> loader{
       {windows, at.m, k.begin}, {g.b, g.b_right, at.n, g.n, k.begin, g.fast_b}, k.size};
   multiply_tile<Steps>(g, at, k, 0, loader);
@@ -151,9 +151,9 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1)
   using namespace detail;
   using Steps = TensorTile<T, false, true, tile, Tier::Mma>;
   constexpr Tile t = tiles[tile];
-  const Origin at = tile_origin(g.m, g.n, t);
+  const Origin at = tile_origin(g, t);
   const KPart k = k_part(g);
-  using Gather = WindowCopy<T, Steps::b_lines, Steps::b_length, Steps::threads, false>;
+  using Gather = WindowCopy<T, typename Steps::SliceB, Steps::threads, false>;
   typename Steps::template LoaderOf<typename Steps::CopyA, Gather> loader{
       {g.a, g.a_right, at.m, g.m, k.begin, g.fast_a}, {windows, k.begin, at.n}, k.size};
   multiply_tile<Steps>(g, at, k, 0, loader);

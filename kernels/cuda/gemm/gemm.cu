@@ -51,13 +51,13 @@ void start(Launch& launch, const Gemm<T>& g, const gpu::Index3& blocks, int tile
                 gemm_exact<T, 4>, g);
   } else {
     if (t.tensor) {
-      TensorKernel<T> kernel = nullptr;
+      TensorKernel<T> kernel{};
       if constexpr (sizeof(T) == 2) {
         if (tier == Tier::Wmma) kernel = tensor_kernel<T, Tier::Wmma>(tile, a_rows, b_rows);
       }
-      if (!kernel) kernel = tensor_kernel<T, Tier::Mma>(tile, a_rows, b_rows);
-      return gpu::launch({"gemm_tensor", blocks, threads, gemm_shared_bytes<T>(t, a_rows, b_rows)},
-                         launch.stream, kernel, g);
+      if (!kernel.run) kernel = tensor_kernel<T, Tier::Mma>(tile, a_rows, b_rows);
+      return gpu::launch({"gemm_tensor", blocks, threads, kernel.shared_bytes}, launch.stream,
+                         kernel.run, g);
     }
     if constexpr (std::is_same_v<T, float>)
       gpu::launch({"gemm_exact", blocks, threads, exact_shared_bytes<T>(t)}, launch.stream,
@@ -141,13 +141,7 @@ Gemm<T> arguments(const Operands<T>& o, const Epilogue& epilogue) {
     return g.wide ? aligned<A>(c, g.ldc, o.cb) : aligned<T>(c, g.ldc, o.cb);
   };
   g.fast_c = fast(g.c) && fast(g.before);
-  g.batch.rank = o.cb.rank();
-  for (int d = 0; d < g.batch.rank; ++d) {
-    g.batch.size[d] = o.cb.shape[d];
-    g.batch.a[d] = o.ab.strides[d];
-    g.batch.b[d] = o.bb.strides[d];
-    g.batch.c[d] = o.cb.strides[d];
-  }
+  g.batch = {walk_of<3>({&o.ab, &o.bb, &o.cb})};
   return g;
 }
 
@@ -166,7 +160,7 @@ Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
   g.split_stride = p.batch * p.m * p.n;
   g.fast_c = p.n % 4 == 0;
   for (int64_t d = g.batch.rank - 1, stride = p.m * p.n; d >= 0; --d) {
-    g.batch.c[d] = stride;
+    g.batch.stride[2][d] = stride;
     stride *= g.batch.size[d];
   }
   return g;
@@ -204,7 +198,8 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, Choose 
   const Gemm<T> parts = into_parts(launch, g, p, k.count);
   start(parts);
   gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
-                   static_cast<const A*>(parts.c), parts.row_sums, k.count, g, p.batch);
+                   static_cast<const A*>(parts.c), parts.row_sums, k.count, g, p.batch,
+                   Divisor(ceil_div(p.n, 4)), Divisor(p.m));
 }
 
 template <class Choose>

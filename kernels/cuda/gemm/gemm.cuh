@@ -4,6 +4,7 @@
 // and a second kernel adds them in order, so results do not depend on scheduling.
 
 #include "kernels/common/activation.h"
+#include "kernels/cuda/elementwise/elementwise_plan.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -14,24 +15,15 @@ using gpu::Shared;
 template <class T>
 constexpr int k_step = 64 / int(sizeof(T));  // the depth along k of a step of both kernels
 
-// The offsets of the problems of a batch, whose index counts through `size` in row-major order.
-struct BatchOffsets {
-  int rank = 0;
-  int64_t size[max_rank - 2] = {}, a[max_rank - 2] = {}, b[max_rank - 2] = {}, c[max_rank - 2] = {};
-
+// The offsets of a batch's problems in a, b and c, whose strides it has in this order.
+struct BatchOffsets : Walk<3> {
   struct At {
     int64_t a, b, c;
   };
-  __device__ At find(int64_t index) const {
-    At at{0, 0, 0};
-    for (int d = rank - 1; d >= 0; --d) {
-      const int64_t i = index % size[d];
-      index /= size[d];
-      at.a += i * a[d];
-      at.b += i * b[d];
-      at.c += i * c[d];
-    }
-    return at;
+  __device__ __forceinline__ At find(int64_t index) const {
+    int64_t at[3];
+    Walk<3>::find(index, at);
+    return {at[0], at[1], at[2]};
   }
 };
 
@@ -163,6 +155,21 @@ __device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, 
   finish(g, q, [&](void* to) { store(g, to, offset, q); });
 }
 
+// The first row and column of this block's tile. Blocks go through bands of eight rows of tiles:
+// those in flight then share few rows of a and few columns of b in the cache.
+struct Origin {
+  int64_t m, n;
+};
+template <class T>
+__device__ __forceinline__ Origin tile_origin(const Gemm<T>& g, const Tile& t) {
+  constexpr unsigned band = 8;
+  const auto down = unsigned(ceil_div(g.m, t.m)), across = unsigned(ceil_div(g.n, t.n));
+  const unsigned of_band = band * across, id = gpu::block().x;
+  const unsigned first = id / of_band * band, inside = id % of_band;
+  const unsigned height = down - first < band ? down - first : band;
+  return {int64_t(first + inside % height) * t.m, int64_t(inside / height) * t.n};
+}
+
 // This block's part of k.
 struct KPart {
   int64_t begin;
@@ -175,15 +182,15 @@ __device__ __forceinline__ KPart k_part(const Gemm<T>& g) {
 }
 
 // Adds parts [split, batch, m, n] in order, four elements of a row per thread, and the parts
-// [split, m] of row sums.
+// [split, m] of row sums. per_row and m divide by the fours of a row, and by rows.
 template <class T, class A>
 __global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Gemm<T> g,
-                               int64_t batches) {
+                               int64_t batches, Divisor per_row, Divisor m) {
   const int64_t across = ceil_div(g.n, 4), quads = batches * g.m * across;
   const int64_t all = gpu::all_threads();
   for (int64_t i = gpu::global_thread(); i < quads; i += all) {
-    const int64_t index = i / across / g.m;
-    Vec4<A> q[1] = {{i / across % g.m, i % across * 4, {}}};
+    const int64_t row = per_row.quotient(i), index = m.quotient(row);
+    Vec4<A> q[1] = {{row - index * g.m, (i - row * across) * 4, {}}};
     const A* const p = parts + (index * g.m + q[0].row) * g.n + q[0].column;
 #pragma unroll 4
     for (int s = 0; s < split; ++s) {

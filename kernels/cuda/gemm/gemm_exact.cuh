@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
   constexpr int bk = k_step<T>, la = Exact::la;
   const Shared<T> shared = gpu::shared_memory<T>();
   const int id = int(gpu::thread().x), down = id / 16 * 4, right = id % 16 * 4;
-  const int64_t across = ceil_div(g.n, t.n);
-  const int64_t m0 = gpu::block().x / across * t.m, n0 = gpu::block().x % across * t.n;
+  const Origin origin = tile_origin(g, t);
+  const int64_t m0 = origin.m, n0 = origin.n;
   const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
   const int64_t part = int64_t(gpu::block().y);
   const KPart k = k_part(g);

@@ -22,7 +22,7 @@ bool can_box(int64_t length, int64_t lines, int64_t stride) {
 // are 0.
 template <class T>
 gpu::BoxedTensor boxed(const Gemm<T>& g, const void* data, int64_t length, int64_t lines,
-                       int64_t stride, const int64_t (&batch)[max_rank - 2], int rows) {
+                       int64_t stride, const int64_t (&batch)[max_rank], int rows) {
   constexpr int64_t chunk = 16 / int64_t(sizeof(T));
   gpu::BoxedTensor boxed;
   boxed.data = data;
@@ -57,7 +57,7 @@ bool groups_can(const Launch& launch, const Gemm<T>& g, const GemmProblem& p) {
   if (sizeof(T) == 4 && (!a_rows || b_rows || g.row_sums)) return false;
   const bool positive = [&] {
     for (int d = 0; d < g.batch.rank; ++d)
-      if (g.batch.a[d] < 0 || g.batch.b[d] < 0) return false;
+      if (g.batch.stride[0][d] < 0 || g.batch.stride[1][d] < 0) return false;
     return true;
   }();
   return positive && p.k > 0 && g.fast_a && g.fast_b && g.batch.rank <= 2 && p.batch < most &&
@@ -72,11 +72,13 @@ void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int ti
   const Tile& t = tiles[tile];
   GroupsGemm<T> all{};
   all.g = g;
-  const gpu::BoxedTensor a = a_rows
-                                 ? boxed(g, g.a, p.k, p.m, g.a_down, g.batch.a, detail::groups_m)
-                                 : boxed(g, g.a, p.m, p.k, g.a_right, g.batch.a, detail::box_rows),
-                         b = b_rows ? boxed(g, g.b, p.n, p.k, g.b_down, g.batch.b, detail::box_rows)
-                                    : boxed(g, g.b, p.k, p.n, g.b_right, g.batch.b, t.n);
+  const gpu::BoxedTensor a = a_rows ? boxed(g, g.a, p.k, p.m, g.a_down, g.batch.stride[0],
+                                            detail::groups_m)
+                                    : boxed(g, g.a, p.m, p.k, g.a_right, g.batch.stride[0],
+                                            detail::box_rows),
+                         b = b_rows ? boxed(g, g.b, p.n, p.k, g.b_down, g.batch.stride[1],
+                                            detail::box_rows)
+                                    : boxed(g, g.b, p.k, p.n, g.b_right, g.batch.stride[1], t.n);
   all.a = gpu::make_tensor_map(a);
   all.b = gpu::make_tensor_map(b);
   all.a_batch = {0, 0, a.size[2] > 1, a.size[3] > 1};
@@ -84,7 +86,8 @@ void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int ti
   all.staged = sizeof(T) == 2 && !g.wide && g.fast_c;
   if (all.staged) {
     const auto result = [&](void* to) {
-      return gpu::make_tensor_map(boxed(g, to, p.n, p.m, g.ldc, g.batch.c, detail::box_rows));
+      return gpu::make_tensor_map(
+          boxed(g, to, p.n, p.m, g.ldc, g.batch.stride[2], detail::box_rows));
     };
     all.c = result(g.c);
     all.before = g.before ? result(g.before) : all.c;

@@ -1,9 +1,8 @@
 #pragma once
 // Matrix products on tensor cores: f16, bf16 or TF32 operands, f32 sums. A block copies slices of a
-// and b through a ring of `stages` in shared memory (cp.async), in padded rows, which avoid bank
-// conflicts, with zeros beyond edges. Each of its warps multiplies 64 x 64 or 32 x 32 of a tile of
-// c in 16 x 16 fragments, by the instructions of a tier. Rows that do not begin at multiples of 16
-// bytes are copied by elements.
+// and b through a ring of stages in shared memory (cp.async), with zeros beyond edges. Each of its
+// warps multiplies 64 x 64 or 32 x 32 of a tile of c in 16 x 16 fragments, by the instructions of a
+// tier. Rows that do not begin at multiples of 16 bytes are copied by elements.
 
 #include <utility>
 
@@ -14,30 +13,51 @@ namespace mixtape::kernels::cuda {
 
 namespace detail {
 
-constexpr int stages = 3;           // of the ring: 2 copies are in flight during a step
 constexpr int staging_padding = 8;  // of the epilogue's rows, in floats: no bank conflicts
-constexpr int band_height = 8;      // in tiles; see tile_origin()
 // The depth of a fragment along k.
 template <class T>
 constexpr int k_fragment = sizeof(T) == 4 ? 8 : 16;
-// The distance between lines of `length` elements in shared memory: padded against bank conflicts.
-template <class T>
-constexpr int smem_stride(int length) {
-  return length + (sizeof(T) == 4 && length > k_step<T> ? 8 : 16 / int(sizeof(T)));
-}
-template <class T>
-constexpr int slice_elements(int lines, int length) {
-  return lines * smem_stride<T>(length);
-}
+
+// A slice in shared memory without gaps. In each of its lines, chunks of 16 bytes change places by
+// a bit pattern of the line (XOR), so that those which a warp loads or stores at once lie in
+// different banks.
+template <class T, int lines_, int length_>
+struct ExchangedSlice {
+  static constexpr int lines = lines_, length = length_, stride = length, elements = lines * stride;
+  static constexpr int chunk = 16 / int(sizeof(T)), chunks = length / chunk;
+  // Lines that are a multiple of it apart have the same pattern.
+  static constexpr int period = sizeof(T) == 4 && chunks > 4 ? 4 : 8;
+
+  static __device__ __forceinline__ int place(int line, int element) {
+    const int pattern = chunks == 4      ? line / 2 % 4   // two lines are as long as all banks
+                        : sizeof(T) == 2 ? line % 8       // ldmatrix loads eight lines at once,
+                                         : line % 4 * 2;  // floats of four lines come by pairs
+    return line * stride + (element ^ pattern * chunk);
+  }
+};
+// A slice whose lines are a constant distance apart, as wmma needs it: padded, so that only copies
+// have bank conflicts.
+template <class T, int lines_, int length_>
+struct PaddedSlice {
+  static constexpr int chunk = 16 / int(sizeof(T)), chunks = length_ / chunk;
+  static constexpr int lines = lines_, length = length_, stride = length + chunk,
+                       elements = lines * stride;
+  static constexpr int period = 1;
+
+  static __device__ __forceinline__ int place(int line, int element) {
+    return line * stride + element;
+  }
+};
 
 // A thread's share of the copies of one operand's slices: `count` chunks of 16 bytes, `apart` lines
 // from each other, and zeros beyond edges. Whatever can be computed once is, so that a step costs
 // few instructions.
-template <class T, int lines, int length, int threads, bool along_k>
+template <class T, class Slice, int threads, bool along_k>
 class SliceCopy {
-  static constexpr int chunk = 16 / int(sizeof(T)), chunks = length / chunk, bk = k_step<T>;
-  static constexpr int count = lines * chunks / threads, apart = threads / chunks;
-  static_assert(lines * chunks % threads == 0 && threads % chunks == 0);
+  static constexpr int chunk = Slice::chunk, chunks = Slice::chunks, bk = k_step<T>;
+  static constexpr int count = Slice::lines * chunks / threads, apart = threads / chunks;
+  static_assert(Slice::lines * chunks % threads == 0 && threads % chunks == 0);
+  static_assert(apart % Slice::period == 0);
 
  public:
   // Slices of a matrix whose dense lines are ld apart, from line0 of `end` on, or from element
@@ -46,9 +66,9 @@ class SliceCopy {
                                        int64_t k0, bool fast)
       : to_next_chunk_(apart * ld), fast_(fast) {
     const int id = int(gpu::thread().x), line = id / chunks, element = id % chunks * chunk;
-    to_ = line * smem_stride<T>(length) + element;
+    to_ = Slice::place(line, element);
     const int64_t left = end - line0 - (along_k ? line : element);
-    inside_ = left < lines + length ? int(left) : lines + length;
+    inside_ = left < Slice::elements ? int(left) : Slice::elements;
     if constexpr (along_k) {
       from_ = matrix + (line0 + line) * ld + k0 + element;
       to_next_step_ = bk;
@@ -92,9 +112,7 @@ class SliceCopy {
 
  private:
   static __device__ __forceinline__ int clamp(int n) { return n < 0 ? 0 : n > chunk ? chunk : n; }
-  __device__ __forceinline__ int place(int c) const {
-    return to_ + c * apart * smem_stride<T>(length);
-  }
+  __device__ __forceinline__ int place(int c) const { return to_ + c * apart * Slice::stride; }
   static __device__ __forceinline__ void copy_elements(Shared<T> to, const T* from, int n) {
     gpu::Pack<T, chunk> pack;
 #pragma unroll
@@ -112,20 +130,21 @@ class SliceCopy {
 
 // Sums of a over k, slice by slice. A thread reads 16 bytes at a time; `groups` of threads share a
 // row, and their sums are added in order at the end.
-template <class T, bool by_rows, int lines, int length, int threads>
+template <class T, class Slice, bool by_rows, int threads>
 struct RowSums {
-  static constexpr int chunk = 16 / int(sizeof(T)), chunks = length / chunk;
-  static constexpr int loads = lines * chunks / threads, rows = by_rows ? lines : length;
+  static constexpr int chunk = Slice::chunk, chunks = Slice::chunks;
+  static constexpr int loads = Slice::lines * chunks / threads,
+                       rows = by_rows ? Slice::lines : Slice::length;
   static constexpr int groups = by_rows ? chunks : threads / chunks;
-  static_assert(lines * chunks % threads == 0 && threads % chunks == 0 && threads >= rows);
+  static_assert(Slice::lines * chunks % threads == 0 && threads % chunks == 0 && threads >= rows);
   float sum[by_rows ? loads : chunk] = {};
 
   __device__ __forceinline__ void add(Shared<T> slice) {
 #pragma unroll
     for (int i = 0; i < loads; ++i) {
       const int at = i * threads + int(gpu::thread().x);
-      const auto pack = gpu::load_as<gpu::Pack<T, chunk>>(
-          slice + (at / chunks * smem_stride<T>(length) + at % chunks * chunk));
+      const auto pack =
+          gpu::load_as<gpu::Pack<T, chunk>>(slice + Slice::place(at / chunks, at % chunks * chunk));
 #pragma unroll
       for (int e = 0; e < chunk; ++e) sum[by_rows ? i : e] += gpu::widen(pack.v[e]);
     }
@@ -150,64 +169,85 @@ struct RowSums {
   }
 };
 
-// The place in a slice, whose lines are `stride` apart, where this lane begins to load a fragment.
-// Pairs of b's tiles along k come to neighbouring registers, as mma takes them.
-template <class T, bool along_k, bool is_b>
-__device__ __forceinline__ int fragment_place(int stride) {
-  const int lane = gpu::lane(), by_8 = lane / 8 % 2 * 8, by_16 = lane / 16 * 8;
-  const int line = is_b ? by_16 : by_8, k = is_b ? by_8 : by_16;
-  if constexpr (along_k)
-    return (lane % 8 + line) * stride + k * 2 / int(sizeof(T));
-  else if constexpr (sizeof(T) == 2)
-    return (lane % 8 + k) * stride + line;
-  else
-    return lane % 4 * stride + lane / 4;
-}
-// Loads a fragment: 16 lines of an operand, 32 bytes deep, dense along k or the other dimension.
-// `at` is its place for this lane.
-template <class T, bool along_k, bool is_b>
-__device__ __forceinline__ gpu::Fragment load_fragment(Shared<T> at, int stride) {
-  gpu::Fragment f;
-  if constexpr (along_k || sizeof(T) == 2) {
-    f = gpu::load_matrices<!along_k>(at);
-    if constexpr (is_b) std::swap(f.part[1], f.part[2]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      f.part[i] = std::bit_cast<uint32_t>(float(at[i / 2 * 4 * stride + i % 2 * 8]));
-  }
-  if constexpr (sizeof(T) == 4) {
-#pragma unroll
-    for (uint32_t& part : f.part) part = gpu::rounded_to_tf32(std::bit_cast<float>(part));
-  }
-  return f;
-}
+// Loads fragments of one operand, 16 lines of 32 bytes along k, from its slices. Pairs of b's tiles
+// along k come to neighbouring registers, as mma takes them.
+template <class T, class Slice, bool along_k, bool is_b>
+class MmaLoader {
+ public:
+  using Fragment = gpu::Fragment;
 
-// A tier's instructions, for fragments of 16 x 16 of a warp's tile. place_a() and place_b() are the
-// places in a slice, whose lines are `stride` apart, where this lane begins to load; stage() puts
-// sums in rows that are `ld` apart.
-template <Tier tier, class T, bool a_by_rows, bool b_by_rows>
-struct Fragments {  // of Tier::Mma
-  using A = gpu::Fragment;
-  using B = gpu::Fragment;
+  // From line `first` on: the place where this lane begins.
+  __device__ __forceinline__ explicit MmaLoader(int first) {
+    const int lane = gpu::lane(), by_8 = lane / 8 % 2 * 8, by_16 = lane / 16 * 8;
+    const int line = is_b ? by_16 : by_8, k = is_b ? by_8 : by_16;
+    if constexpr (along_k)
+      place_ = Slice::place(first + lane % 8 + line, k * 2 / int(sizeof(T)));
+    else if constexpr (sizeof(T) == 2)
+      place_ = Slice::place(lane % 8 + k, first + line);
+    else
+      place_ = Slice::place(lane % 4, first + lane / 4);
+  }
+  // Fragment i of lines, from k on.
+  __device__ __forceinline__ gpu::Fragment load(Shared<T> slice, int i, int k) const {
+    gpu::Fragment f;
+    if constexpr (along_k || sizeof(T) == 2) {
+      f = gpu::load_matrices<!along_k>(slice + (along_k ? at(k, i * 16) : at(i * 16, k)));
+      if constexpr (is_b) std::swap(f.part[1], f.part[2]);
+    } else {
+#pragma unroll
+      for (int p = 0; p < 4; ++p)
+        f.part[p] = std::bit_cast<uint32_t>(float(slice[at(i * 16 + p % 2 * 8, k + p / 2 * 4)]));
+    }
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (uint32_t& part : f.part) part = gpu::rounded_to_tf32(std::bit_cast<float>(part));
+    }
+    return f;
+  }
+
+ private:
+  // The place so far along the lines, and so many lines on, from where this lane begins. (The bits
+  // of `along` are 0 there, but for the pattern's: what would be added is exchanged, too.)
+  __device__ __forceinline__ int at(int along, int lines) const {
+    return (place_ ^ along) + lines * Slice::stride;
+  }
+  int place_;
+};
+
+template <class T, class Slice, bool along_k, bool is_b>
+class WmmaLoader {
+ public:
+  using Fragment = gpu::Matrix<is_b ? gpu::Use::B : gpu::Use::A, T, along_k != is_b>;
+
+  __device__ __forceinline__ explicit WmmaLoader(int first) : first_(first) {}
+  __device__ __forceinline__ Fragment load(Shared<T> slice, int i, int k) const {
+    const int line = first_ + i * 16;
+    Fragment f;
+    gpu::load_matrix(f, slice + (along_k ? Slice::place(line, k) : Slice::place(k, line)),
+                     Slice::stride);
+    return f;
+  }
+
+ private:
+  int first_;
+};
+
+// A tier: how slices lie in shared memory, and by which instructions fragments are loaded,
+// multiplied and put in rows of shared memory that are `ld` apart.
+template <Tier tier, class T>
+struct Instructions {  // of Tier::Mma
+  static constexpr int stages = 4;
+  template <int lines, int length>
+  using Slice = ExchangedSlice<T, lines, length>;
+  template <class Slice, bool along_k, bool is_b>
+  using FragmentLoader = MmaLoader<T, Slice, along_k, is_b>;
   using Sum = float[2][4];
 
-  static __device__ __forceinline__ int place_a(int stride) {
-    return fragment_place<T, a_by_rows, false>(stride);
-  }
-  static __device__ __forceinline__ int place_b(int stride) {
-    return fragment_place<T, !b_by_rows, true>(stride);
-  }
-  static __device__ __forceinline__ void load_a(A& a, Shared<T> at, int stride) {
-    a = load_fragment<T, a_by_rows, false>(at, stride);
-  }
-  static __device__ __forceinline__ void load_b(B& b, Shared<T> at, int stride) {
-    b = load_fragment<T, !b_by_rows, true>(at, stride);
-  }
-  static __device__ __forceinline__ void multiply(Sum& sum, const A& a, const B& b) {
+  static __device__ __forceinline__ void multiply(Sum& sum, const gpu::Fragment& a,
+                                                  const gpu::Fragment& b) {
     gpu::multiply<T>(sum, a, b);
   }
-  static __device__ __forceinline__ void stage(Shared<float> to, int ld, const Sum& sum) {
+  static __device__ __forceinline__ void put(Shared<float> to, int ld, const Sum& sum) {
 #pragma unroll
     for (int e = 0; e < 8; e += 2) {
       const auto& of_half = sum[e / 4];
@@ -217,24 +257,20 @@ struct Fragments {  // of Tier::Mma
     }
   }
 };
-template <class T, bool a_by_rows, bool b_by_rows>
-struct Fragments<Tier::Wmma, T, a_by_rows, b_by_rows> {
-  using A = gpu::Matrix<gpu::Use::A, T, a_by_rows>;
-  using B = gpu::Matrix<gpu::Use::B, T, b_by_rows>;
+template <class T>
+struct Instructions<Tier::Wmma, T> {
+  static constexpr int stages = 3;  // padded, more would not fit in 99 KB (devices 8.6, 8.9)
+  template <int lines, int length>
+  using Slice = PaddedSlice<T, lines, length>;
+  template <class Slice, bool along_k, bool is_b>
+  using FragmentLoader = WmmaLoader<T, Slice, along_k, is_b>;
   using Sum = gpu::MatrixSum<T>;
 
-  static __device__ __forceinline__ int place_a(int) { return 0; }  // the same for all lanes
-  static __device__ __forceinline__ int place_b(int) { return 0; }
-  static __device__ __forceinline__ void load_a(A& a, Shared<T> at, int stride) {
-    gpu::load_matrix(a, at, stride);
-  }
-  static __device__ __forceinline__ void load_b(B& b, Shared<T> at, int stride) {
-    gpu::load_matrix(b, at, stride);
-  }
+  template <class A, class B>
   static __device__ __forceinline__ void multiply(Sum& sum, const A& a, const B& b) {
     gpu::multiply(sum, a, b);
   }
-  static __device__ __forceinline__ void stage(Shared<float> to, int ld, const Sum& sum) {
+  static __device__ __forceinline__ void put(Shared<float> to, int ld, const Sum& sum) {
     gpu::store_matrix(to, ld, sum);
   }
 };
@@ -243,20 +279,21 @@ struct Fragments<Tier::Wmma, T, a_by_rows, b_by_rows> {
 // column-major.
 template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
 struct TensorTile {
-  using F = Fragments<tier, T, a_by_rows, b_by_rows>;
+  using I = Instructions<tier, T>;
   static constexpr Tile t = tiles[tile];
   static constexpr int threads = t.threads(), bk = k_step<T>;
-  // Slices of a and b in shared memory.
-  static constexpr int a_lines = a_by_rows ? t.m : bk, a_length = a_by_rows ? bk : t.m;
-  static constexpr int b_lines = b_by_rows ? bk : t.n, b_length = b_by_rows ? t.n : bk;
-  static constexpr int a_size = slice_elements<T>(a_lines, a_length),
-                       b_size = slice_elements<T>(b_lines, b_length), stage = a_size + b_size;
-  static constexpr int la = smem_stride<T>(a_length), lb = smem_stride<T>(b_length);
+  static constexpr int stages = I::stages;
+  using SliceA = typename I::template Slice<a_by_rows ? t.m : bk, a_by_rows ? bk : t.m>;
+  using SliceB = typename I::template Slice<b_by_rows ? bk : t.n, b_by_rows ? t.n : bk>;
+  static constexpr int stage = SliceA::elements + SliceB::elements;
+  // Dynamic shared memory of a block: the ring, whose space the epilogue's staging tiles reuse.
+  static constexpr int staging_stride = t.warp_n + staging_padding;
+  static constexpr size_t shared_bytes =
+      std::max(size_t(stages) * stage * sizeof(T),
+               size_t(threads / 32) * 16 * staging_stride * sizeof(float));
   // Fragments of a warp's tile of c, and the sums that a lane holds of them.
   static constexpr int rows = t.warp_m / 16, columns = t.warp_n / 16;
-  using WarpSums = typename F::Sum[rows][columns];
-
-  using SumsOfRows = RowSums<T, a_by_rows, a_lines, a_length, threads>;
+  using WarpSums = typename I::Sum[rows][columns];
 
   // Copies slices of a and b, by A and B, to stages of the ring, one step after the other.
   template <class A, class B>
@@ -268,47 +305,48 @@ struct TensorTile {
     __device__ __forceinline__ void start(Shared<T> to) {
       if (k_left > 0) {
         a.start(to, k_left);
-        b.start(to + a_size, k_left);
+        b.start(to + SliceA::elements, k_left);
         k_left -= bk;
       }
       gpu::copy_commit();
     }
   };
-  using CopyA = SliceCopy<T, a_lines, a_length, threads, a_by_rows>;
-  using CopyB = SliceCopy<T, b_lines, b_length, threads, !b_by_rows>;
-  using Loader = LoaderOf<CopyA, CopyB>;
 
-  // The places in slices of a and b where this lane's fragments of the warp's tile begin.
-  static __device__ __forceinline__ int place_a(int wm) {
-    return (a_by_rows ? wm * la : wm) + F::place_a(la);
-  }
-  static __device__ __forceinline__ int place_b(int wn) {
-    return (b_by_rows ? wn : wn * lb) + F::place_b(lb);
-  }
-  // sum += a slice of a times one of b, for the warp's tile; as and bs begin at the lane's places.
-  static __device__ __forceinline__ void multiply_slices(Shared<T> as, Shared<T> bs,
-                                                         WarpSums& sum) {
+  using CopyA = SliceCopy<T, SliceA, threads, a_by_rows>;
+  using CopyB = SliceCopy<T, SliceB, threads, !b_by_rows>;
+  using Loader = LoaderOf<CopyA, CopyB>;
+  using SumsOfRows = RowSums<T, SliceA, a_by_rows, threads>;
+
+  // Multiplies slices for the warp's tile at (wm, wn) of the block's.
+  class Multiplier {
+   public:
+    __device__ __forceinline__ Multiplier(int wm, int wn) : a_(wm), b_(wn) {}
+    // sum += a stage's slice of a times that of b.
+    __device__ __forceinline__ void add(Shared<T> from, WarpSums& sum) const {
 #pragma unroll(sizeof(T) == 4 ? 1 : 2)  // (TF32 fragments of two steps do not fit in registers)
-    for (int k = 0; k < bk; k += k_fragment<T>) {
-      typename F::A fa[rows];
+      for (int k = 0; k < bk; k += k_fragment<T>) {
+        typename decltype(a_)::Fragment fa[rows];
 #pragma unroll
-      for (int i = 0; i < rows; ++i)
-        F::load_a(fa[i], as + (a_by_rows ? i * 16 * la + k : k * la + i * 16), la);
+        for (int i = 0; i < rows; ++i) fa[i] = a_.load(from, i, k);
 #pragma unroll
-      for (int j = 0; j < columns; ++j) {  // one at a time: sums take half of the registers
-        typename F::B fb;
-        F::load_b(fb, bs + (b_by_rows ? k * lb + j * 16 : j * 16 * lb + k), lb);
+        for (int j = 0; j < columns; ++j) {  // one at a time: sums take half of the registers
+          const auto fb = b_.load(from + SliceA::elements, j, k);
 #pragma unroll
-        for (int i = 0; i < rows; ++i) F::multiply(sum[i][j], fa[i], fb);
+          for (int i = 0; i < rows; ++i) I::multiply(sum[i][j], fa[i], fb);
+        }
       }
     }
-  }
+
+   private:
+    typename I::template FragmentLoader<SliceA, a_by_rows, false> a_;
+    typename I::template FragmentLoader<SliceB, !b_by_rows, true> b_;
+  };
 
   // Stores a warp's tile of c, whose first element is (m0, n0): 16 rows at a time go through shared
   // memory, so that neighbours are written together.
   static __device__ __forceinline__ void store_tile(const Gemm<T>& g, int64_t offset, int64_t m0,
                                                     int64_t n0, int warp, const WarpSums& sum) {
-    constexpr int ld = t.warp_n + staging_padding, vecs = t.warp_n / 4, in_flight = 4;
+    constexpr int ld = staging_stride, vecs = t.warp_n / 4, in_flight = 4;
     const Shared<float> staging = gpu::shared_memory<float>(size_t(warp) * 16 * ld * sizeof(float));
 #pragma unroll 1  // one copy of the code below for all rows
     for (int i = 0; i < rows; ++i) {
@@ -316,7 +354,7 @@ struct TensorTile {
       for (int r = 0; r < rows; ++r)  // (registers cannot be indexed)
         if (r == i) {
 #pragma unroll
-          for (int j = 0; j < columns; ++j) F::stage(staging + j * 16, ld, sum[r][j]);
+          for (int j = 0; j < columns; ++j) I::put(staging + j * 16, ld, sum[r][j]);
         }
       gpu::sync_warp();  // a lane reads what others stored
 #pragma unroll 1
@@ -335,50 +373,26 @@ struct TensorTile {
   }
 };
 
-// The first row and column of this block's tile. Blocks go through bands of eight rows of tiles:
-// those in flight then share few rows of a and few columns of b in the cache.
-struct Origin {
-  int64_t m, n;
-};
-__device__ __forceinline__ Origin tile_origin(int64_t m, int64_t n, const Tile& t) {
-  const int64_t down = ceil_div(m, t.m), across = ceil_div(n, t.n), id = int64_t(gpu::block().x);
-  constexpr int64_t band = band_height;
-  const int64_t first = id / (band * across) * band;
-  const int64_t height = down - first < band ? down - first : band;
-  return {(first + id % (band * across) % height) * t.m, id % (band * across) / height * t.n};
-}
-
 }  // namespace detail
 
-// Dynamic shared memory of a block: the ring, whose space the epilogue's staging tiles reuse.
-template <class T>
-constexpr size_t gemm_shared_bytes(const Tile& t, bool a_by_rows, bool b_by_rows) {
-  using namespace detail;
-  const int a = a_by_rows ? slice_elements<T>(t.m, k_step<T>) : slice_elements<T>(k_step<T>, t.m);
-  const int b = b_by_rows ? slice_elements<T>(k_step<T>, t.n) : slice_elements<T>(t.n, k_step<T>);
-  const size_t ring = size_t(stages) * size_t(a + b) * sizeof(T);
-  const size_t staging =
-      size_t(t.threads() / 32) * 16 * size_t(t.warp_n + staging_padding) * sizeof(float);
-  return ring > staging ? ring : staging;
-}
-
-// Multiplies what the loader copies to the ring, k.size elements deep, for the block's tile of the
-// matrix that begins at `offset` in c. Steps: a TensorTile.
+// Computes the tile of c at `origin`, or its part of k, in a matrix at `offset`: all of a kernel
+// but for what it copies. loader.start(stage) starts copies of the next slices of a and b, if there
+// are any, and commits them in any case.
 template <class Steps, class T, class Loader>
-__device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const detail::Origin& at,
+__device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const Origin& origin,
                                               const KPart& k, int64_t offset, Loader& loader) {
-  using namespace detail;
   constexpr Tile t = Steps::t;
-  constexpr int warps_across = t.n / t.warp_n;
+  constexpr int stages = Steps::stages;
   const Shared<T> ring = gpu::shared_memory<T>();
-  const int part = int(gpu::block().y), warp = int(gpu::thread().x) / 32;
+  for (int s = 0; s < stages - 1; ++s) loader.start(ring + s * Steps::stage);
+
+  constexpr int warps_across = t.n / t.warp_n;
+  const int warp = int(gpu::thread().x) / 32;
   const int wm = warp / warps_across * t.warp_m, wn = warp % warps_across * t.warp_n;
   typename Steps::WarpSums sum = {};
   typename Steps::SumsOfRows row_sums;
-  const bool sums_rows = g.row_sums && at.n == 0;
-
-  for (int s = 0; s < stages - 1; ++s) loader.start(ring + s * Steps::stage);
-  const int place_a = Steps::place_a(wm), place_b = Steps::a_size + Steps::place_b(wn);
+  const bool sums_rows = g.row_sums && origin.n == 0;
+  const typename Steps::Multiplier multiplier(wm, wn);
   constexpr int last = (stages - 1) * Steps::stage;
   int now = 0, free = last;  // the stages to multiply and to load next
   for (int left = k.size; left > 0; left -= k_step<T>) {
@@ -386,15 +400,16 @@ __device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const detail::Or
     gpu::sync_block();  // all have finished with the stage that is loaded next
     loader.start(ring + free);
     if (sums_rows) row_sums.add(ring + now);
-    Steps::multiply_slices(ring + (now + place_a), ring + (now + place_b), sum);
+    multiplier.add(ring + now, sum);
     free = now;
     now = now == last ? 0 : now + Steps::stage;
   }
   gpu::copy_wait<0>();
   gpu::sync_block();
 
-  if (sums_rows) row_sums.store(g.row_sums + int64_t(part) * g.m + at.m, g.m - at.m);
-  Steps::store_tile(g, offset + part * g.split_stride, at.m + wm, at.n + wn, warp, sum);
+  const int64_t part = int64_t(gpu::block().y);
+  if (sums_rows) row_sums.store(g.row_sums + part * g.m + origin.m, g.m - origin.m);
+  Steps::store_tile(g, offset + part * g.split_stride, origin.m + wm, origin.n + wn, warp, sum);
 }
 
 // Grid: x tiles of c, y parts of k, z batch.
@@ -402,7 +417,7 @@ template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
 __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> g) {
   using Steps = detail::TensorTile<T, a_by_rows, b_by_rows, tile, tier>;
   constexpr Tile t = tiles[tile];
-  const detail::Origin origin = detail::tile_origin(g.m, g.n, t);
+  const Origin origin = tile_origin(g, t);
   const auto at = g.batch.find(g.first + int64_t(gpu::block().z));
   const KPart k = k_part(g);
   typename Steps::Loader loader{
@@ -412,13 +427,20 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1) gemm_tensor(Gemm<T> 
   multiply_tile<Steps>(g, origin, k, at.c, loader);
 }
 
-// The kernel for a tile and the layouts of the operands.
+// The kernel for a tile and the layouts of the operands, and its dynamic shared memory.
 template <class T>
-using TensorKernel = void (*)(Gemm<T>);
+struct TensorKernel {
+  void (*run)(Gemm<T>);
+  size_t shared_bytes;
+};
+template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
+constexpr TensorKernel<T> one_tensor_kernel{
+    gemm_tensor<T, a_by_rows, b_by_rows, tile, tier>,
+    detail::TensorTile<T, a_by_rows, b_by_rows, tile, tier>::shared_bytes};
 template <class T, Tier tier, bool a_by_rows, bool b_by_rows>
-constexpr TensorKernel<T> tensor_kernels[] = {gemm_tensor<T, a_by_rows, b_by_rows, 0, tier>,
-                                              gemm_tensor<T, a_by_rows, b_by_rows, 1, tier>,
-                                              gemm_tensor<T, a_by_rows, b_by_rows, 2, tier>};
+constexpr TensorKernel<T> tensor_kernels[] = {one_tensor_kernel<T, a_by_rows, b_by_rows, 0, tier>,
+                                              one_tensor_kernel<T, a_by_rows, b_by_rows, 1, tier>,
+                                              one_tensor_kernel<T, a_by_rows, b_by_rows, 2, tier>};
 template <class T, Tier tier>
 TensorKernel<T> tensor_kernel(int tile, bool a_by_rows, bool b_by_rows) {
   const auto& kernels = a_by_rows   ? b_by_rows ? tensor_kernels<T, tier, true, true>
