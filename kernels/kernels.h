@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/float_mode.h"
 #include "core/philox.h"
+#include "kernels/common/attention.h"
 #include "kernels/common/check_device.h"
 #include "kernels/common/epilogue.h"
 #include "kernels/common/launch.h"
@@ -186,6 +187,14 @@ MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row
 // if causal, those up to the query's position; zeros if no key is allowed. x of y's dtype or f32;
 // mask and bias optional, of x's shape and any strides. y may be x.
 MIXTAPE_KERNEL(masked_softmax, In x, In mask, In bias, bool causal, double scale, Out y);
+// o = dropout(softmax(scale q kT)) v over the keys that the rule shows; zeros if there are none.
+// All but stats are [.., positions, features] of one dtype: f16 or bf16, with 32, 64, 80, 96 or 128
+// features. The heads of o may have any strides. stats [.., queries, 2], f32 and dense, is for the
+// gradient: what turns scores into probabilities. (On the CPU any float dtype and any number of
+// features will do, and stats is not written.)
+MIXTAPE_KERNEL(attention, In q, In k, In v, const AttentionRule& rule, Out o, Out stats);
+MIXTAPE_KERNEL(attention_grad, In q, In k, In v, In stats, In dy, const AttentionRule& rule, Out dq,
+               Out dk, Out dv);  // outputs optional, as o, or f32
 MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,
                Out rstd);  // w, b [n] optional; RMS norm if mean is absent
 MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, Out dx, Out dw,

@@ -1,5 +1,6 @@
-// Scaled dot-product attention as one op: two products, and between them one kernel for scale, mask
-// and softmax. Scores stay f32 until then. The probabilities are saved for backward.
+// Scaled dot-product attention as one op. Where it fits, one kernel computes it without scores in
+// memory, and another its gradients. Else there are two products, and between them one kernel for
+// scale, mask and softmax; scores stay f32 until then, and the probabilities are saved.
 
 #include <cmath>
 #include <limits>
@@ -26,10 +27,11 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       {Role::Activation, Role::Activation, Role::Activation, Role::Mask, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& mask, const Tensor& bias, const AttentionParams& params) {
+    ctx.save(q, k, v, mask, bias);
+    if (fits(ctx, q, k, v, bias, params)) return fused(ctx, q, k, v, mask, params);
     const Tensor scores = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())});
     const Tensor p = scores.dtype() == ctx.dtype() ? scores : ctx.output(scores.shape());
     ctx.run(kernels::masked_softmax, scores, mask, bias, params.causal, params.scale, p);
-    ctx.save(q, k, v, mask, bias);
     ctx.save_extra(p);
     return by_positions(dropout(p, params.drop), v, ctx.dtype());
   }
@@ -38,6 +40,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   // dq = scale ds k, dk = scale dsT q, dbias = ds. Dropout stands between p and the product.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const AttentionParams& params) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2);
+    if (!grad_enabled() && !ctx.saved(5)) return fused_gradients(ctx, dy, params);
     const Tensor p = grad_enabled() ? recorded(ctx, params) : ctx.saved(5);
     Tensor ds;
     if (ctx.wants(0) || ctx.wants(1) || ctx.wants(4)) {
@@ -55,15 +58,62 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 
  private:
+  // True if one kernel computes the result. Its gradients have none for a bias.
+  static bool fits(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                   const Tensor& bias, const AttentionParams& params) {
+    const int64_t queries = q.size(-2), keys = k.size(-2), d = q.size(-1), most = 1 << 30;
+    if (bias || q.numel() == 0 || k.numel() == 0 || v.numel() == 0 || ctx.dtype() != q.dtype() ||
+        !(float(params.scale) > 0 && params.scale < 1e30))
+      return false;
+    // On the CPU it pays where whole blocks of keys are hidden (worklog 155); gradients of a head
+    // are computed by one thread.
+    if (q.device().is_host())
+      return params.causal && queries >= 256 &&
+             (!ctx.recording() || q.numel() / (queries * d) >= 32);
+    return is_half(q.dtype()) && v.size(-1) == d && queries < most && keys < most &&
+           (d == 32 || d == 64 || d == 80 || d == 96 || d == 128);
+  }
+  static kernels::AttentionRule rule(const Tensor& mask, const AttentionParams& params) {
+    return {mask, params.causal, params.scale, params.drop, params.drop.p};
+  }
+  // A new tensor [.., heads, t, features], stored as [.., t, heads, features].
+  static Tensor stored_by_positions(Shape shape, DType dtype, Device device) {
+    if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
+    return swapped(Tensor(shape, dtype, device));
+  }
+  static Tensor fused(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                      const Tensor& mask, const AttentionParams& params) {
+    const Tensor y = stored_by_positions(with_size(q.shape(), -1, v.size(-1)), ctx.dtype(),
+                                         q.device()),
+                 stats(with_size(q.shape(), -1, 2), f32, q.device());
+    ctx.run(kernels::attention, q, k, v, rule(mask, params), y, stats);
+    ctx.save(Tensor());  // no probabilities
+    ctx.save_extra(stats);
+    return y;
+  }
+  static Grads fused_gradients(const Ctx& ctx, const Tensor& dy, const AttentionParams& params) {
+    const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2);
+    const auto gradient = [&](size_t i, const Tensor& x) {
+      const DType dtype = ctx.grad_dtype(i) == x.dtype() ? x.dtype() : accumulate_dtype(x.dtype());
+      return ctx.wants(i) ? stored_by_positions(x.shape(), dtype, x.device()) : Tensor();
+    };
+    const Tensor dq = gradient(0, q), dk = gradient(1, k), dv = gradient(2, v);
+    if (dq || dk || dv)
+      ctx.run(kernels::attention_grad, q, k, v, ctx.saved(6), cast(dy, q.dtype()),
+              rule(ctx.saved(3), params), dq, dk, dv);
+    Grads grads;
+    for (const Tensor& g : {dq, dk, dv, Tensor(), Tensor()}) grads.push_back(g);
+    return grads;
+  }
+
   // Swaps heads and positions.
   static Tensor swapped(const Tensor& x) { return x.rank() < 3 ? x : transpose(x, -3, -2); }
   // The product [.., heads, t, features] stored as [.., t, heads, features]: heads are joined next.
   static Tensor by_positions(const Tensor& a, const Tensor& b, DType wanted) {
     if (grad_enabled()) return product(a, b, wanted);
     const Factors f(a, b);
-    Shape shape = with_size(a.shape(), -1, b.size(-1));
-    if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
-    const Tensor y = swapped(Tensor(shape, f.product(wanted), a.device()));
+    const Tensor y =
+        stored_by_positions(with_size(a.shape(), -1, b.size(-1)), f.product(wanted), a.device());
     kernels::gemm(a.device(), f.a, f.b, kernels::Epilogue{}, y);
     return y;
   }

@@ -1,20 +1,26 @@
 #pragma once
 // A check of builds for the emulator, whose devices share the host's memory: kernels must not be
-// given memory of another device, on which real hardware would crash.
+// given memory of another device, on which real hardware would crash. It also counts bytes.
 
 #ifdef MIXTAPE_EMULATED
+#include <atomic>
 #include <span>
 
 #include "core/error.h"
 #include "core/runtime.h"
 #include "core/view.h"
+#include "kernels/common/attention.h"
 #include "kernels/common/update.h"
 
 namespace mixtape::kernels {
 using namespace internal;
 
+// The bytes of all views that kernels were given so far.
+inline std::atomic<int64_t> bytes_given{0};
+
 inline void check_memory(Device device, const char* kernel, const View& v) {
   if (!v.data || v.size() == 0) return;
+  bytes_given += v.size() * int64_t(size_of(v.dtype));
   const int owner = runtime::owner(v.data);
   if (owner != (device.is_host() ? -1 : device.index))
     raise(std::string("kernel '") + kernel + "' on " + device.to_string() + " is given memory of " +
@@ -32,6 +38,9 @@ inline void check_memory(Device device, const char* kernel, Updates updates) {
 inline void check_memory(Device device, const char* kernel, const StepControl& control) {
   check_memory(device, kernel, control.skip);
   check_memory(device, kernel, control.grad_scale);
+}
+inline void check_memory(Device device, const char* kernel, const AttentionRule& rule) {
+  check_memory(device, kernel, rule.mask);
 }
 template <class T>
 void check_memory(Device, const char*, const T&) {}  // a number, a struct of numbers

@@ -158,6 +158,22 @@ __device__ inline uint32_t rounded_to_tf32(float x) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
   return bits;
 }
+// Two numbers rounded to f16 or bf16, `low` in the lower half of the word.
+template <class T>
+__device__ inline uint32_t round_pair(float low, float high) {
+  uint32_t bits;
+  if constexpr (std::is_same_v<T, Half>)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+// 2^x in one instruction, with 22 bits; 0 where the result is subnormal.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 template <class V, class T>
 __device__ inline V load_as(const T* p) {  // one access of sizeof(V) bytes; p is aligned to that
   return *reinterpret_cast<const V*>(p);
@@ -242,6 +258,11 @@ void multiply(float (&sum)[2][4], const Fragment& a, const Fragment& b,
   simt::multiply<T>(sum, a.part, b.part, where);
 }
 inline uint32_t rounded_to_tf32(float x) { return simt::rounded_to_tf32(x); }
+template <class T>
+uint32_t round_pair(float low, float high) {
+  return uint32_t(T(low).bits) | uint32_t(T(high).bits) << 16;
+}
+inline float exp2_fast(float x) { return std::exp2(x); }
 template <class V, class T>
 V load_as(const T* p) {
   simt::check_aligned(p, sizeof(V));

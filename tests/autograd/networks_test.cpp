@@ -566,5 +566,26 @@ TEST(Attention, DropsProbabilities) {
   EXPECT_NEAR(mean(y).item(), 1, 0.02);
 }
 
+// From 256 queries on, causal attention on the CPU computes the keys that are seen, block by block.
+TEST(Attention, CausalIsAMaskOfATriangle) {
+  const DefaultDevice here(Device::cpu());
+  const Tensor triangle = tril(ones({256, 256})).to(boolean);
+  for (const DType dtype : {f32, bf16}) {
+    Tensor x[3];
+    for (Tensor& t : x) t = randn({32, 256, 3}, dtype).set_requires_grad();
+    const auto run = [&](AttentionOptions o) {
+      const Seed seed(3);
+      o.dropout = 0.2;
+      const Tensor y = attend(x[0], x[1], x[2], o);
+      std::vector<Tensor> all = grad({sum(y * y)}, {x[0], x[1], x[2]});
+      all.push_back(y.detach());
+      return all;
+    };
+    const std::vector<Tensor> blocks = run({.causal = true}), whole = run({.mask = triangle});
+    for (size_t i = 0; i < 4; ++i)
+      expect_near(blocks[i], to_vector(whole[i]), dtype == f32 ? 1e-4 : 0.25);
+  }
+}
+
 }  // namespace networks_test
 }  // namespace mixtape

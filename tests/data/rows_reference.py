@@ -16,6 +16,9 @@ from rows_reference_extremes import EXTREMES
 WITHOUT = {
     "dropout": "draws random numbers",
     "scaled_dot_product_attention_biased": "draws random numbers",
+    "scaled_dot_product_attention_fused": "in f64 and f32 as scaled_dot_product_attention",
+    "scaled_dot_product_attention_fused_causal": "draws random numbers",
+    "scaled_dot_product_attention_fused_masked": "in f64 and f32 as scaled_dot_product_attention_masked",
     "binary_cross_entropy_with_pos_weight_learned": "has no gradient for pos_weight",
 }
 

@@ -48,38 +48,15 @@ void softmax(Launch&, bool log, In x, Out y) {
   });
 }
 
-namespace {
-
-// Row r of a view as dense T: the view itself if possible, otherwise a copy in `buffer`.
-template <class T, class S>
-const T* dense_row(const View& v, int64_t r, int64_t n, T* buffer) {
-  const int64_t step = v.strides()[-1];
-  Layout rows = v.layout;
-  --rows.shape.rank;
-  const S* const from = v.as<S>() + rows.at(r);
-  if constexpr (std::is_same_v<S, T>)
-    if (step == 1) return from;
-  for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<T>(from[i * step]);
-  return buffer;
-}
-
-}  // namespace
-
 void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, Out y) {
   const int64_t n = x.shape()[-1], queries = x.shape()[-2];
   if (x.size() == 0) return;
   visit_float(y.dtype, x.dtype, [&]<class O, class S>() {
     using T = math_t<S>;
-    const Vec<T> factor(static_cast<T>(scale)), nothing(minus_infinity<T>());
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
-      constexpr int64_t width = Vec<T>::width;
-      // Scores are stored in whole vectors: reading them back after partial stores would stall.
-      Buffer<T> scores(round_up(n, width)), bias_buffer(n);
+      Buffer<T> scores(round_up(n, Vec<T>::width)), bias_buffer(n);
       Buffer<bool> mask_buffer(n);
-      T* const e = scores.data();
       for (int64_t r = begin; r < end; ++r) {
-        const S* const in = x.as<S>() + r * n;
-        O* const out = y.as<O>() + r * n;
         const int64_t visible = causal ? std::min(n, r % queries + 1) : n;
         const bool* const allowed =
             mask ? dense_row<bool, bool>(mask, r, n, mask_buffer.data()) : nullptr;
@@ -87,31 +64,8 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
         if (bias)
           visit_float(bias.dtype,
                       [&]<class B>() { added = dense_row<T, B>(bias, r, n, bias_buffer.data()); });
-        Vec<T> tops = nothing;
-        for_each_vec<T>(visible, [&](int64_t i, int64_t count) {
-          Vec<T> v = read<T>(in + i, count) * factor;
-          if (added) v = v + read<T>(added + i, count);
-          if (allowed) v = select(read<T>(allowed + i, count) != Vec<T>(T(0)), v, nothing);
-          v = keep(v, count, nothing);
-          store(e + i, v);
-          tops = max(v, tops);
-        });
-        const T top = hmax(tops);
-        if (top == minus_infinity<T>()) {
-          std::fill_n(out, n, O(0.0f));
-          continue;
-        }
-        const double sum = sum_over<T>(round_up(visible, width), [&](int64_t i, int64_t) {
-          const Vec<T> v = exp(load<T, T>(e + i) - Vec<T>(top));
-          store(e + i, v);
-          return v;
-        });
-        const Vec<T> share(static_cast<T>(1 / sum));
-        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          Vec<T> v(T(0));
-          if (i < visible) v = keep(load<T, T>(e + i) * share, visible - i);
-          write(out + i, v, count);
-        });
+        masked_softmax_row(x.as<S>() + r * n, n, visible, static_cast<T>(scale), added, allowed,
+                           scores.data(), y.as<O>() + r * n);
       }
     });
   });

@@ -3,6 +3,7 @@
 // matrices, neighbouring rows (worklog 103). A row is read once for its maximum, and again for the
 // sum of exponentials: nothing overflows, and a row of -inf gives NaN.
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/loops/buffer.h"
@@ -36,6 +37,54 @@ T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
     if (keep) write(keep + i, e, count);
     return e;
   }));
+}
+
+// Row r of a view as dense T: the view itself if possible, otherwise a copy in `buffer`.
+template <class T, class S>
+const T* dense_row(const View& v, int64_t r, int64_t n, T* buffer) {
+  const int64_t step = v.strides()[-1];
+  Layout rows = v.layout;
+  --rows.shape.rank;
+  const S* const from = v.as<S>() + rows.at(r);
+  if constexpr (std::is_same_v<S, T>)
+    if (step == 1) return from;
+  for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<T>(from[i * step]);
+  return buffer;
+}
+
+// out = softmax(factor in + added) over the first `visible` of n scores, or those of them that
+// `allowed` has; zeros elsewhere, or everywhere if there are none. `e`: for round_up(n, width)
+// numbers, since scores are stored in whole vectors: reading them back after partial stores would
+// stall. out may be in.
+template <class T, class S, class O>
+void masked_softmax_row(const S* in, int64_t n, int64_t visible, T factor, const T* added,
+                        const bool* allowed, T* e, O* out) {
+  const Vec<T> nothing(minus_infinity<T>());
+  Vec<T> tops = nothing;
+  for_each_vec<T>(visible, [&](int64_t i, int64_t count) {
+    Vec<T> v = read<T>(in + i, count) * Vec<T>(factor);
+    if (added) v = v + read<T>(added + i, count);
+    if (allowed) v = select(read<T>(allowed + i, count) != Vec<T>(T(0)), v, nothing);
+    v = keep(v, count, nothing);
+    store(e + i, v);
+    tops = max(v, tops);
+  });
+  const T top = hmax(tops);
+  if (top == minus_infinity<T>()) {
+    std::fill_n(out, n, O(0.0f));
+    return;
+  }
+  const double sum = sum_over<T>(round_up(visible, Vec<T>::width), [&](int64_t i, int64_t) {
+    const Vec<T> v = exp(load<T, T>(e + i) - Vec<T>(top));
+    store(e + i, v);
+    return v;
+  });
+  const Vec<T> share(static_cast<T>(1 / sum));
+  for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+    Vec<T> v(T(0));
+    if (i < visible) v = keep(load<T, T>(e + i) * share, visible - i);
+    write(out + i, v, count);
+  });
 }
 
 // Rows of softmax, logsumexp and cross-entropy may be the columns of dense matrices: views of shape
