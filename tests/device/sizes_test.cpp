@@ -8,6 +8,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
+#include "core/runtime.h"
 #include "kernels/cuda/gemm/gemm.h"
 
 namespace mixtape {
@@ -34,6 +35,17 @@ Tensor by_plan(In t) {
   const Tensor c({t[0].size(0), t[1].size(1)}, t[0].dtype(), t[0].device());
   kernels::Launch launch(c.device());
   kernels::cuda::gemm(launch, t[0], t[1], {}, c, {tile, split});
+  return c;
+}
+
+// The same by groups of warps, of operands that are transposed or not.
+template <int tile, int split, bool ta, bool tb>
+Tensor by_groups(In t) {
+  const Tensor a = ta ? transpose(t[0], 0, 1) : t[0], b = tb ? transpose(t[1], 0, 1) : t[1];
+  if (a.device().is_host()) return matmul(a, b).detach();
+  const Tensor c({a.size(0), b.size(1)}, a.dtype(), a.device());
+  kernels::Launch launch(c.device());
+  kernels::cuda::gemm(launch, a, b, {}, c, {tile, split, kernels::cuda::Tier::Groups});
   return c;
 }
 
@@ -82,8 +94,26 @@ const Case cases[] = {
     {"tile_3_f32", {{130, 600}, {600, 133}}, by_plan<3, 2>},
 };
 
+// For devices of compute capability 9.0.
+const Case hopper_cases[] = {
+    {"f16", {{300, 600}, {600, 520}}, by_groups<0, 1, false, false>, 3e-3, f16},
+    {"bf16_by_columns", {{600, 304}, {520, 600}}, by_groups<1, 2, true, true>, 2e-2, bf16},
+    {"bf16_nt", {{300, 600}, {521, 600}}, by_groups<0, 1, false, true>, 2e-2, bf16},
+    {"f16_tn", {{600, 304}, {600, 520}}, by_groups<1, 1, true, false>, 3e-3, f16},
+    {"tf32", {{130, 300}, {264, 300}}, by_groups<0, 1, false, true>, 3e-3},
+    {"batch", {{3, 136, 264}, {3, 264, 128}}, product, 2e-2, bf16},
+    {"linear",
+     {{256, 512}, {512, 512}, {512}},
+     [](In t) { return gelu(linear(t[0], t[1], t[2])); },
+     2e-2,
+     bf16},
+};
+
 struct Large : testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, Large, testing::ValuesIn(cases),
+                         [](const auto& i) { return i.param.name; });
+struct LargeOnHopper : testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, LargeOnHopper, testing::ValuesIn(hopper_cases),
                          [](const auto& i) { return i.param.name; });
 
 // The value, then the gradients.
@@ -100,17 +130,25 @@ std::vector<std::vector<double>> results(const Case& c, Device on) {
   return all;
 }
 
-TEST_P(Large, IsWhatItIsOnTheCpu) {
-  const auto got = results(GetParam(), Device::cuda()), want = results(GetParam(), Device::cpu());
+void expect_same_as_on_the_cpu(const Case& c, Device on) {
+  const auto got = results(c, on), want = results(c, Device::cpu());
   ASSERT_EQ(got.size(), want.size());
   for (size_t k = 0; k < want.size(); ++k) {
     ASSERT_EQ(got[k].size(), want[k].size()) << k;
     double largest = 1;
     for (const double x : want[k]) largest = std::max(largest, std::abs(x));
     for (size_t i = 0; i < want[k].size(); ++i)
-      ASSERT_NEAR(got[k][i], want[k][i], GetParam().tolerance * largest)
+      ASSERT_NEAR(got[k][i], want[k][i], c.tolerance * largest)
           << (k == 0 ? "value" : "gradient") << ", element " << i;
   }
+}
+TEST_P(Large, IsWhatItIsOnTheCpu) { expect_same_as_on_the_cpu(GetParam(), Device::cuda()); }
+TEST_P(LargeOnHopper, IsWhatItIsOnTheCpu) {
+  const runtime::Runtime& cuda = runtime::cuda();
+  for (int i = 0; i < cuda.device_count(); ++i)
+    if (cuda.properties(i).major == 9)
+      return expect_same_as_on_the_cpu(GetParam(), Device::cuda(i));
+  GTEST_SKIP() << "no device of compute capability 9.0";
 }
 
 }  // namespace device_sizes_test
