@@ -6,12 +6,6 @@
 namespace mixtape::ptx {
 namespace {
 
-std::string hex(uint32_t n) {
-  char text[20];
-  std::snprintf(text, sizeof text, "0x%x", n);
-  return text;
-}
-
 // --- mbarriers ---
 
 Barrier& barrier_at(Warp& w, const Slot* address, int lane, Access access = Access::Atomic) {
@@ -119,7 +113,6 @@ void set_registers(Warp& w, const Code& c, uint32_t mask) {  // n
   const int n = w.list(c)[0], at_launch = w.block->kernel->thread_registers;
   auto& all = w.block->registers;
   int& mine = all[size_t(w.number())];
-  if (n < 24 || n > 256 || n % 8 != 0) w.fault(0, "cannot set " + std::to_string(n) + " registers");
   if (at_launch == 0) w.fault(0, "the kernel has no __launch_bounds__");
   if (mine == 0) mine = at_launch;
   if (raise ? n < mine : n > mine)

@@ -100,9 +100,6 @@ void run_block(Block& block, std::span<const std::unique_ptr<Warp>> warps) {
     warps[0]->fault(0, "the block ends while " + what);
   };
   if (!block.boxes.empty()) at_end("boxes are under way");
-  for (size_t w = 0; w < count; ++w)
-    if (const size_t g = w / 4; warps[w]->products_begun != block.products[g].size())
-      at_end("the warps of a group have multiplied a different number of times");
   for (const Gate& g : block.gates)
     if (g.here > 0) at_end(std::to_string(g.here) + " threads wait at a barrier");
 }
@@ -115,7 +112,6 @@ void Block::start(size_t warps) {
   clocks.assign(watch_races ? warps : 0, Clock{});
   for (size_t w = 0; w < clocks.size(); ++w) clocks[w].seen[w] = 1;
   this->warps.assign(warps, nullptr);
-  gates.fill({});
   barriers.clear();
   boxes.clear();
   registers.assign(warps, 0);

@@ -80,7 +80,7 @@ void load(Warp& w, Box box, const Slot* to, const Slot* barrier, int alignment) 
   box.shared = w.shared_address(to, int(box.bytes()), alignment, lane);
   box.barrier = w.shared_address(barrier, 8, 8, lane);
   const Barrier* const b = block.barrier(box.barrier);
-  if (!b) w.fault(lane, "there is no mbarrier at " + std::to_string(box.barrier));
+  if (!b) w.fault(lane, "there is no mbarrier at " + hex(box.barrier));
   if (!b->fenced)
     w.fault(lane, "the mbarrier is new, and no fence.mbarrier_init or fence.proxy.async followed");
   w.touch(lane, block.shared + box.barrier, 8, Access::Atomic);

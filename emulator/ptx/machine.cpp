@@ -12,13 +12,13 @@ namespace {
 
 constexpr int32_t nowhere = INT32_MAX;
 
+}  // namespace
+
 std::string hex(uint64_t n) {
   char text[20];
   std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(n));
   return text;
 }
-
-}  // namespace
 
 void Warp::start(Block& in, int number, uint32_t live) {
   block = &in;
@@ -233,7 +233,10 @@ Warp::Stop Warp::run() {
     }
     if (at_barrier_) return Stop::Barrier;
   }
-  if (groups_.empty()) return Stop::Done;
+  if (groups_.empty()) {
+    pc_ = int32_t(kernel.code.size()) - 1;
+    return Stop::Done;
+  }
   for (const Group& g : groups_)
     if (g.paused) return Stop::Yield;
   const Group stuck = groups_.front();

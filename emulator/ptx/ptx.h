@@ -169,7 +169,8 @@ struct Range {
 };
 Range find_memory(uint64_t address, int device);  // empty if there is none
 std::string describe_memory(uint64_t address);    // for errors
-void complain(const std::string& what);           // prints it, and makes the program fail
-extern uint64_t instructions;                     // executed by warps so far
+std::string hex(uint64_t number);
+void complain(const std::string& what);  // prints it, and makes the program fail
+extern uint64_t instructions;            // executed by warps so far
 
 }  // namespace mixtape::ptx

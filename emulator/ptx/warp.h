@@ -144,6 +144,7 @@ class Warp {
   Waits waits_ = {};
 
  public:
+  // Boxes that are stored, products that are made, and the group of each that is open.
   std::vector<Store> stores;
   std::array<int, lanes> store_group;  // the open group
   std::vector<Sums> sums;

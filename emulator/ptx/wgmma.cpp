@@ -90,10 +90,9 @@ struct Matrix {
   }
 };
 
-void check(Warp& w, uint64_t descriptor, Type type, bool transposed) {
-  const Matrix m(descriptor, !transposed);
+void check(Warp& w, uint64_t descriptor) {
+  const Matrix m(descriptor, true);
   if (descriptor >> 49 & 7) w.fault(0, "a base offset in a descriptor is not known here");
-  if (transposed && bytes_of(type) != 2) w.fault(0, "only elements of two bytes are transposed");
   if (m.width > 1 && (m.start >> 7 & (m.width - 1)))
     w.fault(0, "the descriptor begins at " + std::to_string(m.start) +
                    ", which is not where the swizzle begins");
@@ -280,7 +279,7 @@ void begin(Warp& w, const Code& c, uint32_t mask) {
   for (int l = 0; l < lanes; ++l)
     if (w.at<uint64_t>(b[0])[l] != p.b || (!shape.a_in_registers && w.at<uint64_t>(a[0])[l] != p.a))
       w.fault(l, "its lanes differ in their descriptors");
-  check(w, p.b, shape.b, f.transposed_b);
+  check(w, p.b);
   if (shape.a_in_registers) {
     p.operands.resize(rows * deep);
     for (int l = 0; l < lanes; ++l)
@@ -288,7 +287,7 @@ void begin(Warp& w, const Code& c, uint32_t mask) {
         std::memcpy(&p.operands[size_t((l / 4 + i % 2 * 8) * deep + (l % 4 + i / 2 * 4) * 4)],
                     &w.at<uint32_t>(a[i])[l], 4);
   } else {
-    check(w, p.a, shape.a, f.transposed_a);
+    check(w, p.a);
   }
   // All four warps must multiply the same.
   auto& common = w.block->products[size_t(w.number() / 4)];

@@ -341,6 +341,148 @@ TEST(PtxHopper, CopiesRowsWithoutAMap) {
   EXPECT_EQ(read(to, 256), x);
 }
 
+// --- what operations refuse ---
+
+enum class Misuse {
+  NoBarrier,
+  NoArrivals,
+  TwoBarriers,
+  ManyBarriers,
+  ExpectingBarrier,
+  ManyBytes,
+  ManyArrivals,
+  Parity,
+  CopiedMap,
+  NoMap,
+  OtherRank,
+  OddCopy,
+  LoadWithoutBarrier,
+  BaseOffset,
+  BeyondShared,
+  WrittenSums,
+  OtherLanesAdd,
+  OtherLanes,
+  OtherWarps,
+  FewerProducts,
+  ManyThreads,
+  OtherCount,
+  GateNumber,
+  LeftAtGate,
+  LeftBox,
+};
+
+__device__ void multiply_some(float (&d)[4], uint64_t a, uint64_t b, unsigned add) {
+  asm volatile(
+      "{.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0;}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b), "r"(add));
+}
+template <Misuse how>
+__global__ void __launch_bounds__(128)
+    misuse(const __grid_constant__ TensorMap map, TensorMap copied, float* y) {
+  const auto is = [](Misuse m) { return how == m; };
+  auto* const barrier = reinterpret_cast<Barrier*>(bytes + 16384);
+  const auto at = unsigned(__cvta_generic_to_shared(bytes));
+  const unsigned t = threadIdx.x;
+  if (t == 0 && !is(Misuse::NoBarrier) && !is(Misuse::LoadWithoutBarrier)) {
+    barrier_init(barrier, is(Misuse::NoArrivals) ? 0 : 1);
+    if (is(Misuse::TwoBarriers)) barrier_init(barrier, 1);
+    for (int i = 1; i < 100 && is(Misuse::ManyBarriers); ++i) barrier_init(barrier + i, 1);
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (t == 0) {
+    if (is(Misuse::NoBarrier)) barrier_arrive(barrier);
+    if (is(Misuse::ManyBytes)) barrier_expect(barrier, 1 << 20);
+    if (is(Misuse::ExpectingBarrier) || is(Misuse::ManyArrivals) || is(Misuse::LeftBox))
+      barrier_expect(barrier, 8192);
+    if (is(Misuse::ManyArrivals)) barrier_arrive(barrier);
+    if (is(Misuse::ExpectingBarrier))
+      asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(at + 16384) : "memory");
+    if (is(Misuse::Parity)) barrier_wait(barrier, 2);
+    if (is(Misuse::CopiedMap)) load_box(bytes, copied, barrier, {});
+    if (is(Misuse::NoMap) || is(Misuse::LoadWithoutBarrier) || is(Misuse::LeftBox))
+      load_box(bytes, map, barrier, {});
+    if (is(Misuse::OtherRank))
+      asm volatile(
+          "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+          " [%0], [%1, {%2, %2}], [%3];" ::"r"(at),
+          "l"(&map), "r"(0), "r"(at + 16384)
+          : "memory");
+    if (is(Misuse::OddCopy))
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(y), "r"(at),
+                   "r"(t + 8)
+                   : "memory");
+  }
+  // 64 and 8 lines of 16 halves, eight lines of 16 bytes after the other.
+  constexpr uint64_t shape = uint64_t(128 >> 4) << 16 | uint64_t(256 >> 4) << 32;
+  uint64_t a = at >> 4 | shape, b = a;
+  if (is(Misuse::BaseOffset)) a |= uint64_t(1) << 49;
+  if (is(Misuse::BeyondShared)) a += 0x1000;
+  if (is(Misuse::OtherLanes) && t % 32 == 5) b += 16;
+  if (is(Misuse::OtherWarps) && t / 32 == 2) b += 16;
+  if (how >= Misuse::BaseOffset && how <= Misuse::FewerProducts) {
+    float d[4] = {};
+    group_fence();
+    multiply_some(d, a, b, !is(Misuse::OtherLanesAdd) || t % 32 > 3);
+    if (is(Misuse::WrittenSums)) d[2] = y[0], multiply_some(d, a, b, 1);
+    if (is(Misuse::FewerProducts) && t < 32) {
+      group_commit();
+      multiply_some(d, a, b, 1);
+    }
+    group_commit();
+    if (is(Misuse::FewerProducts) && t < 32)
+      group_wait<1>();
+    else
+      group_wait<0>();
+    y[t] = d[0] + d[1] + d[2] + d[3];
+  }
+  if (is(Misuse::ManyThreads)) sync_threads(1, 96);
+  if (is(Misuse::OtherCount)) sync_threads(1, t < 64 ? 64 : 96);
+  if (is(Misuse::GateNumber)) sync_threads(16, 128);
+  if (is(Misuse::LeftAtGate) && t < 32) asm volatile("bar.arrive 3, 64;" ::: "memory");
+}
+template <Misuse how>
+cudaError_t misused() {
+  char* const data = on_device(std::vector<char>(8192));
+  const TensorMap map = map_of({.address = data});
+  return run(128, 16384 + 1024, misuse<how>, how == Misuse::NoMap ? TensorMap{} : map, map,
+             on_device(std::vector<float>(128)));
+}
+TEST(PtxHopper, RefusesMisusedBarriers) {
+  EXPECT_FAULT(misused<Misuse::NoBarrier>(), "there is no mbarrier at 0x4000");
+  EXPECT_FAULT(misused<Misuse::NoArrivals>(), "an mbarrier of 0 arrivals");
+  EXPECT_FAULT(misused<Misuse::TwoBarriers>(), "there is an mbarrier at 0x4000 already");
+  EXPECT_FAULT(misused<Misuse::ManyBarriers>(), "too many mbarriers");
+  EXPECT_FAULT(misused<Misuse::ExpectingBarrier>(), "bytes are on their way to the mbarrier");
+  EXPECT_FAULT(misused<Misuse::ManyBytes>(), "an mbarrier cannot expect 1048576 bytes");
+  EXPECT_FAULT(misused<Misuse::ManyArrivals>(),
+               "at the mbarrier at 0x4000, whose phase 0 has all of its 1 arrivals");
+  EXPECT_FAULT(misused<Misuse::Parity>(), "a parity of 2");
+  EXPECT_FAULT(misused<Misuse::ManyThreads>(), "more threads than the barrier is for");
+  EXPECT_FAULT(misused<Misuse::OtherCount>(), "a barrier of (64|96) threads, and of (64|96) for");
+  EXPECT_FAULT(misused<Misuse::GateNumber>(), "barrier 16 of 128 threads");
+  EXPECT_FAULT(misused<Misuse::LeftAtGate>(), "ends while 32 threads wait at a barrier");
+}
+TEST(PtxHopper, RefusesMisusedBoxes) {
+  EXPECT_FAULT(misused<Misuse::CopiedMap>(), "must be a __grid_constant__ parameter");
+  EXPECT_FAULT(misused<Misuse::NoMap>(), "this is no tensor map");
+  EXPECT_FAULT(misused<Misuse::OtherRank>(), "a tensor map of 4 dimensions");
+  EXPECT_FAULT(misused<Misuse::OddCopy>(), "a copy of 8 bytes");
+  EXPECT_FAULT(misused<Misuse::LoadWithoutBarrier>(), "there is no mbarrier at 0x4000");
+  EXPECT_FAULT(misused<Misuse::LeftBox>(), "the block ends while boxes are under way");
+}
+TEST(PtxHopper, RefusesMisusedProducts) {
+  EXPECT_FAULT(misused<Misuse::BaseOffset>(), "a base offset in a descriptor is not known");
+  EXPECT_FAULT(misused<Misuse::BeyondShared>(), "shared memory of 17408 bytes, at 65536: 16");
+  EXPECT_FAULT(misused<Misuse::WrittenSums>(), "sums of wgmma were written while");
+  EXPECT_FAULT(misused<Misuse::OtherLanesAdd>(), "its lanes differ in whether to add");
+  EXPECT_FAULT(misused<Misuse::OtherLanes>(), "its lanes differ in their descriptors");
+  EXPECT_FAULT(misused<Misuse::OtherWarps>(), "warps of a group multiply different matrices");
+  EXPECT_FAULT(misused<Misuse::FewerProducts>(), "exits while wgmma is under way");
+}
+
 // --- registers, lanes, matrices ---
 
 template <int low, int high>
@@ -352,6 +494,7 @@ __global__ void __launch_bounds__(384, 1) share_registers(float* y) {
   y[threadIdx.x] = 1;
 }
 __global__ void raise_without_bounds() { raise_registers<232>(); }
+__global__ void group_alone() { group_fence(); }
 
 TEST(PtxHopper, RegistersMustFit) {
   float* const y = on_device(std::vector<float>(384));
@@ -360,6 +503,8 @@ TEST(PtxHopper, RegistersMustFit) {
                "waits for what never comes: .*at setmaxnreg.inc");
   EXPECT_FAULT(run(384, 0, share_registers<176, 232>, y), "176 registers, and 168 before");
   EXPECT_FAULT(run(128, 0, raise_without_bounds), "the kernel has no __launch_bounds__");
+  EXPECT_FAULT(run(64, 0, group_alone), "needs four warps");
+  EXPECT_FAULT(run(24, 0, group_alone), "needs all lanes of a warp");
 }
 
 // The lane that was elected, and how matrices lie in shared memory.
