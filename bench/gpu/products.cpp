@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "bench/gpu/cublas.h"
 #include "bench/gpu/report.h"
+#include "core/runtime.h"
 #include "core/tf32.h"
 #include "kernels/cuda/gemm/gemm.h"
 
@@ -120,6 +121,10 @@ void measure_products(Report& report) {
       for (const auto& [tier, value] : {std::pair{"mma", Tier::Mma}, std::pair{"wmma", Tier::Wmma}})
         measure(report, name(fmt::format("4096/{}", tier)), how, {4096, 4096, 4096},
                 kernels::cuda::GemmPlan{0, 1, value});
+    const bool hopper = runtime::cuda().properties(gpu.index).major == 9;
+    for (int tile = 0; hopper && tile < kernels::cuda::groups_tiles && how.dtype != f32; ++tile)
+      measure(report, name(fmt::format("4096/groups/tile{}", tile)), how, {4096, 4096, 4096},
+              kernels::cuda::GemmPlan{tile, 1, Tier::Groups});
     // Eight sequences of 1,024 tokens; weights are [out, in].
     const int64_t tokens = 8 * 1024;
     struct Layer {
