@@ -45,10 +45,15 @@ class Limits:
 LIMITS = [
     Limits("f16, bf16 by wmma: 64 x 64 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, [01], \(Tier\)1>", 4, 4, 10, 0),
     Limits("f16, bf16 by wmma: 32 x 32 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, 2, \(Tier\)1>", 9, 2, 10, 0),
-    Limits("f16, bf16: 64 x 64 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, [01]\b", 6.3, 4, 130, 2),
-    Limits("f16, bf16: 32 x 32 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, 2\b", 15, 2, 35, 2),
-    Limits("TF32: 64 x 64 a warp", r"gemm_tensor<float, \w+, \w+, [01]\b", 20, 0, 72, 3),
-    Limits("TF32: 32 x 32 a warp", r"gemm_tensor<float, \w+, \w+, 2\b", 63, 0, 24, 3),
+    Limits("f16, bf16: 64 x 64 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, [01]\b", 3.5, 4, 8, 0),
+    Limits("f16, bf16: 32 x 32 a warp", r"gemm_tensor<(BFloat16|Half), \w+, \w+, 2\b", 8, 2, 8, 0),
+    # (With a loop within, of which one turn of two counts.)
+    Limits("TF32: 64 x 64 a warp", r"gemm_tensor<float, \w+, \w+, [01]\b", 8, 0, 12, 1),
+    Limits("TF32: 32 x 32 a warp", r"gemm_tensor<float, \w+, \w+, 2\b", 20, 0, 12, 1),
+    Limits("attention, 64 to 128 wide", r"flash_forward<\w+, (64|80|96|128)>", 6.5, 2.5, 30, 0),
+    Limits("attention, 32 wide", r"flash_forward<\w+, 32>", 11, 4, 50, 0),
+    Limits("attention backward, 64 to 128 wide", r"flash_backward<\w+, (64|80|96|128), ", 9, 1.8, 20, 1),
+    Limits("attention backward, 32 wide", r"flash_backward<\w+, 32, ", 11, 3.9, 20, 1),
     Limits("groups of warps", r"gemm_groups<", 25, 0, 10, 1, 168, 4, "sm_90a"),
 ]
 

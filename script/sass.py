@@ -21,7 +21,7 @@ class Instruction:
 
 @dataclass
 class Loop:
-    """One turn of a loop on its fast path."""
+    """One turn of a loop."""
     path: list[Instruction]
     inner: int  # loops within, of which the path has one turn
 
@@ -43,23 +43,9 @@ def kernels(text: str) -> Iterator[tuple[str, list[Instruction]]]:
         yield part.split(maxsplit=1)[0], body
 
 
-def main_loop(body: list[Instruction]) -> tuple[int, int] | None:
-    """First and last instruction of the innermost loop that holds tensor-core instructions and waits for their data."""
-    loops = []
-    for last, branch in enumerate(body):
-        if branch.target is not None and branch.target <= last:
-            turn = body[branch.target:last + 1]
-            if any(i.is_one_of(MMA) for i in turn):
-                loops.append((not any(i.is_one_of(WAITS) for i in turn), len(turn), branch.target, last))
-    return min(loops)[2:] if loops else None
-
-
-def fast_path(body: list[Instruction]) -> Loop | None:
-    """The way through a turn of the main loop with the most tensor-core instructions and asynchronous copies; of several, the
-    shortest. Kernels also have ways that copy by elements, sum rows, or copy no more. None without such a loop."""
-    if (found := main_loop(body)) is None:
-        return None
-    first, last = found
+def shortest_turn(body: list[Instruction], first: int, last: int) -> list[int]:
+    """The way from the first to the last instruction with the most tensor-core instructions and asynchronous copies; of
+    several, the shortest. Empty if there is none: code that is left for a moment ends with a branch back, as loops do."""
     best: dict[int, tuple[int, int, int]] = {last: (0, -1, -1)}  # useful instructions, minus all, the next on the way
     for i in range(last - 1, first - 1, -1):
         after = [i + 1] if body[i].falls_through else []
@@ -71,5 +57,20 @@ def fast_path(body: list[Instruction]) -> Loop | None:
     path = [first] if first in best else []
     while path and path[-1] != last:
         path.append(best[path[-1]][2])
-    inner = sum((target := body[i].target) is not None and first <= target <= i for i in path[:-1])
-    return Loop([body[i] for i in path], inner) if path else None
+    return path
+
+
+def fast_path(body: list[Instruction]) -> Loop | None:
+    """The fast path of the innermost loop that holds tensor-core instructions and waits for their data. (Kernels also have
+    ways that copy by elements, sum rows, or copy no more.) None without such a loop."""
+    loops = []
+    for last, branch in enumerate(body):
+        if (first := branch.target) is not None and first <= last:
+            turn = body[first:last + 1]
+            if any(i.is_one_of(MMA) for i in turn):
+                loops.append((not any(i.is_one_of(WAITS) for i in turn), len(turn), first, last))
+    for _, _, first, last in sorted(loops):
+        if path := shortest_turn(body, first, last):
+            inner = sum((target := body[i].target) is not None and first <= target <= i for i in path[:-1])
+            return Loop([body[i] for i in path], inner)
+    return None

@@ -46,6 +46,11 @@ class Rules(unittest.TestCase):
         over = RECORDED.replace("@!P0 LDG.E.U16 R21, desc[UR10][R24.64]", "@P4 BRA 0x250")
         self.assertEqual(len(sass.fast_path(dict(sass.kernels(over))[TENSOR]).path), 30)
 
+    def test_a_branch_back_from_code_that_was_left_is_no_loop(self) -> None:
+        longer = "".join(f"/*{0x10000 + i:05x}*/ NOP ;\n" for i in range(60))
+        text = RECORDED.replace("DEPBAR.LE SB0, 0x1 ;", f"DEPBAR.LE SB0, 0x1 ;\n{longer}").replace("BRA 0x4f0;", "BRA 0x1a0;")
+        self.assertEqual(len(sass.fast_path(dict(sass.kernels(text))[TENSOR]).path), 93)
+
     def test_each_planted_fault_is_found(self) -> None:
         last_mma = "HMMA.16816.F32 R4, R20, R22, R4"
         for planted, wanted in (
