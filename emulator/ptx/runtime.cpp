@@ -101,7 +101,8 @@ cudaError_t refuse(cudaError_t code, const std::string& what) {
   complain(what);
   return give(code);
 }
-// What is legal only if neither the stream, if any, nor this thread captures.
+// True, and an error, for a call that the stream, if any, or this thread must not make in a
+// capture.
 bool is_refused(const char* call, const Stream* stream = nullptr) {
   const bool bad = stream ? stream->captured != nullptr
                           : captures > 0 && capture_mode != cudaStreamCaptureModeRelaxed;

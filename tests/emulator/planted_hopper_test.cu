@@ -180,7 +180,7 @@ CUtensorMapDataType type_of() {
 // Small numbers, exact in every type; products and sums of them are too.
 int number(int i, int k) { return (i * 7 + k * 5) % 11 - 5; }
 
-// Of a 64-line operand: its values along lines (k contiguous), or transposed.
+// A map of 64 lines of `depth` numbers, dense along k or, transposed, along lines.
 template <class T>
 TensorMap operand(int depth, bool transposed, int factor) {
   std::vector<T> all(size_t(64) * depth);
