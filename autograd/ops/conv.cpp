@@ -11,6 +11,20 @@ namespace {
 
 using kernels::Window;
 
+// A GPU multiplies f16 and bf16 images with channels last as they are, if all channels are one
+// group, and gives results in that order. Other kernels take row-major images.
+MemoryFormat order_of(const Tensor& x, const Window& w) {
+  const bool takes = !x.device().is_host() && is_half(x.dtype()) && w.groups == 1;
+  return takes ? format_of(x.layout()) : MemoryFormat::Contiguous;
+}
+MemoryFormat order_of(const Tensor& x, const Tensor& y, const Window& w) {
+  return std::max(order_of(x, w), order_of(y, w));
+}
+Tensor output(const Ctx& ctx, const Shape& shape, MemoryFormat order) {
+  const Tensor y = ctx.output(shape);
+  return order == MemoryFormat::ChannelsLast ? y.with_layout(channels_last(shape)) : y;
+}
+
 // The attributes of all three: window, shapes of operands as Conv2d sees them, the result's dtype.
 struct Geometry {
   Window window;
@@ -40,9 +54,10 @@ struct Conv2d {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& bias,
                         const Geometry& g) {
     check_real(x);
-    Tensor y = ctx.output(g.output), sums;
-    if (ctx.recording() && needs_pre_activation(g.activation)) sums = ctx.output(y.shape());
-    ctx.run(kernels::conv2d, x.contiguous(), w.contiguous(),
+    const MemoryFormat order = order_of(x, g.window);
+    Tensor y = output(ctx, g.output, order), sums;
+    if (ctx.recording() && needs_pre_activation(g.activation)) sums = y.like(y.dtype());
+    ctx.run(kernels::conv2d, x.contiguous(order), w.contiguous(),
             kernels::Epilogue{.bias = bias, .activation = g.activation, .before = sums}, g.window,
             y);
     ctx.save(x, w);
@@ -58,8 +73,9 @@ struct ConvTranspose2d {  // (dy, w) -> dx
   static Tensor forward(Ctx& ctx, const Tensor& dy, const Tensor& w, const Tensor& bias,
                         const Geometry& g) {
     check_real(dy);
-    Tensor dx = ctx.output(g.input);
-    ctx.run(kernels::conv2d_input, dy.contiguous(), w.contiguous(), bias, g.window, dx);
+    const MemoryFormat order = order_of(dy, g.window);
+    Tensor dx = output(ctx, g.input, order);
+    ctx.run(kernels::conv2d_input, dy.contiguous(order), w.contiguous(), bias, g.window, dx);
     ctx.save(dy, w);
     return dx;
   }
@@ -70,7 +86,9 @@ struct Conv2dWeight {  // (x, dy) -> dw
   static constexpr OpInfo info{"conv2d_weight", Precision::Low};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& dy, const Geometry& g) {
     Tensor dw = ctx.output(g.weight);
-    ctx.run(kernels::conv2d_weight, x.contiguous(), dy.contiguous(), g.window, dw, Tensor());
+    const MemoryFormat order = order_of(x, dy, g.window);
+    ctx.run(kernels::conv2d_weight, x.contiguous(order), dy.contiguous(order), g.window, dw,
+            Tensor());
     ctx.save(x, dy);
     return dw;
   }
@@ -85,7 +103,8 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
     const Factors f(ctx.saved(0), dz);
     const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dz.device()),
         db(ctx.shape(2), accumulate_dtype(f.b.dtype()), dz.device());
-    const Tensor x = f.a.contiguous(), dzc = f.b.contiguous();
+    const MemoryFormat order = order_of(f.a, f.b, g.window);
+    const Tensor x = f.a.contiguous(order), dzc = f.b.contiguous(order);
     ctx.run(kernels::conv2d_weight, x, dzc, g.window, dw, db);
     return ctx.grads(
         [&] { return apply<ConvTranspose2d>(dzc, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },

@@ -26,7 +26,7 @@ struct Resample {  // x [n, c, h, w]
     const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
     Tensor y = ctx.output({x.size(0), x.size(1), length(0), length(1)});
     ctx.run(kernels::resample, x.contiguous(), s[0], s[1], transposed, y);
-    return y;
+    return in_order_of(x, y);
   }
   static Grads backward(const Ctx&, const Tensor& dy, const Samplings& s) {
     return {call<Resample<Name, !transposed>>(dy, s)};
@@ -45,7 +45,7 @@ struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
   static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
     Tensor x = ctx.output(shape);
     ctx.run(kernels::put_at, y.contiguous(), at.index, at.windows[0], at.windows[1], x);
-    return x;
+    return in_order_of(y, x);
   }
   static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
     return {call<TakeAt>(dx, at)};
@@ -74,7 +74,7 @@ struct MaxPool {
     Tensor index = ctx.output(y.shape(), i32);
     ctx.run(kernels::max_pool2d, x.contiguous(), s[0], s[1], y, index);
     ctx.save_extra(index);
-    return y;
+    return in_order_of(x, y);
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Samplings& s) {
     return {call<PutAt>(dy, Positions{ctx.saved(0), s}, ctx.shape(0))};

@@ -240,9 +240,15 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   const int64_t per_channel = x.numel() / std::max<int64_t>(1, c);
   check(!o.training || per_channel > 1, "training needs more than one value per channel: shape {}",
         x.shape());
-  return reshape(call<BatchNorm>(by_channel(x), weight, bias, running_mean, running_var,
-                                 BatchNormParams{o.training, o.momentum, o.eps}),
-                 x.shape());
+  const auto normed = [&](const Tensor& t) {
+    return call<BatchNorm>(t, weight, bias, running_mean, running_var,
+                           BatchNormParams{o.training, o.momentum, o.eps});
+  };
+  if (format_of(x.layout()) == MemoryFormat::Contiguous)
+    return reshape(normed(by_channel(x)), x.shape());
+  const Tensor pixels = permute(x, {0, 2, 3, 1});  // rows of channels
+  return permute(reshape(normed(reshape(pixels, {per_channel, c, 1})), pixels.shape()),
+                 {0, 3, 1, 2});
 }
 
 }  // namespace mixtape

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/tape.h"
 #include "tests/support/errors.h"
@@ -77,6 +78,41 @@ TEST(MemoryFormat, StaysInGradients) {
   }
   EXPECT_TRUE(slopes[1].is_contiguous());
   EXPECT_EQ(to_vector(slopes[1]), to_vector(slopes[0]));
+}
+
+// A network of every op that has an order of its own, on the device of the tests.
+Tensor network(const Tensor& x, const std::vector<Tensor>& w) {
+  Tensor y = relu(
+      batch_norm(conv2d(x, w[0], {}, {.padding = {1, 1}}), {}, {}, w[1], w[2], {.training = true}));
+  y = max_pool2d(y, {2, 2}) + avg_pool2d(y, {2, 2});
+  y = conv2d(y, w[3], w[4], {.stride = {2, 2}, .padding = {1, 1}, .activation = Activation::Gelu});
+  y = conv_transpose2d(y, w[5], w[4], {.stride = {2, 2}});
+  return interpolate(y, {3, 5}, {.mode = Interpolation::Bilinear});
+}
+TEST(MemoryFormat, StaysInNetworksOnAGpu) {
+  const bool gpu = !DefaultDevice::current().is_host();
+  const std::vector<Shape> shapes = {{8, 3, 3, 3}, {8}, {8}, {16, 8, 3, 3}, {16}, {16, 16, 2, 2}};
+  std::vector<Tensor> results[2];
+  for (const bool ordered : {false, true}) {
+    const Seed seed(3);
+    std::vector<Tensor> w;
+    for (const Shape& s : shapes) w.push_back((randn(s) / 4).set_requires_grad());
+    const Tensor x = randn({2, 3, 6, 8}).set_requires_grad();
+    const Tensor y = [&] {
+      const amp::Autocast on({.low = bf16});
+      return network(ordered ? x.to(last) : x, w);
+    }();
+    if (ordered) {
+      EXPECT_EQ(y.is_contiguous(last), gpu);
+    }
+    sum(y * y).backward();
+    results[ordered] = {y.detach(), x.grad()};
+    for (const Tensor& p : w) results[ordered].push_back(p.grad());
+  }
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    const Tensor want = cast(results[0][i], f32), got = cast(results[1][i], f32);
+    EXPECT_LE(max(abs(got - want)).item(), 0.02 * max(abs(want)).item()) << i;
+  }
 }
 
 }  // namespace memory_format_test
