@@ -116,6 +116,19 @@ Layout::Layout(const Shape& shape) : shape(shape) {
     checked_size(shape);  // throws
 }
 
+Layout padded_rows(const Shape& shape) {
+  Layout l(shape);
+  const int64_t length = shape[-1], stride = (length + 7) / 8 * 8;
+  for (int d = 0; d < l.rank() - 1; ++d) l.strides[d] = l.strides[d] / length * stride;
+  return l;
+}
+bool pads_rows(const Shape& shape) {
+  constexpr int64_t long_row = 1024;
+  return shape.rank >= 2 && shape[-1] >= long_row && shape[-1] % 8 != 0;
+}
+bool has_padded_rows(const Layout& l) {
+  return pads_rows(l.shape) && l.strides == padded_rows(l.shape).strides;
+}
 Layout channels_last(const Shape& shape) {
   check(shape.rank >= 3, "channels last of shape {}, not [n, c, ...]", shape);
   Shape memory{shape[0]};

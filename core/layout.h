@@ -108,6 +108,11 @@ inline MemoryFormat format_of(const Layout& l) {
   const bool may = l.shape.rank == 4 && l.strides.dim[1] == 1 && !l.is_contiguous();
   return may && l.is_channels_last() ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
 }
+// Row-major, but that rows begin at multiples of 16 bytes of any float dtype but f64: of a GPU's
+// long rows, which products then read 16 bytes at a time.
+Layout padded_rows(const Shape&);
+bool pads_rows(const Shape&);           // they are long, and their length is no such multiple
+bool has_padded_rows(const Layout& l);  // pads_rows(), and with these strides
 // All throw Error with both values if arguments do not fit. Dimensions may be negative.
 Layout permute(const Layout&, std::span<const int> order);
 Layout transpose(const Layout&, int a, int b);

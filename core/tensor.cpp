@@ -137,6 +137,19 @@ Tensor Tensor::detach() const { return {impl().storage, impl().view}; }
 bool Tensor::is_contiguous(MemoryFormat format) const {
   return format == MemoryFormat::ChannelsLast ? layout().is_channels_last() : is_contiguous();
 }
+Tensor Tensor::like_in_order(DType dtype) const {
+  if (has_padded_rows(*this)) return with_padded_rows(shape(), dtype, device());
+  const Tensor t(shape(), dtype, device());
+  return format_of(layout()) == MemoryFormat::ChannelsLast ? t.with_layout(channels_last(shape()))
+                                                           : t;
+}
+Tensor internal::with_padded_rows(const Shape& shape, DType dtype, Device device) {
+  if (device.is_host() || !pads_rows(shape)) return Tensor(shape, dtype, device);
+  const Layout rows = padded_rows(shape);
+  Shape whole = shape;
+  whole[-1] = rows.strides[-2];
+  return Tensor(whole, dtype, device).with_layout(rows);
+}
 Tensor Tensor::with_layout(const Layout& layout) const {
   const auto [first, last] = extent(layout);
   const int64_t before = offset();

@@ -82,11 +82,11 @@ class Tensor {
   void set(int64_t i, double value) const;
 
   Tensor detach() const;  // the same data without history
-  // Uninitialised: of this shape, device and order of memory, which is row-major or channels last.
+  // Uninitialised: of this shape, device and order of memory, which is row-major, on a GPU perhaps
+  // with padded rows, or channels last.
   Tensor like(DType dtype) const {
-    const Tensor t(shape(), dtype, device());
-    if (internal::format_of(layout()) == MemoryFormat::Contiguous) return t;
-    return t.with_layout(internal::channels_last(shape()));
+    if (is_contiguous()) return Tensor(shape(), dtype, device());
+    return like_in_order(dtype);
   }
   // A view of the same storage, relative to this tensor's first element, without history.
   Tensor with_layout(const internal::Layout&) const;
@@ -172,6 +172,7 @@ class Tensor {
   internal::Indexed operator[](const I& index) const;
 
  private:
+  Tensor like_in_order(DType dtype) const;
   struct Impl {
     Impl(const Shape& shape, DType dtype, Device device);
     Impl(const std::shared_ptr<Storage>& of, void* data, DType dtype,
@@ -268,5 +269,13 @@ class PrintWith : NoCopy {
 std::string to_string(const Tensor& x);
 std::string to_string(const Tensor& x, const PrintOptions& options);
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
+
+namespace internal {
+// Uninitialised. On a GPU long rows are padded to a multiple of 16 bytes (padded_rows()).
+Tensor with_padded_rows(const Shape& shape, DType dtype, Device device);
+inline bool has_padded_rows(const Tensor& t) {
+  return !t.device().is_host() && has_padded_rows(t.layout());
+}
+}  // namespace internal
 
 }  // namespace mixtape

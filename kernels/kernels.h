@@ -179,7 +179,8 @@ MIXTAPE_KERNEL(resample, In x, const Sampling& rows, const Sampling& columns, bo
                Out y);  // y = R x CT, for weights R of rows and C of columns; or y = RT x C
 
 // --- rows: dense, x [rows, n]; statistics [rows] in f32 (f64 for f64) ---
-// (On the CPU, softmax, logsumexp and cross_entropy also take columns: cpu/softmax.h.)
+// (On the CPU, softmax, logsumexp and cross_entropy also take columns: cpu/softmax.h. On a GPU the
+// rows of cross_entropy's x and dx may be padded alike: internal::padded_rows.)
 MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
 MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row

@@ -51,8 +51,10 @@ struct Linear {  // x [rows, in]
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
           x.size(-1), weight.shape(), weight.size(1));
     check_shape(bias, "the bias", {weight.size(0)});
-    Tensor y = ctx.output({x.size(0), weight.size(0)}), sums;
-    if (ctx.recording() && needs_pre_activation(options.activation)) sums = ctx.output(y.shape());
+    // Gradients read y's rows again, as those of logits, so that they are aligned.
+    const Tensor y = with_padded_rows({x.size(0), weight.size(0)}, ctx.dtype(), ctx.device());
+    Tensor sums;
+    if (ctx.recording() && needs_pre_activation(options.activation)) sums = y.like(y.dtype());
     ctx.run(kernels::gemm, x, weight.t(),
             kernels::Epilogue{.bias = bias, .activation = options.activation, .before = sums}, y);
     ctx.save(x, weight);

@@ -97,6 +97,9 @@ Tensor logits_gradient(const Tensor& x, const Tensor& target, const Tensor& weig
          counted(unsqueeze(cast(dloss, dtype), 1));
 }
 
+// x as kernels of lines take it; padded rows are not copied.
+Tensor in_lines(const Tensor& x) { return has_padded_rows(x) ? x : x.contiguous(); }
+
 // The loss of each of x's lines. The target is a class per line, or probabilities of all classes.
 template <bool probabilities>
 struct CrossEntropy {
@@ -109,7 +112,7 @@ struct CrossEntropy {
     check_real(x);
     Tensor loss = ctx.output(without(x.shape(), 1), dtype_of_each(ctx, params.wide)),
            lse = ctx.output(with_size(x.shape(), 1, 3), accumulate_dtype(x.dtype()));
-    ctx.run(kernels::cross_entropy, rows_of(x.contiguous()), rows_of(target.contiguous()),
+    ctx.run(kernels::cross_entropy, rows_of(in_lines(x)), rows_of(target.contiguous()),
             dense(weights), params.ignore, params.smoothing, loss, rows_of(lse));
     ctx.save(x, target, weights);
     ctx.save_extra(lse);
@@ -122,8 +125,9 @@ struct CrossEntropy {
     const DType dtype = accumulate_dtype(dloss.dtype());
     const auto of_logits = [&] {
       if (grad_enabled()) return logits_gradient<probabilities>(x, target, weights, params, dloss);
-      Tensor dx = ctx.like(0);
-      ctx.run(kernels::cross_entropy_grad, rows_of(x.contiguous()), rows_of(target.contiguous()),
+      const Tensor lines = in_lines(x);
+      Tensor dx = lines.like(ctx.dtype(0));
+      ctx.run(kernels::cross_entropy_grad, rows_of(lines), rows_of(target.contiguous()),
               dense(weights), rows_of(ctx.saved(3)), dloss.contiguous(), params.ignore,
               params.smoothing, rows_of(dx));
       return dx;
@@ -208,8 +212,8 @@ struct LinearCrossEntropy {
         : x(x.contiguous()),
           weight(weight),
           bias(bias),
-          buffer({std::min(rows, x.size(0)), weight.size(0)}, accumulate_dtype(x.dtype()),
-                 x.device()),
+          buffer(with_padded_rows({std::min(rows, x.size(0)), weight.size(0)},
+                                  accumulate_dtype(x.dtype()), x.device())),
           rows(rows) {}
     // f(part, logits) for each chunk; part(t) is that of a tensor with n rows.
     template <class F>

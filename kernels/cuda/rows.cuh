@@ -182,10 +182,11 @@ struct Packing {
   static constexpr int packs = std::clamp(int(128 / (width * (sizeof(In) + ...))), 1, 4);
 };
 
-// Rows of n elements, each for a group of threads.
+// Rows of n elements, each for a group of threads. They are `stride` apart in tensors.
 struct Rows {
   int64_t count, n;
   int group_size;
+  int64_t stride;
 };
 
 // A thread's share of a row of S: packs as in memory, with two 16-bit elements to a register.
@@ -298,7 +299,7 @@ template <class Packing>
 struct RowTask : RowGroup, GroupRow<Packing> {
   __device__ explicit RowTask(const Rows& rows)
       : RowGroup(rows),
-        GroupRow<Packing>(group, exists ? index * rows.n : 0, exists ? rows.n : 0) {}
+        GroupRow<Packing>(group, exists ? index * rows.stride : 0, exists ? rows.n : 0) {}
 };
 
 inline constexpr int most_threads = 512;  // of a block that works on one row
@@ -318,17 +319,22 @@ int group_size_for(int64_t n) {
   return int(std::min<int64_t>(warps * warp, most_threads));
 }
 
-// kernel(rows, a...) for rows of n.
+// kernel(rows, a...) for rows of n, `stride` apart.
 template <class Packing, class... P, class... A>
-void launch_rows(Launch& launch, const char* name, int64_t count, int64_t n,
-                 void (*kernel)(Rows, P...), const A&... a) {
+void launch_strided_rows(Launch& launch, const char* name, int64_t count, int64_t n, int64_t stride,
+                         void (*kernel)(Rows, P...), const A&... a) {
   if (count == 0) return;
   const int size = group_size_for<Packing>(n), groups = size > gpu::warp_size ? 1 : 128 / size;
   gpu::launch({name,
                {unsigned(ceil_div(count, groups)), 1, 1},
                {unsigned(groups * size), 1, 1},
                size > gpu::warp_size ? ThreadGroup::shared_bytes : 0},
-              launch.stream, kernel, Rows{count, n, size}, a...);
+              launch.stream, kernel, Rows{count, n, size, stride}, a...);
+}
+template <class Packing, class... P, class... A>
+void launch_rows(Launch& launch, const char* name, int64_t count, int64_t n,
+                 void (*kernel)(Rows, P...), const A&... a) {
+  launch_strided_rows<Packing>(launch, name, count, n, n, kernel, a...);
 }
 
 }  // namespace mixtape::kernels::cuda

@@ -88,7 +88,8 @@ MIXTAPE_ROW_KERNEL cross_entropy_rows(Rows rows, const S* x, Targets<gpu::math_t
   sums = joined(row.group, sums);
   if (!row.leads) return;
   if (target.mass != T(0))
-    sums.v[0] += target.mass * (exps.top - gpu::widen(x[begin + target.at]) + log_sum);
+    sums.v[0] +=
+        target.mass * (exps.top - gpu::widen(x[row.index * rows.stride + target.at]) + log_sum);
   loss[row.index] = gpu::round_to<O>(sums.v[0]);
   lse[3 * row.index] = exps.top;
   lse[3 * row.index + 1] = log_sum;
@@ -180,14 +181,19 @@ __global__ void nll_loss_grad_of(int64_t count, int64_t classes, int64_t inner,
 
 }  // namespace
 
+// From a row of x, or of dx, to the next one.
+static int64_t row_stride(const View& x) {
+  return x.layout.rank() < 2 ? x.shape()[-1] : x.strides()[-2];
+}
+
 void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double smoothing,
                    Out loss, Out lse) {
   const int64_t n = x.shape()[-1];
   visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    launch_rows<Packing<S, S>>(launch, "cross_entropy", loss.size(), n, cross_entropy_rows<S, O>,
-                               x.as<S>(), Targets<T>(target, w, ignore, smoothing, n), loss.as<O>(),
-                               lse.as<T>());
+    launch_strided_rows<Packing<S, S>>(
+        launch, "cross_entropy", loss.size(), n, row_stride(x), cross_entropy_rows<S, O>, x.as<S>(),
+        Targets<T>(target, w, ignore, smoothing, n), loss.as<O>(), lse.as<T>());
   });
 }
 
@@ -196,9 +202,9 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
   const int64_t n = x.shape()[-1];
   visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    launch_rows<Packing<O, S>>(
-        launch, "cross_entropy_grad", dloss.size(), n, cross_entropy_grad_rows<S, O>, x.as<S>(),
-        Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(), dloss, dx.as<O>());
+    launch_strided_rows<Packing<O, S>>(
+        launch, "cross_entropy_grad", dloss.size(), n, row_stride(x), cross_entropy_grad_rows<S, O>,
+        x.as<S>(), Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(), dloss, dx.as<O>());
   });
 }
 
