@@ -89,7 +89,7 @@ TEST(DeviceAttention, DropsWhatTheCpuDrops) {
   }
 }
 
-// What an Autocast region and the result of attention see does not depend on the kernel.
+// Dtypes, and how the result is stored, do not depend on the kernel.
 TEST(DeviceAttention, RunsUnderAutocast) {
   const Inputs x(20, 32, f32);
   const amp::Autocast on({.low = f16});

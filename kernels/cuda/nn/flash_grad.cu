@@ -58,7 +58,7 @@ struct FlashBackward {
   static constexpr size_t stats_at = size_t(2 * held * ld + 2 * slot) * sizeof(T),
                           heads_at = stats_at + (of_keys ? 2 * 3 * tile * sizeof(float) : 0),
                           shared_bytes = heads_at + 10 * sizeof(int64_t);
-  // Of the second operand that a warp holds, as many fragments stay in registers as fit there.
+  // Fragments of the two operands that a warp holds in registers: as many as fit there.
   static constexpr int first_held = d / 16, second_held = !of_keys   ? d / 16
                                                           : d == 64  ? 2
                                                           : d == 128 ? 6
@@ -316,8 +316,7 @@ struct FlashBackward {
 
   __device__ __forceinline__ void run() {
     const FlashRule& rule = g.rule;
-    // Of causal attention, keys meet the queries from their own positions on, queries the keys up
-    // to them.
+    // If causal, keys meet the queries from their own positions on, queries the keys up to them.
     const int end =
         !of_keys && rule.causal && first + held < column_end() ? first + held : column_end();
     const int begin = of_keys && rule.causal ? first / tile : 0, tiles = ceil_div(end, tile);
