@@ -38,7 +38,7 @@ class Limits:
     inner: int = 0  # loops within the loop, at most
     registers: int = 255  # of a thread, at most
     groups: int = 0  # HGMMA between a WARPGROUP.ARRIVE and the one WARPGROUP.DEPBAR that follows
-    archs: str = r"sm_\w+"  # where they are compiled to more than a trap
+    archs: str = "sm_80|sm_90a"  # where that holds; on others, figures are only printed
 
 
 # The first family that a kernel belongs to counts. Every family must have a kernel.
@@ -171,11 +171,11 @@ def wrong_products(arch: str, parts: dict[Path, dict[str, Counts]], pool: Thread
     figures: dict[str, list[tuple[sass.Loop, int]]] = {}
     for part, text in zip(there, pool.map(lambda part: run("cuobjdump", "-arch", arch, "-sass", part), there)):
         for name, body in sass.kernels(text):
-            limits = family_of(names.get(name, ""))
-            if limits and re.fullmatch(limits.archs, arch):
+            if limits := family_of(names.get(name, "")):
                 registers = parts[part][name]["REG"]
                 found, loop = wrong_loop(limits, body, registers)
-                wrong += [f"{arch}: {names[name]}: {what}" for what in found]
+                if re.fullmatch(limits.archs, arch):
+                    wrong += [f"{arch}: {names[name]}: {what}" for what in found]
                 if loop:
                     figures.setdefault(limits.family, []).append((loop, registers))
     for limits in LIMITS:

@@ -105,16 +105,16 @@ class Check(unittest.TestCase):
         self.assertEqual(run.stderr, "")
         return run.returncode, run.stdout
 
-    def check(self, stack: int = 0, product: str = RECORDED, other: str = "same") -> tuple[int, str]:
+    def check(self, stack: int = 0, product: str = RECORDED, other: str = "same", arch: str = "sm_90a") -> tuple[int, str]:
         other_name = "_Z11map_nothingIdEvv"
         for name in "gemm", "unary":
             self.write(f"build/kernels/libmixtape_cuda.a.p/{name}.cu.o", "")
         self.write("sass", product)
         for name, kernel in ("gemm", TENSOR), ("unary", other_name):
-            for arch in "sm_80", "sm_90a":
-                known = kernel + (other if (name, arch) == ("unary", "sm_90a") and other != "same" else "")
-                self.write(f"{name}.cu.o.{arch}", f" Function {known}:\n  REG:40 STACK:{stack} SHARED:0 LOCAL:0\n")
-        lists = "\\n".join(f"ELF file: gemm.{arch}.cubin" for arch in ("sm_80", "sm_90a"))
+            for of in "sm_80", arch:
+                known = kernel + (other if (name, of) == ("unary", "sm_90a") and other != "same" else "")
+                self.write(f"{name}.cu.o.{of}", f" Function {known}:\n  REG:40 STACK:{stack} SHARED:0 LOCAL:0\n")
+        lists = "\\n".join(f"ELF file: gemm.{of}.cubin" for of in ("sm_80", arch))
         self.write("bin/cuobjdump", f"""#!/bin/sh
 case "$*" in
   *--list-elf*) printf '{lists}\\n' ;;
@@ -137,11 +137,17 @@ esac
             ({"product": RECORDED.replace("LDSM", "LDS")}, "sm_90a: void gemm_tensor<Half>(): 0 LDSM load for 4 HMMA"),
             ({"product": RECORDED.replace("HMMA", "FFMA")}, "no loop with tensor-core instructions"),
             ({"product": ""}, "sm_80: f16: no such kernel"),
+            ({"product": ""}, "sm_90a: f16: no such kernel"),
             ({"other": "x"}, "the architectures have different kernels"),
         ):
             code, text = self.check(**arguments)
             self.assertEqual(code, 1)
             self.assertIn(wanted, text)
+
+    def test_limits_hold_where_the_loops_were_written_for(self) -> None:
+        code, text = self.check(product=RECORDED.replace("LDSM", "LDS"), arch="sm_120")
+        self.assertEqual(text.count("0 LDSM load for 4 HMMA"), 1, text)
+        self.assertIn("sm_120: f16: 1 kernels, 8.2 instructions per MMA of 4, 0 LDSM", text)
 
     def test_without_its_tools_it_reads_ptx_and_is_skipped_with_the_reason(self) -> None:
         self.write("build/kernels/libmixtape_cuda.a.p/gemm.cu.o", "")
