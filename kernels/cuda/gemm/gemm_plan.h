@@ -59,8 +59,11 @@ inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocesso
   // The fraction of full speed that a tile reaches: smaller ones wait for shared memory more.
   // Groups of warps multiply faster, and start later.
   constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7}, of_groups[] = {1.3, 1.0};
+  // The blocks for which a multiprocessor has registers, and which reach that speed together: the
+  // largest tile takes 255 for each of 256 threads, that of exact arithmetic more than 128.
+  constexpr int resident[tile_count] = {1, 2, 2, 1, 2};
   const bool groups = plan.tier == Tier::Groups;
-  const int per_multiprocessor = groups || (t.tensor && t.threads() >= 256) ? 1 : 2;
+  const int per_multiprocessor = groups ? 1 : resident[plan.tile];
   const int64_t blocks = ceil_div(p.m, t.m) * ceil_div(p.n, t.n) * p.batch * plan.split;
   const int64_t waves = ceil_div(blocks, int64_t(multiprocessors) * per_multiprocessor);
   const double steps = double(ceil_div(ceil_div(p.k, 32), plan.split)) +

@@ -397,6 +397,10 @@ TEST(CudaGemm, PlansByShape) {
   EXPECT_EQ(planned(1, 1, 1), (GemmPlan{2, 1}));
   EXPECT_EQ(cuda::plan({4096, 4096, 4096, 1}, false, 132), (GemmPlan{3, 1})) << "exact arithmetic";
   EXPECT_EQ(cuda::plan({64, 10, 64, 1}, false, 132), (GemmPlan{4, 1}));
+  EXPECT_EQ(cuda::plan({1408, 1408, 1024, 1}, false, 132), (GemmPlan{3, 1}))
+      << "121 tiles, of which a multiprocessor holds one, not two";
+  EXPECT_EQ(cuda::plan({1024, 1024, 1024, 1}, false, 132), (GemmPlan{3, 2}))
+      << "64 tiles in two parts of k: one block for each multiprocessor";
 }
 
 }  // namespace kernels_cuda_gemm_test
