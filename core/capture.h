@@ -1,6 +1,7 @@
 #pragma once
 // GraphState: a graph as the layers below it see a capture, and tell it what replays must know.
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,33 @@
 #include "core/thread_state.h"
 
 namespace mixtape::internal {
+
+// A stream that captures a thread's work. Where others would wait for it, they wait for its home,
+// the stream that the work will run in.
+class CaptureStream : NoCopy {
+ public:
+  explicit CaptureStream(Device device);  // throws Error if all streams are taken
+  ~CaptureStream();
+
+  void begin();  // this thread's work for the device goes here, and it has no other device
+  void end();
+  const Stream& stream() const { return *stream_; }
+  const Stream& home() const { return *home_; }
+
+ private:
+  const Device device_;
+  const Stream* stream_;
+  const Stream* home_ = nullptr;
+  std::array<const Stream*, device_slots> outer_ = {};
+};
+
+struct ValueCheck {
+  size_t at;  // in the bytes that are read back
+  Problem problem;
+  std::string trail;  // module and op of the call
+  SourceLocation where;
+};
+void check_later(Readback values, std::shared_ptr<const std::vector<ValueCheck>> checks);
 
 // The storages that a graph's work uses: a replay touches them as ops would.
 struct GraphMembers {

@@ -180,9 +180,9 @@ void GraphState::replay() {
 Graph::Graph(Device device)
     : state_([&] {
         const internal::Scope scope("Graph");
-        return std::make_unique<internal::GraphState>(device);
+        return new internal::GraphState(device);
       }()) {}
-Graph::~Graph() = default;
+Graph::~Graph() { delete state_; }
 void Graph::replay() {
   const internal::Scope scope("replay");
   state_->replay();

@@ -2,8 +2,6 @@
 // Graph: the work that a step queues on a device, captured once and then launched as one. A replay
 // repeats kernels and copies, without the ops, the tape and the C++ around them.
 
-#include <memory>
-
 #include "core/device.h"
 #include "core/no_copy.h"
 
@@ -32,7 +30,8 @@ class Graph : NoCopy {
 
  private:
   friend class Capture;
-  const std::unique_ptr<internal::GraphState> state_;
+  internal::GraphState* const
+      state_;  // owned (a unique_ptr would cost every program 1 MB to compile)
 };
 
 // While one is alive, the work of this thread for the graph's device is captured and does not run.

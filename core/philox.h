@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/draw.h"
 #include "core/half.h"  // MIXTAPE_HD
 
 namespace mixtape {
@@ -28,6 +29,9 @@ struct Philox {
     return bits({uint32_t(block), uint32_t(block >> 32), 0, 0}, uint32_t(seed),
                 uint32_t(seed >> 32));
   }
+  MIXTAPE_HD static constexpr Block bits(const Draw& draw, uint64_t block) {
+    return bits(draw.seed, draw.offset + block);
+  }
   // 24 bits as a float in [0, 1): exact, so equal on every device.
   MIXTAPE_HD static constexpr float uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
   // As many bits as T holds: with more, rounding could give 1.
@@ -36,17 +40,6 @@ struct Philox {
     constexpr int dropped = std::is_same_v<T, Half> ? 13 : std::is_same_v<T, BFloat16> ? 16 : 0;
     return float(bits >> (8 + dropped)) * (0x1p-24f * (1 << dropped));
   }
-};
-
-// Blocks of a stream from `offset` on; or, if `place` is not null, from `offset` blocks behind the
-// position {seed, offset} that is there when a kernel runs.
-struct Draw {
-  uint64_t seed = 0, offset = 0;
-  const uint64_t* place = nullptr;
-
-  MIXTAPE_HD Draw now() const { return place ? Draw{place[0], place[1] + offset} : *this; }
-  MIXTAPE_HD Draw after(uint64_t blocks) const { return {seed, offset + blocks, place}; }
-  MIXTAPE_HD Philox::Block block(uint64_t i) const { return Philox::bits(seed, offset + i); }
 };
 
 }  // namespace mixtape

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "core/draw.h"
 #include "core/no_copy.h"
-#include "core/philox.h"
 
 namespace mixtape {
 

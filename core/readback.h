@@ -4,10 +4,8 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/device.h"
 #include "core/error.h"
@@ -63,18 +61,6 @@ using Problem = std::function<std::string(const void*)>;
 // op and module of this call. During a capture, every replay checks.
 void check_later(const void* values, size_t bytes, Device device, Problem problem,
                  SourceLocation where = SourceLocation::here(), bool wait = false);
-
-namespace internal {
-
-struct ValueCheck {
-  size_t at;  // in the bytes that are read back
-  Problem problem;
-  std::string trail;  // module and op of the call
-  SourceLocation where;
-};
-void check_later(Readback values, std::shared_ptr<const std::vector<ValueCheck>> checks);
-
-}  // namespace internal
 
 // Throws the Error of the first failed check whose values have arrived; with `all`, waits for them.
 void poll_checks(bool all = false);

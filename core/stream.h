@@ -2,11 +2,9 @@
 // Streams, events and copies. Each thread has its own stream per device; tensors that move between
 // threads stay in order (see core/storage.h), so programs rarely need more than synchronize().
 
-#include <array>
 #include <cstdint>
 
 #include "core/device.h"
-#include "core/no_copy.h"
 #include "core/runtime.h"
 
 namespace mixtape {
@@ -34,29 +32,6 @@ int64_t orders_between_streams();  // waits of one stream for another
 // Copies bytes between or within devices, in the order of this thread's streams. A copy to the host
 // is complete on return; host memory that is copied from may change then.
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
-
-namespace internal {
-
-// A stream that captures a thread's work. Where others would wait for it, they wait for its home,
-// the stream that the work will run in.
-class CaptureStream : NoCopy {
- public:
-  explicit CaptureStream(Device device);  // throws Error if all streams are taken
-  ~CaptureStream();
-
-  void begin();  // this thread's work for the device goes here, and it has no other device
-  void end();
-  const Stream& stream() const { return *stream_; }
-  const Stream& home() const { return *home_; }
-
- private:
-  const Device device_;
-  const Stream* stream_;
-  const Stream* home_ = nullptr;
-  std::array<const Stream*, device_slots> outer_ = {};
-};
-
-}  // namespace internal
 
 namespace runtime {
 

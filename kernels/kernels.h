@@ -12,10 +12,9 @@
 #include <span>
 #include <utility>
 
+#include "core/draw.h"
 #include "core/error.h"
 #include "core/float_mode.h"
-#include "core/philox.h"
-#include "kernels/common/attention.h"
 #include "kernels/common/check_device.h"
 #include "kernels/common/epilogue.h"
 #include "kernels/common/launch.h"
@@ -24,6 +23,8 @@
 
 namespace mixtape::kernels {
 using namespace internal;
+
+struct AttentionRule;  // kernels/common/attention.h
 
 using In = const View&;  // an absent optional input or output has no data
 using Out = const View&;

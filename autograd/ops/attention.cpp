@@ -8,6 +8,7 @@
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
+#include "kernels/common/attention.h"
 
 namespace mixtape {
 using namespace internal;

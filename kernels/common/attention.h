@@ -1,7 +1,7 @@
 #pragma once
 // AttentionRule: what attention does with scores, the products of queries and keys.
 
-#include "core/philox.h"
+#include "core/draw.h"
 #include "core/view.h"
 
 namespace mixtape::kernels {

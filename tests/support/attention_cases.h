@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "core/format.h"
+#include "kernels/common/attention.h"
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {

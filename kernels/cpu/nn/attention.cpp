@@ -3,6 +3,7 @@
 // are those of matmul() and masked_softmax(), to the bit; for gradients they are computed again
 // (worklog 155).
 
+#include "kernels/common/attention.h"
 #include "kernels/cpu/nn/softmax.h"
 
 namespace mixtape::kernels::cpu {

@@ -18,7 +18,7 @@ __global__ void generate(F f, Draw draw, int64_t n, const X* x, Y* y) {
   const bool aligned_x = is_aligned<4>(x), aligned_y = is_aligned<4>(y);
   for (int64_t i = gpu::global_thread(); i * 4 < n; i += gpu::all_threads()) {
     const int64_t at = i * 4;
-    const Philox::Block words = from.block(uint64_t(i));
+    const Philox::Block words = Philox::bits(from, uint64_t(i));
     const bool whole = at + 4 <= n;
     X in[4] = {};
     if (x && whole)
@@ -72,7 +72,7 @@ struct Integer {
   Draw second;
   MIXTAPE_HD int64_t operator()(const Philox::Block& words, int k, int64_t i, int64_t) const {
     uint32_t more = 0;
-    if (draw.is_wide()) more = second.now().block(uint64_t(i / 4))[size_t(k)];
+    if (draw.is_wide()) more = Philox::bits(second.now(), uint64_t(i / 4))[size_t(k)];
     return draw(words[size_t(k)], more);
   }
 };

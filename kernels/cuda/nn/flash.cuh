@@ -69,7 +69,7 @@ __device__ inline uint32_t kept_bits(const FlashRule& rule, const Draw& draw, in
   uint32_t bits = 0;
 #pragma unroll 1
   for (int block = 0; block * 4 < 16 + skipped; ++block) {
-    const Philox::Block words = draw.block(uint64_t(element / 4 + block));
+    const Philox::Block words = Philox::bits(draw, uint64_t(element / 4 + block));
     uint32_t four = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) four |= uint32_t((words[size_t(k)] >> 8) >= rule.threshold) << k;
