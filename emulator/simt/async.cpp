@@ -37,6 +37,7 @@ void Async::use() {
   if (active_) return;
   active_ = true;
   order.begin(m_.threads(), m_.config.shared_bytes);
+  m_.hand_over(order);
   threads_.resize(size_t(m_.threads()));
   groups_.resize(size_t(m_.threads() / group_threads));
   for (Group& g : groups_) {

@@ -87,6 +87,8 @@ class Machine {
   size_t offset(const void* at, size_t bytes);
   size_t check_access(const void* at, size_t bytes, Access access);  // returns the offset
   void touch(const void* at, size_t bytes, Access access);           // and counts conflicts
+  // Tells of the accesses to shared memory so far.
+  void hand_over(Order& order) const;
   void mark_pending(const void* at, size_t bytes, bool pending);
   [[noreturn]] void fault(const std::string& what);
   // As fault() in a thread, but not thrown: for the scheduler.
@@ -118,7 +120,7 @@ class Machine {
   const void* context_ = nullptr;
   void* main_ = nullptr;
   std::exception_ptr failure_;
-  uint32_t epoch_ = 1;
+  uint32_t epoch_ = 1, first_epoch_ = 1;  // now, and when the block began
   int threads_ = 0, live_ = 0, current_ = 0;
   uint32_t warp_runs_ = 0;  // a counter that varies the order of lanes; differs between blocks
   bool cancelled_ = false;

@@ -8,10 +8,20 @@ namespace mixtape::simt {
 
 void Order::begin(int threads, size_t bytes) {
   threads_ = threads;
-  knowledge_.assign(size_t(threads), Knowledge(size_t(threads)));
-  time_.assign(size_t(threads), 1);
+  knowledge_.assign(size_t(threads), Knowledge(size_t(threads), Known{1, 0}));
+  time_.assign(size_t(threads), 2);
   cells_.assign(bytes, {});
   more_.clear();
+}
+
+void Order::add_write(size_t at, int thread, bool known) {
+  cells_[at].writer = int16_t(thread);
+  cells_[at].written = known ? 1 : 2;
+}
+
+void Order::add_read(size_t at, int thread) {
+  cells_[at].reader[0] = int16_t(thread);
+  cells_[at].read[0] = 2;
 }
 
 int Order::add_agent() {

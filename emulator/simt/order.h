@@ -25,6 +25,9 @@ class Order {
   using Knowledge = std::vector<Known>;  // by agent
 
   void begin(int threads, size_t bytes);
+  // Accesses that came before begin(), in some order. `known`: all threads have met since.
+  void add_write(size_t at, int thread, bool known);
+  void add_read(size_t at, int thread);
   // Something beside the threads, which keeps its own time.
   int add_agent();
   bool is_thread(int agent) const { return agent < threads_; }

@@ -225,7 +225,7 @@ void Machine::run_block(const Config& c, const Index3& at, void (*body)(const vo
   shadow_.resize(std::max(shadow_.size(), c.shared_bytes));
   std::memset(shared(), 0xff, c.shared_bytes);
   for (size_t i = 0; i < c.shared_bytes; ++i) shadow_[i].pending = false;
-  ++epoch_;
+  first_epoch_ = ++epoch_;
   cancelled_ = false;
   failure_ = nullptr;
   async.begin_block();
@@ -399,6 +399,20 @@ void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
       s.read_at = epoch_;
       s.read_warp = warp_epoch;
     }
+  }
+}
+
+void Machine::hand_over(Order& order) const {
+  for (size_t i = 0; i < config.shared_bytes; ++i) {
+    const Shadow& s = shadow_[i];
+    // (What a warp's barrier ordered counts as known to all.)
+    const auto open = [&](uint32_t at, uint32_t warp_at, int thread) {
+      return at == epoch_ && warp_at == warps_[size_t(thread / warp_size)].epoch;
+    };
+    if (s.written_at >= first_epoch_)
+      order.add_write(i, s.writer, !open(s.written_at, s.written_warp, s.writer));
+    if (open(s.read_at, s.read_warp, s.reader)) order.add_read(i, s.reader);
+    if (s.pending) order.set_landing(i, 1, true);
   }
 }
 

@@ -251,6 +251,23 @@ TEST(Boxes, RefusesWrongOperands) {
                [](int) { multiply<128, true>(make_operand(shared_memory<Half>(), true, 512)); });
   expect_fault(128, "operand a reaches byte 4112 of 4096", [](int) { multiply(some_operand()); });
 }
+template <bool fenced>
+__global__ void multiply_stores() {
+  const Shared<Half> x = shared_memory<Half>();
+  for (int i = int(thread().x); i < 4096; i += 128) x[i] = Half(1.0f);
+  if (fenced) fence_async();
+  sync_block();
+  float d[32];
+  group_fence();
+  multiply_group<Half, 64, false, false>(d, some_operand(), some_operand(), false);
+  group_commit();
+  group_wait<0>();
+  EXPECT_EQ(d[7], 16);
+}
+TEST(Boxes, ProductsSeeStoresBehindAFence) {
+  run(128, 8192, multiply_stores<true>);
+  EXPECT_ERROR(run(128, 8192, multiply_stores<false>), "with no fence_async since");
+}
 TEST(Boxes, SomeThreadsMeet) {
   run(
       128, 1024, call<void (*)(int)>, +[](int t) {
