@@ -71,8 +71,8 @@ struct GroupRowSums {
       for (int e = 0; e < chunk; ++e) sum[a_by_rows ? 0 : e] += gpu::widen(pack.v[e]);
     }
   }
-  // Stores the sums of the first `count` rows by way of `all`. All threads of the group call it, and
-  // meet again before they change `all`.
+  // Stores the sums of the first `count` rows by way of `all`. All threads of the group call it,
+  // and meet again before they change `all`.
   __device__ __forceinline__ void store(Shared<float> all, int barrier, float* out,
                                         int64_t count) const {
     const int t = int(gpu::thread().x) % group_threads;
