@@ -3,6 +3,7 @@
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
 using namespace internal;
@@ -14,15 +15,10 @@ using kernels::Window;
 // A GPU multiplies f16 and bf16 images with channels last as they are, if all channels are one
 // group, and gives results in that order. Other kernels take row-major images.
 MemoryFormat order_of(const Tensor& x, const Window& w) {
-  const bool takes = !x.device().is_host() && is_half(x.dtype()) && w.groups == 1;
-  return takes ? format_of(x.layout()) : MemoryFormat::Contiguous;
+  return is_half(x.dtype()) && w.groups == 1 ? ops::order_of(x) : MemoryFormat::Contiguous;
 }
 MemoryFormat order_of(const Tensor& x, const Tensor& y, const Window& w) {
   return std::max(order_of(x, w), order_of(y, w));
-}
-Tensor output(const Ctx& ctx, const Shape& shape, MemoryFormat order) {
-  const Tensor y = ctx.output(shape);
-  return order == MemoryFormat::ChannelsLast ? y.with_layout(channels_last(shape)) : y;
 }
 
 // The attributes of all three: window, shapes of operands as Conv2d sees them, the result's dtype.
@@ -55,7 +51,7 @@ struct Conv2d {
                         const Geometry& g) {
     check_real(x);
     const MemoryFormat order = order_of(x, g.window);
-    Tensor y = output(ctx, g.output, order), sums;
+    Tensor y = image(ctx, g.output, order), sums;
     if (ctx.recording() && needs_pre_activation(g.activation)) sums = y.like(y.dtype());
     ctx.run(kernels::conv2d, x.contiguous(order), w.contiguous(),
             kernels::Epilogue{.bias = bias, .activation = g.activation, .before = sums}, g.window,
@@ -74,7 +70,7 @@ struct ConvTranspose2d {  // (dy, w) -> dx
                         const Geometry& g) {
     check_real(dy);
     const MemoryFormat order = order_of(dy, g.window);
-    Tensor dx = output(ctx, g.input, order);
+    Tensor dx = image(ctx, g.input, order);
     ctx.run(kernels::conv2d_input, dy.contiguous(order), w.contiguous(), bias, g.window, dx);
     ctx.save(dy, w);
     return dx;

@@ -24,9 +24,10 @@ struct Resample {  // x [n, c, h, w]
     check_counted("planes", {s[0].from, s[1].from});
     check_counted("planes", {s[0].to, s[1].to});
     const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
-    Tensor y = ctx.output({x.size(0), x.size(1), length(0), length(1)});
-    ctx.run(kernels::resample, x.contiguous(), s[0], s[1], transposed, y);
-    return in_order_of(x, y);
+    const MemoryFormat order = order_of(x);
+    Tensor y = image(ctx, {x.size(0), x.size(1), length(0), length(1)}, order);
+    ctx.run(kernels::resample, x.contiguous(order), s[0], s[1], transposed, y);
+    return y;
   }
   static Grads backward(const Ctx&, const Tensor& dy, const Samplings& s) {
     return {call<Resample<Name, !transposed>>(dy, s)};
@@ -43,9 +44,10 @@ struct TakeAt;
 struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
   static constexpr OpInfo info{"put_at"};
   static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
-    Tensor x = ctx.output(shape);
-    ctx.run(kernels::put_at, y.contiguous(), at.index, at.windows[0], at.windows[1], x);
-    return in_order_of(y, x);
+    const MemoryFormat order = order_of(at.index);
+    Tensor x = image(ctx, shape, order);
+    ctx.run(kernels::put_at, y.contiguous(order), at.index, at.windows[0], at.windows[1], x);
+    return x;
   }
   static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
     return {call<TakeAt>(dx, at)};
@@ -56,7 +58,7 @@ struct TakeAt {
   static constexpr OpInfo info{"take_at"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Positions& at) {
     Tensor y = ctx.output(at.index.shape());
-    ctx.run(kernels::take_at, x.contiguous(), at.index, y);
+    ctx.run(kernels::take_at, x.contiguous(), at.index.contiguous(), y);
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Positions& at) {
@@ -70,11 +72,11 @@ struct MaxPool {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
     check_real(x);
     check_counted("planes", {s[0].from, s[1].from});
-    Tensor y = ctx.output({x.size(0), x.size(1), s[0].to, s[1].to});
-    Tensor index = ctx.output(y.shape(), i32);
-    ctx.run(kernels::max_pool2d, x.contiguous(), s[0], s[1], y, index);
+    const MemoryFormat order = order_of(x);
+    Tensor y = image(ctx, {x.size(0), x.size(1), s[0].to, s[1].to}, order), index = y.like(i32);
+    ctx.run(kernels::max_pool2d, x.contiguous(order), s[0], s[1], y, index);
     ctx.save_extra(index);
-    return in_order_of(x, y);
+    return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Samplings& s) {
     return {call<PutAt>(dy, Positions{ctx.saved(0), s}, ctx.shape(0))};

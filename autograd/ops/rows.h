@@ -26,10 +26,14 @@ Dims inverse(const Dims& order);
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // The shape without one dimension.
 Shape without(const Shape& shape, int dim);
-// y, made by a kernel of row-major images, in the order of the image x that it was made from. (On
-// the CPU, which has no kernels for the other order, it stays row-major.)
-inline Tensor in_order_of(const Tensor& x, const Tensor& y) {
-  return x.device().is_host() ? y : y.contiguous(internal::format_of(x.layout()));
+// The order of images that kernels take from x: on a GPU as it is, on the CPU row-major.
+inline MemoryFormat order_of(const Tensor& x) {
+  return x.device().is_host() ? MemoryFormat::Contiguous : internal::format_of(x.layout());
+}
+// An image for the result, in that order.
+inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order) {
+  const Tensor y = ctx.output(shape);
+  return order == MemoryFormat::ChannelsLast ? y.with_layout(internal::channels_last(shape)) : y;
 }
 // The shape with another size in one dimension, which may be negative.
 inline Shape with_size(const Shape& shape, int dim, int64_t size) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/tape.h"
@@ -113,6 +115,31 @@ TEST(MemoryFormat, StaysInNetworksOnAGpu) {
     const Tensor want = cast(results[0][i], f32), got = cast(results[1][i], f32);
     EXPECT_LE(max(abs(got - want)).item(), 0.02 * max(abs(want)).item()) << i;
   }
+}
+
+TEST(MemoryFormat, StaysInPoolsAndInterpolation) {
+  const bool gpu = !DefaultDevice::current().is_host();
+  const std::vector<std::function<Tensor(const Tensor&)>> ops = {
+      [](const Tensor& x) { return max_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = {1, 1}}); },
+      [](const Tensor& x) { return adaptive_max_pool2d(x, {3, 2}); },
+      [](const Tensor& x) { return avg_pool2d(x, {3, 2}, {.stride = {1, 2}, .padding = {1, 0}}); },
+      [](const Tensor& x) { return adaptive_avg_pool2d(x, {2, 5}); },
+      [](const Tensor& x) { return interpolate(x, {5, 12}, {.mode = Interpolation::Bicubic}); },
+  };
+  for (const int64_t channels : {5, 16})
+    for (const auto& op : ops) {
+      const Tensor x = randn({2, channels, 7, 9});
+      Tensor y[2], dx[2];
+      for (const bool ordered : {false, true}) {
+        const Tensor leaf = x.detach().clone().set_requires_grad();
+        y[ordered] = op(ordered ? leaf.to(last) : leaf);
+        sum(y[ordered] * y[ordered]).backward();
+        dx[ordered] = leaf.grad();
+      }
+      EXPECT_EQ(y[1].is_contiguous(last), gpu);
+      EXPECT_TRUE(allclose(y[1], y[0], 1e-5, 1e-6));
+      EXPECT_TRUE(allclose(dx[1], dx[0], 1e-5, 1e-6));
+    }
 }
 
 }  // namespace memory_format_test

@@ -2,6 +2,7 @@
 // window in row-major order wins, and NaN beats everything. Sums at one index are in the order of
 // y, as on the CPU.
 
+#include "kernels/cuda/nn/pixels.cuh"
 #include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -168,6 +169,81 @@ __global__ void take(const S* __restrict__ x, const int32_t* __restrict__ index,
   }
 }
 
+// --- images with channels last ---
+
+template <class S>
+__global__ void max_of_pixels(const S* __restrict__ x, Sampling rows, Sampling columns,
+                              Pixels<S> pixels, S* __restrict__ y, int32_t* __restrict__ index) {
+  using T = gpu::math_t<S>;
+  constexpr int n = Pixels<S>::width;
+  const int64_t id = gpu::global_thread();
+  if (id >= pixels.count) return;
+  const auto at = pixels.find(id);
+  const int top = int(rows.begin(at.row)), bottom = int(rows.end(at.row)),
+            left = int(columns.begin(at.column)), right = int(columns.end(at.column));
+  T best[n];
+  int32_t position[n];
+#pragma unroll 1
+  for (int r = top; r < bottom; ++r)
+#pragma unroll 1
+    for (int q = left; q < right; ++q) {
+      S v[n] = {};
+      load_channels(x + pixels.offset(at, r, q, rows.from, columns.from), at.channels, v);
+      const bool first = r == top && q == left;
+#pragma unroll
+      for (int e = 0; e < n; ++e) {
+        const T value = gpu::widen(v[e]);
+        if (!first && !(value > best[e] || (value != value && best[e] == best[e]))) continue;
+        best[e] = value;
+        position[e] = int32_t(r * columns.from + q);
+      }
+    }
+  const int64_t to = pixels.offset(at, at.row, at.column, rows.to, columns.to);
+  store_channels(y + to, at.channels, best);
+#pragma unroll
+  for (int e = 0; e < n; ++e)
+    if (e < at.channels) index[to + e] = position[e];
+}
+
+// The first window that ends behind element i. (Ends ascend.)
+__device__ int first_window(const Sampling& s, int64_t i) {
+  int64_t low = 0, high = s.to;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (s.end(middle) > i)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return int(low);
+}
+// A pixel of x adds what the windows that contain it give it, in their order.
+template <class S, class O>
+__global__ void put_pixels(const S* __restrict__ y, const int32_t* __restrict__ index,
+                           Sampling rows, Sampling columns, Pixels<S> pixels, O* __restrict__ x) {
+  using T = gpu::math_t<S>;
+  constexpr int n = Pixels<S>::width;
+  const int64_t id = gpu::global_thread();
+  if (id >= pixels.count) return;
+  const auto at = pixels.find(id);
+  const auto own = int32_t(at.row * columns.from + at.column);
+  const int left = first_window(columns, at.column);
+  T sum[n] = {};
+#pragma unroll 1
+  for (int i = first_window(rows, at.row); i < rows.to && rows.begin(i) <= at.row; ++i)
+#pragma unroll 1
+    for (int j = left; j < columns.to && columns.begin(j) <= at.column; ++j) {
+      const int64_t from = pixels.offset(at, i, j, rows.to, columns.to);
+      S v[n] = {};
+      load_channels(y + from, at.channels, v);
+#pragma unroll
+      for (int e = 0; e < n; ++e)
+        if (e < at.channels && index[from + e] == own) sum[e] += gpu::widen(v[e]);
+    }
+  store_channels(x + pixels.offset(at, at.row, at.column, rows.from, columns.from), at.channels,
+                 sum);
+}
+
 int64_t plane_of(In x) { return x.shape()[-2] * x.shape()[-1]; }
 unsigned blocks(int64_t count, int64_t each) { return unsigned(ceil_div(count, each)); }
 
@@ -176,6 +252,12 @@ unsigned blocks(int64_t count, int64_t each) { return unsigned(ceil_div(count, e
 void max_pool2d(Launch& launch, In x, const Sampling& rows, const Sampling& columns, Out y,
                 Out index) {
   if (y.size() == 0) return;
+  if (has_channels_last(x))
+    return visit_float(x.dtype, [&]<class S>() {
+      const Pixels<S> pixels(y);
+      gpu::launch(pixels.grid("max_pool2d"), launch.stream, max_of_pixels<S>, x.as<const S>(), rows,
+                  columns, pixels, y.as<S>(), index.as<int32_t>());
+    });
   const RowQuads quads(y.size() / (rows.to * columns.to), rows.to, columns.to);
   const auto small = [](const Sampling& s, int64_t size) {
     return s.kind == Sampling::Kind::Windows && s.size <= size;
@@ -196,6 +278,12 @@ void max_pool2d(Launch& launch, In x, const Sampling& rows, const Sampling& colu
 
 void put_at(Launch& launch, In y, In index, const Sampling& rows, const Sampling& columns, Out x) {
   if (x.size() == 0) return;
+  if (has_channels_last(x) || has_channels_last(y))
+    return visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
+      const Pixels<S> pixels(x);
+      gpu::launch(pixels.grid("put_at"), launch.stream, put_pixels<S, O>, y.as<const S>(),
+                  index.as<const int32_t>(), rows, columns, pixels, x.as<O>());
+    });
   const int x_plane = int(plane_of(x)), y_plane = int(plane_of(y));  // fit, as an index does
   const bool apart = rows.apart() && columns.apart();
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {

@@ -2,6 +2,7 @@
 // weights of its row times weights of its column. A first kernel computes the weights of rows and
 // columns; then a thread sums over a small rectangle, or a warp over a large one.
 
+#include "kernels/cuda/nn/pixels.cuh"
 #include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -139,6 +140,37 @@ __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
   if (gpu::lane() == 0) y[i] = gpu::round_to<O>(sum);
 }
 
+// Images with channels last, which have x_rows and x_columns before and those of pixels after.
+template <class S, class O, int n, bool transposed>
+__global__ void sum_pixels(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
+                           Axis<gpu::math_t<S>, n> columns, int x_rows, int x_columns,
+                           Pixels<S> pixels, O* __restrict__ y) {
+  using T = gpu::math_t<S>;
+  constexpr int width = Pixels<S>::width;
+  const int64_t id = gpu::global_thread();
+  if (id >= pixels.count) return;
+  const auto at = pixels.find(id);
+  const Range1d<T, n, transposed> down(rows, at.row), across(columns, at.column);
+  T sum[width] = {};
+#pragma unroll 1
+  for (int r = down.begin; r < down.end; ++r) {
+    T line[width] = {};
+#pragma unroll 1
+    for (int q = across.begin; q < across.end; ++q) {
+      S v[width] = {};
+      load_channels(x + pixels.offset(at, r, q, x_rows, x_columns), at.channels, v);
+      const T weight = across.weight(q);
+#pragma unroll
+      for (int e = 0; e < width; ++e) line[e] += weight * gpu::widen(v[e]);
+    }
+    const T weight = down.weight(r);
+#pragma unroll
+    for (int e = 0; e < width; ++e) sum[e] += weight * line[e];
+  }
+  store_channels(y + pixels.offset(at, at.row, at.column, pixels.rows, pixels.columns), at.channels,
+                 sum);
+}
+
 // The approximate number of rows, or columns, that an element of the result sums over.
 double depth(const Sampling& s, bool transposed) {
   const double to = double(s.to), from = double(s.from);
@@ -173,7 +205,11 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
     const Axis<T, n> down = axis(rows), across = axis(columns);
     gpu::launch({"resample_axes", {unsigned(ceil_div(longest, 128)), 1, 1}, {128, 1, 1}},
                 launch.stream, fill_axes<T, n>, down, across);
-    if (large)
+    if (has_channels_last(x) || has_channels_last(y)) {
+      const Pixels<S> pixels(y);
+      gpu::launch(pixels.grid("resample"), launch.stream, sum_pixels<S, O, n, backward>,
+                  x.as<const S>(), down, across, int(x.shape()[2]), x_columns, pixels, y.as<O>());
+    } else if (large)
       gpu::launch({"resample_large", {unsigned(ceil_div(y.size(), 8)), 1, 1}, {256, 1, 1}},
                   launch.stream, sum_large<S, O, n, backward>, x.as<const S>(), down, across,
                   height, x_plane, x_columns, y_columns, y.size(), width, y.as<O>());
