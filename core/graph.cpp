@@ -14,7 +14,7 @@ namespace mixtape {
 namespace internal {
 namespace {
 
-constexpr size_t room = 4096;  // bytes for numbers, and for values to check
+constexpr size_t room = size_t{1} << 15;  // bytes for numbers, and for values to check
 
 uint64_t next_id() {
   static std::atomic<uint64_t> last{0};

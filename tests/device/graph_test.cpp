@@ -16,11 +16,13 @@
 #include "amp/scaler.h"
 #include "autograd/checkpoint.h"
 #include "autograd/ops.h"
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/random.h"
 #include "core/stream.h"
 #include "nn/nn.h"
 #include "optim/optim.h"
+#include "tests/support/child.h"
 #include "tests/support/errors.h"
 #include "tests/support/owned.h"
 
@@ -343,6 +345,49 @@ TEST(Graph, SaysWhatIsMissing) {
   EXPECT_ERROR(graph.replay(),
                "replay: a tensor from before the capture is gone, though the graph uses it");
 }
+
+TEST(Graph, HasRoomForSomeNumbers) {
+  EXPECT_EQ(refusal([] { capture()->number(40'000, [](void*) {}); }),
+            "a graph has room for 32768 bytes of numbers that change");
+  const Tensor v = ones({64}, f32, device);
+  EXPECT_EQ(refusal([&] {
+              for (int i = 0; i < 129; ++i)
+                check_later(v.raw(), 256, device, [](const void*) { return std::string(); });
+            }),
+            "a graph has room for 32768 bytes to check");
+}
+#ifdef MIXTAPE_EMULATED
+TEST(Graph, TakesAStream) {
+  EXPECT_EQ(test::status_of_child([] {
+              std::vector<std::unique_ptr<Graph>> all;
+              const std::string what = error([&] {
+                for (int i = 0; i < max_streams; ++i)
+                  all.push_back(std::make_unique<Graph>(device));
+              });
+              all.clear();
+              return what == "Graph: all 64 streams are taken, by threads and graphs" &&
+                     Graph(device).device() == device;
+            }),
+            0);
+}
+// As a device does, the emulator refuses what a stream cannot do while it captures.
+TEST(Graph, TheEmulatorRefusesWaitsInACapture) {
+  const runtime::Runtime& cuda = runtime::cuda();
+  const runtime::Handle stream = cuda.create_stream(0), other = cuda.create_stream(0);
+  const runtime::Mark mark = cuda.create_mark(0, false);
+  cuda.begin_capture(stream, 0);
+  EXPECT_EQ(error([&] { cuda.record(mark, stream, 0); }),
+            "the emulator: an event during a capture");
+  EXPECT_EQ(error([&] { cuda.synchronize(stream, 0); }),
+            "the emulator: waiting for a stream during a capture");
+  EXPECT_EQ(error([&] { cuda.wait(stream, 0, other, 0); }),
+            "the emulator: a wait during a capture");
+  EXPECT_EQ(error([&] { cuda.wait(other, 0, stream, 0); }),
+            "the emulator: waiting for a stream during a capture");
+  cuda.destroy(cuda.end_capture(stream, 0));
+  cuda.destroy_mark(mark);
+}
+#endif
 
 TEST(Graph, FindsIndicesOutOfRangeAtEachReplay) {
   const Tensor table = randn({5, 3}, f32, device), index = full({2}, 1, i64, device);
