@@ -68,9 +68,10 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       return false;
     // On the CPU it pays where whole blocks of keys are hidden (worklog 155); gradients of a head
     // are computed by one thread.
-    if (q.device().is_host())
-      return params.causal && queries >= 256 &&
-             (!ctx.recording() || q.numel() / (queries * d) >= 32);
+    if (q.device().is_host()) {
+      if (!params.causal || params.drop.p > 0) return false;
+      return ctx.recording() ? queries >= 512 && q.numel() / (queries * d) >= 32 : queries >= 256;
+    }
     return is_half(q.dtype()) && v.size(-1) == d && queries < most && keys < most &&
            (d == 32 || d == 64 || d == 80 || d == 96 || d == 128);
   }
