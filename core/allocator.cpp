@@ -151,6 +151,7 @@ class Pool {
   }
 
   void empty_cache() noexcept {
+    if (thread_state.capture) return;  // a device frees nothing then
     for (int stream = -1; stream < max_streams; ++stream) {
       if (!has_shelf(stream) || (stream >= 0 && held_ >> stream & 1)) continue;
       for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))
@@ -232,7 +233,7 @@ class Pool {
   // From the system; if that fails, once more after emptying the cache.
   void* ask(size_t bytes) {
     void* memory = system_allocate(bytes, device_);
-    if (!memory && !thread_state.capture) {  // (a device frees nothing during a capture)
+    if (!memory) {
       empty_cache();
       memory = system_allocate(bytes, device_);
     }

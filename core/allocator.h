@@ -25,7 +25,7 @@ struct MemoryStats {
 };
 MemoryStats memory_stats(Device device = DefaultDevice::current());
 void reset_peak(Device device = DefaultDevice::current());
-// Gives unused blocks back to the system.
+// Gives unused blocks back to the system; during a capture nothing, since a device could not.
 void empty_cache(Device device = DefaultDevice::current());
 
 namespace internal {
