@@ -182,6 +182,24 @@ template <class V, class T>
 __device__ inline void store_as(T* p, const V& v) {
   *reinterpret_cast<V*>(p) = v;
 }
+// The same to global memory. (nvcc stores the elements of a struct one by one at times.)
+template <class V, class T>
+__device__ inline void store_global(T* p, const V& v) {
+  if constexpr (sizeof(V) == 16 || sizeof(V) == 8) {
+    unsigned w[sizeof(V) / 4];
+    memcpy(w, &v, sizeof v);
+    if constexpr (sizeof(V) == 16)
+      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)),
+                   "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                   : "memory");
+    else
+      asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(w[0]),
+                   "r"(w[1])
+                   : "memory");
+  } else {
+    store_as(p, v);
+  }
+}
 
 __device__ inline void atomic_max(int* p, int v) { atomicMax(p, v); }
 
@@ -274,6 +292,10 @@ template <class V, class T>
 void store_as(T* p, const V& v) {
   simt::check_aligned(p, sizeof(V));
   std::memcpy(static_cast<void*>(p), &v, sizeof v);
+}
+template <class V, class T>
+void store_global(T* p, const V& v) {
+  store_as(p, v);
 }
 template <class V, class T>
 V load_as(Shared<T> p) {

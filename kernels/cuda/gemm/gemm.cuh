@@ -121,7 +121,7 @@ __device__ __forceinline__ void store(const Gemm<T>& g, void* to, int64_t offset
         gpu::Pack<O, w> pack;
 #pragma unroll
         for (int e = 0; e < w; ++e) pack.v[e] = gpu::round_to<O>(q[i].v[e]);
-        gpu::store_as(at(i), pack);
+        gpu::store_global(at(i), pack);
       }
     } else {
 #pragma unroll

@@ -348,6 +348,9 @@ struct TensorTile {
                                                     int64_t n0, int warp, const WarpSums& sum) {
     constexpr int ld = staging_stride, vecs = t.warp_n / 4, in_flight = 4;
     const Shared<float> staging = gpu::shared_memory<float>(size_t(warp) * 16 * ld * sizeof(float));
+    const bool plain = !g.bias.data && !g.before && g.activation == Activation::None && g.fast_c &&
+                       m0 + t.warp_m <= g.m && n0 + t.warp_n <= g.n;
+    const int64_t begin = offset + m0 * g.ldc + n0;
 #pragma unroll 1  // one copy of the code below for all rows
     for (int i = 0; i < rows; ++i) {
 #pragma unroll
@@ -357,6 +360,15 @@ struct TensorTile {
           for (int j = 0; j < columns; ++j) I::put(staging + j * 16, ld, sum[r][j]);
         }
       gpu::sync_warp();  // a lane reads what others stored
+      if (plain) {       // with far fewer instructions
+        const int64_t at = begin + int64_t(i) * 16 * g.ldc;
+        if (g.wide)
+          store_rows(static_cast<float*>(g.c) + at, g.ldc, staging);
+        else
+          store_rows(static_cast<T*>(g.c) + at, g.ldc, staging);
+        gpu::sync_warp();
+        continue;
+      }
 #pragma unroll 1
       for (int first = gpu::lane(); first < 16 * vecs; first += in_flight * 32) {
         Vec4<float> q[in_flight];
@@ -369,6 +381,24 @@ struct TensorTile {
         finish(g, offset, q);
       }
       gpu::sync_warp();
+    }
+  }
+
+ private:
+  // Rounds and stores 16 rows that are inside of c and aligned.
+  template <class O>
+  static __device__ __forceinline__ void store_rows(O* c, int64_t ldc, Shared<float> staging) {
+    constexpr int vecs = t.warp_n / 4, at_once = 32 / vecs;  // rows
+    const int row = gpu::lane() / vecs, column = gpu::lane() % vecs * 4;
+    O* to = c + row * ldc + column;
+#pragma unroll
+    for (int r = 0; r < 16; r += at_once, to += at_once * ldc) {
+      const auto four =
+          gpu::load_as<gpu::Pack<float, 4>>(staging + ((r + row) * staging_stride + column));
+      gpu::Pack<O, 4> pack;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) pack.v[e] = gpu::round_to<O>(four.v[e]);
+      gpu::store_global(to, pack);
     }
   }
 };
