@@ -234,8 +234,7 @@ TEST(Gpt, GivesTheLossOfTargets) {
   };
   const auto got = slopes(gpt(tokens, targets)),
              want = slopes(next_token_loss(gpt(tokens), targets));
-  for (size_t i = 0; i < want.size(); ++i)
-    EXPECT_TRUE(allclose(got[i], want[i], 1e-5, 1e-6)) << i;
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(allclose(got[i], want[i], 1e-5, 1e-6)) << i;
 }
 
 TEST(GptBlock, StartsAsGpt2) {
