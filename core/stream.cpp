@@ -23,6 +23,7 @@ struct Registered {
   Stream stream;
   Device device;
   bool captures = false;
+  int users = 0;             // threads
   int home = stream.number;  // where its work runs: if it captures, the last home
 };
 
@@ -38,17 +39,30 @@ class Streams {
   int take(Device device) {
     const std::lock_guard lock(mutex_);
     std::vector<int>& free = free_[device.slot()];
-    if (!free.empty()) {
-      const int number = free.back();
+    int number;
+    if (free.empty()) {
+      number = make(device, /*alone=*/false);
+    } else {
+      number = free.back();
       free.pop_back();
-      return number;
     }
-    return make(device, /*alone=*/false);
+    ++streams_[size_t(number)].users;
+    return number;
   }
-  // One that only captures use: threads may share theirs.
+  // One that only captures use: threads may share theirs. The last resort is one of ended threads.
   int take_for_capture(Device device) {
     const std::lock_guard lock(mutex_);
     std::vector<int>& free = free_for_captures_[device.slot()];
+    if (free.empty() && count_ == max_streams) {
+      std::vector<int>& ended = free_[device.slot()];
+      const auto unused = std::ranges::find_if(
+          ended, [&](int number) { return streams_[size_t(number)].users == 0; });
+      if (unused != ended.end()) {
+        free.push_back(*unused);
+        ended.erase(unused);
+        streams_[size_t(free.back())].captures = true;
+      }
+    }
     if (free.empty()) return make(device, /*alone=*/true);
     const int number = free.back();
     free.pop_back();
@@ -62,6 +76,7 @@ class Streams {
   const Registered& home(int number) const { return (*this)[(*this)[number].home]; }
   void give(int number) {
     const std::lock_guard lock(mutex_);
+    --streams_[size_t(number)].users;
     std::vector<int>& free = free_[streams_[size_t(number)].device.slot()];
     if (std::ranges::find(free, number) == free.end())  // shared streams are returned several times
       free.push_back(number);
@@ -83,7 +98,7 @@ class Streams {
       return last;
     }
     streams_[size_t(count_)] = {
-        {count_, runtime::of(device.type).create_stream(device.index)}, device, alone, count_};
+        {count_, runtime::of(device.type).create_stream(device.index)}, device, alone, 0, count_};
     return count_++;
   }
 

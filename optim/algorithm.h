@@ -42,7 +42,7 @@ struct CommonOptions {
   bool maximize = false;    // negates the gradients
 };
 
-class Algorithm : public std::enable_shared_from_this<Algorithm> {
+class Algorithm {
  public:
   virtual ~Algorithm() = default;
   Options options();           // its own, and maximize
@@ -52,6 +52,7 @@ class Algorithm : public std::enable_shared_from_this<Algorithm> {
   virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
 
   CommonOptions common;
+  std::weak_ptr<void> self;  // for a captured graph, which keeps it
 
  protected:
   explicit Algorithm(const CommonOptions& options) : common(options) {}

@@ -82,8 +82,8 @@ void Algorithm::run_kernel(Device device, kernels::AnyOptimizer optimizer, size_
     return all;
   };
   if (GraphState* const graph = capture()) {
-    const auto copy = [=, me = shared_from_this(), then = fixed(*this)](void* to) {
-      check(fixed(*me) == then,
+    const auto copy = [=, this, kept = self.lock(), then = fixed(*this)](void* to) {
+      check(fixed(*this) == then,
             "rescale_grad, maximize and the buffers that options ask for cannot change between "
             "replays");
       std::memcpy(to, optimizer.options, bytes);
@@ -159,6 +159,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
   std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : this->params();
   common.shadow = shadow_dtype(common.shadow);
   Group group{std::move(algorithm), {}};
+  group.algorithm->self = group.algorithm;
   for (Tensor& p : params) {
     const size_t index = known.size();
     check(static_cast<bool>(p), "parameter {} is an undefined tensor", index);
