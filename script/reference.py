@@ -12,7 +12,7 @@ ONLY = {"nn": {"fields", "hooks", "init", "module", "parametrize", "summary"}}
 OPTIONS = {"optim": ["kernels/common/optimizers.h"]}
 # Headers that only our own sources include.
 INTERNAL = {
-    "core": {"asan", "cxx20", "dlpack_abi", "float_mode", "inline_vector", "no_copy", "philox", "pooled", "readback", "runtime"},
+    "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "philox", "pinned_blocks", "pooled", "readback", "runtime"},
     "autograd": {"backward_state", "hook_list", "ops"},
     "io": {"crc", "elements", "text", "zip"},
 }

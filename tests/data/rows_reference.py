@@ -16,9 +16,7 @@ from rows_reference_extremes import EXTREMES
 WITHOUT = {
     "dropout": "draws random numbers",
     "scaled_dot_product_attention_biased": "draws random numbers",
-    "scaled_dot_product_attention_fused": "in f64 and f32 as scaled_dot_product_attention",
     "scaled_dot_product_attention_fused_causal": "draws random numbers",
-    "scaled_dot_product_attention_fused_masked": "in f64 and f32 as scaled_dot_product_attention_masked",
     "binary_cross_entropy_with_pos_weight_learned": "has no gradient for pos_weight",
 }
 
@@ -310,6 +308,8 @@ ROWS = {
     "scaled_dot_product_attention": attention,
     "scaled_dot_product_attention_causal": lambda q, k, v: attention(q, k, v, causal=True, scale=1.5),
     "scaled_dot_product_attention_masked": attention,
+    "scaled_dot_product_attention_fused": attention,
+    "scaled_dot_product_attention_fused_masked": attention,
     "interpolate": lambda x: F.interpolate(x, (5, 3)),
     "interpolate_bilinear": lambda x: F.interpolate(x, (7, 2), mode="bilinear"),
     "interpolate_corners": lambda x: F.interpolate(x, (5, 9), mode="bilinear", align_corners=True),
