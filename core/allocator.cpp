@@ -151,7 +151,7 @@ class Pool {
   }
 
   void empty_cache() noexcept {
-    if (thread_state.capture) return;  // a device frees nothing then
+    if (captured_graph) return;  // a device frees nothing then
     for (int stream = -1; stream < max_streams; ++stream) {
       if (!has_shelf(stream) || (stream >= 0 && held_ >> stream & 1)) continue;
       for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))

@@ -76,6 +76,8 @@ class GraphState : NoCopy {
 
   int home() const { return stream_.home().number; }  // the stream in which replays run
 
+  void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
+
   const Device device;
   const uint64_t id;  // unique, not 0
 
@@ -99,13 +101,14 @@ class GraphState : NoCopy {
   std::unique_ptr<Storage> numbers_, found_;
   std::vector<std::byte> values_, sent_;  // of the numbers: now, and at the last replay
   std::vector<Number> number_;
+  std::vector<std::shared_ptr<const void>> kept_;  // what they read
   std::vector<std::shared_ptr<Checks>> checks_;
   RandomGenerator* generator_ = nullptr;  // during the capture
   uint64_t drawn_ = 0;                    // blocks, by one replay
 };
 
 // The graph that this thread captures, or null.
-inline GraphState* capture() { return thread_state.capture; }
+inline GraphState* capture() { return captured_graph; }
 inline uint64_t capture_id() { return capture() ? capture()->id : 0; }
 
 }  // namespace mixtape::internal

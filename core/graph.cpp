@@ -71,14 +71,14 @@ void GraphState::begin() {
     forget();
     throw;
   }
-  thread_state.capture = this;
+  captured_graph = this;
   generator_ = &generator();
   generator_->begin_capture(static_cast<const uint64_t*>(
       number(2 * sizeof(uint64_t), [this](void* position) { draw(position); })));
 }
 
 void GraphState::end(bool complete) noexcept {
-  thread_state.capture = nullptr;
+  captured_graph = nullptr;
   drawn_ = std::exchange(generator_, nullptr)->end_capture();
   stream_.end();
   try {
@@ -94,6 +94,7 @@ void GraphState::end(bool complete) noexcept {
 void GraphState::forget() noexcept {
   if (work_) runtime::of(device.type).destroy(std::exchange(work_, nullptr));
   number_.clear();
+  kept_.clear();
   checks_.clear();
   if (members_) {
     const std::lock_guard lock(members_->mutex);

@@ -11,7 +11,7 @@ namespace mixtape {
 using namespace internal;
 
 void Storage::hand_over(bool to_write) {
-  if (thread_state.capture) return thread_state.capture->use(*this);
+  if (captured_graph) return captured_graph->use(*this);
   hand_over_to(Stream::current(device_), to_write);
 }
 
@@ -27,7 +27,7 @@ void Storage::hand_over_to(const Stream& stream, bool to_write) {
     stream.wait_for(Stream::numbered(std::countr_zero(before)));
 }
 
-void Storage::join_graph() { thread_state.capture->use(*this); }
+void Storage::join_graph() { captured_graph->use(*this); }
 void Storage::leave_graphs() noexcept { GraphMembers::remove(*this); }
 
 void Storage::collect() noexcept try {

@@ -72,7 +72,7 @@ class Storage : NoCopy {
     stream_ = Stream::current(device_).number;
     last_.store(stream_, std::memory_order_relaxed);
     readers_ = uint64_t{1} << stream_;
-    if (thread_state.capture) [[unlikely]]
+    if (internal::captured_graph) [[unlikely]]
       join_graph();
   }
   void join_graph();

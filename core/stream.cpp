@@ -161,7 +161,7 @@ const Stream& Stream::current(Device device) {
   device.require();
   const Stream*& mine = of_thread.of[device.slot()];
   if (!mine) [[unlikely]] {
-    check(!thread_state.capture, "{} cannot be used during a capture for another device", device);
+    check(!captured_graph, "{} cannot be used during a capture for another device", device);
     Streams& all = Streams::all();
     mine = &all[all.take(device)].stream;
   }

@@ -19,16 +19,16 @@ class GraphState;  // core/capture.h
 struct ThreadState {
   const internal::Scope* scope = nullptr;  // the innermost
   internal::Policy* policy = nullptr;
-  internal::Observer* observer = nullptr;   // head of the chain
-  bool recording = true;                    // ops on tensors with requires_grad() get a history
-  internal::GraphState* capture = nullptr;  // the graph that work is captured for
+  internal::Observer* observer = nullptr;  // head of the chain
+  bool recording = true;                   // ops on tensors with requires_grad() get a history
 
   static ThreadState& current();
 };
 inline thread_local constinit ThreadState thread_state;
 namespace internal {
+inline thread_local constinit GraphState* captured_graph = nullptr;  // that work is captured for
 void check_no_capture(const char* reason);  // throws Error during a capture
-}
+}  // namespace internal
 inline ThreadState& ThreadState::current() { return thread_state; }
 
 // While one is alive, a member of a thread's state has another value:

@@ -52,7 +52,6 @@ class Algorithm {
   virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
 
   CommonOptions common;
-  std::weak_ptr<void> self;  // for a captured graph, which keeps it
 
  protected:
   explicit Algorithm(const CommonOptions& options) : common(options) {}

@@ -82,7 +82,7 @@ void Algorithm::run_kernel(Device device, kernels::AnyOptimizer optimizer, size_
     return all;
   };
   if (GraphState* const graph = capture()) {
-    const auto copy = [=, this, kept = self.lock(), then = fixed(*this)](void* to) {
+    const auto copy = [=, this, then = fixed(*this)](void* to) {
       check(fixed(*this) == then,
             "rescale_grad, maximize and the buffers that options ask for cannot change between "
             "replays");
@@ -159,7 +159,6 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
   std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : this->params();
   common.shadow = shadow_dtype(common.shadow);
   Group group{std::move(algorithm), {}};
-  group.algorithm->self = group.algorithm;
   for (Tensor& p : params) {
     const size_t index = known.size();
     check(static_cast<bool>(p), "parameter {} is an undefined tensor", index);
@@ -387,7 +386,9 @@ void Optimizer::update(Group& group, const StepControl& control) {
   updates_.clear();
   Device device;
   const auto run_kernel = [&] {
-    if (!updates_.empty()) group.algorithm->update(device, updates_, rescaled);
+    if (updates_.empty()) return;
+    if (GraphState* const graph = capture()) graph->keep(group.algorithm);  // replays read options
+    group.algorithm->update(device, updates_, rescaled);
     updates_.clear();
   };
   for (Slot& slot : group.slots) {

@@ -53,7 +53,7 @@ LIMITS = [
     Limits("images: 64 x 64 a warp", r"conv_images<\w+, [01]>", 3.5, 4, 8, 0),
     Limits("images: 32 x 32 a warp", r"conv_images<\w+, 2>", 8, 2, 8, 0),
     Limits("weights of images: 64 x 64 a warp", r"conv_images_weight<\w+, [01]>", 5, 4, 16, 0),
-    Limits("weights of images: 32 x 32 a warp", r"conv_images_weight<\w+, 2>", 10.5, 2, 8, 0),
+    Limits("weights of images: 32 x 32 a warp", r"conv_images_weight<\w+, 2>", 10.5, 2, 12, 0),
     Limits("attention, 64 to 128 wide", r"flash_forward<\w+, (64|80|96|128)>", 6.5, 2.5, 30, 0),
     Limits("attention, 32 wide", r"flash_forward<\w+, 32>", 11, 4, 50, 0),
     Limits("attention backward, 64 to 128 wide", r"flash_backward<\w+, (64|80|96|128), ", 9, 1.8, 20, 1),

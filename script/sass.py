@@ -70,7 +70,8 @@ def fast_path(body: list[Instruction]) -> Loop | None:
             if any(i.is_one_of(MMA) for i in turn):
                 loops.append((not any(i.is_one_of(WAITS) for i in turn), len(turn), first, last))
     for _, _, first, last in sorted(loops):
-        if path := shortest_turn(body, first, last):
+        path = shortest_turn(body, first, last)
+        if any(body[i].is_one_of(MMA) for i in path):
             inner = sum((target := body[i].target) is not None and first <= target <= i for i in path[:-1])
             return Loop([body[i] for i in path], inner)
     return None

@@ -226,9 +226,10 @@ D convert_one(S v, How how) {
     return D(r);
   } else {
     if (how.saturate) {
-      const __int128 wide = v;
-      if (wide > __int128(std::numeric_limits<D>::max())) return std::numeric_limits<D>::max();
-      if (wide < __int128(std::numeric_limits<D>::min())) return std::numeric_limits<D>::min();
+      __extension__ typedef __int128 Wide;
+      const Wide wide = v;
+      if (wide > Wide(std::numeric_limits<D>::max())) return std::numeric_limits<D>::max();
+      if (wide < Wide(std::numeric_limits<D>::min())) return std::numeric_limits<D>::min();
     }
     return D(v);
   }

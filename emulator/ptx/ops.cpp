@@ -89,9 +89,11 @@ std::string suffix() {
                                       : ".u") +
          std::to_string(8 * sizeof(T));
 }
+__extension__ typedef __int128 s128;
+__extension__ typedef unsigned __int128 u128;
 template <class T>
 using Wider = std::conditional_t<
-    sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>,
+    sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, s128, u128>,
     std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, s64, u64>,
                        std::conditional_t<std::is_signed_v<T>, s32, u32>>>;
 

@@ -15,7 +15,7 @@ class Launch : NoCopy {
  public:
   explicit Launch(Device on) : device(on) {
     if (device.is_host()) {
-      if (thread_state.capture) [[unlikely]]
+      if (internal::captured_graph) [[unlikely]]
         internal::check_no_capture("the CPU runs at once, and a replay does not repeat it");
       return;
     }

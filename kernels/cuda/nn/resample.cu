@@ -142,7 +142,7 @@ __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
 
 // Images with channels last, which have x_rows and x_columns before and those of pixels after.
 template <class S, class O, int n, bool transposed>
-__global__ void sum_pixels(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
+__global__ void resample_pixels(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
                            Axis<gpu::math_t<S>, n> columns, int x_rows, int x_columns,
                            Pixels<S> pixels, O* __restrict__ y) {
   using T = gpu::math_t<S>;
@@ -207,7 +207,7 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
                 launch.stream, fill_axes<T, n>, down, across);
     if (has_channels_last(x) || has_channels_last(y)) {
       const Pixels<S> pixels(y);
-      gpu::launch(pixels.grid("resample"), launch.stream, sum_pixels<S, O, n, backward>,
+      gpu::launch(pixels.grid("resample"), launch.stream, resample_pixels<S, O, n, backward>,
                   x.as<const S>(), down, across, int(x.shape()[2]), x_columns, pixels, y.as<O>());
     } else if (large)
       gpu::launch({"resample_large", {unsigned(ceil_div(y.size(), 8)), 1, 1}, {256, 1, 1}},
