@@ -31,7 +31,7 @@ namespace {
 template <class Attempt>
 bool with_room(Attempt attempt) {
   if (attempt()) return true;
-  if (thread_state.capture) return false;
+  if (internal::captured_graph) return false;
   for (const Device device : runtime::devices()) empty_cache(device);
   return attempt();
 }
