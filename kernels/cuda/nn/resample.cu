@@ -143,8 +143,8 @@ __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
 // Images with channels last, which have x_rows and x_columns before and those of pixels after.
 template <class S, class O, int n, bool transposed>
 __global__ void resample_pixels(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
-                           Axis<gpu::math_t<S>, n> columns, int x_rows, int x_columns,
-                           Pixels<S> pixels, O* __restrict__ y) {
+                                Axis<gpu::math_t<S>, n> columns, int x_rows, int x_columns,
+                                Pixels<S> pixels, O* __restrict__ y) {
   using T = gpu::math_t<S>;
   constexpr int width = Pixels<S>::width;
   const int64_t id = gpu::global_thread();
