@@ -43,8 +43,8 @@ View at(const View& x, int64_t offset, const Layout& layout) {
 template <class T>
 void multiply(Launch& launch, const char* name, Gemm<T> g, const Windows<T>& windows,
               void (*const (&kernels)[3])(Gemm<T>, Windows<T>)) {
-  using A = gpu::math_t<T>;
-  const GemmPlan best = plan({g.m, g.n, g.k, 1}, true, gpu::multiprocessors(launch.device.index));
+  const GemmProblem p{g.m, g.n, g.k, 1};
+  const GemmPlan best = plan(p, true, gpu::multiprocessors(launch.device.index));
   const Tile& t = tiles[best.tile];
   constexpr size_t shared_bytes[] = {
       // (the same for all layouts)
@@ -53,27 +53,13 @@ void multiply(Launch& launch, const char* name, Gemm<T> g, const Windows<T>& win
       detail::TensorTile<T, true, false, 2, Tier::Mma>::shared_bytes};
   const KParts k = cut_k(g.k, k_step<T>, best.split);
   g.part_k = k.size;
-  Gemm<T> parts = g;
-  if (k.count > 1) {
-    parts.c = launch.scratch<A>(k.count * g.m * g.n);
-    parts.wide = true;
-    parts.bias = {};
-    parts.activation = Activation::None;
-    parts.before = nullptr;
-    if (g.row_sums) parts.row_sums = launch.scratch<A>(k.count * g.m);
-    parts.ldc = g.n;
-    parts.split_stride = g.m * g.n;
-    parts.fast_c = g.n % 4 == 0;
-  }
-  gpu::launch({name,
-               {unsigned(ceil_div(g.m, t.m) * ceil_div(g.n, t.n)), unsigned(k.count), 1},
-               {unsigned(t.threads()), 1, 1},
-               shared_bytes[best.tile]},
-              launch.stream, kernels[best.tile], parts, windows);
-  if (k.count > 1)
-    gpu::launch_over(launch, "gemm_add_parts", g.m * ceil_div(g.n, 4), gemm_add_parts<T, A>,
-                     static_cast<const A*>(parts.c), parts.row_sums, k.count, g, int64_t{1},
-                     Divisor(ceil_div(g.n, 4)), Divisor(g.m));
+  start_parts(launch, g, p, k.count, [&](const Gemm<T>& of) {
+    gpu::launch({name,
+                 {unsigned(ceil_div(g.m, t.m) * ceil_div(g.n, t.n)), unsigned(k.count), 1},
+                 {unsigned(t.threads()), 1, 1},
+                 shared_bytes[best.tile]},
+                launch.stream, kernels[best.tile], of, windows);
+  });
 }
 
 template <class T>

@@ -145,27 +145,6 @@ Gemm<T> arguments(const Operands<T>& o, const Epilogue& epilogue) {
   return g;
 }
 
-// The same product without its epilogue, into parts of k: dense [split, batch, m, n] of scratch
-// memory.
-template <class T>
-Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
-  using A = gpu::math_t<T>;
-  g.c = launch.scratch<A>(split * p.batch * p.m * p.n);
-  g.wide = true;
-  g.bias = {};
-  g.activation = Activation::None;
-  g.before = nullptr;
-  if (g.row_sums) g.row_sums = launch.scratch<A>(split * p.m);
-  g.ldc = p.n;
-  g.split_stride = p.batch * p.m * p.n;
-  g.fast_c = p.n % 4 == 0;
-  for (int64_t d = g.batch.rank - 1, stride = p.m * p.n; d >= 0; --d) {
-    g.batch.stride[2][d] = stride;
-    stride *= g.batch.size[d];
-  }
-  return g;
-}
-
 // Launches the tile's kernel for all of the batch.
 template <class T>
 void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, const GemmPlan& plan, int split) {
@@ -181,7 +160,6 @@ void start_batch(Launch& launch, Gemm<T> g, const GemmProblem& p, const GemmPlan
 // choose(problem, groups) is the plan; groups: the kernel for groups of warps can compute it.
 template <class T, class Choose>
 void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, Choose choose) {
-  using A = gpu::math_t<T>;
   const GemmProblem p = o.problem();
   Gemm<T> g = arguments(o, epilogue);
   const bool groups = groups_can(launch, g, p);
@@ -194,12 +172,7 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, Choose 
       if (by_groups) return start_groups(launch, of, p, plan.tile, k.count);
     start_batch(launch, of, p, plan, k.count);
   };
-  if (k.count == 1) return start(g);
-  const Gemm<T> parts = into_parts(launch, g, p, k.count);
-  start(parts);
-  gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
-                   static_cast<const A*>(parts.c), parts.row_sums, k.count, g, p.batch,
-                   Divisor(ceil_div(p.n, 4)), Divisor(p.m));
+  start_parts(launch, g, p, k.count, start);
 }
 
 template <class Choose>

@@ -213,4 +213,36 @@ __global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Ge
   }
 }
 
+// The same product without its epilogue, into parts of k: dense [split, batch, m, n] of scratch
+// memory.
+template <class T>
+Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
+  using A = gpu::math_t<T>;
+  g.c = launch.scratch<A>(split * p.batch * p.m * p.n);
+  g.wide = true;
+  g.bias = {};
+  g.activation = Activation::None;
+  g.before = nullptr;
+  if (g.row_sums) g.row_sums = launch.scratch<A>(split * p.m);
+  g.ldc = p.n;
+  g.split_stride = p.batch * p.m * p.n;
+  g.fast_c = p.n % 4 == 0;
+  for (int64_t d = g.batch.rank - 1, stride = p.m * p.n; d >= 0; --d) {
+    g.batch.stride[2][d] = stride;
+    stride *= g.batch.size[d];
+  }
+  return g;
+}
+// Launches a product by start(g) or, if k is cut into `count` parts, those, and adds them.
+template <class T, class Start>
+void start_parts(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int count, Start start) {
+  using A = gpu::math_t<T>;
+  if (count == 1) return start(g);
+  const Gemm<T> parts = into_parts(launch, g, p, count);
+  start(parts);
+  gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
+                   static_cast<const A*>(parts.c), parts.row_sums, count, g, p.batch,
+                   Divisor(ceil_div(p.n, 4)), Divisor(p.m));
+}
+
 }  // namespace mixtape::kernels::cuda
