@@ -29,4 +29,18 @@ struct RowQuads {
   }
 };
 
+// The first of [0, count) for which p is true, as it is for all after it; count if there is none.
+template <class P>
+__device__ int first_where(int64_t count, P p) {
+  int64_t low = 0, high = count;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (p(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return int(low);
+}
+
 }  // namespace mixtape::kernels::cuda

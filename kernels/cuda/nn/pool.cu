@@ -207,15 +207,7 @@ __global__ void max_of_pixels(const S* __restrict__ x, Sampling rows, Sampling c
 
 // The first window that ends behind element i. (Ends ascend.)
 __device__ int first_window(const Sampling& s, int64_t i) {
-  int64_t low = 0, high = s.to;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (s.end(middle) > i)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return int(low);
+  return first_where(s.to, [&](int64_t k) { return s.end(k) > i; });
 }
 // A pixel of x adds what the windows that contain it give it, in their order.
 template <class S, class O>

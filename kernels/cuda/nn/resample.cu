@@ -41,23 +41,8 @@ struct Axis {
         taps[i].weights[k] = T(sampling.weight(i, std::min(begin + k, end - 1)));
     }
     if (uses && i < sampling.from)
-      uses[i] = {first([&](int64_t k) { return sampling.end(k) > i; }),
-                 first([&](int64_t k) { return sampling.begin(k) > i; })};
-  }
-
- private:
-  // The first element for which p is true; begin and end ascend.
-  template <class P>
-  __device__ int32_t first(P p) const {
-    int64_t low = 0, high = sampling.to;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (p(middle))
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    return int32_t(low);
+      uses[i] = {first_where(sampling.to, [&](int64_t k) { return sampling.end(k) > i; }),
+                 first_where(sampling.to, [&](int64_t k) { return sampling.begin(k) > i; })};
   }
 };
 
