@@ -5,6 +5,7 @@
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 
 namespace mixtape {
 using namespace internal;
@@ -66,8 +67,7 @@ struct Clone {
   static constexpr OpInfo info{"clone"};
   static constexpr bool moves_only = true;
   static Tensor forward(Ctx& ctx, const Tensor& x, MemoryFormat format) {
-    Tensor y = ctx.output(x.shape());
-    if (format == MemoryFormat::ChannelsLast) y = y.with_layout(channels_last(x.shape()));
+    Tensor y = image(ctx, x.shape(), format);
     ctx.run(kernels::convert, x, y);
     return y;
   }

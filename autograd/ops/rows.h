@@ -30,7 +30,7 @@ Shape without(const Shape& shape, int dim);
 inline MemoryFormat order_of(const Tensor& x) {
   return x.device().is_host() ? MemoryFormat::Contiguous : internal::format_of(x.layout());
 }
-// An image for the result, in that order.
+// A tensor for the result, in that order.
 inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order) {
   const Tensor y = ctx.output(shape);
   return order == MemoryFormat::ChannelsLast ? y.with_layout(internal::channels_last(shape)) : y;

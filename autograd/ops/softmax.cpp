@@ -258,11 +258,11 @@ struct Nll {  // x [n, classes, inner], target [n, inner]
 
 // The class of each target (0 if it is ignored), and a mask of those that count.
 struct ClassTargets {
-  Tensor given, named, counts;
+  Tensor named, counts;
 
   // Throws Error for targets out of range.
   ClassTargets(const Tensor& target, int64_t ignore, int64_t classes)
-      : given(target), counts(ne(target, double(ignore))) {
+      : counts(ne(target, double(ignore))) {
     named = where(counts, target, zeros({}, i64, target.device()));
     check_range(named, 0, classes, [classes](int64_t target) {
       return fmt::format("target {} is out of range for {} classes", target, classes);
@@ -374,12 +374,13 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const int64_t classes = weight.size(0), n = target.numel();
   check_shape(o.bias, "the bias", {classes});
   check_weights(o.class_weights, classes);
-  const ClassTargets targets(reshape(as_index(target, "targets"), {n}), o.ignore_index, classes);
+  const Tensor t = reshape(as_index(target, "targets"), {n}).contiguous();
+  const ClassTargets targets(t, o.ignore_index, classes);
   // (With fewer rows, what a chunk adds to the weight's gradient would be more than its logits.)
   const int64_t least = std::max<int64_t>(1024, 2 * x.size(-1));
   const ChunkParams params{{o.ignore_index, o.label_smoothing}, o.rows > 0 ? o.rows : least};
-  const Tensor each = call<LinearCrossEntropy>(reshape(x, {n, x.size(-1)}), weight, o.bias,
-                                               targets.given.contiguous(), o.class_weights, params);
+  const Tensor each = call<LinearCrossEntropy>(reshape(x, {n, x.size(-1)}), weight, o.bias, t,
+                                               o.class_weights, params);
   Tensor loss = targets.reduced(each, o.class_weights, o.reduction);
   if (o.reduction == Reduction::None) loss = reshape(loss, target.shape());
   return finished(loss, x, [&] {
