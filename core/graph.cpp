@@ -1,6 +1,7 @@
 // Captures and replays.
 #include "core/graph.h"
 
+#include <atomic>
 #include <exception>
 #include <utility>
 
@@ -60,8 +61,8 @@ void GraphState::begin() {
   check(!capture(), "a capture inside another");
   check(!is_captured(), "this graph was captured before: make another");
   members_ = std::make_shared<GraphMembers>();
-  numbers_ = std::make_unique<Storage>(room, device);
   found_ = std::make_unique<Storage>(room, device);
+  numbers_ = std::make_unique<Storage>(room, device);  // the last: forget() asks for it
   hold_cache(device, stream_.stream().number);
   stream_.begin();
   try {
@@ -94,6 +95,7 @@ void GraphState::end(bool complete) noexcept {
 void GraphState::forget() noexcept {
   if (work_) runtime::of(device.type).destroy(std::exchange(work_, nullptr));
   number_.clear();
+  values_.clear();
   kept_.clear();
   checks_.clear();
   if (members_) {

@@ -346,6 +346,23 @@ TEST(Graph, SaysWhatIsMissing) {
                "replay: a tensor from before the capture is gone, though the graph uses it");
 }
 
+TEST(Graph, ForgetsACaptureThatFailed) {
+  Graph graph(device);
+  for (int i = 0; i < 2100; ++i) try {  // more than there is room for the numbers of
+      const Capture on(graph);
+      fail("stop");
+    } catch (const Error& e) {
+      ASSERT_EQ(std::string(e.what()).substr(0, 4), "stop");
+    }
+  const Tensor x = ones({4}, f32, device);
+  Tensor y;
+  {
+    const Capture on(graph);
+    y = x * 2;
+  }
+  graph.replay();
+  EXPECT_EQ(to_vector(y), (std::vector<double>(4, 2)));
+}
 TEST(Graph, HasRoomForSomeNumbers) {
   EXPECT_EQ(refusal([] { capture()->number(40'000, [](void*) {}); }),
             "a graph has room for 32768 bytes of numbers that change");
