@@ -278,8 +278,7 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
     if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique()) {
       check_no_capture(
           "the optimizer makes a new shadow, and a replay would read the old: step once before, "
-          "and "
-          "keep no loss with its history");
+          "and keep no loss with its history");
       p.set_shadow(dense_copy(p, *group.common().shadow, p.device()));
     }
   }
@@ -398,9 +397,13 @@ void Optimizer::update(Group& group, const StepControl& control) {
     device = p.device();
     kernels::Update& u = updates_.emplace_back();
     const bool uses_master = slot.master && is_half(p.dtype());
+    const Tensor shadow = uses_master                ? p
+                          : group.keeps_shadow(slot) ? p.autograd_meta().half.data
+                                                     : Tensor();
     p.storage()->begin_write();
+    if (shadow) shadow.storage()->begin_write();
     u.param = uses_master ? slot.master : p;
-    u.shadow = uses_master ? p : group.keeps_shadow(slot) ? p.autograd_meta().half.data : Tensor();
+    u.shadow = shadow;
     u.grad = p.autograd_meta().grad;
     for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
     u.steps = slot.steps;

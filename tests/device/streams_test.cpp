@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -49,46 +50,64 @@ TEST(Streams, AnOldDriverIsTold) {
 }
 
 #ifdef MIXTAPE_EMULATED
-// The first reader queues its work after another, or the writer, began to wait for it.
+// Two threads read source(), whose elements are 1, then write() changes them. The first reader
+// queues its work after the other, or the writer, began to wait for it.
+void write_after_reads(bool by_writer, const std::function<Tensor()>& source,
+                       const std::function<void()>& write) {
+  const simt::LateStreams late;
+  const Tensor y({1000}, f32, device), z({1000}, f32, device);
+  std::barrier turn(2);
+  std::thread first([&] {
+    const Tensor x = source();
+    const View &from = x, &to = y;
+    turn.arrive_and_wait();
+    turn.arrive_and_wait();
+    kernels::convert(device, from, to);
+  });
+  turn.arrive_and_wait();
+  const auto read = [&] { kernels::convert(device, source(), z); };
+  if (by_writer)
+    read();
+  else
+    std::thread(read).join();
+  turn.arrive_and_wait();
+  first.join();
+  write();
+  EXPECT_NE(source().at(0), 1);
+  EXPECT_EQ(y.at(0), 1) << by_writer;
+  EXPECT_EQ(z.at(0), 1) << by_writer;
+}
+
 TEST(Streams, AWriteInPlaceWaitsForAllThatRead) {
-  const auto write_after_reads = [](bool by_writer, const auto& write) {
-    const simt::LateStreams late;
-    const Tensor x = full({1000}, 1, f32, device), y({1000}, f32, device), z({1000}, f32, device);
-    std::barrier turn(2);
-    std::thread first([&] {
-      const View &from = x, &to = y;
-      turn.arrive_and_wait();
-      turn.arrive_and_wait();
-      kernels::convert(device, from, to);
-    });
-    turn.arrive_and_wait();
-    const auto read = [&] { kernels::convert(device, x, z); };
-    if (by_writer)
-      read();
-    else
-      std::thread(read).join();
-    turn.arrive_and_wait();
-    first.join();
-    write(x);
-    EXPECT_NE(x.at(0), 1);
-    EXPECT_EQ(y.at(0), 1) << by_writer;
-    EXPECT_EQ(z.at(0), 1) << by_writer;
+  const std::vector<std::function<void(const Tensor&)>> writes = {
+      [](const Tensor& x) { fill_(x, 2); },
+      [](const Tensor& x) { add_(x, 4); },
+      [](const Tensor& x) { x.set(0, 6); },
+      [](const Tensor& x) {
+        x.set_requires_grad();
+        optim::SGD opt({x}, {.lr = 1});
+        x.set_grad(ones({1000}, f32, device));
+        opt.step();
+      },
+      [](const Tensor& x) {
+        const Tensor parameter = ones({1000}, f32, device).set_requires_grad();
+        parameter.set_grad(x);
+        optim::clip_grad_norm({parameter}, 0.5);
+      },
   };
+  for (const bool by_writer : {false, true})
+    for (const auto& write : writes) {
+      const Tensor x = full({1000}, 1, f32, device);
+      write_after_reads(by_writer, [&] { return x; }, [&] { write(x); });
+    }
+}
+TEST(Streams, AStepWaitsForAllThatReadThe16BitCopy) {
   for (const bool by_writer : {false, true}) {
-    write_after_reads(by_writer, [](const Tensor& x) { fill_(x, 2); });
-    write_after_reads(by_writer, [](const Tensor& x) { add_(x, 4); });
-    write_after_reads(by_writer, [](const Tensor& x) { x.set(0, 6); });
-    write_after_reads(by_writer, [](const Tensor& x) {
-      x.set_requires_grad();
-      optim::SGD opt({x}, {.lr = 1});
-      x.set_grad(ones({1000}, f32, device));
-      opt.step();
-    });
-    write_after_reads(by_writer, [](const Tensor& x) {
-      const Tensor parameter = ones({1000}, f32, device).set_requires_grad();
-      parameter.set_grad(x);
-      optim::clip_grad_norm({parameter}, 0.5);
-    });
+    const Tensor p = full({1000}, 2, f32, device).set_requires_grad();
+    p.set_grad(ones({1000}, f32, device));
+    optim::SGD opt({p}, {.lr = 1}, {.shadow = bf16});
+    opt.step();  // makes the copy
+    write_after_reads(by_writer, [&] { return p.shadow(); }, [&] { opt.step(); });
   }
 }
 
