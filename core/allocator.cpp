@@ -154,15 +154,13 @@ class Pool {
     if (captured_graph) return;  // a device frees nothing then
     for (int stream = -1; stream < max_streams; ++stream) {
       if (!has_shelf(stream) || (stream >= 0 && held_ >> stream & 1)) continue;
-      for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))
-        give_back(s.begin, s.bytes);
-      for (size_t kind = 0; kind < std::size(kinds); ++kind)
-        for (auto s = take_unused_of(kind, stream); s.begin; s = take_unused_of(kind, stream))
-          give_back(s.begin, s.bytes);
-      for (size_t i = 0; i < classes; ++i) {
+      each_unused(
+          stream, [&](const Segment& s) { give_back(s.begin, s.bytes); },
+          [&](size_t, const Arena::Segment& s) { give_back(s.begin, s.bytes); });
+      for (size_t i = 0; i < classes && device_.is_host(); ++i) {
         for (std::unique_lock lock(lock_);; lock.lock()) {
           Class& c = shelf(stream).of[i];
-          if (c.free.empty() || !device_.is_host()) break;
+          if (c.free.empty()) break;
           void* const block = c.free.back();
           const size_t bytes = c.bytes;
           c.free.pop_back();
@@ -178,11 +176,14 @@ class Pool {
   void let_go(int stream, int home) noexcept {
     held_ &= ~(uint64_t{1} << stream);
     if (!has_shelf(stream) || !has_shelf(home)) return;
-    for (Segment s = take_unused(stream); s.begin; s = take_unused(stream))
-      move(s, [&] { shelf(home).segments.push_back({s.begin, s.bytes}); });
-    for (size_t kind = 0; kind < std::size(kinds); ++kind)
-      for (auto s = take_unused_of(kind, stream); s.begin; s = take_unused_of(kind, stream))
-        move(s, [&] { shelf(home).arenas[kind].add(s); });
+    each_unused(
+        stream,
+        [&](const Segment& s) {
+          move(s, [&] { shelf(home).segments.push_back({s.begin, s.bytes}); });
+        },
+        [&](size_t kind, const Arena::Segment& s) {
+          move(s, [&] { shelf(home).arenas[kind].add(s); });
+        });
   }
 
   void lock() noexcept { lock_.lock(); }
@@ -263,27 +264,28 @@ class Pool {
     const Kind& k = kinds[kind];
     const size_t size = round_up(bytes + gap, k.unit);
     size_t wanted = k.segment;
-    void* block = nullptr;
+    const auto take = [&](Arena& arena) {
+      void* const block = arena.take(size, k.least);
+      if (block) {
+        count(bytes);
+        unpoison(block, bytes);
+      }
+      return block;
+    };
     {
       const std::lock_guard lock(lock_);
       make_shelf(stream);
       Arena& arena = shelf(stream).arenas[kind];
-      block = arena.take(size, k.least);
+      if (void* const block = take(arena)) return block;
       if (arena.is_empty()) wanted /= 2;
     }
-    if (!block) {
-      Arena::Segment segment = borrow(kind, size);
-      if (!segment.begin) segment = ask_for(std::max(wanted, size), round_up(size, huge_page));
-      if (!segment.begin) out_of_memory(bytes);
-      const std::lock_guard lock(lock_);
-      Arena& arena = shelf(stream).arenas[kind];
-      arena.add(segment);
-      block = arena.take(size, k.least);
-    }
+    Arena::Segment segment = borrow(kind, size);
+    if (!segment.begin) segment = ask_for(std::max(wanted, size), round_up(size, huge_page));
+    if (!segment.begin) out_of_memory(bytes);
     const std::lock_guard lock(lock_);
-    count(bytes);
-    unpoison(block, bytes);
-    return block;
+    Arena& arena = shelf(stream).arenas[kind];
+    arena.add(segment);
+    return take(arena);
   }
   // A new segment, or if that fails one of `least` bytes, for which the cache is emptied.
   Arena::Segment ask_for(size_t bytes, size_t least) {
@@ -337,6 +339,14 @@ class Pool {
   Arena::Segment take_unused_of(size_t kind, int stream, size_t bytes = 0) noexcept {
     const std::lock_guard lock(lock_);
     return shelf(stream).arenas[kind].remove_unused(bytes);
+  }
+  // Removes all that are, and calls small(segment) and large(kind, segment) with them.
+  template <class Small, class Large>
+  void each_unused(int stream, Small small, Large large) noexcept {
+    for (Segment s = take_unused(stream); s.begin; s = take_unused(stream)) small(s);
+    for (size_t kind = 0; kind < std::size(kinds); ++kind)
+      for (auto s = take_unused_of(kind, stream); s.begin; s = take_unused_of(kind, stream))
+        large(kind, s);
   }
   // Removes a segment whose blocks are all free from the records; empty if there is none.
   Segment take_unused(int stream) noexcept {

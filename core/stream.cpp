@@ -53,15 +53,11 @@ class Streams {
   int take_for_capture(Device device) {
     const std::lock_guard lock(mutex_);
     std::vector<int>& free = free_for_captures_[device.slot()];
-    if (free.empty() && count_ == max_streams) {
-      std::vector<int>& ended = free_[device.slot()];
-      const auto unused = std::ranges::find_if(
-          ended, [&](int number) { return streams_[size_t(number)].users == 0; });
-      if (unused != ended.end()) {
-        free.push_back(*unused);
-        ended.erase(unused);
-        streams_[size_t(free.back())].captures = true;
-      }
+    if (std::vector<int>& ended = free_[device.slot()];
+        free.empty() && count_ == max_streams && !ended.empty()) {
+      free.push_back(ended.back());
+      ended.pop_back();
+      streams_[size_t(free.back())].captures = true;
     }
     if (free.empty()) return make(device, /*alone=*/true);
     const int number = free.back();
@@ -76,10 +72,8 @@ class Streams {
   const Registered& home(int number) const { return (*this)[(*this)[number].home]; }
   void give(int number) {
     const std::lock_guard lock(mutex_);
-    --streams_[size_t(number)].users;
-    std::vector<int>& free = free_[streams_[size_t(number)].device.slot()];
-    if (std::ranges::find(free, number) == free.end())  // shared streams are returned several times
-      free.push_back(number);
+    if (--streams_[size_t(number)].users > 0) return;  // others share it
+    free_[streams_[size_t(number)].device.slot()].push_back(number);
   }
   const Registered& operator[](int number) const { return streams_[size_t(number)]; }
 
@@ -199,10 +193,11 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
     runtime::of(where.type).copy(to, from, bytes, stream.handle, where.index);
     return synchronize(where);
   }
-  if (from_device.is_host())
+  if (from_device.is_host()) {
     check_no_capture(
         "a copy from the host would always bring the same values: copy into a tensor before it");
-  if (from_device.is_host()) return upload(to, from, bytes, stream, where);
+    return upload(to, from, bytes, stream, where);
+  }
   const Stream& source = Stream::current(from_device);
   stream.wait_for(source);  // the source must be written
   runtime::of(where.type).copy(to, from, bytes, stream.handle, where.index);
