@@ -77,7 +77,7 @@ Tensor clone(const Tensor& x);           // a row-major copy
 Tensor contiguous(const Tensor& x);      // x itself if it is row-major
 // x, whose rank is at least 3 for ChannelsLast, in that order of memory; itself if it is already.
 Tensor contiguous(const Tensor& x, MemoryFormat format);
-Tensor detach(const Tensor& x);
+Tensor detach(const Tensor& x);  // the same data without history
 
 // --- views: share storage with x wherever its strides allow ---
 Tensor reshape(const Tensor& x, const Shape& shape);  // one size may be -1

@@ -32,7 +32,7 @@ class Ctx {
   Device device() const { return device_; }
   Tensor output(const Shape& shape) const { return Tensor(shape, out_, device_); }
   Tensor output(const Shape& shape, DType dtype) const { return Tensor(shape, dtype, device_); }
-  // The result: call_out()'s tensor, if it has this shape and dtype, or a new one.
+  // The result: call_out()'s tensor, if it has x's shape and this dtype, or a new one.
   Tensor result(const Tensor& x, DType dtype) const {
     const bool fits = result_ && result_->shape() == x.shape() && result_->dtype() == dtype;
     return fits ? *result_ : x.like(dtype);

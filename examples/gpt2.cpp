@@ -2,7 +2,7 @@
 // share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B).
 
 #include <chrono>
-#include <cmath>
+#include <cstdio>
 
 #include "core/check.h"
 #include "core/runtime.h"

@@ -40,8 +40,8 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   // With s = scale q kT + bias and p = softmax(s): dv = pT dy, dp = dy vT, ds = p (dp - sum(dp p)),
   // dq = scale ds k, dk = scale dsT q, dbias = ds. Dropout stands between p and the product.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const AttentionParams& params) {
-    const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2);
     if (!grad_enabled() && !ctx.saved(5)) return fused_gradients(ctx, dy, params);
+    const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2);
     const Tensor p = grad_enabled() ? recorded(ctx, params) : ctx.saved(5);
     Tensor ds;
     if (ctx.wants(0) || ctx.wants(1) || ctx.wants(4)) {

@@ -2,8 +2,6 @@
 // whose gradient is one number, expanded. Whatever the dtype of a loss, its terms are f32 until
 // they are added: one of them may exceed f16 where the mean does not.
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <numbers>
 

@@ -115,7 +115,7 @@ void measure_products(Report& report) {
       if (kernels::cuda::tiles[tile].tensor == (how.dtype != f32 || how.tf32))
         measure(report, name(fmt::format("4096/tile{}", tile)), how, {4096, 4096, 4096},
                 kernels::cuda::GemmPlan{tile, 1});
-    // Each tier, by the planner's tile.
+    // Each tier, by the largest tile.
     using kernels::cuda::Tier;
     if (is_half(how.dtype))
       for (const auto& [tier, value] : {std::pair{"mma", Tier::Mma}, std::pair{"wmma", Tier::Wmma}})

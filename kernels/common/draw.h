@@ -10,6 +10,10 @@
 
 namespace mixtape::kernels {
 
+// Dropout keeps an element if the upper 24 bits of its word are at least this: u >= p in integers,
+// since u is a multiple of 2^-24.
+inline uint32_t dropout_threshold(double p) { return uint32_t(std::ceil(p * 0x1p24)); }
+
 // An integer in [low, high): the upper half of the product of random bits and the range. With one
 // word of bits some integers are up to range / 2^32 more likely than others: ranges from 2^16 on
 // use a second word.

@@ -181,8 +181,7 @@ void random_integer(Launch&, const Draw& at, int64_t low, int64_t high, Out y) {
 }
 
 void dropout(Launch&, const Draw& at, double p, In x, Out y) {
-  // u >= p in integers: u is a multiple of 2^-24.
-  const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
+  const uint32_t threshold = dropout_threshold(p);
   visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
     using M = math_t<Tx>;
     const Tx* const x_data = x.as<Tx>();

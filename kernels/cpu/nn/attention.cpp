@@ -4,6 +4,7 @@
 // (worklog 155).
 
 #include "kernels/common/attention.h"
+#include "kernels/common/batch.h"
 #include "kernels/cpu/nn/softmax.h"
 
 namespace mixtape::kernels::cpu {
@@ -14,15 +15,12 @@ constexpr int64_t block_rows = 64;  // queries
 
 // Rows of a matrix [.., rows, columns] of a batch.
 View rows_of(const View& x, int64_t matrix, int64_t first, int64_t count) {
-  Layout leading = x.layout;
-  leading.shape.rank -= 2;
-  const int64_t at = leading.at(matrix) + first * x.strides()[-2];
+  const int64_t at = leading(x.layout).at(matrix) + first * x.strides()[-2];
   return {x.as<char>() + at * int64_t(size_of(x.dtype)), x.dtype,
           Layout({count, x.shape()[-1]}, {x.strides()[-2], x.strides()[-1]})};
 }
 View transposed(View x) {
-  std::swap(x.layout.shape[0], x.layout.shape[1]);
-  std::swap(x.layout.strides[0], x.layout.strides[1]);
+  x.layout = transpose(x.layout, 0, 1);
   return x;
 }
 template <class T>

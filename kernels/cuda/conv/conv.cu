@@ -1,7 +1,8 @@
 // 2-D convolution and its gradients as matrix products. The inputs of each tap form a matrix of
 // columns, one per pixel of y, for as many images as stay in the cache; 1 x 1 windows need no copy.
 // Then y = w columns and dw = dy columns^T. dx is a convolution of dy or, with strides above 1,
-// gathers what w^T dy holds for each pixel, in the order of the taps.
+// gathers what w^T dy holds for each pixel, in the order of the taps. (implicit.cu has f16 and bf16
+// images with channels last, which need no columns.)
 
 #include <algorithm>
 

@@ -34,9 +34,8 @@ View pixels(Launch& launch, const View& x) {
   const bool shares = n[1] % chunk<T> == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   return shares ? same : arranged<T>(launch, {x.data, x.dtype, by_pixel});
 }
-template <class T>
 View at(const View& x, int64_t offset, const Layout& layout) {
-  return {x.as<T>() + offset, x.dtype, layout};
+  return {x.as<char>() + offset * int64_t(size_of(x.dtype)), x.dtype, layout};
 }
 
 // The problem, its plan, and the launch of kernels[tile].
@@ -62,11 +61,6 @@ void multiply(Launch& launch, const char* name, Gemm<T> g, const Windows<T>& win
   });
 }
 
-template <class T>
-bool fast(const void* c, int64_t ld) {
-  return reinterpret_cast<uintptr_t>(c) % 16 == 0 && ld % chunk<T> == 0;
-}
-
 // y = epilogue(windows of x, by weights [outputs, rows, columns, channels]).
 template <class T>
 void convolve(Launch& launch, const View& x, const View& w, const Epilogue& epilogue,
@@ -78,8 +72,7 @@ void convolve(Launch& launch, const View& x, const View& w, const Epilogue& epil
   g.c = y.data;
   g.before = epilogue.before.data;
   g.activation = epilogue.activation;
-  if (const View& bias = epilogue.bias)
-    g.bias = {bias.data, bias.dtype, 0, bias.strides()[0], false};
+  g.bias = bias_of(epilogue.bias);
   g.wide = y.dtype != dtype_of<T>();
   g.m = windows.pixels;
   g.n = w.shape()[0];
@@ -88,8 +81,9 @@ void convolve(Launch& launch, const View& x, const View& w, const Epilogue& epil
   g.b_right = g.k;
   g.fast_b = true;
   g.ldc = g.n;
-  g.fast_c = g.wide ? fast<A>(g.c, g.n) && fast<A>(g.before, g.n)
-                    : fast<T>(g.c, g.n) && fast<T>(g.before, g.n);
+  g.fast_c = true;
+  for (const void* c : {g.c, g.before})
+    g.fast_c = g.fast_c && (g.wide ? aligned<A>(c, g.n, {}) : aligned<T>(c, g.n, {}));
   multiply<T>(launch, "conv_images", g, windows,
               {conv_images<T, 0>, conv_images<T, 1>, conv_images<T, 2>});
 }
@@ -121,19 +115,17 @@ void convolve_phase(Launch& launch, const View& dy, In w, In bias, const Geometr
   const Shape &n = dx.shape(), &to = dx.strides(), &s = w.strides();
   if (rows.count == 0 || columns.count == 0) return;
   const Shape sizes{n[0], n[1], rows.count, columns.count};
-  View part{dx.data, dx.dtype,
-            Layout(sizes, {to[0], to[1], to[2] * g.stride[0], to[3] * g.stride[1]})};
-  part.data = static_cast<char*>(dx.data) +
-              (rows.first * to[2] + columns.first * to[3]) * int64_t(size_of(dx.dtype));
+  const View part = at(dx, rows.first * to[2] + columns.first * to[3],
+                       Layout(sizes, {to[0], to[1], to[2] * g.stride[0], to[3] * g.stride[1]}));
   if (rows.taps == 0 || columns.taps == 0) {
     if (!bias) return fill(launch, 0, part);
     return convert(launch, {bias.data, bias.dtype, Layout(sizes, {0, bias.strides()[0], 0, 0})},
                    part);
   }
   const View weights =
-      arranged<T>(launch, at<T>(w, rows.last * s[2] + columns.last * s[3],
-                                Layout({n[1], rows.taps, columns.taps, w.shape()[0]},
-                                       {s[1], -rows.step * s[2], -columns.step * s[3], s[0]})));
+      arranged<T>(launch, at(w, rows.last * s[2] + columns.last * s[3],
+                             Layout({n[1], rows.taps, columns.taps, w.shape()[0]},
+                                    {s[1], -rows.step * s[2], -columns.step * s[3], s[0]})));
   Geometry phase = g;
   const Phase* const of[] = {&rows, &columns};
   for (int d = 0; d < 2; ++d) {
@@ -161,8 +153,7 @@ void visit_half(DType t, F f) {
 }  // namespace
 
 bool takes_images(In x, In y) {
-  const auto last = [](In v) { return format_of(v.layout) == MemoryFormat::ChannelsLast; };
-  return is_half(x.dtype) && (last(x) || last(y));
+  return is_half(x.dtype) && (has_channels_last(x) || has_channels_last(y));
 }
 
 void conv2d_images(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window,

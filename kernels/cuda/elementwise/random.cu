@@ -109,8 +109,7 @@ void random_integer(Launch& launch, const Draw& at, int64_t low, int64_t high, O
 }
 
 void dropout(Launch& launch, const Draw& at, double p, In x, Out y) {
-  // u >= p in integers: u is a multiple of 2^-24.
-  const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));
+  const uint32_t threshold = dropout_threshold(p);
   visit_float(x.dtype, y.dtype, [&]<class Tx, class Ty>() {
     run<Ty>(launch, "dropout", at, y, Dropout<Tx, Ty>{threshold, gpu::math_t<Tx>(1 / (1 - p))},
             x.as<const Tx>());

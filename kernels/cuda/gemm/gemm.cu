@@ -26,17 +26,6 @@ View dense(Launch& launch, const View& x) {
   return copy;
 }
 
-// True if all matrices of the operand's batch begin at multiples of 16 bytes, and so do their
-// lines, `stride` apart. (The stride of a batch of one is arbitrary.)
-template <class T>
-bool aligned(const void* data, int64_t stride, const Layout& batch) {
-  constexpr int64_t chunk = 16 / int64_t(sizeof(T));
-  bool all = reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % chunk == 0;
-  for (int d = 0; d < batch.rank(); ++d)
-    all = all && (batch.shape[d] == 1 || batch.strides[d] % chunk == 0);
-  return all;
-}
-
 // True if the elements of each row, or of each column, are dense.
 bool by_rows(const Layout& l) { return l.shape[-1] == 1 || l.strides[-1] == 1; }
 bool by_columns(const Layout& l) { return l.shape[-2] == 1 || l.strides[-2] == 1; }
@@ -114,12 +103,7 @@ Gemm<T> arguments(const Operands<T>& o, const Epilogue& epilogue) {
   g.b = o.b.template as<const T>();
   g.c = o.c.data;
   g.wide = o.c.dtype != dtype_of<T>() || std::is_same_v<T, A>;
-  if (const View& bias = epilogue.bias) {
-    g.bias = {bias.data, bias.dtype, bias.layout.rank() == 2 ? bias.strides()[0] : 0,
-              bias.strides()[-1]};
-    g.bias.fast = g.bias.right == 1 && g.bias.down % 4 == 0 &&
-                  reinterpret_cast<uintptr_t>(bias.data) % (4 * size_of(bias.dtype)) == 0;
-  }
+  g.bias = bias_of(epilogue.bias);
   g.activation = epilogue.activation;
   g.before = epilogue.before.data;
   g.row_sums = epilogue.row_sums.as<A>();

@@ -213,6 +213,25 @@ __global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Ge
   }
 }
 
+// True if all matrices of the operand's batch begin at multiples of 16 bytes, and so do their
+// lines, `stride` apart. (The stride of a batch of one is arbitrary.)
+template <class T>
+bool aligned(const void* data, int64_t stride, const Layout& batch) {
+  constexpr int64_t chunk = 16 / int64_t(sizeof(T));
+  bool all = reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % chunk == 0;
+  for (int d = 0; d < batch.rank(); ++d)
+    all = all && (batch.shape[d] == 1 || batch.strides[d] % chunk == 0);
+  return all;
+}
+
+// The bias of an epilogue, which may be absent.
+inline Bias bias_of(const View& v) {
+  if (!v) return {};
+  Bias bias{v.data, v.dtype, v.layout.rank() == 2 ? v.strides()[0] : 0, v.strides()[-1]};
+  bias.fast = bias.right == 1 && bias.down % 4 == 0 &&
+              reinterpret_cast<uintptr_t>(v.data) % (4 * size_of(v.dtype)) == 0;
+  return bias;
+}
 // The same product without its epilogue, into parts of k: dense [split, batch, m, n] of scratch
 // memory.
 template <class T>

@@ -255,9 +255,7 @@ struct GroupsTile {
     for (int i = 0; i < 16; i += 4) {
       uint32_t part[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        part[e] = std::bit_cast<uint32_t>(
-            gpu::Pack<T, 2>{{gpu::round_to<T>(q[i + e].v[0]), gpu::round_to<T>(q[i + e].v[1])}});
+      for (int e = 0; e < 4; ++e) part[e] = gpu::round_pair<T>(q[i + e].v[0], q[i + e].v[1]);
       const int chunk = i / 2 + t % 32 / 16;
       gpu::store_matrices(box + (line * row + (chunk ^ line % 8) * 8), part);
     }

@@ -12,8 +12,8 @@ constexpr int sort_threads = 256;
 
 // --- prefix sums ---
 
-// The sum of the values of the threads before this one, and of all in the block. Needs eight words
-// of shared memory.
+// The sum of the values of the threads before this one, and of all in the block. Needs room for
+// eight of shared memory.
 template <class T>
 struct Before {
   T sum, total;

@@ -135,9 +135,7 @@ __device__ __forceinline__ int place_by_columns() {
 template <bool over_positions, class T>
 __device__ __forceinline__ gpu::Fragment second_operand(Shared<T> row) {
   gpu::Fragment f = gpu::load_matrices<over_positions>(row);
-  const uint32_t word = f.part[1];
-  f.part[1] = f.part[2];
-  f.part[2] = word;
+  std::swap(f.part[1], f.part[2]);
   return f;
 }
 // Sums of a product, rounded, as the first operand of the next.

@@ -1,8 +1,8 @@
 #pragma once
 // The host's part of flash attention: operands in the form that its kernels take.
 
-#include <cmath>
-
+#include "kernels/common/batch.h"
+#include "kernels/common/draw.h"
 #include "kernels/cuda/nn/flash.cuh"
 #include "kernels/kernels.h"
 
@@ -59,8 +59,7 @@ Walk<n> walk_heads(const View* const (&views)[n]) {
       layouts[i] = views[0]->layout;
       std::fill_n(layouts[i].strides.dim, max_rank, 0);
     }
-    layouts[i].shape.rank -= 2;
-    layouts[i].strides.rank -= 2;
+    layouts[i] = leading(layouts[i]);
     collapsed[i] = pointers[i] = &layouts[i];
   }
   collapse(pointers);
@@ -81,7 +80,7 @@ inline FlashRule flash_rule(const AttentionRule& rule, In q, In k) {
   f.keys = int(k.shape()[-2]);
   f.scale = float(rule.scale * log2_e);
   f.draw = rule.draw;
-  f.threshold = uint32_t(std::ceil(rule.dropped * 0x1p24));
+  f.threshold = dropout_threshold(rule.dropped);
   f.kept = rule.dropped < 1 ? float(1 / (1 - rule.dropped)) : 0;
   return f;
 }

@@ -2,12 +2,10 @@
 // The division of images with channels last among threads: each takes 16 bytes' worth of channels
 // of a pixel, so that neighbouring threads access neighbours.
 
+#include "kernels/cuda/planes.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
 
 namespace mixtape::kernels::cuda {
-
-inline bool has_channels_last(In x) { return format_of(x.layout) == MemoryFormat::ChannelsLast; }
 
 // Threads for images [n, c, h, w] of S.
 template <class S>

@@ -3,10 +3,14 @@
 // y, as on the CPU.
 
 #include "kernels/cuda/nn/pixels.cuh"
-#include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {
 namespace {
+
+template <class T>
+__device__ bool beats(T v, T best) {
+  return v > best || (v != v && best == best);
+}
 
 // Windows of at most `size` rows and columns, read at once; 0: of any size. If a window ends early,
 // its last row or column is read again, which changes no maximum.
@@ -26,7 +30,7 @@ __global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling 
     int position = top * width + left;
     T best = gpu::widen(x[position]);
     const auto take = [&](T v, int from) {
-      if (!(v > best || (v != v && best == best))) return;
+      if (!beats(v, best)) return;
       best = v;
       position = from;
     };
@@ -193,7 +197,7 @@ __global__ void max_of_pixels(const S* __restrict__ x, Sampling rows, Sampling c
 #pragma unroll
       for (int e = 0; e < n; ++e) {
         const T value = gpu::widen(v[e]);
-        if (!first && !(value > best[e] || (value != value && best[e] == best[e]))) continue;
+        if (!first && !beats(value, best[e])) continue;
         best[e] = value;
         position[e] = int32_t(r * columns.from + q);
       }

@@ -3,7 +3,6 @@
 // columns; then a thread sums over a small rectangle, or a warp over a large one.
 
 #include "kernels/cuda/nn/pixels.cuh"
-#include "kernels/cuda/planes.cuh"
 
 namespace mixtape::kernels::cuda {
 namespace {

@@ -179,12 +179,10 @@ __global__ void nll_loss_grad_of(int64_t count, int64_t classes, int64_t inner,
   }
 }
 
-}  // namespace
-
 // From a row of x, or of dx, to the next one.
-static int64_t row_stride(const View& x) {
-  return x.layout.rank() < 2 ? x.shape()[-1] : x.strides()[-2];
-}
+int64_t row_stride(const View& x) { return x.layout.rank() < 2 ? x.shape()[-1] : x.strides()[-2]; }
+
+}  // namespace
 
 void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double smoothing,
                    Out loss, Out lse) {
