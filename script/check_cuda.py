@@ -97,7 +97,7 @@ def ptx_opcodes(nvcc: str) -> dict[str, Counts]:
     text = run(nvcc, "-ptx", "-arch=compute_80", "-std=c++20", "-O3", "--expt-relaxed-constexpr", f"-I{ROOT}",
                ROOT / "kernels" / "cuda" / "gemm" / "gemm.cu", "-o", "-")
     parts = re.split(r"\.entry (\w+)", text)
-    opcode = {"HMMA": r"\bmma\.sync\.", "LDSM": r"\b(ldmatrix|wmma\.load\.[ab])\.", "LDGSTS": r"\bcp\.async\.c"}
+    opcode = {"HMMA": r"\bmma\.sync\.", "LDSM": r"\bldmatrix\.", "LDGSTS": r"\bcp\.async\.c"}
     return {name: {what: len(re.findall(pattern, body)) for what, pattern in opcode.items()}
             for name, body in zip(parts[1::2], parts[2::2])}
 

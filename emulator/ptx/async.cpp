@@ -104,9 +104,6 @@ void nothing(Warp&, const Code&, uint32_t) {}
 
 // --- registers, lanes ---
 
-void need_all(Warp& w, uint32_t mask) {
-  if (mask != ~0u) w.fault(__builtin_ctz(mask), "needs all lanes of a warp");
-}
 template <bool raise>
 void set_registers(Warp& w, const Code& c, uint32_t mask) {  // n
   need_all(w, mask);

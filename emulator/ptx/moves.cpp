@@ -332,9 +332,6 @@ void redux(Warp& w, const Code& c, uint32_t mask) {  // d, a
 
 // --- tensor cores ---
 
-void need_all(Warp& w, uint32_t mask) {
-  if (mask != ~0u) w.fault(__builtin_ctz(mask), "needs all lanes of a warp");
-}
 template <bool transposed, int n>
 void load_matrices(Warp& w, const Code& c, uint32_t mask) {  // {n}, [a]
   need_all(w, mask);

@@ -131,7 +131,6 @@ class Table {
     bits<u16, u32, u64>();
     reals<f32, f64>();
     odd_integers();
-    pairs();
     approximations();
     carries<u32, u64, s32>();
     predicates();
@@ -231,20 +230,6 @@ class Table {
         return T((b & ~field) | (a << at & field));
       });
     }
-  }
-
-  // Two numbers of 16 bits in a word: the first operand becomes the upper one.
-  void pairs() {
-    const auto f16 = [](f32 x) -> u32 { return x == x ? std::bit_cast<u16>(_Float16(x)) : 0x7fff; };
-    const auto bf16 = [](f32 x) -> u32 {
-      const u32 bits = std::bit_cast<u32>(x);
-      return x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : 0x7fff;
-    };
-    using F16 = decltype(f16);
-    using BF16 = decltype(bf16);
-    add<u32(f32, f32)>("cvt.rn.f16x2.f32", [](f32 a, f32 b) { return F16{}(a) << 16 | F16{}(b); });
-    add<u32(f32, f32)>("cvt.rn.bf16x2.f32",
-                       [](f32 a, f32 b) { return BF16{}(a) << 16 | BF16{}(b); });
   }
 
   void odd_integers() {

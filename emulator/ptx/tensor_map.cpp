@@ -4,9 +4,9 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "emulator/ptx/ptx.h"
 

@@ -91,7 +91,6 @@ class Warp {
   void release(Clock& to);
   void acquire(const Clock& from);
   void fence();  // shows what happened to copy engine and tensor cores
-  uint32_t live() const { return live_; }
   int number() const { return number_; }
   Clock& clock() { return block->clocks[size_t(number_)]; }
   std::span<uint32_t> registers() {  // as words
@@ -176,6 +175,9 @@ inline uint16_t to_bf16_bits(float x) {
   uint32_t u = 0;
   std::memcpy(&u, &x, 4);
   return x != x ? uint16_t(0x7fff) : uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+inline void need_all(Warp& w, uint32_t mask) {
+  if (mask != ~0u) w.fault(__builtin_ctz(mask), "needs all lanes of a warp");
 }
 inline void set_bits(uint32_t& d, uint32_t mask, uint32_t bits) { d = (d & ~mask) | (bits & mask); }
 

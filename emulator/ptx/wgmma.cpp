@@ -268,7 +268,7 @@ void put(Warp& w, const Sums& s) {
 
 void need_group(Warp& w, uint32_t mask) {
   const auto [x, y, z] = w.block->grid->threads;
-  if (mask != ~0u) w.fault(__builtin_ctz(mask), "needs all lanes of a warp");
+  need_all(w, mask);
   if (uint32_t(w.number() / 4 + 1) * 128 > x * y * z) w.fault(0, "needs four warps");
 }
 // {sums}, a, b, add, signs, transposed

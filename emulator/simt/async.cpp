@@ -319,8 +319,7 @@ void Async::fence() {
 
 // Lets the box move after 0 to 3 turns.
 void Async::start(Box box) {
-  random_ = random_ * 1664525u + 1013904223u;
-  box.turns = int(random_ >> 30);
+  box.turns = int(next_random() >> 30);
   boxes_.push_back(box);
   if (box.turns == 0 && !BoxTiming::late()) land(boxes_.size() - 1);
 }
@@ -334,8 +333,7 @@ bool Async::take_turn() {
 
 bool Async::land_one() {
   if (boxes_.empty()) return false;
-  random_ = random_ * 1664525u + 1013904223u;
-  land((random_ >> 16) % boxes_.size());
+  land((next_random() >> 16) % boxes_.size());
   return true;
 }
 

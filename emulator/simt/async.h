@@ -131,6 +131,7 @@ class Async {
   std::vector<size_t> chunks(const Product& product, bool of_a, const std::string& who) const;
   void make(const Flight& flight) const;
   void take_registers(int group);
+  uint32_t next_random() { return random_ = random_ * 1664525u + 1013904223u; }
 
   Machine& m_;
   bool active_ = false;
