@@ -107,7 +107,9 @@ TEST(Streams, AStepWaitsForAllThatReadThe16BitCopy) {
     p.set_grad(ones({1000}, f32, device));
     optim::SGD opt({p}, {.lr = 1}, {.shadow = bf16});
     opt.step();  // makes the copy
+    const uint64_t copy = p.shadow().storage()->id();
     write_after_reads(by_writer, [&] { return p.shadow(); }, [&] { opt.step(); });
+    EXPECT_EQ(p.shadow().storage()->id(), copy) << "it was rewritten";
   }
 }
 
