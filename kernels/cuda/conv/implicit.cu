@@ -81,9 +81,10 @@ void convolve(Launch& launch, const View& x, const View& w, const Epilogue& epil
   g.b_right = g.k;
   g.fast_b = true;
   g.ldc = g.n;
-  g.fast_c = true;
-  for (const void* c : {g.c, g.before})
-    g.fast_c = g.fast_c && (g.wide ? aligned<A>(c, g.n, {}) : aligned<T>(c, g.n, {}));
+  const auto fast = [&](const void* p) {
+    return g.wide ? aligned<A>(p, g.n, {}) : aligned<T>(p, g.n, {});
+  };
+  g.fast_c = fast(g.c) && fast(g.before);
   multiply<T>(launch, "conv_images", g, windows,
               {conv_images<T, 0>, conv_images<T, 1>, conv_images<T, 2>});
 }
