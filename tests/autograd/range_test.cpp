@@ -239,6 +239,26 @@ TEST(LongSums, IntoOnePlace) {
             all);
 }
 
+// Gradients that one pixel, one weight or one channel gets from a long line.
+TEST(LongSums, OfImages) {
+  const int64_t m = DefaultDevice::current().is_host() ? 70'000 : 10'000;
+  const Tensor line = cat({full({1}, 0x1p24), ones({m})});
+  const auto gradient = [&](const Tensor& y, const Tensor& x) {
+    return grad({y}, {x}, {.gradients = {reshape(line, y.shape())}})[0].item();
+  };
+  const double all = 0x1p24 + double(m), apart = double(m) / 3;  // the first of several sums
+  const Tensor pixel = ones({1, 1, 1, 1}).set_requires_grad();
+  for (const auto mode :
+       {Interpolation::Nearest, Interpolation::Bilinear, Interpolation::Bicubic}) {
+    EXPECT_NEAR(gradient(interpolate(pixel, {1, m + 1}, {.mode = mode}), pixel), all, apart);
+    EXPECT_NEAR(gradient(interpolate(pixel, {m + 1, 1}, {.mode = mode}), pixel), all, apart);
+  }
+  const Tensor weight = ones({1, 1, 1}).set_requires_grad();
+  EXPECT_NEAR(gradient(conv1d(ones({1, 1, m + 1}), weight), weight), all, apart);
+  const Tensor bias = ones({1}).set_requires_grad();
+  EXPECT_NEAR(gradient(group_norm(ones({m + 1, 1, 1}), 1, ones({1}), bias), bias), all, apart);
+}
+
 // Each lane of a sum in f32 would lose the small terms beside a large one.
 TEST(LongSums, OfExponentials) {
   const int64_t n = DefaultDevice::current().is_host() ? 1 << 22 : 1 << 19;

@@ -249,27 +249,32 @@ struct WeightGradient {
                     static_cast<int>(std::min(panel, width - l) / kernel.lanes), t);
       }
     };
-    t.a_k_stride = window.stride[1] * x_image.pitch * bytes;
-    t.k_groups = sizes.y[1];
-    // A long sum is made of shorter ones, for accuracy.
-    const int64_t all = count * sizes.y[0], some = std::max<int64_t>(1, 512 / sizes.y[1]);
-    for (int64_t begin = 0; begin < all; begin += some) {
+    const int64_t step = window.stride[1] * x_image.pitch;
+    t.a_k_stride = step * bytes;
+    // The sums over `some` rows of pixels, in each of which these are `k_groups` from column q on.
+    const auto sum_rows = [&](int64_t begin, int64_t some, int64_t q, int64_t k_groups) {
       t.segments = segments.data() + begin;
-      t.segment_count = std::min(some, all - begin);
+      t.segment_count = some;
+      t.k_groups = k_groups;
       for (int64_t k = first; k < last; k += row_taps)
         for (int64_t r = 0; r < rows; r += high) {
           t.a = x + k / window.size[1] * window.dilation[0] * x_image.row() +
-                k % window.size[1] * window.dilation[1] * x_image.pitch + r;
+                k % window.size[1] * window.dilation[1] * x_image.pitch + r + q * step;
           T* const out = sums + g * area + (k * sizes.depth() + r) * width;
-          t.b = dy;
+          t.b = dy + q * width;
           t.out = out;
           t.add = out;
           if (sizes.depthwise)
             sum_depthwise(width, t);
           else
-            tiles(std::min(high, rows - r), dy, out);
+            tiles(std::min(high, rows - r), dy + q * width, out);
         }
-    }
+    };
+    // A long sum is made of shorter ones, for accuracy.
+    const int64_t all = count * sizes.y[0], some = std::max<int64_t>(1, 512 / sizes.y[1]);
+    for (int64_t begin = 0; begin < all; begin += some)
+      for (int64_t q = 0; q < sizes.y[1]; q += 512)
+        sum_rows(begin, std::min(some, all - begin), q, std::min<int64_t>(512, sizes.y[1] - q));
     if (!bias) return;
     t.a = ones;  // a product with a row of ones
     t.a_k_stride = 0;

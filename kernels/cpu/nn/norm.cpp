@@ -301,10 +301,10 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
     });
     for (const auto& [out, sums] : {std::pair<const View*, T*>{&dw, w_sum}, {&db, b_sum}}) {
       if (!*out) continue;
-      for (int64_t i = 1; i < images; ++i)
-        for (int64_t c = 0; c < all; ++c) sums[c] += sums[i * all + c];
-      if (images == 0) std::fill_n(sums, all, T(0));
-      from_dense(*out, sums);
+      std::vector<double> total(all);
+      for (int64_t i = 0; i < images; ++i)
+        for (int64_t c = 0; c < all; ++c) total[c] += sums[i * all + c];
+      from_dense(*out, total.data());
     }
   });
 }

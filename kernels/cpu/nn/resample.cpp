@@ -14,6 +14,8 @@ namespace mixtape::kernels::cpu {
 using namespace internal;
 namespace {
 
+constexpr int64_t piece = 4096;  // a long sum is made of shorter ones, for accuracy
+
 template <class T>
 int64_t whole_vectors(int64_t n) {
   return round_up(n, Vec<T>::width);
@@ -64,9 +66,21 @@ struct Columns {
       }
   }
 
+  // y has room for two lines of `width`.
   void sum(const T* __restrict x, T* __restrict y) const {
+    add(x, 0, std::min(depth, piece), y);
+    for (int64_t k = piece; k < depth; k += piece) {
+      T* __restrict const part = y + width;
+      add(x, k, std::min(depth, k + piece), part);
+      for (int64_t i = 0; i < width; ++i) y[i] += part[i];
+    }
+  }
+
+ private:
+  // y = the sums of taps [begin, end).
+  void add(const T* __restrict x, int64_t begin, int64_t end, T* __restrict y) const {
     std::fill_n(y, width, T(0));
-    for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t k = begin; k < end; ++k) {
       const int32_t* __restrict const at = source.data() + k * width;
       const T* __restrict const w = weight.data() + k * width;
       for (int64_t i = 0; i < width; ++i) y[i] += w[i] * x[at[i]];
@@ -118,15 +132,20 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
     const Taps<T> down(rows, transposed);
     const Columns<T> across(Taps<T>(columns, transposed), width);
     const auto run = [&](int64_t begin, int64_t end) {
-      Buffer<T> buffer(whole_vectors<T>(width + 1) + across.width);
+      Buffer<T> buffer(whole_vectors<T>(width + 1) + 2 * across.width);
       T *const line = buffer.data(), *const sums = line + whole_vectors<T>(width + 1);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t plane = i / down.length() * x_plane, r = i % down.length();
         for (int64_t c = 0; c < width; c += lanes) {
           Vec<T> v(T(0));
-          for (int64_t k = down.first[r]; k < down.first[r + 1]; ++k) {
-            const int64_t at = plane + down.source[k] * width + c;
-            v += Vec<T>(down.weight[k]) * read<T>(x.as<S>() + at, std::min(lanes, x.size() - at));
+          for (int64_t k = down.first[r]; k < down.first[r + 1];) {
+            Vec<T> part(T(0));
+            for (const int64_t end = std::min(k + piece, down.first[r + 1]); k < end; ++k) {
+              const int64_t at = plane + down.source[k] * width + c;
+              const Vec<T> row = read<T>(x.as<S>() + at, std::min(lanes, x.size() - at));
+              part += Vec<T>(down.weight[k]) * row;
+            }
+            v += part;
           }
           store(line + c, v);
         }
