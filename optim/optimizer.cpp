@@ -60,6 +60,13 @@ void warn_of_forgotten() {
       internal::listed(all, 4)));
 }
 
+// The tensor (or none) after all that other streams read of it: state_dict() and masters() give out
+// what a step writes.
+const Tensor& to_write(const Tensor& t) {
+  if (t) t.storage()->begin_write();
+  return t;
+}
+
 }  // namespace
 
 void check_value(const Option& option, double value) {
@@ -400,13 +407,11 @@ void Optimizer::update(Group& group, const StepControl& control) {
     const Tensor shadow = uses_master                ? p
                           : group.keeps_shadow(slot) ? p.autograd_meta().half.data
                                                      : Tensor();
-    p.storage()->begin_write();
-    if (shadow) shadow.storage()->begin_write();
-    u.param = uses_master ? slot.master : p;
-    u.shadow = shadow;
+    u.param = to_write(uses_master ? slot.master : p);
+    u.shadow = to_write(shadow);
     u.grad = p.autograd_meta().grad;
-    for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = slot.state[k];
-    u.steps = slot.steps;
+    for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = to_write(slot.state[k]);
+    u.steps = to_write(slot.steps);
   }
   run_kernel();
   for (const Slot& slot : group.slots)

@@ -113,6 +113,27 @@ TEST(Streams, AStepWaitsForAllThatReadThe16BitCopy) {
   }
 }
 
+TEST(Streams, AStepWaitsForAllThatReadItsState) {
+  for (const bool by_writer : {false, true})
+    for (const std::string_view name : {"state.0.exp_avg", "state.0.master"}) {
+      const Tensor p = zeros({1000}, bf16, device).set_requires_grad();
+      optim::Adam opt({p}, {.lr = 1, .betas = {0, 0}}, {.multi_precision = true});
+      const auto step = [&](double gradient) {
+        p.set_grad(full({1000}, gradient, bf16, device));
+        opt.step();
+      };
+      step(1);
+      const auto state = [&] {
+        for (const auto& [key, value] : opt.state_dict())
+          if (key == name) return value;
+        ADD_FAILURE() << name;
+        return Tensor();
+      };
+      fill_(state(), 1);
+      write_after_reads(by_writer, state, [&] { step(3); });
+    }
+}
+
 TEST(Streams, ACopyDoesNotWaitForAStreamThatIsFarBehind) {
   static auto& pool = *new PinnedBlocks(64, 3);
   const simt::LateStreams late;
