@@ -50,7 +50,8 @@ struct Median {  // of a 1-d tensor; NaN if it is empty, as in PyTorch
 // The op applied with dimension dim as the last one.
 template <class Op, class... A>
 Tensor along(int dim, const Tensor& x, const A&... args) {
-  check_counted("rows", {x.size(dim)});
+  check(x.size(dim) < int64_t{1} << 32, "a row must have fewer than 2^32 elements, got {}",
+        x.size(dim));  // kernels keep positions in 32 bits
   if (dim == x.rank() - 1) return call<Op>(x, args...);
   return transpose(call<Op>(transpose(x, dim, -1), args...), dim, -1);
 }
