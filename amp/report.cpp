@@ -15,6 +15,7 @@
 #include "autograd/backward_state.h"
 #include "autograd/tape.h"
 #include "core/dispatch.h"
+#include "core/int_math.h"
 #include "core/scope.h"
 #include "core/stream.h"
 #include "core/tf32.h"
@@ -213,7 +214,7 @@ void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
                        : down == 1 ? right
                                    : t.size(-1),  // it is copied
         chunk = 16 / int64_t(size_of(t.dtype()));
-    const std::pair pad{ld, (ld + chunk - 1) / chunk * chunk};
+    const std::pair pad{ld, round_up(ld, chunk)};
     if (pad.first != pad.second && std::ranges::find(seen.pad, pad) == seen.pad.end())
       seen.pad.push_back(pad);
   };

@@ -24,6 +24,7 @@
 #include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/stream.h"
 #include "core/thread_state.h"
 
@@ -48,7 +49,6 @@ struct Kind {
 constexpr Kind kinds[] = {{size_t{16} << 20, size_t{128} << 10, size_t{64} << 20, small},
                           {largest, size_t{2} << 20, 0, size_t{16} << 20}};
 constexpr size_t kind_of(size_t bytes) { return bytes > kinds[0].largest; }
-constexpr size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 // AddressSanitizer sees blocks in a free list, and the padding between blocks, as freed memory.
 constexpr size_t gap = MIXTAPE_ASAN ? device_alignment : 0;
 
@@ -100,9 +100,7 @@ struct Segment {
   char* begin = nullptr;
   size_t bytes = 0, used = 0, blocks = 0;
 
-  static constexpr size_t room_for(size_t block) {
-    return (block + device_alignment - 1) / device_alignment * device_alignment + gap;
-  }
+  static constexpr size_t room_for(size_t block) { return round_up(block, device_alignment) + gap; }
   void* cut(size_t block) {
     if (bytes - used < room_for(block)) return nullptr;
     ++blocks;

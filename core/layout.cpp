@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 
 namespace mixtape {
 namespace {
@@ -201,7 +202,7 @@ Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step
   step = std::clamp(step, -most, most);  // a longer step also takes one element
   const int64_t reach = forward ? stop - start : start - stop, stride = forward ? step : -step;
   Layout out = l;
-  out.shape[dim] = reach > 0 ? (reach + stride - 1) / stride : 0;
+  out.shape[dim] = reach > 0 ? internal::ceil_div(reach, stride) : 0;
   out.strides[dim] = times(l.strides[dim], step);
   if (reach > 0) out.offset += times(start, l.strides[dim]);
   return out;

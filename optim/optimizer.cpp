@@ -14,10 +14,10 @@
 #include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/common/elementwise.h"
-#include "kernels/common/int_math.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
 
@@ -311,7 +311,7 @@ void Optimizer::flatten_masters(Group& group) {
   const Device device = group.slots[0].param.device();
   const auto length = [&](const Slot& slot) {
     const Tensor& p = slot.param;
-    return is_half(p.dtype()) && p.device() == device ? kernels::round_up(p.numel(), unit) : 0;
+    return is_half(p.dtype()) && p.device() == device ? round_up(p.numel(), unit) : 0;
   };
   int64_t size = 0;
   const Tensor* first = nullptr;

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/int_math.h"
 #include "nn/summary.h"
 #include "train/learner.h"
 
@@ -102,7 +103,7 @@ Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
   const int64_t n = x.size(0);
   check(n > 0, "no examples to predict");
   std::vector<Tensor> outputs;
-  evaluate_in((n + batch_size - 1) / batch_size, [&] {
+  evaluate_in(internal::ceil_div(n, batch_size), [&] {
     for (int64_t i = 0; i < n; i += batch_size)
       outputs.push_back(predicted({narrow(x, 0, i, std::min(batch_size, n - i)), {}}));
   });

@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/warn.h"
 #include "nn/norm.h"
 #include "optim/optimizers.h"
@@ -182,7 +183,7 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   for (const auto& c : callbacks_) per_step = std::max(per_step, c->batches_per_step());
   schedule =
       options.schedule
-          ? options.schedule(*optimizer, epochs * ((state.batches + per_step - 1) / per_step))
+          ? options.schedule(*optimizer, epochs * (internal::ceil_div(state.batches, per_step)))
           : nullptr;
   drop_gradients();
   // A loader that another fit left within an epoch starts the next one.

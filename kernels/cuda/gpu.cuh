@@ -10,7 +10,7 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "kernels/common/int_math.h"
+#include "core/int_math.h"
 #include "kernels/common/launch.h"
 
 #ifdef __CUDACC__

@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "train/data/stack.h"
 
 namespace mixtape::train {
@@ -146,7 +147,8 @@ Tensor make_grid(const Tensor& images, const GridOptions& o) {
   check(o.nrow > 0 && 0 <= o.padding && o.padding <= 65536,
         "nrow must be > 0 and padding from 0 to 65536, got {} and {}", o.nrow, o.padding);
   const int64_t n = images.size(0), columns = std::min(o.nrow, n),
-                rows = (n + columns - 1) / columns, height = images.size(2), width = images.size(3);
+                rows = internal::ceil_div(n, columns), height = images.size(2),
+                width = images.size(3);
   const NoGrad off;
   const Tensor grid = full({images.size(1), rows * (height + o.padding) + o.padding,
                             columns * (width + o.padding) + o.padding},

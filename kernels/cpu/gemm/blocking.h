@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/common/int_math.h"
+#include "core/int_math.h"
 #include "kernels/cpu/gemm/microkernel.h"
 
 namespace mixtape::kernels {

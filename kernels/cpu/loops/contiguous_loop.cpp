@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/common/int_math.h"
+#include "core/int_math.h"
 #include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::kernels::cpu {

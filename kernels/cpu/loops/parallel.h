@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/int_math.h"
 #include "core/no_copy.h"
-#include "kernels/common/int_math.h"
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {

@@ -1,7 +1,7 @@
 // Max pooling, and reads and writes at the positions of the maxima. The first maximum of a window
 // in row-major order wins, and NaN beats everything.
 
-#include "kernels/common/int_math.h"
+#include "core/int_math.h"
 #include "kernels/cpu/loops/buffer.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/loops/rows.h"

@@ -46,7 +46,7 @@ __device__ __forceinline__ GroupsTask groups_task(const GroupsGemm<T>& p, int nu
   return {(first + i % band % height) * groups_m,
           i % band / height * tile_n,
           k,
-          (size + depth - 1) / depth,
+          ceil_div(size, depth),
           part,
           rest / p.parts};
 }

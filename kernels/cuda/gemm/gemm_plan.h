@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/common/int_math.h"
+#include "core/int_math.h"
 
 namespace mixtape::kernels::cuda {
 

@@ -3,9 +3,14 @@
 
 #include "core/half.h"  // MIXTAPE_HD
 
-namespace mixtape::kernels {
+namespace mixtape::internal {
 
 MIXTAPE_HD constexpr auto ceil_div(auto n, auto size) { return (n + size - 1) / size; }
 MIXTAPE_HD constexpr auto round_up(auto n, auto to) { return ceil_div(n, to) * to; }
 
+}  // namespace mixtape::internal
+
+namespace mixtape::kernels {  // which are full of them
+using mixtape::internal::ceil_div;
+using mixtape::internal::round_up;
 }  // namespace mixtape::kernels
