@@ -62,7 +62,7 @@ void warn_of_forgotten() {
 
 // The tensor (or none) after all that other streams read of it: state_dict() and masters() give out
 // what a step writes.
-const Tensor& to_write(const Tensor& t) {
+View to_write(const Tensor& t) {
   if (t) t.storage()->begin_write();
   return t;
 }
@@ -404,11 +404,9 @@ void Optimizer::update(Group& group, const StepControl& control) {
     device = p.device();
     kernels::Update& u = updates_.emplace_back();
     const bool uses_master = slot.master && is_half(p.dtype());
-    const Tensor shadow = uses_master                ? p
-                          : group.keeps_shadow(slot) ? p.autograd_meta().half.data
-                                                     : Tensor();
     u.param = to_write(uses_master ? slot.master : p);
-    u.shadow = to_write(shadow);
+    if (uses_master || group.keeps_shadow(slot))
+      u.shadow = to_write(uses_master ? p : p.autograd_meta().half.data);
     u.grad = p.autograd_meta().grad;
     for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = to_write(slot.state[k]);
     u.steps = to_write(slot.steps);
