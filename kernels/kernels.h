@@ -234,7 +234,8 @@ MIXTAPE_KERNEL(batch_norm_grad, In x, In mean, In rstd, In w, In dy, bool fixed_
 
 // --- one step of a recurrent layer (kernels/common/cells.h): each row is k vectors of n, dense ---
 // x, h [b, gates n], y [b, n]; h is f32 (f64 for f64), as are state [b, n], which is updated in
-// place, and kept [b, kept n]. Both are optional.
+// place, and kept [b, kept n], for cell_grad on this device, in an order of its own. Both are
+// optional.
 MIXTAPE_KERNEL(cell, Cell kind, In x, In h, Out state, Out kept, Out y);
 // dnext [b, n] is added to dy. carry [b, n], the state's gradient, is updated in place. y, dx and
 // dh share a dtype, dy is of that dtype or f32, all others are f32 (f64 for f64). Optional: dnext,

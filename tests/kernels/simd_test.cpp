@@ -118,6 +118,22 @@ TEST(Simd, NormalIsAccurateHoweverSmall) {
   EXPECT_TRUE(std::isnan(normal(Vec<float>(std::nanf(""))).density[3]));
 }
 
+// Those of vectors leave out what cannot be; scalar.h's formulas say what is right.
+TEST(Simd, SharesAndBendsAreThoseOfTheFormulas) {
+  const auto bits = [](Vec<float> x, int i) { return std::bit_cast<uint32_t>(x[i]); };
+  for (uint64_t pattern = 0; pattern < uint64_t{1} << 32; pattern += 1021) {
+    const Vec<float> x = std::bit_cast<float>(static_cast<uint32_t>(pattern));
+    const Shares<Vec<float>> s = shares(x), want = kernels::shares<Vec<float>>(x);
+    ASSERT_EQ(bits(s.share, 3), bits(want.share, 3)) << x[0];
+    ASSERT_EQ(bits(s.rest, 3), bits(want.rest, 3)) << x[0];
+    const Bend<Vec<float>> b = bend(x), bent = kernels::bend<Vec<float>>(x);
+    ASSERT_TRUE(b.value[3] == bent.value[3] || std::isnan(x[0])) << x[0];
+    ASSERT_TRUE(b.slope[3] == bent.slope[3] || std::isnan(x[0])) << x[0];
+  }
+  EXPECT_TRUE(std::isnan(bend(Vec<float>(std::nanf(""))).value[3]));
+  EXPECT_TRUE(std::isnan(bend(Vec<float>(std::nanf(""))).slope[3]));
+}
+
 TEST(Simd, WholePowersHaveWholeLogarithms) {
   for (int k = -149; k < 128; ++k)
     EXPECT_EQ(log2(Vec<float>(std::ldexp(1.0f, k)))[0], static_cast<float>(k));
@@ -252,6 +268,7 @@ TEST(Simd, SignsOfZeroAreKept) {
   KEEPS(log1p);
   KEEPS(sinh);
   KEEPS(tanh);
+  KEEPS([](Vec<float> v) { return bend(v).value; });
   KEEPS(erf);
   KEEPS(sin);
   KEEPS(tan);

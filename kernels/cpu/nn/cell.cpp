@@ -1,5 +1,6 @@
 // One time step of a recurrent layer: the cells of kernels/common/cells.h over rows, with all gates
-// in one pass.
+// in one pass. What is kept of a row lies vector by vector, so that a processor that prefetches
+// along lines finds one run of it instead of one for each factor.
 
 #include <algorithm>
 
@@ -18,7 +19,7 @@ S* row(const View& v, int64_t r) {
   return v ? v.as<S>() + r * v.strides()[0] : nullptr;
 }
 
-// Reads and writes lanes i, i + 1, ... of each of the `k` parts, n elements each, of a row.
+// Reads and writes `count` lanes from i on of each of the `k` parts, n elements each, of a row.
 template <class T, class S>
 MIXTAPE_ALWAYS_INLINE void read_parts(const S* p, int k, int64_t n, int64_t i, int64_t count,
                                       Vec<T>* into) {
@@ -52,14 +53,14 @@ void cell(Launch&, Cell kind, In x, In h, Out state, Out kept, Out y) {
         const T* const hr = row<T>(h, r);
         T *const sr = row<T>(state, r), *const kr = row<T>(kept, r);
         O* const yr = row<O>(y, r);
-        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) MIXTAPE_INLINE_LAMBDA {
           Vec<T> from_x[most_parts], from_h[most_parts], keep[most_parts], s(T(0));
           read_parts<T>(xr, C::gates, n, i, count, from_x);
           read_parts<T>(hr, C::gates, n, i, count, from_h);
           if (sr) s = read<T>(sr + i, count);
-          write(yr + i, C::f(from_x, from_h, s, kr ? keep : nullptr), count);
+          write(yr + i, C::f(from_x, from_h, s, keep), count);
           if (sr) write(sr + i, s, count);
-          if (kr) write_parts(kr, C::kept, n, i, count, keep);
+          if (kr) write_parts(kr + i * C::kept, C::kept, count, 0, count, keep);
         });
       });
     });
@@ -76,9 +77,9 @@ void cell_grad(Launch&, Cell kind, In kept, In y, In dy, In dnext, Out carry, Ou
         const T *const kr = row<T>(kept, r), *const nr = row<T>(dnext, r);
         T* const cr = row<T>(carry, r);
         S *const dxr = row<S>(dx, r), *const dhr = row<S>(dh, r);
-        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+        for_each_vec<T>(n, [&](int64_t i, int64_t count) MIXTAPE_INLINE_LAMBDA {
           Vec<T> keep[most_parts], to_x[most_parts], to_h[most_parts], c(T(0));
-          read_parts<T>(kr, C::kept, n, i, count, keep);
+          read_parts<T>(kr + i * C::kept, C::kept, count, 0, count, keep);
           if (cr) c = read<T>(cr + i, count);
           Vec<T> d = read<T>(dyr + i, count);
           if (nr) d += read<T>(nr + i, count);

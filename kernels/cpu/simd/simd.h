@@ -153,6 +153,21 @@ MIXTAPE_ALWAYS_INLINE Vec<float> tanh(Vec<float> x) {
   return copysign(t / (t + 2.0f), x);
 }
 
+// The same numbers as scalar.h's, without cases of exp and expm1 that cannot be.
+MIXTAPE_ALWAYS_INLINE Shares<Vec<float>> shares(Vec<float> x) {
+  const Vec<float> e = detail::Exponent(larger(Vec<float>(-104.0f), -abs(x))).value();
+  const Vec<float> most = 1.0f / (1.0f + e), least = e * most;
+  const Mask<float> below = x < 0.0f;
+  return {select(below, least, most), select(below, most, least)};
+}
+MIXTAPE_ALWAYS_INLINE Bend<Vec<float>> bend(Vec<float> x) {
+  const Vec<float> twice = 2.0f * smaller(Vec<float>(43.0f), abs(x));
+  const detail::Exponent e(twice);
+  const Vec<float> m = select(twice > 25.0f, e.value(), e.minus_one());
+  const Vec<float> part = 1.0f / (m + 2.0f);
+  return {copysign(m * part, x), 4.0f * part * (part * (m + 1.0f))};
+}
+
 MIXTAPE_ALWAYS_INLINE Vec<float> erf(Vec<float> x) {
   const Vec<float> a = abs(x), s = x * x;
   const Vec<float> near_zero =
