@@ -387,6 +387,31 @@ double distance(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return most;
 }
 
+// Long sequences lay out the weight for all their products; halves of this one are too short.
+TEST(Recurrent, LongSequencesHaveTheBitsOfShortOnes) {
+  for (const DType t : {f64, f32, bf16, f16}) {
+    const Seed seed(1);
+    const auto expect_equal = [&](const Tensor& got, const Tensor& want) {
+      EXPECT_EQ(max(abs(got - want)).item(), 0) << name(t);
+    };
+    const Tensor x = randn({14, 3, 80}).to(t).set_requires_grad(), h0 = randn({3, 20}).to(t),
+                 c0 = randn({3, 20}).to(t == f64 ? f64 : f32), w = (0.2 * randn({80, 20})).to(t);
+    const Tensor y = lstm(x, w, {}, h0, c0);
+    Tensor c;
+    const Tensor first = lstm(narrow(x, 0, 0, 7), w, {}, h0, c0, {.last_state = &c});
+    const Tensor second = lstm(narrow(x, 0, 7, 7), w, {}, select(first, 0, 6), c);
+    expect_equal(narrow(y, 0, 0, 7), narrow(first, 0, 0, 7));
+    expect_equal(narrow(y, 0, 7, 8), second);
+
+    // The gradient of h0 takes one more product.
+    const Tensor start = h0.clone().set_requires_grad(), dy = randn({15, 3, 20}).to(t);
+    const std::vector<Tensor> both =
+        grad({lstm(x, w, {}, start, c0)}, {x, start}, {.gradients = {dy}});
+    expect_equal(grad({y}, {x}, {.gradients = {dy}})[0], both[0]);
+    EXPECT_GT(sum(abs(both[1])).item(), 0);
+  }
+}
+
 // Weights that remember for hundreds of steps (Tallec and Ollivier 2018): f near 1, i near 0.
 TEST(Recurrent, LongMemoriesLearnInHalfPrecision) {
   const Seed seed(8);
