@@ -46,21 +46,31 @@ Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want, co
 
 struct Conv2d {
   static constexpr OpInfo info{
-      "conv2d", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
+      "conv2d",
+      Precision::Low,
+      {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& bias,
-                        const Geometry& g) {
+                        const Geometry& g, const Tensor& residual = {}) {
     check_real(x);
     const MemoryFormat order = order_of(x, g.window);
-    Tensor y = image(ctx, g.output, order), sums;
-    if (ctx.recording() && needs_pre_activation(g.activation)) sums = y.like(y.dtype());
+    Tensor y = image(ctx, g.output, order), before;
+    if (ctx.recording() && needs_pre_activation(g.activation)) before = y.like(y.dtype());
     ctx.run(kernels::conv2d, x.contiguous(order), w.contiguous(),
-            kernels::Epilogue{.bias = bias, .activation = g.activation, .before = sums}, g.window,
-            y);
+            kernels::Epilogue{.bias = bias,
+                              .residual = residual_like(residual, y),
+                              .activation = g.activation,
+                              .before = before},
+            g.window, y);
     ctx.save(x, w);
-    save_activation(ctx, g.activation, bias, sums, y);
+    save_activation(ctx, g.activation, bias, residual, before, y);
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Geometry& g);
+  // (An absent residual would cost every call an input.)
+  static Tensor of(const Tensor& x, const Tensor& w, const Tensor& bias, const Geometry& g,
+                   const Tensor& residual) {
+    return residual ? call<Conv2d>(x, w, bias, g, residual) : call<Conv2d>(x, w, bias, g);
+  }
 };
 
 struct ConvTranspose2d {  // (dy, w) -> dx
@@ -93,7 +103,7 @@ struct Conv2dWeight {  // (x, dy) -> dw
 
 Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
   const Tensor dz = pre_activation_gradient(ctx, g.activation, dy, [&] {
-    return call<Conv2d>(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear());
+    return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear(), ctx.saved(4));
   });
   if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // one pass over dz gives both
     const Factors f(ctx.saved(0), dz);
@@ -102,14 +112,22 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
     const MemoryFormat order = order_of(f.a, f.b, g.window);
     const Tensor x = f.a.contiguous(order), dzc = f.b.contiguous(order);
     ctx.run(kernels::conv2d_weight, x, dzc, g.window, dw, db);
-    return ctx.grads(
-        [&] { return apply<ConvTranspose2d>(dzc, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
-        [&] { return dw; }, [&] { return db; });
+    return with_residual(ctx,
+                         ctx.grads(
+                             [&] {
+                               return apply<ConvTranspose2d>(dzc, ctx.saved(1), g,
+                                                             ctx.grad_dtype(0), Tensor());
+                             },
+                             [&] { return dw; }, [&] { return db; }),
+                         dz);
   }
-  return ctx.grads(
-      [&] { return apply<ConvTranspose2d>(dz, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
-      [&] { return apply<Conv2dWeight>(ctx.saved(0), dz, g, ctx.grad_dtype(1)); },
-      [&] { return bias_gradient(ctx, 2, dz, 0b1101); });
+  return with_residual(
+      ctx,
+      ctx.grads(
+          [&] { return apply<ConvTranspose2d>(dz, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
+          [&] { return apply<Conv2dWeight>(ctx.saved(0), dz, g, ctx.grad_dtype(1)); },
+          [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
+      dz);
 }
 Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
   return ctx.grads([&] { return apply<Conv2d>(dx, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
@@ -156,13 +174,22 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const
           x.size(2 + d), w.padding[d]);
   const Shape y{x.size(0), outputs, w.count(x.size(2), 0), w.count(x.size(3), 1)};
   for (const Shape& planes : {x.shape(), y}) check_counted("planes", {planes[2], planes[3]});
-  return call<Conv2d>(x, weight, bias, Geometry{w, x.shape(), weight.shape(), y, o.activation});
+  check_shape(o.residual, "the residual", y);
+  return Conv2d::of(x, weight, bias, Geometry{w, x.shape(), weight.shape(), y, o.activation},
+                    o.residual);
+}
+
+// Options of a batch of one.
+template <class Options>
+Options of_one_image(Options o) {
+  if (o.residual) o.residual = unsqueeze(o.residual, 0);
+  return o;
 }
 
 }  // namespace
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
-  if (x.rank() == 2) return squeeze(conv1d(unsqueeze(x, 0), weight, bias, o), 0);
+  if (x.rank() == 2) return squeeze(conv1d(unsqueeze(x, 0), weight, bias, of_one_image(o)), 0);
   const Scope scope("conv1d");
   check(x.rank() == 3, "the input has shape {}, not [n, c, l] or [c, l]", x.shape());
   check(weight.rank() == 3, "the weight has shape {}, not [o, c/groups, k]", weight.shape());
@@ -170,12 +197,13 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                            .padding = {0, o.padding},
                            .dilation = {1, o.dilation},
                            .groups = o.groups,
-                           .activation = o.activation};
+                           .activation = o.activation,
+                           .residual = o.residual ? unsqueeze(o.residual, 2) : Tensor()};
   return squeeze(convolve(unsqueeze(x, 2), unsqueeze(weight, 2), bias, rows), 2);
 }
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
-  if (x.rank() == 3) return squeeze(conv2d(unsqueeze(x, 0), weight, bias, o), 0);
+  if (x.rank() == 3) return squeeze(conv2d(unsqueeze(x, 0), weight, bias, of_one_image(o)), 0);
   const Scope scope(Conv2d::info.name);
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   check(weight.rank() == 4, "the weight has shape {}, not [o, c/groups, kh, kw]", weight.shape());

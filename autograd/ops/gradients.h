@@ -43,15 +43,14 @@ Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy)
 inline bool needs_pre_activation(Activation f) {
   return f == Activation::Gelu || f == Activation::GeluTanh;
 }
-// Saves that tensor as number 3, after x, the weight and the bias.
-inline void save_activation(Ctx& ctx, Activation f, const Tensor& bias, const Tensor& pre,
-                            const Tensor& y) {
+// Saves that tensor as number 3, after x, the weight and the bias, and before the residual.
+inline void save_activation(Ctx& ctx, Activation f, const Tensor& bias, const Tensor& residual,
+                            const Tensor& pre, const Tensor& y) {
   if (f == Activation::None) return;
   ctx.save(bias);
-  if (needs_pre_activation(f))
-    ctx.save_extra(pre);
-  else
-    ctx.save_result(y);
+  if (!needs_pre_activation(f)) return ctx.save_result(y);
+  ctx.save_extra(pre);
+  ctx.save(residual);
 }
 // The gradient of the activation's input. The saved one has no history: for a gradient that is
 // itself differentiated, `recompute` makes it again.
@@ -60,6 +59,19 @@ Tensor pre_activation_gradient(const Ctx& ctx, Activation f, const Tensor& dy, F
   if (f == Activation::None) return dy;
   const bool again = grad_enabled() && needs_pre_activation(f);
   return activation_gradient(f, again ? recompute() : ctx.saved(3), dy);
+}
+
+// A residual in the order of y, which it is added to.
+inline Tensor residual_like(const Tensor& residual, const Tensor& y) {
+  if (!residual || residual.strides() == y.strides()) return residual;
+  const Tensor copy = y.like(residual.dtype());
+  kernels::convert(y.device(), residual, copy);
+  return copy;
+}
+// The gradients of x, the weight and the bias and, if there is a residual, that of the sums.
+inline Grads with_residual(const Ctx& ctx, Grads grads, const Tensor& dz) {
+  if (ctx.wants(3)) grads.push_back(dz);
+  return grads;
 }
 
 // A dropout mask by its place in the random stream: the same elements at every call.

@@ -43,9 +43,11 @@ struct Matmul {  // leading dimensions are equal
 
 struct Linear {  // x [rows, in]
   static constexpr OpInfo info{
-      "linear", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
+      "linear",
+      Precision::Low,
+      {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const LinearOptions& options, bool) {
+                        Activation activation, bool, const Tensor& residual = {}) {
     check_real(x);
     check(weight.rank() == 2, "the weight has shape {}, not [out, in]", weight.shape());
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
@@ -53,20 +55,24 @@ struct Linear {  // x [rows, in]
     check_shape(bias, "the bias", {weight.size(0)});
     // Gradients read y's rows again, as those of logits, so that they are aligned.
     const Tensor y = with_padded_rows({x.size(0), weight.size(0)}, ctx.dtype(), ctx.device());
-    Tensor sums;
-    if (ctx.recording() && needs_pre_activation(options.activation)) sums = y.like(y.dtype());
+    check_shape(residual, "the residual", y.shape());
+    Tensor before;
+    if (ctx.recording() && needs_pre_activation(activation)) before = y.like(y.dtype());
     ctx.run(kernels::gemm, x, weight.t(),
-            kernels::Epilogue{.bias = bias, .activation = options.activation, .before = sums}, y);
+            kernels::Epilogue{.bias = bias,
+                              .residual = residual_like(residual, y),
+                              .activation = activation,
+                              .before = before},
+            y);
     ctx.save(x, weight);
-    save_activation(ctx, options.activation, bias, sums, y);
+    save_activation(ctx, activation, bias, residual, before, y);
     return y;
   }
   // With dz for the sums: dx = dz w, dw = dzT x, db = row sums of dzT. For a weight by columns, the
   // transpose of a parameter, dw is computed as xT dz, so that the parameter's gradient is dense.
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const LinearOptions& options,
-                        bool by_columns) {
-    const Tensor dz = pre_activation_gradient(ctx, options.activation, dy, [&] {
-      return call<Linear>(ctx.saved(0), ctx.saved(1), ctx.saved(2), LinearOptions{}, false);
+  static Grads backward(const Ctx& ctx, const Tensor& dy, Activation activation, bool by_columns) {
+    const Tensor dz = pre_activation_gradient(ctx, activation, dy, [&] {
+      return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), Activation::None, false, ctx.saved(4));
     });
     const auto dx = [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); };
     if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {
@@ -74,14 +80,21 @@ struct Linear {  // x [rows, in]
       const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
           db(ctx.shape(2), accumulate_dtype(f.a.dtype()), dz.device());
       ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{.row_sums = db}, dw);
-      return ctx.grads(dx, [&] { return dw; }, [&] { return db; });
+      return with_residual(ctx, ctx.grads(dx, [&] { return dw; }, [&] { return db; }), dz);
     }
     const auto dw = [&] {
       const Tensor x = ctx.saved(0);
       return by_columns ? product(x.t(), dz, ctx.grad_dtype(1)).t()
                         : product(dz.t(), x, ctx.grad_dtype(1));
     };
-    return ctx.grads(dx, dw, [&] { return bias_gradient(ctx, 2, dz, 0b1); });
+    return with_residual(ctx, ctx.grads(dx, dw, [&] { return bias_gradient(ctx, 2, dz, 0b1); }),
+                         dz);
+  }
+  // (An absent residual would cost every call an input.)
+  static Tensor of(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
+                   bool by_columns, const Tensor& residual) {
+    return residual ? call<Linear>(x, weight, bias, activation, by_columns, residual)
+                    : call<Linear>(x, weight, bias, activation, by_columns);
   }
 };
 
@@ -189,9 +202,16 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const L
   check(x.rank() > 0, "the input has no dimensions");
   const bool by_columns =
       weight.rank() == 2 && weight.strides()[0] == 1 && weight.strides()[1] != 1;
-  if (x.rank() == 2) return call<Linear>(x, weight, bias, o, by_columns);
-  const Tensor rows = reshape(x, {with_size(x.shape(), -1, 1).size(), x.size(-1)});
-  const Tensor y = call<Linear>(rows, weight, bias, o, by_columns);
+  if (x.rank() == 2) return Linear::of(x, weight, bias, o.activation, by_columns, o.residual);
+  const int64_t count = with_size(x.shape(), -1, 1).size();
+  const Tensor rows = reshape(x, {count, x.size(-1)});
+  Tensor residual = o.residual;
+  if (residual) {
+    const Shape y = with_size(x.shape(), -1, weight.size(0));
+    check_shape(residual, "the residual", y);
+    residual = reshape(residual, {count, y[-1]});
+  }
+  const Tensor y = Linear::of(rows, weight, bias, o.activation, by_columns, residual);
   return reshape(y, with_size(x.shape(), -1, y.size(-1)));
 }
 

@@ -9,11 +9,12 @@ using namespace internal;
 
 enum class Activation : int { None, Relu, Gelu, GeluTanh };
 
-// c = activation(a @ b + bias). All members are optional.
+// c = activation(a @ b + bias + residual). All members are optional.
 struct Epilogue {
-  View bias = {};  // [n] or, beside a c of two dimensions, of its shape; may be c: c += a @ b
+  View bias = {};      // [n] or, beside a c of two dimensions, of its shape; may be c: c += a @ b
+  View residual = {};  // of c's shape and strides, whose rows are dense; any float dtype
   Activation activation = Activation::None;
-  View before = {};    // output: a @ b + bias; of c's dtype and shape, both dense
+  View before = {};    // output: what is activated; of c's dtype and layout, both dense
   View row_sums = {};  // output [m], dense, for c of two dimensions: sums of a over k; f32 or f64
 };
 

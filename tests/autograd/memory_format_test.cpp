@@ -88,12 +88,14 @@ Tensor network(const Tensor& x, const std::vector<Tensor>& w) {
       batch_norm(conv2d(x, w[0], {}, {.padding = {1, 1}}), {}, {}, w[1], w[2], {.training = true}));
   y = max_pool2d(y, {2, 2}) + avg_pool2d(y, {2, 2});
   y = conv2d(y, w[3], w[4], {.stride = {2, 2}, .padding = {1, 1}, .activation = Activation::Gelu});
+  y = conv2d(y, w[6], {}, {.activation = Activation::Relu, .residual = y});
   y = conv_transpose2d(y, w[5], w[4], {.stride = {2, 2}});
   return interpolate(y, {3, 5}, {.mode = Interpolation::Bilinear});
 }
 TEST(MemoryFormat, StaysInNetworksOnAGpu) {
   const bool gpu = !DefaultDevice::current().is_host();
-  const std::vector<Shape> shapes = {{8, 3, 3, 3}, {8}, {8}, {16, 8, 3, 3}, {16}, {16, 16, 2, 2}};
+  const std::vector<Shape> shapes = {{8, 3, 3, 3},   {8},           {8}, {16, 8, 3, 3}, {16},
+                                     {16, 16, 2, 2}, {16, 16, 1, 1}};
   std::vector<Tensor> results[2];
   for (const bool ordered : {false, true}) {
     const Seed seed(3);

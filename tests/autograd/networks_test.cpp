@@ -256,6 +256,28 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(conv_transpose2d(x, w, {}, {.padding = {3, 1}}), "padding 3 leaves nothing of 6");
 }
 
+TEST(Conv2d, AddsAResidualBeforeItRounds) {
+  const Tensor x = full({1, 1, 1}, 1024), w = full({1, 1, 1, 1}, 2), one = ones({1});
+  const amp::Autocast on({.low = f16});
+  for (const Tensor& y :  // (2049 is no f16.)
+       {conv2d(x, w, one, {.residual = ones({1, 1, 1})}),
+        linear(flatten(x), reshape(w, {1, 1}), one, {.residual = one})}) {
+    EXPECT_EQ(y.dtype(), f16);
+    EXPECT_EQ(y.at(0), 2050);
+  }
+}
+TEST(Conv2d, TakesAResidualOfItsResultsShape) {
+  const Tensor x = ones({2, 1, 4, 4}), w = ones({3, 1, 3, 3});
+  EXPECT_ERROR(conv2d(x, w, {}, {.residual = ones({3})}),
+               "conv2d: the residual has shape [3], not [2, 3, 2, 2]");
+  EXPECT_ERROR(conv2d(x, w, {}, {.residual = ones({2, 3, 2, 2}, f64)}),
+               "input 3 must be f32 beside f32 activations, got f64");
+  EXPECT_ERROR(linear(ones({2, 4}), ones({3, 4}), {}, {.residual = ones({3})}),
+               "linear: the residual has shape [3], not [2, 3]");
+  EXPECT_ERROR(linear(ones({5, 2, 4}), ones({3, 4}), {}, {.residual = ones({2, 3})}),
+               "linear: the residual has shape [2, 3], not [5, 2, 3]");
+}
+
 TEST(ConvTranspose2d, IsLowAndAddsItsBiasInF32) {
   const Tensor x = full({1, 1, 1, 1}, 2049), w = ones({1, 1, 2, 2}), bias = ones({1});
   const amp::Autocast on({.low = bf16});

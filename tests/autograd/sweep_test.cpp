@@ -67,6 +67,8 @@ const Exception exceptions[] = {
     {"linear_to_gelu", Rounds::Steps, "gelu's slope is taken at the sums as they are stored"},
     {"conv2d_to_gelu", Rounds::Steps, "gelu's slope is taken at the sums as they are stored"},
     {"conv2d_of_lines_to_gelu", Rounds::Steps, "as conv2d_to_gelu"},
+    {"linear_and_residual_to_gelu", Rounds::Steps, "as linear_to_gelu"},
+    {"conv2d_and_residual_to_gelu", Rounds::Steps, "as conv2d_to_gelu"},
     {"scaled_dot_product_attention", Rounds::Steps, "a product takes the probabilities"},
     {"linear_cross_entropy", Rounds::Steps, "a product takes the gradient of the logits"},
     {"lstm", Rounds::Steps, "the next step's product takes h"},

@@ -50,6 +50,40 @@ TEST(Epilogue, ActivatesSumsBeforeTheyAreRounded) {
         }
 }
 
+TEST(Epilogue, AddsAResidualOfAnyFloatDtype) {
+  const int64_t sizes[][3] = {{1, 1, 1}, {3, 4, 0}, {17, 33, 65}, {130, 300, 70}, {40, 100, 900}};
+  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16})
+    for (const auto& [in, out] : float_pairs)
+      for (const auto& [m, n, k] : sizes)
+        for (const DType dtype : {f32, in}) {
+          const cpu::IsaLimit limit(isa);
+          const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2),
+                       bias = random({n}, wide(in), 3), residual = random({m, n}, dtype, 4);
+          const Tensor c = output({m, n}, out), before = output({m, n}, out),
+                       alone = output({m, n}, out);
+          launch([&](Launch& l) {
+            gemm(l, a, b,
+                 Epilogue{.bias = bias,
+                          .residual = residual,
+                          .activation = Activation::Gelu,
+                          .before = before},
+                 c);
+            gemm(l, a, b, Epilogue{.residual = residual}, alone);
+          });
+          const std::string what = std::string(name(in)) + "->" + std::string(name(out)) + " " +
+                                   Shape{m, n, k}.to_string() + " residual " +
+                                   std::string(name(dtype));
+          Values sums = matmul(a, b, bias), plain = matmul(a, b, {});
+          for (int64_t i = 0; i < m * n; ++i) {
+            sums[size_t(i)] += residual.at(i);
+            plain[size_t(i)] += residual.at(i);
+          }
+          expect_close(before, sums, tolerance(out), "before " + what);
+          expect_close(c, activated(Activation::Gelu, sums), tolerance(out), what);
+          expect_close(alone, plain, tolerance(out), "without bias " + what);
+        }
+}
+
 TEST(Epilogue, RoundsOnce) {  // gelu of 1 + 1/512, which bf16 does not hold, rounds up
   const Tensor a = from({1, 0x1p-9}, {1, 2}, bf16), b = from({1, 1}, {2, 1}, bf16),
                c = output({1, 1}, bf16), before = output({1, 1}, bf16);
@@ -83,13 +117,18 @@ TEST(Epilogue, MayAddToItsResult) {
 TEST(Epilogue, TakesBatches) {
   for (const auto& [in, out] : float_pairs) {
     const Tensor a = random({2, 3, 5, 7}, in, 1), b = random({2, 3, 7, 4}, in, 2),
-                 bias = random({4}, in, 3);
-    const Tensor c = output({2, 3, 5, 4}, out), before = output(c.shape(), out);
+                 bias = random({4}, in, 3), residual = random({2, 3, 5, 4}, in, 4);
+    const Tensor c = output({2, 3, 5, 4}, out), before = output(c.shape(), out),
+                 summed = output(c.shape(), out);
     launch([&](Launch& l) {
       gemm(l, a, b, Epilogue{.bias = bias, .activation = Activation::Relu, .before = before}, c);
+      gemm(l, a, b, Epilogue{.bias = bias, .residual = residual}, summed);
     });
-    expect_close(before, matmul(a, b, bias), tolerance(out), "before");
-    expect_close(c, activated(Activation::Relu, matmul(a, b, bias)), tolerance(out), "relu");
+    Values sums = matmul(a, b, bias);
+    expect_close(before, sums, tolerance(out), "before");
+    expect_close(c, activated(Activation::Relu, sums), tolerance(out), "relu");
+    for (int64_t i = 0; i < summed.numel(); ++i) sums[size_t(i)] += residual.at(i);
+    expect_close(summed, sums, tolerance(out), "with residual");
   }
 }
 

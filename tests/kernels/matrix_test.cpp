@@ -365,14 +365,21 @@ TEST_P(Conv2d, ForwardAndGradients) {
       const Tensor bias = random({k.o}, wide(in), 4);
       const Tensor y = output(y_shape, out), plain = output(y_shape, out),
                    before = output(y_shape, out), active = output(y_shape, out),
-                   dx = output(x.shape(), out), shifted = output(x.shape(), out),
-                   dw = output(w_shape, out), db = output({k.o}, wide(in)),
-                   shift = random({k.c}, wide(in), 5);
+                   residual = random(y_shape, in, 6), summed = output(y_shape, out),
+                   summed_before = output(y_shape, out), dx = output(x.shape(), out),
+                   shifted = output(x.shape(), out), dw = output(w_shape, out),
+                   db = output({k.o}, wide(in)), shift = random({k.c}, wide(in), 5);
       launch([&](Launch& l) {
         conv2d(l, x, w, Epilogue{.bias = bias}, k.window, y);
         conv2d(l, x, w, Epilogue{}, k.window, plain);
         conv2d(l, x, w, Epilogue{.bias = bias, .activation = Activation::Relu, .before = before},
                k.window, active);
+        conv2d(l, x, w,
+               Epilogue{.bias = bias,
+                        .residual = residual,
+                        .activation = Activation::Relu,
+                        .before = summed_before},
+               k.window, summed);
         conv2d_input(l, dy, w, View{}, k.window, dx);
         conv2d_input(l, dy, w, shift, k.window, shifted);
         conv2d_weight(l, x, dy, k.window, dw, db);
@@ -392,6 +399,10 @@ TEST_P(Conv2d, ForwardAndGradients) {
       EXPECT_EQ(to_vector(before), to_vector(y)) << what;
       for (int64_t i = 0; i < y.numel(); ++i)
         ASSERT_EQ(active.at(i), std::max(y.at(i), 0.0)) << what << " at " << i;
+      for (int64_t i = 0; i < y.numel(); ++i) y_want[i] += residual.at(i);
+      expect_close(summed_before, y_want, tolerance(out), "y with residual " + what);
+      for (int64_t i = 0; i < y.numel(); ++i)
+        ASSERT_EQ(summed.at(i), std::max(summed_before.at(i), 0.0)) << what << " at " << i;
       expect_close(dx, dx_want, tolerance(out), "dx " + what);
       for (int64_t i = 0; i < x.numel(); ++i) dx_want[i] += shift.at(i / (k.h * k.w) % k.c);
       expect_close(shifted, dx_want, tolerance(out), "dx with bias " + what);

@@ -85,6 +85,7 @@ void run_passes(Launch& launch, std::span<const DirectConv<T>> passes, In x, int
   const int64_t planes = x.shape()[1] / groups, y_plane = y.shape()[2] * y.shape()[3];
   const int64_t padded = first_pass.panels() * first_pass.panel();
   const T* const bias = to_dense<T>(launch, epilogue.bias);
+  const T* const residual = widened<T>(launch, epilogue.residual);
   T* const padded_bias = bias ? launch.scratch<T>(groups * padded) : nullptr;
   for (int64_t g = 0; g < groups && bias; ++g) {
     std::fill_n(padded_bias + g * padded, padded, T(0));
@@ -108,8 +109,8 @@ void run_passes(Launch& launch, std::span<const DirectConv<T>> passes, In x, int
     const int64_t at = (n * groups + g) * first_pass.channels * y_plane;
     for (const DirectConv<T>& pass : passes)
       pass(packed.data(), task, padded_bias ? padded_bias + g * padded : nullptr,
-           epilogue.activation, epilogue.before ? epilogue.before.as<O>() + at : nullptr,
-           y.as<O>() + at);
+           residual ? residual + at : nullptr, epilogue.activation,
+           epilogue.before ? epilogue.before.as<O>() + at : nullptr, y.as<O>() + at);
   });
 }
 

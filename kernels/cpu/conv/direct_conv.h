@@ -144,11 +144,11 @@ struct DirectConv {
     });
   }
 
-  // Computes one task from its packed image. `bias` is as wide as all panels; `before`, if given,
-  // receives the sums before the activation.
+  // Computes one task from its packed image. `bias` is as wide as all panels; `residual`, if given,
+  // has y's planes; `before`, if given, receives the sums before the activation.
   template <class O>
-  void operator()(const T* image, const ConvTask& task, const T* bias, Activation activation,
-                  O* before, O* to) const {
+  void operator()(const T* image, const ConvTask& task, const T* bias, const T* residual,
+                  Activation activation, O* before, O* to) const {
     const int64_t bytes = sizeof(T), width = panel();
     const int64_t high = ceil_div(size[1], ceil_div(size[1], kernel.rows));
     // Sums of several rows of pixels, or of a part of one, that stay in the first-level cache. (The
@@ -186,6 +186,8 @@ struct DirectConv {
                 kernel.tile(static_cast<int>(some), vectors, t);
             }
           }
+          if (residual)
+            add(residual + c * y[0] * y[1], r * size[1] + q0, rows * columns, here, sums.data());
           const auto write_to = [&](O* out) {
             finish(sums.data(), r, rows, q0, columns, here, out + c * y[0] * y[1]);
           };
@@ -208,6 +210,18 @@ struct DirectConv {
     while (begin < end && !inside(end - 1)) --end;
     t.segments = segments.data() + begin;
     t.segment_count = end - begin;
+  }
+  // Adds `pixels` of the first `count` planes, from pixel `first` on, to sums of whole planes.
+  void add(const T* planes, int64_t first, int64_t pixels, int64_t count, T* sums) const {
+    const int64_t plane = y[0] * y[1], pitch = panel();
+    transpose_tiles<T>(
+        count, pixels,
+        [=](int64_t c, int64_t q, int64_t n)
+            MIXTAPE_INLINE_LAMBDA { return read<T>(planes + c * plane + first + q, n); },
+        [=](int64_t q, int64_t c, Vec<T> v, int64_t n) MIXTAPE_INLINE_LAMBDA {
+          T* const to = sums + q * pitch + c;
+          write(to, read<T>(to, n) + v, n);
+        });
   }
   // Stores rows of pixels, or a part of one, of the first `count` channels to the planes at `to`.
   template <class O>

@@ -29,7 +29,7 @@ template <class T, class S, class O>
 struct Product {
   const Blocking<T>& blocking;
   const S *a, *b;
-  const T* bias;
+  const T *bias, *residual;
   Activation activation;
   O *c, *before;
 };
@@ -92,9 +92,9 @@ void pack_shared(const Blocking<T>& p, const Operand& x, const S* data, char* ou
   });
 }
 
-// Epilogue pass: c = activation(sums + bias) for rows from `row` and columns from `column` on.
-// Works on parts that stay in the first-level cache, in one loop per operation; a part is as
-// long as c is contiguous.
+// Epilogue pass: c = activation(sums + bias + residual) for rows from `row` and columns from
+// `column` on. Works on parts that stay in the first-level cache, in one loop per operation; a part
+// is as long as c is contiguous.
 template <class T, class S, class O>
 void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
@@ -133,6 +133,25 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
           T* const at = tile + i * stride + j;
           store(at, load<T, T>(at) + added);
         });
+    if (x.residual) {
+      const T* const residual = x.residual + (row + top) * c_row + (column + left) * c_column;
+      const auto add = [&](int64_t i, int64_t j, Vec<T> v, int64_t count) {
+        T* const at = tile + i * stride + j;
+        write(at, read<T>(at, count) + v, count);
+      };
+      if (c_column == 1)
+        for (int64_t i = 0; i < height; ++i)
+          for_each_vec<T>(width, [&](int64_t j, int64_t count) {
+            add(i, j, read<T>(residual + i * c_row + j, count), count);
+          });
+      else  // c is computed as its transpose, and the rows of c are dense
+        transpose_tiles<T>(
+            width, height,
+            [&](int64_t j, int64_t i, int64_t count) {
+              return read<T>(residual + i + j * c_column, count);
+            },
+            add);
+    }
     if (x.before) write_to(x.before);
     activate(x.activation, tile, stride, height, width);
     write_to(x.c);
@@ -367,19 +386,21 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
     // The stride of a dimension of size 1 is free: 1 is the fastest.
     const auto stride = [](const Layout& l, int d) { return l.shape[d] == 1 ? 1 : l.strides[d]; };
-    Blocking<T> blocking{*kernel,
-                         k,
-                         sizeof(S),
-                         {m, stride(al, -2), stride(al, -1)},
-                         {n, stride(bl, -1), stride(bl, -2)},
-                         {stride(cl, -2), stride(cl, -1)},
-                         {1, 1},
-                         !std::is_same_v<T, O>,
-                         bool(bias),
-                         epilogue.activation != Activation::None || epilogue.before};
+    Blocking<T> blocking{
+        *kernel,
+        k,
+        sizeof(S),
+        {m, stride(al, -2), stride(al, -1)},
+        {n, stride(bl, -1), stride(bl, -2)},
+        {stride(cl, -2), stride(cl, -1)},
+        {1, 1},
+        !std::is_same_v<T, O>,
+        bool(bias),
+        epilogue.activation != Activation::None || epilogue.before || epilogue.residual};
     if (bias) blocking.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     blocking.choose();
     const T* const bias_data = to_dense<T>(launch, bias);
+    const T* const residual = widened<T>(launch, epilogue.residual);
     const Layout a_batch = leading(al), b_batch = leading(bl), c_batch = leading(cl);
     const auto product = [&](int64_t i) {
       const S *x = a.as<S>() + a_batch.at(i), *y = b.as<S>() + b_batch.at(i);
@@ -387,6 +408,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                               blocking.swapped ? y : x,
                               blocking.swapped ? x : y,
                               bias_data,
+                              residual ? residual + c_batch.at(i) : nullptr,
                               epilogue.activation,
                               c.as<O>() + c_batch.at(i),
                               epilogue.before ? epilogue.before.as<O>() + c_batch.at(i) : nullptr};

@@ -106,6 +106,7 @@ template <class T, class O>
 struct Finish {
   const T* bias;
   int64_t stride;
+  const T* residual;  // with c's strides
   Activation activation;
   O* before;
 
@@ -133,7 +134,8 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
   const int64_t down = c_layout.strides[-2], step = c_layout.strides[-1];
   // (A bias of c's shape may be c.)
   const bool direct = std::is_same_v<T, O> && (n == 1 || step == 1) && (m == 1 || down >= n) &&
-                      finish.stride == 0 && finish.activation == Activation::None && !finish.before;
+                      finish.stride == 0 && finish.activation == Activation::None &&
+                      !finish.residual && !finish.before;
 
   const Tiles tiles(m, n, k);
   parallel_for(tiles.count, [&](int64_t tile) {
@@ -154,6 +156,9 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
     Buffer<T> sums(height * width);
     multiply(over, under, sums.data(), width);
     finish.add_bias(sums.data(), width, row, column, height, width);
+    for (int64_t r = 0; finish.residual && r < height; ++r)
+      for (int64_t j = 0; j < width; ++j)
+        sums.data()[r * width + j] += finish.residual[(row + r) * down + (column + j) * step];
     const auto write_to = [&](O* out) {
       for (int64_t r = 0; r < height; ++r) {
         const T* const from = sums.data() + r * width;
@@ -188,8 +193,10 @@ void eigen_gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     const View& bias = epilogue.bias;
     const T* const bias_data = to_dense<T>(launch, bias);
     const int64_t stride = bias.layout.rank() == 2 ? c_layout.shape[-1] : 0;
+    const T* const residual = widened<T>(launch, epilogue.residual);
     const auto finish = [&](int64_t at) {
-      return Finish<T, O>{bias_data, stride, epilogue.activation,
+      return Finish<T, O>{bias_data, stride, residual ? residual + at : nullptr,
+                          epilogue.activation,
                           epilogue.before ? epilogue.before.as<O>() + at : nullptr};
     };
     const int64_t work =

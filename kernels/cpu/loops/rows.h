@@ -110,6 +110,17 @@ const T* to_dense(Launch& launch, const View& v) {
   return dense.as<T>();
 }
 
+// The elements of v as T, with v's strides, which are not negative: itself, or a copy in scratch
+// memory.
+template <class T>
+const T* widened(Launch& launch, const View& v) {
+  if (!v || v.dtype == dtype_of<T>()) return v.as<T>();
+  int64_t last = 0;
+  for (int d = 0; d < v.layout.rank(); ++d) last += (v.shape()[d] - 1) * v.strides()[d];
+  const View wide{launch.scratch<T>(last + 1), dtype_of<T>(), v.layout};
+  convert(launch, v, wide);
+  return wide.as<T>();
+}
 // Converts dense T to a dense view of any float dtype.
 template <class T>
 void from_dense(const View& v, const T* x) {

@@ -143,13 +143,14 @@ void in_slices(Launch& launch, int64_t images, int64_t bytes, F f) {
   }
 }
 
-// c = activation(a @ b + bias) for [images, groups, ., .], as `before` is; row r of group g gets
-// bias[g * rows + r].
+// c = activation(a @ b + bias + residual) for [images, groups, ., .], as `residual` and `before`
+// are; row r of group g gets bias[g * rows + r].
 void product(Launch& launch, const View& a, const View& b, const Epilogue& epilogue,
              const View& c) {
   const View& bias = epilogue.bias;
   if (!bias) return gemm(launch, a, b, epilogue, c);
   const auto of_group = [](const View& v, int64_t g) {
+    if (!v) return v;
     const Shape &n = v.shape(), &s = v.strides();
     return View{static_cast<char*>(v.data) + g * s[1] * int64_t(size_of(v.dtype)), v.dtype,
                 Layout({n[0], n[2], n[3]}, {s[0], s[2], s[3]})};
@@ -160,8 +161,9 @@ void product(Launch& launch, const View& a, const View& b, const Epilogue& epilo
                      bias.dtype, Layout({rows, c.shape()[3]}, {step, 0})};
     gemm(launch, of_group(a, g), of_group(b, g),
          {.bias = added,
+          .residual = of_group(epilogue.residual, g),
           .activation = epilogue.activation,
-          .before = epilogue.before ? of_group(epilogue.before, g) : View{}},
+          .before = of_group(epilogue.before, g)},
          of_group(c, g));
   }
 }
@@ -232,7 +234,7 @@ const T* widened(Launch& launch, In x) {
   return wide.as<const T>();
 }
 
-// y = activation(w columns of x + bias), for w [groups, rows, depth].
+// y = activation(w columns of x + bias + residual), for w [groups, rows, depth].
 void convolve(Launch& launch, In x, In w, const Epilogue& epilogue, const Geometry& g, Out y) {
   const int64_t groups = w.shape()[0], depth = w.shape()[2];
   const int64_t bytes = groups * depth * padded(g.y_plane(), x.dtype) * int64_t(size_of(x.dtype));
@@ -240,7 +242,8 @@ void convolve(Launch& launch, In x, In w, const Epilogue& epilogue, const Geomet
             [&](Launch& slice, int64_t first, int64_t images) {
               const Columns col = columns(slice, x, g, first, images, false);
               Epilogue e = epilogue;
-              if (e.before) e.before = planes(e.before, first, images, groups);
+              for (View* v : {&e.residual, &e.before})
+                if (*v) *v = planes(*v, first, images, groups);
               product(slice, repeated(w, images), col.matrices(images, groups, depth, g.y_plane()),
                       e, planes(y, first, images, groups));
             });
@@ -258,7 +261,8 @@ void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& 
     const RowQuads quads(z.images * y.shape()[1], g.y[0], g.y[1]);
     gpu::launch(quads.grid("conv2d_depthwise"), launch.stream, sum_taps<S, O>, x.as<const S>(),
                 w.as<const S>(), g, int(y.shape()[1]), int(z.out),
-                widened<gpu::math_t<S>>(launch, epilogue.bias), epilogue.activation, quads,
+                widened<gpu::math_t<S>>(launch, epilogue.bias),
+                Parameter<gpu::math_t<S>>(epilogue.residual), epilogue.activation, quads,
                 epilogue.before.as<O>(), y.as<O>());
   });
 }

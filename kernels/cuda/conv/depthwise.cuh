@@ -3,15 +3,17 @@
 
 #include "kernels/common/activation.h"
 #include "kernels/cuda/conv/windows.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace mixtape::kernels::cuda {
 using namespace internal;
 
-// y = activation(w x + bias). `outputs` channels of y belong to each channel of x.
+// y = activation(w x + bias + residual). `outputs` channels of y belong to each channel of x.
 template <class S, class O>
 __global__ void sum_taps(const S* __restrict__ x, const S* __restrict__ w, Geometry g, int channels,
-                         int outputs, const gpu::math_t<S>* bias, Activation activation,
-                         RowQuads quads, O* __restrict__ before, O* __restrict__ y) {
+                         int outputs, const gpu::math_t<S>* bias,
+                         Parameter<gpu::math_t<S>> residual, Activation activation, RowQuads quads,
+                         O* __restrict__ before, O* __restrict__ y) {
   using T = gpu::math_t<S>;
   const int64_t quad = gpu::global_thread();
   if (quad >= quads.count) return;
@@ -33,6 +35,12 @@ __global__ void sum_taps(const S* __restrict__ x, const S* __restrict__ w, Geome
             [x, weight = gpu::widen(w[tap])](int pixel) { return weight * gpu::widen(x[pixel]); };
       },
       sum);
+  if (residual) {
+    const int64_t first = (at.plane * g.y[0] + at.row) * g.y[1] + at.column;
+#pragma unroll
+    for (int k = 0; k < RowQuads::height; ++k)
+      if (at.row + k < g.y[0]) sum[k] += residual[first + k * g.y[1]];
+  }
   if (before) store_quad(sum, at, g.y, before);
   visit_activation(activation, [&]<class F>() {
 #pragma unroll

@@ -85,6 +85,7 @@ void convolve(Launch& launch, const View& x, const View& w, const Epilogue& epil
     return g.wide ? aligned<A>(p, g.n, {}) : aligned<T>(p, g.n, {});
   };
   g.fast_c = fast(g.c) && fast(g.before);
+  g.residual = residual_of(epilogue.residual, g);
   multiply<T>(launch, "conv_images", g, windows,
               {conv_images<T, 0>, conv_images<T, 1>, conv_images<T, 2>});
 }

@@ -125,6 +125,7 @@ Gemm<T> arguments(const Operands<T>& o, const Epilogue& epilogue) {
     return g.wide ? aligned<A>(c, g.ldc, o.cb) : aligned<T>(c, g.ldc, o.cb);
   };
   g.fast_c = fast(g.c) && fast(g.before);
+  g.residual = residual_of(epilogue.residual, g);
   g.batch = {walk_of<3>({&o.ab, &o.bb, &o.cb})};
   return g;
 }

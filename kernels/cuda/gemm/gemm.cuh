@@ -50,14 +50,15 @@ struct Bias {
   bool fast = false;            // four neighbours are aligned for one access
 
   // Loads for all of q before it adds, so that loads are in flight together. The last of q has the
-  // largest row and column.
+  // largest row and column. The matrix begins at `offset`.
   template <class A, int w, int n>
-  __device__ __forceinline__ void add_to(Vec<A, w> (&q)[n], int64_t m, int64_t columns) const {
+  __device__ __forceinline__ void add_to(Vec<A, w> (&q)[n], int64_t m, int64_t columns,
+                                         int64_t offset = 0) const {
     const bool packed = fast && is_inside(q[n - 1], m, columns);
     const auto add = [&](auto* from) {
       using B = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
       gpu::Pack<B, w> loaded[n];
-      const auto at = [&](int i) { return from + q[i].row * down + q[i].column * right; };
+      const auto at = [&](int i) { return from + offset + q[i].row * down + q[i].column * right; };
       if (packs<B, w> && packed) {
 #pragma unroll
         for (int i = 0; i < n; ++i) loaded[i] = gpu::load_as<gpu::Pack<B, w>>(at(i));
@@ -92,7 +93,7 @@ template <class T>
 struct Gemm {
   const T* a;
   const T* b;
-  Bias bias;
+  Bias bias, residual;
   Activation activation;
   void *before, *c;
   gpu::math_t<T>* row_sums;  // [m], of parts [split, m]
@@ -136,10 +137,13 @@ __device__ __forceinline__ void store(const Gemm<T>& g, void* to, int64_t offset
   else
     store_as(static_cast<T*>(to));
 }
-// Applies the epilogue to sums. put(to) stores them in g.before and in g.c, in turn.
+// Applies the epilogue to sums of the matrix at `offset`. put(to) stores them in g.before and in
+// g.c, in turn.
 template <class T, class A, int w, int n, class Put>
-__device__ __forceinline__ void finish(const Gemm<T>& g, Vec<A, w> (&q)[n], Put put) {
+__device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, w> (&q)[n],
+                                       Put put) {
   if (g.bias.data) g.bias.add_to(q, g.m, g.n);
+  if (g.residual.data) g.residual.add_to(q, g.m, g.n, offset);
   if (g.before) put(g.before);
   visit_activation(g.activation, [&]<class F>() {
 #pragma unroll
@@ -152,7 +156,7 @@ __device__ __forceinline__ void finish(const Gemm<T>& g, Vec<A, w> (&q)[n], Put 
 // Applies the epilogue to sums and stores them.
 template <class T, class A, int w, int n>
 __device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, w> (&q)[n]) {
-  finish(g, q, [&](void* to) { store(g, to, offset, q); });
+  finish(g, offset, q, [&](void* to) { store(g, to, offset, q); });
 }
 
 // The first row and column of this block's tile. Blocks go through bands of eight rows of tiles:
@@ -232,6 +236,13 @@ inline Bias bias_of(const View& v) {
               reinterpret_cast<uintptr_t>(v.data) % (4 * size_of(v.dtype)) == 0;
   return bias;
 }
+// The residual of an epilogue, beside a g.c of the same strides.
+template <class T>
+Bias residual_of(const View& v, const Gemm<T>& g) {
+  if (!v) return {};
+  const bool aligned = reinterpret_cast<uintptr_t>(v.data) % (4 * size_of(v.dtype)) == 0;
+  return {v.data, v.dtype, g.ldc, 1, sizeof(T) < 8 && g.fast_c && aligned};
+}
 // The same product without its epilogue, into parts of k: dense [split, batch, m, n] of scratch
 // memory.
 template <class T>
@@ -239,7 +250,7 @@ Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
   using A = gpu::math_t<T>;
   g.c = launch.scratch<A>(split * p.batch * p.m * p.n);
   g.wide = true;
-  g.bias = {};
+  g.bias = g.residual = {};
   g.activation = Activation::None;
   g.before = nullptr;
   if (g.row_sums) g.row_sums = launch.scratch<A>(split * p.m);

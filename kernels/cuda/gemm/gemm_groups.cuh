@@ -231,7 +231,7 @@ struct GroupsTile {
       for (int e = 0; e < 32; ++e) q[e / 2].v[e % 2] = sum[e];
 #pragma unroll
       for (int e = 32; e < n / 2; ++e) sum[e - 32] = sum[e];  // (registers cannot be indexed)
-      finish(p.g, q, [&](void* to) {
+      finish(p.g, offset, q, [&](void* to) {
         if constexpr (sizeof(T) == 2) {
           if (p.staged) {
             const gpu::BoxAt at{now.n + box * 64, m0, now.batch % p.inner, now.batch / p.inner};

@@ -11,10 +11,10 @@ using namespace internal;
 namespace kernels_cuda_conv_test {
 
 struct Results {
-  Tensor y, plain, active, before, dx, shifted, dw, db;
+  Tensor y, plain, active, before, summed, dx, shifted, dw, db;
 };
 struct Operands {
-  Tensor x, w, dy, bias, shift;
+  Tensor x, w, dy, bias, shift, residual;
   Window window;
   // more: columns of x that no window reads, as output padding adds them.
   Operands(const ConvCase& k, DType in, int64_t more = 0)
@@ -23,15 +23,19 @@ struct Operands {
         dy(random({k.n, k.o, k.window.count(k.h, 0), k.window.count(k.w, 1)}, in, 3)),
         bias(random({k.o}, wide(in), 4)),
         shift(random({k.c}, in, 5)),
+        residual(random(dy.shape(), k.n % 2 == 0 ? in : f32, 6)),
         window(k.window) {}
   Epilogue gelu(const Tensor& before) const {
     return {.bias = bias, .activation = Activation::Gelu, .before = before};
   }
+  Epilogue relu_of_sum() const {
+    return {.bias = bias, .residual = residual, .activation = Activation::Relu};
+  }
   Results results(DType out) const {
-    return {output(dy.shape(), out), output(dy.shape(), out),
-            output(dy.shape(), out), output(dy.shape(), out),
-            output(x.shape(), out),  output(x.shape(), out),
-            output(w.shape(), out),  output(bias.shape(), wide(x.dtype()))};
+    return {
+        output(dy.shape(), out), output(dy.shape(), out), output(dy.shape(), out),
+        output(dy.shape(), out), output(dy.shape(), out), output(x.shape(), out),
+        output(x.shape(), out),  output(w.shape(), out),  output(bias.shape(), wide(x.dtype()))};
   }
 };
 // The same elements, with channels last in memory.
@@ -47,14 +51,16 @@ void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0,
   Results got = o.results(out);
   const Results want = o.results(out);
   if (images) {
-    for (Tensor* t : {&o.x, &o.dy}) *t = last(*t);
-    for (Tensor* t : {&got.y, &got.plain, &got.active, &got.before, &got.dx, &got.shifted})
+    for (Tensor* t : {&o.x, &o.dy, &o.residual}) *t = last(*t);
+    for (Tensor* t :
+         {&got.y, &got.plain, &got.active, &got.before, &got.summed, &got.dx, &got.shifted})
       *t = last(*t);
   }
   launch([&](Launch& l) {
     cuda::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, got.y);
     cuda::conv2d(l, o.x, o.w, {}, o.window, got.plain);
     cuda::conv2d(l, o.x, o.w, o.gelu(got.before), o.window, got.active);
+    cuda::conv2d(l, o.x, o.w, o.relu_of_sum(), o.window, got.summed);
     cuda::conv2d_input(l, o.dy, o.w, View{}, o.window, got.dx);
     cuda::conv2d_input(l, o.dy, o.w, o.shift, o.window, got.shifted);
     cuda::conv2d_weight(l, o.x, o.dy, o.window, got.dw, got.db);
@@ -64,6 +70,7 @@ void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0,
     cpu::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, want.y);
     cpu::conv2d(l, o.x, o.w, {}, o.window, want.plain);
     cpu::conv2d(l, o.x, o.w, o.gelu(want.before), o.window, want.active);
+    cpu::conv2d(l, o.x, o.w, o.relu_of_sum(), o.window, want.summed);
     cpu::conv2d_input(l, o.dy, o.w, View{}, o.window, want.dx);
     cpu::conv2d_input(l, o.dy, o.w, o.shift, o.window, want.shifted);
     cpu::conv2d_weight(l, o.x, o.dy, o.window, want.dw, want.db);
@@ -74,6 +81,7 @@ void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0,
   expect_close(got.plain, to_vector(want.plain), tolerance(out), "y without bias " + what);
   expect_close(got.before, to_vector(want.before), tolerance(out), "before gelu " + what);
   expect_close(got.active, to_vector(want.active), tolerance(out), "gelu of y " + what);
+  expect_close(got.summed, to_vector(want.summed), tolerance(out), "relu with residual " + what);
   expect_close(got.dx, to_vector(want.dx), tolerance(out), "dx " + what);
   expect_close(got.shifted, to_vector(want.shifted), tolerance(out), "dx with bias " + what);
   expect_close(got.dw, to_vector(want.dw), tolerance(out), "dw " + what);

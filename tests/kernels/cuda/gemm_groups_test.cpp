@@ -28,13 +28,13 @@ struct Case {
   int64_t gap_a = 0, gap_b = 0, gap_c = 0;  // between lines
   DType bias = boolean;                     // none
   Activation activation = Activation::None;
-  bool before = false, row_sums = false;
+  bool before = false, row_sums = false, residual = false;
   std::string text() const {
     return fmt::format(
         "[{}, {}, {}] x {} of {} to {}, by rows {} {}, tile {}, parts {}, gaps {} {} {}, bias {}, "
-        "activation {}, before {}, row sums {}",
+        "activation {}, before {}, row sums {}, residual {}",
         m, n, k, batch, in, out, a_by_rows, b_by_rows, tile, split, gap_a, gap_b, gap_c, bias,
-        int(activation), before, row_sums);
+        int(activation), before, row_sums, residual);
   }
 };
 
@@ -82,8 +82,8 @@ void launch_groups(const std::function<void(Launch&)>& body) {
 // The results of a product and its epilogue.
 struct Ended {
   Tensor c, before, row_sums;
-  Epilogue epilogue(const Case& is, const Tensor& bias) const {
-    Epilogue e{.bias = bias, .activation = is.activation};
+  Epilogue epilogue(const Case& is, const Tensor& bias, const Tensor& residual) const {
+    Epilogue e{.bias = bias, .residual = residual, .activation = is.activation};
     if (is.before) e.before = before;
     if (is.row_sums) e.row_sums = row_sums;
     return e;
@@ -98,28 +98,37 @@ class CudaGemmGroups : public testing::Test {
     const auto make = [&] { return matrix(output, is.batch, is.m, is.n, true, is.gap_c, out); };
     return {make(), make(), output({is.m}, sums)};
   }
-  static Ended multiply(const Case& is, const Tensor& a, const Tensor& b, const Tensor& bias) {
+  static Ended multiply(const Case& is, const Tensor& a, const Tensor& b, const Tensor& bias,
+                        const Tensor& residual) {
     const Ended got = results(is, is.out, f32);
     const GemmPlan plan{is.tile, is.split, Tier::Groups};
     const Tf32 mode(is.in == f32);
-    launch_groups([&](Launch& l) { cuda::gemm(l, a, b, got.epilogue(is, bias), got.c, plan); });
+    launch_groups(
+        [&](Launch& l) { cuda::gemm(l, a, b, got.epilogue(is, bias, residual), got.c, plan); });
     return got;
   }
   static void expect_product(const Case& is) {
     const Tensor a = matrix(numbers<1>, is.batch, is.m, is.k, is.a_by_rows, is.gap_a, is.in),
                  b = matrix(numbers<2>, is.batch, is.k, is.n, is.b_by_rows, is.gap_b, is.in);
     const Tensor bias = is.bias == boolean ? Tensor() : random({is.n}, is.bias, 3);
+    Tensor residual, exact_residual;
+    if (is.residual) {
+      residual = matrix(numbers<4>, is.batch, is.m, is.n, true, is.gap_c, is.in);
+      exact_residual = matrix(numbers<4>, is.batch, is.m, is.n, true, is.gap_c, f64);
+      launch([&](Launch& l) { cpu::convert(l, residual, exact_residual); });
+    }
 #ifdef MIXTAPE_EMULATED
     const int64_t copies = simt::cp_asyncs();
 #endif
-    const Ended got = multiply(is, a, b, bias), again = multiply(is, a, b, bias);
+    const Ended got = multiply(is, a, b, bias, residual),
+                again = multiply(is, a, b, bias, residual);
 #ifdef MIXTAPE_EMULATED
     EXPECT_EQ(simt::cp_asyncs(), copies) << "another kernel multiplied " << is.text();
 #endif
     const Ended want = results(is, f64, f64);
     launch([&](Launch& l) {
       const Tensor added = bias ? in_f64(bias) : bias;
-      cpu::gemm(l, in_f64(a), in_f64(b), want.epilogue(is, added), want.c);
+      cpu::gemm(l, in_f64(a), in_f64(b), want.epilogue(is, added, exact_residual), want.c);
     });
     const double tol = is.out == f16 ? 2e-3 : is.out == bf16 ? 1.6e-2 : is.in == f32 ? 4e-3 : 1e-5;
     expect_close(got.c, to_vector(want.c), tol, is.text());
@@ -173,6 +182,7 @@ TEST_F(CudaGemmGroups, SplitsLongSums) {
                       f32,
                       Activation::Gelu,
                       true,
+                      true,
                       true});
     }
 }
@@ -197,7 +207,8 @@ TEST_F(CudaGemmGroups, EndsInAnyEpilogue) {
                         ra ? f32 : in,
                         f,
                         ra,
-                        true});
+                        true,
+                        f != Activation::None});
   for (const DType bias : {f64, f32, f16, bf16})
     expect_product({70, 90, 64, f16, f16, true, false, 1, 1, {}, 0, 0, 0, bias});
 }
@@ -206,8 +217,24 @@ TEST_F(CudaGemmGroups, StoresRowsOfAnyLength) {
   for (const DType out : {bf16, f32})
     for (const int64_t n : {3, 66, 129})
       for (const int64_t gap : {0, 1, 7})
-        expect_product(
-            {67, n, 64, bf16, out, true, false, 1, 1, {}, 0, 0, gap, bf16, Activation::Relu, true});
+        expect_product({67,
+                        n,
+                        64,
+                        bf16,
+                        out,
+                        true,
+                        false,
+                        1,
+                        1,
+                        {},
+                        0,
+                        0,
+                        gap,
+                        bf16,
+                        Activation::Relu,
+                        true,
+                        false,
+                        gap > 0});
 }
 TEST_F(CudaGemmGroups, AddsToItsResult) {
   for (const auto& [in, out] : dtypes)

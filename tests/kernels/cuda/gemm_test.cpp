@@ -172,27 +172,32 @@ struct Ended {
 };
 void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf32 = false) {
   const Tensor a = matrix(1, c.m, c.k, c.a_by_rows, c, 1),
-               b = matrix(1, c.k, c.n, c.b_by_rows, c, 2), bias = random({c.n}, wide(c.in), 3);
+               b = matrix(1, c.k, c.n, c.b_by_rows, c, 2), bias = random({c.n}, wide(c.in), 3),
+               residual = random({c.m, c.n}, c.a_by_rows ? c.in : wide(c.in), 4);
   const auto two = [](const Tensor& x) {
     return x.with_layout(Layout({x.size(1), x.size(2)}, {x.strides()[1], x.strides()[2]}));
   };
   const auto outputs = [&](DType out, DType sums) {
     return Ended{output({c.m, c.n}, out), output({c.m, c.n}, out), output({c.m}, sums)};
   };
-  const auto epilogue = [&](const Tensor& added, const Ended& e) {
-    return Epilogue{.bias = added, .activation = f, .before = e.before, .row_sums = e.row_sums};
+  const auto epilogue = [&](const Tensor& added, const Tensor& more, const Ended& e) {
+    return Epilogue{.bias = added,
+                    .residual = more,
+                    .activation = f,
+                    .before = e.before,
+                    .row_sums = e.row_sums};
   };
   const Ended got = outputs(c.out, wide(c.in)), want = outputs(f64, f64);
   const Tf32 mode(tf32);
   launch([&](Launch& l) {
     if (plan)
-      cuda::gemm(l, two(a), two(b), epilogue(bias, got), got.c, *plan);
+      cuda::gemm(l, two(a), two(b), epilogue(bias, residual, got), got.c, *plan);
     else
-      cuda::gemm(l, two(a), two(b), epilogue(bias, got), got.c);
+      cuda::gemm(l, two(a), two(b), epilogue(bias, residual, got), got.c);
   });
   launch([&](Launch& l) {
-    const Tensor added = in_f64(bias);
-    cpu::gemm(l, in_f64(two(a)), in_f64(two(b)), epilogue(added, want), want.c);
+    const Tensor added = in_f64(bias), more = in_f64(residual);
+    cpu::gemm(l, in_f64(two(a)), in_f64(two(b)), epilogue(added, more, want), want.c);
   });
   const double tol = 4 * allowed(c.out, tf32);
   expect_close(got.c, to_vector(want.c), tol, c.text());
@@ -249,13 +254,13 @@ TEST(CudaGemm, EndsBatches) {
   const Tensor a = random({3, 5, 9}, bf16, 1), b = random({3, 9, 6}, bf16, 2);
   const Shape shape{3, 5, 6};
   const Tensor got = output(shape, bf16), got_before = output(shape, bf16),
-               want = output(shape, bf16), want_before = output(shape, bf16);
-  launch([&](Launch& l) {
-    cuda::gemm(l, a, b, {.activation = Activation::Relu, .before = got_before}, got);
-  });
-  launch([&](Launch& l) {
-    cpu::gemm(l, a, b, {.activation = Activation::Relu, .before = want_before}, want);
-  });
+               want = output(shape, bf16), want_before = output(shape, bf16),
+               residual = random(shape, bf16, 3);
+  const auto epilogue = [&](const Tensor& before) {
+    return Epilogue{.residual = residual, .activation = Activation::Relu, .before = before};
+  };
+  launch([&](Launch& l) { cuda::gemm(l, a, b, epilogue(got_before), got); });
+  launch([&](Launch& l) { cpu::gemm(l, a, b, epilogue(want_before), want); });
   expect_close(got, to_vector(want), 1e-2, "relu");
   expect_close(got_before, to_vector(want_before), 1e-2, "before");
 }

@@ -32,6 +32,13 @@ std::vector<OpCase> products() {
   const auto conv = [](Conv2dOptions o) {
     return [o](In x) { return conv2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
   };
+  const auto conv_and_residual = [](Conv2dOptions o) {
+    return [o](In x) {
+      Conv2dOptions with = o;
+      with.residual = x[3];
+      return conv2d(x[0], x[1], x[2], with);
+    };
+  };
   const auto conv_transpose = [](ConvTranspose2dOptions o) {
     return [o](In x) { return conv_transpose2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
   };
@@ -132,6 +139,22 @@ std::vector<OpCase> products() {
        .label = "to_relu",
        .tolerance = 4,
        .sums = {{4096, 4}, {5, 4}, {5}}},
+      {.op = "linear",
+       .inputs = {{{2, 3, 4}}, {{5, 4}}, {{5}}, {{2, 3, 5}}},
+       .run = [](In x) { return linear(x[0], x[1], x[2], {.residual = x[3]}); },
+       .label = "and_residual",
+       .tolerance = 4,
+       .empty = {{0, 4}, {5, 4}, {5}, {0, 5}},
+       .sums = {{1, 2, 4096}, {3, 4096}, {3}, {1, 2, 3}}},
+      {.op = "linear",
+       .inputs = {{{3, 4}}, {{5, 4}}, {{5}}, {{3, 5}}},
+       .run =
+           [](In x) {
+             return linear(x[0], x[1], x[2],
+                           {.activation = Activation::GeluTanh, .residual = x[3]});
+           },
+       .label = "and_residual_to_gelu_tanh",
+       .tolerance = 4},
       {.op = "conv2d",
        .inputs = {{{2, 3, 5, 6}}, {{4, 3, 3, 2}}, {{4}}},
        .run = conv({}),
@@ -155,6 +178,27 @@ std::vector<OpCase> products() {
        .label = "to_gelu",
        .tolerance = 8,
        .sums = {{2, 3, 64, 32}, {3, 1, 3, 2}, {3}}},
+      {.op = "conv2d",
+       .inputs = {{{2, 3, 5, 6}}, {{4, 3, 3, 2}}, {{4}}, {{2, 4, 3, 5}}},
+       .run = conv_and_residual({.activation = Activation::Relu}),
+       .label = "and_residual_to_relu",
+       .tolerance = 8,
+       .empty = {{0, 3, 5, 6}, {4, 3, 3, 2}, {4}, {0, 4, 3, 5}}},
+      {.op = "conv2d",
+       .inputs = {{{2, 4, 5, 3}}, {{6, 2, 1, 1}}, {{6}}, {{2, 6, 3, 2}}},
+       .run = conv_and_residual({.stride = 2, .groups = 2, .activation = Activation::Gelu}),
+       .label = "and_residual_to_gelu",
+       .tolerance = 8},
+      {.op = "conv2d",
+       .inputs = {{{3, 4, 3}}, {{3, 1, 3, 2}}, {{3}}, {{3, 4, 4}}},
+       .run = conv_and_residual({.padding = 1, .groups = 3}),
+       .label = "depthwise_and_residual",
+       .tolerance = 8},
+      {.op = "conv2d",
+       .inputs = {{{2, 4, 9}}, {{6, 4, 3}}, {{2, 6, 7}}},
+       .run = [](In x) { return conv1d(x[0], x[1], {}, {.residual = x[2]}); },
+       .label = "of_lines_and_residual",
+       .tolerance = 8},
       {.op = "conv2d",
        .inputs = {{{2, 4, 9}}, {{6, 4, 3}}},
        .run = [](In x) { return conv1d(x[0], x[1], {}, {.activation = Activation::GeluTanh}); },
