@@ -1,4 +1,4 @@
-// Barriers in shared memory, fences, and other ops without data.
+// Barriers in shared memory and of clusters, fences, and other ops without data.
 #include <bit>
 
 #include "emulator/ptx/warp.h"
@@ -8,15 +8,20 @@ namespace {
 
 // --- mbarriers ---
 
-Barrier& barrier_at(Warp& w, const Slot* address, int lane, Access access = Access::Atomic) {
-  const uint32_t at = w.shared_address(address, 8, 8, lane);
-  Barrier* const b = w.block->barrier(at);
+Barrier& barrier_at(Warp& w, const Warp::Place& place, int lane, Access access) {
+  const auto [block, at] = place;
+  Barrier* const b = block.barrier(at);
   if (!b) w.fault(lane, "there is no mbarrier at " + hex(at));
   uint64_t now = 0;
-  std::memcpy(&now, w.block->shared + at, 8);
+  std::memcpy(&now, block.shared + at, 8);
   if (now != Barrier::mark) w.fault(lane, "the mbarrier at " + hex(at) + " was overwritten");
-  w.touch(lane, w.block->shared + at, 8, access);
+  if (!w.knows(b->maker, b->made))
+    w.fault(lane, "the mbarrier at " + hex(at) + " may be new: no barrier since its mbarrier.init");
+  w.touch(lane, block.shared + at, 8, access);
   return *b;
+}
+Barrier& barrier_at(Warp& w, const Slot* address, int lane, Access access = Access::Atomic) {
+  return barrier_at(w, {*w.block, w.shared_address(address, 8, 8, lane)}, lane, access);
 }
 void init(Warp& w, const Code& c, uint32_t mask) {  // [barrier], arrivals
   const Slot* const s = w.list(c);
@@ -26,13 +31,15 @@ void init(Warp& w, const Code& c, uint32_t mask) {  // [barrier], arrivals
     if (needed == 0 || needed >= 1u << 20)
       w.fault(l, "an mbarrier of " + std::to_string(needed) + " arrivals");
     if (block.barrier(at)) w.fault(l, "there is an mbarrier at " + hex(at) + " already");
-    if (block.barriers.size() >= Clock::barriers) w.fault(l, "too many mbarriers");
+    if (block.cluster->barriers >= Clock::barriers) w.fault(l, "too many mbarriers");
     w.touch(l, block.shared + at, 8, Access::Write);
     std::memcpy(block.shared + at, &Barrier::mark, 8);
     Barrier& b = block.barriers.emplace_back();
     b.at = at;
-    b.number = int32_t(block.barriers.size() - 1);
+    b.number = block.cluster->barriers++;
     b.needed = b.missing = int32_t(needed);
+    b.maker = w.actor();
+    if (watch_races) b.made = w.clock().seen[size_t(b.maker)];
     ++block.moves;
   });
 }
@@ -48,22 +55,24 @@ void expect(Warp& w, Barrier& b, int lane, uint32_t bytes) {
     w.fault(lane, "an mbarrier cannot expect " + std::to_string(b.bytes + bytes) + " bytes");
   b.bytes += bytes;
 }
-void arrive_once(Warp& w, Barrier& b, int lane, uint32_t count) {
+void arrive_once(Warp& w, Block& block, Barrier& b, int lane, uint32_t count) {
   if (int64_t(count) > b.missing)
     w.fault(lane, "arrives at the mbarrier at " + hex(b.at) + ", whose phase " +
                       std::to_string(b.phase) + " has all of its " + std::to_string(b.needed) +
                       " arrivals");
+  if (watch_races && &block != w.block) block.sent[w.actor()] = w.clock().seen[size_t(w.actor())];
   w.release(b.arrived);
-  w.block->arrive(b, int(count));
+  block.arrive(b, int(count));
 }
 template <bool expects, bool counts>
 void arrive(Warp& w, const Code& c, uint32_t mask) {  // state, [barrier], bytes or count
   const Slot* const s = w.list(c);
   each_bit(mask, [&](int l) {
-    Barrier& b = barrier_at(w, s + 1, l);
+    const Warp::Place there = w.cluster_address(s + 1, 8, 8, l);
+    Barrier& b = barrier_at(w, there, l, Access::Atomic);
     w.at<uint64_t>(s[0])[l] = b.phase;
     if (expects) expect(w, b, l, w.at<uint32_t>(s[4])[l]);
-    arrive_once(w, b, l, counts ? w.at<uint32_t>(s[4])[l] : 1);
+    arrive_once(w, there.block, b, l, counts ? w.at<uint32_t>(s[4])[l] : 1);
   });
   w.pause();  // so that others meet what was released too early
 }
@@ -89,6 +98,42 @@ void wait(Warp& w, const Code& c, uint32_t mask) {
   });
   set_bits(w.predicate(s[0]), mask, over);
   if (over != mask) w.pause();
+}
+
+// --- clusters ---
+
+void map_address(Warp& w, const Code& c, uint32_t mask) {  // there, here, rank
+  const Slot* const s = w.list(c);
+  each_bit(mask, [&](int l) {
+    const uint32_t here = w.at<uint32_t>(s[1])[l], rank = w.at<uint32_t>(s[2])[l];
+    if (here >> rank_bits != 0) w.fault(l, hex(here) + " is not in this block's shared memory");
+    if (rank >= w.block->grid->cluster)
+      w.fault(l, "block " + std::to_string(rank) + " of a cluster of " +
+                     std::to_string(w.block->grid->cluster));
+    w.at<uint32_t>(s[0])[l] = (rank + 1) << rank_bits | here;
+  });
+}
+void arrive_at_cluster(Warp& w, const Code&, uint32_t mask) {
+  Cluster& cluster = *w.block->cluster;
+  if (w.at_cluster & mask)
+    w.fault(__builtin_ctz(w.at_cluster & mask), "arrives again, and did not wait");
+  w.at_cluster |= mask;
+  w.cluster_phase = cluster.phase;
+  w.release(cluster.arrived);
+  cluster.here += uint32_t(std::popcount(mask));
+  ++w.block->moves;
+  cluster.settle();
+}
+void wait_at_cluster(Warp& w, const Code&, uint32_t mask) {
+  const Cluster& cluster = *w.block->cluster;
+  if (mask & ~w.at_cluster)
+    w.fault(__builtin_ctz(mask & ~w.at_cluster), "waits, and did not arrive");
+  if (w.cluster_phase == cluster.phase) {
+    w.wait_for(__builtin_ctz(mask), ~0u, 0);
+    return w.pause(true);
+  }
+  w.at_cluster &= ~mask;
+  w.acquire(cluster.over);
 }
 
 // --- fences ---
@@ -165,8 +210,9 @@ void convert_pair(Warp& w, const Code& c, uint32_t mask) {  // both, upper, lowe
 // A name without what says how far and how strongly it orders, which is all the same here.
 std::string unordered(std::string_view name) {
   std::string n(name);
+  const size_t kind = n.starts_with("barrier.cluster") ? n.find('.') + 1 : 0;
   for (const std::string_view order : {".release", ".acquire", ".relaxed", ".cta", ".cluster"})
-    if (const size_t at = n.find(order); at != n.npos) n.erase(at, order.size());
+    if (const size_t at = n.find(order, kind); at != n.npos) n.erase(at, order.size());
   return n;
 }
 
@@ -183,6 +229,11 @@ Form barrier_form(std::string_view name, size_t operands) {
       {"mbarrier.test_wait.parity.shared.b64", {wait<true>, "par", Flow::Pause}},
       {"mbarrier.try_wait.shared.b64", {wait<false>, "pal", Flow::Pause}},
       {"mbarrier.test_wait.shared.b64", {wait<false>, "pal", Flow::Pause}},
+      {"mapa.shared.u32", {map_address, "wrr"}},
+      {"barrier.cluster.arrive", {arrive_at_cluster, "", Flow::Pause}},
+      {"barrier.cluster.arrive.aligned", {arrive_at_cluster, "", Flow::Together}},
+      {"barrier.cluster.wait", {wait_at_cluster, "", Flow::Pause}},
+      {"barrier.cluster.wait.aligned", {wait_at_cluster, "", Flow::Together}},
       {"fence.mbarrier_init", {fence_new_barriers, ""}},
       {"fence.proxy.async", {fence_all, ""}},
       {"fence.proxy.async.shared", {fence_all, ""}},

@@ -74,36 +74,54 @@ void each_chunk(const Block& block, const Box& box, F f) {
   for (uint32_t i = 0; i < box.bytes(); i += 16) f(block.shared + box.place(i), i);
 }
 
-void load(Warp& w, Box box, const Slot* to, const Slot* barrier, int alignment) {
-  Block& block = *w.block;
+// Starts a load to a block, whose barrier is at the same place as this block's.
+void load(Warp& w, Block& block, const Box& box) {
   const int lane = box.lane;
-  box.shared = w.shared_address(to, int(box.bytes()), alignment, lane);
-  box.barrier = w.shared_address(barrier, 8, 8, lane);
   const Barrier* const b = block.barrier(box.barrier);
   if (!b) w.fault(lane, "there is no mbarrier at " + hex(box.barrier));
+  if (!w.knows(b->maker, b->made))
+    w.fault(lane, "the mbarrier at " + hex(box.barrier) + " may be new to this warp");
   if (!b->fenced)
     w.fault(lane, "the mbarrier is new, and no fence.mbarrier_init or fence.proxy.async followed");
   w.touch(lane, block.shared + box.barrier, 8, Access::Atomic);
-  if (watch_races)
-    for (const Box::Row& r : box.rows)
-      if (r.inside) w.touch(lane, r.tensor, int(r.inside), Access::AsyncRead);
   each_chunk(block, box, [&](char* at, uint32_t) {
     w.touch(lane, at, 16, Access::Write);
     std::memset(at, 0xff, 16);
     if (watch_races) mark_in_flight(block, at, 16);
   });
-  block.boxes.push_back(std::move(box));
+  block.boxes.push_back(box);
   ++block.moves;
   if (landing == Landing::Early) block.land(block.boxes.size() - 1);
+}
+// The same to all of these blocks of the cluster.
+void load(Warp& w, Box box, const Slot* to, const Slot* barrier, int alignment, uint32_t blocks) {
+  const int lane = box.lane;
+  box.shared = w.shared_address(to, int(box.bytes()), alignment, lane);
+  box.barrier = w.shared_address(barrier, 8, 8, lane);
+  if (blocks == 0) w.fault(lane, "a box for no block");
+  if (watch_races)
+    for (const Box::Row& r : box.rows)
+      if (r.inside) w.touch(lane, r.tensor, int(r.inside), Access::AsyncRead);
+  each_bit(blocks, [&](int rank) { load(w, w.peer(uint32_t(rank), lane), box); });
 }
 void load_box(Warp& w, const Code& c, uint32_t mask) {  // [to], [map, {at}], [barrier]
   const Slot* const s = w.list(c);
   const int rank = int(c.offset);
-  each_bit(mask, [&](int l) { load(w, box_at(w, s + 3, rank, l), s, s + 6 + rank, 128); });
+  const uint32_t own = 1u << w.block->rank;
+  each_bit(mask, [&](int l) { load(w, box_at(w, s + 3, rank, l), s, s + 6 + rank, 128, own); });
+}
+void load_shared(Warp& w, const Code& c, uint32_t mask) {  // [to], [map, {at}], [barrier], blocks
+  const Slot* const s = w.list(c);
+  const int rank = int(c.offset);
+  each_bit(mask, [&](int l) {
+    load(w, box_at(w, s + 3, rank, l), s, s + 6 + rank, 128, w.at<uint16_t>(s[9 + rank])[l]);
+  });
 }
 void load_plain(Warp& w, const Code& c, uint32_t mask) {  // [to], [from], bytes, [barrier]
   const Slot* const s = w.list(c);
-  each_bit(mask, [&](int l) { load(w, plain_box(w, s + 3, s[6], l), s, s + 7, 16); });
+  each_bit(mask, [&](int l) {
+    load(w, plain_box(w, s + 3, s[6], l), s, s + 7, 16, 1u << w.block->rank);
+  });
 }
 
 void store(Warp& w, Box box, const Slot* from, int alignment) {
@@ -222,6 +240,8 @@ Form box_form(std::string_view name, size_t operands) {
   const std::string_view rest = std::string_view(known).substr(tensor.size() + 2);
   Form form;
   if (rest == ".shared.global.mbarrier::complete_tx::bytes") form = with(load_box, "ama", "amal");
+  if (rest == ".shared.global.mbarrier::complete_tx::bytes.multicast::cluster")
+    form = with(load_shared, "amah", "amahl");
   if (rest == ".global.shared.bulk_group") form = with(store_box, "ma", "mal");
   form.number = rank;
   (void)operands;

@@ -148,12 +148,22 @@ class Decoder {
 
   // Until the end, registers are numbered from specials_end on.
   std::optional<Found> find(std::string_view name, bool is_result = false) {
-    static const std::map<std::string_view, Slot> specials = {
-        {"%tid.x", tid_x},       {"%tid.y", tid_y},      {"%tid.z", tid_z},
-        {"%laneid", lane_id},    {"%warpid", warp_id},   {"%ntid.x", ntid_x},
-        {"%ntid.y", ntid_y},     {"%ntid.z", ntid_z},    {"%ctaid.x", ctaid_x},
-        {"%ctaid.y", ctaid_y},   {"%ctaid.z", ctaid_z},  {"%nctaid.x", nctaid_x},
-        {"%nctaid.y", nctaid_y}, {"%nctaid.z", nctaid_z}};
+    static const std::map<std::string_view, Slot> specials = {{"%tid.x", tid_x},
+                                                              {"%tid.y", tid_y},
+                                                              {"%tid.z", tid_z},
+                                                              {"%laneid", lane_id},
+                                                              {"%warpid", warp_id},
+                                                              {"%ntid.x", ntid_x},
+                                                              {"%ntid.y", ntid_y},
+                                                              {"%ntid.z", ntid_z},
+                                                              {"%ctaid.x", ctaid_x},
+                                                              {"%ctaid.y", ctaid_y},
+                                                              {"%ctaid.z", ctaid_z},
+                                                              {"%nctaid.x", nctaid_x},
+                                                              {"%nctaid.y", nctaid_y},
+                                                              {"%nctaid.z", nctaid_z},
+                                                              {"%cluster_ctarank", cluster_rank},
+                                                              {"%cluster_nctarank", cluster_size}};
     if (const auto s = specials.find(name); s != specials.end()) return Found{s->second, 4};
     const std::string_view prefix = name.substr(0, name.find_last_not_of("0123456789") + 1);
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
@@ -294,7 +304,7 @@ class Decoder {
       c.guard = source({.text = t[i++]}, 0);
     }
     c.name = intern(t[i]);
-    // (A block is its own cluster.)
+    // (An address tells whether it is another block's.)
     std::string name(t[i++]);
     for (const std::string_view scope : {"::cta", "::cluster"})
       if (const size_t at = name.find(scope); at != name.npos) name.erase(at, scope.size());
@@ -365,6 +375,8 @@ class Decoder {
       c.offset |= 1 << 16;
     } else if (kind == 'r' || kind == 'l' || kind == 'q' || kind == 'A') {
       slots.push_back(source(o, width("r", "lA")));
+    } else if (kind == 'h') {
+      slots.push_back(source(o, 2));
     } else if (kind != 'L' && kind != 'D') {
       slots.push_back(result(o, width("we", "W")));
       if (kind == 'e') slots.push_back(result({.text = o.also}, 0));

@@ -45,6 +45,7 @@ void Warp::start(Block& in, int number, uint32_t live) {
   products_begun = 0;
   sums_fenced = false;
   pause_ = Pause::None;
+  at_cluster = 0;
   const uint32_t x = in.grid->threads[0], y = in.grid->threads[1];
   for (int l = 0; l < lanes; ++l) {
     const uint32_t thread = uint32_t(number * lanes + l);
@@ -53,6 +54,8 @@ void Warp::start(Block& in, int number, uint32_t live) {
     at<uint32_t>(tid_z)[l] = thread / (x * y);
     at<uint32_t>(lane_id)[l] = uint32_t(l);
     at<uint32_t>(warp_id)[l] = uint32_t(number);
+    at<uint32_t>(cluster_rank)[l] = uint32_t(in.rank);
+    at<uint32_t>(cluster_size)[l] = in.grid->cluster;
     for (int i = 0; i < 3; ++i) {
       at<uint32_t>(ntid_x + 128 * i)[l] = in.grid->threads[size_t(i)];
       at<uint32_t>(ctaid_x + 128 * i)[l] = in.index[size_t(i)];
@@ -69,8 +72,7 @@ void Warp::fault(int lane, const std::string& what) {
   const auto& files = block->kernel->files;
   const std::string file = size_t(c.file) < files.size() ? files[size_t(c.file)] : "?";
   throw Fault(
-      "kernel " + block->kernel->name + ", block " +
-      triple(block->index[0], block->index[1], block->index[2]) + ", thread " +
+      "kernel " + block->kernel->name + ", " + block->name() + ", thread " +
       triple(at<uint32_t>(tid_x)[lane], at<uint32_t>(tid_y)[lane], at<uint32_t>(tid_z)[lane]) +
       ", " + name_of(c.name) + " of " + file + ":" + std::to_string(c.line) + ": " + what);
 }
@@ -172,7 +174,10 @@ void Warp::leave(uint32_t mask) {
       if (s.lane == l && !s.is_read) fault(l, "exits while a box is stored from shared memory");
   });
   if (!products.empty()) fault(__builtin_ctz(mask), "exits while wgmma is under way");
+  if (at_cluster & mask)
+    fault(__builtin_ctz(at_cluster & mask), "exits, and did not wait at the cluster's barrier");
   live_ &= ~mask;
+  block->cluster->settle();
   if (live_ != 0) return;
   for (const Store& s : stores) write_box(s.box, s.contents);
   stores.clear();
@@ -305,6 +310,22 @@ uint32_t Warp::shared_address(const Slot* s, int bytes, int alignment, int lane)
   resolve(Space::Shared, a, 1, lane);
   resolve(Space::Shared, a + uint64_t(bytes) - 1, 1, lane);
   return uint32_t(a);
+}
+Block& Warp::peer(uint32_t rank, int lane) {
+  auto& all = block->cluster->blocks;
+  if (rank >= all.size())
+    fault(lane, "block " + std::to_string(rank) + " of a cluster of " + std::to_string(all.size()));
+  if (all[rank].has_ended) fault(lane, all[rank].name() + " has ended");
+  return all[rank];
+}
+Warp::Place Warp::cluster_address(const Slot* s, int bytes, int alignment, int lane) {
+  const uint64_t a = address(s, lane);
+  if (a >> rank_bits == 0 || a >= window_size)
+    return {*block, shared_address(s, bytes, alignment, lane)};
+  const uint32_t at = uint32_t(a) & ((1u << rank_bits) - 1);
+  if (at % uint32_t(alignment) != 0 || at + uint32_t(bytes) > block->shared_bytes)
+    fault(lane, std::to_string(bytes) + " bytes of another block, at " + hex(at));
+  return {peer(uint32_t(a >> rank_bits) - 1, lane), at};
 }
 char* Warp::generic(uint64_t a, int bytes, int alignment, int lane) {
   if (a % uint64_t(alignment) != 0)

@@ -88,7 +88,9 @@ enum Special : Slot {
   nctaid_z = 1664,
   carry = 1792,
   sink = 1920,
-  specials_end = 2176
+  cluster_rank = 2176,
+  cluster_size = 2304,
+  specials_end = 2432
 };
 
 // The PTX of one source file. Variables are allocated at once, kernels are decoded on first use.
@@ -133,6 +135,7 @@ Run special_op(std::string_view name);                // mma, ldmatrix, cp.async
 // Ops whose slots are all in Kernel::lists, in the order of their operands:
 //   w, W, p  result: a word, 64 bits, a predicate      e  result: a word and its predicate, d|p
 //   r, l, q  source: a word, 64 bits, a predicate      i  a small number instead of a slot
+//   h        source: 16 bits
 //   a        an address: its slot, that of an offset, and the width instead of a slot
 //   m        an address and words in braces            L  words in braces
 //   D        results in braces that are sources too    M  the member mask (no slot)
@@ -157,8 +160,9 @@ const std::string& name_of(uint32_t number);
 struct Grid {
   std::array<uint32_t, 3> blocks, threads;
   uint32_t shared_bytes;  // besides those that the kernel declares
+  uint32_t cluster = 1;   // neighbouring blocks along x that run together
 };
-// Runs a grid, block by block, in this thread. Throws Fault.
+// Runs a grid, cluster by cluster (which are mostly single blocks), in this thread. Throws Fault.
 void run(const Kernel& kernel, const Grid& grid, const void* parameters, int device);
 
 // A range of accessible device memory, whose addresses are invalid on the host, and its contents in

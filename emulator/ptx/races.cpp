@@ -21,7 +21,7 @@ uint64_t done_of(uint64_t w) { return w >> 8 & 0x3ffff; }
 
 bool unordered(uint64_t a, uint64_t me, const Clock& now, bool is_shared) {
   if (a >> 46 != me >> 46 || (a & me & 1)) return false;
-  if (a >> 26 != me >> 26) return !is_shared;  // (blocks have shared memory one after the other)
+  if (a >> 26 != me >> 26) return !is_shared;  // (clusters have shared memory one after the other)
   if (actor_of(a) == Clock::in_flight) return true;
   return actor_of(a) != actor_of(me) && done_of(a) > now.seen[size_t(actor_of(a))];
 }
@@ -37,12 +37,13 @@ Touched& touched(const char* at) {
   }
   return there[address & 4095];
 }
-std::string describe(uint64_t w) {
-  const int actor = actor_of(w);
+std::string describe(const Block& block, uint64_t w) {
+  const int actor = actor_of(w), count = int(block.warps.size());
   if (actor == Clock::in_flight) return "a box that is under way";
   if (actor >= Clock::groups) return "wgmma";
   if (actor >= Clock::warps) return "a box";
-  return "block " + std::to_string(w >> 26 & 0xfffff) + ", warp " + std::to_string(actor);
+  const auto number = (w >> 26 & 0xfffff) + uint64_t(actor / count);
+  return "block " + std::to_string(number) + ", warp " + std::to_string(actor % count);
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ void Clock::join(const Clock& other) {
 void Warp::release(Clock& to) {
   if (!watch_races) return;
   to.join(clock());
-  ++clock().seen[size_t(number_)];
+  ++clock().seen[size_t(actor())];
 }
 void Warp::acquire(const Clock& from) {
   if (watch_races) clock().join(from);
@@ -66,30 +67,30 @@ void Warp::acquire(const Clock& from) {
 void Warp::fence() {
   if (!watch_races) return;
   clock().fenced = clock().seen;
-  ++clock().seen[size_t(number_)];
+  ++clock().seen[size_t(actor())];
 }
 
 void Warp::note(int lane, const char* at, int bytes, Access access, bool same) {
   if (at >= local_.data() && at < local_.data() + local_.size()) return;
   const Clock& now = clock();
-  const uint64_t me = who(*block, now.seen[size_t(number_)], number_, access == Access::Atomic);
-  const bool is_shared = at >= block->shared && at < block->shared + block->shared_bytes;
+  const uint64_t me = who(*block, now.seen[size_t(actor())], actor(), access == Access::Atomic);
+  const bool is_shared = at >= block->cluster->begin && at < block->cluster->end;
   const std::string what = is_shared ? "shared memory" : "memory";
   for (int i = 0; i < bytes; ++i) {
     Touched& t = touched(at + i);
     if (!same && unordered(t.writer, me, now, is_shared))
-      fault(lane, what + " that was written by " + describe(t.writer));
+      fault(lane, what + " that was written by " + describe(*block, t.writer));
     if (access == Access::AsyncRead && t.writer >> 26 == me >> 26 &&
         actor_of(t.writer) < Clock::warps &&
         done_of(t.writer) > now.fenced[size_t(actor_of(t.writer))])
-      fault(lane, what + " that was written by " + describe(t.writer) +
+      fault(lane, what + " that was written by " + describe(*block, t.writer) +
                       ", and no fence.proxy.async followed");
     if (access == Access::Read || access == Access::AsyncRead) {
       t.reader = me;
       continue;
     }
     if (!same && unordered(t.reader, me, now, is_shared))
-      fault(lane, what + " that is read by " + describe(t.reader));
+      fault(lane, what + " that is read by " + describe(*block, t.reader));
     t.writer = me;
   }
 }

@@ -15,12 +15,13 @@
 #include <set>
 #include <utility>
 
+#include "emulator/ptx/block.h"
 #include "emulator/ptx/memory.h"
 
 namespace mixtape::ptx {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using WallClock = std::chrono::steady_clock;
 
 // Kernel tests pass host memory, and no stream.
 const bool host_memory = std::getenv("MIXTAPE_PTX_HOST") != nullptr;
@@ -47,7 +48,7 @@ struct Stream;
 struct Point {
   Stream* stream = nullptr;
   std::atomic<bool> passed{false};
-  Clock::time_point when = {};
+  WallClock::time_point when = {};
 };
 using Work = std::vector<std::function<void()>>;
 struct Stream {
@@ -396,7 +397,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   event->point = std::make_shared<Point>();
   event->point->stream = stream;
   stream->add([point = event->point] {
-    point->when = Clock::now();
+    point->when = WallClock::now();
     point->passed = true;
   });
   return done();
@@ -526,8 +527,8 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   return cudaSuccess;
 }
 
-cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, void** arguments,
-                             size_t shared_bytes, cudaStream_t s) {
+static cudaError_t launch(const void* function, dim3 blocks, dim3 threads, void** arguments,
+                          size_t shared_bytes, cudaStream_t s, unsigned cluster) {
   const std::lock_guard locked(lock);
   const auto found = functions().find(function);
   if (found == functions().end()) return refuse(cudaErrorInvalidDeviceFunction, "no such kernel");
@@ -552,6 +553,12 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, vo
       blocks.y > 65535 || blocks.z > 65535)
     return bad("a grid of " + std::to_string(blocks.x) + " x " + std::to_string(blocks.y) + " x " +
                std::to_string(blocks.z));
+  if (cluster == 0 || cluster > 8 || blocks.x % cluster != 0 || (cluster > 1 && count % 128 != 0) ||
+      (cluster > 1 && capability(current_device) < 90))
+    return bad("clusters of " + std::to_string(cluster) + " of " + std::to_string(blocks.x) +
+               " blocks of " + std::to_string(count) + " threads");
+  if (watch_races && cluster > 1 && cluster * count > uint64_t{Clock::warps} * lanes)
+    return bad("races are watched among at most 32 warps of a cluster");
   if (shared_bytes > f.shared_allowed) return bad("more shared memory than was asked for");
   if (size_t(kernel->shared_bytes) + shared_bytes > most_shared(current_device))
     return bad("too much shared memory");
@@ -564,8 +571,10 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, vo
   ++f.launches;
   f.most_threads = std::max(f.most_threads, unsigned(count));
   f.most_shared = std::max(f.most_shared, shared_bytes);
-  const Grid grid{
-      {blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z}, uint32_t(shared_bytes)};
+  const Grid grid{{blocks.x, blocks.y, blocks.z},
+                  {threads.x, threads.y, threads.z},
+                  uint32_t(shared_bytes),
+                  cluster};
   stream->add([=, &f, device = stream->device] {
     const uint64_t before = instructions;
     try {
@@ -577,6 +586,23 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, vo
     f.instructions += instructions - before;
   });
   return done();
+}
+cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, void** arguments,
+                             size_t shared_bytes, cudaStream_t s) {
+  return launch(function, blocks, threads, arguments, shared_bytes, s, 1);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
+                                void** arguments) {
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& a = config->attrs[i];
+    const auto [x, y, z] = a.val.clusterDim;
+    if (a.id != cudaLaunchAttributeClusterDimension || y != 1 || z != 1)
+      return refuse(cudaErrorInvalidValue, "a launch attribute not known here");
+    cluster = x;
+  }
+  return launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes,
+                config->stream, cluster);
 }
 
 }  // extern "C"

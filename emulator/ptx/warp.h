@@ -9,6 +9,8 @@
 
 namespace mixtape::ptx {
 
+// mapa puts the rank of a block, plus 1, into these bits of an address.
+constexpr int rank_bits = 24;
 constexpr uint64_t shared_window = uint64_t{1} << 56, local_window = uint64_t{1} << 57,
                    param_window = uint64_t{1} << 58, window_size = uint64_t{1} << 32;
 
@@ -71,6 +73,13 @@ class Warp {
   uint64_t address(const Slot* s, int lane);
   uint32_t shared_address(const Slot* s, int bytes, int alignment, int lane);
   char* generic(uint64_t address, int bytes, int alignment, int lane);
+  // The block of an address of .shared::cluster, and where it is in its shared memory.
+  struct Place {
+    Block& block;
+    uint32_t at;
+  };
+  Place cluster_address(const Slot* s, int bytes, int alignment, int lane);
+  Block& peer(uint32_t rank, int lane);  // which has not ended
 
   // For ops with Flow::Pause or Together: other warps run before the next instruction, or this one
   // again.
@@ -92,7 +101,13 @@ class Warp {
   void acquire(const Clock& from);
   void fence();  // shows what happened to copy engine and tensor cores
   int number() const { return number_; }
+  int actor() const { return block->first_actor + number_; }
+  uint32_t live() const { return live_; }
   Clock& clock() { return block->clocks[size_t(number_)]; }
+  bool knows(int actor_then, uint32_t done) const {
+    return !watch_races || actor_then == block->first_actor + number_ ||
+           block->clocks[size_t(number_)].seen[size_t(actor_then)] >= done;
+  }
   std::span<uint32_t> registers() {  // as words
     return {at<uint32_t>(0), size_t(block->kernel->register_bytes) / 4};
   }
@@ -153,6 +168,8 @@ class Warp {
   bool sums_fenced = false;
 
   uint32_t gate = 0, gate_needed = 0;  // of the last bar.sync
+  uint32_t at_cluster = 0;             // lanes between arrival and wait at the cluster's barrier
+  uint64_t cluster_phase = 0;          // of that arrival
 };
 
 // d[l] = f(l) for the lanes of the mask. (d may be an operand of f.)

@@ -112,7 +112,7 @@ void gather(Warp& w, const Matrix& m, int first, int count, size_t product, std:
     low = std::min(low, place), high = std::max(high, place + 16);
     if (watch_races && product != begun) {
       w.touch(0, block.shared + place, 16, Access::AsyncRead);
-      mark_product(block, w.number() / 4, product, block.shared + place, 16);
+      mark_product(block, w.actor() / 4, product, block.shared + place, 16);
     }
     std::memcpy(to.data() + at, block.shared + place, 16);
     at += 16;
@@ -345,8 +345,7 @@ void wait(Warp& w, const Code& c, uint32_t mask) {  // until at most n groups ar
       w.wait_for(0, ~0u, 0);
       return w.pause(true);
     }
-    if (watch_races)
-      w.clock().seen[size_t(Clock::groups + w.number() / 4)] = uint32_t(p.number) + 1;
+    if (watch_races) w.clock().seen[size_t(Clock::groups + w.actor() / 4)] = uint32_t(p.number) + 1;
     const auto s = std::ranges::find(w.sums, p.sums, &Sums::id);
     if (--s->steps == 0) {
       put(w, *s);

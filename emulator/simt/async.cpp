@@ -19,33 +19,38 @@ std::atomic<uint32_t> BoxTiming::seed_{0};
 namespace {
 
 constexpr int row_bytes = 128, most_bytes = 1 << 20;
+constexpr int barriers = 16;  // of a block, for some of its threads
+std::atomic<int64_t> box_bytes{0};
 
 }  // namespace
 
 // --- for the machine ---
 
-void Async::begin_block() {
+void Async::begin() {
   active_ = false;
   counters_.clear();
   boxes_.clear();
   groups_.clear();
   threads_.clear();
-  some_.assign(16, {});
+  some_.assign(size_t(barriers * m_.blocks()), {});
+  cluster_ = {};
+  if (m_.blocks() > 1) use();
 }
 
 void Async::use() {
   if (active_) return;
   active_ = true;
-  order.begin(m_.threads(), m_.config.shared_bytes);
+  order.begin(m_.all_threads(), m_.base(m_.blocks()));
   m_.hand_over(order);
-  threads_.resize(size_t(m_.threads()));
-  groups_.resize(size_t(m_.threads() / group_threads));
+  threads_.resize(size_t(m_.all_threads()));
+  groups_.resize(size_t(m_.all_threads() / group_threads));
   for (Group& g : groups_) {
     g.agent = order.add_agent();
     g.registers = std::min(65536 / m_.threads() / 8 * 8, 256);
   }
-  free_registers_ = 0;
-  random_ = (BoxTiming::seed() * 31 + m_.block.x) * 2654435761u + 1;
+  free_registers_.assign(size_t(m_.blocks()), 0);
+  sent_.assign(size_t(m_.blocks()), std::vector<Sent>(size_t(m_.all_threads())));
+  random_ = (BoxTiming::seed() * 31 + m_.block(0).x) * 2654435761u + 1;
 }
 
 Async::Thread& Async::mine() {
@@ -56,7 +61,7 @@ Async::Thread& Async::mine() {
 void Async::keep_off_barriers(size_t begin, size_t bytes) const {
   for (const Counter& c : counters_)
     if (begin < c.at + sizeof(Barrier) && c.at < begin + bytes)
-      m_.fault(fmt::format("shared memory at {} is touched, which is a barrier", c.at));
+      m_.fault(fmt::format("shared memory at {} is touched, which is a barrier", m_.place(c.at)));
 }
 
 void Async::touch(size_t begin, size_t bytes, Access access) {
@@ -82,18 +87,41 @@ void Async::end_thread() {
   if (g < groups_.size() && !groups_[g].flights.empty())
     m_.fault(
         fmt::format("ends with no group_wait for multiply_group in {}", text(groups_[g].where)));
+  if (t.at_cluster)
+    m_.fault(fmt::format("ends with no cluster_wait for cluster_arrive in {}", text(t.arrived)));
 }
 
-void Async::end_block() {
-  if (!boxes_.empty())
-    m_.fail(boxes_[0].thread, fmt::format("the block ends with no barrier_wait for load_box in {}",
-                                          text(boxes_[0].where)));
+void Async::left() { settle_cluster(); }
+
+// What others send to a block must have come before it ends: a thread of it knows that.
+void Async::end_block(int rank) {
+  if (!active_) return;
+  const int first = rank * m_.threads();
+  const auto known = [&](int agent, uint32_t time) {
+    for (int t = first; t < first + m_.threads(); ++t)
+      if (order.knows(t, agent, time)) return true;
+    return false;
+  };
+  const std::string it = m_.blocks() == 1 ? "the block" : block_name(rank);
+  for (const Counter& c : counters_)
+    if (m_.block_of(c.at) == rank && !known(c.agent, c.landed))
+      m_.fail(c.maker,
+              fmt::format("{} ends with no barrier_wait for load_box in {}", it, text(c.box)));
+  for (const Box& box : boxes_)
+    if (m_.block_of(box.shared) == rank)
+      m_.fail(box.thread,
+              fmt::format("{} ends with no barrier_wait for load_box in {}", it, text(box.where)));
+  for (int t = 0; t < m_.all_threads(); ++t)
+    if (const Sent& sent = sent_[size_t(rank)][size_t(t)]; !known(t, sent.time))
+      m_.fail(t, fmt::format("{} may have ended before the barrier_arrive in {}, for which nothing "
+                             "there waits",
+                             it, text(sent.where)));
 }
 
 std::pair<int, std::string> Async::what_never_comes() const {
   if (!active_) return {-1, "divergent barrier"};
   const auto find_thread = [&](State state, bool for_bytes) {
-    for (int t = 0; t < m_.threads(); ++t)
+    for (int t = 0; t < m_.all_threads(); ++t)
       if (m_.fiber(t).state == state &&
           (!for_bytes || counters_[size_t(threads_[size_t(t)].counter)].bytes != 0))
         return t;
@@ -106,6 +134,8 @@ std::pair<int, std::string> Async::what_never_comes() const {
   if (const int t = find_thread(State::AtGroup, false); t >= 0) return {t, "divergent group"};
   if (const int t = find_thread(State::AtPhase, false); t >= 0)
     return {t, "waits for an arrival that nobody makes"};
+  if (const int t = find_thread(State::AtCluster, false); t >= 0)
+    return {t, "waits for threads of the cluster that never come"};
   return {-1, "divergent barrier"};
 }
 
@@ -114,7 +144,7 @@ std::string Async::awaits(int thread) const {
   const Thread& t = threads_[size_t(thread)];
   const Counter& c = counters_[size_t(t.counter)];
   return fmt::format(" for parity {} of the barrier at {}, which lacks {} arrivals and {} bytes",
-                     t.parity, c.at, c.awaited, c.bytes);
+                     t.parity, m_.place(c.at), c.awaited, c.bytes);
 }
 
 std::string Async::what(int agent) const {
@@ -124,7 +154,13 @@ std::string Async::what(int agent) const {
     if (g.agent == agent) return "multiply_group in " + text(g.where);
   for (const Thread& t : threads_)
     if (t.store_agent == agent) return "store_box in " + text(t.store);
-  return fmt::format("thread {}", agent);
+  if (m_.blocks() == 1) return fmt::format("thread {}", agent);
+  return fmt::format("thread {} of {}", agent % m_.threads(), block_name(m_.rank_of(agent)));
+}
+
+std::string Async::block_name(int rank) const {
+  const Index3 b = m_.block(rank);
+  return fmt::format("block ({}, {}, {})", b.x, b.y, b.z);
 }
 
 void Async::check(const std::optional<Order::Conflict>& conflict, const std::string& who) const {
@@ -152,7 +188,7 @@ void Async::check(const std::optional<Order::Conflict>& conflict, const std::str
       break;
   }
   m_.fault(fmt::format("{}{}shared memory at {} {}", who,
-                       kind == Order::Conflict::Landing ? "" : "race: ", at, why));
+                       kind == Order::Conflict::Landing ? "" : "race: ", m_.place(at), why));
 }
 
 // --- barriers that count ---
@@ -178,18 +214,28 @@ void Async::show_barriers() {
     if (c.maker == m_.current()) c.shown = true;
 }
 
-int Async::find(const void* b) {
+int Async::find(const void* b) { return find(b, m_.rank()); }
+
+// The barrier at that place in the block of that rank.
+int Async::find(const void* b, int rank) {
   use();
-  const size_t at = m_.offset(b, sizeof(Barrier));
+  const size_t at = m_.offset(b, sizeof(Barrier)) - m_.base(m_.rank()) + m_.base(rank);
   for (size_t i = 0; i < counters_.size(); ++i) {
     const Counter& c = counters_[i];
     if (c.at != at) continue;
     if (!order.knows(m_.current(), c.maker, c.made))
-      m_.fault(
-          fmt::format("the barrier at {} is used with no sync_block since its barrier_init", at));
+      m_.fault(fmt::format("the barrier at {} is used with no {} since its barrier_init",
+                           m_.place(at), rank == m_.rank() ? "sync_block" : "cluster_wait"));
     return int(i);
   }
-  m_.fault(fmt::format("no barrier_init for a barrier at {}", at));
+  m_.fault(fmt::format("no barrier_init for a barrier at {}", m_.place(at)));
+}
+
+void Async::check_peer(int rank, const std::string& who) const {
+  if (rank < 0 || rank >= m_.blocks())
+    m_.fault(fmt::format("{}names block {} of a cluster of {}", who, rank, m_.blocks()));
+  if (m_.has_ended(rank))
+    m_.fault(fmt::format("{}sends to {}, which has ended", who, block_name(rank)));
 }
 
 // Ends the phase if nothing is awaited.
@@ -201,17 +247,25 @@ void Async::settle(int counter) {
   c.over = c.gathered;
   c.over.resize(std::max(c.over.size(), size_t(c.agent) + 1));
   c.over[size_t(c.agent)].all = c.phase;
-  for (int t = 0; t < m_.threads(); ++t)
+  for (int t = 0; t < m_.all_threads(); ++t)
     if (m_.fiber(t).state == State::AtPhase && threads_[size_t(t)].counter == counter)
       m_.release(t);
 }
 
-void Async::arrive(const void* b) {
-  const int i = find(b);
+void Async::arrive(const void* b) { arrive(find(b)); }
+
+void Async::arrive(const void* b, int rank, SourceLocation where) {
+  check_peer(rank, fmt::format("barrier_arrive in {}: ", text(where)));
+  const int i = find(b, rank), me = m_.current();
+  if (rank != m_.rank()) sent_[size_t(rank)][size_t(me)] = {order.time(me), where};
+  arrive(i);
+}
+
+void Async::arrive(int i) {
   Counter& c = counters_[size_t(i)];
   if (c.awaited == 0)
-    m_.fault(fmt::format("too many arrivals at the barrier at {}: this phase has had its {}", c.at,
-                         c.arrivals));
+    m_.fault(fmt::format("too many arrivals at the barrier at {}: this phase has had its {}",
+                         m_.place(c.at), c.arrivals));
   --c.awaited;
   Order::merge(c.gathered, order.publish(m_.current()));
   settle(i);
@@ -264,20 +318,29 @@ size_t Async::check_box(const void* shared, const TensorMap& map, const std::str
 }
 
 void Async::load_box(const void* to, const TensorMap& from, const void* b, const BoxPlace& place,
-                     SourceLocation where) {
+                     unsigned blocks, SourceLocation where) {
   const std::string who = fmt::format("load_box in {}: ", text(where));
-  const size_t at = check_box(to, from, who), bytes = size_t(from.rows) * row_bytes;
-  const int i = find(b), me = m_.current();
-  Counter& c = counters_[size_t(i)];
-  if (!c.shown)
-    m_.fault(fmt::format("{}no fence_barrier_init has shown the barrier at {} to the copy engine",
-                         who, c.at));
-  check(Order::Accesses(order, {&me, 1}, c.agent, c.phase + 1)(at, bytes, true), who);
-  c.box = where;
-  order.set_landing(at, bytes, true);
-  std::memset(m_.shared() + at, 0xff, bytes);
-  start({from, place, at, i, me, 0, where});
+  const size_t mine = check_box(to, from, who), bytes = size_t(from.rows) * row_bytes;
+  if (blocks == 0) m_.fault(who + "names no block");
+  box_bytes.fetch_add(int64_t(bytes), std::memory_order_relaxed);
+  for (int rank = 0; blocks >> rank != 0; ++rank) {
+    if ((blocks >> rank & 1) == 0) continue;
+    check_peer(rank, who);
+    const size_t at = mine - m_.base(m_.rank()) + m_.base(rank);
+    keep_off_barriers(at, bytes);
+    const int i = find(b, rank), me = m_.current();
+    Counter& c = counters_[size_t(i)];
+    if (!c.shown)
+      m_.fault(fmt::format("{}no fence_barrier_init has shown the barrier at {} to the copy engine",
+                           who, m_.place(c.at)));
+    check(Order::Accesses(order, {&me, 1}, c.agent, c.phase + 1)(at, bytes, true), who);
+    c.box = where;
+    order.set_landing(at, bytes, true);
+    std::memset(m_.shared() + at, 0xff, bytes);
+    start({from, place, at, i, me, 0, where});
+  }
 }
+int64_t bytes_of_boxes() { return box_bytes; }
 
 void Async::store_box(const TensorMap& to, const void* from, const BoxPlace& place,
                       SourceLocation where) {
@@ -346,6 +409,7 @@ void Async::land(size_t i) {
   Counter& c = counters_[size_t(box.counter)];
   order.set_landing(box.shared, bytes, false);
   c.bytes -= int64_t(bytes);
+  c.landed = c.phase + 1;
   if (c.bytes < 0 && c.awaited == 0)
     m_.fail(box.thread, fmt::format("load_box in {} brings {} bytes more than barrier_expect said",
                                     text(box.where), -c.bytes));
@@ -394,7 +458,7 @@ void Async::sync_threads(int id, int count, SourceLocation where) {
   if (count < 1 || count > m_.threads() || count % warp_size != 0)
     m_.fault(fmt::format("sync_threads of {} threads, no number of whole warps of the block's {}",
                          count, m_.threads()));
-  Some& some = some_[size_t(id)];
+  Some& some = some_[size_t(m_.rank() * barriers + id)];
   if (!some.waiting.empty() && some.count != count)
     m_.fault(fmt::format("sync_threads({}, {}) in {} while {} threads wait there for {}", id, count,
                          text(where), some.waiting.size(), some.count));
@@ -405,6 +469,38 @@ void Async::sync_threads(int id, int count, SourceLocation where) {
   order.meet(some.waiting);
   for (const int t : some.waiting) m_.release(t);
   some.waiting.clear();
+}
+
+// --- the barrier of the cluster ---
+
+void Async::cluster_arrive(SourceLocation where) {
+  Thread& t = mine();
+  if (t.at_cluster)
+    m_.fault(fmt::format("cluster_arrive with no cluster_wait since that in {}", text(t.arrived)));
+  t.at_cluster = true;
+  t.arrived = where;
+  t.cluster_phase = cluster_.phase;
+  Order::merge(cluster_.gathered, order.publish(m_.current()));
+  ++cluster_.arrived;
+  settle_cluster();
+}
+
+// Ends the phase if all threads that have not ended are there.
+void Async::settle_cluster() {
+  if (cluster_.arrived == 0 || cluster_.arrived < m_.live()) return;
+  cluster_.arrived = 0;
+  ++cluster_.phase;
+  cluster_.over = std::exchange(cluster_.gathered, {});
+  for (int t = 0; t < m_.all_threads(); ++t)
+    if (m_.fiber(t).state == State::AtCluster) m_.release(t);
+}
+
+void Async::cluster_wait(SourceLocation where) {
+  Thread& t = mine();
+  if (!t.at_cluster) m_.fault("cluster_wait with no cluster_arrive");
+  while (t.cluster_phase == cluster_.phase) m_.wait(State::AtCluster, where, "cluster_wait");
+  t.at_cluster = false;
+  order.learn(m_.current(), cluster_.over);
 }
 
 // --- the functions of hopper.h ---
@@ -419,12 +515,15 @@ void barrier_init(const void* b, int arrivals) { async().init(b, arrivals); }
 void fence_barrier_init() { async().show_barriers(); }
 void barrier_expect(const void* b, int bytes) { async().expect(b, bytes); }
 void barrier_arrive(const void* b) { async().arrive(b); }
+void barrier_arrive(const void* b, int rank, SourceLocation where) {
+  async().arrive(b, rank, where);
+}
 void barrier_wait(const void* b, uint32_t parity, SourceLocation where) {
   async().wait(b, parity, where);
 }
 void load_box(const void* to, const TensorMap& from, const void* b, const BoxPlace& at,
-              SourceLocation where) {
-  async().load_box(to, from, b, at, where);
+              unsigned blocks, SourceLocation where) {
+  async().load_box(to, from, b, at, blocks, where);
 }
 void store_box(const TensorMap& to, const void* from, const BoxPlace& at, SourceLocation where) {
   async().store_box(to, from, at, where);
@@ -435,6 +534,10 @@ void fence_async() { async().fence(); }
 void sync_threads(int id, int count, SourceLocation where) {
   async().sync_threads(id, count, where);
 }
+int cluster_rank() { return Machine::here().rank(); }
+int cluster_size() { return Machine::here().blocks(); }
+void cluster_arrive(SourceLocation where) { async().cluster_arrive(where); }
+void cluster_wait(SourceLocation where) { async().cluster_wait(where); }
 void multiply_group(const Product& product, SourceLocation where) {
   async().multiply(product, where);
 }

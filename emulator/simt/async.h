@@ -1,8 +1,9 @@
 #pragma once
-// The additions of compute capability 9.0, for one block: barriers that count arrivals and bytes,
-// boxes that the copy engine moves, products of groups of four warps, register budgets. A box
-// lands, or is read, some turns of the scheduler after it was asked for; a product is made when it
-// is waited for.
+// The additions of compute capability 9.0, for a cluster of blocks, which is mostly one block:
+// barriers that count arrivals and bytes, boxes that the copy engine moves, products of groups of
+// four warps, register budgets, the barrier of the cluster. A box lands, or is read, some turns of
+// the scheduler after it was asked for, in each block on its own; a product is made when it is
+// waited for.
 
 #include <memory>
 #include <string>
@@ -23,12 +24,13 @@ class Async {
   explicit Async(Machine& machine) : m_(machine) {}
 
   // --- for the machine ---
-  void begin_block();
-  bool active() const { return active_; }  // since the block used something of this header
+  void begin();
+  bool active() const { return active_; }  // since a block used something of this header
   void touch(size_t begin, size_t bytes, Access access);
   void met(int first, int count);  // a barrier of these threads
   void end_thread();
-  void end_block();
+  void left();  // a thread has ended
+  void end_block(int rank);
   bool take_turn();  // false if no box is on its way or they are late
   bool land_one();   // false if no box is on its way
   // A thread that waits for what never comes, or -1, and why no thread can go on.
@@ -41,9 +43,10 @@ class Async {
   void show_barriers();
   void expect(const void* b, int bytes);
   void arrive(const void* b);
+  void arrive(const void* b, int rank, SourceLocation where);
   void wait(const void* b, uint32_t parity, SourceLocation where);
   void load_box(const void* to, const TensorMap& from, const void* b, const BoxPlace& at,
-                SourceLocation where);
+                unsigned blocks, SourceLocation where);
   void store_box(const TensorMap& to, const void* from, const BoxPlace& at, SourceLocation where);
   void store_commit();
   void store_wait(int pending);
@@ -54,6 +57,8 @@ class Async {
   void group_commit();
   void group_wait(int pending, SourceLocation where);
   void set_registers(int count, bool raise, SourceLocation where);
+  void cluster_arrive(SourceLocation where);
+  void cluster_wait(SourceLocation where);
 
  private:
   struct Counter {  // a Barrier
@@ -67,6 +72,7 @@ class Async {
     uint32_t made = 0;                          // the maker's time
     Order::Knowledge gathered = {}, over = {};  // by arrivals; when the last phase was over
     SourceLocation box = {};                    // the last load_box
+    uint32_t landed = 0;                        // the agent's time when one landed last
   };
   struct Box {
     TensorMap map;
@@ -103,15 +109,33 @@ class Async {
     Product product = {};
     int committed = 0;
     bool fenced = false;
+    bool at_cluster = false;  // between cluster_arrive and cluster_wait
+    uint32_t cluster_phase = 0;
+    SourceLocation arrived = {};
   };
   struct Some {  // a barrier of some threads
     int count = 0;
     std::vector<int> waiting;
   };
 
+  struct Sent {  // the last arrival of a thread at a barrier of another block
+    uint32_t time = 0;
+    SourceLocation where = {};
+  };
+  struct ClusterBarrier {
+    int arrived = 0;
+    uint32_t phase = 0;
+    Order::Knowledge gathered = {}, over = {};
+  };
+
   void use();
   Thread& mine();
+  int find(const void* b, int rank);
   int find(const void* b);
+  void check_peer(int rank, const std::string& who) const;
+  void arrive(int counter);
+  void settle_cluster();
+  std::string block_name(int rank) const;
   void keep_off_barriers(size_t begin, size_t bytes) const;
   void settle(int counter);
   std::string what(int agent) const;
@@ -139,8 +163,10 @@ class Async {
   std::vector<Box> boxes_;
   std::vector<Thread> threads_;
   std::vector<Group> groups_;
-  std::vector<Some> some_;  // by id
-  int free_registers_ = 0;
+  std::vector<Some> some_;               // by rank and id
+  std::vector<int> free_registers_;      // by rank
+  std::vector<std::vector<Sent>> sent_;  // by rank of the barrier, by thread
+  ClusterBarrier cluster_;
   uint32_t random_ = 0;
 };
 

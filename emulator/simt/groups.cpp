@@ -40,7 +40,7 @@ bool same_call(const Product& p, const Product& q) {
 // bytes.
 uint64_t operand(const void* first, bool transposed, int lead) {
   Machine& m = Machine::here();
-  const size_t at = m.offset(first, 16);
+  const size_t at = m.offset(first, 16) - m.base(m.rank());
   if (at % 16 != 0) m.fault(fmt::format("misaligned: an operand at {}, no multiple of 16", at));
   return at >> 4 | uint64_t(transposed ? lead >> 4 : 1) << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
@@ -53,7 +53,7 @@ template <class F>
 void Async::meet_group(const char* what, SourceLocation where, const F& act) {
   use();
   const int first = first_of_group();
-  if (first + group_threads > m_.threads())
+  if (first + group_threads > m_.all_threads())
     m_.fault(fmt::format("{} in {} outside a group of four whole warps", what, text(where)));
   Group& group = groups_[size_t(first / group_threads)];
   if (++group.arrived < group_threads) return m_.wait(State::AtGroup, where, what);
@@ -169,7 +169,7 @@ std::vector<size_t> Async::chunks(const Product& p, bool of_a, const std::string
       if (at + 16 > m_.config.shared_bytes)
         refuse(
             fmt::format("reaches byte {} of {} of shared memory", at + 16, m_.config.shared_bytes));
-      all.push_back(at);
+      all.push_back(m_.base(m_.rank()) + at);
     }
   return all;
 }
@@ -265,8 +265,9 @@ void Async::set_registers(int count, bool raise, SourceLocation where) {
 
 void Async::take_registers(int g) {
   Group& group = groups_[size_t(g)];
-  if (group.wanted == 0 || group.wanted - group.registers > free_registers_) return;
-  free_registers_ -= group.wanted - group.registers;
+  int& free = free_registers_[size_t(m_.rank_of(g * group_threads))];
+  if (group.wanted == 0 || group.wanted - group.registers > free) return;
+  free -= group.wanted - group.registers;
   group.registers = group.wanted;
   group.wanted = 0;
   for (int t = g * group_threads; t < (g + 1) * group_threads; ++t)

@@ -1,6 +1,6 @@
 #pragma once
-// The part of the emulator that gpu_hopper.cuh needs: barriers that count bytes, boxes, products of
-// groups of warps.
+// The part of the emulator that gpu_hopper.cuh needs: clusters of blocks, barriers that count
+// bytes, boxes, products of groups of warps.
 
 #include "emulator/simt/simt.h"
 
@@ -32,14 +32,23 @@ void barrier_init(const void* b, int arrivals);
 void fence_barrier_init();
 void barrier_expect(const void* b, int bytes);
 void barrier_arrive(const void* b);
+void barrier_arrive(const void* b, int rank, SourceLocation where);
 void barrier_wait(const void* b, uint32_t parity, SourceLocation where);
 
+// blocks: a bit for each rank.
 void load_box(const void* to, const TensorMap& from, const void* b, const BoxPlace& at,
-              SourceLocation where);
+              unsigned blocks, SourceLocation where);
+// The bytes that load_box read so far, on all threads: a box for several blocks counts once.
+int64_t bytes_of_boxes();
 void store_box(const TensorMap& to, const void* from, const BoxPlace& at, SourceLocation where);
 void store_commit();
 void store_wait(int pending);
 void fence_async();
+
+int cluster_rank();
+int cluster_size();
+void cluster_arrive(SourceLocation where);
+void cluster_wait(SourceLocation where);
 
 // d = a b^T (+ d if add), as of multiply_group(). a and b are descriptors of wgmma.
 struct Product {

@@ -1,5 +1,6 @@
 #pragma once
-// The state of a block under emulation: its fibers, its shared memory and the accesses to it.
+// The state of a cluster of blocks under emulation, which is mostly one block: its fibers, its
+// shared memory and the accesses to it.
 
 #include <array>
 #include <cstdint>
@@ -15,7 +16,17 @@ namespace mixtape::simt {
 
 constexpr int warp_size = 32;
 
-enum class State : uint8_t { Ready, AtWarp, AtBlock, AtPhase, AtSome, AtGroup, AtRegisters, Done };
+enum class State : uint8_t {
+  Ready,
+  AtWarp,
+  AtBlock,
+  AtPhase,
+  AtSome,
+  AtGroup,
+  AtRegisters,
+  AtCluster,
+  Done
+};
 
 struct Copy {
   void* to;
@@ -59,14 +70,17 @@ struct Shadow {
   bool pending = false;                         // a cp.async to it is in flight
 };
 
-// The state of one OS thread for running blocks, reused from launch to launch.
+// The state of one OS thread for running clusters of blocks, reused from launch to launch. Threads
+// are numbered through all blocks of the cluster, and so is shared memory: that of the block of
+// rank r begins at base(r).
 class Machine {
  public:
   ~Machine();
   static Machine& here();  // of this OS thread
 
-  void run_block(const Config& config, const Index3& block, void (*body)(const void*),
-                 const void* context);
+  // `block` is the cluster's first.
+  void run_cluster(const Config& config, const Index3& block, void (*body)(const void*),
+                   const void* context);
 
   // Suspends the fiber until something sets its state to Ready.
   void wait(State state, SourceLocation where, std::string barrier = {});
@@ -75,15 +89,25 @@ class Machine {
   const Fiber& fiber(int thread) const { return fibers_[size_t(thread)]; }
   Warp& warp() { return warps_[size_t(current_ / warp_size)]; }
   int current() const { return current_; }
-  int threads() const { return threads_; }
-  int lanes(int warp) const { return std::min(warp_size, threads_ - warp * warp_size); }
+  int threads() const { return threads_; }  // of a block
+  int blocks() const { return int(config.cluster); }
+  int all_threads() const { return threads_ * blocks(); }
+  int rank_of(int thread) const { return thread / threads_; }
+  int rank() const { return rank_of(current_); }
+  bool has_ended(int rank) const { return live_[size_t(rank)] == 0; }
+  int live() const;  // threads of the cluster that have not ended
+  int lanes(int warp) const { return std::min(warp_size, all_threads() - warp * warp_size); }
 
   Config config = {};
-  Index3 block = {};
+  Index3 block(int rank) const { return {first_.x + unsigned(rank), first_.y, first_.z}; }
   Async async{*this};
 
   unsigned char* shared();
-  // The offset of bytes in shared memory; an Error if they are not in it.
+  size_t base(int rank) const { return size_t(rank) * per_block_; }
+  int block_of(size_t at) const { return int(at / per_block_); }  // the rank
+  // "1024" or, in a cluster, "1024 of block (1, 0, 0)".
+  std::string place(size_t at) const;
+  // The offset of bytes in the block's shared memory; an Error if they are not in it.
   size_t offset(const void* at, size_t bytes);
   size_t check_access(const void* at, size_t bytes, Access access);  // returns the offset
   void touch(const void* at, size_t bytes, Access access);           // and counts conflicts
@@ -105,7 +129,9 @@ class Machine {
   void schedule();
   void run_warp(int w);
   bool release_warp(int w);
-  bool release_block();
+  bool release_block(int rank);
+  void end_blocks();
+  std::string describe(int rank) const;
   void stuck();
   void flush_banks(Warp& w);
   void check_barriers(size_t begin, size_t bytes, Access access);
@@ -121,7 +147,11 @@ class Machine {
   void* main_ = nullptr;
   std::exception_ptr failure_;
   uint32_t epoch_ = 1, first_epoch_ = 1;  // now, and when the block began
-  int threads_ = 0, live_ = 0, current_ = 0;
+  Index3 first_ = {};                     // block of the cluster
+  size_t per_block_ = 0;                  // bytes of shared memory, with a gap
+  std::vector<int> live_ = {};            // threads of each block that have not ended
+  std::vector<bool> ended_ = {};          // blocks of which that was looked at
+  int threads_ = 0, current_ = 0, stacks_held_ = 0;
   uint32_t warp_runs_ = 0;  // a counter that varies the order of lanes; differs between blocks
   bool cancelled_ = false;
 #if MIXTAPE_ASAN

@@ -1,4 +1,5 @@
-// The emulator of blocks: fibers, barriers, and a shadow of shared memory that finds races.
+// The emulator of clusters of blocks: fibers, barriers, and a shadow of shared memory that finds
+// races.
 #include "emulator/simt/machine.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,9 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +63,7 @@ namespace {
 
 constexpr size_t stack_bytes = size_t{64} << 10;
 constexpr int max_threads = 1024;
+constexpr unsigned most_cluster = 8;  // that every device of capability 9.0 runs
 // The least of all devices that run sm_80 code, 8.6 and 8.9, and what 9.0 has.
 constexpr size_t most_shared = size_t{99} << 10, most_shared_90 = size_t{227} << 10;
 
@@ -107,7 +111,7 @@ std::string text(const SourceLocation& w) {
 Machine& Machine::here() { return machine; }
 
 Machine::~Machine() {
-  if (stacks_) munmap(stacks_, stack_bytes * max_threads);
+  if (stacks_) munmap(stacks_, stack_bytes * size_t(stacks_held_));
 }
 
 unsigned char* Machine::shared() {
@@ -124,7 +128,7 @@ void Machine::wait(State state, SourceLocation where, std::string barrier) {
 }
 
 void Machine::fault(const std::string& what) {
-  raise(fmt::format("kernel {}, block {}, thread {}: {}", config.kernel, text(block),
+  raise(fmt::format("kernel {}, block {}, thread {}: {}", config.kernel, text(block(rank())),
                     text(fiber().index), what));
 }
 
@@ -156,7 +160,8 @@ void Machine::enter() {
   }
   Fiber& f = m.fiber();
   f.state = State::Done;
-  --m.live_;
+  --m.live_[size_t(m.rank())];
+  m.async.left();
   m.leave(f);
   std::abort();  // a finished fiber is never resumed
 }
@@ -186,18 +191,20 @@ void Machine::leave(Fiber& f) {
 
 // Prepares stacks as if each fiber had just been left, with enter() as its return address.
 void Machine::prepare() {
-  if (!stacks_) {
-    void* const stacks = mmap(nullptr, stack_bytes * max_threads, PROT_READ | PROT_WRITE,
+  if (const int needed = std::max(all_threads(), max_threads); stacks_held_ < needed) {
+    if (stacks_) munmap(stacks_, stack_bytes * size_t(stacks_held_));
+    void* const stacks = mmap(nullptr, stack_bytes * size_t(needed), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    check(stacks != MAP_FAILED, "no memory for {} stacks", max_threads);
-    stacks_ = static_cast<unsigned char*>(stacks);
+    stacks_ = stacks == MAP_FAILED ? nullptr : static_cast<unsigned char*>(stacks);
+    stacks_held_ = stacks_ ? needed : 0;
+    check(stacks_, "no memory for {} stacks", needed);
   }
-  for (int t = 0; t < threads_; ++t) {
+  for (int t = 0; t < all_threads(); ++t) {
     Fiber& f = fibers_[size_t(t)];
     f.state = State::Ready;
     f.copies.clear();
     f.group = 0;
-    const unsigned x = config.block.x, y = config.block.y, i = unsigned(t);
+    const unsigned x = config.block.x, y = config.block.y, i = unsigned(t % threads_);
     f.index = {i % x, i / x % y, i / (x * y)};
     unsigned char* const end = stacks_ + size_t(t + 1) * stack_bytes;
 #if MIXTAPE_ASAN
@@ -211,27 +218,31 @@ void Machine::prepare() {
   }
 }
 
-void Machine::run_block(const Config& c, const Index3& at, void (*body)(const void*),
-                        const void* context) {
+void Machine::run_cluster(const Config& c, const Index3& at, void (*body)(const void*),
+                          const void* context) {
   config = c;
-  block = at;
+  first_ = at;
   body_ = body;
   context_ = context;
-  threads_ = live_ = int(c.block.x * c.block.y * c.block.z);
+  threads_ = int(c.block.x * c.block.y * c.block.z);
+  current_ = 0;
+  live_.assign(c.cluster, threads_);
+  ended_.assign(c.cluster, false);
   warp_runs_ = at.x + at.y + at.z;
-  fibers_.resize(size_t(threads_));
-  warps_.resize(size_t((threads_ + warp_size - 1) / warp_size));
-  shared_.resize(std::max(shared_.size(), c.shared_bytes + 1024));
-  shadow_.resize(std::max(shadow_.size(), c.shared_bytes));
-  std::memset(shared(), 0xff, c.shared_bytes);
-  for (size_t i = 0; i < c.shared_bytes; ++i) shadow_[i].pending = false;
+  fibers_.resize(size_t(all_threads()));
+  warps_.resize(size_t((all_threads() + warp_size - 1) / warp_size));
+  per_block_ = (c.shared_bytes + 1024) / 1024 * 1024;
+  const size_t bytes = c.cluster * per_block_;
+  shared_.resize(std::max(shared_.size(), bytes + 1024));
+  shadow_.resize(std::max(shadow_.size(), bytes));
+  std::memset(shared(), 0xff, bytes);
+  for (size_t i = 0; i < bytes; ++i) shadow_[i].pending = false;
   first_epoch_ = ++epoch_;
   cancelled_ = false;
   failure_ = nullptr;
-  async.begin_block();
+  async.begin();
   prepare();
   schedule();
-  if (!failure_) async.end_block();
   if (!async.active() && c.shared_bytes > most_shared)
     fail(0, fmt::format("{} bytes of shared memory, of at most {} before 9.0", c.shared_bytes,
                         most_shared));
@@ -253,14 +264,18 @@ void Machine::schedule() {
   const auto ready = [&] {
     return std::ranges::any_of(fibers_, [](const Fiber& f) { return f.state == State::Ready; });
   };
-  for (int round = 0; live_ > 0; ++round) {
+  for (int round = 0; live() > 0; ++round) {
     const int count = int(warps_.size());
     for (int i = 0; i < count; ++i) {
       const int w = round % 2 == 0 ? i : count - 1 - i;
       do run_warp(w);
       while (!cancelled_ && release_warp(w));
     }
-    if (!cancelled_ && live_ > 0 && !release_block() && !async.take_turn() && !ready() &&
+    if (!cancelled_) end_blocks();
+    bool released = false;
+    for (int rank = 0; rank < blocks() && !cancelled_; ++rank)
+      released = release_block(rank) || released;
+    if (!cancelled_ && live() > 0 && !released && !async.take_turn() && !ready() &&
         !async.land_one())
       stuck();
     if (cancelled_)  // resume the others, to unwind them
@@ -284,20 +299,31 @@ bool Machine::release_warp(int w) {
   return true;
 }
 
-bool Machine::release_block() {
-  for (const Fiber& f : fibers_)
-    if (f.state != State::AtBlock || !same(f.where, fibers_[0].where)) return false;
-  for (Fiber& f : fibers_) f.state = State::Ready;
+bool Machine::release_block(int rank) {
+  const std::span all(fibers_.data() + rank * threads_, size_t(threads_));
+  for (const Fiber& f : all)
+    if (f.state != State::AtBlock || !same(f.where, all[0].where)) return false;
+  for (Fiber& f : all) f.state = State::Ready;
   ++epoch_;
-  async.met(0, threads_);
+  async.met(rank * threads_, threads_);
   for (Warp& w : warps_) flush_banks(w);
   return true;
 }
 
+void Machine::end_blocks() {
+  for (int rank = 0; rank < blocks(); ++rank)
+    if (has_ended(rank) && !ended_[size_t(rank)]) {
+      ended_[size_t(rank)] = true;
+      async.end_block(rank);
+    }
+}
+
+int Machine::live() const { return std::reduce(live_.begin(), live_.end()); }
+
 // No thread can go on.
 void Machine::stuck() {
   int last = 0;
-  for (int t = 0; t < threads_; ++t)
+  for (int t = 0; t < all_threads(); ++t)
     if (fibers_[size_t(t)].state != State::Done) last = t;
   const auto [thread, what] = async.what_never_comes();
   fail(thread < 0 ? last : thread, fmt::format("{}: {}", what, describe()));
@@ -311,8 +337,15 @@ static std::string name_of_barrier(const Fiber& f) {
 
 // "32 threads at sync_block in a.cuh:7, 96 have ended"
 std::string Machine::describe() const {
+  if (blocks() == 1) return describe(0);
+  std::string all;
+  for (int rank = 0; rank < blocks(); ++rank)
+    all += fmt::format("{}block {}: {}", rank == 0 ? "" : "; ", text(block(rank)), describe(rank));
+  return all;
+}
+std::string Machine::describe(int rank) const {
   std::vector<std::pair<std::string, int>> groups;
-  for (int t = 0; t < threads_; ++t) {
+  for (int t = rank * threads_; t < (rank + 1) * threads_; ++t) {
     const Fiber& f = fiber(t);
     const std::string key =
         f.state == State::Done
@@ -339,17 +372,23 @@ bool Machine::unordered(int other, uint32_t at, uint32_t warp_at) const {
 
 size_t Machine::offset(const void* at, size_t bytes) {
   const auto* const p = static_cast<const unsigned char*>(at);
-  if (p < shared() || p + bytes > shared() + config.shared_bytes)
-    fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - shared(),
-                      p - shared() + int64_t(bytes), config.shared_bytes));
+  const unsigned char* const mine = shared() + base(rank());
+  if (p < mine || p + bytes > mine + config.shared_bytes)
+    fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - mine,
+                      p - mine + int64_t(bytes), config.shared_bytes));
   return size_t(p - shared());
+}
+
+std::string Machine::place(size_t at) const {
+  if (blocks() == 1) return fmt::format("{}", at);
+  return fmt::format("{} of block {}", at % per_block_, text(block(block_of(at))));
 }
 
 size_t Machine::check_access(const void* at, size_t bytes, Access access) {
   const size_t begin = offset(at, bytes);
   const size_t at_least = bytes & (~bytes + 1);  // three words need the alignment of one
   if (begin % at_least != 0)
-    fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, begin));
+    fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, place(begin)));
   if (async.active())
     async.touch(begin, bytes, access);
   else
@@ -403,7 +442,7 @@ void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
 }
 
 void Machine::hand_over(Order& order) const {
-  for (size_t i = 0; i < config.shared_bytes; ++i) {
+  for (size_t i = 0; i < config.cluster * per_block_; ++i) {
     const Shadow& s = shadow_[i];
     // (What a warp's barrier ordered counts as known to all.)
     const auto open = [&](uint32_t at, uint32_t warp_at, int thread) {
@@ -467,11 +506,18 @@ void run(const Config& config, void (*body)(const void*), const void* context) {
         "kernel {}: a grid of {} x {} x {} blocks", config.kernel, config.grid.x, config.grid.y,
         config.grid.z);
   if (config.function) Launched::all().add(config.function);
-  const int64_t blocks = int64_t(config.grid.x) * config.grid.y * config.grid.z;
-  kernels::cpu::parallel_for(blocks, [&](int64_t i) {
-    const unsigned x = config.grid.x, y = config.grid.y;
-    const unsigned n = unsigned(blocks - 1 - i);  // a device promises no order
-    machine.run_block(config, {n % x, n / x % y, n / (x * y)}, body, context);
+  const unsigned size = config.cluster;
+  check(0 < size && size <= most_cluster && config.grid.x % size == 0,
+        "kernel {}: clusters of {} blocks, not 1 to {} that divide {}", config.kernel, size,
+        most_cluster, config.grid.x);
+  check(size == 1 || threads % Async::group_threads == 0,
+        "kernel {}: blocks of {} threads in a cluster, no multiple of {}", config.kernel, threads,
+        Async::group_threads);
+  const int64_t clusters = int64_t(config.grid.x / size) * config.grid.y * config.grid.z;
+  kernels::cpu::parallel_for(clusters, [&](int64_t i) {
+    const unsigned x = config.grid.x / size, y = config.grid.y;
+    const unsigned n = unsigned(clusters - 1 - i);  // a device promises no order
+    machine.run_cluster(config, {n % x * size, n / x % y, n / (x * y)}, body, context);
   });
 }
 
@@ -486,7 +532,7 @@ void launch(const Config& config, void* stream, void (*body)(const void*), const
 }
 
 const Index3& thread_index() { return machine.fiber().index; }
-const Index3& block_index() { return machine.block; }
+Index3 block_index() { return machine.block(machine.rank()); }
 const Index3& block_size() { return machine.config.block; }
 const Index3& grid_size() { return machine.config.grid; }
 int lane() { return machine.current() % warp_size; }
@@ -515,7 +561,9 @@ void gather(const void* value, size_t bytes, void* all, SourceLocation where) {
     std::memcpy(static_cast<char*>(all) + l * bytes, slots[l], bytes);
 }
 
-void* shared_memory(size_t offset, size_t) { return machine.shared() + offset; }
+void* shared_memory(size_t offset, size_t) {
+  return machine.shared() + machine.base(machine.rank()) + offset;
+}
 void touch(const void* at, size_t bytes, Access access) { machine.touch(at, bytes, access); }
 
 void check_aligned(const void* p, size_t bytes) {

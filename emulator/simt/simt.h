@@ -34,6 +34,7 @@ struct Config {
   Index3 grid = {}, block = {};
   size_t shared_bytes = 0;
   const void* function = nullptr;  // the kernel, for script/check_kernels.py
+  unsigned cluster = 1;            // neighbours along x that run together; they divide the grid
 };
 
 // Queues work on a stream (emulator/simt/runtime.h).
@@ -53,7 +54,7 @@ void launch(const Config& config, void* stream, const Body& body) {
 
 // --- for threads of a kernel only ---
 const Index3& thread_index();
-const Index3& block_index();
+Index3 block_index();
 const Index3& block_size();
 const Index3& grid_size();
 int lane();  // the index in its warp

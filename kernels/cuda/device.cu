@@ -55,6 +55,22 @@ cudaError_t allow_shared_memory(const void* kernel, size_t bytes) {
   return code;
 }
 
+cudaError_t start(const Grid& grid, cudaStream_t stream, const void* kernel, void** args) {
+  if (grid.cluster == 1)
+    return cudaLaunchKernel(kernel, grid.blocks, grid.threads, args, grid.shared_bytes, stream);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {grid.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = grid.threads;
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaLaunchKernelExC(&config, kernel, args);
+}
+
 }  // namespace
 
 void launch(const Grid& grid, void* stream, const void* kernel, void** args) {
@@ -63,9 +79,7 @@ void launch(const Grid& grid, void* stream, const void* kernel, void** args) {
   with_room([&] {
     code = grid.shared_bytes > 48 * 1024 ? allow_shared_memory(kernel, grid.shared_bytes)
                                          : cudaSuccess;
-    if (code == cudaSuccess)
-      code = cudaLaunchKernel(kernel, grid.blocks, grid.threads, args, grid.shared_bytes,
-                              static_cast<cudaStream_t>(stream));
+    if (code == cudaSuccess) code = start(grid, static_cast<cudaStream_t>(stream), kernel, args);
     if (code != cudaSuccess) cudaGetLastError();  // clears the error, unless it is sticky
     return code != cudaErrorMemoryAllocation;
   });

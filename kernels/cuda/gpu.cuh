@@ -213,7 +213,7 @@ using simt::Index3;
 using simt::Shared;
 
 inline const Index3& thread() { return simt::thread_index(); }
-inline const Index3& block() { return simt::block_index(); }
+inline Index3 block() { return simt::block_index(); }
 inline const Index3& block_size() { return simt::block_size(); }
 inline const Index3& grid_size() { return simt::grid_size(); }
 inline int lane() { return int(thread().x & 31); }
@@ -365,6 +365,7 @@ struct Grid {
   const char* name;
   Index3 blocks, threads;
   size_t shared_bytes = 0;
+  unsigned cluster = 1;  // neighbours along x that run together (gpu_hopper.cuh); divide the blocks
 };
 
 // The first launch of a kernel loads its code, for which the caches of device memory are emptied if
@@ -385,7 +386,7 @@ void launch(const Grid& grid, void* stream, void (*kernel)(P...), std::type_iden
   load(grid, reinterpret_cast<const void*>(kernel));
   const auto call = [=] { kernel(args...); };
   simt::launch({grid.name, grid.blocks, grid.threads, grid.shared_bytes,
-                reinterpret_cast<const void*>(kernel)},
+                reinterpret_cast<const void*>(kernel), grid.cluster},
                stream, call);
 }
 #endif

@@ -1,7 +1,9 @@
 #pragma once
 // What compute capability 9.0 adds to gpu.cuh: barriers that count bytes, copies of boxes of a
-// tensor by the copy engine (TMA), products by groups of four warps (wgmma). nvcc generates them
-// for sm_90a alone; elsewhere bodies are empty, and a kernel that needs them must not be launched.
+// tensor by the copy engine (TMA), products by groups of four warps (wgmma), clusters: neighbouring
+// blocks that run together (Grid::cluster) and reach each other's shared memory. nvcc generates
+// them for sm_90a alone; elsewhere bodies are empty, and a kernel that needs them must not be
+// launched.
 
 #include "kernels/cuda/gpu.cuh"
 
@@ -80,6 +82,16 @@ __device__ inline void barrier_expect(Shared<Barrier> b, int bytes) {
 __device__ inline void barrier_arrive(Shared<Barrier> b) {
   MIXTAPE_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(MIXTAPE_SHARED(b)) : "memory");
 }
+// The same at the barrier at this place in a block of the cluster, by its rank. That block must not
+// have ended. It hands slots back, and shows no stores to the other block: a release for the cluster
+// would wait for all that this thread has in flight.
+__device__ inline void barrier_arrive(Shared<Barrier> b, int rank) {
+  MIXTAPE_ASM(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(MIXTAPE_SHARED(b)),
+      "r"(rank) : "memory");
+}
 // Waits until the phase of this parity is over. (The phase before a new barrier's first has parity
 // 1, and is over.)
 __device__ inline void barrier_wait(Shared<Barrier> b, uint32_t parity) {
@@ -101,6 +113,17 @@ __device__ inline void load_box(Shared<T> to, const TensorMap& from, Shared<Barr
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(MIXTAPE_SHARED(to)),
       "l"(&from), "r"(MIXTAPE_SHARED(b)), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w) : "memory");
+}
+// The same to these blocks of the cluster, a bit for each rank: to this place in each, and its
+// bytes end on the barrier at that place in each. It is read once.
+template <class T>
+__device__ inline void load_box(Shared<T> to, const TensorMap& from, Shared<Barrier> b, BoxAt at,
+                                unsigned blocks) {
+  MIXTAPE_ASM(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(MIXTAPE_SHARED(to)),
+      "l"(&from), "r"(MIXTAPE_SHARED(b)), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w),
+      "h"(uint16_t(blocks)) : "memory");
 }
 // Starts the copy of a box from shared memory, whose writers have called fence_async() and met the
 // calling thread at a barrier.
@@ -246,6 +269,21 @@ template <int n>
 __device__ inline void lower_registers() {
   MIXTAPE_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
 }
+
+// This block's rank in its cluster.
+__device__ inline int cluster_rank() {
+  int rank = 0;
+  MIXTAPE_ASM("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// A barrier of all threads of the cluster that have not ended, in two steps. What a thread did
+// before it arrives has happened for those that have waited.
+__device__ inline void cluster_arrive() {
+  MIXTAPE_ASM("barrier.cluster.arrive.release;" :: : "memory");
+}
+__device__ inline void cluster_wait() {
+  MIXTAPE_ASM("barrier.cluster.wait.acquire;" :: : "memory");
+}
 #undef MIXTAPE_SHARED
 #undef MIXTAPE_ASM
 
@@ -271,15 +309,24 @@ inline void barrier_expect(Shared<Barrier> b, int bytes) {
   simt::barrier_expect(b.unchecked(), bytes);
 }
 inline void barrier_arrive(Shared<Barrier> b) { simt::barrier_arrive(b.unchecked()); }
+inline void barrier_arrive(Shared<Barrier> b, int rank,
+                           SourceLocation where = SourceLocation::here()) {
+  simt::barrier_arrive(b.unchecked(), rank, where);
+}
 inline void barrier_wait(Shared<Barrier> b, uint32_t parity,
                          SourceLocation where = SourceLocation::here()) {
   simt::barrier_wait(b.unchecked(), parity, where);
 }
 
 template <class T>
+void load_box(Shared<T> to, const TensorMap& from, Shared<Barrier> b, BoxAt at, unsigned blocks,
+              SourceLocation where = SourceLocation::here()) {
+  simt::load_box(to.unchecked(), from, b.unchecked(), {{at.x, at.y, at.z, at.w}}, blocks, where);
+}
+template <class T>
 void load_box(Shared<T> to, const TensorMap& from, Shared<Barrier> b, BoxAt at,
               SourceLocation where = SourceLocation::here()) {
-  simt::load_box(to.unchecked(), from, b.unchecked(), {{at.x, at.y, at.z, at.w}}, where);
+  load_box(to, from, b, at, 1u << simt::cluster_rank(), where);
 }
 template <class T>
 void store_box(const TensorMap& to, Shared<T> from, BoxAt at,
@@ -334,6 +381,14 @@ void raise_registers(SourceLocation where = SourceLocation::here()) {
 template <int n>
 void lower_registers(SourceLocation where = SourceLocation::here()) {
   simt::set_registers(n, false, where);
+}
+
+inline int cluster_rank() { return simt::cluster_rank(); }
+inline void cluster_arrive(SourceLocation where = SourceLocation::here()) {
+  simt::cluster_arrive(where);
+}
+inline void cluster_wait(SourceLocation where = SourceLocation::here()) {
+  simt::cluster_wait(where);
 }
 
 #endif

@@ -1,90 +1,12 @@
 // The PTX interpreter with what Hopper adds: boxes, mbarriers and wgmma give right results, and
 // each planted fault is reported. A fault makes its program fail, so each runs in its own process.
 
-#include <cuda.h>
-#include <cuda_runtime.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <cstdlib>
-#include <type_traits>
-#include <vector>
 
-#include "core/half.h"
-#include "kernels/cuda/gpu_hopper.cuh"
+#include "tests/emulator/planted_hopper.h"
 
 namespace {
 
-using namespace mixtape;
-using namespace mixtape::gpu;
-
-extern __shared__ __align__(1024) char bytes[];
-
-const bool races = std::getenv("MIXTAPE_PTX_RACES") != nullptr;
-
-cudaStream_t stream() {
-  static const cudaStream_t made = [] {
-    cudaStream_t s = nullptr;
-    cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
-    return s;
-  }();
-  return made;
-}
-template <class T>
-T* on_device(const std::vector<T>& from) {
-  void* block = nullptr;
-  EXPECT_EQ(cudaMalloc(&block, from.size() * sizeof(T)), cudaSuccess);
-  EXPECT_EQ(
-      cudaMemcpyAsync(block, from.data(), from.size() * sizeof(T), cudaMemcpyDefault, stream()),
-      cudaSuccess);
-  return static_cast<T*>(block);
-}
-template <class T>
-std::vector<T> read(const T* from, size_t count) {
-  std::vector<T> all(count);
-  EXPECT_EQ(cudaMemcpyAsync(all.data(), from, count * sizeof(T), cudaMemcpyDefault, stream()),
-            cudaSuccess);
-  return all;
-}
-template <class... P>
-cudaError_t run(unsigned threads, size_t shared, void (*kernel)(P...),
-                std::type_identity_t<P>... arguments) {
-  void* list[] = {&arguments...};
-  const auto* const function = reinterpret_cast<const void*>(kernel);
-  EXPECT_EQ(
-      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
-      cudaSuccess);
-  const cudaError_t error = cudaLaunchKernel(function, 1, threads, list, shared, stream());
-  return error != cudaSuccess ? error : cudaStreamSynchronize(stream());
-}
-
-#define EXPECT_FAULT(call, text) \
-  EXPECT_EXIT(((void)(call), std::exit(0)), testing::ExitedWithCode(97), text)
-
-// --- tensor maps ---
-
-struct Asked {
-  CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  void* address = nullptr;
-  cuuint64_t size[2] = {64, 64}, stride = 128;
-  cuuint32_t box[2] = {64, 64};
-  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
-};
-TensorMap map_of(const Asked& a) {
-  void* function = nullptr;
-  EXPECT_EQ(
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, 0, nullptr),
-      cudaSuccess);
-  const cuuint32_t steps[4] = {1, 1, 1, 1}, box[4] = {a.box[0], a.box[1], 1, 1};
-  const cuuint64_t size[4] = {a.size[0], a.size[1], 1, 1}, strides[3] = {a.stride, 16, 16};
-  CUtensorMap made;  // (a result that is not used may be misaligned)
-  reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
-      &made, a.type, 4, a.address, size, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      a.swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  TensorMap map{};
-  std::memcpy(&map, &made, sizeof map);
-  return map;
-}
 TEST(PtxHopper, RefusesMapsThatTheDriverRefuses) {
   char* const data = on_device(std::vector<char>(8192));
   map_of({.address = data});
