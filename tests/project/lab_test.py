@@ -26,7 +26,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 class Ladder(unittest.TestCase):
     def climb(self, *arguments: str) -> list[list[str]]:
-        """The cells of each rung's line: number, idea, error, bank conflicts."""
+        """The cells of each rung's line: number, idea, error, bank conflicts, KiB of boxes."""
         done = run(*arguments)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         return [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if re.match(r"\| \d", line)]
@@ -39,8 +39,9 @@ class Ladder(unittest.TestCase):
         self.assertEqual(conflicts[7:], [0] * (RUNGS - 7), "padding, or a swizzle")
 
     def test_blocks_take_several_tiles(self) -> None:
-        lines = self.climb("--size", "256,512,192", "--rungs", "11,12,13")
-        self.assertEqual([float(line[2]) < 1e-6 for line in lines], [True] * 3)
+        lines = self.climb("--size", "256,512,192", "--rungs", "11,12,13,14")
+        self.assertEqual([float(line[2]) < 1e-6 for line in lines], [True] * 4)
+        self.assertEqual([line[4] for line in lines], ["960", "576", "576", "384"], "blocks of a cluster share boxes of b")
 
     def test_a_size_that_is_no_multiple_of_a_tile_is_left_out(self) -> None:
         done = run("--size", "128,128,48", "--rungs", "0,5")

@@ -20,15 +20,15 @@ struct GroupRing {
   Shared<BFloat16> slots;
   Shared<gpu::Barrier> full, empty;  // one each for every slot
 
-  // All threads of the block call it.
-  __device__ __forceinline__ explicit GroupRing(size_t barriers_at) {
+  // All threads of the block call it. readers: blocks that read what fills a slot here.
+  __device__ __forceinline__ explicit GroupRing(size_t barriers_at, int readers = 1) {
     slots = gpu::shared_memory<BFloat16>();
     full = gpu::shared_memory<gpu::Barrier>(barriers_at);
     empty = full + GroupTile::stages;
     if (gpu::thread().x == 0) {
       for (int s = 0; s < GroupTile::stages; ++s) {
-        gpu::barrier_init(full + s, 1);   // the producer
-        gpu::barrier_init(empty + s, 2);  // two groups of consumers
+        gpu::barrier_init(full + s, 1);             // the producer
+        gpu::barrier_init(empty + s, 2 * readers);  // two groups of consumers
       }
       gpu::fence_barrier_init();
     }
@@ -52,23 +52,28 @@ __device__ __forceinline__ void produce(const GroupRing& r, Ring& at, const gpu:
                     {n0 + i * box_columns, step * T::depth});
   }
 }
+struct GiveBack {
+  __device__ __forceinline__ void operator()(Shared<gpu::Barrier> empty) const {
+    if (gpu::thread().x % 128 == 0) gpu::barrier_arrive(empty);
+  }
+};
 // A group of consumers multiplies its half of a tile. It gives a slot back when the products of the
 // next one have begun, so that the tensor cores never run dry.
+template <class Give = GiveBack>
 __device__ __forceinline__ void consume(const GroupRing& r, Ring& at, int half, int steps,
-                                        GroupSums& sum) {
+                                        GroupSums& sum, Give give_back = {}) {
   using T = GroupTile;
-  const bool arrives = gpu::thread().x % 128 == 0;
   int last = -1;
   for (int step = 0; step < steps; ++step, at.next()) {
     const Shared<BFloat16> as = r.slots + at.slot * T::slot;
     gpu::barrier_wait(r.full + at.slot, at.full_parity());
     multiply_boxes(as + half * 64 * T::depth, as + T::a_size, step == 0, sum);
     gpu::group_wait<1>();
-    if (last >= 0 && arrives) gpu::barrier_arrive(r.empty + last);
+    if (last >= 0) give_back(r.empty + last);
     last = at.slot;
   }
   gpu::group_wait<0>();
-  if (last >= 0 && arrives) gpu::barrier_arrive(r.empty + last);
+  if (last >= 0) give_back(r.empty + last);
 }
 
 __global__ void __launch_bounds__(384, 1)

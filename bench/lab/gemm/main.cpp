@@ -1,5 +1,5 @@
 // Climbs the ladder of matrix products: checks each rung against f64, then measures it. On an
-// emulated device it counts bank conflicts instead.
+// emulated device it counts bank conflicts and the bytes of boxes instead.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 #include "core/stream.h"
 #include "kernels/common/launch.h"
 #ifdef MIXTAPE_EMULATED
-#include "emulator/simt/simt.h"
+#include "emulator/simt/hopper.h"
 #endif
 
 using namespace mixtape;
@@ -73,14 +73,17 @@ struct Matrices {
 
 #ifdef MIXTAPE_EMULATED
 // Runs the rung once. Cells of the table: the passes that bank conflicts add to reads of shared
-// memory.
+// memory, and what the copy engine reads of a and b.
 std::string measure(const lab::Rung& rung, const Matrices& x, const Settings&) {
   const simt::BankConflicts counted;
+  const int64_t before = simt::bytes_of_boxes();
   x.run(rung);
   synchronize(gpu);
-  return fmt::format("{}", counted.count(simt::Access::Read));
+  const int64_t bytes = simt::bytes_of_boxes() - before;
+  return fmt::format("{} | {}", counted.count(simt::Access::Read),
+                     bytes > 0 ? fmt::format("{}", bytes / 1024) : "");
 }
-constexpr const char* measured = "bank conflicts";
+constexpr const char* measured = "bank conflicts | KiB of boxes";
 #else
 // Milliseconds of a product, the median of `repeats`.
 double milliseconds(const lab::Rung& rung, const Matrices& x, int repeats) {
@@ -107,7 +110,7 @@ constexpr const char* measured = "TFLOP/s | % of peak";
 // The cells of a rung's line behind its idea; nothing if the product is wrong.
 std::optional<std::string> climb(const lab::Rung& rung, const Settings& settings) {
   const Matrices x(settings.size);
-  const std::string empty = emulated ? " |" : " | |";
+  const std::string empty = " | |";
   if (x.m % rung.tile.m != 0 || x.n % rung.tile.n != 0 || x.k % rung.tile.k != 0)
     return fmt::format("needs multiples of {} x {} x {} |{}", rung.tile.m, rung.tile.n, rung.tile.k,
                        empty);
@@ -122,13 +125,12 @@ std::optional<std::string> climb(const lab::Rung& rung, const Settings& settings
 void climb_all(Settings& settings, bool& right) {
   const runtime::Properties& p = runtime::cuda().properties(gpu.index);
   if (settings.size.empty())
-    settings.size = emulated ? std::vector{128, 256, 128} : std::vector{4096, 4096, 4096};
+    settings.size = emulated ? std::vector{256, 256, 128} : std::vector{4096, 4096, 4096};
   if (settings.peak == 0) settings.peak = known_peak();
   fmt::print("{}, {} x {} x {}, bf16 to f32", emulated ? "the emulated device" : p.name,
              settings.size[0], settings.size[1], settings.size[2]);
   if (settings.peak > 0 && !emulated) fmt::print(", peak {:.0f} TFLOP/s", settings.peak);
-  fmt::print("\n\n| rung | idea | error | {} |\n|--:|---|--:|{}\n", measured,
-             emulated ? "--:|" : "--:|--:|");
+  fmt::print("\n\n| rung | idea | error | {} |\n|--:|---|--:|{}\n", measured, "--:|--:|");
   const std::span<const lab::Rung> all = lab::rungs();
   for (int i = 0; i < int(all.size()); ++i) {
     if (!settings.rungs.empty() && std::ranges::count(settings.rungs, i) == 0) continue;
@@ -147,7 +149,7 @@ int main(int argc, char** argv) {
   const int last = int(lab::rungs().size()) - 1;
   CLI::App app("Measures the rungs of the ladder of matrix products (docs/tensor-cores.md).",
                "lab_gemm");
-  app.add_option("--size", settings.size, "m, n and k: 4096 each; on the emulator 128,256,128")
+  app.add_option("--size", settings.size, "m, n and k: 4096 each; on the emulator 256,256,128")
       ->type_name("M,N,K")
       ->delimiter(',')
       ->expected(3)

@@ -14,6 +14,7 @@
 #include "bench/lab/gemm/11_wgmma.cuh"
 #include "bench/lab/gemm/12_specialised.cuh"
 #include "bench/lab/gemm/13_persistent.cuh"
+#include "bench/lab/gemm/14_cluster.cuh"
 
 namespace mixtape::lab {
 
@@ -33,6 +34,7 @@ std::span<const Rung> rungs() {
       {"wgmma and the copy engine", "rung_wgmma", {64, 256, 64}, run_wgmma, true},
       {"warps that only copy", "rung_specialised", {128, 256, 64}, run_specialised, true},
       {"tile after tile, stores by boxes", "rung_persistent", {128, 256, 64}, run_persistent, true},
+      {"two blocks share boxes", "rung_cluster", {256, 256, 64}, run_cluster, true},
   };
   return all;
 }

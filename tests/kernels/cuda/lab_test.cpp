@@ -44,8 +44,8 @@ void expect_rungs(int m, int n, int k, bool hopper) {
 
 TEST(CudaLab, EveryRungIsRight) { expect_rungs(128, 128, 96, false); }
 TEST(CudaLab, EveryRungOnHopperIsRight) {
-  expect_rungs(128, 256, 128, true);
-  expect_rungs(384, 512, 320, true);  // more tiles than multiprocessors, and steps than slots
+  expect_rungs(256, 256, 128, true);
+  expect_rungs(512, 512, 320, true);  // more tiles than multiprocessors, and steps than slots
 }
 
 }  // namespace kernels_cuda_lab_test
