@@ -83,7 +83,7 @@ struct Turns {
                                [&](const Clock& c) { return c.seen[size_t(actor)] >= done; }))
         at_end("an arrival of another block may be under way, which nothing waits for");
   }
-  // What its warps wait at; `first`: the first that waits for something else than a gate.
+  // The waits of its warps; `first`: the first that waits for something else than a gate.
   std::string waiting(Warp*& first) const {
     std::string text;
     for (size_t w = 0; w < warps.size(); ++w) {

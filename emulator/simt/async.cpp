@@ -93,7 +93,7 @@ void Async::end_thread() {
 
 void Async::left() { settle_cluster(); }
 
-// What others send to a block must have come before it ends: a thread of it knows that.
+// All that others send to a block must have come before it ends: a thread of it knows that.
 void Async::end_block(int rank) {
   if (!active_) return;
   const int first = rank * m_.threads();

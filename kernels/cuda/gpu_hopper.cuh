@@ -83,8 +83,8 @@ __device__ inline void barrier_arrive(Shared<Barrier> b) {
   MIXTAPE_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(MIXTAPE_SHARED(b)) : "memory");
 }
 // The same at the barrier at this place in a block of the cluster, by its rank. That block must not
-// have ended. It hands slots back, and shows no stores to the other block: a release for the cluster
-// would wait for all that this thread has in flight.
+// have ended. It hands slots back, and shows no stores to the other block: a release for the
+// cluster would wait for all that this thread has in flight.
 __device__ inline void barrier_arrive(Shared<Barrier> b, int rank) {
   MIXTAPE_ASM(
       "{\n.reg .b32 there;\n"
