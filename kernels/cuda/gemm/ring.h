@@ -6,7 +6,8 @@ namespace mixtape::kernels::cuda {
 
 // A place in a ring of slots. Each slot has two barriers: `full` is over when its boxes have
 // landed, `empty` when all consumers have given it back. Producer and consumers each walk their own
-// Ring, through all tiles: it is never reset.
+// Ring, through all tiles: it is never reset. In a cluster each block fills slots of all, so that a
+// slot is empty when the consumers of all blocks have given it back.
 template <int stages>
 struct Ring {
   int slot = 0;
