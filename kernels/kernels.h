@@ -48,6 +48,7 @@ struct Kernel {
             launch.device.to_string());
     const internal::FloatMode mode;
 #ifdef MIXTAPE_EMULATED
+    if (!launch.device.is_host()) simt::record_call(name);
     [&](Args... given) {
       (check_memory(launch.device, name, given), ...);
       run(launch, given...);

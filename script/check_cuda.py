@@ -9,7 +9,6 @@ Without cuobjdump and nvdisasm (script/bootstrap --cuda-tools installs both) onl
 usage: check_cuda.py BUILD_DIR    a build with -Dcuda=enabled; exits 77 where that or the tools are missing"""
 import os
 import re
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sass
+from sass import ROOT, demangled, objects_of, run
 
 SKIPPED = 77
-ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ROOT / "build-tools" / "bin"  # where script/bootstrap --cuda-tools puts them
 # A stack frame is allowed where the mathematics needs it: CUDA's sine, cosine and tangent reduce large arguments with an
 # array. Bytes per thread at most.
 STACKS = [(re.compile(r"<(Forward|Backward)<(Cos|Sin|Tan), |generate<Normal<"), 40)]
@@ -60,19 +58,6 @@ LIMITS = [
     Limits("attention backward, 32 wide", r"flash_backward<\w+, 32, ", 11, 3.9, 20, 1),
     Limits("groups of warps", r"gemm_groups<", 25, 0, 10, 1, 168, 4, "sm_90a"),
 ]
-
-
-def run(*command: str | Path) -> str:
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def demangled(names: list[str]) -> list[str]:
-    filtered = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
-    spaces = re.compile(r"mixtape::(kernels::(cuda::)?)?|\(anonymous namespace\)::")
-    return [spaces.sub("", name) for name in filtered.stdout.splitlines()]
 
 
 def kernels_of(part: Path, arch: str) -> dict[str, Counts]:
@@ -191,10 +176,6 @@ def wrong_products(arch: str, parts: dict[Path, dict[str, Counts]], pool: Thread
     return wrong
 
 
-def objects_of(build: Path) -> list[Path]:
-    return sorted((build / "kernels" / "libmixtape_cuda.a.p").glob("*.cu.o"))
-
-
 def check(build: Path) -> list[str]:
     parts = objects_of(build)
     archs = sorted(set(re.findall(r"\.(sm_\w+)\.cubin", run("cuobjdump", "--list-elf", *parts[:1]))))
@@ -235,12 +216,11 @@ def main(arguments: list[str]) -> int:
     if not objects_of(build):
         print(f"{build} is no build with -Dcuda=enabled: the CUDA compiler's work is not checked")
         return SKIPPED
-    os.environ["PATH"] += f":{TOOLS}"
-    has_tools = shutil.which("cuobjdump") and shutil.which("nvdisasm")
+    has_tools = sass.has_tools()
     wrong, lacking = [], "" if has_tools else "cuobjdump and nvdisasm are not here (script/bootstrap --cuda-tools)"
     if has_tools:
         wrong = check(build)
-    elif nvcc := shutil.which("nvcc", path=f"{os.environ['PATH']}:/usr/local/cuda/bin"):
+    elif nvcc := sass.tool("nvcc"):
         products = ptx_opcodes(nvcc)
         wrong = wrong_ptx(products)
         lacking += f": of the machine code nothing is checked, {len(products)} products only as PTX"

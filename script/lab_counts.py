@@ -3,27 +3,17 @@
 loop over k, on the fast path, for each instruction that multiplies, and the multiply-adds of such a turn for each instruction.
 Needs nvcc, cuobjdump and nvdisasm (script/bootstrap --cuda-tools), but no GPU."""
 import argparse
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import sass
+from sass import ROOT, demangled, run
 
-ROOT = Path(__file__).resolve().parent.parent
 LAB = ROOT / "bench" / "lab" / "gemm"
-PATH = f"{os.environ['PATH']}:{ROOT / 'build-tools' / 'bin'}:/usr/local/cuda/bin"
 # The multiply-adds of an instruction, for one warp. (Four warps share an HGMMA.)
 MULTIPLY_ADDS = {"FFMA": 32, "HMMA": 16 * 8 * 16, "HGMMA": 64 * 256 * 16 // 4}
-
-
-def run(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": PATH})
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def rungs() -> list[tuple[str, str]]:
@@ -49,7 +39,7 @@ def counts(arch: str) -> dict[str, tuple[str, int, int]]:
         text = run("cuobjdump", "-sass", cubin)
     found = {}
     for mangled, body in sass.kernels(text):
-        name = re.sub(r"\(.*|mixtape::lab::|void |\(int\)", "", run("c++filt", mangled).strip())
+        name = re.sub(r"\(.*|void |\(int\)", "", demangled([mangled])[0])
         opcodes = [i.name.split(".")[0] for i in turn(body)] if body else []
         which = next((w for w in ("HGMMA", "HMMA", "FFMA") if w in opcodes), None)
         if which:

@@ -24,6 +24,7 @@
 
 #include "core/asan.h"
 #include "core/check.h"
+#include "emulator/simt/record.h"
 #include "kernels/cpu/loops/parallel.h"
 
 #if MIXTAPE_ASAN
@@ -525,6 +526,7 @@ void run(const Config& config, void (*body)(const void*), const void* context) {
 
 void launch(const Config& config, void* stream, void (*body)(const void*), const void* context,
             size_t bytes) {
+  if (recording()) return record_launch(config, context, bytes);
   const auto* const from = static_cast<const std::byte*>(context);
   in_stream(stream, [config, body, copy = std::vector<std::byte>(from, from + bytes)] {
     run(config, body, copy.data());

@@ -1,6 +1,7 @@
 #pragma once
 // A check of builds for the emulator, whose devices share the host's memory: kernels must not be
-// given memory of another device, on which real hardware would crash. It also counts bytes.
+// given memory of another device, on which real hardware would crash. It also counts bytes, and
+// records what was given (emulator/simt/record.h).
 
 #ifdef MIXTAPE_EMULATED
 #include <atomic>
@@ -9,7 +10,9 @@
 #include "core/error.h"
 #include "core/runtime.h"
 #include "core/view.h"
+#include "emulator/simt/record.h"
 #include "kernels/common/attention.h"
+#include "kernels/common/epilogue.h"
 #include "kernels/common/update.h"
 
 namespace mixtape::kernels {
@@ -21,6 +24,7 @@ inline std::atomic<int64_t> bytes_given{0};
 inline void check_memory(Device device, const char* kernel, const View& v) {
   if (!v.data || v.size() == 0) return;
   bytes_given += v.size() * int64_t(size_of(v.dtype));
+  if (!device.is_host()) simt::record_view(v);
   const int owner = runtime::owner(v.data);
   if (owner != (device.is_host() ? -1 : device.index))
     raise(std::string("kernel '") + kernel + "' on " + device.to_string() + " is given memory of " +
@@ -41,6 +45,9 @@ inline void check_memory(Device device, const char* kernel, const StepControl& c
 }
 inline void check_memory(Device device, const char* kernel, const AttentionRule& rule) {
   check_memory(device, kernel, rule.mask);
+}
+inline void check_memory(Device device, const char* kernel, const Epilogue& e) {
+  for (const View& v : {e.bias, e.before, e.row_sums}) check_memory(device, kernel, v);
 }
 template <class T>
 void check_memory(Device, const char*, const T&) {}  // a number, a struct of numbers

@@ -8,6 +8,9 @@
 #include "core/tf32.h"
 #include "core/thread_state.h"
 #include "core/view.h"
+#ifdef MIXTAPE_EMULATED
+#include "emulator/simt/record.h"
+#endif
 
 namespace mixtape::kernels {
 
@@ -32,7 +35,11 @@ class Launch : NoCopy {
   template <class T>
   T* scratch(int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    return static_cast<T*>(scratch_.push_back({allocate(bytes, device, number_), bytes}).data);
+    void* const data = scratch_.push_back({allocate(bytes, device, number_), bytes}).data;
+#ifdef MIXTAPE_EMULATED
+    if (!device.is_host()) simt::record_scratch(data, bytes);
+#endif
+    return static_cast<T*>(data);
   }
 
   const Device device;

@@ -88,9 +88,9 @@ class Check(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.tree = Path(self.folder.name)
         shutil.copytree(root / "script", self.tree / "script")
-        one_family = 'LIMITS = [Limits("f16", "gemm_tensor<Half>", 8.5, 4, 0)]\n\n\ndef run('
+        one_family = 'LIMITS = [Limits("f16", "gemm_tensor<Half>", 8.5, 4, 0)]\n\n\ndef kernels_of('
         script = self.tree / "script/check_cuda.py"
-        before, after = script.read_text().split("\n\ndef run(")
+        before, after = script.read_text().split("\n\ndef kernels_of(")
         script.write_text(f"{before}\n\n{one_family}{after}")
 
     def write(self, name: str, text: str, mode: int = 0o644) -> None:
@@ -101,7 +101,7 @@ class Check(unittest.TestCase):
 
     def run_check(self, path: str) -> tuple[int, str]:
         run = subprocess.run([self.tree / "script/check_cuda.py", self.tree / "build"], text=True, capture_output=True,
-                             stdin=subprocess.DEVNULL, env={**os.environ, "PATH": path})
+                             stdin=subprocess.DEVNULL, env={**os.environ, "PATH": path, "CUDA_PATH": ""})
         self.assertEqual(run.stderr, "")
         return run.returncode, run.stdout
 
