@@ -27,6 +27,25 @@ def row(figure: dict, copy: float) -> list[str]:
     return [figure["name"], f"{ours['median_ms']:.4f}", f"{100 * spread:.1f} %", rate, against, f"{figure['error']:.1e}"]
 
 
+def beside_torch(results: dict) -> list[str]:
+    """Ours and PyTorch's, where both were timed."""
+    torch = results.get("torch", {"not_run": "not tried"})
+    ours = {f["name"]: (f["ours"]["median_ms"], f["per_second"]) for b in results["benchmarks"] for f in b["figures"] if "ours" in f}
+    if gpt2 := results.get("gpt2"):
+        ours["gpt2"] = gpt2["median_ms"], gpt2["per_second"]
+    rows = [[f"gpt2, {gpt2['batch']} x 1024 tokens", f"{gpt2['per_second'] / 1e3:.1f}k tokens/s", "", ""]] if gpt2 else []
+    for figure in torch.get("figures", []):
+        name = "gpt2" if figure["name"].startswith("gpt2/") else figure["name"]
+        theirs = figure["per_second"]
+        show = f"{theirs / 1e3:.1f}k tokens/s" if figure["unit"] == "tokens/s" else f"{theirs / 1e12:.1f} TFLOP/s"
+        mine = ours.get(name)
+        rate = "" if mine is None else f"{mine[1] / 1e3:.1f}k tokens/s" if name == "gpt2" else f"{mine[1] / 1e12:.1f} TFLOP/s"
+        rows.append([figure["name"], rate, show, f"{mine[1] / theirs:.2f}x" if mine else ""])
+    about = f"PyTorch {torch['version']}" if "version" in torch else f"PyTorch: {torch['not_run']}"
+    lines = [f"{about}." + "".join(f" Left out: {what}." for what in torch.get("left_out", [])), ""]
+    return lines + (table(["case", "ours", "PyTorch's", "against"], rows) if rows else [])
+
+
 def markdown(results: dict) -> str:
     lines = []
     for benchmark in results["benchmarks"][:1]:
@@ -46,6 +65,7 @@ def markdown(results: dict) -> str:
         lines += ["", f"`{benchmark['command']}`" + (f", beside {benchmark['peer']}" if benchmark["peer"] else ""), "",
                   *table(["case", "ms", "spread", "rate", "against", "error"],
                          [row(figure, benchmark["copy_bytes_per_second"]) for figure in benchmark["figures"]])]
+    lines += ["", *beside_torch(results)]
     if printed := results["demo"].get("table"):
         lines += ["", "```text", printed, "```"]
     return "\n".join(lines) + "\n"

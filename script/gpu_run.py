@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what script/gpu built, on the device of this machine: tests, benchmarks, compute-sanitizer, demo, the most
+"""Runs what script/gpu built, on the device of this machine: tests, benchmarks, PyTorch, compute-sanitizer, demo, the most
 important first. Everything has a time limit; results and logs go to $OUT, or to out/. The last line is the summary.
 
 usage: run [--minutes N]    all of it in at most N minutes, default 8; exits 1 if anything failed, 2 without a device"""
@@ -135,6 +135,38 @@ class Run:
         if status != 0:
             self.wrong.append(f"{stage}: " + ("time was up" if status is None else text.strip().splitlines()[-1]))
 
+    # --- GPT-2 124M, and PyTorch's ---
+    def gpt2(self, wanted: float) -> None:
+        """Trains on random tokens, on as many texts at once as there is memory for."""
+        deadline = time.monotonic() + self.seconds(wanted)
+        for batch in 64, 32, 16:
+            command = [self.programs / "gpt2", "--device", "cuda", "--steps", "20", "--every", "10", "--batch-size", batch]
+            status, text = self.execute(command, max(1, deadline - time.monotonic()))
+            self.log("gpt2", text)
+            if status != 1 or "out of memory" not in text:
+                break
+        speeds = re.findall(r"([\d.]+) ms  ([\d.]+)k tokens/s", text)
+        if status == 0 and speeds:
+            milliseconds, thousands = map(float, speeds[-1])  # without the first steps
+            self.results["gpt2"] = {"batch": batch, "median_ms": milliseconds, "per_second": 1e3 * thousands}
+            print(f"gpt2: {thousands:.1f}k tokens/s, {batch} x 1024 at once", flush=True)
+        else:
+            self.wrong.append("gpt2: " + ("time was up" if status is None else text.strip().splitlines()[-1]))
+
+    def torch(self, wanted: float) -> None:
+        """Not to have PyTorch here is no fault."""
+        file, seconds = self.out / "torch.json", self.seconds(wanted)
+        status, text = self.execute([sys.executable, here / "gpu_torch.py", file, "--limit", f"{0.8 * seconds:.0f}"], seconds)
+        self.log("gpt2", text)
+        print(f"PyTorch:\n{text.rstrip()}", flush=True)
+        if file.exists():
+            self.results["torch"] = json.loads(file.read_text())
+            file.unlink()
+            if status is None:
+                self.results["torch"]["left_out"].append("time was up")
+        else:
+            self.results["torch"] = {"not_run": "time was up" if status is None else text.strip().splitlines()[-1]}
+
     # --- compute-sanitizer ---
     def sanitize(self, tool: str, names: list[str], wanted: float) -> None:
         program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -179,7 +211,9 @@ class Run:
         self.tests("quick tests", quick, 60)
         self.benchmark("products", "ceiling,gemm", 110)
         self.tests("other tests", [n for n in names if n not in set(quick)], 110)
-        self.benchmark("rest", "ceiling,memory,conv,step", 90)
+        self.gpt2(40)
+        self.benchmark("rest", "ceiling,attention,memory,conv,step", 90)
+        self.torch(75)
         for tool in "memcheck", "racecheck", "synccheck":
             self.sanitize(tool, [n for n in names if SANITIZED.match(n)], 45)
         self.demo(30)

@@ -1,6 +1,6 @@
 // Rates of the CUDA device: copies (the ceiling of memory-bound ops), memory-bound ops, products
-// compared with cuBLAS, convolutions and training steps. Every result is checked against the CPU in
-// f64 before it is timed.
+// compared with cuBLAS, attention, convolutions and training steps. Every result is checked against
+// the CPU in f64 before it is timed.
 
 #include <fmt/format.h>
 
@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
     bench::Report report(settings);
     bench::measure_copies(report);
     bench::measure_products(report);
+    bench::measure_attention(report);
     bench::measure_memory(report);
     bench::measure_convolutions(report);
     bench::measure_optimizer(report);

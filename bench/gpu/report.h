@@ -78,6 +78,7 @@ class Report {
 void measure_copies(Report& report);    // the ceilings of memory-bound ops
 void measure_products(Report& report);  // compared with cuBLAS
 void measure_memory(Report& report);    // memory-bound ops
+void measure_attention(Report& report);
 void measure_convolutions(Report& report);
 void measure_optimizer(Report& report);
 void measure_steps(Report& report);  // training steps of the demo's network

@@ -803,10 +803,22 @@ print("[----------] Global test environment tear-down")
         ],
     }
 
+    TORCH = {"version": "2.9", "device": "A GPU", "left_out": ["gpt2/eager/64: out of memory", "gpt2/compiled: time was up"], "figures": [
+        {"name": "gemm", "median_ms": 1.6, "per_second": 6.25e14, "unit": "FLOP/s"},
+        {"name": "gpt2/eager/32", "median_ms": 131.072, "per_second": 250e3, "unit": "tokens/s"}]}
+    GPT2 = """#!/bin/sh
+[ "$8" != 64 ] || { echo 'Error: out of memory: 9 GB'; exit 1; }
+echo 'step 10/20  loss 9.1  norm 1.0  lr 6e-04  999 ms  1.0k tokens/s  0.1 % of 989 TFLOP/s'
+echo 'step 20/20  loss 9.0  norm 1.0  lr 6e-04  100 ms  327.7k tokens/s  31.1 % of 989 TFLOP/s'
+"""
+
     def package(self, breaks: str = "None", device: bool = True, seconds_to_load: int = 90) -> subprocess.CompletedProcess:
         script = (root / "script/gpu_run.py").read_text()
         self.write("package/run", script.replace('"none", 90)', f'"none", {seconds_to_load})'), 0o755)
         self.write("package/gpu_report.py", (root / "script/gpu_report.py").read_text())
+        torch = f"import json, sys\njson.dump({self.TORCH}, open(sys.argv[1], 'w'))\n"
+        self.write("package/gpu_torch.py", torch if self.TORCH else "import sys\nsys.exit('no PyTorch here: none')\n")
+        self.write("package/gpt2", self.GPT2, 0o755)
         self.write("package/cuda_test", self.TESTS.replace("BREAKS", breaks), 0o755)
         bench = "echo 'bench_gpu: no CUDA device' >&2; exit 2\n"
         if device:
@@ -854,6 +866,7 @@ print("[----------] Global test environment tear-down")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertRegex(run.stdout, r"^loading the kernels: \d+ s\nquick tests: 2 passed, 0 failed, 0 skipped\n")
         self.assertIn("other tests: 101 passed, 0 failed, 1 skipped\n", run.stdout)
+        self.assertIn("gpt2: 327.7k tokens/s, 32 x 1024 at once\n", run.stdout)
         self.assertTrue(run.stdout.endswith("A GPU: 103 tests passed, nothing is wrong\n"), run.stdout)
         self.assertLessEqual(len(list((self.tree / "out").iterdir())), 8)
         page = next((self.tree / "out").glob("a-gpu-*.md")).read_text()
@@ -863,8 +876,39 @@ print("[----------] Global test environment tear-down")
             "| gemm | 2.0000 | 10.0 % | 500.0 TFLOP/s | 0.90x | 1.0e-03 |",
             "| add | 1.0000 | 0.0 % | 3000 GB/s | 75 % of a copy | 0.0e+00 |",
             "| odd | WRONG: an error of 1 | | | | |",
+            "PyTorch 2.9. Left out: gpt2/eager/64: out of memory. Left out: gpt2/compiled: time was up.",
+            "| gpt2, 32 x 1024 tokens | 327.7k tokens/s | | |",
+            "| gemm | 500.0 TFLOP/s | 625.0 TFLOP/s | 0.80x |",
+            "| gpt2/eager/32 | 327.7k tokens/s | 250.0k tokens/s | 1.31x |",
         ]:
             self.assertIn(line + "\n", page)
+
+    def test_without_pytorch_it_says_so(self) -> None:
+        with unittest.mock.patch.object(Gpu, "TORCH", None):
+            run = self.package()
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn("PyTorch: no PyTorch here: none.\n", next((self.tree / "out").glob("a-gpu-*.md")).read_text())
+
+    def test_a_training_that_fails_is_told(self) -> None:
+        with unittest.mock.patch.object(Gpu, "GPT2", "#!/bin/sh\necho 'Error: it broke'\nexit 1\n"):
+            run = self.package()
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("\ngpt2: Error: it broke\n", run.stdout)
+
+    def test_pytorch_is_timed_where_it_is(self) -> None:
+        run = subprocess.run(["python3", root / "script/gpu_torch.py", self.tree / "torch.json", "--smoke"], text=True, capture_output=True)
+        if run.returncode == 3:
+            self.assertTrue(run.stdout.startswith("no PyTorch here: "), run.stdout)
+            self.skipTest(run.stdout.strip())
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        names = [figure["name"] for figure in json.loads((self.tree / "torch.json").read_text())["figures"]]
+        self.assertLessEqual({"gemm/bf16/4096", "attention/bf16/128/backward", "gpt2/eager/2"}, set(names))
+
+    def test_a_python_without_pytorch_is_named(self) -> None:
+        self.write("torch.py", "raise ImportError('libcublas.so: cannot open')\n")
+        run = subprocess.run(["python3", root / "script/gpu_torch.py", "x"], text=True, capture_output=True,
+                             env={**os.environ, "PYTHONPATH": str(self.tree)})
+        self.assertEqual((run.returncode, run.stdout), (3, "no PyTorch here: libcublas.so: cannot open\n"))
 
     def test_loading_that_takes_too_long_is_told(self) -> None:
         slow = "import os, sys, time\nif 'CUDA_MODULE_LOADING' in os.environ: time.sleep(9)\n"
