@@ -172,7 +172,7 @@ class ShardFolder {
 
   // The name of a shard that this save writes next.
   std::string add(size_t shard, size_t shards) {
-    check(last_ < ShardNames::most, "{}: its number of the save is too large", old_.back());
+    if (last_ >= ShardNames::most) fail("{}: its number of the save is too large", old_.back());
     return new_.emplace_back(names_.of(last_ + 1, shard, shards));
   }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
