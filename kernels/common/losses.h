@@ -88,7 +88,12 @@ struct BinaryCrossEntropyWithLogits {
   MIXTAPE_HD static T f(T x, T t, T) {
     return select(x > T(0), T(1) - t, -t) * x + log1p(exp(-abs(x)));
   }
-  MIXTAPE_HD static auto dx(auto x, auto t, auto) { return sigmoid(x) - t; }
+  // sigmoid(x) - t, without the rounding of a sigmoid near 1, which a target of 1 would bare.
+  template <class T>
+  MIXTAPE_HD static T dx(T x, T t, T) {
+    const T s = sigmoid(-abs(x));
+    return select(x > T(0), (T(1) - t) - s, s - t);
+  }
   MIXTAPE_HD static auto dt(auto x, auto, auto) { return -x; }
 };
 

@@ -152,22 +152,27 @@ Values points(const Format& f) {
   return f.rounded(x);
 }
 
-// All points; several inputs are combined in ten ways.
-Trial pointwise_trial(const OpCase& c, const Format& f) {
+// All points. Several inputs are combined in ten ways, and on the CPU, whose formulas are those of
+// other devices, each of them with constants, at which terms cancel: targets of 1, say.
+Trial pointwise_trial(const OpCase& c, const Format& f, bool with_constants) {
   Values all = points(f);
   if (const Exception* e = exception_of(c))
     std::erase_if(all, [&](double x) {
       return x != 0 && !(e->least <= std::abs(x) && std::abs(x) <= e->most);
     });
-  const size_t n = all.size(), ways = c.inputs.size() == 1 ? 1 : 10;
+  constexpr double constants[] = {0, 1, -1, 2};
+  const size_t n = all.size(), inputs = c.inputs.size(),
+               ways = inputs == 1 ? 1 : 10 + (with_constants ? std::size(constants) * inputs : 0);
   Trial t{"points", {}};
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     const bool mask = c.inputs[i].kind == Input::Mask;
     Values v;
     for (size_t way = 0; way < ways; ++way)
       for (size_t k = 0; k < n; ++k) {
-        const size_t other = (k * (2 * i + 1) + way * (way + 7 * i)) % n;
-        const double x = std::clamp(all[i == 0 ? k : other], c.least, c.most);
+        const size_t other = i == 0 ? k : (k * (2 * i + 1) + way * (way + 7 * i)) % n;
+        const bool varies = way < 10 || way % inputs == i;
+        const double at = varies ? all[way < 10 ? other : k] : constants[(way - 10) / inputs],
+                     x = std::clamp(at, c.least, c.most);
         v.push_back(mask ? double(k % 2) : x);
       }
     t.inputs.push_back(from(v, {int64_t(v.size())}, mask ? boolean : f64));
@@ -187,12 +192,12 @@ Trial random_trial(const OpCase& c, const Format& f, std::string name,
   return t;
 }
 
-std::vector<Trial> trials(const OpCase& c, const Format& f) {
+std::vector<Trial> trials(const OpCase& c, const Format& f, bool on_host) {
   std::vector<Trial> all;
   // The squares of large numbers overflow, and those of small ones vanish.
   const double large = std::ldexp(1, f.dtype == f16 ? 10 : 100), small = 1 / large;
   if (c.pointwise) {
-    all.push_back(pointwise_trial(c, f));
+    all.push_back(pointwise_trial(c, f, on_host));
   } else {
     for (uint64_t seed = 100; seed < 108; ++seed)
       all.push_back(random_trial(c, f, fmt::format("seed {}", seed), tests::shapes(c), seed));
@@ -327,7 +332,7 @@ RowReport sweep_row(const OpCase& c, const Format& f) {
   const DefaultDevice host(Device::cpu());
   const Values dy = f.rounded({1, -0.7, 1.9, 0.3, -1, 0.55, -0.11});
   RowReport report;
-  for (const Trial& t : trials(c, f)) {
+  for (const Trial& t : trials(c, f, device.is_host())) {
     const Results got = run(c, t.inputs, dy, f.dtype, device),
                   want = run(c, t.inputs, dy, f64, Device::cpu());
     report.rounds = rounds_of(c, want.ops);
