@@ -37,6 +37,7 @@ class Limits:
     registers: int = 255  # of a thread, at most
     groups: int = 0  # HGMMA between a WARPGROUP.ARRIVE and the one WARPGROUP.DEPBAR that follows
     archs: str = "sm_80|sm_90a"  # where that holds; on others, figures are only printed
+    shares_boxes: bool = False  # with other blocks of a cluster, and waits for no memory in its loop
 
 
 # The first family that a kernel belongs to counts. Every family must have a kernel.
@@ -56,6 +57,7 @@ LIMITS = [
     Limits("attention, 32 wide", r"flash_forward<\w+, 32>", 11, 4, 50, 0),
     Limits("attention backward, 64 to 128 wide", r"flash_backward<\w+, (64|80|96|128), ", 9, 1.8, 20, 1),
     Limits("attention backward, 32 wide", r"flash_backward<\w+, 32, ", 11, 3.9, 20, 1),
+    Limits("groups of warps in clusters", r"gemm_groups<.*, 2>", 25, 0, 10, 1, 168, 4, "sm_90a", True),
     Limits("groups of warps", r"gemm_groups<", 25, 0, 10, 1, 168, 4, "sm_90a"),
 ]
 
@@ -140,6 +142,12 @@ def wrong_loop(limits: Limits, body: list[sass.Instruction], registers: int) -> 
             wrong.append(f"{mma} HGMMA, {fences} WARPGROUP.ARRIVE and {waits} WARPGROUP.DEPBAR, not {limits.groups} to 1 to 1")
         if not any(i.is_one_of(("UTMALDG",)) for i in body):
             wrong.append("no box of a tensor map is loaded")
+    if limits.shares_boxes:
+        if not any("MULTICAST" in i.name for i in body):
+            wrong.append("no box is loaded for several blocks")
+        # (An arrival at another block's barrier that releases memory to the cluster has two of them.)
+        if loop.count("MEMBAR"):
+            wrong.append("the loop waits for memory (MEMBAR)")
     return wrong, loop
 
 

@@ -90,6 +90,22 @@ void expect_shared() {
   }
 }
 TEST(PtxCluster, BlocksShareBoxes) { expect_shared<Plant::None>(); }
+
+__global__ void count_ranks(int* y) { y[blockIdx.x * 128 + threadIdx.x] += 1 + cluster_rank(); }
+TEST(PtxCluster, RunsInGraphs) {
+  int* const y = on_device(std::vector<int>(512));
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  EXPECT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  EXPECT_EQ(start({128, 4, 2}, 0, count_ranks, y), cudaSuccess);
+  EXPECT_EQ(cudaStreamEndCapture(stream(), &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphInstantiate(&ready, graph, 0), cudaSuccess);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(ready, stream()), cudaSuccess);
+  const std::vector<int> got = read(y, 512);
+  for (int i = 0; i < 512; ++i) EXPECT_EQ(got[size_t(i)], i / 128 % 2 == 0 ? 3 : 6) << i;
+  cudaGraphExecDestroy(ready);
+  cudaGraphDestroy(graph);
+}
 TEST(PtxCluster, FindsBlocksThatDoNotMeet) {
   if (races) EXPECT_FAULT(expect_shared<Plant::NoStart>(), "the mbarrier at 0x100[08] may be new");
   EXPECT_FAULT(expect_shared<Plant::NoEnd>(),

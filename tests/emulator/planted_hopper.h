@@ -51,8 +51,8 @@ struct Shape {
   unsigned threads, blocks = 1, cluster = 1;
 };
 template <class... P>
-cudaError_t run(Shape shape, size_t shared, void (*kernel)(P...),
-                std::type_identity_t<P>... arguments) {
+cudaError_t start(Shape shape, size_t shared, void (*kernel)(P...),
+                  std::type_identity_t<P>... arguments) {
   void* list[] = {&arguments...};
   const auto* const function = reinterpret_cast<const void*>(kernel);
   EXPECT_EQ(
@@ -68,7 +68,12 @@ cudaError_t run(Shape shape, size_t shared, void (*kernel)(P...),
   config.stream = stream();
   config.attrs = &cluster;
   config.numAttrs = shape.cluster > 1;
-  const cudaError_t error = cudaLaunchKernelExC(&config, function, list);
+  return cudaLaunchKernelExC(&config, function, list);
+}
+template <class... P>
+cudaError_t run(Shape shape, size_t shared, void (*kernel)(P...),
+                std::type_identity_t<P>... arguments) {
+  const cudaError_t error = start(shape, shared, kernel, arguments...);
   return error != cudaSuccess ? error : cudaStreamSynchronize(stream());
 }
 template <class... P>

@@ -65,6 +65,14 @@ class Rules(unittest.TestCase):
         ):
             self.assertIn(wanted, self.wrong(self.LOOP, TENSOR, planted))
 
+    def test_each_planted_fault_of_a_cluster_is_found(self) -> None:
+        limits = check_cuda.Limits("", "", groups=4, inner=1, shares_boxes=True)
+        shared = {"UTMALDG.2D": "UTMALDG.2D.MULTICAST"}
+        self.assertEqual(self.wrong(limits, GROUPS, shared), [])
+        self.assertEqual(self.wrong(limits, GROUPS), ["no box is loaded for several blocks"])
+        self.assertEqual(self.wrong(limits, GROUPS, shared | {"UIADD3.64 UR12, UR8, 0x4, URZ": "MEMBAR.ALL.GPU"}),
+                         ["the loop waits for memory (MEMBAR)"])
+
     def test_each_planted_fault_of_wgmma_is_found(self) -> None:
         found = "not 4 to 1 to 1"
         for planted, wanted in (

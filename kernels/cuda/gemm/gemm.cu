@@ -154,7 +154,7 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, Choose 
   g.part_k = k.size;
   const auto start = [&](const Gemm<T>& of) {
     if constexpr (!std::is_same_v<T, double>)
-      if (by_groups) return start_groups(launch, of, p, plan.tile, k.count);
+      if (by_groups) return start_groups(launch, of, p, plan, k.count);
     start_batch(launch, of, p, plan, k.count);
   };
   start_parts(launch, g, p, k.count, start);

@@ -43,8 +43,9 @@ gpu::BoxedTensor boxed(const Gemm<T>& g, const void* data, int64_t length, int64
 template <class T, bool a_by_rows, bool b_by_rows>
 void start_layout(const gpu::Grid& grid, void* stream, int tile, const GroupsGemm<T>& p) {
   gpu::launch(grid, stream,
-              tile == 0 ? gemm_groups<T, a_by_rows, b_by_rows, 256>
-                        : gemm_groups<T, a_by_rows, b_by_rows, 128>,
+              grid.cluster > 1 ? gemm_groups<T, a_by_rows, b_by_rows, 256, 2>
+              : tile == 0      ? gemm_groups<T, a_by_rows, b_by_rows, 256, 1>
+                               : gemm_groups<T, a_by_rows, b_by_rows, 128, 1>,
               p);
 }
 
@@ -67,9 +68,10 @@ bool groups_can(const Launch& launch, const Gemm<T>& g, const GemmProblem& p) {
 }
 
 template <class T>
-void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int tile, int parts) {
+void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, const GemmPlan& plan,
+                  int parts) {
   const bool a_rows = g.a_right == 1, b_rows = g.b_right == 1;
-  const Tile& t = tiles[tile];
+  const Tile& t = tiles[plan.tile];
   GroupsGemm<T> all{};
   all.g = g;
   const gpu::BoxedTensor a = a_rows ? boxed(g, g.a, p.k, p.m, g.a_down, g.batch.stride[0],
@@ -78,7 +80,8 @@ void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int ti
                                             detail::box_rows),
                          b = b_rows ? boxed(g, g.b, p.n, p.k, g.b_down, g.batch.stride[1],
                                             detail::box_rows)
-                                    : boxed(g, g.b, p.k, p.n, g.b_right, g.batch.stride[1], t.n);
+                                    : boxed(g, g.b, p.k, p.n, g.b_right, g.batch.stride[1],
+                                            t.n / plan.cluster);
   all.a = gpu::make_tensor_map(a);
   all.b = gpu::make_tensor_map(b);
   all.a_batch = {0, 0, a.size[2] > 1, a.size[3] > 1};
@@ -92,27 +95,32 @@ void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int ti
     all.c = result(g.c);
     all.before = g.before ? result(g.before) : all.c;
   }
-  all.down = int(ceil_div(p.m, t.m));
+  all.down = int(ceil_div(p.m, int64_t(t.m) * plan.cluster));
   all.across = int(ceil_div(p.n, t.n));
   all.parts = parts;
   all.all = all.down * all.across * parts * int(p.batch);
   all.inner = g.batch.rank > 0 ? int(g.batch.size[g.batch.rank - 1]) : 1;
-  const unsigned blocks = unsigned(std::min(all.all, gpu::multiprocessors(launch.device.index)));
-  const gpu::Grid grid{
-      "gemm_groups", {blocks, 1, 1}, {unsigned(detail::groups_threads), 1, 1}, groups_shared_bytes};
+  const int places = gpu::multiprocessors(launch.device.index) / plan.cluster;
+  const unsigned cluster = unsigned(plan.cluster);
+  const gpu::Grid grid{"gemm_groups",
+                       {unsigned(std::clamp(places, 1, all.all)) * cluster, 1, 1},
+                       {unsigned(detail::groups_threads), 1, 1},
+                       groups_shared_bytes,
+                       cluster};
   if constexpr (sizeof(T) == 4)
-    start_layout<T, true, false>(grid, launch.stream, tile, all);
+    start_layout<T, true, false>(grid, launch.stream, plan.tile, all);
   else
     (a_rows   ? b_rows ? start_layout<T, true, true> : start_layout<T, true, false>
        : b_rows ? start_layout<T, false, true>
-              : start_layout<T, false, false>)(grid, launch.stream, tile, all);
+              : start_layout<T, false, false>)(grid, launch.stream, plan.tile, all);
 }
 
 template bool groups_can(const Launch&, const Gemm<Half>&, const GemmProblem&);
 template bool groups_can(const Launch&, const Gemm<BFloat16>&, const GemmProblem&);
 template bool groups_can(const Launch&, const Gemm<float>&, const GemmProblem&);
-template void start_groups(Launch&, const Gemm<Half>&, const GemmProblem&, int, int);
-template void start_groups(Launch&, const Gemm<BFloat16>&, const GemmProblem&, int, int);
-template void start_groups(Launch&, const Gemm<float>&, const GemmProblem&, int, int);
+template void start_groups(Launch&, const Gemm<Half>&, const GemmProblem&, const GemmPlan&, int);
+template void start_groups(Launch&, const Gemm<BFloat16>&, const GemmProblem&, const GemmPlan&,
+                           int);
+template void start_groups(Launch&, const Gemm<float>&, const GemmProblem&, const GemmPlan&, int);
 
 }  // namespace mixtape::kernels::cuda

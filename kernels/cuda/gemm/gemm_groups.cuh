@@ -2,7 +2,8 @@
 // Matrix products for compute capability 9.0: the copy engine fills a ring of slices of a and b in
 // shared memory, and two groups of four warps multiply them from there (wgmma). One thread of a
 // third group starts the copies, so nobody computes addresses of elements. A block stays for all
-// tiles that fall to it: while one ends, slices of the next are on their way.
+// tiles that fall to it: while one ends, slices of the next are on their way. Or two blocks, a
+// cluster, have tiles one above the other: each copies half of a slice of b to both.
 
 #include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/gemm/ring.h"
@@ -17,9 +18,10 @@ struct GroupsGemm {
   gpu::TensorMap a, b;
   gpu::TensorMap c, before;  // of results that go through shared memory, if `staged`
   bool staged;
-  int down, across, parts, all;  // tiles of c, parts of k, tiles of all parts and problems
-  int inner;                     // the size of the batch along z
-  gpu::BoxAt a_batch, b_batch;   // z, w: 0 where all of the batch share the operand, else 1
+  // Tiles of c (down: those of a cluster), parts of k, tiles of all parts and problems.
+  int down, across, parts, all;
+  int inner;                    // the size of the batch along z
+  gpu::BoxAt a_batch, b_batch;  // z, w: 0 where all of the batch share the operand, else 1
 };
 
 namespace detail {
@@ -30,20 +32,20 @@ constexpr int groups_m = 64 * consumers;
 constexpr int box_rows = 64, box_bytes = box_rows * gpu::box_row_bytes;
 constexpr int ring_bytes = 192 * 1024, staging_bytes = consumers * 2 * box_bytes;
 
-// A tile of c and the part of k that is summed for it, by its number. Numbers go through bands of
-// eight rows of tiles, as tile_origin() does.
+// A tile of c and the part of k that is summed for it, by its number and the block's rank in a
+// cluster of `blocks`. Numbers go through bands of eight rows of tiles, as tile_origin() does.
 struct GroupsTask {
   int m, n, k, steps, part, batch;
 };
 template <class T>
 __device__ __forceinline__ GroupsTask groups_task(const GroupsGemm<T>& p, int number, int tile_n,
-                                                  int depth) {
+                                                  int depth, int rank, int blocks) {
   const int tiles_of_c = p.down * p.across, i = number % tiles_of_c, rest = number / tiles_of_c;
   const int band = 8 * p.across, first = i / band * 8;
   const int height = p.down - first < 8 ? p.down - first : 8;
   const int part = rest % p.parts, k = part * p.g.part_k;
   const int left = int(p.g.k) - k, size = left < p.g.part_k ? left : p.g.part_k;
-  return {(first + i % band % height) * groups_m,
+  return {((first + i % band % height) * blocks + rank) * groups_m,
           i % band / height * tile_n,
           k,
           ceil_div(size, depth),
@@ -93,9 +95,9 @@ struct GroupRowSums {
   }
 };
 
-// The steps of one kernel, for tiles of 128 x n. a_by_rows, b_by_rows: the operand is row-major,
-// else column-major.
-template <class T, bool a_by_rows, bool b_by_rows, int n>
+// The steps of one kernel, for tiles of 128 x n in clusters of `blocks`. a_by_rows, b_by_rows: the
+// operand is row-major, else column-major.
+template <class T, bool a_by_rows, bool b_by_rows, int n, int blocks>
 struct GroupsTile {
   static constexpr bool ta = !a_by_rows, tb = b_by_rows;  // transposed: not dense along k
   static constexpr int row = gpu::box_row_bytes / int(sizeof(T)), bk = row;
@@ -121,31 +123,45 @@ struct GroupsTile {
     return full(stages + slot);
   }
 
+  // The block's rank in its cluster; the number of the first tile of a cluster, and how many it
+  // goes on.
+  static __device__ __forceinline__ int rank() { return blocks > 1 ? gpu::cluster_rank() : 0; }
+  static __device__ __forceinline__ int first() { return int(gpu::block().x) / blocks; }
+  static __device__ __forceinline__ int clusters() { return int(gpu::grid_size().x) / blocks; }
   static __device__ __forceinline__ GroupsTask task(const GroupsGemm<T>& p, int number) {
-    return groups_task(p, number, n, bk);
+    return groups_task(p, number, n, bk, rank(), blocks);
   }
   static __device__ void init_barriers() {
     for (int slot = 0; slot < stages; ++slot) {
       gpu::barrier_init(full(slot), 1);
-      gpu::barrier_init(empty(slot), consumers * group_threads / gpu::warp_size);
+      gpu::barrier_init(empty(slot), blocks * consumers * group_threads / gpu::warp_size);
     }
     gpu::fence_barrier_init();
+  }
+  // Blocks of a cluster meet before they reach each other's barriers, and before they end.
+  static __device__ __forceinline__ void meet() {
+    if constexpr (blocks > 1) {
+      gpu::cluster_arrive();
+      gpu::cluster_wait();
+    }
   }
 
   // Copies the slices of all of this block's tiles to the ring. One thread calls it.
   static __device__ __forceinline__ void produce(const GroupsGemm<T>& p) {
     Ring<stages> ring;
-    for (int number = int(gpu::block().x); number < p.all; number += int(gpu::grid_size().x)) {
+    for (int number = first(); number < p.all; number += clusters()) {
       const GroupsTask task_now = task(p, number);
       const int z = task_now.batch % p.inner, w = task_now.batch / p.inner;
       for (int step = 0; step < task_now.steps; ++step, ring.next()) {
         gpu::barrier_wait(empty(ring.slot), ring.empty_parity());
         gpu::barrier_expect(full(ring.slot), stage_bytes);
         const int k = task_now.k + step * bk;
-        load<ta, groups_m>(slice_a(ring.slot), p.a, full(ring.slot), k, task_now.m, z * p.a_batch.z,
-                           w * p.a_batch.w);
-        load<tb, n>(slice_b(ring.slot), p.b, full(ring.slot), k, task_now.n, z * p.b_batch.z,
-                    w * p.b_batch.w);
+        const auto bar = full(ring.slot);
+        load<ta, groups_m, 1>(slice_a(ring.slot), p.a, bar, k, task_now.m, z * p.a_batch.z,
+                              w * p.a_batch.w);
+        const int half = rank() * (n / blocks);  // its first line
+        load<tb, n / blocks, blocks>(slice_b(ring.slot) + half * row, p.b, bar, k,
+                                     task_now.n + half, z * p.b_batch.z, w * p.b_batch.w);
       }
     }
   }
@@ -155,7 +171,7 @@ struct GroupsTile {
     Ring<stages> ring;
     Sums sum;
     int staged = 0;
-    for (int number = int(gpu::block().x); number < p.all; number += int(gpu::grid_size().x)) {
+    for (int number = first(); number < p.all; number += clusters()) {
       const GroupsTask now = task(p, number);
       GroupRowSums<T, a_by_rows> row_sums;
       const bool sums_rows = p.g.row_sums && now.n == 0;
@@ -183,18 +199,26 @@ struct GroupsTile {
   }
 
  private:
-  // Loads `lines` lines of an operand, bk deep along k.
-  template <bool transposed, int lines>
+  // Loads `lines` lines of an operand, bk deep along k, to this block or to all of the cluster.
+  template <bool transposed, int lines, int readers>
   static __device__ __forceinline__ void load(Shared<T> to, const gpu::TensorMap& from,
                                               Shared<gpu::Barrier> barrier, int k, int line, int z,
                                               int w) {
     if constexpr (transposed) {
 #pragma unroll
       for (int i = 0; i < lines / row; ++i)
-        gpu::load_box(to + i * box_size, from, barrier, {line + i * row, k, z, w});
+        load_box<readers>(to + i * box_size, from, barrier, {line + i * row, k, z, w});
     } else {
-      gpu::load_box(to, from, barrier, {k, line, z, w});
+      load_box<readers>(to, from, barrier, {k, line, z, w});
     }
+  }
+  template <int readers>
+  static __device__ __forceinline__ void load_box(Shared<T> to, const gpu::TensorMap& from,
+                                                  Shared<gpu::Barrier> barrier, gpu::BoxAt at) {
+    if constexpr (readers > 1)
+      gpu::load_box(to, from, barrier, at, (1u << readers) - 1);
+    else
+      gpu::load_box(to, from, barrier, at);
   }
   // Starts sum = a b (+ sum if `add`) for 64 rows of a.
   static __device__ __forceinline__ void multiply(Sums& sum, Shared<T> a, Shared<T> b, bool add) {
@@ -207,10 +231,14 @@ struct GroupsTile {
           gpu::make_operand(b + k * (tb ? row : 1), tb, box_bytes), add || k > 0);
     gpu::group_commit();
   }
-  // This warp has done with a slot.
+  // This warp has done with a slot, which all blocks of the cluster fill.
   static __device__ __forceinline__ void release(int slot) {
     gpu::sync_warp();
-    if (gpu::lane() == 0) gpu::barrier_arrive(empty(slot));
+    if constexpr (blocks > 1) {
+      if (gpu::lane() < blocks) gpu::barrier_arrive(empty(slot), gpu::lane());
+    } else {
+      if (gpu::lane() == 0) gpu::barrier_arrive(empty(slot));
+    }
   }
 
   // Applies the epilogue to a consumer's 64 rows of a tile and stores them, 64 columns at a time.
@@ -276,14 +304,15 @@ struct GroupsTile {
 constexpr size_t groups_shared_bytes =
     size_t(detail::ring_bytes) + detail::staging_bytes + 2 * 8 * sizeof(uint64_t);
 
-// Grid: at most a block for each multiprocessor.
-template <class T, bool a_by_rows, bool b_by_rows, int n>
+// Grid: at most a block for each multiprocessor, in clusters of `blocks`.
+template <class T, bool a_by_rows, bool b_by_rows, int n, int blocks>
 __global__ void __launch_bounds__(detail::groups_threads, 1)
     gemm_groups(const __grid_constant__ GroupsGemm<T> p) {
   if constexpr (gpu::compiled_for_hopper) {
-    using Tile = detail::GroupsTile<T, a_by_rows, b_by_rows, n>;
+    using Tile = detail::GroupsTile<T, a_by_rows, b_by_rows, n, blocks>;
     if (gpu::thread().x == 0) Tile::init_barriers();
     gpu::sync_block();
+    Tile::meet();
     const int group = int(gpu::thread().x) / detail::group_threads;
     if (group == 0) {
       gpu::lower_registers<40>();
@@ -292,6 +321,7 @@ __global__ void __launch_bounds__(detail::groups_threads, 1)
       gpu::raise_registers<232>();
       Tile::consume(p, group - 1);
     }
+    Tile::meet();
   }
 }
 

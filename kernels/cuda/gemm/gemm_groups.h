@@ -11,10 +11,11 @@ template <class T>
 bool groups_can(const Launch& launch, const Gemm<T>& g, const GemmProblem& p);
 inline bool groups_can(const Launch&, const Gemm<double>&, const GemmProblem&) { return false; }
 
-// Computes g, of which that holds, in tiles[tile]: 0 or 1. k is cut into `parts`, which are
+// Computes g, of which that holds, by a plan of Tier::Groups. k is cut into `parts`, which are
 // multiples of groups_k_step.
 template <class T>
-void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int tile, int parts);
+void start_groups(Launch& launch, const Gemm<T>& g, const GemmProblem& p, const GemmPlan& plan,
+                  int parts);
 template <class T>
 constexpr int groups_k_step = 128 / int(sizeof(T));
 

@@ -37,6 +37,7 @@ struct GemmPlan {
   int tile;   // index into tiles
   int split;  // the number of parts of k, whose sums are added in order afterwards
   Tier tier = Tier::Mma;
+  int cluster = 1;  // of blocks, 1 or 2, whose tiles are one above the other; 2: groups, tile 0
   friend bool operator==(const GemmPlan&, const GemmPlan&) = default;
 };
 
@@ -57,15 +58,18 @@ inline KParts cut_k(int64_t k, int step, int split) {
 inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocessors) {
   const Tile& t = tiles[plan.tile];
   // The fraction of full speed that a tile reaches: smaller ones wait for shared memory more.
-  // Groups of warps multiply faster, and start later.
-  constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7}, of_groups[] = {1.3, 1.0};
+  // Groups of warps multiply faster, and start later; a cluster needs less from the cache.
+  constexpr double efficiency[tile_count] = {1.0, 0.82, 0.5, 1.0, 0.7}, of_groups[] = {1.3, 1.0},
+                   of_cluster = 1.04;
   // The blocks for which a multiprocessor has registers, and which reach that speed together: the
   // largest tile takes 255 for each of 256 threads, that of exact arithmetic more than 128.
   constexpr int resident[tile_count] = {1, 2, 2, 1, 2};
   const bool groups = plan.tier == Tier::Groups;
   const int per_multiprocessor = groups ? 1 : resident[plan.tile];
-  const int64_t blocks = ceil_div(p.m, t.m) * ceil_div(p.n, t.n) * p.batch * plan.split;
-  const int64_t waves = ceil_div(blocks, int64_t(multiprocessors) * per_multiprocessor);
+  // (Blocks of a cluster come and go together, and some may have nothing to do.)
+  const int64_t places = std::max(multiprocessors * per_multiprocessor / plan.cluster, 1);
+  const int64_t clusters = ceil_div(p.m, int64_t(t.m) * plan.cluster) * ceil_div(p.n, t.n);
+  const int64_t waves = ceil_div(clusters * p.batch * plan.split, places);
   const double steps = double(ceil_div(ceil_div(p.k, 32), plan.split)) +
                        (groups ? 8 : 4);  // filling and draining the pipeline
   const double work = double(waves * per_multiprocessor) * steps * (t.m / 64.0) * (t.n / 64.0);
@@ -76,7 +80,8 @@ inline double cost(const GemmProblem& p, const GemmPlan& plan, int multiprocesso
           ? (double(p.m * p.n * p.batch) * (plan.split + 1) / (1000.0 * multiprocessors) + 8) /
                 (t.tensor ? 1 : 10)
           : 0;
-  return work / (groups ? of_groups : efficiency)[plan.tile] + reduce;
+  const double speed = (groups ? of_groups : efficiency)[plan.tile];
+  return work / (plan.cluster > 1 ? speed * of_cluster : speed) + reduce;
 }
 
 // The best plan on tensor cores, or in exact arithmetic. groups: also by groups of warps. asked:
@@ -85,13 +90,13 @@ inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors, boo
                      std::optional<Tier> asked = {}) {
   GemmPlan best{-1, 1};
   double least = 0;
-  const auto consider = [&](int tile, Tier tier) {
+  const auto consider = [&](int tile, Tier tier, int cluster = 1) {
     for (int split = 1; split <= 32; split *= 2) {
       if (split > 1 && p.k < int64_t{256} * split) break;
-      const double c = cost(p, {tile, split, tier}, multiprocessors);
+      const double c = cost(p, {tile, split, tier, cluster}, multiprocessors);
       if (best.tile < 0 || c < least * 0.98) {
         least = c;
-        best = {tile, split, tier};
+        best = {tile, split, tier, cluster};
       }
     }
   };
@@ -99,6 +104,7 @@ inline GemmPlan plan(const GemmProblem& p, bool tensor, int multiprocessors, boo
   for (int tile = tile_count - 1; tile >= 0 && !(groups && asked); --tile)
     if (tiles[tile].tensor == tensor) consider(tile, Tier::Mma);
   for (int tile = groups_tiles - 1; tile >= 0 && groups; --tile) consider(tile, Tier::Groups);
+  if (groups) consider(0, Tier::Groups, 2);
   if (tensor && asked == Tier::Wmma) best.tier = Tier::Wmma;
   return best;
 }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/gpu_hopper.cuh"
 #include "tests/support/kernel_compare.h"
 #ifdef MIXTAPE_EMULATED
+#include "emulator/simt/hopper.h"
 #include "emulator/simt/runtime.h"
 #endif
 
@@ -29,12 +30,13 @@ struct Case {
   DType bias = boolean;                     // none
   Activation activation = Activation::None;
   bool before = false, row_sums = false, residual = false;
+  int cluster = 1;
   std::string text() const {
     return fmt::format(
         "[{}, {}, {}] x {} of {} to {}, by rows {} {}, tile {}, parts {}, gaps {} {} {}, bias {}, "
-        "activation {}, before {}, row sums {}, residual {}",
+        "activation {}, before {}, row sums {}, residual {}, clusters of {}",
         m, n, k, batch, in, out, a_by_rows, b_by_rows, tile, split, gap_a, gap_b, gap_c, bias,
-        int(activation), before, row_sums, residual);
+        int(activation), before, row_sums, residual, cluster);
   }
 };
 
@@ -101,7 +103,7 @@ class CudaGemmGroups : public testing::Test {
   static Ended multiply(const Case& is, const Tensor& a, const Tensor& b, const Tensor& bias,
                         const Tensor& residual) {
     const Ended got = results(is, is.out, f32);
-    const GemmPlan plan{is.tile, is.split, Tier::Groups};
+    const GemmPlan plan{is.tile, is.split, Tier::Groups, is.cluster};
     const Tf32 mode(is.in == f32);
     launch_groups(
         [&](Launch& l) { cuda::gemm(l, a, b, got.epilogue(is, bias, residual), got.c, plan); });
@@ -247,6 +249,69 @@ TEST_F(CudaGemmGroups, AddsToItsResult) {
       expect_close(got, to_vector(want), out == f32 ? 1e-5 : 1.6e-2, "c += a b");
     }
 }
+// Clusters of two blocks, of which one may have no tile, with more tiles than clusters.
+TEST_F(CudaGemmGroups, BlocksOfAClusterShareBoxes) {
+  for (const DType in : {f16, bf16})
+    for (const bool ra : {true, false})
+      for (const bool rb : {true, false})
+        expect_product({.m = 264,
+                        .n = 264,
+                        .k = 200,
+                        .in = in,
+                        .out = in,
+                        .a_by_rows = ra,
+                        .b_by_rows = rb,
+                        .cluster = 2});
+  expect_product(
+      {.m = 136, .n = 24, .k = 100, .in = f32, .out = f32, .b_by_rows = false, .cluster = 2});
+  for (const int64_t k : {8, 456})
+    for (const auto& [m, n] : {std::pair{1, 8}, {600, 264}})
+      expect_product({.m = m, .n = n, .k = k, .cluster = 2});
+}
+TEST_F(CudaGemmGroups, ClustersTakeBatchesPartsAndEpilogues) {
+  for (const auto& [in, out] : dtypes)
+    expect_product({.m = 40,
+                    .n = 72,
+                    .k = 88,
+                    .in = in,
+                    .out = out,
+                    .a_by_rows = out == in,
+                    .b_by_rows = in == f16,
+                    .batch = {2, 2},
+                    .gap_a = 8,
+                    .gap_b = 16,
+                    .gap_c = 24,
+                    .cluster = 2});
+  for (const auto& [in, out] : dtypes)
+    expect_product({.m = 200,
+                    .n = 43,
+                    .k = 712,
+                    .in = in,
+                    .out = out,
+                    .b_by_rows = false,
+                    .split = out == in ? 1 : 3,
+                    .bias = f32,
+                    .activation = Activation::Gelu,
+                    .before = true,
+                    .row_sums = true,
+                    .cluster = 2});
+  expect_product({.m = 280, .n = 72, .k = 72, .row_sums = true, .residual = true, .cluster = 2});
+}
+#ifdef MIXTAPE_EMULATED
+// A step of a tile costs the second-level cache 32 KiB instead of 48.
+TEST_F(CudaGemmGroups, BlocksOfAClusterReadLess) {
+  const auto read = [](int cluster) {
+    const Tensor a = random({512, 256}, bf16, 1), b = random({256, 512}, bf16, 2),
+                 c = output({512, 512}, bf16);
+    const int64_t before = simt::bytes_of_boxes();
+    launch_groups(
+        [&](Launch& l) { cuda::gemm(l, a, b, {}, c, GemmPlan{0, 1, Tier::Groups, cluster}); });
+    return simt::bytes_of_boxes() - before;
+  };
+  EXPECT_EQ(read(1), 8 * 4 * 48 * 1024);
+  EXPECT_EQ(read(2), 8 * 4 * 32 * 1024);
+}
+#endif
 // A batch of b beside a shared a; operands that another kernel takes.
 TEST_F(CudaGemmGroups, TakesAnyStrides) {
   const Tensor x = random({64, 64}, f16, 1), y = random({4, 64, 64}, f16, 2);
@@ -295,6 +360,7 @@ TEST_F(CudaGemmGroups, DoesNotDependOnTheTimeOfCopies) {
   for (const auto when : {simt::BoxTiming::Random, simt::BoxTiming::Late})
     for (uint32_t seed = 1; seed <= 3; ++seed) {
       const simt::BoxTiming timing(when, seed);
+      expect_product({.m = 200, .n = 264, .k = 328, .b_by_rows = seed > 1, .cluster = 2});
       expect_product({200,
                       264,
                       584,
@@ -321,10 +387,14 @@ TEST(CudaGemm, PlansForGroupsOfWarps) {
   const auto planned = [](int64_t m, int64_t n, int64_t k, int64_t batch = 1) {
     return cuda::plan({m, n, k, batch}, true, 132, true);
   };
-  const auto groups = [](int tile, int split) { return GemmPlan{tile, split, Tier::Groups}; };
-  EXPECT_EQ(planned(8192, 8192, 8192), groups(0, 1));
-  EXPECT_EQ(planned(65536, 768, 3072), groups(0, 1));
-  EXPECT_EQ(planned(4096, 4096, 4096), groups(0, 1));
+  const auto groups = [](int tile, int split, int cluster = 1) {
+    return GemmPlan{tile, split, Tier::Groups, cluster};
+  };
+  EXPECT_EQ(planned(8192, 8192, 8192), groups(0, 1, 2));
+  EXPECT_EQ(planned(65536, 768, 3072), groups(0, 1, 2));
+  EXPECT_EQ(planned(4096, 4096, 4096), groups(0, 1, 2));
+  EXPECT_EQ(planned(3 * 128, 44 * 256, 4096), groups(0, 1)) << "a wave; of pairs, two";
+  EXPECT_EQ(planned(128, 8192, 4096).cluster, 1) << "no tile below";
   EXPECT_EQ(planned(1408, 1536, 1024), groups(1, 1)) << "a wave of smaller tiles";
   EXPECT_GT(planned(768, 768, 65536).split, 1);
   EXPECT_EQ(planned(768, 768, 65536).tier, Tier::Groups);
