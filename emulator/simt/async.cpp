@@ -535,7 +535,6 @@ void sync_threads(int id, int count, SourceLocation where) {
   async().sync_threads(id, count, where);
 }
 int cluster_rank() { return Machine::here().rank(); }
-int cluster_size() { return Machine::here().blocks(); }
 void cluster_arrive(SourceLocation where) { async().cluster_arrive(where); }
 void cluster_wait(SourceLocation where) { async().cluster_wait(where); }
 void multiply_group(const Product& product, SourceLocation where) {

@@ -46,7 +46,6 @@ void store_wait(int pending);
 void fence_async();
 
 int cluster_rank();
-int cluster_size();
 void cluster_arrive(SourceLocation where);
 void cluster_wait(SourceLocation where);
 
