@@ -143,7 +143,7 @@ def wrong_loop(limits: Limits, body: list[sass.Instruction], registers: int) -> 
         if not any(i.is_one_of(("UTMALDG",)) for i in body):
             wrong.append("no box of a tensor map is loaded")
     if limits.shares_boxes:
-        if not any("MULTICAST" in i.name for i in body):
+        if not sass.has(body, "UTMALDG", "MULTICAST"):
             wrong.append("no box is loaded for several blocks")
         # (An arrival at another block's barrier that releases memory to the cluster has two of them.)
         if loop.count("MEMBAR"):

@@ -182,13 +182,14 @@ def of_pass(call: Call, launch: Launch, code: Code) -> Cost:
 
 
 def of_product(call: Call, launch: Launch, code: Code) -> Cost:
-    """gemm_groups: a multiprocessor computes tile after tile, each in slices along k, and then stores it."""
+    """gemm_groups: a multiprocessor computes tile after tile, each in slices along k, and then stores it. In a cluster each fetches
+    a part of the slice of b that all of them need."""
     a, b = call.views[:2]
     m, k = a.shape[-2:]
     n, batch = b.shape[-1], math.prod(a.shape[:-2])
-    tile_n = int(launch.kernel.rstrip(">").split(",")[-1])
+    tile_n, cluster = (int(n) for n in launch.kernel.rstrip(">").split(",")[-2:])
     parts = max([v.bytes // (4 * m * n * batch) for v in call.scratch if v.bytes >= 8 * m * n * batch], default=1)
-    tiles = math.ceil(math.ceil(m / TILE_M) * math.ceil(n / tile_n) * batch * parts / PROCESSORS)
+    tiles = math.ceil(math.ceil(m / (TILE_M * cluster)) * math.ceil(n / tile_n) * batch * parts / (PROCESSORS // cluster))
     slices = tiles * math.ceil(k / parts / DEPTH)
     body, loop = code.body(launch.kernel), code.loop(launch.kernel)
     # Four products of a consumer make a slice; a box of 64 columns is stored by a turn of another loop.
@@ -197,7 +198,7 @@ def of_product(call: Call, launch: Launch, code: Code) -> Cost:
     if len(call.views) > 4:  # a bias, and what comes before the activation
         stored += 32 * code.gelu()
     ends = tiles * MULTIPLYING * tile_n / 64 * stored / ISSUED
-    fetched = (TILE_M + tile_n * (0.5 if sass.has(body, "UTMALDG", "MULTICAST") else 1)) * DEPTH * 2
+    fetched = (TILE_M + tile_n / cluster) * DEPTH * 2
     needs = {"tensor cores": slices * TILE_M * tile_n * DEPTH / WGMMA, "issue": slices * MULTIPLYING * turn / ISSUED,
              "L2": slices * fetched / L2}
     return Cost("products", {need: cycles(count + ends) for need, count in needs.items()} | {"DRAM": moved(call, launch) / DRAM})

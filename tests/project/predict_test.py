@@ -74,8 +74,9 @@ class Costs(unittest.TestCase):
         return code
 
     def test_names_of_both_compilers_agree(self) -> None:
-        for name in ("void gemm_groups<BFloat16, true, false, 256>(GroupsGemm<BFloat16>)", "gemm_groups<BFloat16, (bool)1, (bool)0, (int)256>(G)"):
-            self.assertEqual(predict.short(name), "gemm_groups<BFloat16,1,0,256>")
+        for name in ("void gemm_groups<BFloat16, true, false, 256, 2>(GroupsGemm<BFloat16>)",
+                     "gemm_groups<BFloat16, (bool)1, (bool)0, (int)256, (int)2>(G)"):
+            self.assertEqual(predict.short(name), "gemm_groups<BFloat16,1,0,256,2>")
 
     def test_memory_moves_once_and_what_is_updated_twice(self) -> None:
         x, y, other = View(0x100, 64, "bf16", (32,)), View(0x200, 128, "f32", (32,)), View(0x400, 999, "f32", (9,))
@@ -93,7 +94,7 @@ class Costs(unittest.TestCase):
             self.assertAlmostEqual(cost.seconds, seconds / predict.REACHED["passes"] + predict.GAP)
 
     def test_a_product_goes_tile_by_tile(self) -> None:
-        kernel = "gemm_groups<BFloat16,1,0,256>"
+        kernel = "gemm_groups<BFloat16,1,0,256,1>"
         body = instructions("*4 HGMMA.64x256x16.F32", "*75 IADD3", "SYNCS")
         storing = instructions("*4 STSM.16", "*95 FADD")
         storing[-2].target = len(body) - 1
@@ -111,8 +112,9 @@ class Costs(unittest.TestCase):
                                        "L2": round(20 * 384 * 128 / 28.5 + ends), "DRAM": 0})
         call.scratch.append(View(0x4000, 2 * 4 * 128 * 133 * 256))  # two parts of k: three tiles on one
         self.assertEqual(needs(code)["tensor cores"], 3 * 5 * 1024 + 1.5 * ends)
-        body[-1:-1] = [sass.Instruction("UTMALDG.2D.MULTICAST", None, True)]  # of b, half of which another block fetches
         call.scratch.clear()
+        launch.kernel = "gemm_groups<BFloat16,1,0,256,2>"  # 67 pairs of tiles; another block fetches half of each slice of b
+        code.bodies[launch.kernel] = body
         self.assertEqual(needs(code)["L2"], round(20 * 256 * 128 / 28.5 + ends))
 
     def test_attention_multiplies_half_of_the_scores(self) -> None:
