@@ -256,5 +256,42 @@ TEST(Gpt, Generates) {
   EXPECT_FALSE(equal(drawn(7), drawn(8)));
 }
 
+// --- gradients ---
+
+// All of a model of characters, in regions and as a narrow model, against those in f64.
+TEST(Gpt, GradientsInHalfPrecisionAreNearTheExactOnes) {
+  const Seed seed(3);
+  const bool on_host = DefaultDevice::current().is_host();  // else launches are emulated
+  const Gpt net({.vocabulary = 65,
+                 .context = on_host ? 64 : 8,
+                 .layers = on_host ? 3 : 1,
+                 .heads = 4,
+                 .width = on_host ? 64 : 16,
+                 .dropout = 0});
+  const Tensor tokens = randint(0, 65, {4, on_host ? 64 : 8}),
+               targets = randint(0, 65, tokens.shape());
+  const auto gradients = [&](bool fused, std::optional<DType> region, DType weights) {
+    Gpt copy = net.clone();
+    copy.to(weights);
+    std::optional<amp::Autocast> on;
+    if (region) on.emplace(*region);
+    const Tensor loss = fused ? copy(tokens, targets)
+                              : cross_entropy(flatten(copy(tokens), 0, 1), flatten(targets));
+    return grad({loss * 1024}, copy.parameters());
+  };
+  for (const bool fused : {false, true}) {
+    const std::vector<Tensor> exact = gradients(fused, {}, f64);
+    const auto expect_near = [&](const std::vector<Tensor>& found, double bound) {
+      for (size_t i = 0; i < exact.size(); ++i)
+        EXPECT_LT(norm(found[i].to(f64) - exact[i]).item(), bound * norm(exact[i]).item())
+            << net.named_parameters()[i].first;
+    };
+    expect_near(gradients(fused, f16, f32), 0.01);
+    expect_near(gradients(fused, bf16, f32), 0.03);
+    expect_near(gradients(fused, {}, f16), 0.01);
+    expect_near(gradients(fused, {}, bf16), 0.03);
+  }
+}
+
 }  // namespace models_use_test
 }  // namespace mixtape::models
