@@ -109,11 +109,27 @@ static void check_inputs(const Call& call) {
   }
 }
 
+// The usual inputs, which need no further look: all there, of one dtype and device, no indices or
+// masks.
+static bool are_alike(const Call& call) {
+  const Tensor& first = *call.inputs[0];
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    if (!t || t.dtype() != first.dtype() || t.device() != first.device()) return false;
+    if (const Role role = call.op.role(i); role == Role::Index || role == Role::Mask) return false;
+  }
+  return true;
+}
+
 bool prepare(Call& call, bool broadcasts, bool differentiable) {
-  if (call.inputs.size() > 1) count_bools(call);
-  if (thread_state.policy && !call.out) thread_state.policy->apply(call);
+  bool alike = !call.inputs.empty() && are_alike(call);
+  if (!alike && call.inputs.size() > 1) count_bools(call);
+  if (thread_state.policy && !call.out) {
+    thread_state.policy->apply(call);
+    alike = alike && are_alike(call);
+  }
   if (broadcasts) broadcast_inputs(call);
-  check_inputs(call);
+  if (!alike) check_inputs(call);
   observe(&Observer::before, call);
   return differentiable && grad_enabled() &&
          std::ranges::any_of(call.inputs, [](const Tensor* t) { return t->requires_grad(); });
@@ -312,10 +328,11 @@ Node::~Node() {
 std::shared_ptr<Node> node_of(const Tensor& t) {
   if (t.grad_fn()) return t.grad_fn();
   if (!t.is_leaf()) return nullptr;
-  std::shared_ptr<Node>& node = t.autograd_meta().accumulator;
+  AutogradMeta& meta = t.autograd_meta();
+  std::shared_ptr<Node>& node = meta.accumulator;
   if (!node) node = make_pooled<LeafNode>(t, Call{leaf_info, {}});
   if (node.use_count() == 1) static_cast<LeafNode&>(*node).join(t);
-  node->grad_dtype = t.grad_dtype();  // may have changed since an older graph
+  node->grad_dtype = meta.grad_dtype(t.dtype());  // may have changed since an older graph
   return node;
 }
 

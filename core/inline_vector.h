@@ -16,10 +16,10 @@ class InlineVector {
  public:
   InlineVector() = default;
   InlineVector(std::initializer_list<T> values) {
-    for (const T& v : values) push_back(v);
+    for (const T& v : values) emplace_back(v);
   }
   InlineVector(const InlineVector& other) {
-    for (const T& v : other) push_back(v);
+    for (const T& v : other) emplace_back(v);
   }
   InlineVector(InlineVector&& other) noexcept { take(other); }
   InlineVector& operator=(InlineVector other) noexcept {

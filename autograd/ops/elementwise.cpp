@@ -143,15 +143,21 @@ Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a
 Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool passes_a, bool passes_b,
                              unsigned reads_da, unsigned reads_db) {
   const bool a = ctx.wants(0) && !passes_a, b = ctx.wants(1) && !passes_b;
-  if (!a && !b) return {dy, dy};
-  const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
-  const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
-  const Tensor none, x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
-  const Tensor& order = deciding(dy, x, y, z);
-  const auto made = [&](size_t i) { return order.like(wide ? f32 : ctx.dtype(i)); };
-  const Tensor da = a ? made(0) : none, db = b ? made(1) : none;
-  ctx.run(kernels::binary_grad, id, x, y, z, dy, da, db);
-  return {a ? da : dy, b ? db : dy};
+  Tensor da = dy, db = dy;
+  if (a || b) {
+    const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
+    const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
+    const Tensor none, x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
+    const Tensor& order = deciding(dy, x, y, z);
+    const auto made = [&](size_t i) { return order.like(wide ? f32 : ctx.dtype(i)); };
+    if (a) da = made(0);
+    if (b) db = made(1);
+    ctx.run(kernels::binary_grad, id, x, y, z, dy, a ? da : none, b ? db : none);
+  }
+  Grads both;  // (An initializer list would be copied.)
+  both.push_back(std::move(da));
+  both.push_back(std::move(db));
+  return both;
 }
 
 // An op of two tensors. Saves those of a, b and c that the derivatives read.

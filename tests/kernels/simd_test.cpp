@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/float_mode.h"
 #include "kernels/common/elementwise.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -389,6 +390,25 @@ TEST(Simd, MasksSelect) {
   EXPECT_FALSE(any(negative & !negative));
   EXPECT_TRUE(any(negative | !negative));
 }
+
+#ifdef __x86_64__
+// Bits of MXCSR: flush to zero, denormals are zero, and the two of the rounding mode.
+TEST(FloatMode, IsTheUsualOneWhileOneLives) {
+  const unsigned outer = __builtin_ia32_stmxcsr() & ~0xe040u;
+  for (const unsigned bits : {0u, 0x8000u, 0x40u, 0x8040u, 0x2000u, 0x4000u, 0x6000u, 0xe040u}) {
+    __builtin_ia32_ldmxcsr(outer | bits);
+    unsigned inside;
+    {
+      const internal::FloatMode mode;
+      inside = __builtin_ia32_stmxcsr() & 0xe040u;
+    }
+    const unsigned after = __builtin_ia32_stmxcsr() & 0xe040u;
+    __builtin_ia32_ldmxcsr(outer);
+    EXPECT_EQ(inside, 0u) << bits;
+    EXPECT_EQ(after, bits);
+  }
+}
+#endif
 
 TEST(Parallel, EveryChunkOnce) {
   for (const int threads : {1, 2, 3, 5}) {
