@@ -544,8 +544,7 @@ void sync_warp(SourceLocation where) { machine.wait(State::AtWarp, where); }
 
 // Publishes a value and returns those of all lanes, once they are there. Double-buffered: a lane
 // can be at most one exchange ahead.
-static const unsigned char (*exchange_all(const void* value, size_t bytes,
-                                          SourceLocation where))[64] {
+const Slot* gather(const void* value, size_t bytes, SourceLocation where) {
   Warp& w = machine.warp();
   const int buffer = w.buffer;
   std::memcpy(w.slot[buffer][lane()], value, bytes);
@@ -554,13 +553,8 @@ static const unsigned char (*exchange_all(const void* value, size_t bytes,
   return w.slot[buffer];
 }
 void exchange(void* value, size_t bytes, int from, SourceLocation where) {
-  const auto* const slots = exchange_all(value, bytes, where);
+  const Slot* const slots = gather(value, bytes, where);
   if (from < machine.lanes(machine.current() / warp_size)) std::memcpy(value, slots[from], bytes);
-}
-void gather(const void* value, size_t bytes, void* all, SourceLocation where) {
-  const auto* const slots = exchange_all(value, bytes, where);
-  for (size_t l = 0; l < warp_size; ++l)
-    std::memcpy(static_cast<char*>(all) + l * bytes, slots[l], bytes);
 }
 
 void* shared_memory(size_t offset, size_t) {

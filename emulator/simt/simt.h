@@ -65,8 +65,23 @@ void sync_warp(SourceLocation where = SourceLocation::here());
 
 // Replaces a value of at most 64 bytes by that of lane `from`.
 void exchange(void* value, size_t bytes, int from, SourceLocation where);
-// Writes the values of all 32 lanes to `all`, in order.
-void gather(const void* value, size_t bytes, void* all, SourceLocation where);
+// Passes a value of at most 64 bytes to the other lanes, and returns where those of all 32 are.
+// They stay until this lane exchanges the next.
+using Slot = unsigned char[64];
+const Slot* gather(const void* value, size_t bytes, SourceLocation where);
+template <class T>
+class Gathered {
+ public:
+  Gathered(const T& mine, SourceLocation where) : slots_(gather(&mine, sizeof mine, where)) {}
+  T operator[](int lane) const {
+    T v;
+    std::memcpy(static_cast<void*>(&v), slots_[lane], sizeof v);
+    return v;
+  }
+
+ private:
+  const Slot* slots_;
+};
 
 // --- shared memory: filled with NaN before each block ---
 void* shared_memory(size_t offset, size_t bytes);

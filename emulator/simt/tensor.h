@@ -13,8 +13,7 @@ namespace mixtape::simt {
 inline void load_matrices(const void* row, bool transposed, uint32_t (&part)[4],
                           SourceLocation where) {
   touch(row, 16, Access::Read);
-  const void* rows[32];
-  gather(&row, sizeof row, rows, where);
+  const Gathered<const void*> rows(row, where);
   const int down = lane() / 4, along = lane() % 4;
   for (int i = 0; i < 4; ++i)
     for (int e = 0; e < 2; ++e) {
@@ -29,8 +28,7 @@ inline void load_matrices(const void* row, bool transposed, uint32_t (&part)[4],
 // each.
 inline void store_matrices(void* row, const uint32_t (&part)[4], SourceLocation where) {
   touch(row, 16, Access::Write);
-  void* rows[32];
-  gather(&row, sizeof row, rows, where);
+  const Gathered<void*> rows(row, where);
   for (int i = 0; i < 4; ++i)
     std::memcpy(static_cast<char*>(rows[8 * i + lane() / 4]) + lane() % 4 * 4, &part[i], 4);
 }
@@ -63,8 +61,7 @@ void multiply(float (&sum)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4]
     float* sum;
   };
   const Parts mine{a, b, sum[0]};
-  Parts all[32];
-  gather(&mine, sizeof mine, all, where);
+  const Gathered<Parts> all(mine, where);
   if (lane() == 0) {
     static thread_local float wide_a[16][depth], wide_b[depth][16], c[16][16];
     const auto number = [](uint32_t word, int e) {
@@ -73,13 +70,15 @@ void multiply(float (&sum)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4]
       else
         return float(std::bit_cast<T>(uint16_t(word >> (16 * e))));
     };
-    for (int l = 0; l < 32; ++l)
+    for (int l = 0; l < 32; ++l) {
+      const Parts parts = all[l];
       for (int i = 0; i < 4; ++i)
         for (int e = 0; e < in_word; ++e) {
           const int line = i % 2 * 8 + l / 4, k = i / 2 * (depth / 2) + l % 4 * in_word + e;
-          wide_a[line][k] = number(all[l].a[i], e);
-          wide_b[k][line] = number(all[l].b[i], e);
+          wide_a[line][k] = number(parts.a[i], e);
+          wide_b[k][line] = number(parts.b[i], e);
         }
+    }
     product(wide_a, wide_b, c);
     for (int l = 0; l < 32; ++l)
       for (int e = 0; e < 8; ++e)
@@ -134,8 +133,7 @@ class WarpMatrix {
       float* sum;
     };
     const Parts mine{a.mine_, b.mine_, mine_};
-    Parts all[32];
-    gather(&mine, sizeof mine, all, where);
+    const Gathered<Parts> all(mine, where);
     if (lane() == 0) {
       static thread_local float wide_a[16][depth], wide_b[depth][16], c[16][16];
       for (int l = 0; l < 32; ++l)
@@ -172,11 +170,11 @@ class WarpMatrix {
       const T* at;
       int64_t ld;
     };
-    const Place mine{at, ld};
-    Place all[32];
-    gather(&mine, sizeof mine, all, where);
-    for (const Place& other : all)
+    const Gathered<Place> all({at, ld}, where);
+    for (int l = 0; l < 32; ++l) {
+      const Place other = all[l];
       require(other.at == at && other.ld == ld, "lanes of a warp name different wmma matrices");
+    }
   }
 
   float mine_[count / 32] = {};

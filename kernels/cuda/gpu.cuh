@@ -232,15 +232,14 @@ T shuffle_xor(T v, int mask, SourceLocation where = SourceLocation::here()) {
   return v;
 }
 inline bool any_lane(bool v, SourceLocation where = SourceLocation::here()) {
-  bool all[warp_size];
-  simt::gather(&v, sizeof v, all, where);
-  for (const bool other : all)
-    if (other) return true;
+  const simt::Gathered<bool> all(v, where);
+  for (int l = 0; l < warp_size; ++l)
+    if (all[l]) return true;
   return false;
 }
 inline int same_before(int v, SourceLocation where = SourceLocation::here()) {
-  int all[warp_size], same = 0;
-  simt::gather(&v, sizeof v, all, where);
+  const simt::Gathered<int> all(v, where);
+  int same = 0;
   for (int l = 0; l < simt::lane(); ++l) same += all[l] == v;
   return same;
 }
