@@ -35,7 +35,6 @@ Tensor result(const Ctx& ctx, Takes takes, const Tensor& x) {
 }
 
 // Compiled once for all ops, which differ in their ids, accepted elements and saved tensors.
-
 Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, const Tensor& x,
                  std::initializer_list<double> numbers) {
   check_elements(takes, x.dtype());
@@ -149,14 +148,12 @@ Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool pass
     const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
     const Tensor none, x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
     const Tensor& order = deciding(dy, x, y, z);
-    const auto made = [&](size_t i) { return order.like(wide ? f32 : ctx.dtype(i)); };
-    if (a) da = made(0);
-    if (b) db = made(1);
+    if (a) da = order.like(wide ? f32 : ctx.dtype(0));
+    if (b) db = order.like(wide ? f32 : ctx.dtype(1));
     ctx.run(kernels::binary_grad, id, x, y, z, dy, a ? da : none, b ? db : none);
   }
   Grads both;  // (An initializer list would be copied.)
-  both.push_back(std::move(da));
-  both.push_back(std::move(db));
+  both.push_back(std::move(da)), both.push_back(std::move(db));
   return both;
 }
 
