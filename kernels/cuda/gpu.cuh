@@ -182,7 +182,8 @@ template <class V, class T>
 __device__ inline void store_as(T* p, const V& v) {
   *reinterpret_cast<V*>(p) = v;
 }
-// The same to global memory. (nvcc stores the elements of a struct one by one at times.)
+// The same to global memory, where packs go: nvcc would store their 16-bit elements one by one. (It
+// looks through any word that is not in an asm statement.)
 template <class V, class T>
 __device__ inline void store_global(T* p, const V& v) {
   if constexpr (sizeof(V) == 16 || sizeof(V) == 8) {

@@ -52,7 +52,7 @@ __device__ void store_vec(O* p, bool aligned, const T (&v)[count]) {
     gpu::Pack<O, n> pack;
 #pragma unroll
     for (int e = 0; e < n; ++e) pack.v[e] = gpu::round_to<O>(v[i + e]);
-    gpu::store_as(p + i, pack);
+    gpu::store_global(p + i, pack);
   }
 }
 

@@ -65,7 +65,7 @@ __global__ void fill_columns(const S* __restrict__ x, Geometry g, int channels, 
           const bool inside = unsigned(r) < unsigned(g.x[0]) && unsigned(q) < unsigned(g.x[1]);
           out.v[e] = inside ? plane[r * g.x[1] + q] : S();
         }
-        gpu::store_as(to, out);
+        gpu::store_global(to, out);
         to += row;
       }
   }

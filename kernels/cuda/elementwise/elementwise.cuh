@@ -195,7 +195,7 @@ struct Outgoing {
     gpu::Pack<U, count> all;
 #pragma unroll
     for (int j = 0; j < count; ++j) all.v[j] = U(bits[e + j]);
-    gpu::store_as(p, all);
+    gpu::store_global(p, all);
   }
 };
 

@@ -91,7 +91,7 @@ __global__ void gather_words(Walk<3> walk, int64_t count, int64_t size, int64_t 
   for (int64_t i = gpu::global_thread(); i < count; i += gpu::all_threads()) {
     int64_t at[3];
     walk.find(i, at);
-    gpu::store_as(y + at[2], gpu::load_as<Word>(x + at[0] + within(index[at[1]], size) * step));
+    gpu::store_global(y + at[2], gpu::load_as<Word>(x + at[0] + within(index[at[1]], size) * step));
   }
 }
 
@@ -112,7 +112,7 @@ __global__ void scatter_words(Walk<5> walk, int64_t count, int64_t size, int64_t
     walk.find(i, at);
     const int64_t target = within(index[at[1]], size);
     if (claims[at[3] + target] == at[4])
-      gpu::store_as(y + at[0] + target * step, gpu::load_as<Word>(x + at[2]));
+      gpu::store_global(y + at[0] + target * step, gpu::load_as<Word>(x + at[2]));
   }
 }
 
@@ -210,7 +210,7 @@ __global__ void add_segments(SortedIndex r, const S* x, T* y) {
     }
 #pragma unroll
     for (int p = 0; p < pack; ++p) out.v[p] = T(sum[p]);
-    gpu::store_as(to, out);
+    gpu::store_global(to, out);
   }
 }
 

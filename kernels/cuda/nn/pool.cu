@@ -155,7 +155,7 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
 #pragma unroll
       for (int e = 0; e < m; ++e) out.v[j + e] = gpu::round_to<O>(in.v[e]);
     }
-    gpu::store_as(x + begin + i, out);
+    gpu::store_global(x + begin + i, out);
   }
   for (int i = packed + lane; i < length; i += step) x[begin + i] = gpu::round_to<O>(T(sums[i]));
 }

@@ -168,8 +168,8 @@ __device__ inline void store(void* data, DType t, const Four& f, const Words<T>&
   if (sizeof(T) == 8 && t == f64) {
     double* const p = static_cast<double*>(data) + f.at;
     if (f.whole) {
-      gpu::store_as(p, quad(0));
-      gpu::store_as(p + 2, quad(sizeof(T) - 4));
+      gpu::store_global(p, quad(0));
+      gpu::store_global(p + 2, quad(sizeof(T) - 4));
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
@@ -180,7 +180,7 @@ __device__ inline void store(void* data, DType t, const Four& f, const Words<T>&
   } else if (t == f32) {
     uint32_t* const p = static_cast<uint32_t*>(data) + f.at;
     if (f.whole) {
-      gpu::store_as(p, quad(0));
+      gpu::store_global(p, quad(0));
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
@@ -189,7 +189,7 @@ __device__ inline void store(void* data, DType t, const Four& f, const Words<T>&
   } else {
     uint16_t* const p = static_cast<uint16_t*>(data) + f.at;
     if (f.whole) {
-      gpu::store_as(p, Pair{{bits.word[0], bits.word[1]}});
+      gpu::store_global(p, Pair{{bits.word[0], bits.word[1]}});
     } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
