@@ -29,7 +29,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static Tensor forward(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& mask, const Tensor& bias, const AttentionParams& params) {
     ctx.save(q, k, v, mask, bias);
-    if (fits(ctx, q, k, v, bias, params)) return fused(ctx, q, k, v, mask, params);
+    if (fits(ctx, q, k, v, bias, params)) return fused(ctx, q, k, v, mask ? mask : bias, params);
     const Tensor scores = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())});
     const Tensor p = scores.dtype() == ctx.dtype() ? scores : ctx.output(scores.shape());
     ctx.run(kernels::masked_softmax, scores, mask, bias, params.causal, params.scale, p);
@@ -63,7 +63,8 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static bool fits(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& bias, const AttentionParams& params) {
     const int64_t queries = q.size(-2), keys = k.size(-2), d = q.size(-1), most = 1 << 30;
-    if (bias || q.numel() == 0 || k.numel() == 0 || v.numel() == 0 || ctx.dtype() != q.dtype() ||
+    if (bias && (q.device().is_host() || (ctx.recording() && bias.requires_grad()))) return false;
+    if (q.numel() == 0 || k.numel() == 0 || v.numel() == 0 || ctx.dtype() != q.dtype() ||
         !(float(params.scale) > 0 && params.scale < 1e30))
       return false;
     // On the CPU it pays where whole blocks of keys are hidden (worklog 155); gradients of a head
@@ -94,7 +95,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     return y;
   }
   static Grads fused_gradients(const Ctx& ctx, const Tensor& dy, const AttentionParams& params) {
-    const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2);
+    const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2), mask = ctx.saved(3);
     const auto gradient = [&](size_t i, const Tensor& x) {
       const DType dtype = ctx.grad_dtype(i) == x.dtype() ? x.dtype() : accumulate_dtype(x.dtype());
       return ctx.wants(i) ? stored_by_positions(x.shape(), dtype, x.device()) : Tensor();
@@ -102,7 +103,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     const Tensor dq = gradient(0, q), dk = gradient(1, k), dv = gradient(2, v);
     if (dq || dk || dv)
       ctx.run(kernels::attention_grad, q, k, v, ctx.saved(6), cast(dy, q.dtype()),
-              rule(ctx.saved(3), params), dq, dk, dv);
+              rule(mask ? mask : ctx.saved(4), params), dq, dk, dv);
     Grads grads;
     for (const Tensor& g : {dq, dk, dv, Tensor(), Tensor()}) grads.push_back(g);
     return grads;

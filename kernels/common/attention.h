@@ -8,7 +8,9 @@ namespace mixtape::kernels {
 using namespace internal;
 
 struct AttentionRule {
-  View mask = {};       // bool [.., queries, keys], true where a query sees a key; optional
+  // Optional, [.., queries, keys]: bool, true where a query sees a key, or a float that is added to
+  // the scaled score.
+  View mask = {};
   bool causal = false;  // a query sees the keys up to its own position
   double scale = 1;     // of scores, > 0
   Draw draw = {};       // of dropout, whose elements are those of the kernel of that name

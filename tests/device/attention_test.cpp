@@ -28,8 +28,8 @@ struct Inputs {
     dy = transpose(randn({1, positions, 2, features}, dtype, device), 1, 2);
   }
   // A forward and a backward pass.
-  void run() const {
-    scaled_dot_product_attention(q, k, v, {.causal = true}).backward({.gradient = dy});
+  void run(const AttentionOptions& options = {.causal = true}) const {
+    scaled_dot_product_attention(q, k, v, options).backward({.gradient = dy});
   }
 };
 
@@ -44,6 +44,40 @@ TEST(DeviceAttention, ScoresAreNotInMemory) {
   };
   EXPECT_LT(peak_of(32), scores);  // not even one byte for each
   EXPECT_GT(peak_of(40), 4 * scores);
+}
+
+// A mask that is added, for all heads; with a gradient of its own it takes the other way.
+TEST(DeviceAttention, AddsAFloatMask) {
+  const int64_t positions = 192;
+  for (const DType dtype : {f32, bf16})
+    for (const bool learned : {false, true}) {
+      const Seed seed(1);
+      const Inputs x(positions, 32);
+      const Tensor mask = randn({positions, positions}, dtype, device);
+      mask.set_requires_grad(learned);
+      reset_peak(device);
+      const int64_t before = memory_stats(device).in_use;
+      x.run({.mask = mask});
+      const int64_t peak = memory_stats(device).peak - before, scores = 2 * positions * positions;
+      EXPECT_EQ(peak > 4 * scores, learned) << peak;
+      EXPECT_EQ(mask.has_grad(), learned);
+      const auto on_cpu = [&](const Tensor& t) {
+        return cast(t.detach().to(Device::cpu()), f32).set_requires_grad();
+      };
+      const Tensor q = on_cpu(x.q), k = on_cpu(x.k), v = on_cpu(x.v), m = on_cpu(mask);
+      scaled_dot_product_attention(q, k, v, {.mask = m})
+          .backward({.gradient = cast(x.dy.to(Device::cpu()), f32)});
+      const Tensor* const wanted[] = {&q, &k, &v};
+      for (size_t i = 0; i < 3; ++i) {
+        const Tensor got = cast(transpose(x.leaves[i].grad(), 1, 2).to(Device::cpu()), f32),
+                     want = wanted[i]->grad();
+        EXPECT_LE(norm(got - want).item(), 0.01 * norm(want).item()) << i << learned;
+      }
+      if (learned) {
+        const Tensor got = cast(mask.grad().to(Device::cpu()), f32);
+        EXPECT_LE(norm(got - m.grad()).item(), 0.01 * norm(m.grad()).item());
+      }
+    }
 }
 
 #ifdef MIXTAPE_EMULATED

@@ -14,7 +14,8 @@ void expect_attention(const Case& c) {
 
 TEST(Attention, ByBlocksIsThatOfSumsInF64) {
   for (const DType dtype : {f64, f32, f16, bf16})
-    for (const Hides hides : {Hides::None, Hides::Causal, Hides::Mask, Hides::Columns})
+    for (const Hides hides :
+         {Hides::None, Hides::Causal, Hides::Mask, Hides::Columns, Hides::Bias, Hides::OfColumns})
       for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{1, 1}, {70, 133}, {130, 65}})
         for (const double dropped : {0.0, 0.3})
           expect_attention({12, queries, keys, hides, dropped, dtype, 2, 3});

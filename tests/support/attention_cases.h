@@ -10,7 +10,9 @@
 namespace mixtape::kernels {
 namespace attention_cases {
 
-enum class Hides { None, Causal, Mask, Columns };  // Columns: the same keys for all queries
+// Columns: the same keys for all queries. Bias, OfColumns: a mask that is added, in f32, or in the
+// dtype of the case and the same for all queries.
+enum class Hides { None, Causal, Mask, Columns, Bias, OfColumns };
 
 struct Case {
   int64_t d, queries, keys;
@@ -42,11 +44,17 @@ inline Tensor result(const Case& c, int64_t positions, DType dtype) {
   return by_positions(c, positions, 1, output({c.batch, positions, c.heads, c.d}, dtype));
 }
 inline Tensor mask_of(const Case& c) {
-  if (c.hides != Hides::Mask && c.hides != Hides::Columns) return {};
-  const int64_t rows = c.hides == Hides::Mask ? c.queries : 1;
-  const Tensor mask({c.batch, rows, c.keys}, boolean);
-  for (int64_t i = 0; i < mask.numel(); ++i)
-    mask.set(i, Philox::bits(5, uint64_t(i))[0] % 3 != 0 && (rows == 1 || i / c.keys % 7 != 2));
+  if (c.hides == Hides::None || c.hides == Hides::Causal) return {};
+  const bool adds = c.hides == Hides::Bias || c.hides == Hides::OfColumns;
+  const int64_t rows = c.hides == Hides::Mask || c.hides == Hides::Bias ? c.queries : 1;
+  const Tensor mask({c.batch, rows, c.keys}, !adds                    ? boolean
+                                             : c.hides == Hides::Bias ? f32
+                                                                      : c.dtype);
+  for (int64_t i = 0; i < mask.numel(); ++i) {
+    const uint32_t bits = Philox::bits(5, uint64_t(i))[0];
+    const bool seen = bits % 3 != 0 && (rows == 1 || i / c.keys % 7 != 2);
+    mask.set(i, !adds ? seen : seen ? double(bits % 64) / 16 - 2 : -inf);
+  }
   return mask.with_layout(
       Layout(c.shape(c.queries, c.keys), {rows * c.keys, 0, rows == 1 ? 0 : c.keys, 1}));
 }
@@ -81,7 +89,9 @@ inline Exact exact(const Case& c, const Tensor& q, const Tensor& k, const Tensor
           s[n] += scale * qs[qi + size_t(e)] * ks[kj + size_t(e)];
           dp[n] += kept[n] * dys[qi + size_t(e)] * vs[kj + size_t(e)];
         }
-        if ((c.hides == Hides::Causal && j > i) || (mask && seen[size_t(element)] == 0))
+        if (mask && mask.dtype() != boolean)
+          s[n] += seen[size_t(element)];
+        else if ((c.hides == Hides::Causal && j > i) || (mask && seen[size_t(element)] == 0))
           s[n] = -inf;
         top = std::max(top, s[n]);
       }

@@ -56,16 +56,22 @@ struct QueryBlock {
     const View s = dense(scores, count, seen);
     gemm(launch, rows_of(q, head, first, count), transposed(rows_of(k, head, 0, seen)), Epilogue{},
          s);
+    const bool hides = rule.mask && rule.mask.dtype == boolean, adds = rule.mask && !hides;
     Buffer<bool> mask_buffer(seen);
+    Buffer<A> bias_buffer(adds ? seen : 0);
     for (int64_t i = 0; i < count; ++i) {
-      const bool* const allowed = rule.mask
-                                      ? dense_row<bool, bool>(rule.mask, head * queries + first + i,
-                                                              seen, mask_buffer.data())
-                                      : nullptr;
+      const int64_t row = head * queries + first + i;
+      const bool* const allowed =
+          hides ? dense_row<bool, bool>(rule.mask, row, seen, mask_buffer.data()) : nullptr;
+      const A* const bias =
+          adds ? visit_float(rule.mask.dtype,
+                             [&]<class M>() {
+                               return dense_row<A, M>(rule.mask, row, seen, bias_buffer.data());
+                             })
+               : nullptr;
       masked_softmax_row(scores.data() + i * seen, seen,
                          rule.causal ? std::min(seen, first + i + 1) : seen,
-                         static_cast<A>(rule.scale), static_cast<const A*>(nullptr), allowed,
-                         e.data(), p.as<T>() + i * seen);
+                         static_cast<A>(rule.scale), bias, allowed, e.data(), p.as<T>() + i * seen);
     }
   }
   // y = dropout(x), [count, seen]: x itself if there is none. Blocks of random numbers do not begin

@@ -18,13 +18,13 @@ struct Flash {
   FlashRule rule;
 };
 
-// The constants and steps of one kernel.
-template <class T, int d>
+// The constants and steps of one kernel. adds: its mask is added to scores, which takes registers.
+template <class T, int d, bool adds>
 struct FlashForward {
   static constexpr int rows = 2, queries = flash_warps * rows * 16, ld = flash_stride<d>;
-  static constexpr int keys = d > 96 ? 32 : 64;  // of a tile
-  static constexpr bool held = d <= 64;          // queries stay in registers
-  static constexpr int slot = 2 * keys * ld;     // a tile of keys and one of values
+  static constexpr int keys = d > (adds ? 64 : 96) ? 32 : 64;  // of a tile
+  static constexpr bool held = d <= (adds ? 32 : 64);          // queries stay in registers
+  static constexpr int slot = 2 * keys * ld;                   // a tile of keys and one of values
   static constexpr size_t shared_bytes = size_t(queries * ld + 2 * slot) * sizeof(T);
 
   using Scores = float[rows][keys / 16][2][4];
@@ -56,7 +56,7 @@ struct FlashForward {
   }
 
   // Scores of keys that a query does not see become -inf.
-  static __device__ __forceinline__ void hide(const FlashRule& rule, const bool* mask, int row,
+  static __device__ __forceinline__ void hide(const FlashRule& rule, const void* mask, int row,
                                               int key, Scores& score) {
 #pragma unroll
     for (int n = 0; n < keys / 16; ++n) {
@@ -67,6 +67,26 @@ struct FlashForward {
         for (int e = 0; e < 8; ++e)
           if (!seen.at(r, e / 4, e % 4)) score[r][n][e / 4][e % 4] = -INFINITY;
     }
+  }
+
+  // Scores are scaled, and what the mask says is added.
+  static __device__ __forceinline__ void add_bias(const FlashRule& rule, const void* mask, int row,
+                                                  int key, Scores& score) {
+    const int down = row + gpu::lane() / 4, right = key + gpu::lane() % 4 * 2;
+    const float* from = static_cast<const float*>(mask) + down * rule.mask_down + right;
+    // (The first key of a pair is even, and the second may be beyond the end.)
+    const int queries_left = rule.queries - down, keys_left = rule.keys - right;
+#pragma unroll
+    for (int i = 0; i < 2 * rows; ++i, from += 8 * rule.mask_down)
+#pragma unroll
+      for (int n = 0; n < keys / 8; ++n) {
+        const auto b = bias_at<2>(from + n * 8, i * 8 < queries_left && n * 8 < keys_left);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& s = score[i / 2][n / 2][n % 2][i % 2 * 2 + e];
+          s = s * rule.scale + b.v[e];
+        }
+      }
   }
 
   // Scores become exponentials; the sums so far are scaled to the new largest score.
@@ -84,7 +104,7 @@ struct FlashForward {
         };
         // (Rounded before the difference: of scores beyond 2^24, a fused one could be anything.)
         for_scores([&](float& s) {
-          s *= scale;
+          if constexpr (!adds) s *= scale;
           top = fmaxf(top, s);
         });
         top = fmaxf(top, gpu::shuffle_xor(top, 1));
@@ -146,7 +166,7 @@ struct FlashForward {
         const float by = none ? 0.0f : g.rule.kept / sum;
         // The differences of scores from infinity have exponentials of 0.
         if (gpu::lane() % 4 == 0)
-          gpu::store_as(
+          gpu::store_global(
               stats + int64_t(row) * 2,
               gpu::Pack<float, 2>{{none ? INFINITY : x.top[r][h], none ? 0.0f : log2f(sum)}});
         T* const to = o + row * g.o.step + gpu::lane() % 4 * 2;
@@ -154,7 +174,7 @@ struct FlashForward {
         for (int n = 0; n < d / 16; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            gpu::store_as(
+            gpu::store_global(
                 to + (n * 16 + e * 8),
                 gpu::round_pair<T>(x.out[r][n][e][h * 2] * by, x.out[r][n][e][h * 2 + 1] * by));
       }
@@ -162,9 +182,9 @@ struct FlashForward {
 };
 
 // Grid: the blocks of queries of each head; of causal attention, those with the most keys first.
-template <class T, int d>
+template <class T, int d, bool adds>
 __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
-  using Steps = FlashForward<T, d>;
+  using Steps = FlashForward<T, d, adds>;
   constexpr int rows = Steps::rows, ld = Steps::ld, keys = Steps::keys;
   const int blocks = ceil_div(g.rule.queries, Steps::queries);
   const int head = int(gpu::block().x) / blocks,
@@ -173,7 +193,7 @@ __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
   int64_t at[5];
   g.heads.find(head, at);
   const FlashRule& rule = g.rule;
-  const bool* const mask = rule.mask ? rule.mask + at[4] : nullptr;
+  const void* const mask = rule.mask_of(at[4]);
   const Shared<T> qs = gpu::shared_memory<T>(), ring = qs + Steps::queries * ld;
   const Positions<const T> q{g.q.data + at[0], g.q.step}, k{g.k.data + at[1], g.k.step},
       v{g.v.data + at[2], g.v.step};
@@ -213,7 +233,8 @@ __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
     const Shared<T> ks = ring + tile % 2 * Steps::slot;
     typename Steps::Scores score = {};
     Steps::multiply(fq, mine, ks + place_by_columns<d>(), score);
-    if (mask || key + keys > rule.keys || (rule.causal && key + keys > row + 1))
+    if constexpr (adds) Steps::add_bias(rule, mask, row, key, score);
+    if ((mask && !adds) || key + keys > rule.keys || (rule.causal && key + keys > row + 1))
       Steps::hide(rule, mask, row, key, score);
     Steps::exponentials(rule.scale, score, sums);
     Steps::add_values(rule, (int64_t(head) * rule.queries + row) * rule.keys + key,
@@ -223,22 +244,28 @@ __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
   Steps::store(g, g.o.data + at[3], g.stats + int64_t(head) * rule.queries * 2, row, sums);
 }
 
+template <class T, int d, bool adds>
+void start_forward(void* stream, int64_t heads, const Flash<T>& g) {
+  using Steps = FlashForward<T, d, adds>;
+  const int64_t blocks = heads * ceil_div(g.rule.queries, Steps::queries);
+  gpu::launch(
+      {"flash_forward", {unsigned(blocks), 1, 1}, {flash_threads, 1, 1}, Steps::shared_bytes},
+      stream, flash_forward<T, d, adds>, g);
+}
+
 }  // namespace
 
 void attention(Launch& launch, In q_in, In k_in, In v_in, const AttentionRule& rule, Out o,
                Out stats) {
   const View q = flash_operand(launch, q_in), k = flash_operand(launch, k_in),
-             v = flash_operand(launch, v_in);
+             v = flash_operand(launch, v_in), mask = flash_mask(launch, rule.mask);
   visit_flash(q.dtype, q.shape()[-1], [&]<class T, int d>() {
-    using Steps = FlashForward<T, d>;
-    const Flash<T> g{positions<const T>(q), positions<const T>(k),
-                     positions<const T>(v), positions<T>(o),
-                     stats.as<float>(),     walk_heads<5>({&q, &k, &v, &o, &rule.mask}),
-                     flash_rule(rule, q, k)};
-    const int64_t blocks = heads_of(q) * ceil_div(q.shape()[-2], int64_t{Steps::queries});
-    gpu::launch(
-        {"flash_forward", {unsigned(blocks), 1, 1}, {flash_threads, 1, 1}, Steps::shared_bytes},
-        launch.stream, flash_forward<T, d>, g);
+    const Flash<T> g{positions<const T>(q),       positions<const T>(k),
+                     positions<const T>(v),       positions<T>(o),
+                     stats.as<float>(),           walk_heads<5>({&q, &k, &v, &o, &mask}),
+                     flash_rule(rule, mask, q, k)};
+    g.rule.adds ? start_forward<T, d, true>(launch.stream, heads_of(q), g)
+                : start_forward<T, d, false>(launch.stream, heads_of(q), g);
   });
 }
 

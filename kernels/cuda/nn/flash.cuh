@@ -24,14 +24,20 @@ struct Positions {
 
 // An AttentionRule for one call.
 struct FlashRule {
-  const bool* mask;  // if any, with its strides between queries and between keys
-  int64_t mask_down, mask_right;
+  const void* mask;  // optional: bool, which scores count; or if it `adds`, f32: what is added to
+  bool adds;         // them, with dense rows that begin at multiples of 8 bytes
+  int64_t mask_down, mask_right;  // strides between queries and between keys
   bool causal;
   int queries, keys;
   float scale;  // times log2(e), since exp(x) = exp2(x log2(e))
   Draw draw;
   uint32_t threshold;  // of dropout; 0: none
   float kept;          // the factor of probabilities that were not dropped
+
+  // The mask of a head, which begins at that element, or null.
+  __device__ __forceinline__ const void* mask_of(int64_t head) const {
+    return mask ? static_cast<const char*>(mask) + head * (adds ? int(sizeof(float)) : 1) : nullptr;
+  }
 };
 
 namespace detail {
@@ -43,13 +49,14 @@ template <int d>
 constexpr int flash_stride = d + 8;
 
 // Bit i is set if `query` sees key `key` + i, for i < 16. The mask is the head's, if there is one.
-__device__ inline uint32_t visible_bits(const FlashRule& rule, const bool* mask, int query,
+__device__ inline uint32_t visible_bits(const FlashRule& rule, const void* mask, int query,
                                         int key) {
   const int end = rule.causal && query < rule.keys ? query + 1 : rule.keys, count = end - key;
   if (query >= rule.queries || count <= 0) return 0;
   uint32_t bits = count >= 16 ? 0xffffu : (1u << count) - 1;
-  if (!mask) return bits;
-  const bool* const p = mask + query * rule.mask_down + key * rule.mask_right;
+  if (!mask || rule.adds) return bits;
+  const bool* const p =
+      static_cast<const bool*>(mask) + query * rule.mask_down + key * rule.mask_right;
   if (count >= 16 && rule.mask_right == 1 && reinterpret_cast<uintptr_t>(p) % 16 == 0) {
     const auto bytes = gpu::load_as<gpu::Pack<uint32_t, 4>>(p);
     bits = 0;  // the products gather the lowest bits of four bytes
@@ -61,6 +68,18 @@ __device__ inline uint32_t visible_bits(const FlashRule& rule, const bool* mask,
   for (int i = 0; i < 16; ++i)
     if ((bits >> i & 1) != 0 && !p[i * rule.mask_right]) bits &= ~(1u << i);
   return bits;
+}
+
+constexpr float log2_e = 1.4426950408889634f;
+// A mask's numbers for `count` neighbours, as exponents of 2; 0 if those do not exist.
+template <int count>
+__device__ __forceinline__ gpu::Pack<float, count> bias_at(const float* p, bool exists) {
+  gpu::Pack<float, count> b = {};
+  if (!exists) return b;
+  b = gpu::load_as<gpu::Pack<float, count>>(p);
+#pragma unroll
+  for (float& x : b.v) x *= log2_e;
+  return b;
 }
 
 // Bit i is set if dropout keeps element `element` + i of the probabilities, for i < 16.

@@ -192,15 +192,47 @@ struct FlashBackward {
   __device__ __forceinline__ int key_of(int column) const {
     return of_keys ? row + gpu::lane() / 16 % rows * 16 : column;
   }
+  // Those scores are scaled, and what the mask says is added.
+  __device__ __forceinline__ void add_bias(const void* mask, int column, Scores& s) const {
+    const int down = row + gpu::lane() / 4, right = column + gpu::lane() % 4 * 2;
+    const int64_t next_row = of_keys ? 1 : g.rule.mask_down,
+                  next_column = of_keys ? g.rule.mask_down : 1;
+    const float* from = static_cast<const float*>(mask) + down * next_row + right * next_column;
+    const int rows_left = row_end() - down, columns_left = column_end() - right;
+#pragma unroll
+    for (int i = 0; i < 2 * rows; ++i, from += 8 * next_row)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* const pair = from + half * 8 * next_column;
+        const bool exists = i * 8 < rows_left && half * 8 < columns_left;
+        gpu::Pack<float, 2> b;
+        if constexpr (of_keys)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            b.v[e] = bias_at<1>(pair + e * next_column, exists && half * 8 + e < columns_left).v[0];
+        else  // (the first key is even, and the second may be beyond the end)
+          b = bias_at<2>(pair, exists);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[i / 2][half][i % 2 * 2 + e];
+          x = x * g.rule.scale + b.v[e];
+        }
+      }
+  }
   // Scores of the 16 columns from `column` on become probabilities; those that dropout zeroes
   // become negative.
   template <class StatsOf>
   __device__ __forceinline__ void exponentials(int column, StatsOf stats_of, Scores& s) const {
     const FlashRule& rule = g.rule;
+    float scale = rule.scale;
+    const void* const mask = rule.mask_of(at[4]);
+    if (rule.adds) {
+      add_bias(mask, column, s);
+      scale = 1;
+    }
     const bool diagonal =
         rule.causal && (of_keys ? row + rows * 16 > column + 1 : column + 16 > row + 1);
-    if (rule.mask || diagonal || (of_keys ? row + rows * 16 : column + 16) > rule.keys) {
-      const bool* const mask = rule.mask ? rule.mask + int64_t(at[4]) : nullptr;
+    if ((mask && !rule.adds) || diagonal || (of_keys ? row + rows * 16 : column + 16) > rule.keys) {
       const ScoreBits<of_keys, rows> seen(
           visible_bits(rule, mask, query_of(column), key_of(column)));
       for_scores([&](int r, int half, int e) {
@@ -209,7 +241,7 @@ struct FlashBackward {
     }
     for_scores([&](int r, int half, int e) {
       const QueryStats x = stats_of(r, half, e);
-      s[r][half][e] = gpu::exp2_fast(s[r][half][e] * rule.scale - x.top - x.log_sum);
+      s[r][half][e] = gpu::exp2_fast(s[r][half][e] * scale - x.top - x.log_sum);
     });
     if (rule.threshold == 0) return;
     const int64_t query = int64_t(head) * rule.queries + query_of(column);
@@ -301,9 +333,9 @@ struct FlashBackward {
             for (int e = 0; e < 2; ++e) {
               const float u = x[r][n][e][h * 2] * factor, v = x[r][n][e][h * 2 + 1] * factor;
               if constexpr (sizeof(O) == 4)
-                gpu::store_as(to + (n * 16 + e * 8), gpu::Pack<float, 2>{{u, v}});
+                gpu::store_global(to + (n * 16 + e * 8), gpu::Pack<float, 2>{{u, v}});
               else
-                gpu::store_as(to + (n * 16 + e * 8), gpu::round_pair<T>(u, v));
+                gpu::store_global(to + (n * 16 + e * 8), gpu::round_pair<T>(u, v));
             }
         }
     };
@@ -378,7 +410,8 @@ void start_backward(void* stream, int64_t heads, const FlashGrad<T>& g) {
 void attention_grad(Launch& launch, In q_in, In k_in, In v_in, In stats, In dy_in,
                     const AttentionRule& rule, Out dq, Out dk, Out dv) {
   const View q = flash_operand(launch, q_in), k = flash_operand(launch, k_in),
-             v = flash_operand(launch, v_in), dy = flash_operand(launch, dy_in);
+             v = flash_operand(launch, v_in), dy = flash_operand(launch, dy_in),
+             mask = flash_mask(launch, rule.mask);
   const int64_t heads = heads_of(q);
   visit_flash(q.dtype, q.shape()[-1], [&]<class T, int d>() {
     const FlashGrad<T> g{positions<const T>(q),
@@ -390,8 +423,8 @@ void attention_grad(Launch& launch, In q_in, In k_in, In v_in, In stats, In dy_i
                          GradientOut(dv),
                          stats.as<const float>(),
                          launch.scratch<float>(heads * q.shape()[-2]),
-                         walk_heads<8>({&q, &k, &v, &dy, &rule.mask, &dq, &dk, &dv}),
-                         flash_rule(rule, q, k),
+                         walk_heads<8>({&q, &k, &v, &dy, &mask, &dq, &dk, &dv}),
+                         flash_rule(rule, mask, q, k),
                          float(rule.scale)};
     if (dq || dk) start_backward<T, d, false>(launch.stream, heads, g);  // (dk needs the products)
     if (dk || dv) start_backward<T, d, true>(launch.stream, heads, g);

@@ -67,18 +67,41 @@ Walk<n> walk_heads(const View* const (&views)[n]) {
 }
 inline int64_t heads_of(const View& x) { return x.size() / (x.shape()[-1] * x.shape()[-2]); }
 
-inline FlashRule flash_rule(const AttentionRule& rule, In q, In k) {
-  constexpr double log2_e = 1.4426950408889634;
+// A mask, or a dense copy, in f32 and with an even number of keys, of one that is added. What
+// repeats is not copied.
+inline View flash_mask(Launch& launch, const View& mask) {
+  if (!mask || mask.dtype == boolean) return mask;
+  Shape shape = mask.shape(), strides = mask.strides();
+  bool fits = mask.dtype == f32 && strides[-1] == 1 && shape[-1] % 2 == 0 &&
+              reinterpret_cast<uintptr_t>(mask.data) % 8 == 0;
+  for (int d = 0; d < shape.rank - 1; ++d) {
+    if (strides[d] == 0) shape[d] = 1;
+    fits = fits && strides[d] % 2 == 0;
+  }
+  if (fits) return mask;
+  Shape padded = shape;
+  padded[-1] = round_up(shape[-1], 2);
+  const View all{launch.scratch<float>(padded.size()), f32, Layout(padded)};
+  if (padded[-1] != shape[-1]) fill(launch, 0, all);
+  convert(launch, {mask.data, mask.dtype, Layout(shape, strides)},
+          {all.data, f32, Layout(shape, all.strides())});
+  for (int d = 0; d < shape.rank - 1; ++d)
+    strides[d] = shape[d] == mask.shape()[d] ? all.strides()[d] : 0;
+  strides[-1] = 1;
+  return {all.data, f32, Layout(mask.shape(), strides)};
+}
+inline FlashRule flash_rule(const AttentionRule& rule, const View& mask, In q, In k) {
   FlashRule f{};
-  if (rule.mask) {
-    f.mask = rule.mask.as<const bool>();
-    f.mask_down = rule.mask.strides()[-2];
-    f.mask_right = rule.mask.strides()[-1];
+  if (mask) {
+    f.mask = mask.data;
+    f.adds = mask.dtype != boolean;
+    f.mask_down = mask.strides()[-2];
+    f.mask_right = mask.strides()[-1];
   }
   f.causal = rule.causal;
   f.queries = int(q.shape()[-2]);
   f.keys = int(k.shape()[-2]);
-  f.scale = float(rule.scale * log2_e);
+  f.scale = float(rule.scale * 1.4426950408889634);
   f.draw = rule.draw;
   f.threshold = dropout_threshold(rule.dropped);
   f.kept = rule.dropped < 1 ? float(1 / (1 - rule.dropped)) : 0;
