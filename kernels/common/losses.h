@@ -91,7 +91,7 @@ struct BinaryCrossEntropyWithLogits {
   // sigmoid(x) - t, without the rounding of a sigmoid near 1, which a target of 1 would bare.
   template <class T>
   MIXTAPE_HD static T dx(T x, T t, T) {
-    const T s = sigmoid(-abs(x));
+    const T s = sigmoid(select(x > T(0), -x, x));
     return select(x > T(0), (T(1) - t) - s, s - t);
   }
   MIXTAPE_HD static auto dt(auto x, auto, auto) { return -x; }

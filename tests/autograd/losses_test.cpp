@@ -369,6 +369,17 @@ TEST(BinaryCrossEntropyLoss, OfLogitsDoesNotOverflow) {
   }
 }
 
+TEST(BinaryCrossEntropyLoss, OfLogitsHasSlopesWhereTheSigmoidRoundsToOne) {
+  for (const double v : {-20.0, 0.0, 12.0, 20.0}) {
+    const Tensor x = full({1}, v).set_requires_grad();
+    const Tensor loss = binary_cross_entropy_with_logits(x, ones({1}));
+    const Tensor slope = grad({loss}, {x}, {.create_graph = true})[0];
+    const double miss = 1 / (1 + std::exp(v));
+    EXPECT_NEAR(slope.item() / -miss, 1, 1e-5) << v;
+    EXPECT_NEAR(grad({slope}, {x})[0].item() / (miss * (1 - miss)), 1, 1e-5) << v;
+  }
+}
+
 TEST(BinaryCrossEntropyLoss, OfAnInfiniteLogitIsInfiniteWhereItIsWrong) {
   const double inf = std::numeric_limits<double>::infinity();
   const Tensor x = leaf({inf, -inf, inf}, {3}), t = from({0, 1, 0.5}, {3});
