@@ -115,7 +115,8 @@ class GradientSum {
 
   Tensor take(DType dtype) {
     if (second_) accumulate(sum_, std::exchange(second_, {}));
-    return cast(std::exchange(sum_, {}), dtype);
+    if (sum_.dtype() != dtype) sum_ = cast(sum_, dtype);
+    return std::move(sum_);
   }
 
  private:
@@ -318,10 +319,13 @@ struct Engine {
   }
 
   Entry* slot(const std::shared_ptr<Node>& node) {
-    const auto [entry, first] = queue.try_emplace(node->order);
-    if (first) entry->second.node = node;
-    entry->second.scale.add(loss_scale);
-    return &entry->second;
+    const auto [at, first] = queue.try_emplace(node->order);
+    Entry& entry = at->second;
+    if (first)
+      entry.node = node, entry.scale = loss_scale;
+    else
+      entry.scale.add(loss_scale);
+    return &entry;
   }
 
   void release(Node& node) const {

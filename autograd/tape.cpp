@@ -60,6 +60,7 @@ static void broadcast_inputs(Call& call) {
 
 // Makes bool activations beside numbers 0 and 1 of their dtype.
 static void count_bools(Call& call) {
+  if (call.inputs.size() < 2) return;
   const auto is_bool = [](const Tensor* t) { return *t && t->dtype() == boolean; };
   if (std::ranges::none_of(call.inputs, is_bool)) [[likely]]
     return;
@@ -122,12 +123,13 @@ static bool are_alike(const Call& call) {
 }
 
 bool prepare(Call& call, bool broadcasts, bool differentiable) {
-  bool alike = !call.inputs.empty() && are_alike(call);
-  if (!alike && call.inputs.size() > 1) count_bools(call);
-  if (thread_state.policy && !call.out) {
-    thread_state.policy->apply(call);
-    alike = alike && are_alike(call);
+  Policy* const policy = call.out ? nullptr : thread_state.policy;
+  if (policy) {
+    count_bools(call);
+    policy->apply(call);
   }
+  const bool alike = !call.inputs.empty() && are_alike(call);
+  if (!alike && !policy) count_bools(call);
   if (broadcasts) broadcast_inputs(call);
   if (!alike) check_inputs(call);
   observe(&Observer::before, call);

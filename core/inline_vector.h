@@ -27,7 +27,9 @@ class InlineVector {
     take(other);
     return *this;
   }
-  ~InlineVector() { clear(); }
+  ~InlineVector() {
+    if (size_ != 0 || heap_) free();
+  }
 
   T& push_back(T value) { return emplace_back(std::move(value)); }
   template <class... A>
