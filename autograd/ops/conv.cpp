@@ -12,10 +12,11 @@ namespace {
 
 using kernels::Window;
 
-// A GPU multiplies f16 and bf16 images with channels last as they are, if all channels are one
-// group, and gives results in that order. Other kernels take row-major images.
+// Tensor cores multiply images with channels last as they are, if all channels are one group, and
+// give results in that order. Other kernels take row-major images.
 MemoryFormat order_of(const Tensor& x, const Window& w) {
-  return is_half(x.dtype()) && w.groups == 1 ? ops::order_of(x) : MemoryFormat::Contiguous;
+  const bool tensor = is_half(x.dtype()) || (x.dtype() == f32 && Tf32::allowed());
+  return tensor && w.groups == 1 ? ops::order_of(x) : MemoryFormat::Contiguous;
 }
 MemoryFormat order_of(const Tensor& x, const Tensor& y, const Window& w) {
   return std::max(order_of(x, w), order_of(y, w));

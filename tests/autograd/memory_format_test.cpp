@@ -7,6 +7,7 @@
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/tape.h"
+#include "core/tf32.h"
 #include "tests/support/errors.h"
 
 namespace mixtape {
@@ -92,7 +93,10 @@ Tensor network(const Tensor& x, const std::vector<Tensor>& w) {
   y = conv_transpose2d(y, w[5], w[4], {.stride = {2, 2}});
   return interpolate(y, {3, 5}, {.mode = Interpolation::Bilinear});
 }
-TEST(MemoryFormat, StaysInNetworksOnAGpu) {
+class NetworkFormat : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(MemoryFormat, NetworkFormat, testing::Values(bf16, f32));
+TEST_P(NetworkFormat, StaysOnAGpu) {
+  const Tf32 rounded;
   const bool gpu = !DefaultDevice::current().is_host();
   const std::vector<Shape> shapes = {{8, 3, 3, 3},   {8},           {8}, {16, 8, 3, 3}, {16},
                                      {16, 16, 2, 2}, {16, 16, 1, 1}};
@@ -103,7 +107,7 @@ TEST(MemoryFormat, StaysInNetworksOnAGpu) {
     for (const Shape& s : shapes) w.push_back((randn(s) / 4).set_requires_grad());
     const Tensor x = randn({2, 3, 6, 8}).set_requires_grad();
     const Tensor y = [&] {
-      const amp::Autocast on({.low = bf16});
+      const amp::Autocast on({.low = bf16, .enabled = GetParam() == bf16});
       return network(ordered ? x.to(last) : x, w);
     }();
     if (ordered) {

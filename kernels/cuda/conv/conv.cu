@@ -1,8 +1,8 @@
 // 2-D convolution and its gradients as matrix products. The inputs of each tap form a matrix of
 // columns, one per pixel of y, for as many images as stay in the cache; 1 x 1 windows need no copy.
 // Then y = w columns and dw = dy columns^T. dx is a convolution of dy or, with strides above 1,
-// gathers what w^T dy holds for each pixel, in the order of the taps. (implicit.cu has f16 and bf16
-// images with channels last, which need no columns.)
+// gathers what w^T dy holds for each pixel, in the order of the taps. (implicit.cu has images
+// with channels last for tensor cores, which need no columns.)
 
 #include <algorithm>
 
@@ -253,7 +253,7 @@ void convolve(Launch& launch, In x, In w, const Epilogue& epilogue, const Geomet
 
 void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window, Out y) {
   if (y.size() == 0) return;
-  if (takes_images(x, y)) return conv2d_images(launch, x, w, epilogue, window, y);
+  if (takes_images(launch, x, y)) return conv2d_images(launch, x, w, epilogue, window, y);
   const Sizes z(x, w, window);
   const Geometry g(x, y, window);
   if (!z.depthwise()) return convolve(launch, x, weights(launch, w, z, g.taps()), epilogue, g, y);
@@ -269,7 +269,7 @@ void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& 
 
 void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
   if (dx.size() == 0) return;
-  if (takes_images(dy, dx)) return conv2d_input_images(launch, dy, w, bias, window, dx);
+  if (takes_images(launch, dy, dx)) return conv2d_input_images(launch, dy, w, bias, window, dx);
   const Sizes z(dx, w, window);
   const Geometry g(dx, dy, window);
   if (!z.depthwise() && !g.is_strided())
@@ -301,7 +301,7 @@ void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Ou
 }
 
 void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
-  if (dw.size() > 0 && x.size() > 0 && dy.size() > 0 && takes_images(x, dy))
+  if (dw.size() > 0 && x.size() > 0 && dy.size() > 0 && takes_images(launch, x, dy))
     return conv2d_weight_images(launch, x, dy, window, dw, db);
   if (db) reduce(launch, Reduce::Sum, dy, per_channel(db));
   if (dw.size() == 0) return;

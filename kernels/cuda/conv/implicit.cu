@@ -148,20 +148,23 @@ void convolve_phase(Launch& launch, const View& dy, In w, In bias, const Geometr
 }
 
 template <class F>
-void visit_half(DType t, F f) {
-  t == f16 ? f.template operator()<Half>() : f.template operator()<BFloat16>();
+void visit_tensor(DType t, F f) {
+  t == f16    ? f.template operator()<Half>()
+  : t == bf16 ? f.template operator()<BFloat16>()
+              : f.template operator()<float>();
 }
 
 }  // namespace
 
-bool takes_images(In x, In y) {
-  return is_half(x.dtype) && (has_channels_last(x) || has_channels_last(y));
+bool takes_images(const Launch& launch, In x, In y) {
+  const bool tensor = is_half(x.dtype) || (x.dtype == f32 && launch.tf32);
+  return tensor && (has_channels_last(x) || has_channels_last(y));
 }
 
 void conv2d_images(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window,
                    Out y) {
   const Shape &n = w.shape(), &s = w.strides();
-  visit_half(x.dtype, [&]<class T>() {
+  visit_tensor(x.dtype, [&]<class T>() {
     const View weights = arranged<T>(
         launch, {w.data, w.dtype, Layout({n[0], n[2], n[3], n[1]}, {s[0], s[2], s[3], s[1]})});
     convolve<T>(launch, pixels<T>(launch, x), weights, epilogue, Geometry(x, y, window), y);
@@ -169,7 +172,7 @@ void conv2d_images(Launch& launch, In x, In w, const Epilogue& epilogue, const W
 }
 
 void conv2d_input_images(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
-  visit_half(dy.dtype, [&]<class T>() {
+  visit_tensor(dy.dtype, [&]<class T>() {
     const Geometry g(dx, dy, window);
     const View from = pixels<T>(launch, dy);
     for (int i = 0; i < g.stride[0]; ++i)
@@ -179,7 +182,7 @@ void conv2d_input_images(Launch& launch, In dy, In w, In bias, const Window& win
 }
 
 void conv2d_weight_images(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
-  visit_half(x.dtype, [&]<class T>() {
+  visit_tensor(x.dtype, [&]<class T>() {
     using A = gpu::math_t<T>;
     const View from = pixels<T>(launch, x), of_y = pixels<T>(launch, dy);
     const int64_t channels = from.shape()[3];

@@ -5,8 +5,9 @@
 
 namespace mixtape::kernels::cuda {
 
-// True if they take these images: f16 or bf16, either of them channels last, for one group.
-bool takes_images(In x, In y);
+// True if they take these images: f16, bf16 or, if the launch rounds to TF32, f32; either of them
+// channels last, for one group.
+bool takes_images(const Launch& launch, In x, In y);
 // As the kernels of these names; all images are channels last.
 void conv2d_images(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& window,
                    Out y);
