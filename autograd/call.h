@@ -13,7 +13,9 @@
 //   wide_gradient     its rule takes dy in f32 if the result is f16 or bf16
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
-// and the engine adds its gradients straight into one buffer for the whole of x.
+// and the engine adds its gradients straight into one buffer for the whole of x. With
+//   covers            all of x is in the parts that calls of the op select, so the buffer need not
+//                     begin as zeros
 // An attribute with a DType member `out` requests that result dtype, which no policy changes.
 
 #include <tuple>
@@ -51,6 +53,8 @@ constexpr bool first_order_only = requires { requires Op::first_order_only; };
 template <class Op>
 constexpr bool wide_gradient = requires { requires Op::wide_gradient; };
 template <class Op>
+constexpr bool covers = requires { requires Op::covers; };
+template <class Op>
 constexpr bool differentiable = requires { &Op::backward; };
 
 // Rules may omit the attributes.
@@ -83,7 +87,7 @@ struct OpRules {
   std::string_view name;
   Grads (*backward)(const Ctx&, const Tensor& dy, const Attributes&);
   Tensor (*part)(const Tensor& whole, const Attributes&);  // null if the op does not select
-  bool first_order_only;
+  bool covers, first_order_only;
 };
 template <class Op, class Attributes>
 constexpr OpRules<Attributes> rules_of() {
@@ -93,7 +97,7 @@ constexpr OpRules<Attributes> rules_of() {
         return std::apply([&](const auto&... a) { return detail::run_backward<Op>(ctx, dy, a...); },
                           attributes);
       },
-      nullptr, detail::first_order_only<Op>};
+      nullptr, detail::covers<Op>, detail::first_order_only<Op>};
   if constexpr (requires { &Op::part; })
     rules.part = [](const Tensor& whole, const Attributes& attributes) {
       return std::apply([&](const auto&... a) { return Op::part(whole, a...); }, attributes);
@@ -117,6 +121,7 @@ class OpNode final : public internal::Node {
     return g;
   }
   bool selects() const override { return rules_.part; }
+  bool covers() const override { return rules_.covers; }
   Tensor part(const Tensor& whole) const override { return rules_.part(whole, attributes_); }
 
  private:

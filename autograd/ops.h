@@ -105,6 +105,14 @@ std::vector<Tensor> split(const Tensor& x, int64_t size,
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim = 0);
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
+struct SplitHeadsOptions {
+  int64_t parts = 3;        // queries, keys and values
+  bool batch_first = true;  // false: x is [t, b, ...]
+};
+// Queries, keys and values that one product made: x [b, t, parts heads d] -> `parts` times
+// [b, heads, t, d], views of x.
+std::vector<Tensor> split_heads(const Tensor& x, int64_t heads,
+                                const SplitHeadsOptions& options = {});
 // The coordinates of all points of a grid, from axes of n, m, ... numbers: each [n, m, ...]. With
 // "xy", as for images, the first axis runs along the columns: [m, n, ...].
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing = "ij");
@@ -361,6 +369,7 @@ Tensor cumprod(const Tensor& x, int dim);  // integers give i64
 // --- matrix products ---
 struct MatmulOptions {
   std::optional<DType> out = {};  // dtype of the result: the inputs' or f32
+  double alpha = 1;               // multiplies the sums before they are rounded
 };
 // [..., m, k] @ [..., k, n] -> [..., m, n]; leading dimensions broadcast; 1-d operands as in NumPy.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});

@@ -153,6 +153,7 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   // An op that selects part of its one input can give the same part of `whole`, the buffer for the
   // input's gradient, to which dy is added. Saves a full-size tensor of zeros per selection.
   virtual bool selects() const { return false; }
+  virtual bool covers() const { return false; }  // nodes like this one select all of it
   virtual Tensor part(const Tensor& whole) const { return whole; }
   // Replaces backward() for a checkpoint's results.
   virtual CheckpointGraph* checkpoint_graph() { return nullptr; }

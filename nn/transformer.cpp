@@ -69,7 +69,8 @@ Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   if (causal) mask.add(above_diagonal(q.size(-2), k.size(-2), q.device()));
   if (k.size(-2) == 0) return zeros({q.size(0), q.size(1), q.size(2), 0}, q.dtype(), q.device());
   const DType wide = accumulate_dtype(q.dtype());
-  Tensor scores = matmul(q, k.t(), {.out = wide}) / std::sqrt(static_cast<double>(q.size(-1)));
+  const double alpha = 1 / std::sqrt(static_cast<double>(q.size(-1)));
+  Tensor scores = matmul(q, k.t(), {.out = wide, .alpha = alpha});
   if (mask.added) scores = scores + cast(mask.added, wide);
   if (mask.blocked) scores = masked_fill(scores, mask.blocked, -INFINITY);
   const Tensor top = max(scores.detach(), {-1}, true), no_key = eq(top, -INFINITY);
@@ -135,17 +136,15 @@ std::array<Tensor, 3> MultiheadAttention::projected(const Tensor& query, const T
       return t && n < 3 ? narrow(t, 0, i * size_, n * size_) : t;
     };
     const Tensor weight = in_proj_weight ? rows(in_proj_weight) : apart[i];
-    const auto parts = split(linear(inputs[i], weight, rows(in_proj_bias)), size_, -1);
-    std::ranges::copy(parts, all.begin() + i);
+    Tensor y = linear(inputs[i], weight, rows(in_proj_bias));
+    if (y.rank() == 2) y = unsqueeze(y, options_.batch_first ? 0 : 1);
+    std::ranges::copy(split_heads(y, heads_, {.parts = n, .batch_first = options_.batch_first}),
+                      all.begin() + i);
   }
   return all;
 }
 
-Tensor MultiheadAttention::to_heads(const Tensor& x) const {
-  const Tensor parts = reshape(x, {x.size(0), x.size(1), heads_, size_ / heads_});
-  return permute(parts, options_.batch_first ? Dims{0, 2, 1, 3} : Dims{1, 2, 0, 3});
-}
-Tensor MultiheadAttention::from_heads(const Tensor& x) const {
+Tensor MultiheadAttention::joined(const Tensor& x) const {
   const Tensor y = permute(x, options_.batch_first ? Dims{0, 2, 1, 3} : Dims{2, 0, 1, 3});
   return reshape(y, {y.size(0), y.size(1), size_});
 }
@@ -167,15 +166,13 @@ AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& k
         "keys of shape {} and values of {}", key.shape(), value.shape());
   const bool batched = query.rank() == 3;
   const int batch_dim = options_.batch_first ? 0 : 1;
-  const auto as_batch = [&](const Tensor& t) { return batched ? t : unsqueeze(t, batch_dim); };
   check(!batched || query.size(batch_dim) == key.size(batch_dim), "queries of shape {}, keys of {}",
         query.shape(), key.shape());
 
-  const auto [pq, pk, pv] = projected(query, key, value);
-  const Tensor q = to_heads(as_batch(pq)), k = to_heads(as_batch(pk)), v = to_heads(as_batch(pv));
+  const auto [q, k, v] = projected(query, key, value);
   const Mask mask = combine(masks, q.size(0), heads_, q.size(2), k.size(2));
   const Tensor y =
-      from_heads(attend(q, k, v, mask, masks.causal, is_training() ? options_.dropout : 0));
+      joined(attend(q, k, v, mask, masks.causal, is_training() ? options_.dropout : 0));
   AttentionOutput result{out_proj(batched ? y : squeeze(y, batch_dim)), {}};
   if (weights == AttentionWeights::None) return result;
   Tensor w = weights_of(q, k, mask, masks.causal);

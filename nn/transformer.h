@@ -53,10 +53,10 @@ struct MultiheadAttention : Module<MultiheadAttention> {
                  out_proj)
 
  private:
+  // Queries, keys and values [b, heads, t, size / heads] of inputs [t, b, size].
   std::array<Tensor, 3> projected(const Tensor& query, const Tensor& key,
                                   const Tensor& value) const;
-  Tensor to_heads(const Tensor& x) const;    // [t, b, size] -> [b, heads, t, size / heads]
-  Tensor from_heads(const Tensor& x) const;  // and back
+  Tensor joined(const Tensor& x) const;  // heads, back to [t, b, size]
 
   int64_t size_, heads_;
   MultiheadAttentionOptions options_;

@@ -15,6 +15,54 @@ using namespace internal;
 using namespace ops;
 namespace {
 
+// New tensors for the gradients of q, k and v, stored as [.., t, heads, features]. If these three
+// fill a piece of one storage, as after split_heads, so do the gradients: together, they are the
+// gradient of the whole, and need not be copied to it.
+class GradientTensors {
+ public:
+  GradientTensors(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v)
+      : of_{q, k, v} {
+    const Layout& l = q.layout();
+    const int64_t step = k.offset() - q.offset();
+    const auto is_like = [&](const Tensor& t) {
+      return t.storage() == q.storage() && t.dtype() == q.dtype() && t.shape() == l.shape &&
+             t.strides() == l.strides;
+    };
+    joined_ = ctx.wants(0) && ctx.wants(1) && ctx.wants(2) && is_like(k) && is_like(v) &&
+              step > 0 && v.offset() - k.offset() == step && fills(l, step);
+  }
+  Tensor operator()(size_t i, DType dtype) {
+    const Tensor& x = of_[i];
+    if (joined_ && !all_) all_ = Tensor({3 * x.numel()}, dtype, x.device());
+    if (!joined_ || all_.dtype() != dtype) return apart(x.shape(), dtype, x.device());
+    return all_.with_layout({x.shape(), x.strides(), x.offset() - of_[0].offset()});
+  }
+  // A new tensor [.., heads, t, features], stored as [.., t, heads, features]: heads are joined
+  // next.
+  static Tensor apart(Shape shape, DType dtype, Device device) {
+    if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
+    const Tensor y(shape, dtype, device);
+    return y.rank() < 3 ? y : transpose(y, -3, -2);
+  }
+
+ private:
+  // True if three of these layouts, `step` apart, have each element of a piece of memory once.
+  static bool fills(const Layout& l, int64_t step) {
+    int64_t run = 1;  // elements from the first on
+    for (bool grows = true; grows;) {
+      grows = run == step;
+      if (grows) run *= 3;
+      for (int d = 0; d < l.rank(); ++d)
+        if (l.strides[d] == run && l.shape[d] > 1) run *= l.shape[d], grows = true;
+    }
+    return run == 3 * l.shape.size();
+  }
+
+  const std::array<Tensor, 3> of_;
+  bool joined_ = false;
+  Tensor all_;
+};
+
 struct AttentionParams {
   bool causal;
   double scale;
@@ -34,7 +82,11 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     const Tensor p = scores.dtype() == ctx.dtype() ? scores : ctx.output(scores.shape());
     ctx.run(kernels::masked_softmax, scores, mask, bias, params.causal, params.scale, p);
     ctx.save_extra(p);
-    return by_positions(dropout(p, params.drop), v, ctx.dtype());
+    const Factors f(dropout(p, params.drop), v);
+    const Tensor y = GradientTensors::apart(with_size(p.shape(), -1, v.size(-1)),
+                                            f.product(ctx.dtype()), p.device());
+    ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{}, y);
+    return y;
   }
 
   // With s = scale q kT + bias and p = softmax(s): dv = pT dy, dp = dy vT, ds = p (dp - sum(dp p)),
@@ -48,9 +100,13 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       const Tensor dp = dropout(product(dy, v.t(), accumulate_dtype(dy.dtype())), params.drop);
       ds = softmax_gradient(p, dp);
     }
+    GradientTensors places(ctx, q, k, v);
     const auto gradient = [&](size_t of, const Tensor& a, const Tensor& b, double scale) {
-      const Tensor y = swapped(by_positions(a, b, ctx.grad_dtype(of)));  // dense
-      return swapped(scale == 1 ? y : y * scale);
+      if (grad_enabled()) return product(a, b, ctx.grad_dtype(of), scale);
+      const Factors f(a, b);
+      const Tensor y = places(of, f.product(ctx.grad_dtype(of)));
+      kernels::gemm(y.device(), f.a, f.b, kernels::Epilogue{.alpha = scale}, y);
+      return y;
     };
     return ctx.grads([&] { return gradient(0, ds, k, params.scale); },
                      [&] { return gradient(1, ds.t(), q, params.scale); },
@@ -79,15 +135,10 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static kernels::AttentionRule rule(const Tensor& mask, const AttentionParams& params) {
     return {mask, params.causal, params.scale, params.drop, params.drop.p};
   }
-  // A new tensor [.., heads, t, features], stored as [.., t, heads, features].
-  static Tensor stored_by_positions(Shape shape, DType dtype, Device device) {
-    if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
-    return swapped(Tensor(shape, dtype, device));
-  }
   static Tensor fused(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                       const Tensor& mask, const AttentionParams& params) {
-    const Tensor y = stored_by_positions(with_size(q.shape(), -1, v.size(-1)), ctx.dtype(),
-                                         q.device()),
+    const Tensor y = GradientTensors::apart(with_size(q.shape(), -1, v.size(-1)), ctx.dtype(),
+                                            q.device()),
                  stats(with_size(q.shape(), -1, 2), f32, q.device());
     ctx.run(kernels::attention, q, k, v, rule(mask, params), y, stats);
     ctx.save(Tensor());  // no probabilities
@@ -96,9 +147,10 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
   static Grads fused_gradients(const Ctx& ctx, const Tensor& dy, const AttentionParams& params) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2), mask = ctx.saved(3);
+    GradientTensors places(ctx, q, k, v);
     const auto gradient = [&](size_t i, const Tensor& x) {
       const DType dtype = ctx.grad_dtype(i) == x.dtype() ? x.dtype() : accumulate_dtype(x.dtype());
-      return ctx.wants(i) ? stored_by_positions(x.shape(), dtype, x.device()) : Tensor();
+      return ctx.wants(i) ? places(i, dtype) : Tensor();
     };
     const Tensor dq = gradient(0, q), dk = gradient(1, k), dv = gradient(2, v);
     if (dq || dk || dv)
@@ -109,23 +161,11 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     return grads;
   }
 
-  // Swaps heads and positions.
-  static Tensor swapped(const Tensor& x) { return x.rank() < 3 ? x : transpose(x, -3, -2); }
-  // The product [.., heads, t, features] stored as [.., t, heads, features]: heads are joined next.
-  static Tensor by_positions(const Tensor& a, const Tensor& b, DType wanted) {
-    if (grad_enabled()) return product(a, b, wanted);
-    const Factors f(a, b);
-    const Tensor y =
-        stored_by_positions(with_size(a.shape(), -1, b.size(-1)), f.product(wanted), a.device());
-    kernels::gemm(a.device(), f.a, f.b, kernels::Epilogue{}, y);
-    return y;
-  }
-
   // The probabilities, recorded with ops. Hidden keys get scores of -inf, except in rows that have
   // no others; the results of those are zeroed.
   static Tensor recorded(const Ctx& ctx, const AttentionParams& params) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), mask = ctx.saved(3), bias = ctx.saved(4);
-    Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype())}) * params.scale;
+    Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype()), .alpha = params.scale});
     if (bias) s = s + cast(bias, s.dtype());
     constexpr double none = -std::numeric_limits<double>::infinity();
     Tensor hidden = eq(s, none);

@@ -77,8 +77,8 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
     return norm(unsqueeze(a, -2) - unsqueeze(b, -3), p, {-1});
   const Tensor scale = maximum(scale_of(a), scale_of(b)), u = a / scale, v = b / scale;
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };
-  const Tensor products = matmul(u, transpose(v), {.out = a.dtype()});
-  const Tensor squared = squares(u) + transpose(squares(v)) - 2 * products;
+  const Tensor products = matmul(u, transpose(v), {.out = a.dtype(), .alpha = -2});
+  const Tensor squared = squares(u) + transpose(squares(v)) + products;
   const Tensor none = le(squared, 0);  // no gradient at 0; rounding may give < 0
   return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0) * scale;
 }

@@ -23,8 +23,8 @@ struct Factors {
   // The dtype of their product: the wanted one if the factors are half, else theirs.
   DType product(DType wanted) const { return is_half(a.dtype()) ? wanted : a.dtype(); }
 };
-// a @ b, in the dtype that Factors::product() gives.
-Tensor product(const Tensor& a, const Tensor& b, DType wanted);
+// alpha a @ b, in the dtype that Factors::product() gives.
+Tensor product(const Tensor& a, const Tensor& b, DType wanted, double alpha = 1);
 
 // The operand whose order a result has: a, unless others, which may be absent, are channels last.
 template <class... T>

@@ -9,9 +9,9 @@ namespace mixtape {
 using namespace internal;
 using namespace ops;
 
-Tensor ops::product(const Tensor& a, const Tensor& b, DType wanted) {
+Tensor ops::product(const Tensor& a, const Tensor& b, DType wanted, double alpha) {
   const Factors f(a, b);
-  return matmul(f.a, f.b, {.out = f.product(wanted)});
+  return matmul(f.a, f.b, {.out = f.product(wanted), .alpha = alpha});
 }
 
 namespace {
@@ -31,13 +31,15 @@ struct Matmul {  // leading dimensions are equal
     check(out == a.dtype() || (out == f32 && is_half(a.dtype())),
           "a result in {} from inputs in {}", out, a.dtype());
     Tensor c = ctx.output(with_size(a.shape(), -1, b.size(-1)));
-    ctx.run(kernels::gemm, a, b, kernels::Epilogue{}, c);
+    ctx.run(kernels::gemm, a, b, kernels::Epilogue{.alpha = options.alpha}, c);
     ctx.save(a, b);
     return c;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dc) {
-    return ctx.grads([&] { return product(dc, ctx.saved(1).t(), ctx.grad_dtype(0)); },   // dc bT
-                     [&] { return product(ctx.saved(0).t(), dc, ctx.grad_dtype(1)); });  // aT dc
+  // da = alpha dc bT, db = alpha aT dc
+  static Grads backward(const Ctx& ctx, const Tensor& dc, const MatmulOptions& options) {
+    return ctx.grads(
+        [&] { return product(dc, ctx.saved(1).t(), ctx.grad_dtype(0), options.alpha); },
+        [&] { return product(ctx.saved(0).t(), dc, ctx.grad_dtype(1), options.alpha); });
   }
 };
 
@@ -68,19 +70,24 @@ struct Linear {  // x [rows, in]
     save_activation(ctx, activation, bias, residual, before, y);
     return y;
   }
-  // With dz for the sums: dx = dz w, dw = dzT x, db = row sums of dzT. For a weight by columns, the
-  // transpose of a parameter, dw is computed as xT dz, so that the parameter's gradient is dense.
+  // With dz for the sums: dx = dz w, dw = dzT x, db = sums of dz, in dw's pass. For a weight by
+  // columns, the transpose of a parameter, dw is computed as xT dz, so that the parameter's
+  // gradient is dense.
   static Grads backward(const Ctx& ctx, const Tensor& dy, Activation activation, bool by_columns) {
     const Tensor dz = pre_activation_gradient(ctx, activation, dy, [&] {
       return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), Activation::None, false, ctx.saved(4));
     });
     const auto dx = [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); };
-    if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !by_columns) {
-      const Factors f(dz.t(), ctx.saved(0));
-      const Tensor dw(ctx.shape(1), f.product(ctx.grad_dtype(1)), dz.device()),
+    if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {
+      const Tensor x = ctx.saved(0);
+      const Factors f = by_columns ? Factors(x.t(), dz) : Factors(dz.t(), x);
+      const Tensor dw({f.a.size(0), f.b.size(1)}, f.product(ctx.grad_dtype(1)), dz.device()),
           db(ctx.shape(2), accumulate_dtype(f.a.dtype()), dz.device());
-      ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{.row_sums = db}, dw);
-      return with_residual(ctx, ctx.grads(dx, [&] { return dw; }, [&] { return db; }), dz);
+      kernels::Epilogue sums;
+      (by_columns ? sums.column_sums : sums.row_sums) = db;
+      ctx.run(kernels::gemm, f.a, f.b, sums, dw);
+      return with_residual(
+          ctx, ctx.grads(dx, [&] { return by_columns ? dw.t() : dw; }, [&] { return db; }), dz);
     }
     const auto dw = [&] {
       const Tensor x = ctx.saved(0);
@@ -105,23 +112,15 @@ struct Addmm {  // c [n] or [m, n], or none
   // The sums are scaled, and c is added, before they are rounded.
   static Tensor forward(Ctx& ctx, const Tensor& c, const Tensor& a, const Tensor& b, double alpha) {
     ctx.save(a, b);
-    const Shape shape{a.size(0), b.size(1)};
-    if (alpha == 1) {
-      Tensor y = ctx.output(shape);
-      ctx.run(kernels::gemm, a, b, kernels::Epilogue{.bias = c}, y);
-      return y;
-    }
-    const Tensor sums = ctx.output(shape, accumulate_dtype(a.dtype()));
-    ctx.run(kernels::gemm, a, b, kernels::Epilogue{}, sums);
-    const Tensor scaled = sums * alpha;
-    return cast(c ? scaled + cast(c, sums.dtype()) : scaled, ctx.dtype());
+    const Tensor y = ctx.output({a.size(0), b.size(1)});
+    ctx.run(kernels::gemm, a, b, kernels::Epilogue{.alpha = alpha, .bias = c}, y);
+    return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, double alpha) {
-    const auto scaled = [&](const Tensor& d) { return alpha == 1 ? d : d * alpha; };
     return ctx.grads(
         [&] { return ctx.shape(0).rank == 2 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
-        [&] { return scaled(product(dy, ctx.saved(1).t(), ctx.grad_dtype(1))); },   // dy bT
-        [&] { return scaled(product(ctx.saved(0).t(), dy, ctx.grad_dtype(2))); });  // aT dy
+        [&] { return product(dy, ctx.saved(1).t(), ctx.grad_dtype(1), alpha); },   // alpha dy bT
+        [&] { return product(ctx.saved(0).t(), dy, ctx.grad_dtype(2), alpha); });  // alpha aT dy
   }
 };
 

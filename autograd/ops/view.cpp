@@ -59,6 +59,21 @@ struct DiagonalOf {
   Layout of(const Layout& l) const { return diagonal(l, offset, a, b); }
 };
 
+// One of the `parts` tensors in x [b, t, parts heads d], by heads: [b, heads, t, d].
+struct HeadsOf {
+  static constexpr OpInfo view{"split_heads"}, place{"place_heads"};
+  static constexpr bool covers = true;
+  int64_t parts, heads, index;
+  bool batch_first;
+  Layout of(const Layout& x) const {
+    const Shape &n = x.shape, &s = x.strides;
+    const int64_t d = n[2] / (parts * heads);
+    const Layout all({n[0], n[1], heads, d}, {s[0], s[1], d * s[2], s[2]},
+                     x.offset + index * heads * d * s[2]);
+    return permute(all, batch_first ? Dims{0, 2, 1, 3} : Dims{1, 2, 0, 3});
+  }
+};
+
 // Zeros with x as one part: the transpose of selecting that part.
 template <class Part>
 struct Place {
@@ -74,7 +89,7 @@ struct Place {
 template <class Part>
 struct Select {
   static constexpr OpInfo info = Part::view;
-  static constexpr bool moves_only = true;
+  static constexpr bool moves_only = true, covers = detail::covers<Part>;
   static Tensor part(const Tensor& x, const Part& part) {
     return x.with_layout(part.of(x.layout()));
   }
@@ -340,6 +355,17 @@ std::vector<Tensor> unbind(const Tensor& x, int dim) {
   const Scope scope("unbind");
   std::vector<Tensor> pieces;
   for (int64_t i = 0; i < x.size(dim); ++i) pieces.push_back(select(x, dim, i));
+  return pieces;
+}
+std::vector<Tensor> split_heads(const Tensor& x, int64_t heads, const SplitHeadsOptions& o) {
+  const Scope scope(HeadsOf::view.name);
+  check(x.rank() == 3 && o.parts > 0 && heads > 0 && countable({o.parts, heads}) &&
+            x.size(2) % (o.parts * heads) == 0,
+        "an input of shape {} does not divide into {} parts of {} heads", x.shape(), o.parts,
+        heads);
+  std::vector<Tensor> pieces;
+  for (int64_t i = 0; i < o.parts; ++i)
+    pieces.push_back(call<Select<HeadsOf>>(x, HeadsOf{o.parts, heads, i, o.batch_first}));
   return pieces;
 }
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing) {

@@ -41,7 +41,11 @@ inline View per_channel(View v) {
   return v;
 }
 
-// A vector [n] as a matrix [n, 1].
+// A vector [n] as a matrix [1, n], and as [n, 1].
+inline View row(View v) {
+  v.layout = Layout({1, v.shape()[0]}, {0, v.strides()[0]});
+  return v;
+}
 inline View column(View v) {
   v.layout = Layout({v.shape()[0], 1}, {v.strides()[0], 0});
   return v;

@@ -39,11 +39,8 @@ GptBlock::Attention::Attention(const GptConfig& c)
 Tensor GptBlock::Attention::forward(const Tensor& x, Past* past) const {
   check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
-  // [b, t, 3 width] -> three times [b, heads, t, width / heads]
-  const Tensor qkv = reshape(c_attn(x), {b, t, 3, heads_, width / heads_});
-  const auto part = [&](int64_t i) { return transpose(select(qkv, 2, i), 1, 2); };
-  const Tensor q = part(0);
-  Tensor k = part(1), v = part(2);
+  const std::vector<Tensor> parts = split_heads(c_attn(x), heads_);
+  Tensor k = parts[1], v = parts[2];
   if (past) {
     if (past->k) {
       check(t == 1, "{} positions after a past of {}, not one", t, past->k.size(2));
@@ -53,7 +50,7 @@ Tensor GptBlock::Attention::forward(const Tensor& x, Past* past) const {
     *past = {k, v};
   }
   const Tensor y = scaled_dot_product_attention(
-      q, k, v, {.causal = t > 1, .dropout = is_training() ? dropout_ : 0});
+      parts[0], k, v, {.causal = t > 1, .dropout = is_training() ? dropout_ : 0});
   return c_proj(reshape(transpose(y, 1, 2), {b, t, width}));
 }
 

@@ -100,6 +100,55 @@ TEST(GradientSums, OfPartsApartTakeNoMore) {
   EXPECT_LT(double(used(bf16)), 0.6 * double(used(f32)));
 }
 
+// Attention writes the gradients of three parts of one tensor where they belong in that of the
+// whole. Whatever else happens to them, they are those of separate tensors.
+TEST(GradientSums, OfHeadsInOneStorage) {
+  const auto gradients = [](bool split, int with) {
+    const Seed seed(3);
+    const Tensor x = randn({2, 5, 24}).set_requires_grad(), y = x * 1.0;
+    std::vector<Tensor> heads;
+    if (split)
+      heads = split_heads(y, 2);
+    else
+      for (int i = 0; i < 3; ++i)
+        heads.push_back(contiguous(transpose(select(reshape(y, {2, 5, 3, 2, 4}), 2, i), 1, 2)));
+    const Tensor &q = heads[0], &k = heads[1], &v = heads[2];
+    HookHandle hook;
+    Tensor kept;
+    if (with == 1) hook = register_hook(k, [](const Tensor& g) { return g * 2.0; });
+    if (with == 2) hook = register_hook(k, [&](const Tensor& g) { return kept = g, Tensor(); });
+    if (with == 3) retain_grad(q);
+    Tensor o = scaled_dot_product_attention(q, with == 4 ? k.detach() : k, v, {.causal = true});
+    if (with == 5) o = o + k * 0.5;
+    Tensor loss = sum(square(o));
+    if (with == 6) loss = loss + sum(square(y)) + sum(select(y, 2, 3));
+    loss.backward();
+    std::vector<Tensor> all{x.grad()};
+    if (with == 2) all.push_back(kept);
+    if (with == 3) all.push_back(q.grad());
+    return all;
+  };
+  for (int with = 0; with < 7; ++with) {
+    const std::vector<Tensor> one = gradients(true, with), apart = gradients(false, with);
+    for (size_t i = 0; i < one.size(); ++i) {
+      const Values a = to_vector(one[i]), b = to_vector(apart[i]);
+      for (size_t e = 0; e < a.size(); ++e) ASSERT_NEAR(a[e], b[e], 1e-5) << with << " at " << e;
+    }
+  }
+}
+
+// Parts that are no more than copied take no pass of zeros, but those that nothing used are zeros.
+TEST(GradientSums, OfHeadsThatAreNotUsed) {
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor x = leaf({1, 2, 6}, dtype);
+    const std::vector<Tensor> heads = split_heads(x * 1.0, 1);
+    (sum(heads[0].to(f32)) * 3.0 + sum(heads[2].to(f32))).backward();
+    EXPECT_EQ(to_vector(x.grad()), (Values{3, 3, 0, 0, 1, 1, 3, 3, 0, 0, 1, 1}));
+  }
+  EXPECT_EQ(error([] { split_heads(zeros({1, 2, 6}), 4); }),
+            "split_heads: an input of shape [1, 2, 6] does not divide into 3 parts of 4 heads");
+}
+
 TEST(GradientSums, OfManyPasses) {
   for_half_dtypes([](int n, DType dtype, bool recorded) {
     const Tensor p = leaf({1}, dtype);

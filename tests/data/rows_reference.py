@@ -87,6 +87,11 @@ def rms_norm(x, dims, weight=1, eps=1e-6):  # not in torch 1.13
     return x * (x.square().mean(dims, keepdim=True) + eps).rsqrt() * weight
 
 
+def heads(x, b=0):  # b: the dimension of the batch
+    t = 1 - b
+    return x.reshape(*x.shape[:2], 3, 2, -1).permute(2, b, 3, t, 4)
+
+
 def gradient_of(f, *shape):
     """The gradient of f at an image of 0, 1, 2, ..., as a function of the gradient of its result."""
     def run(dy):
@@ -146,6 +151,9 @@ ROWS = {
     "reshape_squeezed": lambda x: x.squeeze().squeeze(0).squeeze(-1),
     "slice_split": lambda x: 2 * x[:, 2:5] + x[:, 1:2] * x[:, 5:6],
     "slice_unbound": lambda x: x[:, 3] * x[:, 1] + x[:, 0],
+    "split_heads": lambda x: heads(x)[0] * heads(x)[2] + heads(x)[1],
+    "split_heads_of_time_first": lambda x: heads(x, 1)[2] ** 2 - heads(x, 1)[0],
+    "place_heads": lambda x: 2 * F.pad(x.permute(0, 2, 1, 3).reshape(2, 3, 4), (4, 4)),
     "diagonal": lambda x: x.diagonal(-1),
     "diagonal_of_planes": lambda x: x.diagonal(1, -1, 0),
     "diagonal_beside_the_matrix": lambda x: x.expand(2, 3, 4).diagonal(7, -2, -1),

@@ -16,6 +16,11 @@ Values activated(Activation a, Values v) {
   for (double& x : v) x = activated(a, x);
   return v;
 }
+Tensor scaled(const Tensor& x, double alpha) {
+  Values v = to_vector(x);
+  for (double& e : v) e *= alpha;
+  return from(v, x.shape(), x.dtype());
+}
 constexpr Activation activations[] = {Activation::None, Activation::Relu, Activation::Gelu,
                                       Activation::GeluTanh};
 
@@ -29,24 +34,35 @@ TEST(Epilogue, ActivatesSumsBeforeTheyAreRounded) {
           const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2),
                        bias = random({n}, wide(in), 3);
           const Tensor c = output({m, n}, out), by_columns = output({n, m}, out),
-                       before = output({m, n}, out), row_sums = output({m}, wide(in));
+                       before = output({m, n}, out), row_sums = output({m}, wide(in)),
+                       column_sums = output({n}, wide(in));
+          // (A power of two scales a without rounding, too.)
+          const double alpha = f == Activation::Relu ? -0.5 : f == Activation::Gelu ? 2 : 1;
           launch([&](Launch& l) {
             gemm(l, a, b,
-                 Epilogue{.bias = bias, .activation = f, .before = before, .row_sums = row_sums},
+                 Epilogue{.alpha = alpha,
+                          .bias = bias,
+                          .activation = f,
+                          .before = before,
+                          .row_sums = row_sums},
                  c);
-            gemm(l, a, b, Epilogue{.bias = bias, .activation = f},
-                 by_columns.with_layout(transpose(by_columns.layout(), 0, 1)));
+            gemm(
+                l, a, b,
+                Epilogue{.alpha = alpha, .bias = bias, .activation = f, .column_sums = column_sums},
+                by_columns.with_layout(transpose(by_columns.layout(), 0, 1)));
           });
           const std::string what = std::string(name(in)) + "->" + std::string(name(out)) + " " +
                                    Shape{m, n, k}.to_string() + " activation " +
                                    std::to_string(int(f));
-          const Values sums = matmul(a, b, bias), want = activated(f, sums);
+          const Values sums = matmul(scaled(a, alpha), b, bias), want = activated(f, sums);
           expect_close(before, sums, tolerance(out), "before " + what);
           expect_close(c, want, tolerance(out), what);
           expect_close(by_columns.with_layout(transpose(by_columns.layout(), 0, 1)), want,
                        tolerance(out), "by columns " + what);
           expect_close(row_sums, matmul(a, filled({k, 1}, in, 1), {}), tolerance(wide(in)),
                        "row sums " + what);
+          expect_close(column_sums, matmul(filled({1, k}, in, 1), b, {}), tolerance(wide(in)),
+                       "column sums " + what);
         }
 }
 
@@ -132,12 +148,25 @@ TEST(Epilogue, TakesBatches) {
   }
 }
 
-TEST(Epilogue, SumsRowsBesideNoColumns) {
-  const Tensor a = random({5, 7}, bf16, 1), sums = output({5}, f32);
+TEST(Epilogue, MultipliesWithoutABias) {
+  for (const auto& [in, out] : float_pairs)
+    for (const int64_t k : {0, 30, 900}) {
+      const Tensor a = random({33, k}, in, 1), b = random({k, 70}, in, 2),
+                   c = output({33, 70}, out);
+      launch([&](Launch& l) { gemm(l, a, b, Epilogue{.alpha = -4}, c); });
+      expect_close(c, matmul(scaled(a, -4), b, {}), tolerance(out), "alpha a b");
+    }
+}
+
+TEST(Epilogue, SumsBesideNoResult) {
+  const Tensor a = random({5, 7}, bf16, 1), sums = output({5}, f32), again = output({5}, f32);
   launch([&](Launch& l) {
     gemm(l, a, Tensor({7, 0}, bf16), Epilogue{.row_sums = sums}, Tensor({5, 0}, f32));
+    gemm(l, Tensor({0, 7}, bf16), a.with_layout(transpose(a.layout(), 0, 1)),
+         Epilogue{.column_sums = again}, Tensor({0, 5}, f32));
   });
   expect_close(sums, matmul(a, filled({7, 1}, bf16, 1), {}), 1e-6, "row sums");
+  expect_close(again, to_vector(sums), 1e-6, "column sums");
 }
 
 TEST(Epilogue, SameForAnyThreads) {

@@ -32,7 +32,7 @@ struct Blocking {
   int64_t c[2], bias[2];  // strides along a and along b
   bool half_c;            // c is not of T
   bool has_bias;
-  bool has_epilogue;        // an activation, or sums that are kept before it
+  bool has_epilogue;        // a factor, an activation, or sums that are kept before it
   bool swapped = false;     // a and b have changed places
   bool c_in_place = false;  // tiles write c themselves, without an epilogue pass
   bool b_k_major = false;   // b is read in place, and its lines are dense along k

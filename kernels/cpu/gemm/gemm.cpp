@@ -29,6 +29,7 @@ template <class T, class S, class O>
 struct Product {
   const Blocking<T>& blocking;
   const S *a, *b;
+  T alpha;
   const T *bias, *residual;
   Activation activation;
   O *c, *before;
@@ -92,7 +93,7 @@ void pack_shared(const Blocking<T>& p, const Operand& x, const S* data, char* ou
   });
 }
 
-// Epilogue pass: c = activation(sums + bias + residual) for rows from `row` and columns from
+// Epilogue pass: c = activation(alpha sums + bias + residual) for rows from `row` and columns from
 // `column` on. Works on parts that stay in the first-level cache, in one loop per operation; a part
 // is as long as c is contiguous.
 template <class T, class S, class O>
@@ -121,6 +122,12 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
           for (int64_t j = 0; j < width; ++j) c[i * c_row + j * c_column] = O(tile[i * stride + j]);
       }
     };
+    if (x.alpha != T(1))
+      for (int64_t i = 0; i < height; ++i)
+        for_each_vec<T>(width, [&](int64_t j, int64_t) {
+          T* const at = tile + i * stride + j;
+          store(at, load<T, T>(at) * Vec<T>(x.alpha));
+        });
     if (x.bias)
       for (int64_t i = 0; i < height; ++i)
         for_each_vec<T>(width, [&](int64_t j, int64_t count) {
@@ -376,6 +383,7 @@ void multiply(const Product<T, S, O>& x) {
 void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   const View& bias = epilogue.bias;
   if (epilogue.row_sums) reduce(launch, Reduce::Sum, a, column(epilogue.row_sums));
+  if (epilogue.column_sums) reduce(launch, Reduce::Sum, b, row(epilogue.column_sums));
   if (c.size() == 0) return;
   visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
@@ -386,17 +394,17 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
     // The stride of a dimension of size 1 is free: 1 is the fastest.
     const auto stride = [](const Layout& l, int d) { return l.shape[d] == 1 ? 1 : l.strides[d]; };
-    Blocking<T> blocking{
-        *kernel,
-        k,
-        sizeof(S),
-        {m, stride(al, -2), stride(al, -1)},
-        {n, stride(bl, -1), stride(bl, -2)},
-        {stride(cl, -2), stride(cl, -1)},
-        {1, 1},
-        !std::is_same_v<T, O>,
-        bool(bias),
-        epilogue.activation != Activation::None || epilogue.before || epilogue.residual};
+    Blocking<T> blocking{*kernel,
+                         k,
+                         sizeof(S),
+                         {m, stride(al, -2), stride(al, -1)},
+                         {n, stride(bl, -1), stride(bl, -2)},
+                         {stride(cl, -2), stride(cl, -1)},
+                         {1, 1},
+                         !std::is_same_v<T, O>,
+                         bool(bias),
+                         epilogue.activation != Activation::None || epilogue.before ||
+                             epilogue.residual || T(epilogue.alpha) != T(1)};
     if (bias) blocking.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     blocking.choose();
     const T* const bias_data = to_dense<T>(launch, bias);
@@ -407,6 +415,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
       return Product<T, S, O>{blocking,
                               blocking.swapped ? y : x,
                               blocking.swapped ? x : y,
+                              T(epilogue.alpha),
                               bias_data,
                               residual ? residual + c_batch.at(i) : nullptr,
                               epilogue.activation,

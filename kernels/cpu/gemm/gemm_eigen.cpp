@@ -104,20 +104,23 @@ struct Tiles {
 // The epilogue of a product; the bias has rows `stride` elements apart, and 0 repeats one row.
 template <class T, class O>
 struct Finish {
+  T alpha;
   const T* bias;
   int64_t stride;
   const T* residual;  // with c's strides
   Activation activation;
   O* before;
 
-  // Adds the bias to a tile of sums at (row, column) of c.
-  void add_bias(T* sums, int64_t sums_stride, int64_t row, int64_t column, int64_t height,
-                int64_t width) const {
-    for (int64_t r = 0; bias && r < height; ++r) {
-      const T* const from = bias + (row + r) * stride + column;
+  // Multiplies a tile of sums at (row, column) of c by alpha and adds the bias.
+  void begin(T* sums, int64_t sums_stride, int64_t row, int64_t column, int64_t height,
+             int64_t width) const {
+    if (!bias && alpha == T(1)) return;
+    for (int64_t r = 0; r < height; ++r) {
+      const T* const from = bias ? bias + (row + r) * stride + column : nullptr;
       T* const to = sums + r * sums_stride;
       for_each_vec<T>(width, [&](int64_t i, int64_t count) {
-        write(to + i, read<T>(to + i, count) + read<T>(from + i, count), count);
+        const Vec<T> product = read<T>(to + i, count) * Vec<T>(alpha);
+        write(to + i, from ? product + read<T>(from + i, count) : product, count);
       });
     }
   }
@@ -150,12 +153,12 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
         T* const out = c + row * down + column;
         const int64_t stride = std::max(down, width);
         multiply(over, under, out, stride);
-        return finish.add_bias(out, stride, row, column, height, width);
+        return finish.begin(out, stride, row, column, height, width);
       }
     }
     Buffer<T> sums(height * width);
     multiply(over, under, sums.data(), width);
-    finish.add_bias(sums.data(), width, row, column, height, width);
+    finish.begin(sums.data(), width, row, column, height, width);
     for (int64_t r = 0; finish.residual && r < height; ++r)
       for (int64_t j = 0; j < width; ++j)
         sums.data()[r * width + j] += finish.residual[(row + r) * down + (column + j) * step];
@@ -195,7 +198,10 @@ void eigen_gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     const int64_t stride = bias.layout.rank() == 2 ? c_layout.shape[-1] : 0;
     const T* const residual = widened<T>(launch, epilogue.residual);
     const auto finish = [&](int64_t at) {
-      return Finish<T, O>{bias_data, stride, residual ? residual + at : nullptr,
+      return Finish<T, O>{T(epilogue.alpha),
+                          bias_data,
+                          stride,
+                          residual ? residual + at : nullptr,
                           epilogue.activation,
                           epilogue.before ? epilogue.before.as<O>() + at : nullptr};
     };

@@ -103,10 +103,12 @@ Gemm<T> arguments(const Operands<T>& o, const Epilogue& epilogue) {
   g.b = o.b.template as<const T>();
   g.c = o.c.data;
   g.wide = o.c.dtype != dtype_of<T>() || std::is_same_v<T, A>;
+  g.alpha = A(epilogue.alpha);
   g.bias = bias_of(epilogue.bias);
   g.activation = epilogue.activation;
   g.before = epilogue.before.data;
   g.row_sums = epilogue.row_sums.as<A>();
+  g.column_sums = epilogue.column_sums.as<A>();
   g.m = p.m;
   g.n = p.n;
   g.k = p.k;
@@ -165,6 +167,7 @@ void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool 
               Choose choose) {
   if (c.size() == 0) {
     if (epilogue.row_sums) reduce(launch, Reduce::Sum, a, column(epilogue.row_sums));
+    if (epilogue.column_sums) reduce(launch, Reduce::Sum, b, row(epilogue.column_sums));
     return;
   }
   visit_float(a.dtype, [&]<class T>() {

@@ -93,10 +93,11 @@ template <class T>
 struct Gemm {
   const T* a;
   const T* b;
+  gpu::math_t<T> alpha = 1;
   Bias bias, residual;
   Activation activation;
   void *before, *c;
-  gpu::math_t<T>* row_sums;  // [m], of parts [split, m]
+  gpu::math_t<T>*row_sums, *column_sums;  // [m] or [n], of parts [split, m] or [split, n]
   bool wide;
   int64_t m, n, k;
   int64_t a_down, a_right, b_down, b_right;  // strides between rows and between columns
@@ -142,6 +143,10 @@ __device__ __forceinline__ void store(const Gemm<T>& g, void* to, int64_t offset
 template <class T, class A, int w, int n, class Put>
 __device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, w> (&q)[n],
                                        Put put) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int e = 0; e < w; ++e) q[i].v[e] *= g.alpha;
   if (g.bias.data) g.bias.add_to(q, g.m, g.n);
   if (g.residual.data) g.residual.add_to(q, g.m, g.n, offset);
   if (g.before) put(g.before);
@@ -186,9 +191,10 @@ __device__ __forceinline__ KPart k_part(const Gemm<T>& g) {
 }
 
 // Adds parts [split, batch, m, n] in order, four elements of a row per thread, and the parts
-// [split, m] of row sums. per_row and m divide by the fours of a row, and by rows.
+// [split, m] of row sums, or [split, n] of column sums. per_row and m divide by the fours of a row,
+// and by rows.
 template <class T, class A>
-__global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Gemm<T> g,
+__global__ void gemm_add_parts(const A* parts, const A* sum_parts, int split, Gemm<T> g,
                                int64_t batches, Divisor per_row, Divisor m) {
   const int64_t across = ceil_div(g.n, 4), quads = batches * g.m * across;
   const int64_t all = gpu::all_threads();
@@ -209,11 +215,12 @@ __global__ void gemm_add_parts(const A* parts, const A* row_parts, int split, Ge
     }
     finish(g, g.batch.find(index).c, q);
   }
-  if (!g.row_sums) return;
-  for (int64_t i = gpu::global_thread(); i < g.m; i += all) {
+  A* const sums = g.row_sums ? g.row_sums : g.column_sums;
+  const int64_t count = g.row_sums ? g.m : sums ? g.n : 0;
+  for (int64_t i = gpu::global_thread(); i < count; i += all) {
     A total = 0;
-    for (int s = 0; s < split; ++s) total += row_parts[s * g.m + i];
-    g.row_sums[i] = total;
+    for (int s = 0; s < split; ++s) total += sum_parts[s * count + i];
+    sums[i] = total;
   }
 }
 
@@ -250,10 +257,12 @@ Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
   using A = gpu::math_t<T>;
   g.c = launch.scratch<A>(split * p.batch * p.m * p.n);
   g.wide = true;
+  g.alpha = 1;
   g.bias = g.residual = {};
   g.activation = Activation::None;
   g.before = nullptr;
   if (g.row_sums) g.row_sums = launch.scratch<A>(split * p.m);
+  if (g.column_sums) g.column_sums = launch.scratch<A>(split * p.n);
   g.ldc = p.n;
   g.split_stride = p.batch * p.m * p.n;
   g.fast_c = p.n % 4 == 0;
@@ -271,7 +280,8 @@ void start_parts(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int cou
   const Gemm<T> parts = into_parts(launch, g, p, count);
   start(parts);
   gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,
-                   static_cast<const A*>(parts.c), parts.row_sums, count, g, p.batch,
+                   static_cast<const A*>(parts.c),
+                   parts.row_sums ? parts.row_sums : parts.column_sums, count, g, p.batch,
                    Divisor(ceil_div(p.n, 4)), Divisor(p.m));
 }
 

@@ -55,7 +55,7 @@ template <class T>
 bool groups_can(const Launch& launch, const Gemm<T>& g, const GemmProblem& p) {
   if (!gpu::has_groups(launch.device.index)) return false;
   const bool a_rows = g.a_right == 1, b_rows = g.b_right == 1;
-  if (sizeof(T) == 4 && (!a_rows || b_rows || g.row_sums)) return false;
+  if (sizeof(T) == 4 && (!a_rows || b_rows || g.row_sums || g.column_sums)) return false;
   const bool positive = [&] {
     for (int d = 0; d < g.batch.rank; ++d)
       if (g.batch.stride[0][d] < 0 || g.batch.stride[1][d] < 0) return false;

@@ -53,40 +53,39 @@ __device__ __forceinline__ GroupsTask groups_task(const GroupsGemm<T>& p, int nu
           rest / p.parts};
 }
 
-// The sums over k of the rows of a consumer's slices of a. `groups` of threads share a row, and
-// their sums are added in order at the end.
-template <class T, bool a_by_rows>
-struct GroupRowSums {
+// The sums over k of 64 rows of a, or columns of b, which a consumer reads from boxes. `groups` of
+// threads share a row, and their sums are added in order at the end.
+template <class T, bool along_k>
+struct BoxSums {
   static constexpr int chunk = 16 / int(sizeof(T)), row = gpu::box_row_bytes / int(sizeof(T));
-  static constexpr int groups = a_by_rows ? 2 : 16;
-  float sum[a_by_rows ? 1 : chunk] = {};
+  static constexpr int groups = along_k ? 2 : 16, count = along_k ? 1 : chunk;
 
-  __device__ __forceinline__ void add(Shared<T> slice) {
+  static __device__ __forceinline__ void add(Shared<T> box, float* sum) {
     const int t = int(gpu::thread().x) % group_threads;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int line = a_by_rows ? t % 64 : t / 8 + i * 16;
-      const int at = a_by_rows ? t / 64 * 4 + i : t % 8;
+      const int line = along_k ? t % 64 : t / 8 + i * 16;
+      const int at = along_k ? t / 64 * 4 + i : t % 8;
       const auto pack =
-          gpu::load_as<gpu::Pack<T, chunk>>(slice + (line * row + (at ^ line % 8) * chunk));
+          gpu::load_as<gpu::Pack<T, chunk>>(box + (line * row + (at ^ line % 8) * chunk));
 #pragma unroll
-      for (int e = 0; e < chunk; ++e) sum[a_by_rows ? 0 : e] += gpu::widen(pack.v[e]);
+      for (int e = 0; e < chunk; ++e) sum[along_k ? 0 : e] += gpu::widen(pack.v[e]);
     }
   }
-  // Stores the sums of the first `count` rows by way of `all`. All threads of the group call it,
-  // and meet again before they change `all`.
-  __device__ __forceinline__ void store(Shared<float> all, int barrier, float* out,
-                                        int64_t count) const {
+  // Stores the sums of the first `size` rows by way of `all`. All threads of the group call it, and
+  // meet again before they change `all`.
+  static __device__ __forceinline__ void store(const float* sum, Shared<float> all, int barrier,
+                                               float* out, int64_t size) {
     const int t = int(gpu::thread().x) % group_threads;
     gpu::sync_threads(barrier, group_threads);
-    if constexpr (a_by_rows) {
+    if constexpr (along_k) {
       all[t] = sum[0];
     } else {
 #pragma unroll
       for (int e = 0; e < chunk; ++e) all[t / 8 * 64 + t % 8 * chunk + e] = sum[e];
     }
     gpu::sync_threads(barrier, group_threads);
-    if (t < 64 && t < count) {
+    if (t < 64 && t < size) {
       float total = 0;
 #pragma unroll
       for (int group = 0; group < groups; ++group) total += float(all[group * 64 + t]);
@@ -173,25 +172,42 @@ struct GroupsTile {
     int staged = 0;
     for (int number = first(); number < p.all; number += clusters()) {
       const GroupsTask now = task(p, number);
-      GroupRowSums<T, a_by_rows> row_sums;
-      const bool sums_rows = p.g.row_sums && now.n == 0;
+      using OfA = BoxSums<T, a_by_rows>;
+      using OfB = BoxSums<T, !b_by_rows>;
+      constexpr int b_boxes = boxes / consumers;  // each consumer sums half of b's columns
+      float k_sums[std::max(OfA::count, b_boxes * OfB::count)] = {};
+      const bool sums_a = p.g.row_sums && now.n == 0, sums_b = p.g.column_sums && now.m == 0;
       int before = -1;
       for (int step = 0; step < now.steps; ++step, ring.next()) {
         gpu::barrier_wait(full(ring.slot), ring.full_parity());
         const Shared<T> a = slice_a(ring.slot) + consumer * box_size;
         multiply(sum, a, slice_b(ring.slot), step > 0);
-        if (sums_rows) row_sums.add(a);
+        if (sums_a) {
+          OfA::add(a, k_sums);
+        } else if (sums_b) {
+#pragma unroll
+          for (int i = 0; i < b_boxes; ++i)
+            OfB::add(slice_b(ring.slot) + (consumer * b_boxes + i) * box_size,
+                     k_sums + i * OfB::count);
+        }
         gpu::group_wait<1>();
         if (before >= 0) release(before);  // the product before this one is over
         before = ring.slot;
       }
       gpu::group_wait<0>();
       release(before);
-      if (sums_rows) {
+      if (sums_a || sums_b) drain_staging();
+      if (sums_a) {
         const int64_t m = now.m + consumer * 64;
-        drain_staging();
-        row_sums.store(staging<float>(consumer), 1 + consumer, p.g.row_sums + now.part * p.g.m + m,
-                       p.g.m - m);
+        OfA::store(k_sums, staging<float>(consumer), 1 + consumer,
+                   p.g.row_sums + now.part * p.g.m + m, p.g.m - m);
+      } else if (sums_b) {
+#pragma unroll
+        for (int i = 0; i < b_boxes; ++i) {
+          const int64_t at = now.n + (consumer * b_boxes + i) * 64;
+          OfB::store(k_sums + i * OfB::count, staging<float>(consumer), 1 + consumer,
+                     p.g.column_sums + now.part * p.g.n + at, p.g.n - at);
+        }
       }
       end_tile(p, now, consumer, sum, staged);
     }

@@ -128,39 +128,39 @@ class SliceCopy {
   bool fast_;
 };
 
-// Sums of a over k, slice by slice. A thread reads 16 bytes at a time; `groups` of threads share a
-// row, and their sums are added in order at the end.
-template <class T, class Slice, bool by_rows, int threads>
-struct RowSums {
+// Sums of an operand over k, slice by slice: of rows of a, or of columns of b. A thread reads 16
+// bytes at a time and adds to `count` sums; `groups` of threads share a row, and their sums are
+// added in order at the end.
+template <class T, class Slice, bool along_k, int threads>
+struct OperandSums {
   static constexpr int chunk = Slice::chunk, chunks = Slice::chunks;
-  static constexpr int loads = Slice::lines * chunks / threads,
-                       rows = by_rows ? Slice::lines : Slice::length;
-  static constexpr int groups = by_rows ? chunks : threads / chunks;
+  static constexpr int loads = Slice::lines * chunks / threads, count = along_k ? loads : chunk,
+                       rows = along_k ? Slice::lines : Slice::length;
+  static constexpr int groups = along_k ? chunks : threads / chunks;
   static_assert(Slice::lines * chunks % threads == 0 && threads % chunks == 0 && threads >= rows);
-  float sum[by_rows ? loads : chunk] = {};
 
-  __device__ __forceinline__ void add(Shared<T> slice) {
+  static __device__ __forceinline__ void add(Shared<T> slice, float* sum) {
 #pragma unroll
     for (int i = 0; i < loads; ++i) {
       const int at = i * threads + int(gpu::thread().x);
       const auto pack =
           gpu::load_as<gpu::Pack<T, chunk>>(slice + Slice::place(at / chunks, at % chunks * chunk));
 #pragma unroll
-      for (int e = 0; e < chunk; ++e) sum[by_rows ? i : e] += gpu::widen(pack.v[e]);
+      for (int e = 0; e < chunk; ++e) sum[along_k ? i : e] += gpu::widen(pack.v[e]);
     }
   }
-  // Stores the sums of the first `count` rows. All threads of the block call it, between barriers.
-  __device__ __forceinline__ void store(float* out, int64_t count) const {
+  // Stores the sums of the first `size` rows. All threads of the block call it, between barriers.
+  static __device__ __forceinline__ void store(const float* sum, float* out, int64_t size) {
     const Shared<float> all = gpu::shared_memory<float>();
     const int id = int(gpu::thread().x);
 #pragma unroll
-    for (int i = 0; i < (by_rows ? loads : chunk); ++i) {
-      const int group = by_rows ? id % chunks : id / chunks;
-      all[group * rows + (by_rows ? (i * threads + id) / chunks : id % chunks * chunk + i)] =
+    for (int i = 0; i < count; ++i) {
+      const int group = along_k ? id % chunks : id / chunks;
+      all[group * rows + (along_k ? (i * threads + id) / chunks : id % chunks * chunk + i)] =
           sum[i];
     }
     gpu::sync_block();
-    if (id < rows && id < count) {
+    if (id < rows && id < size) {
       float total = 0;
       for (int group = 0; group < groups; ++group) total += float(all[group * rows + id]);
       out[id] = total;
@@ -315,7 +315,8 @@ struct TensorTile {
   using CopyA = SliceCopy<T, SliceA, threads, a_by_rows>;
   using CopyB = SliceCopy<T, SliceB, threads, !b_by_rows>;
   using Loader = LoaderOf<CopyA, CopyB>;
-  using SumsOfRows = RowSums<T, SliceA, a_by_rows, threads>;
+  using SumsOfA = OperandSums<T, SliceA, a_by_rows, threads>;
+  using SumsOfB = OperandSums<T, SliceB, !b_by_rows, threads>;
 
   // Multiplies slices for the warp's tile at (wm, wn) of the block's.
   class Multiplier {
@@ -364,9 +365,9 @@ struct TensorTile {
       if (plain) {       // with far fewer instructions
         const int64_t at = begin + int64_t(i) * 16 * g.ldc;
         if (g.wide)
-          store_rows(static_cast<float*>(g.c) + at, g.ldc, staging);
+          store_rows(static_cast<float*>(g.c) + at, g.ldc, g.alpha, staging);
         else
-          store_rows(static_cast<T*>(g.c) + at, g.ldc, staging);
+          store_rows(static_cast<T*>(g.c) + at, g.ldc, g.alpha, staging);
         gpu::sync_warp();
         continue;
       }
@@ -386,9 +387,10 @@ struct TensorTile {
   }
 
  private:
-  // Rounds and stores 16 rows that are inside of c and aligned.
+  // Multiplies, rounds and stores 16 rows that are inside of c and aligned.
   template <class O>
-  static __device__ __forceinline__ void store_rows(O* c, int64_t ldc, Shared<float> staging) {
+  static __device__ __forceinline__ void store_rows(O* c, int64_t ldc, float alpha,
+                                                    Shared<float> staging) {
     constexpr int vecs = t.warp_n / 4, at_once = 32 / vecs;  // rows
     const int row = gpu::lane() / vecs, column = gpu::lane() % vecs * 4;
     O* to = c + row * ldc + column;
@@ -398,7 +400,7 @@ struct TensorTile {
           gpu::load_as<gpu::Pack<float, 4>>(staging + ((r + row) * staging_stride + column));
       gpu::Pack<O, 4> pack;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) pack.v[e] = gpu::round_to<O>(four.v[e]);
+      for (int e = 0; e < 4; ++e) pack.v[e] = gpu::round_to<O>(four.v[e] * alpha);
       gpu::store_global(to, pack);
     }
   }
@@ -421,8 +423,8 @@ __device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const Origin& or
   const int warp = int(gpu::thread().x) / 32;
   const int wm = warp / warps_across * t.warp_m, wn = warp % warps_across * t.warp_n;
   typename Steps::WarpSums sum = {};
-  typename Steps::SumsOfRows row_sums;
-  const bool sums_rows = g.row_sums && origin.n == 0;
+  float k_sums[std::max(Steps::SumsOfA::count, Steps::SumsOfB::count)] = {};
+  const bool sums_a = g.row_sums && origin.n == 0, sums_b = g.column_sums && origin.m == 0;
   const typename Steps::Multiplier multiplier(wm, wn);
   constexpr int last = (stages - 1) * Steps::stage;
   int now = 0, free = last;  // the stages to multiply and to load next
@@ -430,7 +432,10 @@ __device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const Origin& or
     gpu::copy_wait<stages - 2>();
     gpu::sync_block();  // all have finished with the stage that is loaded next
     loader.start(ring + free);
-    if (sums_rows) row_sums.add(ring + now);
+    if (sums_a)
+      Steps::SumsOfA::add(ring + now, k_sums);
+    else if (sums_b)
+      Steps::SumsOfB::add(ring + now + Steps::SliceA::elements, k_sums);
     multiplier.add(ring + now, sum);
     free = now;
     now = now == last ? 0 : now + Steps::stage;
@@ -439,7 +444,10 @@ __device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const Origin& or
   gpu::sync_block();
 
   const int64_t part = int64_t(gpu::block().y);
-  if (sums_rows) row_sums.store(g.row_sums + part * g.m + origin.m, g.m - origin.m);
+  if (sums_a)
+    Steps::SumsOfA::store(k_sums, g.row_sums + part * g.m + origin.m, g.m - origin.m);
+  else if (sums_b)
+    Steps::SumsOfB::store(k_sums, g.column_sums + part * g.n + origin.n, g.n - origin.n);
   Steps::store_tile(g, offset + part * g.split_stride, origin.m + wm, origin.n + wn, warp, sum);
 }
 

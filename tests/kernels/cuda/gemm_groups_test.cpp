@@ -29,14 +29,16 @@ struct Case {
   int64_t gap_a = 0, gap_b = 0, gap_c = 0;  // between lines
   DType bias = boolean;                     // none
   Activation activation = Activation::None;
-  bool before = false, row_sums = false, residual = false;
+  bool before = false, row_sums = false, residual = false, column_sums = false;
   int cluster = 1;
+  double alpha = 1;
   std::string text() const {
     return fmt::format(
         "[{}, {}, {}] x {} of {} to {}, by rows {} {}, tile {}, parts {}, gaps {} {} {}, bias {}, "
-        "activation {}, before {}, row sums {}, residual {}, clusters of {}",
+        "activation {}, before {}, row sums {}, residual {}, column sums {}, clusters of {}, "
+        "alpha {}",
         m, n, k, batch, in, out, a_by_rows, b_by_rows, tile, split, gap_a, gap_b, gap_c, bias,
-        int(activation), before, row_sums, residual, cluster);
+        int(activation), before, row_sums, residual, column_sums, cluster, alpha);
   }
 };
 
@@ -83,11 +85,12 @@ void launch_groups(const std::function<void(Launch&)>& body) {
 
 // The results of a product and its epilogue.
 struct Ended {
-  Tensor c, before, row_sums;
+  Tensor c, before, row_sums, column_sums;
   Epilogue epilogue(const Case& is, const Tensor& bias, const Tensor& residual) const {
-    Epilogue e{.bias = bias, .residual = residual, .activation = is.activation};
+    Epilogue e{.alpha = is.alpha, .bias = bias, .residual = residual, .activation = is.activation};
     if (is.before) e.before = before;
     if (is.row_sums) e.row_sums = row_sums;
+    if (is.column_sums) e.column_sums = column_sums;
     return e;
   }
 };
@@ -98,7 +101,7 @@ class CudaGemmGroups : public testing::Test {
   }
   static Ended results(const Case& is, DType out, DType sums) {
     const auto make = [&] { return matrix(output, is.batch, is.m, is.n, true, is.gap_c, out); };
-    return {make(), make(), output({is.m}, sums)};
+    return {make(), make(), output({is.m}, sums), output({is.n}, sums)};
   }
   static Ended multiply(const Case& is, const Tensor& a, const Tensor& b, const Tensor& bias,
                         const Tensor& residual) {
@@ -138,6 +141,8 @@ class CudaGemmGroups : public testing::Test {
     if (is.before) expect_close(got.before, to_vector(want.before), tol, "before " + is.text());
     if (is.row_sums)
       expect_close(got.row_sums, to_vector(want.row_sums), 3e-6, "row sums " + is.text());
+    if (is.column_sums)
+      expect_close(got.column_sums, to_vector(want.column_sums), 3e-6, "column sums " + is.text());
   }
 };
 
@@ -209,8 +214,11 @@ TEST_F(CudaGemmGroups, EndsInAnyEpilogue) {
                         ra ? f32 : in,
                         f,
                         ra,
-                        true,
-                        f != Activation::None});
+                        in == out,
+                        f != Activation::None,
+                        in != out,
+                        1,
+                        in == out ? 1.0 : -0.75});
   for (const DType bias : {f64, f32, f16, bf16})
     expect_product({70, 90, 64, f16, f16, true, false, 1, 1, {}, 0, 0, 0, bias});
 }

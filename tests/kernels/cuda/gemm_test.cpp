@@ -168,7 +168,7 @@ TEST(CudaGemm, TakesABiasOfAnyFloatAndOfTheResultsShape) {
 }
 // The results of a product and its epilogue.
 struct Ended {
-  Tensor c, before, row_sums;
+  Tensor c, before, row_sums, column_sums;
 };
 void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf32 = false) {
   const Tensor a = matrix(1, c.m, c.k, c.a_by_rows, c, 1),
@@ -178,14 +178,18 @@ void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf3
     return x.with_layout(Layout({x.size(1), x.size(2)}, {x.strides()[1], x.strides()[2]}));
   };
   const auto outputs = [&](DType out, DType sums) {
-    return Ended{output({c.m, c.n}, out), output({c.m, c.n}, out), output({c.m}, sums)};
+    return Ended{output({c.m, c.n}, out), output({c.m, c.n}, out), output({c.m}, sums),
+                 output({c.n}, sums)};
   };
+  const bool of_b = f == Activation::Gelu || f == Activation::None;  // the sums over k
   const auto epilogue = [&](const Tensor& added, const Tensor& more, const Ended& e) {
-    return Epilogue{.bias = added,
-                    .residual = more,
-                    .activation = f,
-                    .before = e.before,
-                    .row_sums = e.row_sums};
+    Epilogue all{.alpha = of_b ? 1 : 0.75,
+                 .bias = added,
+                 .residual = more,
+                 .activation = f,
+                 .before = e.before};
+    (of_b ? all.column_sums : all.row_sums) = of_b ? e.column_sums : e.row_sums;
+    return all;
   };
   const Ended got = outputs(c.out, wide(c.in)), want = outputs(f64, f64);
   const Tf32 mode(tf32);
@@ -202,8 +206,12 @@ void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf3
   const double tol = 4 * allowed(c.out, tf32);
   expect_close(got.c, to_vector(want.c), tol, c.text());
   expect_close(got.before, to_vector(want.before), tol, "before " + c.text());
-  expect_close(got.row_sums, to_vector(want.row_sums), allowed(wide(c.in), false),
-               "row sums " + c.text());
+  if (of_b)
+    expect_close(got.column_sums, to_vector(want.column_sums), allowed(wide(c.in), false),
+                 "column sums " + c.text());
+  else
+    expect_close(got.row_sums, to_vector(want.row_sums), allowed(wide(c.in), false),
+                 "row sums " + c.text());
 }
 
 TEST(CudaGemm, WmmaMultipliesBatchesAndEndsThem) {
@@ -231,8 +239,10 @@ TEST(CudaGemm, EveryTileEndsInAnEpilogue) {
         if (tf32 && !tensor) continue;
         const GemmPlan whole{tile, 1}, parts{tile, 2};
         const Case c{140, 270, 100, tensor && !tf32 ? bf16 : f32, f32, ra, true};
-        expect_epilogue(c, Activation::Gelu, &whole, tf32);
-        expect_epilogue(c, Activation::Gelu, &parts, tf32);
+        for (const Activation f : {Activation::Gelu, Activation::Relu}) {
+          expect_epilogue(c, f, &whole, tf32);
+          expect_epilogue(c, f, &parts, tf32);
+        }
       }
 }
 TEST(CudaGemm, AddsToItsResult) {
@@ -264,12 +274,29 @@ TEST(CudaGemm, EndsBatches) {
   expect_close(got, to_vector(want), 1e-2, "relu");
   expect_close(got_before, to_vector(want_before), 1e-2, "before");
 }
-TEST(CudaGemm, SumsRowsBesideNoColumns) {
+TEST(CudaGemm, SumsBesideNoResult) {
   const Tensor a = random({5, 7}, bf16, 1), got = output({5}, f32), want = output({5}, f32);
-  const Tensor b({7, 0}, bf16), c({5, 0}, f32);
+  const Tensor b({7, 0}, bf16), c({5, 0}, f32), columns = output({7}, f32),
+                                                wanted = output({1, 7}, f32);
   launch([&](Launch& l) { cuda::gemm(l, a, b, {.row_sums = got}, c); });
   launch([&](Launch& l) { cpu::gemm(l, a, b, {.row_sums = want}, c); });
   expect_close(got, to_vector(want), 1e-6, "row sums");
+  launch([&](Launch& l) {
+    cuda::gemm(l, Tensor({0, 5}, bf16), a, {.column_sums = columns}, Tensor({0, 7}, f32));
+  });
+  launch([&](Launch& l) { cpu::reduce(l, Reduce::Sum, a, wanted); });
+  expect_close(columns, to_vector(wanted), 1e-6, "column sums");
+}
+// Tiles that are stored by the short way are multiplied, too.
+TEST(CudaGemm, MultipliesWholeTiles) {
+  for (const DType out : {bf16, f32})
+    for (int tile = 0; tile < 3; ++tile) {
+      const Tensor a = random({256, 64}, bf16, 1), b = random({64, 256}, bf16, 2),
+                   got = output({256, 256}, out), want = output({256, 256}, f64);
+      launch([&](Launch& l) { cuda::gemm(l, a, b, {.alpha = -0.3}, got, {tile, 1}); });
+      launch([&](Launch& l) { cpu::gemm(l, in_f64(a), in_f64(b), {.alpha = -0.3}, want); });
+      expect_close(got, to_vector(want), 4 * allowed(out, false), "alpha a b");
+    }
 }
 TEST(CudaGemm, TakesAnyStrides) {
   // Every other element, repeated rows, reversed rows, and a result by columns.

@@ -76,6 +76,33 @@ std::vector<OpCase> views() {
            },
        .label = "unbound",
        .empty = {{0, 4, 2}}},
+      {.op = "split_heads",
+       .inputs = {{{2, 3, 12}}},
+       .run =
+           [](In x) {
+             const auto parts = split_heads(x[0], 2);
+             return parts[0] * parts[2] + parts[1];
+           },
+       .empty = {{2, 0, 12}}},
+      {.op = "split_heads",  // one part is not used, one twice
+       .inputs = {{{3, 2, 12}}},
+       .run =
+           [](In x) {
+             const auto parts = split_heads(x[0], 2, {.batch_first = false});
+             return parts[2] * parts[2] - transpose(parts[0], 2, 3).t();
+           },
+       .label = "of_time_first",
+       .empty = {{0, 2, 12}}},
+      {.op = "place_heads",
+       .inputs = {{{2, 2, 3, 2}}},
+       .run =
+           [](In x) {
+             const Tensor whole = ones({2, 3, 12}, x[0].dtype()).set_requires_grad();
+             return grad({sum(split_heads(whole, 2)[1] * x[0])}, {whole},
+                         {.create_graph = true})[0] *
+                    2;
+           },
+       .composite = true},
       {.op = "diagonal",
        .inputs = {{{4, 3}}},
        .run = [](In x) { return diagonal(x[0], -1); },
