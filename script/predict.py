@@ -195,7 +195,8 @@ def of_product(call: Call, launch: Launch, code: Code) -> Cost:
     # Four products of a consumer make a slice; a box of 64 columns is stored by a turn of another loop.
     turn = len(loop.path) * 4 / loop.count("HGMMA")
     stored = sass.turn_with(body, ("STSM",)) or sass.turn_with(body, ("STG",))
-    if len(call.views) > 4:  # a bias, and what comes before the activation
+    c = call.views[-1]
+    if any((v.dtype, v.shape) == (c.dtype, c.shape) and v.address != c.address for v in call.views[2:-1]):  # before an activation
         stored += 32 * code.gelu()
     ends = tiles * MULTIPLYING * tile_n / 64 * stored / ISSUED
     fetched = (TILE_M + tile_n / cluster) * DEPTH * 2

@@ -47,7 +47,8 @@ inline void check_memory(Device device, const char* kernel, const AttentionRule&
   check_memory(device, kernel, rule.mask);
 }
 inline void check_memory(Device device, const char* kernel, const Epilogue& e) {
-  for (const View& v : {e.bias, e.before, e.row_sums}) check_memory(device, kernel, v);
+  for (const View& v : {e.bias, e.residual, e.before, e.row_sums, e.column_sums})
+    check_memory(device, kernel, v);
 }
 template <class T>
 void check_memory(Device, const char*, const T&) {}  // a number, a struct of numbers

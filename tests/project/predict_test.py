@@ -110,6 +110,10 @@ class Costs(unittest.TestCase):
         ends = 2 * 8 * 4 * 100 / 4  # two tiles on one of 132 multiprocessors, each of four boxes by eight warps
         self.assertEqual(needs(code), {"tensor cores": 20 * 1024 + ends, "issue": 20 * 8 * 81 / 4 + ends,
                                        "L2": round(20 * 384 * 128 / 28.5 + ends), "DRAM": 0})
+        call.views[2:] = [View(0x5000, 1, "bf16", (128 * 133, 256)), View(0x3000, 1, "bf16", (128 * 133, 256))]  # the first is activated
+        with mock.patch.object(predict.Code, "gelu", lambda _: 5.0):
+            self.assertEqual(needs(code)["tensor cores"], 20 * 1024 + 2.6 * ends)
+        call.views[2].address = 0x3000  # of c itself, which is added to
         call.scratch.append(View(0x4000, 2 * 4 * 128 * 133 * 256))  # two parts of k: three tiles on one
         self.assertEqual(needs(code)["tensor cores"], 3 * 5 * 1024 + 1.5 * ends)
         call.scratch.clear()
