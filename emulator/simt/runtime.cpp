@@ -35,8 +35,11 @@ struct Point {
 using Work = std::vector<std::function<void()>>;
 
 // The queued work of a late stream. One lock guards all of them while they run. (Never destroyed:
-// tensors may outlive any static.)
-std::recursive_mutex& lock = *new std::recursive_mutex;
+// tensors may be older than any static, and outlive it.)
+std::recursive_mutex& lock() {
+  static auto* const all = new std::recursive_mutex;
+  return *all;
+}
 struct Queued {
   std::deque<std::function<void()>> work;
   std::unique_ptr<Work> captured = nullptr;  // during a capture
@@ -47,7 +50,7 @@ struct Queued {
     next();
   }
   void catch_up() {
-    const std::lock_guard locked(lock);
+    const std::lock_guard locked(lock());
     while (!work.empty()) do_next();
   }
 };
@@ -56,11 +59,11 @@ std::deque<Queued>& streams() {
   return *all;
 }
 void catch_up_all() {
-  const std::lock_guard locked(lock);
+  const std::lock_guard locked(lock());
   for (Queued& stream : streams()) stream.catch_up();
 }
 void pass(Point& point) {
-  const std::lock_guard locked(lock);
+  const std::lock_guard locked(lock());
   while (!point.passed) point.stream->do_next();
 }
 
@@ -82,15 +85,15 @@ std::unique_ptr<FullMemory> full;
 }  // namespace
 
 FullDevice::FullDevice() {
-  const std::lock_guard locked(lock);
+  const std::lock_guard locked(lock());
   full = std::make_unique<FullMemory>();
 }
 FullDevice::~FullDevice() {
-  const std::lock_guard locked(lock);
+  const std::lock_guard locked(lock());
   full.reset();
 }
 bool FullDevice::can_load(const void* kernel) {
-  const std::lock_guard locked(lock);
+  const std::lock_guard locked(lock());
   if (!full || full->loaded.contains(kernel)) return true;
   if (full->releases == 0) return false;
   full->loaded.insert(kernel);
@@ -103,7 +106,7 @@ void in_stream(void* stream, std::function<void()> work) {
   if (queued.captured) {
     queued.captured->push_back(std::move(work));
   } else if (LateStreams::any()) {
-    const std::lock_guard locked(lock);
+    const std::lock_guard locked(lock());
     queued.work.push_back(std::move(work));
   } else {
     work();
@@ -166,13 +169,13 @@ class Emulated final : public Runtime {
   void* allocate(size_t bytes, int device) const override {
     if (bytes > size_t(properties(0).memory)) return nullptr;
     void* const block = host_memory(bytes);
-    const std::lock_guard locked(simt::lock);
+    const std::lock_guard locked(simt::lock());
     blocks()[static_cast<std::byte*>(block)] = {bytes, device};
     return block;
   }
   void release(void* block, int) const noexcept override {
     simt::catch_up_all();
-    const std::lock_guard locked(simt::lock);
+    const std::lock_guard locked(simt::lock());
     blocks().erase(static_cast<std::byte*>(block));
     if (simt::full) ++simt::full->releases;
     std::free(block);
@@ -180,7 +183,7 @@ class Emulated final : public Runtime {
   void* allocate_pinned(size_t bytes) const noexcept override { return host_memory(bytes); }
 
   Handle create_stream(int) const override {
-    const std::lock_guard locked(simt::lock);
+    const std::lock_guard locked(simt::lock());
     return &simt::streams().emplace_back();
   }
   void wait(Handle waiting, int, Handle other, int) const override {
@@ -252,7 +255,7 @@ const Runtime& cuda() {
 }
 
 int owner(const void* memory) {
-  const std::lock_guard locked(simt::lock);
+  const std::lock_guard locked(simt::lock());
   const auto* const at = static_cast<const std::byte*>(memory);
   auto after = blocks().upper_bound(at);
   if (after == blocks().begin()) return -1;
