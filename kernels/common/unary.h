@@ -223,7 +223,8 @@ struct Atan {
   MIXTAPE_HD static auto f(auto x) { return atan(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return select(abs(x) > T(1e9), T(1) / x / x, T(1) / (T(1) + x * x));
+    const T far = select(abs(x) > T(1e9), x, T(1));  // so that no derivative divides by 0
+    return select(abs(x) > T(1e9), T(1) / far / far, T(1) / (T(1) + x * x));
   }
 };
 

@@ -745,6 +745,20 @@ TEST(Elementwise, SecondOrderFarOut) {
   }
 }
 
+// What a branch that is not taken divides by must not be 0.
+TEST(Elementwise, SecondOrderOfAtanAtZero) {
+  const Tensor x = row({0, 1, 1e10}, f32).set_requires_grad();
+  const Tensor dx = grad({sum(atan(x))}, {x}, {.create_graph = true})[0];
+  const Tensor ddx = grad({sum(dx)}, {x})[0];
+  EXPECT_EQ(ddx.at(0), 0);
+  EXPECT_EQ(ddx.at(1), -0.5);
+  EXPECT_NEAR(ddx.at(2), -2e-30, 1e-35);
+}
+
+const Tensor made_before_main = full({2}, 3, f32, Device::cpu()) * 2.0;
+
+TEST(Elementwise, TensorsMayBeGlobal) { EXPECT_EQ(to_vector(made_before_main), (Values{6, 6})); }
+
 struct Copied : Function<Copied> {
   static constexpr OpInfo info{"test_copied"};
   static Tensor forward(Ctx&, const Tensor& x) { return clone(x); }
