@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
   typename Exact::Sums sum = {};
   // This thread's sum over k: of row `id` of a's slices, or of column `id` of b's.
   T total = 0;
-  const bool sums_rows = g.row_sums && n0 == 0 && id < t.m,
-             sums_columns = g.column_sums && m0 == 0 && id < t.n;
+  static_assert(t.m == t.n);
+  const bool sums = id < t.m && (g.row_sums ? n0 == 0 : g.column_sums && m0 == 0);
   const auto load = [&](int k_left) {
     a.load(k_left);
     b.load(k_left);
@@ -152,16 +152,16 @@ __global__ void __launch_bounds__(256) gemm_exact(Gemm<T> g) {
     gpu::sync_block();
     if (left > bk) load(left - bk);
     const Shared<T> as = shared + buffer;
-    if (sums_rows)
-      for (int depth = 0; depth < bk; ++depth) total += as[depth * la + id];
-    else if (sums_columns)
-      for (int depth = 0; depth < bk; ++depth) total += as[bk * la + depth * Exact::lb + id];
+    if (sums) {
+      const Shared<T> line = as + (g.row_sums ? id : bk * la + id);
+      for (int depth = 0; depth < bk; ++depth) total += line[depth * la];
+    }
     Exact::multiply_slices(as + down, as + (bk * la + right), sum);
     buffer = Exact::buffer - buffer;
     if (left > bk) store(buffer);
   }
-  if (sums_rows && m0 + id < g.m) g.row_sums[part * g.m + m0 + id] = total;
-  if (sums_columns && n0 + id < g.n) g.column_sums[part * g.n + n0 + id] = total;
+  if (sums && g.row_sums && m0 + id < g.m) g.row_sums[part * g.m + m0 + id] = total;
+  if (sums && g.column_sums && n0 + id < g.n) g.column_sums[part * g.n + n0 + id] = total;
   Exact::store_tile(g, at.c + part * g.split_stride, m0 + down, n0 + right, sum);
 }
 
