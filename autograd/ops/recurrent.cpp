@@ -34,7 +34,8 @@ Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device)
 }
 
 // w [k, n] as the products of all steps read it fastest on the CPU: operands of 16 bits dense along
-// k, where they are transposed in registers, others dense across, where they are read in place.
+// k, where they are transposed in registers, others dense across, where they are read in place
+// (bench/worklog/161).
 Tensor laid_out(const Tensor& w, int64_t steps) {
   if (steps < 8 || !w.device().is_host()) return w;
   return is_half(w.dtype()) ? w.t().contiguous().t() : w.contiguous();
