@@ -26,7 +26,7 @@ class FloatMode : NoCopy {
   static constexpr Register modes = 0xe040;  // MXCSR: flush to zero, rounding, denormals are zero
   static Register read() { return __builtin_ia32_stmxcsr(); }
   static void write(Register mode) { __builtin_ia32_ldmxcsr(mode); }
-  // Of 1 + 3/4 ulp + 1/8 ulp, in this order, only rounding to nearest makes 1 + 1 ulp.
+  // Rounding to nearest alone makes 1 + 1 ulp of 1 + 3/4 ulp + 1/8 ulp, added in this order.
   static bool is_usual() {
     float one = 1, tiny = 0x1p-149f;
     asm volatile("" : "+x"(one), "+x"(tiny));  // numbers that the compiler does not know
