@@ -22,8 +22,8 @@ class ExactSlices {
   static constexpr int lines_apart = 256 / bk, k_apart = 256 / size;
 
  public:
-  // Of a matrix, from line `first` of `end` and k0 on. along_k: neighbouring threads load along k,
-  // else along lines: the dense dimension.
+  // Slices of a matrix, from line `first` of `end` and k0 on. along_k: neighbouring threads load
+  // along k, else along lines: the dense dimension.
   __device__ __forceinline__ ExactSlices(const T* matrix, int64_t line_stride, int64_t k_stride,
                                          int64_t first, int64_t end, int64_t k0, bool along_k)
       : along_k_(along_k) {
