@@ -373,10 +373,12 @@ struct Engine {
   Entry* slot(const std::shared_ptr<Node>& node) {
     const auto [at, first] = queue.try_emplace(node->order);
     Entry& entry = at->second;
-    if (first)
-      entry.node = node, entry.scale = loss_scale;
-    else
+    if (!first) {
       entry.scale.add(loss_scale);
+    } else {
+      entry.node = node;
+      entry.scale = loss_scale;
+    }
     return &entry;
   }
 

@@ -132,8 +132,7 @@ Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a
   Tensor c = result(ctx, takes, deciding(a, b));
   ctx.run(kernels::binary, id, a, b, c);
   if (ctx.recording() && reads) {
-    const Tensor none;
-    ctx.save(reads & 1 ? a : none, reads & 2 ? b : none);
+    ctx.save(reads & 1 ? a : Tensor(), reads & 2 ? b : Tensor());
     if (reads & 4) ctx.save_result(c);
   }
   return c;
@@ -152,8 +151,9 @@ Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool pass
     if (b) db = order.like(wide ? f32 : ctx.dtype(1));
     ctx.run(kernels::binary_grad, id, x, y, z, dy, a ? da : none, b ? db : none);
   }
-  Grads both;  // (An initializer list would be copied.)
-  both.push_back(std::move(da)), both.push_back(std::move(db));
+  Grads both;
+  both.push_back(std::move(da));  // (An initializer list would be copied.)
+  both.push_back(std::move(db));
   return both;
 }
 
