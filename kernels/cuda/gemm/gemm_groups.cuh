@@ -182,13 +182,15 @@ struct GroupsTile {
         gpu::barrier_wait(full(ring.slot), ring.full_parity());
         const Shared<T> a = slice_a(ring.slot) + consumer * box_size;
         multiply(sum, a, slice_b(ring.slot), step > 0);
-        if (sums_a) {
-          OfA::add(a, k_sums);
-        } else if (sums_b) {
+        if (sums_a || sums_b) {  // one condition in the loop of most products
+          if (sums_a) {
+            OfA::add(a, k_sums);
+          } else {
 #pragma unroll
-          for (int i = 0; i < b_boxes; ++i)
-            OfB::add(slice_b(ring.slot) + (consumer * b_boxes + i) * box_size,
-                     k_sums + i * OfB::count);
+            for (int i = 0; i < b_boxes; ++i)
+              OfB::add(slice_b(ring.slot) + (consumer * b_boxes + i) * box_size,
+                       k_sums + i * OfB::count);
+          }
         }
         gpu::group_wait<1>();
         if (before >= 0) release(before);  // the product before this one is over
