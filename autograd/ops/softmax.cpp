@@ -186,13 +186,16 @@ struct LinearCrossEntropy {
                            [&] { return zeros(weight.shape(), wide, x.device()); },
                            [&] { return zeros(bias.shape(), wide, x.device()); });
     const Chunks chunks(x, weight, bias, params.rows);
+    const Tensor narrow_dz = x.dtype() == wide
+                                 ? Tensor()
+                                 : with_padded_rows(chunks.buffer.shape(), x.dtype(), x.device());
     chunks.each([&](const auto& part, const Tensor& logits) {
+      const Tensor dz = narrow_dz ? narrow(narrow_dz, 0, 0, logits.size(0)) : logits;
       ctx.run(kernels::cross_entropy_grad, logits, part(target), table, part(lse), part(d),
-              params.ignore, params.smoothing, logits);
-      const Tensor dz = cast(logits, x.dtype());
+              params.ignore, params.smoothing, dz);
       if (sums[0]) ctx.run(kernels::gemm, dz, weight, kernels::Epilogue{}, part(sums[0]));
       if (sums[1]) add_product(ctx, dz.t(), part(x), sums[1]);
-      if (sums[2]) add_(sums[2], sum(logits, {0}));
+      if (sums[2]) add_(sums[2], reshape(sum_to(dz, {.dims = 0b1, .out = wide}), bias.shape()));
     });
     return sums;
   }

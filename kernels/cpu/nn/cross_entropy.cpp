@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/nn/softmax.h"
 
 namespace mixtape::kernels::cpu {
@@ -177,7 +178,7 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
 void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss, int64_t ignore,
                         double smoothing, Out dx) {
   const int64_t n = x.shape()[-1], rows = dloss.size();
-  visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
+  visit_float_or_narrow(x.dtype, dx.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const T* const scale = to_dense<T>(launch, dloss);
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);

@@ -1,5 +1,6 @@
 // Losses over rows: cross-entropy, negative log-likelihood, and the products of a cosine.
 
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -198,7 +199,7 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
 void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss, int64_t ignore,
                         double smoothing, Out dx) {
   const int64_t n = x.shape()[-1];
-  visit_float(x.dtype, dx.dtype, [&]<class S, class O>() {
+  visit_float_or_narrow(x.dtype, dx.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
     launch_strided_rows<Packing<O, S>>(
         launch, "cross_entropy_grad", dloss.size(), n, row_stride(x), cross_entropy_grad_rows<S, O>,
