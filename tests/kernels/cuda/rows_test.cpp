@@ -154,8 +154,8 @@ TEST(CudaMaskedSoftmax, NanStaysBesideWhatIsMasked) {
 
 // --- losses ---
 
-void compare_cross_entropy(DType in, DType out, const Shape& shape, double smoothing, bool weighted,
-                           bool probabilities) {
+void compare_cross_entropy(DType in, DType out, DType of_logits, const Shape& shape,
+                           double smoothing, bool weighted, bool probabilities) {
   const int64_t rows = shape[0], n = shape[1], ignore = -100;
   const Tensor x = random(shape, in, 1, -5, 5), dloss = random({rows}, out, 2),
                w = random({n}, wide(in), 3, 0.5, 2);
@@ -164,12 +164,13 @@ void compare_cross_entropy(DType in, DType out, const Shape& shape, double smoot
   if (!probabilities)
     for (int64_t r = 0; r < rows; ++r) target.set(r, double(r % 3 == 2 ? ignore : r * 7 % n));
   const View weights = weighted ? View(w) : View{};
-  const std::string what = fmt::format("{} to {} {} smoothing {} weighted {} probabilities {}", in,
-                                       out, shape, smoothing, weighted, probabilities);
+  const std::string what =
+      fmt::format("{} to {} and {} {} smoothing {} weighted {} probabilities {}", in, out,
+                  of_logits, shape, smoothing, weighted, probabilities);
   expect_same(what,
               {{{rows}, out, tolerance(out)},
                {{rows, 3}, wide(in), tolerance(wide(in))},
-               {shape, out, tolerance(out)}},
+               {shape, of_logits, tolerance(of_logits)}},
               std::pair(&cuda::cross_entropy, &cuda::cross_entropy_grad),
               std::pair(&cpu::cross_entropy, &cpu::cross_entropy_grad),
               [&](auto kernels, Launch& l, const auto& to) {
@@ -181,7 +182,10 @@ TEST(CudaCrossEntropy, ClassesAndProbabilities) {
   for (const auto& [in, out] : float_pairs)
     for (const Shape& shape : row_shapes)
       for (int which = 0; which < 8; ++which)
-        compare_cross_entropy(in, out, shape, which & 1 ? 0.1 : 0, which & 2, which & 4);
+        compare_cross_entropy(in, out, out, shape, which & 1 ? 0.1 : 0, which & 2, which & 4);
+  for (const DType narrow : {f16, bf16})
+    for (const Shape& shape : row_shapes)
+      compare_cross_entropy(f32, f32, narrow, shape, 0.1, true, false);
 }
 TEST(CudaCrossEntropy, ForbiddenClasses) {
   const Tensor x = from({0, -inf, 0, 0, -inf, 0}, {2, 3}, f32),
