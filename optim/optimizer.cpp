@@ -115,6 +115,8 @@ uint64_t Optimizer::next_id() {
   static std::atomic<uint64_t> last = 0;
   return ++last;
 }
+Optimizer::Optimizer() = default;
+Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() { take_shadows_back(); }
 
 Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
@@ -221,18 +223,6 @@ void Optimizer::follow(Slot& slot) {
   kernels::binary(p.device(), equal, rounded, p, same);
   kernels::where(p.device(), same, slot.master, written, slot.master);
   slot.agrees = true;
-}
-
-std::vector<Tensor> Optimizer::masters() {
-  require_groups();
-  std::vector<Tensor> all;
-  for (Group& group : groups_)
-    for (Slot& slot : group.slots) {
-      slot.agrees = slot.is_untouched();
-      follow(slot);
-      all.push_back(is_half(slot.param.dtype()) ? slot.master : Tensor());
-    }
-  return all;
 }
 
 void Optimizer::make_buffers(Slot& slot, const States& states) {

@@ -21,7 +21,7 @@ namespace mixtape::optim {
 class Optimizer {
  public:
   virtual ~Optimizer();
-  Optimizer(Optimizer&&) = default;
+  Optimizer(Optimizer&&) noexcept;
   Optimizer& operator=(Optimizer&& other) noexcept;
 
   virtual std::string_view name() const = 0;
@@ -64,7 +64,7 @@ class Optimizer {
   void load_state_dict(const StateDict& dict);
 
  protected:
-  Optimizer() = default;
+  Optimizer();
   // Throws Error unless all are dense float leaves (perhaps frozen), all new, and options in range.
   void append_group(std::vector<Tensor> params, std::unique_ptr<Algorithm> algorithm);
   CommonOptions first_common() const;  // of the first group, or the defaults before there is one

@@ -1,4 +1,4 @@
-// The state dict of an optimizer: state by parameter, options by group.
+// The masters of an optimizer, and its state dict: state by parameter, options by group.
 #include <fmt/format.h>
 
 #include "core/check.h"
@@ -16,6 +16,18 @@ std::string option_name(size_t group, std::string_view option) {
 }
 
 }  // namespace
+
+std::vector<Tensor> Optimizer::masters() {
+  require_groups();
+  std::vector<Tensor> all;
+  for (Group& group : groups_)
+    for (Slot& slot : group.slots) {
+      slot.agrees = slot.is_untouched();
+      follow(slot);
+      all.push_back(is_half(slot.param.dtype()) ? slot.master : Tensor());
+    }
+  return all;
+}
 
 StateDict Optimizer::state_dict() const {
   StateDict dict;
