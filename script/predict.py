@@ -257,8 +257,10 @@ def record(program: Path, options: list[str]) -> list[Call]:
     """A step of the program, on the emulated device that stands for a Hopper."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "record"
+        # (Kernels that do not run write nothing: memory is to hold zeros, not what this would fill it with.)
+        environment = {name: value for name, value in os.environ.items() if name != "MALLOC_PERTURB_"}
         done = subprocess.run([program, "--device", "cuda:1", "--steps", "3", "--workers", "0", *options], capture_output=True, text=True,
-                              env=os.environ | {"MIXTAPE_RECORD": str(file), "MIXTAPE_SIMT_PROCESSORS": str(PROCESSORS)})
+                              env=environment | {"MIXTAPE_RECORD": str(file), "MIXTAPE_SIMT_PROCESSORS": str(PROCESSORS)})
         if done.returncode != 0 or not file.exists():
             raise SystemExit(f"predict.py: {program} recorded nothing: {done.stdout}{done.stderr}")
         symbols = [line.split() for line in sass.run("nm", "--defined-only", program).splitlines()]

@@ -12,13 +12,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
+FROM_ELSEWHERE = ["emulator/simt/record.h"]  # which kernels of builds with -Dcuda=emulated include
 PRIVATE = ("kernels/cpu/", "kernels/cuda/", "autograd/ops/")
 INCLUDE = re.compile(r'^(\s*#\s*include )"(.+)"', re.MULTILINE)
 
 
 def public_headers() -> list[str]:
     found = (path.relative_to(ROOT).as_posix() for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.h")))
-    return [name for name in found if not name.startswith(PRIVATE)]
+    return [name for name in found if not name.startswith(PRIVATE)] + FROM_ELSEWHERE
 
 
 def stage(folder: Path) -> list[str]:
