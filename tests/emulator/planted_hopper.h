@@ -3,8 +3,6 @@
 // fail, so each runs in its own process.
 
 #include <cuda.h>
-#include <cuda_runtime.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <type_traits>
@@ -12,6 +10,7 @@
 
 #include "core/half.h"
 #include "kernels/cuda/gpu_hopper.cuh"
+#include "tests/emulator/planted.h"
 
 namespace {
 
@@ -22,14 +21,6 @@ extern __shared__ __align__(1024) char bytes[];
 
 const bool races = std::getenv("MIXTAPE_PTX_RACES") != nullptr;
 
-cudaStream_t stream() {
-  static const cudaStream_t made = [] {
-    cudaStream_t s = nullptr;
-    cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
-    return s;
-  }();
-  return made;
-}
 template <class T>
 T* on_device(const std::vector<T>& from) {
   void* block = nullptr;
@@ -38,13 +29,6 @@ T* on_device(const std::vector<T>& from) {
       cudaMemcpyAsync(block, from.data(), from.size() * sizeof(T), cudaMemcpyDefault, stream()),
       cudaSuccess);
   return static_cast<T*>(block);
-}
-template <class T>
-std::vector<T> read(const T* from, size_t count) {
-  std::vector<T> all(count);
-  EXPECT_EQ(cudaMemcpyAsync(all.data(), from, count * sizeof(T), cudaMemcpyDefault, stream()),
-            cudaSuccess);
-  return all;
 }
 // Blocks of this many threads, in clusters if `cluster` is more than 1.
 struct Shape {

@@ -1,8 +1,6 @@
 // The PTX interpreter: correct kernels give correct results, and each planted fault is reported. A
 // fault makes its program fail, so each runs in its own process.
 
-#include <cuda_runtime.h>
-#include <gtest/gtest.h>
 #include <sanitizer/asan_interface.h>
 
 #include <cmath>
@@ -11,30 +9,16 @@
 
 #include "emulator/ptx/ptx.h"
 #include "kernels/cuda/gpu_wmma.cuh"
+#include "tests/emulator/planted.h"
 
 namespace {
 
 extern __shared__ __align__(128) float shared[];
 
-cudaStream_t stream() {
-  static const cudaStream_t made = [] {
-    cudaStream_t s = nullptr;
-    cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
-    return s;
-  }();
-  return made;
-}
-
 float* numbers(size_t count) {
   void* block = nullptr;
   EXPECT_EQ(cudaMalloc(&block, count * sizeof(float)), cudaSuccess);
   return static_cast<float*>(block);
-}
-
-std::vector<float> read(const float* from, size_t count) {
-  std::vector<float> all(count);
-  EXPECT_EQ(cudaMemcpyAsync(all.data(), from, count * 4, cudaMemcpyDefault, stream()), cudaSuccess);
-  return all;
 }
 
 struct Grid {
