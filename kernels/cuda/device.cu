@@ -56,8 +56,6 @@ cudaError_t allow_shared_memory(const void* kernel, size_t bytes) {
 }
 
 cudaError_t start(const Grid& grid, cudaStream_t stream, const void* kernel, void** args) {
-  if (grid.cluster == 1)
-    return cudaLaunchKernel(kernel, grid.blocks, grid.threads, args, grid.shared_bytes, stream);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {grid.cluster, 1, 1};
@@ -67,7 +65,7 @@ cudaError_t start(const Grid& grid, cudaStream_t stream, const void* kernel, voi
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream;
   config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.numAttrs = grid.cluster > 1;
   return cudaLaunchKernelExC(&config, kernel, args);
 }
 
