@@ -196,7 +196,7 @@ case $2 in */$NO_BUILD) exit 1 ;; esac
         self.assertEqual(did, [f"meson setup build-test {self.tree}", "ninja -C build-test",
                                f"meson setup build-cuda {self.tree}", "meson configure build-cuda",
                                "ninja -C build-cuda examples/mixtape-demo tests/kernels_cuda_test tests/ptx_test "
-                               "tests/ptx_hopper_test",
+                               "tests/ptx_hopper_test tests/ptx_cluster_test",
                                "meson test -C build-test --no-rebuild", "meson test -C build-cuda --no-rebuild"])
 
     def test_an_nvcc_that_is_too_old_has_no_tests(self) -> None:
