@@ -389,7 +389,7 @@ Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
 using kernels::Activation;  // None, Relu, Gelu or GeluTanh
 struct LinearOptions {
   Activation activation = Activation::None;  // applied before the sums are rounded
-  Tensor residual = {};                      // added before that; of the result's shape
+  Tensor residual = {};                      // of y's shape, added before that; if f32, so is y
 };
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
@@ -408,7 +408,7 @@ struct Size2 {  // rows and columns: {3, 5}, or 3 for both
 struct Conv1dOptions {
   int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
   Activation activation = Activation::None;  // applied before the sums are rounded
-  Tensor residual = {};                      // added before that; of the result's shape
+  Tensor residual = {};                      // of y's shape, added before that; if f32, so is y
 };
 // x [n, c, l], weight [o, c/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
@@ -417,7 +417,7 @@ struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   Activation activation = Activation::None;  // applied before the sums are rounded
-  Tensor residual = {};                      // added before that; of the result's shape
+  Tensor residual = {};                      // of y's shape, added before that; if f32, so is y
 };
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},

@@ -24,7 +24,10 @@ struct Linear : Module<Linear> {
     weight = init::starting_weight({out, in});
     bias = init::starting_bias(weight, out, options.bias);
   }
-  Tensor forward(const Tensor& x) const { return linear(x, weight, bias, {activation_}); }
+  // A residual is added to the sums before the activation.
+  Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
+    return linear(x, weight, bias, {activation_, residual});
+  }
   MIXTAPE_FIELDS(weight, bias)
 
  private:

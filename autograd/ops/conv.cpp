@@ -54,7 +54,7 @@ struct Conv2d {
                         const Geometry& g, const Tensor& residual = {}) {
     check_real(x);
     const MemoryFormat order = order_of(x, g.window);
-    Tensor y = image(ctx, g.output, order), before;
+    Tensor y = image(ctx, g.output, order, dtype_with(ctx, residual)), before;
     if (ctx.recording() && needs_pre_activation(g.activation)) before = y.like(y.dtype());
     ctx.run(kernels::conv2d, x.contiguous(order), w.contiguous(),
             kernels::Epilogue{.bias = bias,
@@ -103,9 +103,10 @@ struct Conv2dWeight {  // (x, dy) -> dw
 };
 
 Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
-  const Tensor dz = pre_activation_gradient(ctx, g.activation, dy, [&] {
+  const Tensor of_sums = pre_activation_gradient(ctx, g.activation, dy, [&] {
     return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear(), ctx.saved(4));
   });
+  const Tensor dz = of_product(ctx, of_sums);
   if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // one pass over dz gives both
     const Factors f(ctx.saved(0), dz);
     const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dz.device()),
@@ -120,7 +121,7 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
                                                              ctx.grad_dtype(0), Tensor());
                              },
                              [&] { return dw; }, [&] { return db; }),
-                         dz);
+                         of_sums);
   }
   return with_residual(
       ctx,
@@ -128,7 +129,7 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
           [&] { return apply<ConvTranspose2d>(dz, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
           [&] { return apply<Conv2dWeight>(ctx.saved(0), dz, g, ctx.grad_dtype(1)); },
           [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
-      dz);
+      of_sums);
 }
 Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
   return ctx.grads([&] { return apply<Conv2d>(dx, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },

@@ -61,6 +61,15 @@ Tensor pre_activation_gradient(const Ctx& ctx, Activation f, const Tensor& dy, F
   return activation_gradient(f, again ? recompute() : ctx.saved(3), dy);
 }
 
+// The dtype of a product's result: its own or, with a residual that is wider, the residual's, as
+// that of their sum. What a residual holds is not rounded to 16 bits.
+inline DType dtype_with(const Ctx& ctx, const Tensor& residual) {
+  return residual && is_half(ctx.dtype()) ? residual.dtype() : ctx.dtype();
+}
+// A gradient of such a result in the dtype of the product alone, whose operands have it, too.
+inline Tensor of_product(const Ctx& ctx, const Tensor& dz) {
+  return is_half(ctx.dtype()) ? cast(dz, ctx.dtype()) : dz;
+}
 // A residual in the order of y, which it is added to.
 inline Tensor residual_like(const Tensor& residual, const Tensor& y) {
   if (!residual || residual.strides() == y.strides()) return residual;

@@ -56,7 +56,8 @@ struct Linear {  // x [rows, in]
           x.size(-1), weight.shape(), weight.size(1));
     check_shape(bias, "the bias", {weight.size(0)});
     // Gradients read y's rows again, as those of logits, so that they are aligned.
-    const Tensor y = with_padded_rows({x.size(0), weight.size(0)}, ctx.dtype(), ctx.device());
+    const Tensor y =
+        with_padded_rows({x.size(0), weight.size(0)}, dtype_with(ctx, residual), ctx.device());
     check_shape(residual, "the residual", y.shape());
     Tensor before;
     if (ctx.recording() && needs_pre_activation(activation)) before = y.like(y.dtype());
@@ -74,9 +75,10 @@ struct Linear {  // x [rows, in]
   // columns, the transpose of a parameter, dw is computed as xT dz, so that the parameter's
   // gradient is dense.
   static Grads backward(const Ctx& ctx, const Tensor& dy, Activation activation, bool by_columns) {
-    const Tensor dz = pre_activation_gradient(ctx, activation, dy, [&] {
+    const Tensor of_sums = pre_activation_gradient(ctx, activation, dy, [&] {
       return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), Activation::None, false, ctx.saved(4));
     });
+    const Tensor dz = of_product(ctx, of_sums);
     const auto dx = [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); };
     if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {
       const Tensor x = ctx.saved(0);
@@ -87,7 +89,8 @@ struct Linear {  // x [rows, in]
       (by_columns ? sums.column_sums : sums.row_sums) = db;
       ctx.run(kernels::gemm, f.a, f.b, sums, dw);
       return with_residual(
-          ctx, ctx.grads(dx, [&] { return by_columns ? dw.t() : dw; }, [&] { return db; }), dz);
+          ctx,
+          ctx.grads(dx, [&] { return by_columns ? dw.t() : dw; }, [&] { return db; }), of_sums);
     }
     const auto dw = [&] {
       const Tensor x = ctx.saved(0);
@@ -95,7 +98,7 @@ struct Linear {  // x [rows, in]
                         : product(dz.t(), x, ctx.grad_dtype(1));
     };
     return with_residual(ctx, ctx.grads(dx, dw, [&] { return bias_gradient(ctx, 2, dz, 0b1); }),
-                         dz);
+                         of_sums);
   }
   // (An absent residual would cost every call an input.)
   static Tensor of(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,

@@ -31,8 +31,9 @@ inline MemoryFormat order_of(const Tensor& x) {
   return x.device().is_host() ? MemoryFormat::Contiguous : internal::format_of(x.layout());
 }
 // A tensor for the result, in that order.
-inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order) {
-  const Tensor y = ctx.output(shape);
+inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order,
+                    std::optional<DType> dtype = {}) {
+  const Tensor y = ctx.output(shape, dtype.value_or(ctx.dtype()));
   return order == MemoryFormat::ChannelsLast ? y.with_layout(internal::channels_last(shape)) : y;
 }
 // The shape with another size in one dimension, which may be negative.

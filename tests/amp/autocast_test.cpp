@@ -114,6 +114,43 @@ TEST(Policies, LowSavesNarrowOperandsAndFullSavesWhatItRead) {
   EXPECT_EQ(seen.count["cast"], 1) << "of the number of valid targets alone";
 }
 
+// Gradients of x, a weight, a bias and an f32 residual, in f32 and under Autocast.
+void compare_with_residual(const std::vector<Shape>& shapes,
+                           const std::function<Tensor(const std::vector<Tensor>&)>& f) {
+  const auto gradients = [&](bool enabled) {
+    std::vector<Tensor> in;
+    for (const Shape& shape : shapes)  // (bf16 numbers, so that only products round)
+      in.push_back(cast(values(shape, bf16, double(in.size() + 1)), f32).set_requires_grad());
+    in[3] = leaf(shapes[3], f32, 4);
+    const Autocast on({.low = bf16, .enabled = enabled});
+    const Tensor y = f(in);
+    EXPECT_EQ(y.dtype(), f32);
+    y.backward({.gradient = values(y.shape(), f32, 5)});
+    std::vector<Tensor> all{y};
+    for (const Tensor& t : in) all.push_back(t.grad());
+    return all;
+  };
+  const std::vector<Tensor> got = gradients(true), want = gradients(false);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].dtype(), f32);
+    const bool rounds = 0 < i && i < 4;  // the gradient of the sums, to bf16, for all but their sum
+    const double error = max(abs(got[i] - want[i])).item(), size = max(abs(want[i])).item();
+    EXPECT_LE(error, size * (rounds ? 0x1p-7 : 1e-6)) << i;
+    EXPECT_EQ(error > size * 1e-6, rounds) << i;
+  }
+}
+
+TEST(Policies, AWideResidualIsNotRounded) {
+  for (const Activation f : {Activation::None, Activation::Relu, Activation::GeluTanh}) {
+    compare_with_residual({{3, 8}, {5, 8}, {5}, {3, 5}}, [&](const auto& in) {
+      return linear(in[0], in[1], in[2], {.activation = f, .residual = in[3]});
+    });
+    compare_with_residual({{2, 3, 5, 4}, {4, 3, 2, 3}, {4}, {2, 4, 4, 2}}, [&](const auto& in) {
+      return conv2d(in[0], in[1], in[2], {.activation = f, .residual = in[3]});
+    });
+  }
+}
+
 TEST(Policies, WhatIsMadeOfFullOpsIsWideAsWell) {
   const Autocast on({.low = f16});
   EXPECT_EQ(var(values({4, 4}, f16)).dtype(), f32);

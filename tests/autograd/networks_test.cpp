@@ -259,11 +259,13 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
 TEST(Conv2d, AddsAResidualBeforeItRounds) {
   const Tensor x = full({1, 1, 1}, 1024), w = full({1, 1, 1, 1}, 2), one = ones({1});
   const amp::Autocast on({.low = f16});
-  for (const Tensor& y :  // (2049 is no f16.)
-       {conv2d(x, w, one, {.residual = ones({1, 1, 1})}),
-        linear(flatten(x), reshape(w, {1, 1}), one, {.residual = one})}) {
-    EXPECT_EQ(y.dtype(), f16);
-    EXPECT_EQ(y.at(0), 2050);
+  for (const DType dtype : {f16, f32}) {  // (2049 is no f16.)
+    const Tensor residual = full({1}, dtype == f16 ? 1 : 0.25, dtype);
+    for (const Tensor& y : {conv2d(x, w, one, {.residual = reshape(residual, {1, 1, 1})}),
+                            linear(flatten(x), reshape(w, {1, 1}), one, {.residual = residual})}) {
+      EXPECT_EQ(y.dtype(), dtype) << "that of the residual";
+      EXPECT_EQ(y.at(0), dtype == f16 ? 2050 : 2049.25);
+    }
   }
 }
 TEST(Conv2d, TakesAResidualOfItsResultsShape) {

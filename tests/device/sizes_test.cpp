@@ -28,6 +28,8 @@ Tensor indices(int64_t n, int64_t below, Device on) {
   return remainder(arange(0, n, 1, i64, Device::cpu()) * 7919, below).to(on);
 }
 Tensor product(In t) { return matmul(t[0], t[1]); }
+// A product of 16-bit numbers that is added to f32, as in a block of a transformer.
+Tensor added(In t) { return linear(cast(t[0], bf16), cast(t[1], bf16), {}, {.residual = t[2]}); }
 // The product on the device, by the plan of larger ones.
 template <int tile, int split>
 Tensor by_plan(In t) {
@@ -86,6 +88,7 @@ const Case cases[] = {
      [](In t) { return conv2d(t[0], t[1], {}, {.padding = {1, 1}}); }},
     {"matmul", {{300, 70}, {70, 301}}, product},
     {"matmul_split", {{40, 5000}, {5000, 33}}, product},
+    {"linear_and_residual", {{130, 260}, {133, 260}, {130, 133}}, added, 2e-2},
     {"matmul_f64", {{90, 300}, {300, 70}}, product, 1e-12, f64},
     {"tile_0_f16", {{130, 600}, {600, 260}}, by_plan<0, 2>, 3e-3, f16},
     {"tile_1_bf16", {{130, 257}, {257, 260}}, by_plan<1, 1>, 2e-2, bf16},
@@ -102,6 +105,7 @@ const Case hopper_cases[] = {
     {"f16_tn", {{600, 304}, {600, 520}}, by_groups<1, 1, true, false>, 3e-3, f16},
     {"tf32", {{130, 300}, {264, 300}}, by_groups<0, 1, false, true>, 3e-3},
     {"batch", {{3, 136, 264}, {3, 264, 128}}, product, 2e-2, bf16},
+    {"linear_and_residual", {{256, 512}, {520, 512}, {256, 520}}, added, 2e-2},
     {"linear",
      {{256, 512}, {512, 512}, {512}},
      [](In t) { return gelu(linear(t[0], t[1], t[2])); },
