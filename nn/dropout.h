@@ -17,6 +17,7 @@ inline double checked_probability(std::string_view module, double p) {
 struct Dropout : Module<Dropout> {
   explicit Dropout(double p = 0.5) : p_(checked_probability("Dropout", p)) {}
   Tensor forward(const Tensor& x) const { return is_training() ? dropout(x, p_) : x; }
+  bool drops() const { return is_training() && p_ > 0; }
   MIXTAPE_FIELDS()
 
  private:

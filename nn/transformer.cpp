@@ -78,7 +78,8 @@ Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   return masked_fill(softmax(below_top), no_key, 0);
 }
 
-// x + dropout(f(x)), normalised before f or as a sum.
+// x + dropout(f(x)), normalised before f or as a sum. If nothing is dropped, f adds x: it takes a
+// residual, which may be absent.
 struct Residual {
   const TransformerEncoderLayerOptions& options;
   bool training;
@@ -86,13 +87,24 @@ struct Residual {
   Tensor drop(const Tensor& x) const { return training ? dropout(x, options.dropout) : x; }
   template <class F>
   Tensor add(const Tensor& x, const LayerNorm& norm, const F& f) const {
-    return options.norm_first ? x + drop(f(norm(x))) : norm(x + drop(f(x)));
+    const Tensor in = options.norm_first ? norm(x) : x;
+    const Tensor y = training && options.dropout > 0 ? x + drop(f(in, Tensor())) : f(in, x);
+    return options.norm_first ? y : norm(y);
   }
   Tensor add_network(const Tensor& x, const LayerNorm& norm, const Linear& up,
                      const Linear& down) const {
-    return add(x, norm, [&](const Tensor& t) { return down(drop(options.activation(up(t)))); });
+    return add(x, norm, [&](const Tensor& t, const Tensor& residual) {
+      return down(drop(options.activation(up(t))), residual);
+    });
   }
 };
+
+// What is added in the first part of both layers.
+auto self_attention(const MultiheadAttention& attention, const AttentionMasks& masks) {
+  return [&](const Tensor& t, const Tensor& residual) {
+    return attention(t, t, t, masks, AttentionWeights::None, residual).output;
+  };
+}
 
 void check_heads(int64_t size, int64_t heads) {
   check(size > 0 && heads > 0 && size % heads == 0, "a size of {} does not divide into {} heads",
@@ -151,7 +163,8 @@ Tensor MultiheadAttention::joined(const Tensor& x) const {
 
 AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& key,
                                             const Tensor& value, const AttentionMasks& masks,
-                                            AttentionWeights weights) const {
+                                            AttentionWeights weights,
+                                            const Tensor& residual) const {
   const auto check_input = [&](std::string_view name, const Tensor& t, int64_t size) {
     check((t.rank() == 2 || t.rank() == 3) && t.size(-1) == size,
           "the {} has shape {}, not [{}, {}] or [t, {}]", name, t.shape(),
@@ -173,7 +186,7 @@ AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& k
   const Mask mask = combine(masks, q.size(0), heads_, q.size(2), k.size(2));
   const Tensor y =
       joined(attend(q, k, v, mask, masks.causal, is_training() ? options_.dropout : 0));
-  AttentionOutput result{out_proj(batched ? y : squeeze(y, batch_dim)), {}};
+  AttentionOutput result{out_proj(batched ? y : squeeze(y, batch_dim), residual), {}};
   if (weights == AttentionWeights::None) return result;
   Tensor w = weights_of(q, k, mask, masks.causal);
   if (weights == AttentionWeights::Averaged) w = mean(w, {1});
@@ -192,8 +205,7 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t size, int64_t heads,
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
   const Residual layer{options_, is_training()};
-  const Tensor h =
-      layer.add(x, norm1, [&](const Tensor& t) { return self_attn(t, t, t, masks).output; });
+  const Tensor h = layer.add(x, norm1, self_attention(self_attn, masks));
   return layer.add_network(h, norm2, linear1, linear2);
 }
 
@@ -212,10 +224,9 @@ Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,
                                         const AttentionMasks& masks,
                                         const AttentionMasks& memory_masks) const {
   const Residual layer{options_, is_training()};
-  const Tensor h =
-      layer.add(x, norm1, [&](const Tensor& t) { return self_attn(t, t, t, masks).output; });
-  const Tensor g = layer.add(h, norm2, [&](const Tensor& t) {
-    return multihead_attn(t, memory, memory, memory_masks).output;
+  const Tensor h = layer.add(x, norm1, self_attention(self_attn, masks));
+  const Tensor g = layer.add(h, norm2, [&](const Tensor& t, const Tensor& residual) {
+    return multihead_attn(t, memory, memory, memory_masks, AttentionWeights::None, residual).output;
   });
   return layer.add_network(g, norm3, linear1, linear2);
 }

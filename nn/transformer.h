@@ -45,10 +45,12 @@ struct MultiheadAttention : Module<MultiheadAttention> {
   Linear out_proj;
 
   MultiheadAttention(int64_t size, int64_t heads, const MultiheadAttentionOptions& o = {});
-  // query [t, b, size], key [s, b, kdim], value [s, b, vdim], or all without b: one sequence.
+  // query [t, b, size], key [s, b, kdim], value [s, b, vdim], or all without b: one sequence. A
+  // residual is added to the output, whose shape it has.
   AttentionOutput forward(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionMasks& masks = {},
-                          AttentionWeights weights = AttentionWeights::None) const;
+                          AttentionWeights weights = AttentionWeights::None,
+                          const Tensor& residual = {}) const;
   MIXTAPE_FIELDS(in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias,
                  out_proj)
 

@@ -36,7 +36,7 @@ GptBlock::Attention::Attention(const GptConfig& c)
       heads_(c.heads),
       dropout_(c.dropout) {}
 
-Tensor GptBlock::Attention::forward(const Tensor& x, Past* past) const {
+Tensor GptBlock::Attention::forward(const Tensor& x, Past* past, const Tensor& residual) const {
   check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
   const std::vector<Tensor> parts = split_heads(c_attn(x), heads_);
@@ -51,7 +51,7 @@ Tensor GptBlock::Attention::forward(const Tensor& x, Past* past) const {
   }
   const Tensor y = scaled_dot_product_attention(
       parts[0], k, v, {.causal = t > 1, .dropout = is_training() ? dropout_ : 0});
-  return c_proj(reshape(transpose(y, 1, 2), {b, t, width}));
+  return c_proj(reshape(transpose(y, 1, 2), {b, t, width}), LinearOptions{.residual = residual});
 }
 
 GptBlock::Mlp::Mlp(const GptConfig& c)

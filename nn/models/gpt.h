@@ -46,7 +46,7 @@ struct GptBlock : nn::Module<GptBlock> {
   struct Attention : nn::Module<Attention> {  // causal
     Conv1D c_attn, c_proj;
     explicit Attention(const GptConfig& c);
-    Tensor forward(const Tensor& x, Past* past = nullptr) const;
+    Tensor forward(const Tensor& x, Past* past = nullptr, const Tensor& residual = {}) const;
     MIXTAPE_FIELDS(c_attn, c_proj)
 
    private:
@@ -56,8 +56,9 @@ struct GptBlock : nn::Module<GptBlock> {
   struct Mlp : nn::Module<Mlp> {
     Conv1D c_fc, c_proj;
     explicit Mlp(const GptConfig& c);
-    Tensor forward(const Tensor& x) const {
-      return c_proj(c_fc(x, LinearOptions{Activation::GeluTanh}));
+    Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
+      return c_proj(c_fc(x, LinearOptions{Activation::GeluTanh}),
+                    LinearOptions{.residual = residual});
     }
     MIXTAPE_FIELDS(c_fc, c_proj)
   };
@@ -71,10 +72,17 @@ struct GptBlock : nn::Module<GptBlock> {
   explicit GptBlock(const GptConfig& c);
   // With a past, x is one position after it, or all positions if it is empty; both are appended.
   Tensor forward(const Tensor& x, Past* past = nullptr) const {
-    const Tensor y = x + dropout(attn(ln_1(x), past));
-    return y + dropout(mlp(ln_2(y)));
+    const Tensor y = add(x, [&](const Tensor& residual) { return attn(ln_1(x), past, residual); });
+    return add(y, [&](const Tensor& residual) { return mlp(ln_2(y), residual); });
   }
   MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
+
+ private:
+  // x + dropout(f()). If nothing is dropped, the last product in f adds x.
+  template <class F>
+  Tensor add(const Tensor& x, const F& f) const {
+    return dropout.drops() ? x + dropout(f(Tensor())) : f(x);
+  }
 };
 
 // tokens i64 [b, t] -> logits [b, t, vocabulary] of each next token. The last layer shares its

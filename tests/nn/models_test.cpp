@@ -276,6 +276,28 @@ TEST(Gpt, StepCopiesNoTensor) {
     EXPECT_FALSE(row.op == "clone" || row.op == "reshape") << row.op << " " << row.backward;
 }
 
+// Products add what a block adds up, unless dropout comes between, and the sums stay in f32.
+TEST(GptBlock, AddsInItsProducts) {
+  const Seed seed(9);
+  const GptBlock block({.layers = 1, .heads = 2, .width = 8, .dropout = 0});
+  const Tensor x = randn({2, 4, 8});
+  const auto by_passes = [&] {
+    const Tensor y = x + block.attn(block.ln_1(x));
+    return y + block.mlp(block.ln_2(y));
+  };
+  const auto compare = [&](double tolerance) {
+    const Tensor want = by_passes();
+    const amp::Report report;
+    const Tensor got = block(x);
+    EXPECT_EQ(got.dtype(), f32);
+    EXPECT_LE(max(abs(got - want)).item(), tolerance);
+    for (const auto& row : report.rows()) EXPECT_NE(row.op, "add");
+  };
+  compare(1e-6);
+  const amp::Autocast on({.low = bf16});
+  compare(1e-3);
+}
+
 TEST(GptBlock, LooksOnlyBackAndDropsOnlyInTraining) {
   const Seed seed(9);
   GptBlock block({.layers = 1, .heads = 2, .width = 8, .dropout = 0.5});
