@@ -263,6 +263,9 @@ MIXTAPE_KERNEL(tensor_stats, std::span<const View> tensors,
                             // (kernels/common/tensor_stats.h) each
 MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
                Out norm);  // (sum |g|^p)^(1/p) over all, max |g| if p is inf; sums in f64
+// y = by * the sum of the rows of parts [n, elements], added in the order of sum_tree() and rounded
+// once. Dense floats; y of the parts' dtype, f32 if those are f16 or bf16, or those if it is f32.
+MIXTAPE_KERNEL(sum_parts, In parts, double by, Out y);
 // norm is scaled; factor = scale * min(1, max_norm / (norm + 1e-6)); scale optional (1). All are
 // f32 or f64.
 MIXTAPE_KERNEL(clip_factor, In grad_norm, In scale, double max_norm, Out norm, Out factor);

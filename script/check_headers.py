@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
+LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "dist", "train"]
 INTERNAL = ("kernels/cpu/", "kernels/cuda/")  # shared among kernels, compiled for one processor
 
 

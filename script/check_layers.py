@@ -21,7 +21,8 @@ BELOW = {
     "optim": ["core", "kernels", "autograd/autograd_meta.h", "autograd/tape.h"],  # for gradients and NoGrad
     "amp": ["core", "kernels", "autograd", "optim", "io/file.h", "io/text.h"],  # for files of overrides
     "io": ["core"],
-    "train": ["core", "kernels", "autograd", "nn", "optim", "amp", "io"],
+    "dist": ["core", "kernels", "autograd", "nn", "optim", "amp"],
+    "train": ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "dist"],
 }
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "train"]
+LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "dist", "train"]
 FROM_ELSEWHERE = ["emulator/simt/record.h"]  # which kernels of builds with -Dcuda=emulated include
 PRIVATE = ("kernels/cpu/", "kernels/cuda/", "autograd/ops/")
 INCLUDE = re.compile(r'^(\s*#\s*include )"(.+)"', re.MULTILINE)

@@ -22,6 +22,7 @@ TITLES = {
     "nn": "what modules have in common, initial values, hooks",
     "optim": "optimizers, schedules, clipping, averages",
     "amp": "autocast, loss scaling, reports",
+    "dist": "training on several processes",
     "io": "files",
     "train": "Learner, callbacks, metrics, data",
 }

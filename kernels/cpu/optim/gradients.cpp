@@ -1,10 +1,12 @@
-// Unscaling, norms and clipping of all gradients.
+// Unscaling, norms, clipping and sums of all gradients.
 
 #include <atomic>
 #include <cmath>
 
 #include "kernels/common/scaling.h"
+#include "kernels/common/sum_tree.h"
 #include "kernels/common/tensor_stats.h"
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/loops/chunks.h"
 
 namespace mixtape::kernels::cpu {
@@ -122,6 +124,22 @@ void clip_value(Launch& launch, std::span<const View> grads, double limit) {
       const Vec<T> high(bound), low(-bound);
       for_each_vec<T>(n, [&](int64_t i, int64_t count) {
         write(g + i, min(max(read<T>(g + i, count), low), high), count);
+      });
+    });
+  });
+}
+
+void sum_parts(Launch&, In parts, double by, Out y) {
+  const int64_t n = parts.shape()[0], elements = y.size();
+  visit_float_or_narrow(parts.dtype, y.dtype, [&]<class P, class S>() {
+    using T = math_t<S>;
+    const Vec<T> factor(static_cast<T>(by));
+    parallel_ranges(elements, grain_of(n), [&](int64_t begin, int64_t end) {
+      for_each_vec<T>(end - begin, [&](int64_t i, int64_t count) {
+        const P* const first = parts.as<P>() + begin + i;
+        const Vec<T> sum =
+            sum_tree<Vec<T>>(n, [&](int64_t p) { return read<T>(first + p * elements, count); });
+        write(y.as<S>() + begin + i, sum * factor, count);
       });
     });
   });

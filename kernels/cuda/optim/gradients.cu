@@ -1,11 +1,13 @@
-// Unscaling, norms and clipping of all gradients, and the loss scaler's decisions. Everything stays
+// Unscaling, norms, clipping and sums of all gradients, and the loss scaler's decisions. Everything stays
 // on the device: no step waits for the host.
 
 #include <cmath>
 
 #include "kernels/common/binary.h"
 #include "kernels/common/scaling.h"
+#include "kernels/common/sum_tree.h"
 #include "kernels/common/tensor_stats.h"
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cuda/optim/multi.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -185,6 +187,14 @@ __global__ void limit_values(Table<Gradient> table, T limit) {
   });
 }
 
+template <class P, class S>
+__global__ void sum_rows_in_tree(int64_t n, int64_t elements, math_t<S> by, const P* parts, S* y) {
+  using T = math_t<S>;
+  for (int64_t i = gpu::global_thread(); i < elements; i += gpu::all_threads())
+    y[i] = gpu::round_to<S>(
+        sum_tree<T>(n, [&](int64_t p) { return T(gpu::widen(parts[p * elements + i])); }) * by);
+}
+
 // --- the scaler: one block reads all flags ---
 
 struct Flags {
@@ -295,6 +305,13 @@ void clip_factor(Launch& launch, In grad_norm, In scale, double max_norm, Out no
   gpu::launch({"clip_factor", {1, 1, 1}, {1, 1, 1}}, launch.stream, find_clip_factor,
               Scalar(grad_norm), Scalar(scale), max_norm, norm.data, norm.dtype, factor.data,
               factor.dtype);
+}
+
+void sum_parts(Launch& launch, In parts, double by, Out y) {
+  visit_float_or_narrow(parts.dtype, y.dtype, [&]<class P, class S>() {
+    gpu::launch_over(launch, "sum_parts", y.size(), sum_rows_in_tree<P, S>, parts.shape()[0],
+                     y.size(), math_t<S>(by), parts.as<const P>(), y.as<S>());
+  });
 }
 
 void clip_value(Launch& launch, std::span<const View> grads, double limit) {

@@ -1,0 +1,101 @@
+#pragma once
+// Exchange: sums, gathers and broadcasts between ranks, made of point-to-point transfers on a
+// thread of their own, so that they go on while the program computes.
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/tensor.h"
+#include "dist/engine.h"
+
+namespace mixtape::dist {
+
+// Where a rank is. Ranks that meet at different places have run apart: an Error at once, no hang.
+struct Place {
+  enum class Kind : int64_t { Bucket, Sum, Gather, Broadcast, Barrier, End };
+  Kind kind;
+  int64_t step = 0, number = 0;  // the bucket's number
+  std::string contents = {};     // the bucket's parameters, for the message of a time limit
+  std::string to_string() const;
+};
+
+class Exchange : NoCopy {
+ public:
+  // `timeout` in seconds: how long to wait for other ranks.
+  Exchange(std::unique_ptr<Engine> engine, double timeout);
+  // On all ranks at once; else abandon() comes first.
+  ~Exchange();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  Engine& engine() { return *engine_; }
+
+  // Work for the thread, which runs it in order of submission, the same order on all ranks. The
+  // first that fails fails all later ones.
+  class Job {
+   public:
+    void wait();  // rethrows what the work threw
+
+   private:
+    friend class Exchange;
+    std::mutex mutex_;
+    std::condition_variable ended_;
+    std::function<void()> work_;
+    bool is_ended_ = false;
+    std::exception_ptr error_;
+  };
+  std::shared_ptr<Job> submit(std::function<void()> work);
+  void run(std::function<void()> work) { submit(std::move(work))->wait(); }
+
+  // The following run within jobs. Tensors are contiguous and on the CPU.
+
+  // All ranks are at this place. Returns what each says there: at most `most_words` numbers each.
+  static constexpr size_t most_words = 2048;
+  std::vector<std::vector<double>> meet(const Place& place, std::span<const double> words = {});
+  // result = by * the sum over ranks of `part`, in the order of sum_tree(), in two rounds: each
+  // rank adds up one piece and sends it to all. Sizes are multiples of alignment(); result may be
+  // part. Returns the words of all ranks, as meet() does.
+  std::vector<std::vector<double>> sum(const Place& place, const Tensor& part, double by,
+                                       const Tensor& result, std::span<const double> words = {});
+  // Rank r's piece of equal pieces of x becomes that of all ranks.
+  void share_pieces(const Place& place, const Tensor& x);
+  // Every rank's x, stacked [size, ...].
+  Tensor gather(const Place& place, const Tensor& x);
+  // x becomes rank `from`'s. Its size is a multiple of alignment().
+  void broadcast(const Place& place, const Tensor& x, int from);
+  // The number of elements that buffers are padded to.
+  int64_t alignment() const { return int64_t(size_) * 64; }
+
+  uint64_t bytes_sent() const { return bytes_sent_; }
+
+  // Gives up what has not ended: this rank leaves before the others. With `then`, the thread calls
+  // it some seconds later, if the process goes on until then.
+  void abandon(std::function<void()> then = {});
+
+ private:
+  void work();
+  std::unique_ptr<Request> start(std::span<const Transfer> sends,
+                                 std::span<const Transfer> receives);
+  void wait(Request& request, const Place& place);
+  void check_places(const Place& place, const std::vector<char>& greetings) const;
+
+  const std::unique_ptr<Engine> engine_;
+  const int rank_, size_;
+  const double timeout_;
+  std::mutex mutex_;
+  std::condition_variable given_;
+  std::deque<std::shared_ptr<Job>> jobs_;
+  std::exception_ptr error_;  // of the first job that failed
+  bool ending_ = false;
+  std::atomic<bool> abandoned_ = false;
+  std::function<void()> then_;
+  std::atomic<uint64_t> bytes_sent_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace mixtape::dist

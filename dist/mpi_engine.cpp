@@ -1,0 +1,131 @@
+#include "dist/mpi_engine.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "core/check.h"
+#include "dist/plugins/mpi_plugin.h"
+
+namespace mixtape::dist {
+namespace {
+
+using Table = mixtape_mpi_table;
+
+void require(const Table& mpi, int code, const char* what) {
+  if (code == 0) return;
+  char text[512] = "";
+  mpi.message(code, text, sizeof text);
+  fail("MPI: {} failed: {}", what, text);
+}
+
+class MpiRequest final : public Request {
+ public:
+  MpiRequest(const Table& mpi, std::span<const Transfer> sends, std::span<const Transfer> receives)
+      : mpi_(mpi) {
+    for (const auto& transfers : {sends, receives})
+      for (const Transfer& t : transfers) transfers_.push_back({t.rank, t.data, t.bytes});
+    const int count = int(sends.size());
+    const int code = mpi.start(transfers_.data(), count, transfers_.data() + count,
+                               int(receives.size()), &request_);
+    if (code != 0) release();
+    require(mpi, code, "a transfer");
+  }
+  ~MpiRequest() override { release(); }
+
+  bool done() override {
+    int done = 0;
+    require(mpi_, mpi_.test(request_, &done), "a transfer");
+    return done != 0;
+  }
+  std::vector<int> missing() const override {
+    std::vector<char> under_way(transfers_.size());
+    mpi_.missing(request_, under_way.data());
+    std::vector<int> ranks;
+    for (size_t i = 0; i < under_way.size(); ++i)
+      if (under_way[i]) ranks.push_back(transfers_[i].rank);
+    return ranks;
+  }
+
+ private:
+  void release() {
+    if (request_) mpi_.release(request_);
+    request_ = nullptr;
+  }
+
+  const Table& mpi_;
+  std::vector<mixtape_mpi_transfer> transfers_;
+  void* request_ = nullptr;
+};
+
+class MpiEngine final : public Engine {
+ public:
+  explicit MpiEngine(const Table& mpi) : mpi_(mpi) {
+    require(mpi, mpi.init(&rank_, &size_, &local_rank_), "starting");
+    char library[64] = "";
+    mpi.library(library, sizeof library);
+    name_ = library;
+  }
+  ~MpiEngine() override { mpi_.finalize(); }
+
+  std::string name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int local_rank() const override { return local_rank_; }
+  std::unique_ptr<Request> start(std::span<const Transfer> sends,
+                                 std::span<const Transfer> receives) override {
+    return std::make_unique<MpiRequest>(mpi_, sends, receives);
+  }
+  void abort(int code) noexcept override { mpi_.abort(code); }
+
+ private:
+  const Table& mpi_;
+  int rank_ = 0, size_ = 1, local_rank_ = 0;
+  std::string name_;
+};
+
+// The folder of the file that this code is in: of the shared library, or of the program.
+std::string own_folder() {
+  Dl_info info;
+  if (!dladdr(reinterpret_cast<const void*>(&open_mpi), &info) || !info.dli_fname) return "";
+  const std::string file = info.dli_fname;
+  return file.substr(0, file.rfind('/') + 1);
+}
+
+// The names of plug-ins to try, the most likely first.
+std::vector<std::string> candidates() {
+  if (const char* const named = std::getenv("MIXTAPE_MPI_PLUGIN")) return {named};
+  const bool hydra = std::getenv("PMI_RANK") && !std::getenv("OMPI_COMM_WORLD_RANK");
+  const std::string first = hydra ? "mpich" : "openmpi", second = hydra ? "openmpi" : "mpich";
+  std::vector<std::string> files;
+  for (const std::string& kind : {"_" + first, std::string(), "_" + second})
+    for (const std::string& folder : {own_folder(), own_folder() + "../lib/", std::string()})
+      files.push_back(folder + "libmixtape_mpi" + kind + ".so");
+  return files;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> open_mpi() {
+  std::string problem;
+  for (const std::string& file : candidates()) {
+    // The MPI behind it opens parts of its own, which look for its names.
+    void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+      problem = dlerror();
+      continue;
+    }
+    const auto* const table = static_cast<const Table*>(dlsym(library, "mixtape_mpi"));
+    check(table && table->version == mixtape_mpi_version,
+          "{} is no plug-in of this version of Mixtape", file);
+    return std::make_unique<MpiEngine>(*table);
+  }
+  fail(
+      "this process was started by MPI as one of several, but Mixtape's plug-in for MPI was not "
+      "found ({}): build Mixtape where the headers of that MPI are (libopenmpi-dev or libmpich-dev "
+      "on Debian), or name the plug-in by MIXTAPE_MPI_PLUGIN",
+      problem);
+}
+
+}  // namespace mixtape::dist

@@ -1,0 +1,130 @@
+/* The plug-in for MPI: moves bytes between processes by point-to-point messages. It is C, and knows
+   nothing of the library, so that a site can compile it for its own MPI:
+     mpicc -O2 -shared -fPIC -o libmixtape_mpi.so mpi.c */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mpi.h>
+
+#include "mpi_plugin.h"
+
+static MPI_Comm world = MPI_COMM_NULL; /* ours alone: the program may use MPI, too */
+static int initialized_here;
+
+/* MPI counts with int: longer transfers are cut. */
+static const size_t piece = (size_t)1 << 30;
+
+typedef struct {
+  int transfers, pieces;
+  int* owner; /* the transfer of each piece */
+  MPI_Request* requests;
+} request;
+
+static size_t pieces_of(size_t bytes) { return bytes ? (bytes + piece - 1) / piece : 1; }
+
+static void library(char* name, size_t size) {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  text[strcspn(text, ",\n")] = '\0';
+  snprintf(name, size, "%s", text);
+}
+
+static int init(int* rank, int* size, int* local_rank) {
+  int initialized, provided, error;
+  MPI_Comm node;
+  if ((error = MPI_Initialized(&initialized))) return error;
+  if (!initialized) {
+    if ((error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided))) return error;
+    initialized_here = 1;
+  } else if ((error = MPI_Query_thread(&provided))) {
+    return error;
+  }
+  if (provided < MPI_THREAD_SERIALIZED) return MPI_ERR_OTHER;
+  if ((error = MPI_Comm_dup(MPI_COMM_WORLD, &world))) return error;
+  MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(world, rank);
+  MPI_Comm_size(world, size);
+  if ((error = MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, *rank, MPI_INFO_NULL, &node)))
+    return error;
+  MPI_Comm_rank(node, local_rank);
+  return MPI_Comm_free(&node);
+}
+
+static void release(void* opaque) {
+  request* r = opaque;
+  free(r->owner);
+  free(r->requests);
+  free(r);
+}
+
+static int post(request* r, int transfer, int sends, const mixtape_mpi_transfer* t) {
+  char* data = t->data;
+  size_t left = t->bytes;
+  do {
+    const int count = (int)(left < piece ? left : piece);
+    MPI_Request* at = &r->requests[r->pieces];
+    const int error = sends ? MPI_Isend(data, count, MPI_BYTE, t->rank, 0, world, at)
+                            : MPI_Irecv(data, count, MPI_BYTE, t->rank, 0, world, at);
+    if (error) return error;
+    r->owner[r->pieces++] = transfer;
+    data += count;
+    left -= (size_t)count;
+  } while (left);
+  return 0;
+}
+
+static int start(const mixtape_mpi_transfer* sends, int send_count,
+                 const mixtape_mpi_transfer* receives, int receive_count, void** opaque) {
+  size_t all = 0;
+  int i, error = 0;
+  request* r = calloc(1, sizeof *r);
+  for (i = 0; i < send_count; ++i) all += pieces_of(sends[i].bytes);
+  for (i = 0; i < receive_count; ++i) all += pieces_of(receives[i].bytes);
+  if (!r || all > INT_MAX) return free(r), MPI_ERR_NO_MEM;
+  r->transfers = send_count + receive_count;
+  r->owner = malloc((all + 1) * sizeof *r->owner);
+  r->requests = malloc((all + 1) * sizeof *r->requests);
+  if (!r->owner || !r->requests) return release(r), MPI_ERR_NO_MEM;
+  *opaque = r;
+  for (i = 0; i < receive_count && !error; ++i) error = post(r, send_count + i, 0, &receives[i]);
+  for (i = 0; i < send_count && !error; ++i) error = post(r, i, 1, &sends[i]);
+  return error;
+}
+
+static int test(void* opaque, int* done) {
+  request* r = opaque;
+  return MPI_Testall(r->pieces, r->requests, done, MPI_STATUSES_IGNORE);
+}
+
+static void missing(const void* opaque, char* under_way) {
+  const request* r = opaque;
+  int i;
+  memset(under_way, 0, (size_t)r->transfers);
+  for (i = 0; i < r->pieces; ++i) {
+    int done = 1;
+    if (r->requests[i] != MPI_REQUEST_NULL)
+      MPI_Request_get_status(r->requests[i], &done, MPI_STATUS_IGNORE);
+    if (!done) under_way[r->owner[i]] = 1;
+  }
+}
+
+static int finalize(void) {
+  int error = MPI_Comm_free(&world);
+  if (!error && initialized_here) error = MPI_Finalize();
+  return error;
+}
+
+static void end_all(int code) { MPI_Abort(world == MPI_COMM_NULL ? MPI_COMM_WORLD : world, code); }
+
+static void message(int code, char* text, size_t size) {
+  char of_mpi[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, of_mpi, &length);
+  snprintf(text, size, "%s", of_mpi);
+}
+
+const mixtape_mpi_table mixtape_mpi = {mixtape_mpi_version, library, init,    start,  test,
+                                       missing,             release, finalize, end_all, message};

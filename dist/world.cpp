@@ -1,0 +1,268 @@
+#include "dist/world.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "core/scope.h"
+#include "core/warn.h"
+#include "dist/exchange.h"
+#include "dist/mpi_engine.h"
+#include "kernels/cpu/gemm/microkernel.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::dist {
+using namespace internal;
+namespace {
+
+using Kind = Place::Kind;
+
+thread_local const World* world = nullptr;
+
+// The exchange of a World that has not ended. If the process ends before it, so do the others,
+// which would wait for it.
+std::weak_ptr<Exchange>& unfinished() {
+  static auto* const exchange = new std::weak_ptr<Exchange>;
+  return *exchange;
+}
+void end_others() {
+  const std::shared_ptr<Exchange> left = unfinished().lock();
+  if (!left) return;
+  std::fflush(stdout);
+  std::fputs(fmt::format("rank {} of {} ends before the others, which end with it\n", left->rank(),
+                         left->size())
+                 .c_str(),
+             stderr);
+  left->engine().abort(1);
+}
+
+int64_t number_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text ? std::atoll(text) : 0;
+}
+
+struct Started {
+  std::string engine;  // that the launcher expects
+  int64_t processes;
+};
+// Reads what launchers leave in the environment.
+Started started() {
+  for (const char* size : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+    if (number_of(size) > 0) return {"mpi", number_of(size)};
+  if (std::getenv("SLURM_PROCID") && number_of("SLURM_STEP_NUM_TASKS") > 0)
+    return {"mpi", number_of("SLURM_STEP_NUM_TASKS")};
+  if (std::getenv("RANK") && number_of("WORLD_SIZE") > 0) return {"nccl", number_of("WORLD_SIZE")};
+  return {"none", 1};
+}
+
+std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
+  const Started by = started();
+  const char* const wanted = std::getenv("MIXTAPE_ENGINE");
+  const std::string name = !options.engine.empty() ? options.engine : wanted ? wanted : by.engine;
+  check(name == "none" || name == "mpi" || name == "nccl",
+        "the engine must be mpi or none, got \"{}\"", name);
+  check(name != "nccl",
+        "{} processes were started without MPI, and there is no engine that connects them: start "
+        "them with mpirun or srun",
+        by.processes);
+  if (name == "none" || by.processes == 1) return nullptr;
+  return open_mpi();
+}
+
+// The GPU of a rank, if there are GPUs.
+Device device_of(int local_rank) {
+  if (Device::best().is_host()) return Device::cpu();
+  int count = 0;
+  try {
+    for (; count < max_devices; ++count) Device::cuda(count).require();
+  } catch (const Error&) {
+  }
+  return Device::cuda(local_rank % count);
+}
+
+// Tensors in one contiguous buffer on the host, padded to a multiple of `alignment` bytes.
+Tensor packed(const std::vector<Tensor>& tensors, int64_t alignment) {
+  int64_t bytes = 0;
+  for (const Tensor& t : tensors) bytes += t.numel() * int64_t(size_of(t.dtype()));
+  const Tensor all({(bytes + alignment - 1) / alignment * alignment}, u8, Device::cpu());
+  char* at = static_cast<char*>(all.raw());
+  std::memset(at + bytes, 0, size_t(all.numel() - bytes));
+  for (const Tensor& t : tensors) {
+    const Tensor host = t.detach().copied_to(Device::cpu()).contiguous();
+    const size_t size = size_t(t.numel()) * size_of(t.dtype());
+    if (size) std::memcpy(at, host.raw(), size);
+    at += size;
+  }
+  return all;
+}
+
+void unpack(const Tensor& all, const std::vector<Tensor>& tensors) {
+  const char* at = static_cast<const char*>(all.raw());
+  for (const Tensor& t : tensors) {
+    const Tensor host(t.shape(), t.dtype(), Device::cpu());
+    const size_t size = size_t(t.numel()) * size_of(t.dtype());
+    if (size) std::memcpy(host.raw(), at, size);
+    at += size;
+    t.storage()->begin_write();
+    kernels::convert(t.device(), host.copied_to(t.device()), t);
+    t.storage()->bump_version();
+  }
+}
+
+}  // namespace
+
+World::World(const WorldOptions& options) : exceptions_(std::uncaught_exceptions()) {
+  const Scope scope("World");
+  if (std::unique_ptr<Engine> engine = open_engine(options)) {
+    owns_process_ = true;
+    exchange_ = std::make_shared<Exchange>(std::move(engine), options.timeout);
+  }
+  begin(options);
+}
+
+World::World(std::unique_ptr<Engine> engine, const WorldOptions& options)
+    : exchange_(std::make_shared<Exchange>(std::move(engine), options.timeout)),
+      exceptions_(std::uncaught_exceptions()) {
+  const Scope scope("World");
+  begin(options);
+}
+
+void World::begin(const WorldOptions& options) {
+  check(options.timeout > 0, "the time limit must be > 0 seconds, got {}", options.timeout);
+  check(!world, "this thread has a World: a program makes one, at its beginning");
+  if (owns_process_) {
+    [[maybe_unused]] static const int registered = std::atexit(end_others);
+    unfinished() = exchange_;
+  }
+  device_ = options.device.value_or(device_of(local_rank()));
+  device_.require();
+  world = this;
+  try {
+    warn_of_differences();
+  } catch (...) {
+    world = nullptr;
+    throw;
+  }
+}
+
+void World::warn_of_differences() const {
+  if (!exchange_) return;
+  const char* const isa[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+  const std::vector<std::string> all =
+      gather(fmt::format("{} with instructions of {}", device_.is_host() ? "the CPU" : "a GPU",
+                         isa[int(kernels::cpu::current_isa())]));
+  for (int r = 1; r < size(); ++r)
+    if (all[size_t(r)] != all[0] && is_first())
+      warn(
+          fmt::format("rank 0 computes on {}, rank {} on {}: results depend on which rank computes "
+                      "what (MIXTAPE_ISA makes them alike)",
+                      all[0], r, all[size_t(r)]));
+}
+
+World::~World() {
+  world = nullptr;
+  if (!exchange_) return;
+  if (std::uncaught_exceptions() > exceptions_) {
+    if (!owns_process_) {
+      exchange_->engine().abort(1);
+      exchange_->abandon();
+      return;
+    }
+    // The program says what is wrong, and ends; what it does not end, the exchange's thread does.
+    std::fputs(fmt::format("rank {} of {} leaves by an exception\n", rank(), size()).c_str(),
+               stderr);
+    static auto* const left = new std::vector<std::shared_ptr<Exchange>>;
+    left->push_back(exchange_);  // until atexit
+    exchange_->abandon([e = exchange_.get()] { e->engine().abort(1); });
+    return;
+  }
+  try {
+    exchange_->run([this] { exchange_->meet({Kind::End}); });
+  } catch (const std::exception& e) {
+    std::fputs(fmt::format("rank {} of {}: {}\n", rank(), size(), e.what()).c_str(), stderr);
+    exchange_->engine().abort(1);
+    if (owns_process_) std::_Exit(1);
+    exchange_->abandon();
+  }
+  if (owns_process_) unfinished().reset();
+}
+
+const World* World::current() { return world; }
+
+int World::rank() const { return exchange_ ? exchange_->rank() : 0; }
+int World::size() const { return exchange_ ? exchange_->size() : 1; }
+int World::local_rank() const { return exchange_ ? exchange_->engine().local_rank() : 0; }
+std::string World::engine() const { return exchange_ ? exchange_->engine().name() : "none"; }
+
+Part World::part(int64_t chunks) const {
+  const int64_t ranks = size(), all = chunks == 0 ? ranks : chunks, each = all / ranks;
+  check(all > 0 && all % ranks == 0 && (ranks == 1 || (each & (each - 1)) == 0),
+        "{} chunks cannot be spread over {} ranks: each must have 1, 2, 4, 8 ... of them", chunks,
+        ranks);
+  return {rank(), size(), all};
+}
+
+void World::barrier() const {
+  if (exchange_) exchange_->run([&] { exchange_->meet({Kind::Barrier}); });
+}
+
+void World::broadcast(const std::vector<Tensor>& tensors, int from) const {
+  const Scope scope("broadcast");
+  check(0 <= from && from < size(), "rank {} of {} does not exist", from, size());
+  if (!exchange_) return;
+  const Tensor all = packed(tensors, exchange_->alignment());
+  exchange_->run([&] { exchange_->broadcast({Kind::Broadcast}, all, from); });
+  if (rank() != from) unpack(all, tensors);
+}
+
+Tensor World::sum(const Tensor& x) const {
+  const Scope scope("sum");
+  check(is_float(x.dtype()), "sums over ranks are of floats, got {}", x.dtype());
+  if (!exchange_) return x.detach().clone();
+  const int64_t n = x.numel(), each = exchange_->alignment();
+  const Tensor flat({(n + each - 1) / each * each}, x.dtype(), Device::cpu());
+  kernels::fill(Device::cpu(), 0, flat);
+  const Tensor used = flat.with_layout(Layout(x.shape()));
+  kernels::convert(Device::cpu(), x.detach().copied_to(Device::cpu()), used);
+  exchange_->run([&] { exchange_->sum({Kind::Sum}, flat, 1, flat); });
+  return used.copied_to(x.device());
+}
+
+double World::sum(double x) const { return sum(from({x}, {}, f64)).item(); }
+
+std::vector<Tensor> World::gather(const Tensor& x) const {
+  const Scope scope("gather");
+  if (!exchange_) return {x.detach().clone()};
+  const Tensor host = x.detach().copied_to(Device::cpu()).contiguous();
+  Tensor all;
+  exchange_->run([&] { all = exchange_->gather({Kind::Gather}, host); });
+  std::vector<Tensor> each;
+  for (int r = 0; r < size(); ++r) each.push_back(all.select(0, r).copied_to(x.device()));
+  return each;
+}
+
+std::vector<std::string> World::gather(const std::string& text) const {
+  if (!exchange_) return {text};
+  std::vector<std::vector<double>> lengths;
+  const double length = double(text.size());
+  exchange_->run([&] { lengths = exchange_->meet({Kind::Gather}, {&length, 1}); });
+  double longest = 1;
+  for (const auto& l : lengths) longest = std::max(longest, l[0]);
+  const Tensor padded({int64_t(longest)}, u8, Device::cpu());
+  std::memset(padded.raw(), 0, size_t(longest));
+  std::memcpy(padded.raw(), text.data(), text.size());
+  const std::vector<Tensor> all = gather(padded);
+  std::vector<std::string> texts;
+  for (int r = 0; r < size(); ++r)
+    texts.emplace_back(static_cast<const char*>(all[size_t(r)].raw()),
+                       size_t(lengths[size_t(r)][0]));
+  return texts;
+}
+
+}  // namespace mixtape::dist

@@ -1,0 +1,70 @@
+#pragma once
+// World: the processes that train together, each a rank. MPI (mpirun, srun) starts them.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "dist/engine.h"
+#include "dist/part.h"
+
+namespace mixtape::dist {
+
+class Exchange;
+
+struct WorldOptions {
+  // "mpi", or "none": each process is a world of its own. Empty: MIXTAPE_ENGINE or, without it,
+  // what started this process.
+  std::string engine = {};
+  double timeout = 600;  // seconds to wait for other ranks, until an Error says which are missing
+  std::optional<Device> device = {};  // of this rank; default: a GPU for each rank of a machine
+};
+
+// A guard: while it lives, this process is a rank of those that were started together, all of which
+// make one; or a world of one, which needs nothing and costs nothing. It begins and ends on all
+// ranks. Where a rank leaves it by an exception, or its process ends within it, all processes end.
+class World : NoCopy {
+ public:
+  // Throws Error if several processes were started and no engine connects them, and if this thread
+  // has a World.
+  [[nodiscard]] explicit World(const WorldOptions& options = {});
+  // For ranks that another engine connects: threads of one process, in tests.
+  World(std::unique_ptr<Engine> engine, const WorldOptions& options);
+  ~World();
+
+  static const World* current();  // this thread's, or null
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;  // among the ranks of this machine
+  bool is_first() const { return rank() == 0; }
+  Device device() const { return device_; }
+  std::string engine() const;  // "none", or the name of what connects the ranks
+  // This rank's part of a step, for a data loader. Throws Error unless chunks is a multiple of
+  // size(), by a power of two; 0 is one for each rank.
+  Part part(int64_t chunks = 0) const;
+
+  // These are called by all ranks, in the same order. Throw Error where ranks have run apart or do
+  // not come within the time limit.
+  void barrier() const;
+  void broadcast(const std::vector<Tensor>& tensors, int from = 0) const;  // in place
+  Tensor sum(const Tensor& x) const;  // over ranks: of x's dtype, added in f32 or wider
+  double sum(double x) const;
+  std::vector<Tensor> gather(const Tensor& x) const;  // every rank's; all of one shape and dtype
+  std::vector<std::string> gather(const std::string& text) const;
+
+  Exchange* exchange() const { return exchange_.get(); }  // null in a world of one
+
+ private:
+  void begin(const WorldOptions& options);
+  void warn_of_differences() const;
+
+  std::shared_ptr<Exchange> exchange_;
+  Device device_;
+  bool owns_process_ = false;
+  const int exceptions_;
+};
+
+}  // namespace mixtape::dist

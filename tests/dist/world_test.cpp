@@ -1,0 +1,105 @@
+// World: what ranks say to each other, and what they say where something is wrong.
+
+#include "dist/world.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/ops.h"
+#include "dist/exchange.h"
+#include "tests/support/threads_engine.h"
+
+namespace mixtape::dist {
+namespace world_test {
+
+void expect_fine(const std::vector<std::string>& errors) {
+  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
+}
+
+TEST(World, OfOneNeedsNothing) {
+  EXPECT_EQ(World::current(), nullptr);
+  const World world;
+  EXPECT_EQ(World::current(), &world);
+  EXPECT_EQ(world.size(), 1);
+  EXPECT_TRUE(world.is_first());
+  EXPECT_EQ(world.engine(), "none");
+  world.barrier();
+  const Tensor x = from({1, 2}, {2});
+  world.broadcast({x});
+  EXPECT_EQ(to_vector(world.sum(x)), (std::vector<double>{1, 2}));
+  EXPECT_EQ(world.gather(x).size(), 1u);
+  EXPECT_EQ(world.gather(std::string("a")), std::vector<std::string>{"a"});
+}
+
+TEST(World, RanksSumGatherAndBroadcast) {
+  for (const int size : {1, 2, 3, 8})
+    expect_fine(run_ranks(size, [&](const World& world) {
+      const double rank = world.rank();
+      const Tensor x = from({rank, 10 * rank, -1}, {3});
+      const double all = size * (size - 1) / 2.0;
+      EXPECT_EQ(to_vector(world.sum(x)), (std::vector<double>{all, 10 * all, -1.0 * size}));
+      EXPECT_EQ(world.sum(rank), all);
+      const std::vector<Tensor> each = world.gather(x);
+      ASSERT_EQ(each.size(), size_t(size));
+      for (int r = 0; r < size; ++r) EXPECT_EQ(each[size_t(r)].at(1), 10 * r);
+      const std::string text(size_t(world.rank()), 'x');
+      for (int r = 0; r < size; ++r) EXPECT_EQ(world.gather(text)[size_t(r)].size(), size_t(r));
+      const Tensor h = from({rank, 2}, {2}, f16), columns = from({1, 2, 3, 4}, {2, 2}) * (rank + 1);
+      world.broadcast({h, columns.t()}, size - 1);
+      EXPECT_EQ(h.at(0), size - 1);
+      EXPECT_EQ(columns.at(1), 2 * size);
+      world.barrier();
+    }));
+}
+
+TEST(World, SumsAddInOneTreeAndRoundOnce) {
+  // In f16, each of the small ones would be lost beside 1.
+  expect_fine(run_ranks(4, [](const World& world) {
+    const Tensor x = from({world.rank() == 0 ? 1.0 : 0x1p-11}, {1}, f16);
+    EXPECT_EQ(world.sum(x).item(), 1 + 0x1p-9);
+  }));
+}
+
+TEST(World, RanksThatRunApartSayWhere) {
+  const auto errors = run_ranks(2, [](const World& world) {
+    if (world.is_first())
+      world.barrier();
+    else
+      world.sum(ones({3}));
+  });
+  EXPECT_NE(errors[0].find("ranks have run apart: rank 1 is in a sum, rank 0 in a barrier"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_NE(errors[1], "");
+}
+
+TEST(World, AnEarlyEndIsAnError) {
+  testing::internal::CaptureStderr();
+  const auto errors = run_ranks(2, [](const World& world) {
+    if (world.is_first()) world.barrier();
+  });
+  testing::internal::GetCapturedStderr();
+  EXPECT_NE(errors[0].find("rank 1 is in the end of its World"), std::string::npos) << errors[0];
+}
+
+TEST(World, AMissingRankIsNamed) {
+  const auto errors =
+      run_ranks(3, [](const World& world) { world.barrier(); }, {.stuck = 2, .stuck_from = 6}, 0.5);
+  EXPECT_NE(errors[0].find("rank 0 of 3 waited 0.5 s in a barrier for rank 2"), std::string::npos)
+      << errors[0];
+}
+
+TEST(World, WhatItRefuses) {
+  const World world;
+  EXPECT_THROW(World(), Error);
+  EXPECT_THROW(world.broadcast({ones({1})}, 1), Error);
+  EXPECT_THROW(world.sum(zeros({1}, i64)), Error);
+  EXPECT_EQ(world.part(8).chunks, 8);
+  expect_fine(run_ranks(3, [](const World& world) {
+    EXPECT_EQ(world.part(12).own_chunks(), 4);
+    EXPECT_THROW(world.part(4), Error);
+    EXPECT_THROW(world.part(9), Error);
+  }));
+}
+
+}  // namespace world_test
+}  // namespace mixtape::dist
