@@ -209,8 +209,9 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   }
   const Tensor scaled = mul(wide, cast(s.value(), wide.dtype()));
   if (scaled.requires_grad())
-    register_hook(scaled, [number = s.number, moves = s.moves](const Tensor&) {
-      tag_loss_scale(number, moves);
+    register_hook(scaled, [number = s.number, moves = s.moves,
+                           nonfinite = iteration.flags.back()](const Tensor&) {
+      tag_loss_scale(number, moves, nonfinite);
       return Tensor();
     });
   return scaled;

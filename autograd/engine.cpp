@@ -425,8 +425,15 @@ struct Engine {
 bool Ctx::leads_to_needed(const Node& node) { return backward_state.needed->contains(&node); }
 
 void backward(const Tensor& y, const BackwardOptions& options) {
+  const bool outermost = !backward_state.running;
   Engine engine{options.retain_graph || options.create_graph, options.create_graph};
-  engine.run({&y, 1}, {&options.gradient, 1});
+  try {
+    engine.run({&y, 1}, {&options.gradient, 1});
+  } catch (...) {
+    if (outermost) detail::observe(&Observer::after_backward, false);
+    throw;
+  }
+  if (outermost) detail::observe(&Observer::after_backward, true);
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
@@ -452,8 +459,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return result;
 }
 
-void tag_loss_scale(uint64_t number, int64_t moves) {
+void tag_loss_scale(uint64_t number, int64_t moves, const Tensor& nonfinite) {
   if (backward_state.loss_scale) *backward_state.loss_scale = {.number = number, .moves = moves};
+  detail::observe(&Observer::scaled_loss, number, nonfinite);
 }
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {

@@ -224,8 +224,8 @@ void retain_grad(const Tensor& x);
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
 // Called by a hook: tags the gradient that the hook sees, and all gradients computed from it, as
-// multiplied by the loss scale of this number after `moves` updates.
-void tag_loss_scale(uint64_t number, int64_t moves);
+// multiplied by the loss scale of this number after `moves` updates. See Observer::scaled_loss().
+void tag_loss_scale(uint64_t number, int64_t moves, const Tensor& nonfinite);
 
 inline bool grad_enabled() { return thread_state.recording; }
 

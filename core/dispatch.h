@@ -79,6 +79,14 @@ class Observer : NoCopy {
   virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> dx) {
     (void)dy, (void)dx;
   }
+  // A backward pass begins at a loss that the loss scale of this number multiplied. nonfinite, f32
+  // [1], is 1 if it was not finite; writing there changes what the scaler sees.
+  virtual void scaled_loss(uint64_t number, const Tensor& nonfinite) {
+    (void)number, (void)nonfinite;
+  }
+  // A call of backward() is over, unless it was made within another one; `whole` is false if an
+  // exception ended it.
+  virtual void after_backward(bool whole) { (void)whole; }
   // The sum of dx over all uses of a leaf has been added to the leaf's `total`.
   virtual void after_accumulate(const Node& leaf, const Tensor& total) { (void)leaf, (void)total; }
   Observer* outer = nullptr;

@@ -507,5 +507,36 @@ TEST(Training, MayHappenInsideOneRegion) {
   EXPECT_EQ(weights[0], weights[1]);
 }
 
+TEST(Training, ObserversSeeAndDecideWhetherALossWasFinite) {
+  struct Losses : internal::Observer {
+    std::vector<std::pair<uint64_t, double>> seen;
+    bool says_bad = false;
+    void scaled_loss(uint64_t number, const Tensor& nonfinite) override {
+      seen.emplace_back(number, nonfinite.item());
+      if (says_bad) nonfinite.set(0, 1);
+    }
+  } losses;
+  const Tensor w = ones({2}).set_requires_grad();
+  optim::SGD sgd({w}, {.lr = 0.1});
+  GradScaler scaler;
+  const Observe watch(losses);
+  scaler.scale(sum(w)).backward();
+  EXPECT_TRUE(scaler.step(sgd));
+  scaler.update();
+  EXPECT_EQ(losses.seen.back().second, 0);
+  sgd.zero_grad();
+  scaler.scale(sum(w) * std::numeric_limits<double>::infinity()).backward();
+  EXPECT_FALSE(scaler.step(sgd));
+  scaler.update();
+  EXPECT_EQ(losses.seen.back(), std::pair(losses.seen.front().first, 1.0));
+  sgd.zero_grad();
+  losses.says_bad = true;
+  scaler.scale(sum(w)).backward();
+  EXPECT_EQ(scaler.step(sgd).cause(), StepResult::Cause::Loss);
+  scaler.update();
+  EXPECT_EQ(losses.seen.size(), 3u);
+  EXPECT_EQ(scaler.scale_value(), 65536) << "a loss that is not finite leaves the scale";
+}
+
 }  // namespace scaler_use_test
 }  // namespace mixtape::amp

@@ -584,6 +584,30 @@ TEST(Tape, ObserversTellRulesFromTheEngine) {
                                       "rule: matmul for backward", "end matmul"}));
 }
 
+TEST(Tape, ObserversSeeTheEndOfABackwardPass) {
+  struct Ends : Observer {
+    std::vector<bool> whole;
+    void after_backward(bool is_whole) override { whole.push_back(is_whole); }
+  } ends;
+  const Tensor x = leaf({1, 2}, {2});
+  const Observe watch(ends);
+  sum(x * x).backward();
+  EXPECT_EQ(ends.whole, (std::vector<bool>{true}));
+  grad({sum(x * x)}, {x});
+  EXPECT_EQ(ends.whole.size(), 1u) << "grad() adds to no leaf";
+  const Tensor y = x * x, other = sum(leaf({1}, {1}) * 2);
+  register_hook(y, [&](const Tensor& g) {
+    other.backward();  // within another pass
+    return g;
+  });
+  sum(y).backward();
+  EXPECT_EQ(ends.whole, (std::vector<bool>{true, true}));
+  const Tensor z = x * x;
+  register_hook(z, [](const Tensor&) -> Tensor { throw Error("broken"); });
+  EXPECT_THROW(sum(z).backward(), Error);
+  EXPECT_EQ(ends.whole, (std::vector<bool>{true, true, false}));
+}
+
 struct Narrow : Policy {
   void apply(Call& c) override {
     if (c.op.precision != Precision::Low) return;
