@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -68,6 +69,7 @@ Exchange::Exchange(std::unique_ptr<Engine> engine, double timeout)
       rank_(engine_->rank()),
       size_(engine_->size()),
       timeout_(timeout),
+      process_(getpid()),
       thread_([this] { work(); }) {}
 
 Exchange::~Exchange() {
@@ -79,6 +81,12 @@ Exchange::~Exchange() {
   thread_.join();
 }
 
+bool Exchange::is_in_job() const {
+  return std::this_thread::get_id() == thread_.get_id() && !has_let_go_;
+}
+
+bool Exchange::is_of_this_process() const { return getpid() == process_; }
+
 void Exchange::abandon(std::function<void()> then) {
   {
     const std::lock_guard lock(mutex_);
@@ -88,6 +96,34 @@ void Exchange::abandon(std::function<void()> then) {
   given_.notify_one();
 }
 
+void Exchange::end_all() noexcept {
+  constexpr auto patience = std::chrono::seconds(1);
+  {
+    std::unique_lock lock(mutex_);
+    abandoned_ = true;
+    given_.notify_one();
+    if (!let_go_.wait_for(lock, patience, [&] { return has_let_go_; })) return;
+  }
+  if (ends_all_.exchange(true)) {
+    std::this_thread::sleep_for(patience);  // another thread does
+    return;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what was printed comes first
+  engine_->abort(1);
+}
+
+std::string Exchange::error() {
+  const std::lock_guard lock(mutex_);
+  try {
+    if (error_) std::rethrow_exception(error_);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception";
+  }
+  return "";
+}
+
 void Exchange::Job::wait() {
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [&] { return is_ended_; });
@@ -95,10 +131,12 @@ void Exchange::Job::wait() {
 }
 
 std::shared_ptr<Exchange::Job> Exchange::submit(std::function<void()> work) {
+  check(is_of_this_process(), "a World is of the process that made it, not of those forked later");
   auto job = std::make_shared<Job>();
   job->work_ = std::move(work);
   {
     const std::lock_guard lock(mutex_);
+    check(!abandoned_, "rank {} of {} has left its World", rank_, size_);
     jobs_.push_back(job);
   }
   given_.notify_one();
@@ -110,41 +148,59 @@ void Exchange::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     given_.wait(lock, [&] { return ending_ || abandoned_ || !jobs_.empty(); });
-    if (jobs_.empty() || abandoned_) break;
-    const std::shared_ptr<Job> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    lock.unlock();
-    try {
-      if (error_) std::rethrow_exception(error_);
-      job->work_();
-    } catch (...) {
-      error_ = std::current_exception();
-    }
-    {
-      const std::lock_guard ended(job->mutex_);
-      job->is_ended_ = true;
-      job->error_ = error_;
-      if (!error_) job->work_ = {};  // else transfers may be under way to memory that it holds
-    }
-    job->ended_.notify_all();
-    lock.lock();
+    if (jobs_.empty()) break;
+    run_next(lock);
   }
-  if (abandoned_ && then_) {
-    lock.unlock();
-    std::this_thread::sleep_for(std::chrono::seconds(5));
-    then_();
-  }
+  has_let_go_ = true;
+  let_go_.notify_all();
+  if (!abandoned_ || !then_) return;
+  if (given_.wait_for(lock, std::chrono::seconds(4), [&] { return ending_; })) return;
+  lock.unlock();
+  then_();
 }
 
-std::unique_ptr<Request> Exchange::start(std::span<const Transfer> sends,
-                                         std::span<const Transfer> receives) {
+void Exchange::run_next(std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<Job> job = std::move(jobs_.front());
+  jobs_.pop_front();
+  std::exception_ptr error = error_;
+  if (!error) {
+    lock.unlock();
+    try {
+      check(!abandoned_, "rank {} of {} leaves", rank_, size_);
+      job->work_();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    error_ = error;
+  }
+  {
+    const std::lock_guard ended(job->mutex_);
+    job->is_ended_ = true;
+    job->error_ = error;
+    job->work_ = {};
+  }
+  job->ended_.notify_all();
+}
+
+void Exchange::transfer(const Place& place, std::span<const Transfer> sends,
+                        std::span<const Transfer> receives, std::vector<Tensor> memory) {
   for (const Transfer& t : sends) bytes_sent_ += t.bytes;
-  return engine_->start(sends, receives);
+  std::unique_ptr<Request> request;
+  try {
+    request = engine_->start(sends, receives);
+    wait(*request, place);
+  } catch (...) {
+    stranded_.push_back({std::move(memory), std::move(request)});
+    throw;
+  }
 }
 
 // Yields first, since the others are seldom far, then sleeps, to leave the core to the network.
-void Exchange::wait(Request& request, const Place& place) {
+void Exchange::wait(Request& request, const Place& place) const {
   const Clock::time_point begin = Clock::now();
+  const std::string where =
+      place.to_string() + (place.contents.empty() ? "" : fmt::format(" ({})", place.contents));
   bool has_warned = false;
   for (int64_t polls = 0; !request.done(); ++polls) {
     check(!abandoned_, "rank {} of {} leaves", rank_, size_);
@@ -153,26 +209,30 @@ void Exchange::wait(Request& request, const Place& place) {
       continue;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(polls / 20, 200)));
+    // Its last bytes may have come meanwhile.
+    if (const auto ended = peers_ ? peers_->ended() : std::vector<int>();
+        !ended.empty() && !request.done())
+      fail("rank {} of {} lost rank {} in {}: its process has ended", rank_, size_,
+           fmt::join(ended, ", "), where);
     const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
     if (waited < timeout_ / 10) continue;
     std::vector<int> ranks = request.missing();
     std::ranges::sort(ranks);
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    const std::string of = place.contents.empty() ? "" : fmt::format(" ({})", place.contents);
     const std::string text =
-        fmt::format("rank {} of {} {} {:.3g} s in {}{} for rank{} {}", rank_, size_,
-                    waited < timeout_ ? "has waited" : "waited", waited, place.to_string(), of,
+        fmt::format("rank {} of {} {} {:.3g} s in {} for rank{} {}", rank_, size_,
+                    waited < timeout_ ? "has waited" : "waited", waited, where,
                     ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
     check(waited < timeout_, "{}", text);
     if (!std::exchange(has_warned, true)) warn(text);
   }
 }
 
-void Exchange::check_places(const Place& place, const std::vector<char>& greetings) const {
+void Exchange::check_places(const Place& place, const char* greetings) const {
   Greeting own, other;
-  std::memcpy(&own, &greetings[size_t(rank_) * greeting_size], sizeof own);
+  std::memcpy(&own, greetings + size_t(rank_) * greeting_size, sizeof own);
   for (int r = 0; r < size_; ++r) {
-    std::memcpy(&other, &greetings[size_t(r) * greeting_size], sizeof other);
+    std::memcpy(&other, greetings + size_t(r) * greeting_size, sizeof other);
     const Place there{Place::Kind(other.kind), other.step, other.number};
     check(own.kind == other.kind && own.step == other.step && own.number == other.number,
           "ranks have run apart: rank {} is in {}, rank {} in {}", r, there.to_string(), rank_,
@@ -195,26 +255,23 @@ std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor&
         words.size());
   const size_t piece = part ? byte_count(part) / size_t(size_) : 0;
   const int64_t elements = part ? part.numel() / size_ : 0;
-  std::vector<char> greetings(size_t(size_) * greeting_size);
-  const auto greeting = [&](int r) { return &greetings[size_t(r) * greeting_size]; };
+  const Tensor greetings({size_, int64_t(greeting_size)}, u8, Device::cpu());
+  const auto greeting = [&](int r) { return bytes_of(greetings) + size_t(r) * greeting_size; };
   const Greeting own = greeting_of(place, int64_t(piece), words.size());
   std::memcpy(greeting(rank_), &own, sizeof own);
   std::memcpy(greeting(rank_) + sizeof own, words.data(), words.size_bytes());
   const size_t greeted = sizeof own + words.size_bytes();
-  const auto met =
-      start(with_others(*this, [&](int r) { return Transfer{r, greeting(rank_), greeted}; }),
-            with_others(*this, [&](int r) { return Transfer{r, greeting(r), greeting_size}; }));
-  wait(*met, place);
-  check_places(place, greetings);
+  transfer(place, with_others(*this, [&](int r) { return Transfer{r, greeting(rank_), greeted}; }),
+           with_others(*this, [&](int r) { return Transfer{r, greeting(r), greeting_size}; }),
+           {greetings});
+  check_places(place, greeting(0));
   if (part) {
     const Tensor parts({size_, elements}, part.dtype(), Device::cpu());
     const auto row = [&](int r) { return bytes_of(parts) + size_t(r) * piece; };
     const auto of_part = [&](int r) { return bytes_of(part) + size_t(r) * piece; };
     std::memcpy(row(rank_), of_part(rank_), piece);
-    const auto sent =
-        start(with_others(*this, [&](int r) { return Transfer{r, of_part(r), piece}; }),
-              with_others(*this, [&](int r) { return Transfer{r, row(r), piece}; }));
-    wait(*sent, place);
+    transfer(place, with_others(*this, [&](int r) { return Transfer{r, of_part(r), piece}; }),
+             with_others(*this, [&](int r) { return Transfer{r, row(r), piece}; }), {part, parts});
     kernels::sum_parts(Device::cpu(), parts, by,
                        result.with_layout(Layout({elements}, {1}, rank_ * elements)));
     share_pieces(place, result);
@@ -230,10 +287,8 @@ std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor&
 void Exchange::share_pieces(const Place& place, const Tensor& x) {
   const size_t piece = byte_count(x) / size_t(size_);
   const auto of = [&](int r) { return bytes_of(x) + size_t(r) * piece; };
-  const auto shared =
-      start(with_others(*this, [&](int r) { return Transfer{r, of(rank_), piece}; }),
-            with_others(*this, [&](int r) { return Transfer{r, of(r), piece}; }));
-  wait(*shared, place);
+  transfer(place, with_others(*this, [&](int r) { return Transfer{r, of(rank_), piece}; }),
+           with_others(*this, [&](int r) { return Transfer{r, of(r), piece}; }), {x});
   x.storage()->bump_version();
 }
 
@@ -250,17 +305,13 @@ Tensor Exchange::gather(const Place& place, const Tensor& x) {
 void Exchange::broadcast(const Place& place, const Tensor& x, int from) {
   const size_t piece = byte_count(x) / size_t(size_);
   meet(place);
-  std::unique_ptr<Request> sent;
+  const auto of = [&](int r) { return Transfer{r, bytes_of(x) + size_t(r) * piece, piece}; };
   if (rank_ == from) {
-    sent = start(
-        with_others(*this,
-                    [&](int r) { return Transfer{r, bytes_of(x) + size_t(r) * piece, piece}; }),
-        {});
+    transfer(place, with_others(*this, of), {}, {x});
   } else {
-    const Transfer own{from, bytes_of(x) + size_t(rank_) * piece, piece};
-    sent = start({}, {&own, 1});
+    const Transfer own{from, of(rank_).data, piece};
+    transfer(place, {}, {&own, 1}, {x});
   }
-  wait(*sent, place);
   share_pieces(place, x);
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/tensor.h"
 #include "dist/engine.h"
+#include "dist/peers.h"
 
 namespace mixtape::dist {
 
@@ -33,10 +34,10 @@ class Exchange : NoCopy {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
 
   // Work for the thread, which runs it in order of submission, the same order on all ranks. The
-  // first that fails fails all later ones.
+  // first that fails fails all later ones. submit() throws Error in a process that was forked.
   class Job {
    public:
     void wait();  // rethrows what the work threw
@@ -71,30 +72,51 @@ class Exchange : NoCopy {
   // The number of elements that buffers are padded to.
   int64_t alignment() const { return int64_t(size_) * 64; }
 
+  // An Error comes at once where one of these ends while this rank waits. Within a job.
+  void watch(std::unique_ptr<Peers> peers) { peers_ = std::move(peers); }
+
   uint64_t bytes_sent() const { return bytes_sent_; }
+  std::string error();  // why all jobs fail, or ""
 
   // Gives up what has not ended: this rank leaves before the others. With `then`, the thread calls
   // it some seconds later, if the process goes on until then.
   void abandon(std::function<void()> then = {});
+  // Ends all ranks, once the thread has let go of the engine, which takes calls from one at a
+  // time. Returns if the engine returns, or if the thread does not let go.
+  void end_all() noexcept;
+  // True on the thread, within a job: an engine may call exit() there, where another rank has
+  // ended all.
+  bool is_in_job() const;
+  // Not in one that was forked: the thread is not there.
+  bool is_of_this_process() const;
 
  private:
   void work();
-  std::unique_ptr<Request> start(std::span<const Transfer> sends,
-                                 std::span<const Transfer> receives);
-  void wait(Request& request, const Place& place);
-  void check_places(const Place& place, const std::vector<char>& greetings) const;
+  void run_next(std::unique_lock<std::mutex>& lock);
+  // Sends and receives. `memory` is what they use, which must stay if they fail.
+  void transfer(const Place& place, std::span<const Transfer> sends,
+                std::span<const Transfer> receives, std::vector<Tensor> memory);
+  void wait(Request& request, const Place& place) const;
+  void check_places(const Place& place, const char* greetings) const;
 
   const std::unique_ptr<Engine> engine_;
   const int rank_, size_;
   const double timeout_;
+  const int64_t process_;
   std::mutex mutex_;
-  std::condition_variable given_;
+  std::condition_variable given_, let_go_;
   std::deque<std::shared_ptr<Job>> jobs_;
   std::exception_ptr error_;  // of the first job that failed
-  bool ending_ = false;
-  std::atomic<bool> abandoned_ = false;
+  bool ending_ = false, has_let_go_ = false;
+  std::atomic<bool> abandoned_ = false, ends_all_ = false;
   std::function<void()> then_;
   std::atomic<uint64_t> bytes_sent_ = 0;
+  std::unique_ptr<Peers> peers_;
+  struct Stranded {
+    std::vector<Tensor> memory;
+    std::unique_ptr<Request> request;
+  };
+  std::vector<Stranded> stranded_;  // transfers that may be under way for ever
   std::thread thread_;
 };
 

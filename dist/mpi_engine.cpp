@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "core/check.h"
 #include "dist/plugins/mpi_plugin.h"
@@ -88,19 +90,27 @@ class MpiEngine final : public Engine {
 // The folder of the file that this code is in: of the shared library, or of the program.
 std::string own_folder() {
   Dl_info info;
-  if (!dladdr(reinterpret_cast<const void*>(&open_mpi), &info) || !info.dli_fname) return "";
-  const std::string file = info.dli_fname;
-  return file.substr(0, file.rfind('/') + 1);
+  const bool known = dladdr(reinterpret_cast<const void*>(&open_mpi), &info) && info.dli_fname;
+  // A program's name is as the shell had it, perhaps without a folder.
+  const char* const file =
+      known && std::strchr(info.dli_fname, '/') ? info.dli_fname : "/proc/self/exe";
+  const std::unique_ptr<char, void (*)(void*)> path(realpath(file, nullptr), std::free);
+  return path ? std::string(path.get(), std::strrchr(path.get(), '/') + 1) : "";
 }
 
-// The names of plug-ins to try, the most likely first.
+// The names of plug-ins to try, the most likely first: one that a site compiled, then that of the
+// MPI that started this process.
 std::vector<std::string> candidates() {
-  if (const char* const named = std::getenv("MIXTAPE_MPI_PLUGIN")) return {named};
+  const char* const named = std::getenv("MIXTAPE_MPI_PLUGIN");
+  if (named && *named) return {named};
   const bool hydra = std::getenv("PMI_RANK") && !std::getenv("OMPI_COMM_WORLD_RANK");
   const std::string first = hydra ? "mpich" : "openmpi", second = hydra ? "openmpi" : "mpich";
+  const std::string own = own_folder();
   std::vector<std::string> files;
-  for (const std::string& kind : {"_" + first, std::string(), "_" + second})
-    for (const std::string& folder : {own_folder(), own_folder() + "../lib/", std::string()})
+  for (const std::string& kind : {std::string(), "_" + first, "_" + second})
+    // Beside this file, beside a program's folder, as installed, in a build, and the loader's.
+    for (const std::string& folder :
+         {own, own + "../lib/", std::string(MIXTAPE_LIBDIR "/"), own + "../dist/", std::string()})
       files.push_back(folder + "libmixtape_mpi" + kind + ".so");
   return files;
 }
@@ -113,7 +123,8 @@ std::unique_ptr<Engine> open_mpi() {
     // The MPI behind it opens parts of its own, which look for its names.
     void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
-      problem = dlerror();
+      const char* const error = dlerror();
+      if (problem.empty() || access(file.c_str(), F_OK) == 0) problem = error;
       continue;
     }
     const auto* const table = static_cast<const Table*>(dlsym(library, "mixtape_mpi"));

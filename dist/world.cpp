@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,22 +26,67 @@ using Kind = Place::Kind;
 
 thread_local const World* world = nullptr;
 
+// A line on stderr where something is wrong: the first that a rank prints, with its number.
+std::string with_rank(const Exchange& exchange, const std::string& text) {
+  const std::string rank = fmt::format("rank {} of {}", exchange.rank(), exchange.size());
+  return text.starts_with(rank) ? text : rank + ": " + text;
+}
+
 // The exchange of a World that has not ended. If the process ends before it, so do the others,
-// which would wait for it.
-std::weak_ptr<Exchange>& unfinished() {
-  static auto* const exchange = new std::weak_ptr<Exchange>;
-  return *exchange;
-}
-void end_others() {
-  const std::shared_ptr<Exchange> left = unfinished().lock();
-  if (!left) return;
-  std::fflush(stdout);
-  std::fputs(fmt::format("rank {} of {} ends before the others, which end with it\n", left->rank(),
-                         left->size())
-                 .c_str(),
-             stderr);
-  left->engine().abort(1);
-}
+// which would wait for it. Kept until the process ends: transfers may be under way.
+class Unfinished {
+ public:
+  static Unfinished& instance() {
+    static auto* const unfinished = new Unfinished;
+    return *unfinished;
+  }
+
+  void begin(const std::shared_ptr<Exchange>& exchange) {
+    exchange_ = exchange;
+    [[maybe_unused]] static const int registered[] = {
+        std::atexit([] { instance().end_others("ends before the others, which end with it"); }),
+        std::at_quick_exit(
+            [] { instance().end_others("ends before the others, which end with it"); })};
+    outer_ = std::set_terminate(at_terminate);
+  }
+  void finish() {
+    if (std::get_terminate() == at_terminate) std::set_terminate(outer_);
+    exchange_.reset();
+  }
+
+  // Once: the first cause counts.
+  void say(const std::string& text) {
+    if (!has_said_.exchange(true)) std::fputs((with_rank(*exchange_, text) + "\n").c_str(), stderr);
+  }
+  // Says the reason, and ends all processes. Returns where nothing has to end.
+  void end_others(const std::string& reason) {
+    if (!exchange_ || !exchange_->is_of_this_process() || exchange_->is_in_job()) return;
+    thread_local bool has_begun = false;  // engines call exit()
+    if (std::exchange(has_begun, true)) return;
+    std::fflush(stdout);
+    say(reason);
+    exchange_->end_all();
+    std::_Exit(1);
+  }
+
+ private:
+  [[noreturn]] static void at_terminate() {
+    std::string what = "ends by std::terminate()";
+    try {
+      if (std::current_exception()) std::rethrow_exception(std::current_exception());
+    } catch (const std::exception& e) {
+      what = e.what();
+    } catch (...) {
+      what = "ends by an exception";
+    }
+    instance().end_others(what);
+    std::abort();
+  }
+
+  std::shared_ptr<Exchange> exchange_;
+  std::terminate_handler outer_ = nullptr;
+  std::atomic<bool> has_said_ = false;
+};
 
 int64_t number_of(const char* variable) {
   const char* const text = std::getenv(variable);
@@ -49,30 +95,39 @@ int64_t number_of(const char* variable) {
 
 struct Started {
   std::string engine;  // that the launcher expects
-  int64_t processes;
+  int64_t processes;   // 0: not known
 };
 // Reads what launchers leave in the environment.
 Started started() {
-  for (const char* size : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+  for (const char* size : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"})
     if (number_of(size) > 0) return {"mpi", number_of(size)};
   if (std::getenv("SLURM_PROCID") && number_of("SLURM_STEP_NUM_TASKS") > 0)
     return {"mpi", number_of("SLURM_STEP_NUM_TASKS")};
+  if (std::getenv("PMIX_RANK")) return {"mpi", 0};
   if (std::getenv("RANK") && number_of("WORLD_SIZE") > 0) return {"nccl", number_of("WORLD_SIZE")};
   return {"none", 1};
 }
 
 std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
   const Started by = started();
-  const char* const wanted = std::getenv("MIXTAPE_ENGINE");
-  const std::string name = !options.engine.empty() ? options.engine : wanted ? wanted : by.engine;
+  std::string name = options.engine;
+  if (const char* const wanted = std::getenv("MIXTAPE_ENGINE"); name.empty() && wanted)
+    name = wanted;
+  if (name.empty()) name = by.processes == 1 ? "none" : by.engine;
   check(name == "none" || name == "mpi" || name == "nccl",
         "the engine must be mpi or none, got \"{}\"", name);
-  check(name != "nccl",
-        "{} processes were started without MPI, and there is no engine that connects them: start "
-        "them with mpirun or srun",
-        by.processes);
-  if (name == "none" || by.processes == 1) return nullptr;
-  return open_mpi();
+  check(
+      name != "nccl",
+      "processes that were started without MPI are connected by no engine: start them with mpirun "
+      "or srun");
+  if (name == "none") return nullptr;
+  std::unique_ptr<Engine> engine = open_mpi();
+  if (by.engine != "mpi" || by.processes == 0 || engine->size() == by.processes) return engine;
+  const Engine& other = *engine.release();  // to end it might wait for others
+  fail(
+      "{} processes were started, but {} connects {}: it is not the MPI that started them, whose "
+      "plug-in MIXTAPE_MPI_PLUGIN must name",
+      by.processes, other.name(), other.size());
 }
 
 // The GPU of a rank, if there are GPUs.
@@ -119,40 +174,43 @@ void unpack(const Tensor& all, const std::vector<Tensor>& tensors) {
 
 World::World(const WorldOptions& options) : exceptions_(std::uncaught_exceptions()) {
   const Scope scope("World");
+  require_first(options);
   if (std::unique_ptr<Engine> engine = open_engine(options)) {
-    owns_process_ = true;
     exchange_ = std::make_shared<Exchange>(std::move(engine), options.timeout);
+    owns_process_ = true;
+    Unfinished::instance().begin(exchange_);
   }
   begin(options);
 }
 
 World::World(std::unique_ptr<Engine> engine, const WorldOptions& options)
-    : exchange_(std::make_shared<Exchange>(std::move(engine), options.timeout)),
-      exceptions_(std::uncaught_exceptions()) {
+    : exceptions_(std::uncaught_exceptions()) {
   const Scope scope("World");
+  require_first(options);
+  exchange_ = std::make_shared<Exchange>(std::move(engine), options.timeout);
   begin(options);
 }
 
-void World::begin(const WorldOptions& options) {
+void World::require_first(const WorldOptions& options) {
   check(options.timeout > 0, "the time limit must be > 0 seconds, got {}", options.timeout);
   check(!world, "this thread has a World: a program makes one, at its beginning");
-  if (owns_process_) {
-    [[maybe_unused]] static const int registered = std::atexit(end_others);
-    unfinished() = exchange_;
-  }
-  device_ = options.device.value_or(device_of(local_rank()));
-  device_.require();
+}
+
+void World::begin(const WorldOptions& options) {
   world = this;
   try {
-    warn_of_differences();
-  } catch (...) {
+    device_ = options.device ? *options.device : device_of(local_rank());
+    device_.require();
+    if (exchange_) meet();
+  } catch (const std::exception& e) {
     world = nullptr;
+    leave(e.what());
     throw;
   }
 }
 
-void World::warn_of_differences() const {
-  if (!exchange_) return;
+// Watches the processes of others, and warns if results may depend on which rank computes what.
+void World::meet() {
   const char* const isa[] = {"portable", "avx2", "avx512", "avx512_bf16"};
   const std::vector<std::string> all =
       gather(fmt::format("{} with instructions of {}", device_.is_host() ? "the CPU" : "a GPU",
@@ -163,34 +221,46 @@ void World::warn_of_differences() const {
           fmt::format("rank 0 computes on {}, rank {} on {}: results depend on which rank computes "
                       "what (MIXTAPE_ISA makes them alike)",
                       all[0], r, all[size_t(r)]));
+  if (!owns_process_) return;
+  auto peers = std::make_unique<Peers>(gather(Peers::introduction()), rank());
+  exchange_->run([&] { exchange_->watch(std::move(peers)); });
+}
+
+// Gives up, while the others may wait for this rank. The program says what is wrong, and ends;
+// if it does not, the exchange's thread ends it.
+void World::leave(const std::string& why) {
+  if (!exchange_) return;
+  if (!owns_process_) {
+    exchange_->end_all();
+    return;
+  }
+  Unfinished::instance().say(why);
+  exchange_->abandon([e = exchange_.get()] {
+    std::fputs(with_rank(*e, "goes on without its World, and is ended\n").c_str(), stderr);
+    Unfinished::instance().end_others("");
+  });
 }
 
 World::~World() {
   world = nullptr;
   if (!exchange_) return;
+  if (!exchange_->is_of_this_process()) {
+    [[maybe_unused]] static auto* const kept = new std::shared_ptr<Exchange>(exchange_);
+    return;
+  }
   if (std::uncaught_exceptions() > exceptions_) {
-    if (!owns_process_) {
-      exchange_->engine().abort(1);
-      exchange_->abandon();
-      return;
-    }
-    // The program says what is wrong, and ends; what it does not end, the exchange's thread does.
-    std::fputs(fmt::format("rank {} of {} leaves by an exception\n", rank(), size()).c_str(),
-               stderr);
-    static auto* const left = new std::vector<std::shared_ptr<Exchange>>;
-    left->push_back(exchange_);  // until atexit
-    exchange_->abandon([e = exchange_.get()] { e->engine().abort(1); });
+    const std::string error = exchange_->error();
+    leave(error.empty() ? "leaves its World by an exception" : error);
     return;
   }
   try {
     exchange_->run([this] { exchange_->meet({Kind::End}); });
   } catch (const std::exception& e) {
-    std::fputs(fmt::format("rank {} of {}: {}\n", rank(), size(), e.what()).c_str(), stderr);
-    exchange_->engine().abort(1);
-    if (owns_process_) std::_Exit(1);
-    exchange_->abandon();
+    if (owns_process_) Unfinished::instance().end_others(e.what());
+    std::fputs((with_rank(*exchange_, e.what()) + "\n").c_str(), stderr);
+    exchange_->end_all();
   }
-  if (owns_process_) unfinished().reset();
+  if (owns_process_) Unfinished::instance().finish();
 }
 
 const World* World::current() { return world; }

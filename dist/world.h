@@ -58,8 +58,10 @@ class World : NoCopy {
   Exchange* exchange() const { return exchange_.get(); }  // null in a world of one
 
  private:
+  static void require_first(const WorldOptions& options);
   void begin(const WorldOptions& options);
-  void warn_of_differences() const;
+  void meet();
+  void leave(const std::string& why);
 
   std::shared_ptr<Exchange> exchange_;
   Device device_;

@@ -1,10 +1,12 @@
 /* The plug-in for MPI: moves bytes between processes by point-to-point messages. It is C, and knows
    nothing of the library, so that a site can compile it for its own MPI:
      mpicc -O2 -shared -fPIC -o libmixtape_mpi.so mpi.c */
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <mpi.h>
 
@@ -14,7 +16,10 @@ static MPI_Comm world = MPI_COMM_NULL; /* ours alone: the program may use MPI, t
 static int initialized_here;
 
 /* MPI counts with int: longer transfers are cut. */
-static const size_t piece = (size_t)1 << 30;
+#ifndef MIXTAPE_PIECE
+#define MIXTAPE_PIECE ((size_t)1 << 30)
+#endif
+static const size_t piece = MIXTAPE_PIECE;
 
 typedef struct {
   int transfers, pieces;
@@ -24,25 +29,37 @@ typedef struct {
 
 static size_t pieces_of(size_t bytes) { return bytes ? (bytes + piece - 1) / piece : 1; }
 
+/* "Open MPI v4.1.4, package: ..." is Open MPI 4.1.4, "MPICH Version:\t4.0.2\n..." MPICH 4.0.2. */
 static void library(char* name, size_t size) {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
+  char* word;
   MPI_Get_library_version(text, &length);
   text[strcspn(text, ",\n")] = '\0';
-  snprintf(name, size, "%s", text);
+  name[0] = '\0';
+  for (word = strtok(text, " \t"); word; word = strtok(NULL, " \t")) {
+    const size_t used = strlen(name);
+    if (!strcmp(word, "Version:")) continue;
+    if (word[0] == 'v' && word[1] >= '0' && word[1] <= '9') ++word;
+    snprintf(name + used, size - used, "%s%s", used ? " " : "", word);
+  }
 }
 
+/* Our own error codes; MPI's are positive. */
+enum { has_ended = -1, one_thread = -2 };
+
 static int init(int* rank, int* size, int* local_rank) {
-  int initialized, provided, error;
+  int initialized, finalized, provided, error;
   MPI_Comm node;
-  if ((error = MPI_Initialized(&initialized))) return error;
+  if ((error = MPI_Initialized(&initialized)) || (error = MPI_Finalized(&finalized))) return error;
+  if (finalized) return has_ended;
   if (!initialized) {
     if ((error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided))) return error;
     initialized_here = 1;
   } else if ((error = MPI_Query_thread(&provided))) {
     return error;
   }
-  if (provided < MPI_THREAD_SERIALIZED) return MPI_ERR_OTHER;
+  if (provided < MPI_THREAD_SERIALIZED) return one_thread;
   if ((error = MPI_Comm_dup(MPI_COMM_WORLD, &world))) return error;
   MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
   MPI_Comm_rank(world, rank);
@@ -117,13 +134,21 @@ static int finalize(void) {
   return error;
 }
 
-static void end_all(int code) { MPI_Abort(world == MPI_COMM_NULL ? MPI_COMM_WORLD : world, code); }
+static void end_all(int code) {
+  /* The caller has said why. What MPICH says here would hide it. */
+  const int nowhere = open("/dev/null", O_WRONLY);
+  if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
+  MPI_Abort(world == MPI_COMM_NULL ? MPI_COMM_WORLD : world, code);
+}
 
 static void message(int code, char* text, size_t size) {
   char of_mpi[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  MPI_Error_string(code, of_mpi, &length);
-  snprintf(text, size, "%s", of_mpi);
+  if (code > 0) MPI_Error_string(code, of_mpi, &length);
+  snprintf(text, size, "%s",
+           code == has_ended    ? "it was finalized before"
+           : code == one_thread ? "the program initialized it without MPI_THREAD_SERIALIZED"
+                                : of_mpi);
 }
 
 const mixtape_mpi_table mixtape_mpi = {mixtape_mpi_version, library, init,    start,  test,
