@@ -5,11 +5,18 @@
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
+#include "kernels/common/softmax.h"
 
 namespace mixtape {
 using namespace internal;
 using namespace ops;
 namespace {
+
+// p total - q, as in kernels/common/softmax.h.
+Tensor logit_slope(const Tensor& log_p, const Tensor& q, const Tensor& total) {
+  return where(gt(log_p, kernels::likely_log), expm1(log_p) * total + (total - q),
+               exp(log_p) * total - q);
+}
 
 template <bool log>
 struct Softmax {  // over dimension 1 of lines
@@ -24,13 +31,16 @@ struct Softmax {  // over dimension 1 of lines
     return y;
   }
   // dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm. A y in f16 or bf16 is
-  // computed again in f32: rounded, it would give probabilities whose sum is not 1.
+  // computed again in f32: rounded, it would give probabilities whose sum is not 1. (The dy of a
+  // class that outweighs the others is subtracted from all, as in kernels/common/softmax.h.)
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor kept = ctx.saved(0), g = wide(dy);
     const bool again = is_half(kept.dtype());
     if (grad_enabled()) {
       const Tensor y = again ? call<Softmax>(wide(kept)) : kept;
-      return {log ? g - exp(y) * sum(g, {1}, true) : y * (g - sum(g * y, {1}, true))};
+      if (log) return {-logit_slope(y, g, sum(g, {1}, true))};
+      const Tensor d = g - sum(masked_fill(g, le(y, kernels::likely_share), 0), {1}, true);
+      return {y * (d - sum(d * y, {1}, true))};
     }
     const Tensor y = again ? run(kept, f32) : kept;
     Tensor dx = ctx.like(0);
@@ -93,7 +103,7 @@ Tensor logits_gradient(const Tensor& x, const Tensor& target, const Tensor& weig
     return probabilities ? t : without_ignored(t, target, params);
   };
   const Tensor q = wanted<probabilities>(x, target, weights, params, dtype);
-  return (softmax(counted(cast(x, dtype)), 1) * sum(q, {1}, true) - q) *
+  return logit_slope(log_softmax(counted(cast(x, dtype)), 1), q, sum(q, {1}, true)) *
          counted(unsqueeze(cast(dloss, dtype), 1));
 }
 
@@ -111,7 +121,7 @@ struct CrossEntropy {
                         const ClassParams& params) {
     check_real(x);
     Tensor loss = ctx.output(without(x.shape(), 1), dtype_of_each(ctx, params.wide)),
-           lse = ctx.output(with_size(x.shape(), 1, 3), accumulate_dtype(x.dtype()));
+           lse = ctx.output(with_size(x.shape(), 1, 4), accumulate_dtype(x.dtype()));
     ctx.run(kernels::cross_entropy, rows_of(in_lines(x)), rows_of(target.contiguous()),
             dense(weights), params.ignore, params.smoothing, loss, rows_of(lse));
     ctx.save(x, target, weights);
@@ -156,7 +166,7 @@ struct LinearCrossEntropy {
                         const Tensor& target, const Tensor& weights, const ChunkParams& params) {
     check_real(x);
     const DType wide = accumulate_dtype(x.dtype());
-    const Tensor loss = ctx.output({x.size(0)}, wide), lse = ctx.output({x.size(0), 3}, wide),
+    const Tensor loss = ctx.output({x.size(0)}, wide), lse = ctx.output({x.size(0), 4}, wide),
                  table = in_dtype(weights, wide);
     const Chunks chunks(x, weight, bias, params.rows);
     chunks.each([&](const auto& part, const Tensor& logits) {

@@ -26,6 +26,7 @@ MIXTAPE_HD constexpr T select(bool condition, T a, T b) {
 MIXTAPE_HD constexpr bool both(bool a, bool b) { return a && b; }
 MIXTAPE_HD constexpr bool either(bool a, bool b) { return a || b; }
 MIXTAPE_HD constexpr bool differ(bool a, bool b) { return a != b; }
+MIXTAPE_HD constexpr bool any(bool condition) { return condition; }  // of a vector's lanes
 }  // namespace math
 using namespace math;
 

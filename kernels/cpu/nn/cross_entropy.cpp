@@ -98,7 +98,7 @@ void cross_entropy_of_columns(const Targets<math_t<S>>& targets, In x, Out loss,
     T* const q = v + n * c.width;
     targets.spread_columns(c, b, q);
     const L top = column_max<T>(c.template in<S>(x), n, b, c.count, v),
-            log_sum = log(column_sum_exp(v, n, top, false));
+            log_sum = column_log_sum(v, n, top);
     L value(T(0)), total(T(0));
     for (int64_t i = 0; i < n; ++i) {
       const L part = load<T, T>(q + i * c.width);
@@ -106,10 +106,18 @@ void cross_entropy_of_columns(const Targets<math_t<S>>& targets, In x, Out loss,
       value += select(part == T(0), L(T(0)), part * lost);  // also if p is 0
       total += part;
     }
+    const Mask<T> likely = is_likely(true, -log_sum);
+    L others(T(0));
+    if (any(likely)) {
+      for (int64_t i = 0; i < n; ++i)
+        others += select(load<T, T>(v + i * c.width) == top, L(T(0)), load<T, T>(q + i * c.width));
+      others = select(likely, others, L(T(0)));
+    }
     T* const kept = c.template in<T>(lse);
     write(kept, top, c.count);
     write(kept + b, log_sum, c.count);
     write(kept + 2 * b, total, c.count);
+    write(kept + 3 * b, others, c.count);
     write(loss.as<O>() + c.first, value, c.count);
   });
 }
@@ -127,9 +135,15 @@ void cross_entropy_grad_of_columns(const Targets<math_t<S>>& targets, In x, In l
     const T* const kept = c.template in<T>(lse);
     const L top = read<T>(kept, c.count), log_sum = read<T>(kept + b, c.count),
             total = read<T>(kept + 2 * b, c.count), scale = read<T>(dloss + c.first, c.count);
+    const Mask<T> likely = is_likely(true, -log_sum);
+    const bool some = any(likely);
+    const L at_top =
+        some ? logit_slope(-log_sum, total, total, read<T>(kept + 3 * b, c.count)) : total;
     for (int64_t i = 0; i < n; ++i) {
-      const L p = exp(read<T>(in + i * b, c.count) - top - log_sum);
-      const L d = scale * (p * total - load<T, T>(q + i * c.width));
+      const L below = read<T>(in + i * b, c.count) - top, p = exp(below - log_sum);
+      L d = p * total - load<T, T>(q + i * c.width);
+      if (some) d = select(likely & (below == L(T(0))), at_top, d);
+      d = scale * d;
       write(out + i * b, select(counts, d, L(T(0))), c.count);
     }
   });
@@ -151,9 +165,14 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
         const S* const in = x.as<S>() + r * n;
         const auto row = targets.row(r, buffer.data());
         const T top = row_max<T>(in, n);
-        const T log_sum = std::log(row_sum_exp<T>(in, n, top, nullptr));
-        T value(0), total(row.mass);
-        if (row.mass != T(0)) value = row.mass * (top - static_cast<T>(in[row.at]) + log_sum);
+        const T log_sum = row_log_sum<T>(in, n, top);
+        const bool likely = is_likely(true, -log_sum);
+        T value(0), total(row.mass), others(0);
+        if (row.mass != T(0)) {
+          const T below_top = top - static_cast<T>(in[row.at]);
+          value = row.mass * (below_top + log_sum);
+          if (likely && below_top != T(0)) others = row.mass;
+        }
         if (row.q) {
           const auto [sum, sum_q] = sums_over<T, 2>(n, [&](int64_t i, int64_t count, auto& sums) {
             const Vec<T> part = read<T>(row.q + i, count);
@@ -163,11 +182,17 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
           });
           value += static_cast<T>(sum);
           total += static_cast<T>(sum_q);
+          if (likely)
+            others += static_cast<T>(sum_over<T>(n, [&](int64_t i, int64_t count) {
+              const Mask<T> is_top = read<T>(in + i, count) == Vec<T>(top);
+              return select(is_top, Vec<T>(T(0)), read<T>(row.q + i, count));
+            }));
         }
-        T* const kept = lse.as<T>() + 3 * r;
+        T* const kept = lse.as<T>() + 4 * r;
         kept[0] = top;
         kept[1] = log_sum;
         kept[2] = total;
+        kept[3] = others;
         loss.as<O>()[r] = static_cast<O>(value);
       }
     });
@@ -193,19 +218,23 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
           std::fill_n(out, n, O(0.0f));
           continue;
         }
-        const T* const kept = lse.as<T>() + 3 * r;
-        const T top = kept[0], log_sum = kept[1], total = kept[2];
+        const T* const kept = lse.as<T>() + 4 * r;
+        const T top = kept[0], log_sum = kept[1], total = kept[2], others = kept[3];
+        const bool likely = row.q && is_likely(true, -log_sum);
+        const Vec<T> at_top(likely ? logit_slope(-log_sum, total, total, others) : T(0));
         const T at_target =
             row.at < 0 ? T(0) : static_cast<T>(in[row.at]);  // before it is replaced
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          Vec<T> d = exp(read<T>(in + i, count) - Vec<T>(top) - Vec<T>(log_sum)) * Vec<T>(total);
+          const Vec<T> below = read<T>(in + i, count) - Vec<T>(top);
+          Vec<T> d = exp(below - Vec<T>(log_sum)) * Vec<T>(total);
           if (row.q) d = d - read<T>(row.q + i, count);
+          if (likely) d = select(below == Vec<T>(T(0)), at_top, d);
           write(out + i, Vec<T>(scale[r]) * d, count);
         });
         if (row.at < 0) continue;
-        const T p = std::exp(at_target - top - log_sum);
         const T wanted = row.mass + (row.q ? row.q[row.at] : T(0));
-        out[row.at] = static_cast<O>(scale[r] * (p * total - wanted));
+        const T d = logit_slope(at_target - top - log_sum, wanted, total, others);
+        out[row.at] = static_cast<O>(scale[r] * d);
       }
     });
   });

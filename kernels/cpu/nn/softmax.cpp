@@ -13,11 +13,11 @@ void softmax_of_columns(bool log_of, In x, Out y) {
   Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
     O* const out = c.template in<O>(y);
     const Vec<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
-                 sum = column_sum_exp(e, n, top, !log_of), log_sum = log(sum),
-                 scale = Vec<T>(T(1)) / sum;
+                 scale = log_of ? column_log_sum(e, n, top)
+                                : Vec<T>(T(1)) / column_sum_exp(e, n, top, true);
     for (int64_t i = 0; i < n; ++i) {
       const Vec<T> v = load<T, T>(e + i * c.width);
-      write(out + i * b, log_of ? v - top - log_sum : v * scale, c.count);
+      write(out + i * b, log_of ? v - top - scale : v * scale, c.count);
     }
   });
 }
@@ -36,11 +36,12 @@ void softmax(Launch&, bool log, In x, Out y) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         O* const out = y.as<O>() + r * n;
-        const T top = row_max<T>(in, n), sum = row_sum_exp<T>(in, n, top, log ? nullptr : e);
-        const Vec<T> shift(top), log_sum(std::log(sum)), scale(T(1) / sum);
+        const T top = row_max<T>(in, n);
+        const Vec<T> shift(top),
+            scale(log ? row_log_sum<T>(in, n, top) : T(1) / row_sum_exp<T>(in, n, top, e));
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           write(out + i,
-                log ? read<T>(in + i, count) - shift - log_sum : read<T>(e + i, count) * scale,
+                log ? read<T>(in + i, count) - shift - scale : read<T>(e + i, count) * scale,
                 count);
         });
       }
@@ -76,50 +77,80 @@ namespace {
 template <class S, class D, class O>
 void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
   using T = math_t<S>;
+  using L = Vec<T>;
   const int64_t n = y.shape()[-1], b = y.shape()[-2];
   Columns<T>::visit(y, 0, [&](const Columns<T>& c, T*) {
     const S* const out = c.template in<S>(y);
     const D* const dout = c.template in<D>(dy);
     O* const to = c.template in<O>(dx);
-    Vec<T> total(T(0)), whole(T(0));
-    for (int64_t i = 0; i < n; ++i) {
-      const Vec<T> v = read<T>(out + i * b, c.count), g = read<T>(dout + i * b, c.count);
+    const auto each = [&](auto f) {
+      for (int64_t i = 0; i < n; ++i)
+        f(i, read<T>(out + i * b, c.count), read<T>(dout + i * b, c.count));
+    };
+    const auto write_all = [&](const auto& slope) {
+      each([&](int64_t i, L v, L g) { write(to + i * b, slope(v, g), c.count); });
+    };
+    L total(T(0)), whole(T(0)), top(-std::numeric_limits<T>::infinity());
+    each([&](int64_t, L v, L g) {
       total += log_of ? g : g * v;
       whole += v;
+      top = larger(v, top);
+    });
+    if (!any(is_likely(log_of, top))) {
+      if (!log_of) total = total / select(whole > L(T(0)), whole, L(T(1)));
+      return write_all([&](L v, L g) { return log_of ? g - exp(v) * total : v * (g - total); });
     }
-    if (!log_of) total = total / select(whole > Vec<T>(T(0)), whole, Vec<T>(T(1)));
-    for (int64_t i = 0; i < n; ++i) {
-      const Vec<T> v = read<T>(out + i * b, c.count), g = read<T>(dout + i * b, c.count);
-      write(to + i * b, log_of ? g - exp(v) * total : v * (g - total), c.count);
-    }
+    std::array<L, 4> sums;
+    sums.fill(T(0));
+    each([&](int64_t, L v, L g) { add_to_slope(log_of, v, g, sums); });
+    write_all(SoftmaxSlope<L>(log_of, sums[0], sums[1], sums[2], sums[3]));
   });
+}
+
+template <class S, class D, class O>
+void softmax_grad_of_row(bool log, const S* y, const D* dy, int64_t n, O* dx) {
+  using T = math_t<S>;
+  using L = Vec<T>;
+  L top(-std::numeric_limits<T>::infinity());
+  const auto [sum, shares] = sums_over<T, 2>(n, [&](int64_t i, int64_t count, auto& sums) {
+    const L v = read<T>(y + i, count, log ? minus_infinity<S>() : S(0.0f)),
+            g = read<T>(dy + i, count);
+    sums[0] += log ? g : g * v;
+    sums[1] += v;
+    top = larger(v, top);
+  });
+  const L total(static_cast<T>(log || !(shares > 0) ? sum : sum / shares));
+  const auto write_all = [&] {
+    for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+      const L v = read<T>(y + i, count), g = read<T>(dy + i, count);
+      write(dx + i, log ? g - exp(v) * total : v * (g - total), count);
+    });
+  };
+  if (!any(is_likely(log, top))) return write_all();
+  int64_t at = 0;  // of a vector with the class that outweighs the others
+  const auto sums = sums_over<T, 4>(n, [&](int64_t i, int64_t count, auto& all) {
+    const L v = read<T>(y + i, count, log ? minus_infinity<S>() : S(0.0f));
+    if (any(is_likely(log, v))) at = i;
+    add_to_slope(log, v, read<T>(dy + i, count), all);
+  });
+  const auto of = [&](int i) { return L(static_cast<T>(sums[i])); };
+  const SoftmaxSlope<L> slope(log, of(0), of(1), of(2), of(3));
+  const int64_t count = std::min<int64_t>(L::width, n - at);
+  const L here = slope(read<T>(y + at, count), read<T>(dy + at, count));
+  write_all();
+  write(dx + at, here, count);
 }
 
 }  // namespace
 
-// dx = y (dy - sum(dy y) / sum(y)), or dy - exp(y) sum(dy) for the logarithm. (A rounded y has a
-// sum near 1, and a dy of equal elements must give 0.)
 void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
-    using T = math_t<S>;
     if (are_columns(y)) return softmax_grad_of_columns<S, D, O>(log, y, dy, dx);
     parallel_ranges(y.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const S* const out = y.as<S>() + r * n;
-        const D* const dout = dy.as<D>() + r * n;
-        const auto [sum, shares] = sums_over<T, 2>(n, [&](int64_t i, int64_t count, auto& sums) {
-          const Vec<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
-          sums[0] += log ? g : g * v;
-          sums[1] += v;
-        });
-        const Vec<T> total(static_cast<T>(log || !(shares > 0) ? sum : sum / shares));
-        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          const Vec<T> v = read<T>(out + i, count), g = read<T>(dout + i, count);
-          write(dx.as<O>() + r * n + i, log ? g - exp(v) * total : v * (g - total), count);
-        });
-      }
+      for (int64_t r = begin; r < end; ++r)
+        softmax_grad_of_row(log, y.as<S>() + r * n, dy.as<D>() + r * n, n, dx.as<O>() + r * n);
     });
   };
   // With a 16-bit input, y and dy are f32 if the result was.
@@ -137,9 +168,9 @@ void logsumexp_of_columns(In x, Out y) {
   const int64_t n = x.shape()[-1], b = x.shape()[-2];
   Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
     const Vec<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
-                 sum = column_sum_exp(e, n, top, false);
+                 log_sum = column_log_sum(e, n, top);
     const Mask<T> finite = abs(top) <= Vec<T>(std::numeric_limits<T>::max());
-    write(y.as<O>() + c.first, select(finite, top + log(sum), top), c.count);
+    write(y.as<O>() + c.first, select(finite, top + log_sum, top), c.count);
   });
 }
 
@@ -154,8 +185,7 @@ void logsumexp(Launch&, In x, Out y) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
         const T top = row_max<T>(in, n);  // the result, if not finite
-        y.as<O>()[r] = static_cast<O>(
-            std::isfinite(top) ? top + std::log(row_sum_exp<T>(in, n, top, nullptr)) : top);
+        y.as<O>()[r] = static_cast<O>(std::isfinite(top) ? top + row_log_sum<T>(in, n, top) : top);
       }
     });
   });

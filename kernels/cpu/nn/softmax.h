@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/common/softmax.h"
 #include "kernels/cpu/loops/buffer.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/loops/rows.h"
@@ -37,6 +38,23 @@ T row_sum_exp(const S* x, int64_t n, T top, T* keep) {
     if (keep) write(keep + i, e, count);
     return e;
   }));
+}
+
+// The logarithm of `sum`, that of exp(x - top). A sum near 1 has lost digits of all terms but the
+// maximum's own, 1: they are added again without it.
+template <class T, class S>
+[[gnu::noinline]] T log_of_sum(T sum, const S* x, int64_t n, T top) {
+  if (!(sum < T(1.5))) return std::log(sum);
+  return std::log1p(static_cast<T>(sum_over<T>(n, [&](int64_t i, int64_t count) {
+    const Vec<T> below = read<T>(x + i, count, minus_infinity<S>()) - Vec<T>(top), zero(T(0));
+    return select(below == zero, zero, exp(below));
+  })));
+}
+
+// log(sum(exp(x - top)))
+template <class T, class S>
+T row_log_sum(const S* x, int64_t n, T top) {
+  return log_of_sum(row_sum_exp<T>(x, n, top, nullptr), x, n, top);
 }
 
 // Row r of a view as dense T: the view itself if possible, otherwise a copy in `buffer`.
@@ -144,6 +162,20 @@ Vec<T> column_sum_exp(T* x, int64_t n, Vec<T> top, bool replace) {
     sum += e;
   }
   return sum;
+}
+
+// log(sum(exp(x - top))), as row_log_sum().
+template <class T>
+Vec<T> column_log_sum(T* x, int64_t n, Vec<T> top) {
+  const Vec<T> sum = column_sum_exp(x, n, top, false), zero(T(0));
+  const Mask<T> is_near = sum < Vec<T>(T(1.5));
+  if (!any(is_near)) return log(sum);
+  Vec<T> rest = zero;
+  for (int64_t i = 0; i < n; ++i) {
+    const Vec<T> below = load<T, T>(x + i * top.width) - top;
+    rest += select(below == zero, zero, exp(below));
+  }
+  return select(is_near, log1p(rest), log(sum));
 }
 
 }  // namespace cpu

@@ -1,5 +1,6 @@
 // Losses over rows: cross-entropy, negative log-likelihood, and the products of a cosine.
 
+#include "kernels/common/softmax.h"
 #include "kernels/common/visit_narrow.h"
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
 
@@ -69,11 +70,11 @@ MIXTAPE_ROW_KERNEL cross_entropy_rows(Rows rows, const S* x, Targets<gpu::math_t
   OnlineLogSumExp<T> exps;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { exps.add(v); }, in);
   exps = joined(row.group, exps);
-  const T log_sum = log(exps.sum);
+  const T log_sum = exps.log_sum();
   const int64_t begin = row.index * rows.n;
   typename Targets<T>::OfRow target;
   if (row.exists) target = targets.of_row(row.index);
-  Sums<T, 2> sums;  // of q log p and of q, without the one-hot part
+  Sums<T, 3> sums;  // of -q log p, q, and q where x is not the maximum, without the one-hot part
   if (target.spread)
     row.for_each(
         [&]<int n>(int64_t column, const S(&v)[n]) {
@@ -81,20 +82,27 @@ MIXTAPE_ROW_KERNEL cross_entropy_rows(Rows rows, const S* x, Targets<gpu::math_t
           targets.load(begin, column, q);
 #pragma unroll
           for (int i = 0; i < n; ++i) {
-            sums.v[0] += q[i] == T(0) ? T(0) : q[i] * (exps.top - gpu::widen(v[i]) + log_sum);
+            const T below_top = exps.top - gpu::widen(v[i]);
+            sums.v[0] += q[i] == T(0) ? T(0) : q[i] * (below_top + log_sum);
             sums.v[1] += q[i];
+            sums.v[2] += below_top == T(0) ? T(0) : q[i];
           }
         },
         in);
   sums = joined(row.group, sums);
   if (!row.leads) return;
-  if (target.mass != T(0))
-    sums.v[0] +=
-        target.mass * (exps.top - gpu::widen(x[row.index * rows.stride + target.at]) + log_sum);
+  if (target.mass != T(0)) {
+    const T below_top = exps.top - gpu::widen(x[row.index * rows.stride + target.at]);
+    sums.v[0] += target.mass * (below_top + log_sum);
+    sums.v[1] += target.mass;
+    if (below_top != T(0)) sums.v[2] += target.mass;
+  }
   loss[row.index] = gpu::round_to<O>(sums.v[0]);
-  lse[3 * row.index] = exps.top;
-  lse[3 * row.index + 1] = log_sum;
-  lse[3 * row.index + 2] = target.mass + sums.v[1];
+  T* const kept = lse + 4 * row.index;
+  kept[0] = exps.top;
+  kept[1] = log_sum;
+  kept[2] = sums.v[1];
+  kept[3] = is_likely(true, -log_sum) ? sums.v[2] : T(0);
 }
 
 // dx = dloss (p sum(q) - q)
@@ -108,8 +116,8 @@ MIXTAPE_ROW_KERNEL cross_entropy_grad_rows(Rows rows, const S* x, Targets<gpu::m
   const auto target = targets.of_row(row.index);
   const bool counts = target.at >= 0 || target.spread;
   const int64_t begin = row.index * rows.n;
-  const T top = lse[3 * row.index], log_sum = lse[3 * row.index + 1],
-          total = lse[3 * row.index + 2], scale = dloss[row.index];
+  const T *const kept = lse + 4 * row.index, top = kept[0], log_sum = kept[1], total = kept[2],
+                 others = kept[3], scale = dloss[row.index];
   auto in = row.load(x);
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
@@ -119,7 +127,7 @@ MIXTAPE_ROW_KERNEL cross_entropy_grad_rows(Rows rows, const S* x, Targets<gpu::m
 #pragma unroll
           for (int i = 0; i < n; ++i) {
             if (column + i == target.at) q[i] += target.mass;
-            out[i] = scale * (exp(gpu::widen(v[i]) - top - log_sum) * total - q[i]);
+            out[i] = scale * logit_slope(gpu::widen(v[i]) - top - log_sum, q[i], total, others);
           }
         }
         row.store(dx, column, out);

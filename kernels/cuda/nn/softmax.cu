@@ -1,5 +1,6 @@
 // Softmax, optionally masked, log-softmax and log-sum-exp over rows. A row of -inf gives NaN.
 
+#include "kernels/common/softmax.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
 
@@ -15,7 +16,7 @@ MIXTAPE_ROW_KERNEL softmax_rows(Rows rows, bool log_of, const S* x, O* y) {
   OnlineLogSumExp<T> sum;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
   sum = joined(row.group, sum);
-  const T log_sum = log(sum.sum), scale = T(1) / sum.sum;
+  const T log_sum = sum.log_sum(), scale = T(1) / sum.sum();
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T out[n];
@@ -35,27 +36,21 @@ MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D
   RowTask<Packing<O, S, D>> row(rows);
   auto ys = row.load(y);
   auto dys = row.load(dy);
-  Sums<T, 2> sum;
+  Sums<T, 4> sum;
   row.for_each(
       [&]<int n>(int64_t, const S(&v)[n], const D(&g)[n]) {
 #pragma unroll
-        for (int i = 0; i < n; ++i) {
-          const T p = gpu::widen(v[i]), d = gpu::widen(g[i]);
-          sum.v[0] += log_of ? d : d * p;
-          sum.v[1] += p;
-        }
+        for (int i = 0; i < n; ++i)
+          add_to_slope(log_of, gpu::widen(v[i]), T(gpu::widen(g[i])), sum.v);
       },
       ys, dys);
   sum = joined(row.group, sum);
-  const T total = log_of || !(sum.v[1] > T(0)) ? sum.v[0] : sum.v[0] / sum.v[1];
+  const SoftmaxSlope<T> slope(log_of, sum.v[0], sum.v[1], sum.v[2], sum.v[3]);
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n], const D(&g)[n]) {
         T out[n];
 #pragma unroll
-        for (int i = 0; i < n; ++i) {
-          const T p = gpu::widen(v[i]), d = gpu::widen(g[i]);
-          out[i] = log_of ? d - exp(p) * total : p * (d - total);
-        }
+        for (int i = 0; i < n; ++i) out[i] = slope(gpu::widen(v[i]), T(gpu::widen(g[i])));
         row.store(dx, column, out);
       },
       ys, dys);
@@ -71,7 +66,7 @@ MIXTAPE_ROW_KERNEL logsumexp_rows(Rows rows, const S* x, O* y) {
   sum = joined(row.group, sum);
   constexpr T largest = std::numeric_limits<T>::max();
   const bool finite = sum.top >= -largest && sum.top <= largest;
-  if (row.leads) y[row.index] = gpu::round_to<O>(finite ? sum.top + log(sum.sum) : sum.top);
+  if (row.leads) y[row.index] = gpu::round_to<O>(finite ? sum.top + sum.log_sum() : sum.top);
 }
 
 // A mask or a bias: its values, and a walk over the rows above its last dimension.
@@ -154,7 +149,7 @@ MIXTAPE_ROW_KERNEL masked_softmax_rows(Rows rows, const S* x, RowOperand<Allowed
       in);
   sum = joined(row.group, sum);
   const bool none = sum.top < std::numeric_limits<T>::lowest();
-  const T share = T(1) / sum.sum;
+  const T share = T(1) / sum.sum();
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T out[n] = {};
@@ -180,7 +175,6 @@ void softmax(Launch& launch, bool log, In x, Out y) {
   });
 }
 
-// dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm.
 void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
