@@ -5,6 +5,7 @@
 
 namespace mixtape {
 
+struct Engine;
 struct LossScaleTag;
 struct NeededNodes;  // the engine's
 struct FreedNodes;   // the tape's
@@ -20,6 +21,7 @@ struct BackwardState {
   // The outermost module that runs, from which nn's paths start. Restored by checkpoints.
   const void* root_module = nullptr;
   FreedNodes* freed = nullptr;  // what nodes that are being freed held
+  Engine* engine = nullptr;     // the innermost pass
 
   static BackwardState& current();
 };

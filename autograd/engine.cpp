@@ -120,6 +120,14 @@ class GradientSum {
     (first ? write : detail::accumulate)(dy, selection.part(sum_));
   }
 
+  // Takes the sum for a rule that adds to it in place, if nobody else sees it and each term of this
+  // dtype is added to all of it.
+  Tensor take_whole(DType dtype) {
+    const bool whole = sum_ && dim_ == all && missing_ == 0 && written_.empty();
+    const bool open = whole && sum_.dtype() == dtype && !is_half(dtype) && sum_.is_unique() &&
+                      sum_.is_contiguous();
+    return open ? std::exchange(sum_, {}) : Tensor();
+  }
   Tensor take(DType dtype) {
     complete();
     if (second_) accumulate(sum_, std::exchange(second_, {}));
@@ -227,6 +235,7 @@ struct Engine {
   void run(std::span<const Tensor> outputs, std::span<const Tensor> gradients) {
     const ScopedValue<&ThreadState::recording> recording(record);
     const ScopedValue<&BackwardState::running> backward(true);
+    const ScopedValue<&BackwardState::engine> engine(this);
     const ScopedValue<&BackwardState::needed> all(nullptr);  // a rule may run another engine
     const NoPolicy as_called;                                // forward chose the dtypes
     const ScopedValue<&BackwardState::loss_scale> scale(&loss_scale);
@@ -370,6 +379,17 @@ struct Engine {
     slot(node)->grad.add(std::move(g));
   }
 
+  // See Ctx::take_sum(). What observers see is each rule's own gradient.
+  Tensor take_sum(const Ctx::Edge& e) {
+    const auto at = record || thread_state.observer ? queue.end() : queue.find(e.node->order);
+    if (at == queue.end()) return {};
+    const Tensor sum = at->second.grad.take_whole(e.dtype);
+    if (!sum) return {};
+    sum.storage()->begin_write();
+    sum.storage()->bump_version();
+    return sum;
+  }
+
   Entry* slot(const std::shared_ptr<Node>& node) {
     const auto [at, first] = queue.try_emplace(node->order);
     Entry& entry = at->second;
@@ -422,6 +442,10 @@ struct Engine {
   }
 };
 
+Tensor Ctx::take_sum(size_t input) const {
+  return wants(input) && backward_state.engine ? backward_state.engine->take_sum(edges_[input])
+                                               : Tensor();
+}
 bool Ctx::leads_to_needed(const Node& node) { return backward_state.needed->contains(&node); }
 
 void backward(const Tensor& y, const BackwardOptions& options) {

@@ -394,6 +394,8 @@ struct LinearOptions {
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
+// The dtype in which linear() reads x here: x's, or the one that Autocast converts it to.
+DType dtype_of_operand(const Tensor& x);
 
 // --- networks: convolutions are cross-correlations; they and pools take an image without n ---
 struct Size2 {  // rows and columns: {3, 5}, or 3 for both
@@ -515,9 +517,10 @@ struct AttentionOptions {
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 
-// x [..., shape]; weight and bias of that shape or none; statistics in f32.
+// x [..., shape]; weight and bias of that shape or none; statistics in f32. The result is `rounded`
+// to that 16-bit dtype as by cast(), without a pass of its own: see dtype_of_operand().
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
-                  const Tensor& bias = {}, double eps = 1e-5);
+                  const Tensor& bias = {}, double eps = 1e-5, std::optional<DType> rounded = {});
 // x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have that shape. (PyTorch and
 // nn::RMSNorm use an eps of 2^-23.)
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6);

@@ -70,6 +70,9 @@ class Ctx {
   DType source_grad_dtype(size_t input) const;
   // A new tensor for the gradient of an input, in the input's shape and dtype.
   Tensor like(size_t input) const { return Tensor(shape(input), dtype(input), device_); }
+  // Takes the gradients of an input that have been added up so far, for a rule that adds its own to
+  // them, there, and returns the sum: a pass less. None if there are none to write to.
+  Tensor take_sum(size_t input) const;
   // One function per input, each returning that input's gradient; called only where it is needed.
   template <class... F>
   Grads grads(const F&... rules) const {

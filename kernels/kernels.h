@@ -198,10 +198,11 @@ MIXTAPE_KERNEL(masked_softmax, In x, In mask, In bias, bool causal, double scale
 MIXTAPE_KERNEL(attention, In q, In k, In v, const AttentionRule& rule, Out o, Out stats);
 MIXTAPE_KERNEL(attention_grad, In q, In k, In v, In stats, In dy, const AttentionRule& rule, Out dq,
                Out dk, Out dv);  // outputs optional, as o, or f32
-MIXTAPE_KERNEL(layer_norm, In x, In w, In b, double eps, Out y, Out mean,
-               Out rstd);  // w, b [n] optional; RMS norm if mean is absent
-MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, Out dx, Out dw,
-               Out db);  // outputs optional
+MIXTAPE_KERNEL(
+    layer_norm, In x, In w, In b, double eps, Out y, Out mean,
+    Out rstd);  // w, b [n] optional; RMS norm if mean is absent; y may be narrower than x
+MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, In added, Out dx, Out dw,
+               Out db);  // outputs optional; `added`, of dx's dtype, to dx: it may be dx itself
 // loss = -sum(q log(softmax(x))) of each row, with q = w ((1 - smoothing) p + smoothing / n). The
 // target is i64 [rows], p one-hot, or p itself [rows, n], of x's dtype or f32. w [n] optional. 0
 // for a target equal to `ignore`. lse [rows, 4]: the maximum, log(sum(exp(x - maximum))), kept

@@ -8,6 +8,12 @@
 
 namespace mixtape::nn {
 
+// The dtype in which a product in this module reads x: a norm before it may write that.
+inline DType dtype_of_operand(const ModuleBase& module, const Tensor& x) {
+  const Running as(module);
+  return mixtape::dtype_of_operand(x);
+}
+
 // [..., in] -> [..., out]. Weight and bias start uniform within 1 / sqrt(in).
 struct Linear : Module<Linear> {
   struct Options {

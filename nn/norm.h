@@ -31,7 +31,9 @@ struct LayerNorm : Module<LayerNorm> {
     if (o.affine && o.bias) bias = parameter(zeros(shape));
   }
   explicit LayerNorm(int64_t size, const LayerNormOptions& o = {}) : LayerNorm(Shape{size}, o) {}
-  Tensor forward(const Tensor& x) const { return layer_norm(x, shape_, weight, bias, eps_); }
+  Tensor forward(const Tensor& x, std::optional<DType> rounded = {}) const {
+    return layer_norm(x, shape_, weight, bias, eps_, rounded);
+  }
   bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight, bias)
 

@@ -79,21 +79,21 @@ Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
 }
 
 // x + dropout(f(x)), normalised before f or as a sum. If nothing is dropped, f adds x: it takes a
-// residual, which may be absent.
+// residual, which may be absent. `reader` reads what is normalised first.
 struct Residual {
   const TransformerEncoderLayerOptions& options;
   bool training;
 
   Tensor drop(const Tensor& x) const { return training ? dropout(x, options.dropout) : x; }
   template <class F>
-  Tensor add(const Tensor& x, const LayerNorm& norm, const F& f) const {
-    const Tensor in = options.norm_first ? norm(x) : x;
+  Tensor add(const Tensor& x, const LayerNorm& norm, const ModuleBase& reader, const F& f) const {
+    const Tensor in = options.norm_first ? norm(x, dtype_of_operand(reader, x)) : x;
     const Tensor y = training && options.dropout > 0 ? x + drop(f(in, Tensor())) : f(in, x);
     return options.norm_first ? y : norm(y);
   }
   Tensor add_network(const Tensor& x, const LayerNorm& norm, const Linear& up,
                      const Linear& down) const {
-    return add(x, norm, [&](const Tensor& t, const Tensor& residual) {
+    return add(x, norm, up, [&](const Tensor& t, const Tensor& residual) {
       return down(drop(options.activation(up(t))), residual);
     });
   }
@@ -205,7 +205,7 @@ TransformerEncoderLayer::TransformerEncoderLayer(int64_t size, int64_t heads,
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
   const Residual layer{options_, is_training()};
-  const Tensor h = layer.add(x, norm1, self_attention(self_attn, masks));
+  const Tensor h = layer.add(x, norm1, self_attn, self_attention(self_attn, masks));
   return layer.add_network(h, norm2, linear1, linear2);
 }
 
@@ -224,10 +224,12 @@ Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,
                                         const AttentionMasks& masks,
                                         const AttentionMasks& memory_masks) const {
   const Residual layer{options_, is_training()};
-  const Tensor h = layer.add(x, norm1, self_attention(self_attn, masks));
-  const Tensor g = layer.add(h, norm2, [&](const Tensor& t, const Tensor& residual) {
-    return multihead_attn(t, memory, memory, memory_masks, AttentionWeights::None, residual).output;
-  });
+  const Tensor h = layer.add(x, norm1, self_attn, self_attention(self_attn, masks));
+  const Tensor g =
+      layer.add(h, norm2, multihead_attn, [&](const Tensor& t, const Tensor& residual) {
+        return multihead_attn(t, memory, memory, memory_masks, AttentionWeights::None, residual)
+            .output;
+      });
   return layer.add_network(g, norm3, linear1, linear2);
 }
 

@@ -42,30 +42,34 @@ Grads recorded(const Ctx& ctx, const Tensor& dy, const Shape& shape, const Norma
 }
 
 template <bool centered>
-struct RowNorm {  // x [rows, n]; weight and bias [n] or none
+struct RowNorm {  // x [..., n]; weight and bias [n] or none
   static constexpr OpInfo info{centered ? "layer_norm" : "rms_norm",
                                centered ? Precision::Full : Precision::Native,
                                {Role::Activation, Role::Parameter, Role::Parameter}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        double eps) {
+                        double eps, std::optional<DType> rounded) {
     check_real(x);
     const DType stats = accumulate_dtype(x.dtype());
-    Tensor y = ctx.output(x.shape()), rstd = ctx.output({x.size(0)}, stats);
-    const Tensor mean = centered ? ctx.output({x.size(0)}, stats) : Tensor();
+    const Shape rows{x.numel() / std::max<int64_t>(1, x.size(-1))};
+    Tensor y = ctx.output(x.shape(), rounded.value_or(ctx.dtype())), rstd = ctx.output(rows, stats);
+    const Tensor mean = centered ? ctx.output(rows, stats) : Tensor();
     ctx.run(kernels::layer_norm, x.contiguous(), dense(weight), dense(bias), eps, y, mean, rstd);
     ctx.save(x, weight);
     ctx.save_extra(rstd);
     if (centered) ctx.save_extra(mean);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, double eps) {
-    if (grad_enabled())
-      return recorded(ctx, dy, {dy.size(0), dy.size(1), 1},
-                      Normal::of(wide(ctx.saved(0)), {1}, eps, centered));
-    const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double eps, std::optional<DType>) {
+    if (grad_enabled()) {
+      const Shape rows{ctx.saved(2).numel(), dy.size(-1)};
+      return recorded(ctx, dy, {rows[0], rows[1], 1},
+                      Normal::of(reshape(wide(ctx.saved(0)), rows), {1}, eps, centered));
+    }
+    const Tensor sum = ctx.take_sum(0), dx = sum ? sum : like(ctx, 0), dw = like(ctx, 1),
+                 db = like(ctx, 2);
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
     const Tensor mean = centered ? ctx.saved(3) : Tensor();
-    ctx.run(kernels::layer_norm_grad, x, w, mean, ctx.saved(2), dyc, dx, dw, db);
+    ctx.run(kernels::layer_norm_grad, x, w, mean, ctx.saved(2), dyc, sum, dx, dw, db);
     return {dx, dw, db};
   }
 };
@@ -165,7 +169,7 @@ struct BatchNorm {  // x [n, c, inner]
 
 template <bool centered>
 Tensor row_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
-                double eps) {
+                double eps, std::optional<DType> rounded = {}) {
   using Op = RowNorm<centered>;
   const Scope scope(Op::info.name);
   const int outer = x.rank() - shape.rank;
@@ -176,9 +180,17 @@ Tensor row_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const
           x.shape());
   check_shape(weight, "the weight", shape);
   check_shape(bias, "the bias", shape);
+  const bool by_kernel =
+      !rounded || *rounded == x.dtype() || (x.dtype() == f32 && is_half(*rounded));
+  if (!by_kernel) return cast(row_norm<centered>(x, shape, weight, bias, eps), *rounded);
   const int64_t n = shape.size(), rows = x.numel() / std::max<int64_t>(1, n);
-  const auto flat = [&](const Tensor& t) { return t ? reshape(t, {n}) : t; };
-  return reshape(call<Op>(reshape(x, {rows, n}), flat(weight), flat(bias), eps), x.shape());
+  const auto flat = [&](const Tensor& t) { return t && t.rank() > 1 ? reshape(t, {n}) : t; };
+  const bool of_rows = shape.rank == 1 && x.is_contiguous();
+  const Tensor y =
+      call<Op>(of_rows ? x : reshape(x, {rows, n}), flat(weight), flat(bias), eps, rounded);
+  // A gradient that would have come by way of a cast is not rounded either.
+  if (rounded && y.grad_fn() && y.grad_fn()->ctx.dtype() == f32) y.grad_fn()->grad_dtype = f32;
+  return of_rows ? y : reshape(y, x.shape());
 }
 
 // x [n, c, ...] as [n, c, inner]
@@ -208,8 +220,8 @@ Tensor channel_norm(const Tensor& x, int64_t groups, const Tensor& weight, const
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
-                  double eps) {
-  return row_norm<true>(x, shape, weight, bias, eps);
+                  double eps, std::optional<DType> rounded) {
+  return row_norm<true>(x, shape, weight, bias, eps, rounded);
 }
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight, double eps) {
   return row_norm<false>(x, shape, weight, {}, eps);

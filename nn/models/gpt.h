@@ -6,6 +6,7 @@
 
 #include "nn/dropout.h"
 #include "nn/embedding.h"
+#include "nn/linear.h"
 #include "nn/models/language.h"
 #include "nn/norm.h"
 
@@ -72,8 +73,12 @@ struct GptBlock : nn::Module<GptBlock> {
   explicit GptBlock(const GptConfig& c);
   // With a past, x is one position after it, or all positions if it is empty; both are appended.
   Tensor forward(const Tensor& x, Past* past = nullptr) const {
-    const Tensor y = add(x, [&](const Tensor& residual) { return attn(ln_1(x), past, residual); });
-    return add(y, [&](const Tensor& residual) { return mlp(ln_2(y), residual); });
+    const Tensor y = add(x, [&](const Tensor& residual) {
+      return attn(ln_1(x, nn::dtype_of_operand(attn.c_attn, x)), past, residual);
+    });
+    return add(y, [&](const Tensor& residual) {
+      return mlp(ln_2(y, nn::dtype_of_operand(mlp.c_fc, y)), residual);
+    });
   }
   MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
 

@@ -151,6 +151,29 @@ TEST(Policies, AWideResidualIsNotRounded) {
   }
 }
 
+// layer_norm(x, ..., rounded) is the cast of layer_norm(x, ...), bit for bit, and so are gradients.
+TEST(Policies, ANormThatRoundsIsItsCast) {
+  const auto compare = [](DType from, DType to) {
+    const auto run = [&](bool at_once) {
+      const std::vector<Tensor> in{leaf({5, 24}, from), leaf({24}, f32, 2), leaf({24}, f32, 3)};
+      const Tensor y = at_once ? layer_norm(in[0], {24}, in[1], in[2], 1e-5, to)
+                               : cast(layer_norm(in[0], {24}, in[1], in[2]), to);
+      EXPECT_EQ(y.dtype(), to);
+      EXPECT_EQ(node_of(y)->grad_dtype, is_half(from) && !thread_state.policy ? to : f32);
+      y.backward({.gradient = values(y.shape(), f32, 4)});
+      return std::vector<std::vector<double>>{to_vector(y), to_vector(in[0].grad()),
+                                              to_vector(in[1].grad()), to_vector(in[2].grad())};
+    };
+    EXPECT_EQ(run(true), run(false)) << name(from) << " " << name(to);
+  };
+  for (const DType from : {f32, f16, bf16})
+    for (const DType to : {f32, f16, bf16}) {
+      if (from == f32 || from == to) compare(from, to);
+      const Autocast on({.low = f16});
+      compare(from, to);
+    }
+}
+
 TEST(Policies, WhatIsMadeOfFullOpsIsWideAsWell) {
   const Autocast on({.low = f16});
   EXPECT_EQ(var(values({4, 4}, f16)).dtype(), f32);

@@ -48,6 +48,44 @@ TEST(GradientSums, OfManyUsesAreRoundedOnce) {
   });
 }
 
+// The gradient of a norm's input is added to the one that waits there, in place, and only if nobody
+// else holds that one.
+TEST(GradientSums, OfANormAreWrittenWhereTheyWait) {
+  const Tensor x = rand({3, 8}), w = rand({3, 8}), u = rand({3, 8});
+  struct Result {
+    Values gradient;
+    const void* waiting;  // where the gradient of the use that is visited first was, and what
+    const void* sum;
+    Values kept;
+  };
+  const auto run = [&](bool keeps, double used) {
+    const Tensor in = x.clone().set_requires_grad(), h = in * 2.0;
+    const Tensor norm = layer_norm(h, {8}), same = reshape(h, {24});
+    Result r{};
+    Tensor kept;
+    const HookHandle first = register_hook(same, [&](const Tensor& g) {
+      r.waiting = g.raw();
+      if (keeps) kept = g;
+      return Tensor();
+    });
+    const HookHandle second = register_hook(h, [&](const Tensor& g) {
+      r.sum = g.raw();
+      return Tensor();
+    });
+    (sum(norm * w) + sum(same * reshape(u, {24})) * used).backward();
+    r.gradient = to_vector(in.grad());
+    if (kept) r.kept = to_vector(kept);
+    return r;
+  };
+  const Result once = run(false, 1), kept = run(true, 1), none = run(false, 0);
+  EXPECT_EQ(once.waiting, once.sum) << "in place";
+  EXPECT_NE(kept.waiting, kept.sum);
+  EXPECT_EQ(kept.kept, to_vector(reshape(u, {24}))) << "what somebody holds stays";
+  EXPECT_EQ(kept.gradient, once.gradient);
+  for (size_t i = 0; i < 24; ++i)
+    EXPECT_NEAR(once.gradient[i], none.gradient[i] + 2 * u.at(int64_t(i)), 1e-5) << i;
+}
+
 TEST(GradientSums, OfGradAndOfRecomputedOnes) {
   for_half_dtypes([](int n, DType dtype, bool recorded) {
     const Tensor q = leaf({1}, dtype);

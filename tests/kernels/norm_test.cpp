@@ -30,15 +30,17 @@ TEST(LayerNorm, ForwardAndGradient) {
         const int64_t rows = shape[0], n = shape[1];
         const DType p = params == 1 ? in : wide(in);
         const Tensor x = random(shape, in, 1, 3, 5), dy = random(shape, in, 2),
-                     w = random({n}, p, 3), b = random({n}, p, 4);
+                     w = random({n}, p, 3), b = random({n}, p, 4), added = random(shape, out, 5);
         const Tensor y = output(shape, out), mean = output({rows}, wide(in)),
                      rstd = output({rows}, wide(in));
-        const Tensor dx = output(shape, out), dw = output({n}, p), db = output({n}, p);
+        const Tensor dx = output(shape, out), dw = output({n}, p), db = output({n}, p),
+                     total = random(shape, out, 5);
         const View weight = params ? View(w) : View{}, shift = params ? View(b) : View{};
         launch([&](Launch& l) {
           layer_norm(l, x, weight, shift, eps, y, mean, rstd);
-          layer_norm_grad(l, x, weight, mean, rstd, dy, dx, params ? View(dw) : View{},
+          layer_norm_grad(l, x, weight, mean, rstd, dy, View{}, dx, params ? View(dw) : View{},
                           params ? View(db) : View{});
+          layer_norm_grad(l, x, weight, mean, rstd, dy, total, total, View{}, View{});
         });
         Values y_want, dx_want, dw_want(n), db_want(n), mean_want;
         const double size = static_cast<double>(n);
@@ -65,10 +67,28 @@ TEST(LayerNorm, ForwardAndGradient) {
         expect_close(y, y_want, 2 * tolerance(out), "y " + what);
         expect_close(mean, mean_want, tolerance(wide(in)), "mean " + what);
         expect_close(dx, dx_want, 4 * tolerance(out), "dx " + what);
+        for (int64_t i = 0; i < x.numel(); ++i) dx_want[size_t(i)] += added.at(i);
+        expect_close(total, dx_want, 4 * tolerance(out), "dx and more " + what);
         if (!params) continue;
         expect_close(dw, dw_want, 2 * tolerance(p), "dw " + what);
         expect_close(db, db_want, 2 * tolerance(p), "db " + what);
       }
+}
+
+TEST(LayerNorm, RoundsF32AsItWrites) {
+  for (const DType half : {f16, bf16})
+    for (const Shape& shape : row_shapes) {
+      const Tensor x = random(shape, f32, 1, 3, 5), y = output(shape, f32),
+                   rounded = output(shape, half), mean = output({shape[0]}, f32),
+                   rstd = output({shape[0]}, f32);
+      launch([&](Launch& l) {
+        layer_norm(l, x, View{}, View{}, 1e-3, y, mean, rstd);
+        layer_norm(l, x, View{}, View{}, 1e-3, rounded, mean, rstd);
+      });
+      const Tensor want = output(shape, half);
+      for (int64_t i = 0; i < y.numel(); ++i) want.set(i, y.at(i));
+      expect_close(rounded, to_vector(want), 0, shape.to_string());
+    }
 }
 
 TEST(LayerNorm, LargeMeanKeepsTheVariance) {
@@ -145,7 +165,7 @@ TEST(RmsNorm, ForwardAndGradient) {
         const View weight = weighted ? View(w) : View{};
         launch([&](Launch& l) {
           layer_norm(l, x, weight, View{}, eps, y, View{}, rstd);
-          layer_norm_grad(l, x, weight, View{}, rstd, dy, dx, dw, View{});
+          layer_norm_grad(l, x, weight, View{}, rstd, dy, View{}, dx, dw, View{});
         });
         Values y_want, dx_want, dw_want(n);
         const double size = static_cast<double>(n);
@@ -364,7 +384,7 @@ TEST(Norms, SameForAnyThreads) {
                    gw = of_channels(), gb = of_channels();
       launch([&](Launch& l) {
         layer_norm(l, x, w, w, 1e-5, y, mean, rstd);
-        layer_norm_grad(l, x, w, mean, rstd, dy, dx, dw, db);
+        layer_norm_grad(l, x, w, mean, rstd, dy, View{}, dx, dw, db);
         batch_stats(l, image, 1e-5, m, v, s);
         batch_norm_grad(l, image, m, s, ten, image, false, dimage, dscale, dshift);
         group_norm(l, image, 2, ten, ten, 1e-5, grouped, gm, gs);

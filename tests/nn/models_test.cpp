@@ -2,9 +2,10 @@
 // run on any device, full ones on the CPU.
 #include "nn/models/models.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "amp/amp.h"
@@ -296,6 +297,33 @@ TEST(GptBlock, AddsInItsProducts) {
   compare(1e-6);
   const amp::Autocast on({.low = bf16});
   compare(1e-3);
+}
+
+// The norms of a block write what the products behind them read, as a cast would.
+TEST(GptBlock, ItsNormsRound) {
+  const Seed seed(9);
+  const GptBlock block({.layers = 1, .heads = 2, .width = 8, .dropout = 0});
+  const Tensor x = randn({2, 4, 8});
+  const auto norms = [&](const amp::Overrides& overrides) {
+    const amp::Autocast on({.low = bf16, .overrides = overrides});
+    const Tensor y = block.attn(block.ln_1(x), nullptr, x);
+    const Tensor want = block.mlp(block.ln_2(y), y);
+    const amp::Report report;
+    const Tensor got = block(x);
+    if (overrides.empty()) EXPECT_TRUE(equal(got, want));
+    std::vector<std::string> dtypes;
+    for (const auto& row : report.rows()) {
+      if (row.op == "cast" && overrides.empty()) EXPECT_EQ(row.by, "linear") << "of weights";
+      for (int64_t i = 0; row.op == "layer_norm" && i < row.calls; ++i)
+        dtypes.emplace_back(name(row.outputs[0]));
+    }
+    std::ranges::sort(dtypes);
+    return fmt::format("{}", fmt::join(dtypes, " "));
+  };
+  EXPECT_EQ(norms({}), "bf16 bf16");
+  EXPECT_EQ(norms({{"attn.c_attn", Precision::Full}}), "bf16 f32");
+  EXPECT_EQ(norms({{"linear", Precision::Full}}), "f32 f32");
+  EXPECT_EQ(norms({{"layer_norm", Precision::Native}}), "bf16 bf16");
 }
 
 TEST(GptBlock, LooksOnlyBackAndDropsOnlyInTraining) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/loops/buffer.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -139,7 +140,7 @@ View by_channel_copy(Launch& launch, In x) {
 void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, Out rstd) {
   const int64_t n = x.shape()[-1];
   if (x.size() == 0) return;
-  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+  visit_float_or_narrow(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const T *const scale = to_dense<T>(launch, w), *const shift = to_dense<T>(launch, b);
     // Two sums and a center for each row take three quarters of the registers.
@@ -172,7 +173,8 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
 
 // With h = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - h mean(g h)), dw = sum over rows
 // of dy h, db = sum over rows of dy. RMS norm has no mean, so no mean(g).
-void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db) {
+void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In added, Out dx, Out dw,
+                     Out db) {
   const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = math_t<S>;
@@ -210,9 +212,11 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx
         const Vec<T> level(mean ? static_cast<T>(g_sum * per) : T(0)),
             slope(static_cast<T>(gh_sum * per));
         O* const out = dx.as<O>() + r * n;
+        const O* const more = added ? added.as<const O>() + r * n : nullptr;
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
           const Vec<T> g = scaled(read<T>(dout + i, count), i, count);
-          write(out + i, (g - level - normal(i, count) * slope) * inverse, count);
+          const Vec<T> v = (g - level - normal(i, count) * slope) * inverse;
+          write(out + i, more ? v + read<T>(more + i, count) : v, count);
         });
       }
     });

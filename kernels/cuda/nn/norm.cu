@@ -2,6 +2,7 @@
 // are computed in one pass.
 
 #include "kernels/common/scalar.h"
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cuda/nn/channels.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -70,53 +71,59 @@ MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affin
 
 // dx = rstd (g - mean(g) - h mean(g h)) with h = (x - mean) rstd and g = dy w. Without a mean,
 // mean(g) is left out. The sums over a row are computed here, or come from those of its channels.
-template <class S, class D, class O>
+// `added` is nothing or one tensor that is added to dx, and may be dx.
+template <class S, class D, class O, class... Added>
 MIXTAPE_ROW_KERNEL norm_grad_rows(Rows rows, const S* x, const D* dy, Affine<gpu::math_t<S>> affine,
                                   const gpu::math_t<S>* mean, const gpu::math_t<S>* rstd,
-                                  const Sums<gpu::math_t<S>, 2>* of_channels, O* dx) {
+                                  const Sums<gpu::math_t<S>, 2>* of_channels, O* dx,
+                                  const Added*... added) {
   using T = gpu::math_t<S>;
-  RowTask<Packing<O, S, D>> row(rows);
+  RowTask<Packing<O, S, D, Added...>> row(rows);
   auto xs = row.load(x);
   auto dys = row.load(dy);
   const T center = mean && row.exists ? mean[row.index] : T(0),
           inverse = row.exists ? rstd[row.index] : T(0);
-  Sums<T, 2> sums;  // of g h and g
-  if (!of_channels) {
+  const auto finish = [&](auto... more) {  // (a lambda, so that it is loaded with the others)
+    Sums<T, 2> sums;                       // of g h and g
+    if (!of_channels) {
+      row.for_each(
+          [&]<int n>(int64_t column, const S(&v)[n], const D(&d)[n]) {
+            T scale[n], none[n];
+            affine.load(row.index, column, scale, none);
+#pragma unroll
+            for (int i = 0; i < n; ++i) {
+              const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
+              sums.v[0] += g * ((gpu::widen(v[i]) - center) * inverse);
+              sums.v[1] += g;
+            }
+          },
+          xs, dys);
+    } else if (row.exists) {
+      for (int64_t k = row.group.index; k < affine.channels; k += row.group.size) {
+        T scale[1], none[1];
+        affine.load(row.index, k * affine.inner, scale, none);
+        const auto of_channel = of_channels[row.index * affine.channels + k];
+        for (int i = 0; i < 2; ++i) sums.v[i] += of_channel.v[i] * scale[0];
+      }
+    }
+    sums = joined(row.group, sums);
+    const T slope = sums.v[0] / T(rows.n), level = mean ? sums.v[1] / T(rows.n) : T(0);
     row.for_each(
-        [&]<int n>(int64_t column, const S(&v)[n], const D(&d)[n]) {
-          T scale[n], none[n];
-          affine.load(row.index, column, scale, none);
+        [&]<int n>(int64_t column, const S(&v)[n], const D(&d)[n], const auto&... a) {
+          T scale[n], out[n];
+          affine.load(row.index, column, scale, out);
 #pragma unroll
           for (int i = 0; i < n; ++i) {
+            const T h = (gpu::widen(v[i]) - center) * inverse;
             const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
-            sums.v[0] += g * ((gpu::widen(v[i]) - center) * inverse);
-            sums.v[1] += g;
+            out[i] = (g - level - h * slope) * inverse;
+            ((out[i] += gpu::widen(a[i])), ...);
           }
+          row.store(dx, column, out);
         },
-        xs, dys);
-  } else if (row.exists) {
-    for (int64_t k = row.group.index; k < affine.channels; k += row.group.size) {
-      T scale[1], none[1];
-      affine.load(row.index, k * affine.inner, scale, none);
-      const auto of_channel = of_channels[row.index * affine.channels + k];
-      for (int i = 0; i < 2; ++i) sums.v[i] += of_channel.v[i] * scale[0];
-    }
-  }
-  sums = joined(row.group, sums);
-  const T slope = sums.v[0] / T(rows.n), level = mean ? sums.v[1] / T(rows.n) : T(0);
-  row.for_each(
-      [&]<int n>(int64_t column, const S(&v)[n], const D(&d)[n]) {
-        T scale[n], out[n];
-        affine.load(row.index, column, scale, out);
-#pragma unroll
-        for (int i = 0; i < n; ++i) {
-          const T h = (gpu::widen(v[i]) - center) * inverse;
-          const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
-          out[i] = (g - level - h * slope) * inverse;
-        }
-        row.store(dx, column, out);
-      },
-      xs, dys);
+        xs, dys, more...);
+  };
+  finish(row.load(added)...);
 }
 
 }  // namespace
@@ -124,21 +131,27 @@ MIXTAPE_ROW_KERNEL norm_grad_rows(Rows rows, const S* x, const D* dy, Affine<gpu
 void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, Out rstd) {
   const int64_t n = x.shape()[-1];
   if (x.size() == 0) return;
-  visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
+  visit_float_or_narrow(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
     launch_rows<Packing<O, S>>(launch, "layer_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
                                Affine<T>{w, b}, T(eps), y.as<O>(), mean.as<T>(), rstd.as<T>());
   });
 }
 
-void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, Out dx, Out dw, Out db) {
+void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In added, Out dx, Out dw,
+                     Out db) {
   const int64_t n = x.shape()[-1], rows = n ? x.size() / n : 0;
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
-    if (dx)
-      launch_rows<Packing<O, S, D>>(launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, O>,
-                                    x.as<S>(), dy.as<D>(), Affine<T>{w, {}}, mean.as<T>(),
-                                    rstd.as<T>(), nullptr, dx.as<O>());
+    const auto rows_of = [&]<class... A>(const A*... more) {
+      launch_rows<Packing<O, S, D, A...>>(
+          launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, O, A...>, x.as<S>(), dy.as<D>(),
+          Affine<T>{w, {}}, mean.as<T>(), rstd.as<T>(), nullptr, dx.as<O>(), more...);
+    };
+    if (dx && added)
+      rows_of(added.as<const O>());
+    else if (dx)
+      rows_of();
     if (dw || db)
       columns(launch, NormSums<T>{mean.as<T>(), rstd.as<T>(), true, 1, dw, db}, rows, n,
               x.as<const S>(), dy.as<const D>());

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "core/format.h"
 #include "kernels/common/launch.h"
 #include "tests/support/kernel_compare.h"
@@ -280,15 +282,21 @@ void compare_layer_norm(DType in, DType out, const Shape& shape, int params, boo
                 kernel(l, x, weight, shift, 1e-3, to[0], centered ? View(to[1]) : View{}, to[2]);
               });
   launch([&](Launch& l) { cpu::layer_norm(l, x, weight, shift, 1e-3, y, center, rstd); });
-  for (const DType d : {in, out}) {
-    const Tensor dy = random(shape, d, 2);
-    expect_same(
-        what + " gradient",
-        {{shape, out, 4 * tolerance(out)}, {{n}, p, 4 * tolerance(p)}, {{n}, p, 4 * tolerance(p)}},
-        cuda::layer_norm_grad, cpu::layer_norm_grad, [&](auto kernel, Launch& l, const auto& to) {
-          kernel(l, x, weight, center, rstd, dy, to[0], to[1], to[2]);
-        });
-  }
+  if (size_of(in) > size_of(out)) return;
+  for (const DType d : std::set{in, out})
+    for (const bool more : {false, true}) {
+      if (more && (d != out || params != 2)) continue;
+      const Tensor dy = random(shape, d, 2), added = random(shape, out, 5);
+      expect_same(what + (more ? " gradient and more" : " gradient"),
+                  {{shape, out, 4 * tolerance(out)},
+                   {{n}, p, 4 * tolerance(p)},
+                   {{n}, p, 4 * tolerance(p)}},
+                  cuda::layer_norm_grad, cpu::layer_norm_grad,
+                  [&](auto kernel, Launch& l, const auto& to) {
+                    kernel(l, x, weight, center, rstd, dy, more ? View(added) : View{}, to[0],
+                           to[1], to[2]);
+                  });
+    }
 }
 TEST(CudaLayerNorm, RowsOfAnyLength) {
   for (const auto& [in, out] : float_pairs)
@@ -296,6 +304,20 @@ TEST(CudaLayerNorm, RowsOfAnyLength) {
       for (const int params : {0, 1, 2})
         for (const bool centered : {true, false})
           compare_layer_norm(in, out, shape, params, centered);
+  for (const Shape& shape : row_shapes) compare_layer_norm(f32, bf16, shape, 2, true);
+  compare_layer_norm(f32, f16, {3, 700}, 0, false);
+}
+// The sum is written where the gradient that it begins with was.
+TEST(CudaLayerNorm, AddsInPlace) {
+  for (const int64_t n : {7, 768, 20'001}) {
+    const Tensor x = random({5, n}, f32, 1), dy = random({5, n}, f32, 2), s = filled({5}, f32, 1),
+                 added = random({5, n}, f32, 3), apart = output({5, n}, f32);
+    launch([&](Launch& l) {
+      cuda::layer_norm_grad(l, x, View{}, s, s, dy, added, apart, View{}, View{});
+      cuda::layer_norm_grad(l, x, View{}, s, s, dy, added, added, View{}, View{});
+    });
+    EXPECT_EQ(to_vector(added), to_vector(apart)) << n;
+  }
 }
 TEST(CudaLayerNorm, SumsOverManyRowsInParts) {
   compare_layer_norm(f32, f32, {700, 12}, 2, true);
@@ -305,7 +327,7 @@ TEST(CudaLayerNorm, SumsOverManyRowsInParts) {
   expect_same("only sums, where no pack is aligned", {{{6}, f32, 1e-5}, {{6}, f32, 1e-5}},
               cuda::layer_norm_grad, cpu::layer_norm_grad,
               [&](auto kernel, Launch& l, const auto& to) {
-                kernel(l, misplaced(x), View{}, stats, stats, x, View{}, to[0], to[1]);
+                kernel(l, misplaced(x), View{}, stats, stats, x, View{}, View{}, to[0], to[1]);
               });
 }
 TEST(CudaNorms, LargeMeanKeepsTheVariance) {

@@ -98,6 +98,17 @@ std::vector<OpCase> networks() {
        .empty = {{0, 6}, {6}, {6}},
        .sums = {{4096, 6}, {6}, {6}}},
       {.op = "layer_norm",
+       .inputs = {{{2, 4, 6}}, {{6}, 0.5, 1.5}, {{6}}},
+       .run =
+           [](In x) {  // the gradient of the product waits where the norm's is added to it
+             const Tensor y = layer_norm(x[0], {6}, x[1], x[2]);
+             return y + x[0] * 0.5;
+           },
+       .label = "beside_its_input",
+       .tolerance = 8,
+       .empty = {{0, 6}, {6}, {6}},
+       .sums = {{2, 2048, 6}, {6}, {6}}},
+      {.op = "layer_norm",
        .inputs = {{{2, 3, 4}}},
        .run = [](In x) { return layer_norm(x[0], {x[0].size(1), x[0].size(2)}); },
        .label = "plain",
