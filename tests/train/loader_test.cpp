@@ -480,8 +480,45 @@ TEST(DataLoader, RefusesAStateThatDoesNotFit) {
   EXPECT_EQ(loader.epoch(), 0u);
 }
 
+// Ranks' parts of each batch, one after the other, are what one rank with as many chunks has.
+TEST(DataLoader, RanksShareEachBatch) {
+  DataLoader whole(
+      numbered(50),
+      {.batch_size = 16, .shuffle = true, .transform = random_transform, .part = {0, 1, 8}});
+  for (const int ranks : {1, 2, 4, 8}) {
+    std::vector<DataLoader> loaders;
+    for (int r = 0; r < ranks; ++r)
+      loaders.emplace_back(numbered(50), DataLoaderOptions{.batch_size = 16,
+                                                           .shuffle = true,
+                                                           .workers = r % 2,
+                                                           .transform = random_transform,
+                                                           .part = {r, ranks, 8}});
+    for (int64_t i = 0; i < whole.batches(); ++i) {
+      const Batch all = whole.batch(i);
+      std::vector<Tensor> x, y;
+      for (const DataLoader& loader : loaders) {
+        const Batch part = loader.batch(i);
+        EXPECT_EQ(part.of_step, all.of_step);
+        if (!part.x) continue;
+        x.push_back(part.x);
+        y.push_back(part.y);
+      }
+      EXPECT_EQ(to_vector(cat(x)), to_vector(all.x));
+      EXPECT_EQ(to_vector(cat(y)), to_vector(all.y));
+    }
+    // The last batch has 2 examples for 8 chunks: 6 chunks have none.
+    EXPECT_EQ(bool(loaders.front().batch(3).x), ranks <= 2);
+    EXPECT_EQ(loaders.back().batch(3).of_step, 2);
+    for (DataLoader& loader : loaders)
+      EXPECT_EQ(std::ranges::distance(loader), 4) << "equally many steps";
+  }
+}
+
 TEST(DataLoader, RefusesWhatMakesNoSense) {
   const TensorDataset good = numbered(4);
+  for (const dist::Part& part : {dist::Part{0, 2, 3}, dist::Part{2, 2, 2}, dist::Part{0, 1, 0}})
+    EXPECT_ERROR(DataLoader(good, {.part = part}),
+                 "part must be of a rank below the number of ranks");
   EXPECT_EQ(DataLoader(std::make_shared<TensorDataset>(good)).examples(), 4);
   EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batch_size must be > 0, got 0");
   EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "max_batches must be >= 0, got -1");

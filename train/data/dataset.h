@@ -13,6 +13,9 @@ namespace mixtape::train {
 struct Example {
   Tensor x, y;                    // input and target, on the CPU; y may be undefined
   std::vector<Tensor> more = {};  // other inputs: a length, a mask
+  // In a batch that a loader made: the examples of the step. Ranks may share them, so that a rank's
+  // batch has fewer, or no x at all.
+  int64_t of_step = 0;
 
   // `const auto& [x, y] = example` takes the first two.
   template <size_t i>

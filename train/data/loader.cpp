@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "autograd/ops.h"
 #include "autograd/tape.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -65,7 +66,7 @@ struct DataLoader::BatchMaker {
     const int64_t first = i * options.batch_size;
     const int64_t n = std::min(options.batch_size, int64_t(order.size()) - first);
     try {
-      return make(std::span(order).subspan(size_t(first), size_t(n)), epoch, first);
+      return make_part(std::span(order).subspan(size_t(first), size_t(n)), epoch, first);
     } catch (const std::exception& e) {
       throw Error(fmt::format("{}: epoch {}, batch {}: {}", data->name(), epoch, i, e.what()));
     }
@@ -81,6 +82,35 @@ struct DataLoader::BatchMaker {
       check(0 <= i && i < data->size(), "{}: the sampler returned example {} of {}", data->name(),
             i, data->size());
     return order;
+  }
+  // Makes this rank's part of the batch, perhaps nothing, chunk by chunk, since data sets and
+  // transforms may draw random numbers: a chunk is the same whichever rank makes it.
+  Batch make_part(std::span<const int64_t> examples, uint64_t epoch, int64_t position) const {
+    const dist::Part& part = options.part;
+    const int64_t n = int64_t(examples.size());
+    std::vector<Batch> chunks;
+    for (int64_t i = part.first_chunk(); i < part.first_chunk() + part.own_chunks(); ++i) {
+      const int64_t begin = part.begin(i, n), end = part.begin(i + 1, n);
+      if (begin < end)
+        chunks.push_back(
+            make(examples.subspan(size_t(begin), size_t(end - begin)), epoch, position + begin));
+    }
+    Batch all;
+    if (!chunks.empty()) all = chunks.size() == 1 ? chunks[0] : joined(chunks);
+    all.of_step = n;
+    return all;
+  }
+  static Batch joined(const std::vector<Batch>& chunks) {
+    const NoPolicy as_made;
+    const auto join = [&](const auto& get) {
+      std::vector<Tensor> parts;
+      for (const Batch& chunk : chunks) parts.push_back(get(chunk));
+      return parts[0] ? cat(parts, 0) : Tensor();
+    };
+    Batch all{join([](const Batch& b) { return b.x; }), join([](const Batch& b) { return b.y; })};
+    for (size_t i = 0; i < chunks[0].more.size(); ++i)
+      all.more.push_back(join([&](const Batch& b) { return b.more.at(i); }));
+    return all;
   }
   // Makes the batch of these examples, the first of which is at `position` of the epoch.
   Batch make(std::span<const int64_t> examples, uint64_t epoch, int64_t position) const {
@@ -224,6 +254,12 @@ DataLoader::DataLoader(AnyDataset data, const DataLoaderOptions& options)
         options.prefetch);
   check(!(options.shuffle && options.sampler),
         "shuffle has no effect with a sampler: set only one");
+  const dist::Part& part = options.part;
+  check(part.ranks > 0 && 0 <= part.rank && part.rank < part.ranks && part.chunks > 0 &&
+            part.chunks % part.ranks == 0,
+        "part must be of a rank below the number of ranks, which divides chunks, got rank {} of {} "
+        "with {} chunks",
+        part.rank, part.ranks, part.chunks);
   options.device.require();
 }
 DataLoader::~DataLoader() = default;

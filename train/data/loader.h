@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "dist/part.h"
 #include "optim/state.h"
 #include "train/data/transforms.h"
 
@@ -20,6 +21,9 @@ struct DataLoaderOptions {
   uint64_t seed = 0;              // of the order and of random transforms
   Device device = Device::cpu();  // of the batches; copies are asynchronous
   Transform transform = {};       // of x, on the CPU
+  // This rank's part of each batch: world.part(), or parallel.part(). batch_size is the whole step's,
+  // and so are order, epochs and batches(): no example is left out or seen twice.
+  dist::Part part = {};
 };
 
 //   for (const auto& [x, y] : loader) ...      // one epoch; the next loop is the next epoch

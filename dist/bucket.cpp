@@ -1,0 +1,114 @@
+#include "dist/bucket.h"
+
+#include <fmt/format.h>
+
+#include "autograd/call.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "kernels/common/sum_tree.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::dist {
+using namespace internal;
+namespace {
+
+void write(const Tensor& from, const Tensor& to) {
+  if (from.raw() == to.raw() && from.dtype() == to.dtype()) return;  // a gradient that stayed
+  to.storage()->begin_write();
+  kernels::convert(to.device(), from, to);
+  to.storage()->bump_version();
+}
+
+}  // namespace
+
+Bucket::Bucket(Exchange* exchange, int64_t number, const Options& options)
+    : exchange_(exchange), number_(number), options_(options) {}
+
+size_t Bucket::add(const Shape& shape, const std::string& name) {
+  const int64_t align = 64 / int64_t(size_of(options_.travels));
+  items_.push_back({Layout(shape, Layout(shape).strides, size_), name});
+  size_ += (shape.size() + align - 1) / align * align;
+  return items_.size() - 1;
+}
+
+void Bucket::allocate() {
+  const int64_t align = exchange_ ? exchange_->alignment() : 1;
+  size_ = std::max<int64_t>(1, (size_ + align - 1) / align) * align;
+  const auto buffer = [&](DType dtype) { return zeros({size_}, dtype, options_.device); };
+  part_ = buffer(options_.travels);
+  result_ = options_.result == options_.travels ? part_ : buffer(options_.result);
+  const DType wide = options_.travels == f64 ? f64 : f32;
+  for (int64_t sum = 1; sum < options_.part.own_chunks(); sum *= 2) levels_.push_back(buffer(wide));
+  missing_ = items_.size();
+}
+
+void Bucket::put(size_t tensor, const Tensor& value) {
+  Item& item = items_[tensor];
+  const int64_t chunk = item.chunk++;
+  Tensor sum = value ? value : zeros(in(part_, item).shape(), options_.travels, options_.device);
+  size_t level = 0;
+  for (; chunk >> level & 1; ++level) {
+    const Tensor before = in(levels_[level], item);
+    detail::accumulate(sum, before);
+    sum = before;
+  }
+  const bool is_last = item.chunk == options_.part.own_chunks();
+  write(sum, in(is_last ? part_ : levels_[level], item));
+  missing_ -= is_last;
+}
+
+void Bucket::send(int64_t step, std::vector<double> words, size_t first_flag, Flags flags) {
+  Place place{Place::Kind::Bucket, step, number_};
+  for (const Item& item : items_)
+    if (place.contents.size() < 200)
+      place.contents += fmt::format("{}{}", place.contents.empty() ? "" : ", ", item.name);
+  for (Item& item : items_) item.chunk = 0;
+  missing_ = items_.size();
+  // The work keeps the bucket: an exception may end the step before it is done.
+  auto work = [=, self = shared_from_this(), words = std::move(words),
+               flags = std::move(flags)]() mutable {
+    for (size_t i = 0; i < flags.size(); ++i)
+      for (const Tensor& flag : flags[i])
+        words[first_flag + i] = std::max(words[first_flag + i], flag.item());
+    self->exchange(place, std::move(words));
+  };
+  if (exchange_)
+    job_ = exchange_->submit(std::move(work));
+  else
+    work();
+}
+
+void Bucket::exchange(const Place& place, std::vector<double> words) {
+  if (!exchange_) {
+    kernels::sum_parts(options_.device, part_.with_layout(Layout({1, size_})), options_.by,
+                       result_);
+    result_.storage()->bump_version();
+    totals_ = std::move(words);
+    return;
+  }
+  const Tensor part = part_.copied_to(Device::cpu());
+  // With a dtype to travel in, both rounds do.
+  const bool both = is_half(options_.travels);
+  const Tensor sums = both                        ? part
+                      : options_.device.is_host() ? result_
+                                                  : Tensor({size_}, options_.result, Device::cpu());
+  const auto all = exchange_->sum(place, part, options_.by, sums, words);
+  write(sums.copied_to(options_.device), result_);
+  totals_.clear();
+  for (const std::vector<double>& of_rank : all)
+    totals_.resize(std::max(totals_.size(), of_rank.size()));
+  for (size_t i = 0; i < totals_.size(); ++i)
+    totals_[i] = kernels::sum_tree<double>(int64_t(all.size()), [&](int64_t r) {
+      return i < all[size_t(r)].size() ? all[size_t(r)][i] : 0;
+    });
+}
+
+std::vector<double> Bucket::receive() {
+  if (job_) job_->wait();
+  job_ = {};
+  return std::move(totals_);
+}
+
+Tensor Bucket::sum(size_t tensor) const { return in(result_, items_[tensor]); }
+
+}  // namespace mixtape::dist

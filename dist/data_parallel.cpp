@@ -1,0 +1,424 @@
+#include "dist/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "autograd/autograd_meta.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/dispatch.h"
+#include "core/format.h"
+#include "core/philox.h"
+#include "core/scope.h"
+#include "dist/bucket.h"
+#include "dist/exchange.h"
+#include "kernels/common/sum_tree.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::dist {
+using namespace internal;
+
+Tensor detail::rows(const Tensor& x, int64_t start, int64_t stop) {
+  return narrow(x, 0, start, stop - start);
+}
+
+// A step: gradients arrive in backward() and go into buckets; each bucket that is
+// full with the last chunk travels; after that backward() all have their sums.
+struct DataParallel::Impl final : Observer {
+  struct Parameter {
+    Tensor tensor;
+    std::string name;
+    bool trains = false;  // when buckets were laid; as is `dtype`, the gradient's
+    DType dtype = f32;
+    size_t bucket = 0, place = 0;
+    bool arrived = false;   // in this chunk
+    bool had_grad = false;  // in this step
+    LossScaleTag tag = {};
+  };
+  struct Buffer {
+    Tensor tensor, start;
+    size_t place = 0;  // if it is a float
+  };
+  // The losses of a loss scale in this step.
+  struct Losses {
+    uint64_t number;
+    std::vector<Tensor> nonfinite;
+  };
+
+  Impl(Exchange* exchange, const Part& part, const DataParallelOptions& options,
+       nn::ModuleBase& module)
+      : exchange(exchange), part(part), options(options) {
+    for (auto& [name, t] : module.named_parameters()) {
+      if (!by_id.emplace(t.id(), parameters.size()).second) continue;  // tied
+      parameters.push_back({t, name});
+      order.insert(order.begin(), order.size());  // backward goes from the last to the first
+    }
+    for (auto& [name, t] : module.named_buffers()) buffers.push_back({t, {}});
+    lay_buckets();
+  }
+
+  // --- buckets ---
+
+  bool is_laid() const {
+    return std::ranges::all_of(parameters, [](const Parameter& p) {
+      return p.trains == p.tensor.is_leaf() && (!p.trains || p.dtype == p.tensor.grad_dtype());
+    });
+  }
+
+  Bucket::Options bucket_of(DType dtype, Device device) const {
+    // Sums of several 16-bit chunks are f32, and travel so.
+    const DType travels = options.wire && dtype != f64              ? *options.wire
+                          : part.own_chunks() > 1 && is_half(dtype) ? f32
+                                                                    : dtype;
+    return {part, dtype, travels, device,
+            options.scale == Scale::Mean ? 1.0 / double(part.chunks) : 1.0};
+  }
+
+  void lay_buckets() {
+    buckets.clear();
+    std::map<std::pair<DType, size_t>, std::shared_ptr<Bucket>> open;  // by dtype and device
+    // The first one is small, so that something travels soon.
+    const auto limit = [&] {
+      return int64_t(1048576 *
+                     (buckets.empty() ? std::min(1.0, options.bucket_mb) : options.bucket_mb));
+    };
+    std::string layout;
+    for (const size_t i : order) {
+      Parameter& p = parameters[i];
+      p.trains = p.tensor.is_leaf();
+      if (!p.trains) continue;
+      p.dtype = p.tensor.grad_dtype();
+      std::shared_ptr<Bucket>& bucket = open[{p.dtype, p.tensor.device().slot()}];
+      if (bucket && (bucket->bytes() >= limit() || bucket->tensors() == most_tensors)) bucket = {};
+      if (!bucket)
+        bucket = buckets.emplace_back(std::make_shared<Bucket>(
+            exchange, int64_t(buckets.size()), bucket_of(p.dtype, p.tensor.device())));
+      p.bucket = size_t(std::ranges::find(buckets, bucket) - buckets.begin());
+      p.place = bucket->add(p.tensor.shape(), p.name);
+      layout += fmt::format("{} {} of {}, ", p.name, p.tensor.shape(), p.dtype);
+    }
+    averages = {};
+    // (Integers count: every chunk leaves the same number.)
+    if (std::ranges::any_of(buffers, [](const Buffer& b) { return is_float(b.tensor.dtype()); })) {
+      averages = std::make_shared<Bucket>(
+          exchange, int64_t(buckets.size()),
+          Bucket::Options{part, f64, f64, buffers[0].tensor.device(), 1.0 / double(part.chunks)});
+      for (Buffer& b : buffers)
+        if (is_float(b.tensor.dtype()))
+          b.place = averages->add(b.tensor.shape(), "a running statistic");
+      averages->allocate();
+    }
+    for (const auto& bucket : buckets) bucket->allocate();
+    compare(layout);
+    next = 0;
+  }
+
+  // Throws Error if this rank's parameters are not those of rank 0.
+  void compare(const std::string& layout) const {
+    if (!exchange) return;
+    const std::vector<std::string> all = World::current()->gather(layout);
+    if (layout == all[0]) return;
+    size_t at = size_t(std::ranges::mismatch(layout, all[0]).in1 - layout.begin());
+    at = at == 0                                           ? 0
+         : layout.rfind(", ", at - 1) == std::string::npos ? 0
+                                                           : layout.rfind(", ", at - 1) + 2;
+    const auto item = [&](const std::string& text) {
+      return at >= text.size() ? "nothing more" : text.substr(at, text.find(", ", at) - at);
+    };
+    fail("rank {} of {} trains other parameters than rank 0: {}, there {}", exchange->rank(),
+         exchange->size(), item(layout), item(all[0]));
+  }
+
+  // Lays the buckets in the order in which gradients arrive on rank 0.
+  void follow_arrivals() {
+    if (followed) return;
+    followed = true;
+    if (!exchange || buckets.size() == 1) return;
+    for (size_t i = 0; i < parameters.size(); ++i)  // those without a gradient come last
+      if (std::ranges::find(arrivals, i) == arrivals.end()) arrivals.push_back(i);
+    const Tensor numbers({int64_t(arrivals.size())}, i64, Device::cpu());
+    std::ranges::copy(arrivals, numbers.data<int64_t>());
+    World::current()->broadcast({numbers});
+    for (size_t i = 0; i < order.size(); ++i) order[i] = size_t(numbers.data<int64_t>()[i]);
+    wants_laying = true;
+  }
+
+  // --- a step ---
+
+  void begin_step() {
+    if (begun) return;
+    begun = true;
+    if (!is_laid() || std::exchange(wants_laying, false)) lay_buckets();
+  }
+
+  void scaled_loss(uint64_t number, const Tensor& nonfinite) override {
+    pass_losses.push_back({number, {nonfinite}});
+  }
+
+  void after_accumulate(const Node& leaf, const Tensor&) override {
+    const auto found = by_id.find(leaf.leaf().id());
+    if (found == by_id.end()) return;
+    reached = true;
+    if (held) return;
+    begin_step();
+    Parameter& p = parameters[found->second];
+    if (!p.trains) return;
+    check(!in_chunks || !chunk_done,
+          "a second backward() in one chunk: the gradients of the first, such as {}'s, have been "
+          "added up: one backward() a chunk, or Hold",
+          p.name);
+    check(!p.arrived, "{} got its gradient twice in one backward()", p.name);
+    if (!followed) arrivals.push_back(found->second);
+    take(p);
+    send_full();
+  }
+
+  // Moves the gradient of a parameter into its bucket.
+  void take(Parameter& p) {
+    p.arrived = true;
+    const Tensor grad = p.tensor.grad();
+    if (grad) {
+      const LossScaleTag tag = p.tensor.autograd_meta().loss_scale();
+      if (!std::exchange(p.had_grad, true)) p.tag = {};
+      p.tag.add(tag);
+    }
+    buckets[p.bucket]->put(p.place, grad);
+    p.tensor.set_grad({});
+  }
+
+  // In order of number, the same on all ranks, whichever is full first. The first one takes along
+  // which losses were not finite, and the program's numbers.
+  void send_full() {
+    for (; next < buckets.size() && buckets[next]->is_full(); ++next) {
+      std::vector<double> words(buckets[next]->tensors());
+      for (const Parameter& p : parameters)
+        if (p.trains && p.bucket == next) words[p.place] = p.had_grad;
+      if (next > 0) {
+        buckets[next]->send(step, std::move(words));
+        continue;
+      }
+      join_losses();
+      Bucket::Flags flags;
+      for (const Losses& l : losses) flags.push_back(l.nonfinite);
+      const size_t first_flag = words.size();
+      words.resize(first_flag + size_t(most_losses));
+      add_numbers(words);
+      buckets[0]->send(step, std::move(words), first_flag, std::move(flags));
+    }
+  }
+
+  // The sums of the program's numbers over this rank's chunks.
+  void add_numbers(std::vector<double>& words) {
+    numbers.resize(size_t(part.own_chunks()));  // the last chunks may have none
+    size_t most = 0;
+    for (const auto& of_chunk : numbers) most = std::max(most, of_chunk.size());
+    for (size_t i = 0; i < most; ++i)
+      words.push_back(kernels::sum_tree<double>(part.own_chunks(), [&](int64_t c) {
+        return i < numbers[size_t(c)].size() ? numbers[size_t(c)][i] : 0;
+      }));
+    numbers.clear();
+  }
+
+  void join_losses() {
+    for (Losses& l : pass_losses) {
+      const auto same = std::ranges::find(losses, l.number, &Losses::number);
+      if (same == losses.end())
+        losses.push_back(std::move(l));
+      else
+        same->nonfinite.push_back(l.nonfinite[0]);
+    }
+    pass_losses.clear();
+    check(losses.size() <= size_t(most_losses), "at most {} loss scales in a step, got {}",
+          most_losses, losses.size());
+  }
+
+  void after_backward(bool whole) override {
+    if (whole && reached && held) join_losses();
+    if (whole && reached && !held) end_chunk();
+    pass_losses.clear();
+    reached = false;
+  }
+
+  // All gradients of a chunk are there; what is missing counts as zeros.
+  void end_chunk() {
+    begin_step();
+    join_losses();
+    for (Parameter& p : parameters)
+      if (p.trains && !std::exchange(p.arrived, false)) {
+        take(p);
+        p.arrived = false;
+      }
+    chunk_done = true;
+    for (const Buffer& b : buffers)
+      if (is_float(b.tensor.dtype())) averages->put(b.place, b.tensor);
+    if (++chunk < part.own_chunks()) return;
+    chunk = 0;
+    send_full();
+    if (averages) averages->send(step, std::vector<double>(averages->tensors()), {});
+    end_step();
+  }
+
+  void end_step() {
+    std::vector<std::vector<double>> totals;
+    for (const auto& bucket : buckets) totals.push_back(bucket->receive());
+    for (Parameter& p : parameters) {
+      if (!p.trains) continue;
+      if (totals[p.bucket][p.place] > 0) {  // else no rank had a gradient
+        p.tensor.set_grad(buckets[p.bucket]->sum(p.place));
+        p.tensor.autograd_meta().set_loss_scale(p.tag);
+      }
+      p.had_grad = false;
+    }
+    const auto of_first = totals[0].begin() + ptrdiff_t(buckets[0]->tensors());
+    for (size_t i = 0; i < losses.size(); ++i)
+      if (of_first[ptrdiff_t(i)] > 0)
+        for (const Tensor& flag : losses[i].nonfinite) flag.set(0, 1);
+    sums.assign(of_first + most_losses, totals[0].end());
+    losses.clear();
+    if (averages) {
+      averages->receive();
+      for (const Buffer& b : buffers)
+        if (is_float(b.tensor.dtype())) write(averages->sum(b.place), b.tensor);
+    }
+    ++step;
+    next = 0;
+    begun = false;
+    follow_arrivals();
+  }
+
+  static void write(const Tensor& from, const Tensor& to) {
+    to.storage()->begin_write();
+    kernels::convert(to.device(), from, to);
+    to.storage()->bump_version();
+  }
+
+  static constexpr ptrdiff_t most_losses = 8;
+  static constexpr size_t most_tensors = 1500;  // whose words ride along: Exchange::most_words
+
+  Exchange* const exchange;
+  const Part part;
+  const DataParallelOptions options;
+  std::vector<Parameter> parameters;
+  std::unordered_map<const void*, size_t> by_id;
+  std::vector<size_t> order, arrivals;
+  std::vector<Buffer> buffers;
+  std::vector<std::shared_ptr<Bucket>> buckets;
+  std::shared_ptr<Bucket> averages;  // of buffers
+  std::vector<Losses> pass_losses, losses;
+  std::vector<std::vector<double>> numbers;  // of send_along(), by chunk
+  std::vector<double> sums;                  // of them, in the last step
+  size_t next = 0;                           // the bucket to send
+  int64_t step = 0, chunk = 0;
+  int held = 0;
+  bool begun = false, reached = false, followed = false, wants_laying = false;
+  bool in_chunks = false, chunk_done = false;
+  const Observe observe{*this};
+};
+
+DataParallel::DataParallel(nn::ModuleBase& module, const DataParallelOptions& options)
+    : part_([&] {
+        const World* const world = World::current();
+        return world ? world->part(options.chunks)
+                     : Part{0, 1, std::max<int64_t>(1, options.chunks)};
+      }()),
+      options_(options) {
+  const Scope scope("DataParallel");
+  check(options.chunks >= 0, "chunks must be >= 0, got {}", options.chunks);
+  check(options.bucket_mb > 0, "bucket_mb must be > 0, got {}", options.bucket_mb);
+  check(!options.wire || is_half(*options.wire), "wire must be f16 or bf16, got {}",
+        options.wire.value_or(f32));
+  if (part_.chunks == 1) return;
+  const World* const world = World::current();
+  impl_ = std::make_unique<Impl>(world ? world->exchange() : nullptr, part_, options, module);
+  if (part_.ranks == 1) return;
+  std::vector<Tensor> all = module.parameters();
+  for (const auto& [name, t] : module.named_buffers()) all.push_back(t);
+  const Tensor stream({2}, i64, Device::cpu());
+  int64_t* const random = stream.data<int64_t>();
+  random[0] = int64_t(generator().seed());
+  random[1] = int64_t(generator().offset());
+  all.push_back(stream);
+  world->broadcast(all);
+  generator() = RandomGenerator(uint64_t(random[0]));
+  generator().set_offset(uint64_t(random[1]));
+}
+
+DataParallel::~DataParallel() = default;
+
+void DataParallel::send_along(std::span<const double> numbers) {
+  if (!impl_) {
+    sums_.assign(numbers.begin(), numbers.end());
+    return;
+  }
+  check(numbers.size() <= 256, "at most 256 numbers may travel along, got {}", numbers.size());
+  impl_->numbers.resize(size_t(impl_->chunk) + 1);
+  impl_->numbers.back().assign(numbers.begin(), numbers.end());
+}
+
+const std::vector<double>& DataParallel::sums() const { return impl_ ? impl_->sums : sums_; }
+
+uint64_t DataParallel::bytes_sent() const {
+  return impl_ && impl_->exchange ? impl_->exchange->bytes_sent() : 0;
+}
+
+void DataParallel::begin_chunks(int64_t examples, int64_t of_step) {
+  const Scope scope("chunks");
+  check(!seed_, "chunks() within chunks()");
+  check(of_step > 0 || part_.ranks == 1,
+        "the batch does not say how many examples all ranks have in this step: a DataLoader with "
+        "{{.part = parallel.part()}} does");
+  examples_ = of_step > 0 ? of_step : examples;
+  const int64_t own = part_.end(examples_) - part_.begin(examples_);
+  check(examples == own, "rank {} of {} has {} of {} examples of the step, not {}", part_.rank,
+        part_.ranks, own, examples_, examples);
+  count_ = examples_ < part_.chunks ? 0 : part_.own_chunks();
+  if (!impl_) return;
+  check(impl_->chunk == 0 && !impl_->held, "chunks() in the midst of a step");
+  for (const Impl::Parameter& p : impl_->parameters)
+    check(part_.own_chunks() == 1 || !p.tensor.has_grad(),
+          "{} has a gradient already: call zero_grad() before the chunks of a step", p.name);
+  for (Impl::Buffer& b : impl_->buffers)
+    if (part_.own_chunks() > 1) b.start = b.tensor.clone();
+  impl_->in_chunks = true;
+  const RandomGenerator at = generator();
+  const Philox::Block bits =
+      Philox::bits({uint32_t(at.offset()), uint32_t(at.offset() >> 32), 0, 3}, uint32_t(at.seed()),
+                   uint32_t(at.seed() >> 32));
+  step_seed_ = uint64_t(bits[0]) << 32 | bits[1];
+  generator().reserve(1);
+}
+
+double DataParallel::begin_chunk(int64_t chunk) {
+  if (!impl_) return 1;
+  impl_->chunk_done = false;
+  const int64_t examples = part_.begin(chunk + 1, examples_) - part_.begin(chunk, examples_);
+  if (chunk > part_.first_chunk())
+    for (const Impl::Buffer& b : impl_->buffers) Impl::write(b.start, b.tensor);
+  RandomGenerator stream(step_seed_);
+  stream.set_offset(uint64_t(chunk) << 40);
+  seed_.emplace(stream);
+  if (options_.scale == Scale::Sum) return 1;
+  return double(examples * part_.chunks) / double(examples_);
+}
+
+void DataParallel::end_chunk() {
+  seed_.reset();
+  check(!impl_ || impl_->chunk_done, "a chunk ended without a backward() that reaches a parameter");
+}
+
+void DataParallel::end_chunks() noexcept {
+  seed_.reset();
+  if (impl_) impl_->in_chunks = impl_->chunk_done = false;
+}
+
+Hold::Hold(DataParallel& parallel) : parallel_(parallel) {
+  if (parallel.impl_) ++parallel.impl_->held;
+}
+Hold::~Hold() {
+  if (parallel_.impl_) --parallel_.impl_->held;
+}
+
+}  // namespace mixtape::dist
