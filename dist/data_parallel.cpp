@@ -98,7 +98,7 @@ struct DataParallel::Impl final : Observer {
             exchange, int64_t(buckets.size()), bucket_of(p.dtype, p.tensor.device())));
       p.bucket = size_t(std::ranges::find(buckets, bucket) - buckets.begin());
       p.place = bucket->add(p.tensor.shape(), p.name);
-      layout += fmt::format("{} {} of {}, ", p.name, p.tensor.shape(), p.dtype);
+      layout += fmt::format("{} {} of {}; ", p.name, p.tensor.shape(), p.dtype);
     }
     averages = {};
     // (Integers count: every chunk leaves the same number.)
@@ -121,12 +121,12 @@ struct DataParallel::Impl final : Observer {
     if (!exchange) return;
     const std::vector<std::string> all = World::current()->gather(layout);
     if (layout == all[0]) return;
-    size_t at = size_t(std::ranges::mismatch(layout, all[0]).in1 - layout.begin());
-    at = at == 0                                           ? 0
-         : layout.rfind(", ", at - 1) == std::string::npos ? 0
-                                                           : layout.rfind(", ", at - 1) + 2;
+    // The item that begins after the last separator before the first difference.
+    const size_t differs = size_t(std::ranges::mismatch(layout, all[0]).in1 - layout.begin());
+    const size_t before = layout.rfind("; ", std::max<size_t>(differs, 1) - 1);
+    const size_t at = before == std::string::npos ? 0 : before + 2;
     const auto item = [&](const std::string& text) {
-      return at >= text.size() ? "nothing more" : text.substr(at, text.find(", ", at) - at);
+      return at >= text.size() ? "nothing more" : text.substr(at, text.find("; ", at) - at);
     };
     fail("rank {} of {} trains other parameters than rank 0: {}, there {}", exchange->rank(),
          exchange->size(), item(layout), item(all[0]));

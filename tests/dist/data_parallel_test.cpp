@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <cmath>
 #include <limits>
 #include <mutex>
 
@@ -13,6 +13,7 @@
 #include "dist/exchange.h"
 #include "nn/nn.h"
 #include "optim/optim.h"
+#include "tests/support/errors.h"
 #include "tests/support/threads_engine.h"
 
 namespace mixtape::dist {
@@ -135,6 +136,289 @@ TEST(DataParallel, OneScaleWhereALossIsInfiniteOnOneRank) {
       const size_t one = train(1, run);
       for (const int ranks : {2, 8}) EXPECT_EQ(one, train(ranks, run)) << chunk;
     }
+}
+
+// Two losses, each with a scale, an optimizer and parameters of its own.
+TEST(DataParallel, EachLossHasItsOwnScaleOnAllRanks) {
+  struct Two : nn::Module<Two> {
+    Tensor a = nn::parameter(ones({2})), b = nn::parameter(ones({2}));
+    Tensor forward(const Tensor& x) const { return a * x; }
+    MIXTAPE_FIELDS(a, b)
+  };
+  for (const int ranks : {1, 2, 4})
+    for (const int64_t bad : {0, 1, 3})
+      expect_fine(run_ranks(ranks, [&](const World&) {
+        Two net;
+        DataParallel parallel(net, {.chunks = 4});
+        optim::SGD of_a({net.a}, {.lr = 0.1}), of_b({net.b}, {.lr = 0.1});
+        amp::GradScaler scaler({.init_scale = 16, .growth_interval = 1});
+        const Batch own{ones({4 / ranks}), {}, {}, 4};
+        int64_t chunk = parallel.part().first_chunk();
+        for (const auto& part : parallel.chunks(own)) {
+          const double factor = chunk++ == bad ? infinity : 1;
+          (scaler.scale(sum(net.a) * part.weight) + scaler.scale(sum(net.b) * factor, 1))
+              .backward();
+        }
+        EXPECT_TRUE(scaler.step(of_a));
+        EXPECT_EQ(scaler.step(of_b, {.loss = 1}).cause(), amp::StepResult::Cause::Loss);
+        scaler.update();
+        EXPECT_EQ(scaler.scale_value(0), 32);
+        EXPECT_EQ(scaler.scale_value(1), 16);
+        EXPECT_EQ(scaler.counters(1).skipped, 1);
+        EXPECT_EQ(scaler.last_overflow().size(), 1u);
+        EXPECT_FLOAT_EQ(float(net.a.at(0)), 0.9f);
+        EXPECT_EQ(net.b.at(0), 1);
+      }));
+}
+
+// --- what grad() is ---
+
+// The gradients of a step of a Net without dropout and batch norm's noise: a linear model.
+struct Line : nn::Module<Line> {
+  nn::Linear fc{3, 2}, unused{2, 2};
+  Tensor forward(const Tensor& x) const { return fc(x); }
+  MIXTAPE_FIELDS(fc, unused)
+};
+struct Weights : nn::Module<Weights> {
+  Tensor w;
+  explicit Weights(const Tensor& values) : w(nn::parameter(values)) {}
+  Tensor forward(const Tensor& x) const { return w * x; }
+  MIXTAPE_FIELDS(w)
+};
+Line line() {
+  const Seed seed(5);
+  return Line();
+}
+const Tensor x12 = randn({12, 3}), y12 = randn({12, 2});
+
+TEST(DataParallel, GivesTheMeanOverTheStep) {
+  Line alone = line();
+  mse_loss(alone(x12), y12).backward();
+  for (const int64_t n : {12, 11, 7})
+    for (const int ranks : {1, 2, 4}) {
+      const Tensor x = narrow(x12, 0, 0, n), y = narrow(y12, 0, 0, n);
+      Line whole = line();
+      mse_loss(whole(x), y).backward();
+      expect_fine(run_ranks(ranks, [&](const World&) {
+        Line net = line();
+        DataParallel parallel(net, {.chunks = 4});
+        for (const auto& [cx, cy, weight] : parallel.chunks(own_part(parallel.part(), x, y)))
+          (mse_loss(net(cx), cy) * weight).backward();
+        for (int64_t i = 0; i < 6; ++i)
+          EXPECT_NEAR(net.fc.weight.grad().at(i), whole.fc.weight.grad().at(i), 1e-6);
+        EXPECT_FALSE(net.unused.weight.has_grad()) << "no rank had one: the optimizer leaves it";
+      }));
+    }
+}
+
+TEST(DataParallel, LeavesOutAStepWithFewerExamplesThanChunks) {
+  expect_fine(run_ranks(2, [&](const World&) {
+    Line net = line();
+    DataParallel parallel(net, {.chunks = 8});
+    int chunks = 0;
+    for (const auto& chunk : parallel.chunks(own_part(parallel.part(), narrow(x12, 0, 0, 5), y12)))
+      chunks += chunk.weight > 0;
+    EXPECT_EQ(chunks, 0);
+    EXPECT_FALSE(net.fc.weight.has_grad());
+  }));
+}
+
+TEST(DataParallel, SumsWhereTheProgramDivides) {
+  Line whole = line();
+  (sum(whole(x12)) / 12).backward();
+  expect_fine(run_ranks(4, [&](const World& world) {
+    Line net = line();
+    DataParallel parallel(net, {.scale = Scale::Sum});
+    const Batch own = own_part(parallel.part(), x12, y12);
+    const double all = world.sum(double(own.x.size(0)));
+    (sum(net(own.x)) / all).backward();  // without chunks(): one backward() a step
+    for (int64_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(net.fc.weight.grad().at(i), whole.fc.weight.grad().at(i), 1e-6);
+  }));
+}
+
+TEST(DataParallel, AGradientOfOneRankIsOfAll) {
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Line net = line();
+    DataParallel parallel(net);
+    Tensor loss = sum(net(x12));
+    if (world.rank() == 1) loss = loss + sum(net.unused.bias) * 6;
+    loss.backward();
+    EXPECT_EQ(to_vector(net.unused.bias.grad()), (std::vector<double>{3, 3}));
+    EXPECT_FALSE(net.unused.weight.has_grad());
+  }));
+}
+
+TEST(DataParallel, HoldAddsUpFirst) {
+  Line whole = line();
+  (sum(whole(x12)) * 2).backward();
+  expect_fine(run_ranks(2, [&](const World&) {
+    Line net = line();
+    DataParallel parallel(net);
+    const uint64_t before = parallel.bytes_sent();
+    {
+      const Hold hold(parallel);
+      sum(net(x12)).backward();
+    }
+    EXPECT_EQ(parallel.bytes_sent(), before);
+    sum(net(x12)).backward();
+    EXPECT_EQ(to_vector(net.fc.weight.grad()), to_vector(whole.fc.weight.grad()));
+    sum(net(x12)).backward();  // grad() was not cleared: it is added to
+    for (int64_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(net.fc.weight.grad().at(i), 1.5 * whole.fc.weight.grad().at(i), 1e-5);
+  }));
+}
+
+TEST(DataParallel, TwoModelsAreTwo) {
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Line one = line(), two = line();
+    DataParallel first(one), second(two);
+    (sum(one(x12)) * (world.rank() + 1)).backward();
+    EXPECT_FALSE(two.fc.weight.has_grad());
+    const std::vector<double> of_one = to_vector(one.fc.weight.grad());
+    sum(two(x12)).backward();
+    EXPECT_EQ(to_vector(one.fc.weight.grad()), of_one);
+    for (int64_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(of_one[size_t(i)], 1.5 * two.fc.weight.grad().at(i), 1e-5);
+  }));
+}
+
+TEST(DataParallel, FollowsWhatIsFrozenAndThawed) {
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Line net = line();
+    net.fc.bias.set_requires_grad(false);
+    DataParallel parallel(net);
+    for (const bool thawed : {false, true, false}) {
+      net.fc.bias.set_requires_grad(thawed);
+      net.zero_grad();
+      (sum(net(x12)) * (world.rank() + 1)).backward();
+      EXPECT_EQ(net.fc.bias.has_grad(), thawed);
+      if (thawed) {
+        EXPECT_EQ(net.fc.bias.grad().at(0), 18);
+      }
+    }
+  }));
+}
+
+TEST(DataParallel, OtherParametersThanRank0sAreNamed) {
+  const auto errors = run_ranks(2, [](const World& world) {
+    Line net = line();
+    if (world.rank() == 1) net.unused.weight.set_requires_grad(false);
+    DataParallel parallel(net);
+  });
+  EXPECT_NE(errors[1].find("rank 1 of 2 trains other parameters than rank 0: fc.bias [2] of f32, "
+                           "there unused.weight [2, 2] of f32"),
+            std::string::npos)
+      << errors[1];
+}
+
+TEST(DataParallel, SumsTravelAlong) {
+  for (const int ranks : {1, 2, 4})
+    expect_fine(run_ranks(ranks, [&](const World&) {
+      Line net = line();
+      DataParallel parallel(net, {.chunks = 4});
+      for (const auto& [x, y, weight] : parallel.chunks(own_part(parallel.part(), x12, y12))) {
+        const Tensor loss = mse_loss(net(x), y);
+        parallel.send_along(std::vector<double>{x.at(0), 1});
+        (loss * weight).backward();
+      }
+      EXPECT_EQ(parallel.sums(),
+                (std::vector<double>{(x12.at(0) + x12.at(9)) + (x12.at(18) + x12.at(27)), 4}));
+    }));
+}
+
+// --- bytes and dtypes ---
+
+TEST(DataParallel, SendsTwiceItsShareOfTheBytes) {
+  struct Wide : nn::Module<Wide> {
+    nn::Linear fc{512, 600};
+    Tensor forward(const Tensor& x) const { return fc(x); }
+    MIXTAPE_FIELDS(fc)
+  };
+  for (const int ranks : {2, 4})
+    for (const bool narrow : {false, true})
+      expect_fine(run_ranks(ranks, [&](const World&) {
+        Wide net;
+        DataParallel parallel(net, {.wire = narrow ? std::optional(bf16) : std::nullopt});
+        sum(net(ones({2, 512}))).backward();
+        const uint64_t before = parallel.bytes_sent();
+        sum(net(ones({2, 512}))).backward();
+        const double share = 2.0 * (ranks - 1) / ranks * (513 * 600) * (narrow ? 2 : 4);
+        EXPECT_NEAR(double(parallel.bytes_sent() - before) / share, 1, 0.01);
+      }));
+}
+
+TEST(DataParallel, AWireOf16BitsRoundsTwiceWhateverTheRanks) {
+  constexpr int ranks = 64;
+  const Seed seed(3);
+  const Tensor g = randn({ranks, 1000});
+  const Tensor exact = cast(g, f64).mean(0);
+  expect_fine(run_ranks(ranks, [&](const World& world) {
+    Weights net(zeros({1000}));
+    DataParallel parallel(net, {.wire = bf16});
+    sum(net(g.select(0, world.rank()))).backward();
+    const Tensor error = cast(net.w.grad(), f64) - exact;
+    const double relative = std::sqrt(sum(square(error)).item() / sum(square(exact)).item());
+    EXPECT_LT(relative, 2.5e-3);
+    EXPECT_GT(relative, 1e-4) << "it did travel in bf16";
+  }));
+}
+
+TEST(DataParallel, GradientsOf16BitsAreAddedInF32) {
+  for (const int ranks : {1, 2, 8})
+    expect_fine(run_ranks(ranks, [&](const World& world) {
+      Weights net(ones({1}, f16));
+      DataParallel parallel(net, {.chunks = 8, .scale = Scale::Sum});
+      Batch own{zeros({8 / ranks}), {}, {}, 8};
+      int64_t chunk = parallel.part().first_chunk();
+      for (const auto& part : parallel.chunks(own))
+        (sum(net.w) * (part.weight * (chunk++ == 0 ? 1 : 0x1p-11))).backward();
+      EXPECT_EQ(net.w.grad().dtype(), f16);
+      EXPECT_EQ(net.w.grad().item(), 1 + 0x1p-8) << world.size();
+    }));
+}
+
+// --- mistakes ---
+
+TEST(DataParallel, SaysWhatAChunkMustDo) {
+  Line net = line();
+  EXPECT_ERROR(DataParallel(net, {.chunks = -1}), "chunks must be >= 0, got -1");
+  EXPECT_ERROR(DataParallel(net, {.bucket_mb = 0}), "bucket_mb must be > 0, got 0");
+  EXPECT_ERROR(DataParallel(net, {.wire = f32}), "wire must be f16 or bf16, got f32");
+  DataParallel parallel(net, {.chunks = 2});
+  const Batch batch{x12, y12};
+  const auto run = [&](auto body) {
+    for (const auto& [x, y, weight] : parallel.chunks(batch)) body(mse_loss(net(x), y) * weight);
+  };
+  run([](const Tensor& loss) { loss.backward(); });
+  EXPECT_ERROR(run([](const Tensor& loss) { loss.backward(); }),
+               "fc.weight has a gradient already: call zero_grad() before the chunks of a step");
+  net.zero_grad();
+  EXPECT_ERROR(run([](const Tensor& loss) {
+                 loss.backward({.retain_graph = true});
+                 loss.backward();
+               }),
+               "a second backward() in one chunk");
+}
+
+TEST(DataParallel, SaysThatAChunkNeedsABackward) {
+  Line net = line();
+  DataParallel parallel(net, {.chunks = 2});
+  const auto run = [&] {
+    for (const auto& chunk : parallel.chunks(Batch{x12, y12})) EXPECT_EQ(chunk.weight, 1);
+  };
+  EXPECT_ERROR(run(), "a chunk ended without a backward() that reaches a parameter");
+}
+
+TEST(DataParallel, RanksMustHaveTheirPart) {
+  const auto errors = run_ranks(2, [&](const World&) {
+    Line net = line();
+    DataParallel parallel(net);
+    EXPECT_ERROR(parallel.chunks(Batch{x12, y12}), "the batch does not say how many examples");
+    EXPECT_ERROR(parallel.chunks(Batch{x12, y12, {}, 12}),
+                 " of 2 has 6 of 12 examples of the step, not 12");
+  });
+  expect_fine(errors);
 }
 
 }  // namespace data_parallel_test
