@@ -43,7 +43,7 @@ void expect_fine(const std::vector<std::string>& errors) {
 std::string bytes_of(const StateDict& dict) {
   std::string all;
   for (const auto& [name, t] : dict) {
-    const Tensor c = t.contiguous();
+    const Tensor c = t.contiguous().copied_to(Device::cpu());
     all.append(static_cast<const char*>(c.raw()), size_t(c.numel()) * size_of(c.dtype()));
   }
   return all;
@@ -58,7 +58,7 @@ Batch own_part(const Part& part, const Tensor& x, const Tensor& y) {
 struct Job {
   DType low = f32;
   DataParallelOptions options = {.chunks = 8};
-  int steps = 6;
+  int steps = 5;
   bool unscale = false;
   ThreadsOptions threads = {};
   double bad_step = -1, bad_chunk = -1;  // where the loss is infinite
@@ -131,7 +131,7 @@ TEST(DataParallel, NeitherOrderNorDelayNorBucketsChangeBits) {
 
 TEST(DataParallel, OneScaleWhereALossIsInfiniteOnOneRank) {
   for (const bool unscale : {false, true})
-    for (const double chunk : {0, 3, 7}) {
+    for (const double chunk : {0, 7}) {
       const Job run{.low = f16, .unscale = unscale, .bad_step = 2, .bad_chunk = chunk};
       const size_t one = train(1, run);
       for (const int ranks : {2, 8}) EXPECT_EQ(one, train(ranks, run)) << chunk;
@@ -189,14 +189,19 @@ Line line() {
   const Seed seed(5);
   return Line();
 }
-const Tensor x12 = randn({12, 3}), y12 = randn({12, 2});
+Tensor fixed(const Shape& shape) {
+  const Seed seed(9);
+  return randn(shape);
+}
+Tensor x12() { return fixed({12, 3}); }
+Tensor y12() { return fixed({12, 2}); }
 
 TEST(DataParallel, GivesTheMeanOverTheStep) {
   Line alone = line();
-  mse_loss(alone(x12), y12).backward();
+  mse_loss(alone(x12()), y12()).backward();
   for (const int64_t n : {12, 11, 7})
     for (const int ranks : {1, 2, 4}) {
-      const Tensor x = narrow(x12, 0, 0, n), y = narrow(y12, 0, 0, n);
+      const Tensor x = narrow(x12(), 0, 0, n), y = narrow(y12(), 0, 0, n);
       Line whole = line();
       mse_loss(whole(x), y).backward();
       expect_fine(run_ranks(ranks, [&](const World&) {
@@ -216,7 +221,8 @@ TEST(DataParallel, LeavesOutAStepWithFewerExamplesThanChunks) {
     Line net = line();
     DataParallel parallel(net, {.chunks = 8});
     int chunks = 0;
-    for (const auto& chunk : parallel.chunks(own_part(parallel.part(), narrow(x12, 0, 0, 5), y12)))
+    for (const auto& chunk :
+         parallel.chunks(own_part(parallel.part(), narrow(x12(), 0, 0, 5), y12())))
       chunks += chunk.weight > 0;
     EXPECT_EQ(chunks, 0);
     EXPECT_FALSE(net.fc.weight.has_grad());
@@ -225,11 +231,11 @@ TEST(DataParallel, LeavesOutAStepWithFewerExamplesThanChunks) {
 
 TEST(DataParallel, SumsWhereTheProgramDivides) {
   Line whole = line();
-  (sum(whole(x12)) / 12).backward();
+  (sum(whole(x12())) / 12).backward();
   expect_fine(run_ranks(4, [&](const World& world) {
     Line net = line();
     DataParallel parallel(net, {.scale = Scale::Sum});
-    const Batch own = own_part(parallel.part(), x12, y12);
+    const Batch own = own_part(parallel.part(), x12(), y12());
     const double all = world.sum(double(own.x.size(0)));
     (sum(net(own.x)) / all).backward();  // without chunks(): one backward() a step
     for (int64_t i = 0; i < 6; ++i)
@@ -241,7 +247,7 @@ TEST(DataParallel, AGradientOfOneRankIsOfAll) {
   expect_fine(run_ranks(2, [&](const World& world) {
     Line net = line();
     DataParallel parallel(net);
-    Tensor loss = sum(net(x12));
+    Tensor loss = sum(net(x12()));
     if (world.rank() == 1) loss = loss + sum(net.unused.bias) * 6;
     loss.backward();
     EXPECT_EQ(to_vector(net.unused.bias.grad()), (std::vector<double>{3, 3}));
@@ -251,19 +257,19 @@ TEST(DataParallel, AGradientOfOneRankIsOfAll) {
 
 TEST(DataParallel, HoldAddsUpFirst) {
   Line whole = line();
-  (sum(whole(x12)) * 2).backward();
+  (sum(whole(x12())) * 2).backward();
   expect_fine(run_ranks(2, [&](const World&) {
     Line net = line();
     DataParallel parallel(net);
     const uint64_t before = parallel.bytes_sent();
     {
       const Hold hold(parallel);
-      sum(net(x12)).backward();
+      sum(net(x12())).backward();
     }
     EXPECT_EQ(parallel.bytes_sent(), before);
-    sum(net(x12)).backward();
+    sum(net(x12())).backward();
     EXPECT_EQ(to_vector(net.fc.weight.grad()), to_vector(whole.fc.weight.grad()));
-    sum(net(x12)).backward();  // grad() was not cleared: it is added to
+    sum(net(x12())).backward();  // grad() was not cleared: it is added to
     for (int64_t i = 0; i < 6; ++i)
       EXPECT_NEAR(net.fc.weight.grad().at(i), 1.5 * whole.fc.weight.grad().at(i), 1e-5);
   }));
@@ -273,10 +279,10 @@ TEST(DataParallel, TwoModelsAreTwo) {
   expect_fine(run_ranks(2, [&](const World& world) {
     Line one = line(), two = line();
     DataParallel first(one), second(two);
-    (sum(one(x12)) * (world.rank() + 1)).backward();
+    (sum(one(x12())) * (world.rank() + 1)).backward();
     EXPECT_FALSE(two.fc.weight.has_grad());
     const std::vector<double> of_one = to_vector(one.fc.weight.grad());
-    sum(two(x12)).backward();
+    sum(two(x12())).backward();
     EXPECT_EQ(to_vector(one.fc.weight.grad()), of_one);
     for (int64_t i = 0; i < 6; ++i)
       EXPECT_NEAR(of_one[size_t(i)], 1.5 * two.fc.weight.grad().at(i), 1e-5);
@@ -291,7 +297,7 @@ TEST(DataParallel, FollowsWhatIsFrozenAndThawed) {
     for (const bool thawed : {false, true, false}) {
       net.fc.bias.set_requires_grad(thawed);
       net.zero_grad();
-      (sum(net(x12)) * (world.rank() + 1)).backward();
+      (sum(net(x12())) * (world.rank() + 1)).backward();
       EXPECT_EQ(net.fc.bias.has_grad(), thawed);
       if (thawed) {
         EXPECT_EQ(net.fc.bias.grad().at(0), 18);
@@ -317,13 +323,14 @@ TEST(DataParallel, SumsTravelAlong) {
     expect_fine(run_ranks(ranks, [&](const World&) {
       Line net = line();
       DataParallel parallel(net, {.chunks = 4});
-      for (const auto& [x, y, weight] : parallel.chunks(own_part(parallel.part(), x12, y12))) {
+      for (const auto& [x, y, weight] : parallel.chunks(own_part(parallel.part(), x12(), y12()))) {
         const Tensor loss = mse_loss(net(x), y);
         parallel.send_along(std::vector<double>{x.at(0), 1});
         (loss * weight).backward();
       }
-      EXPECT_EQ(parallel.sums(),
-                (std::vector<double>{(x12.at(0) + x12.at(9)) + (x12.at(18) + x12.at(27)), 4}));
+      EXPECT_EQ(
+          parallel.sums(),
+          (std::vector<double>{(x12().at(0) + x12().at(9)) + (x12().at(18) + x12().at(27)), 4}));
     }));
 }
 
@@ -331,7 +338,7 @@ TEST(DataParallel, SumsTravelAlong) {
 
 TEST(DataParallel, SendsTwiceItsShareOfTheBytes) {
   struct Wide : nn::Module<Wide> {
-    nn::Linear fc{512, 600};
+    nn::Linear fc{256, 200};
     Tensor forward(const Tensor& x) const { return fc(x); }
     MIXTAPE_FIELDS(fc)
   };
@@ -340,10 +347,10 @@ TEST(DataParallel, SendsTwiceItsShareOfTheBytes) {
       expect_fine(run_ranks(ranks, [&](const World&) {
         Wide net;
         DataParallel parallel(net, {.wire = narrow ? std::optional(bf16) : std::nullopt});
-        sum(net(ones({2, 512}))).backward();
+        sum(net(ones({2, 256}))).backward();
         const uint64_t before = parallel.bytes_sent();
-        sum(net(ones({2, 512}))).backward();
-        const double share = 2.0 * (ranks - 1) / ranks * (513 * 600) * (narrow ? 2 : 4);
+        sum(net(ones({2, 256}))).backward();
+        const double share = 2.0 * (ranks - 1) / ranks * (257 * 200) * (narrow ? 2 : 4);
         EXPECT_NEAR(double(parallel.bytes_sent() - before) / share, 1, 0.01);
       }));
 }
@@ -386,7 +393,7 @@ TEST(DataParallel, SaysWhatAChunkMustDo) {
   EXPECT_ERROR(DataParallel(net, {.bucket_mb = 0}), "bucket_mb must be > 0, got 0");
   EXPECT_ERROR(DataParallel(net, {.wire = f32}), "wire must be f16 or bf16, got f32");
   DataParallel parallel(net, {.chunks = 2});
-  const Batch batch{x12, y12};
+  const Batch batch{x12(), y12()};
   const auto run = [&](auto body) {
     for (const auto& [x, y, weight] : parallel.chunks(batch)) body(mse_loss(net(x), y) * weight);
   };
@@ -405,7 +412,7 @@ TEST(DataParallel, SaysThatAChunkNeedsABackward) {
   Line net = line();
   DataParallel parallel(net, {.chunks = 2});
   const auto run = [&] {
-    for (const auto& chunk : parallel.chunks(Batch{x12, y12})) EXPECT_EQ(chunk.weight, 1);
+    for (const auto& chunk : parallel.chunks(Batch{x12(), y12()})) EXPECT_EQ(chunk.weight, 1);
   };
   EXPECT_ERROR(run(), "a chunk ended without a backward() that reaches a parameter");
 }
@@ -414,8 +421,8 @@ TEST(DataParallel, RanksMustHaveTheirPart) {
   const auto errors = run_ranks(2, [&](const World&) {
     Line net = line();
     DataParallel parallel(net);
-    EXPECT_ERROR(parallel.chunks(Batch{x12, y12}), "the batch does not say how many examples");
-    EXPECT_ERROR(parallel.chunks(Batch{x12, y12, {}, 12}),
+    EXPECT_ERROR(parallel.chunks(Batch{x12(), y12()}), "the batch does not say how many examples");
+    EXPECT_ERROR(parallel.chunks(Batch{x12(), y12(), {}, 12}),
                  " of 2 has 6 of 12 examples of the step, not 12");
   });
   expect_fine(errors);

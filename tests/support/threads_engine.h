@@ -115,17 +115,20 @@ class ThreadsEngine final : public Engine {
   uint32_t random_ = 1;
 };
 
-// Runs body(world) on a thread per rank. Returns what each threw, or "".
+// Runs body(world) on a thread per rank, all on this thread's device. Returns what each threw, or
+// "".
 inline std::vector<std::string> run_ranks(int size, const std::function<void(const World&)>& body,
                                           const ThreadsOptions& options = {}, double timeout = 60) {
   const auto board = std::make_shared<Board>(size, options);
+  const Device device = DefaultDevice::current();
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r)
     threads.emplace_back([&, r] {
       try {
         const World world(std::make_unique<ThreadsEngine>(board, r),
-                          {.timeout = timeout, .device = Device::cpu()});
+                          {.timeout = timeout, .device = device});
+        const DefaultDevice here(device);
         body(world);
       } catch (const std::exception& e) {
         errors[size_t(r)] = e.what();
