@@ -125,6 +125,16 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
   double eps_;
 };
 
+// Computes batch norm in training in place of the op, where batches have parts elsewhere: set by
+// dist::SyncBatchNorm.
+struct BatchNormState {
+  decltype(&mixtape::batch_norm) in_training = nullptr;
+
+  static BatchNormState& current();
+};
+inline thread_local constinit BatchNormState batch_norm_state;
+inline BatchNormState& BatchNormState::current() { return batch_norm_state; }
+
 // Normalises by the batch's statistics in training, by the running ones otherwise.
 template <class Derived, int min_rank, int max_rank>
 struct BatchNorm : Module<Derived> {
@@ -157,9 +167,11 @@ struct BatchNorm : Module<Derived> {
     check(min_rank <= x.rank() && x.rank() <= max_rank, "the input has shape {}, not {}", x.shape(),
           max_rank == 4 ? "[n, c, h, w]" : "[n, c] or [n, c, length]");
     const bool training = this->is_training();
+    const auto normed = training && batch_norm_state.in_training ? batch_norm_state.in_training
+                                                                 : &mixtape::batch_norm;
     const Tensor y =
-        batch_norm(x, running_mean, running_var, weight, bias,
-                   {.training = training || !running_mean, .momentum = momentum_, .eps = eps_});
+        normed(x, running_mean, running_var, weight, bias,
+               {.training = training || !running_mean, .momentum = momentum_, .eps = eps_});
     if (training && num_batches_tracked) add_(num_batches_tracked, 1);
     return y;
   }

@@ -1,0 +1,58 @@
+#include "dist/sync_batch_norm.h"
+
+#include "autograd/function.h"
+#include "core/scope.h"
+#include "dist/world.h"
+
+namespace mixtape::dist {
+using namespace internal;
+namespace {
+
+// The sum over ranks. Each rank's loss depends on every rank's x, so dx is a sum, too.
+struct SumOverRanks : Function<SumOverRanks> {
+  static constexpr OpInfo info{"sum_over_ranks"};
+  static Tensor forward(Ctx&, const Tensor& x) { return World::current()->sum(x); }
+  static Grads backward(const Ctx&, const Tensor& dy) { return {SumOverRanks::apply(dy)}; }
+};
+
+// running = (1 - momentum) * running + momentum * now, where that is finite.
+void move(const Tensor& running, const Tensor& now, double momentum) {
+  const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
+  copy_(running, where(isfinite(moved), moved, running));
+}
+
+Tensor synced(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
+              const Tensor& weight, const Tensor& bias, const BatchNormOptions& o) {
+  const Scope scope("batch_norm");
+  check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
+  const NoPolicy as_called;
+  const Tensor wide = is_half(x.dtype()) ? cast(x, f32) : x;
+  Dims over{0};
+  Shape channels{1, x.size(1)};
+  for (int d = 2; d < x.rank(); ++d) {
+    over.push_back(d);
+    channels.push_back(1);
+  }
+  const auto total = [&](const Tensor& t) { return SumOverRanks::apply(sum(t, over)); };
+  const auto spread = [&](const Tensor& t) { return reshape(t, channels); };
+  const double n = World::current()->sum(double(x.numel() / x.size(1)));
+  check(n > 1, "training needs more than one value per channel: shape {}", x.shape());
+  const Tensor mean = total(wide) / n, off = wide - spread(mean);
+  const Tensor var = total(square(off)) / n;
+  Tensor y = off * spread(rsqrt(var + o.eps));
+  if (weight) y = y * spread(cast(weight, wide.dtype()));
+  if (bias) y = y + spread(cast(bias, wide.dtype()));
+  if (running_mean) {
+    const NoGrad off_the_tape;
+    move(running_mean, mean, o.momentum);
+    move(running_var, var * (n / (n - 1)), o.momentum);
+  }
+  return cast(y, x.dtype());
+}
+
+}  // namespace
+
+SyncBatchNorm::SyncBatchNorm()
+    : on_(World::current() && World::current()->size() > 1 ? &synced : nullptr) {}
+
+}  // namespace mixtape::dist
