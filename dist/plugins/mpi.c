@@ -15,7 +15,8 @@
 static MPI_Comm world = MPI_COMM_NULL; /* ours alone: the program may use MPI, too */
 static int initialized_here;
 
-/* MPI counts with int: longer transfers are cut. */
+/* MPI counts with int: longer transfers are cut. A receive may be longer than what is sent, as long as
+   both are one piece. */
 #ifndef MIXTAPE_PIECE
 #define MIXTAPE_PIECE ((size_t)1 << 30)
 #endif
@@ -113,7 +114,15 @@ static int start(const mixtape_mpi_transfer* sends, int send_count,
 
 static int test(void* opaque, int* done) {
   request* r = opaque;
-  return MPI_Testall(r->pieces, r->requests, done, MPI_STATUSES_IGNORE);
+  int i, error = 0;
+  *done = 1;
+  for (i = 0; i < r->pieces && !error; ++i) {
+    int one = 1;
+    if (r->requests[i] != MPI_REQUEST_NULL)
+      error = MPI_Test(&r->requests[i], &one, MPI_STATUS_IGNORE);
+    if (!one) *done = 0;
+  }
+  return error;
 }
 
 static void missing(const void* opaque, char* under_way) {

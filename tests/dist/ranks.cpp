@@ -1,0 +1,114 @@
+// A program for several processes: "ranks sums" proves that they connect, other words name what
+// breaks on rank 1 in the midst of barriers. Run by ranks_test.py under each MPI.
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <mixtape.h>
+#include <mixtape/dist/world.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+using namespace mixtape;
+
+namespace {
+
+void expect(bool holds, const char* what) {
+  if (!holds) throw Error(fmt::format("wrong: {}", what));
+}
+
+void check_sums(const dist::World& world) {
+  const int n = world.size();
+  const double rank = world.rank(), all = n * (n - 1) / 2.0;
+  for (const DType dtype : {f32, bf16, f16, f64})
+    expect(world.sum(full({1000}, rank, dtype)).at(999) == all, "a sum");
+  const auto names = world.gather(fmt::format("rank {}", world.rank()));
+  expect(int(names.size()) == n && names.back() == fmt::format("rank {}", n - 1), "a gather");
+  const Tensor large = arange(1 << 20).to(f32) + rank;
+  world.broadcast({large}, n - 1);
+  expect(large.at(7) == 7 + n - 1, "a broadcast");
+  expect(world.sum(large).at(1 << 19) == n * (double(1 << 19) + n - 1), "a large sum");
+}
+
+// As a program does that uses MPI itself, without that MPI's headers.
+void begin_mpi(const char* library, int threads) {
+  void* const mpi = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+  expect(mpi, "the name of MPI's library");
+  int provided = 0;
+  reinterpret_cast<int (*)(int*, char***, int, int*)>(dlsym(mpi, "MPI_Init_thread"))(
+      nullptr, nullptr, threads, &provided);
+}
+void end_mpi() { reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "MPI_Finalize"))(); }
+
+void fork_within(const dist::World& world) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      world.barrier();
+    } catch (const Error& e) {
+      std::exit(std::string(e.what()).starts_with("a World is of the process that made it") ? 7
+                                                                                            : 8);
+    }
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 7, "a forked process");
+}
+
+// Returns if this rank's World shall end here, before those of the others.
+void break_by(const std::string& what, const dist::World& world) {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  fmt::print("breaks at {}\n", std::chrono::duration<double>(now).count());
+  std::fflush(stdout);
+  if (what == "throw" || what == "goes_on") throw Error("something is wrong");
+  if (what == "uncaught") std::thread([] { throw Error("something is wrong"); }).join();
+  if (what == "exit") std::exit(0);
+  if (what == "quick_exit") std::quick_exit(0);
+  if (what == "kill") kill(getpid(), SIGKILL);
+  if (what == "term") kill(getpid(), SIGTERM);
+  if (what == "stuck") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (what == "apart") world.sum(ones({3}));
+  if (what == "second") const dist::World second;
+}
+
+void train(const std::string& what) {
+  const dist::World world({.timeout = what == "stuck" ? 2.0 : 60.0});
+  fmt::print("rank {} of {} by {}\n", world.rank(), world.size(), world.engine());
+  check_sums(world);
+  if (what == "fork") fork_within(world);
+  for (int i = 0; i < 300; ++i) {
+    if (i == 200 && what.starts_with("all_")) break_by(what.substr(4), world);
+    if (i == 200 && world.rank() == 1 && what != "sums" && what != "fork")
+      return break_by(what, world);
+    world.barrier();
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) try {
+  const std::string what = count > 1 ? arguments[1] : "sums";
+  if (what == "own_mpi") {
+    begin_mpi(arguments[2], 2);
+    train("sums");
+    train("sums");
+    end_mpi();
+    return 0;
+  }
+  if (what == "one_thread") begin_mpi(arguments[2], 0);
+  if (what == "again") train("sums");
+  try {
+    train(what);
+  } catch (const Error&) {
+    if (what != "goes_on") throw;
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+} catch (const std::exception& e) {
+  fmt::print(stderr, "error: {}\n", e.what());
+  return 1;
+}
