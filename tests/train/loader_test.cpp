@@ -514,8 +514,39 @@ TEST(DataLoader, RanksShareEachBatch) {
   }
 }
 
+// Several batches at once are those of a larger size; positions count the small ones.
+TEST(DataLoader, SharesSeveralBatchesAtOnce) {
+  const DataLoaderOptions small{.batch_size = 4, .shuffle = true, .drop_last = true};
+  DataLoaderOptions large = small;
+  large.batch_size = 12;
+  for (const int workers : {0, 2}) {
+    DataLoaderOptions o = small;
+    o.workers = workers;
+    DataLoader loader(numbered(34), o), whole(numbered(34), large);
+    std::vector<int64_t> positions, sizes;
+    int64_t i = 0;
+    for (const Batch& batch : loader.share({1, 2, 2}, 3)) {
+      positions.push_back(loader.position());
+      sizes.push_back(batch.of_step);
+      if (i < 2) EXPECT_EQ(to_vector(batch.y), to_vector(narrow(whole.batch(i).y, 0, 6, 6)));
+      ++i;
+    }
+    EXPECT_EQ(positions, (std::vector<int64_t>{3, 6, 8}));
+    EXPECT_EQ(sizes, (std::vector<int64_t>{12, 12, 8}));
+    // Goes on from any position.
+    loader.set_epoch(0);
+    loader.skip(4);
+    EXPECT_EQ(std::ranges::distance(loader.share({0, 1, 1}, 3)), 2);
+    EXPECT_EQ(loader.epoch(), 1u);
+    EXPECT_EQ(std::ranges::distance(loader), 8);
+  }
+}
+
 TEST(DataLoader, RefusesWhatMakesNoSense) {
   const TensorDataset good = numbered(4);
+  DataLoader shared(good);
+  EXPECT_ERROR(shared.share({}, 0), "batches must be > 0, got 0");
+  EXPECT_ERROR(shared.share({2, 2, 2}), "part must be of a rank below the number of ranks");
   for (const dist::Part& part : {dist::Part{0, 2, 3}, dist::Part{2, 2, 2}, dist::Part{0, 1, 0}})
     EXPECT_ERROR(DataLoader(good, {.part = part}),
                  "part must be of a rank below the number of ranks");

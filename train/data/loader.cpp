@@ -38,13 +38,22 @@ uint64_t offset_at(int64_t position) { return uint64_t(position) << 20; }
 
 using Order = std::vector<int64_t>;
 
+void check_part(const dist::Part& part) {
+  check(part.ranks > 0 && 0 <= part.rank && part.rank < part.ranks && part.chunks > 0 &&
+            part.chunks % part.ranks == 0,
+        "part must be of a rank below the number of ranks, which divides chunks, got rank {} of {} "
+        "with {} chunks",
+        part.rank, part.ranks, part.chunks);
+}
+
 }  // namespace
 
 // Makes batches; immutable and shared by all threads.
 struct DataLoader::BatchMaker {
   AnyDataset data;
   DataLoaderOptions options;
-  int64_t per_epoch;  // examples
+  int64_t per_epoch;    // examples
+  int64_t at_once = 1;  // batches that a loop gives as one
 
   BatchMaker(AnyDataset d, const DataLoaderOptions& o) : data(std::move(d)), options(o) {
     per_epoch = options.sampler ? int64_t(options.sampler(0).size()) : data->size();
@@ -64,7 +73,8 @@ struct DataLoader::BatchMaker {
   }
   Batch make(const Order& order, uint64_t epoch, int64_t i) const {
     const int64_t first = i * options.batch_size;
-    const int64_t n = std::min(options.batch_size, int64_t(order.size()) - first);
+    const int64_t end = std::min(batches() * options.batch_size, int64_t(order.size()));
+    const int64_t n = std::min(at_once * options.batch_size, end - first);
     try {
       return make_part(std::span(order).subspan(size_t(first), size_t(n)), epoch, first);
     } catch (const std::exception& e) {
@@ -151,6 +161,7 @@ class DataLoader::EpochLoop : NoCopy {
         epoch_(epoch),
         order_(maker_->order(epoch)),
         batches_(maker_->batches()),
+        at_once_(maker_->at_once),
         taken_(first),
         given_(first) {}
   ~EpochLoop() {
@@ -179,12 +190,16 @@ class DataLoader::EpochLoop : NoCopy {
   }
 
   Batch next() {
-    if (ahead_->threads.empty() || in_forked_child()) return maker_->make(order_, epoch_, given_++);
+    const int64_t i = given_;
+    if (ahead_->threads.empty() || in_forked_child()) {
+      given_ += at_once_;
+      return maker_->make(order_, epoch_, i);
+    }
     std::unique_lock lock(ahead_->mutex);
-    Slot& slot = ahead_->ring[static_cast<size_t>(given_) % ahead_->ring.size()];
+    Slot& slot = slot_of(i);
     ahead_->ready.wait(lock, [&] { return slot.done; });
     const Slot taken = std::exchange(slot, {});
-    ++given_;
+    given_ += at_once_;
     lock.unlock();
     ahead_->room.notify_one();
     if (taken.error) std::rethrow_exception(taken.error);
@@ -201,9 +216,12 @@ class DataLoader::EpochLoop : NoCopy {
   struct Ahead {
     std::mutex mutex;  // also for taken_, given_ and stop_
     std::condition_variable room, ready;
-    std::vector<Slot> ring;  // batch i is in slot i % size
+    std::vector<Slot> ring;
     std::vector<std::thread> threads;
   };
+  Slot& slot_of(int64_t batch) {
+    return ahead_->ring[static_cast<size_t>(batch / at_once_) % ahead_->ring.size()];
+  }
 
   // A forked child has none of the threads. It must not even destroy what they waited for.
   bool in_forked_child() const { return process_ != getpid(); }
@@ -217,10 +235,11 @@ class DataLoader::EpochLoop : NoCopy {
     const kernels::cpu::ThreadLimit one_thread(1);
     std::unique_lock lock(ahead_->mutex);
     for (;;) {
-      const auto room = [&] { return taken_ < given_ + int64_t(ahead_->ring.size()); };
-      ahead_->room.wait(lock, [&] { return stop_ || taken_ == batches_ || room(); });
-      if (stop_ || taken_ == batches_) return;
-      const int64_t i = taken_++;
+      const auto room = [&] { return taken_ < given_ + int64_t(ahead_->ring.size()) * at_once_; };
+      ahead_->room.wait(lock, [&] { return stop_ || taken_ >= batches_ || room(); });
+      if (stop_ || taken_ >= batches_) return;
+      const int64_t i = taken_;
+      taken_ += at_once_;
       lock.unlock();
       Slot made{.done = true};
       try {
@@ -229,7 +248,7 @@ class DataLoader::EpochLoop : NoCopy {
         made.error = std::current_exception();
       }
       lock.lock();
-      ahead_->ring[static_cast<size_t>(i) % ahead_->ring.size()] = std::move(made);
+      slot_of(i) = std::move(made);
       ahead_->ready.notify_one();
     }
   }
@@ -237,7 +256,7 @@ class DataLoader::EpochLoop : NoCopy {
   const std::shared_ptr<const BatchMaker> maker_;
   const uint64_t epoch_;
   const Order order_;
-  const int64_t batches_;
+  const int64_t batches_, at_once_;
   const pid_t process_ = getpid();
   std::unique_ptr<Ahead> ahead_ = std::make_unique<Ahead>();
   int64_t taken_, given_;  // batches claimed by threads, and given to the loop
@@ -254,12 +273,7 @@ DataLoader::DataLoader(AnyDataset data, const DataLoaderOptions& options)
         options.prefetch);
   check(!(options.shuffle && options.sampler),
         "shuffle has no effect with a sampler: set only one");
-  const dist::Part& part = options.part;
-  check(part.ranks > 0 && 0 <= part.rank && part.rank < part.ranks && part.chunks > 0 &&
-            part.chunks % part.ranks == 0,
-        "part must be of a rank below the number of ranks, which divides chunks, got rank {} of {} "
-        "with {} chunks",
-        part.rank, part.ranks, part.chunks);
+  check_part(options.part);
   options.device.require();
 }
 DataLoader::~DataLoader() = default;
@@ -314,12 +328,22 @@ void DataLoader::load_state_dict(const StateDict& dict) {
   skip(batch);
 }
 
-DataLoader::Iterator DataLoader::begin() {
-  batch_maker();
+DataLoader::Shared DataLoader::share(const dist::Part& part, int64_t batches) {
+  check_part(part);
+  check(batches > 0, "batches must be > 0, got {}", batches);
+  return Shared(*this, part, batches);
+}
+
+DataLoader::Iterator DataLoader::begin() { return begin(options().part, 1); }
+
+DataLoader::Iterator DataLoader::begin(const dist::Part& part, int64_t at_once) {
+  auto maker = std::make_shared<BatchMaker>(batch_maker());
+  maker->options.part = part;
+  maker->at_once = at_once_ = at_once;
   if (begun_) set_epoch(epoch_ + 1);  // the last loop was left early
   stop();
   begun_ = true;
-  epoch_loop_ = std::make_unique<EpochLoop>(maker_, epoch_, position_);
+  epoch_loop_ = std::make_unique<EpochLoop>(std::move(maker), epoch_, position_);
   epoch_loop_->start();
   return Iterator(this);
 }
@@ -340,7 +364,7 @@ bool DataLoader::advance(uint64_t loop) {
     epoch_loop_.reset();
     throw;
   }
-  ++position_;
+  position_ = std::min(position_ + at_once_, batches());
   return true;
 }
 

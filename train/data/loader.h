@@ -21,8 +21,8 @@ struct DataLoaderOptions {
   uint64_t seed = 0;              // of the order and of random transforms
   Device device = Device::cpu();  // of the batches; copies are asynchronous
   Transform transform = {};       // of x, on the CPU
-  // This rank's part of each batch: world.part(), or parallel.part(). batch_size is the whole step's,
-  // and so are order, epochs and batches(): no example is left out or seen twice.
+  // This rank's part of each batch: world.part(), or parallel.part(). batch_size is the whole
+  // step's, and so are order, epochs and batches(): no example is left out or seen twice.
   dist::Part part = {};
 };
 
@@ -79,7 +79,26 @@ class DataLoader {
   Iterator begin();  // starts an epoch; ends a running loop
   std::default_sentinel_t end() const { return {}; }
 
+  // The same loop, in which a rank has another part than the options', of several batches at once:
+  //   for (const Batch& batch : loader.share(part)) ...
+  // Positions count batches as ever, so that a saved state does not know who shared them.
+  class Shared {
+   public:
+    Iterator begin() const { return loader_.begin(part_, batches_); }
+    std::default_sentinel_t end() const { return {}; }
+
+   private:
+    friend DataLoader;
+    Shared(DataLoader& loader, const dist::Part& part, int64_t batches)
+        : loader_(loader), part_(part), batches_(batches) {}
+    DataLoader& loader_;
+    const dist::Part part_;
+    const int64_t batches_;
+  };
+  Shared share(const dist::Part& part, int64_t batches = 1);
+
  private:
+  Iterator begin(const dist::Part& part, int64_t at_once);
   const BatchMaker& batch_maker() const;  // throws Error after a move
   bool advance(uint64_t loop);            // to the next batch; false after the last
   void stop();
@@ -88,7 +107,7 @@ class DataLoader {
   std::unique_ptr<EpochLoop> epoch_loop_;
   Batch current_;
   uint64_t epoch_ = 0, loop_ = 0;  // loop_ detects iterators of earlier loops
-  int64_t position_ = 0;
+  int64_t position_ = 0, at_once_ = 1;
   bool begun_ = false;  // a loop over this epoch has begun
 };
 
