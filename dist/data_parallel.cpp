@@ -404,6 +404,10 @@ double DataParallel::begin_chunk(int64_t chunk) {
   return double(examples * part_.chunks) / double(examples_);
 }
 
+void DataParallel::skip_chunk() {
+  if (impl_) impl_->end_chunk();
+}
+
 void DataParallel::end_chunk() {
   seed_.reset();
   check(!impl_ || impl_->chunk_done, "a chunk ended without a backward() that reaches a parameter");

@@ -77,6 +77,8 @@ class DataParallel : NoCopy {
   Chunks<Batch> chunks(const Batch& batch) {
     return Chunks<Batch>(*this, batch);
   }
+  // In place of a chunk's backward(): it has no gradients, which counts as zeros.
+  void skip_chunk();
   // Numbers of a chunk that travel with its gradients: its loss times its examples, say. To call
   // before backward(); sums() has their sums over all chunks of the last step.
   void send_along(std::span<const double> numbers);
