@@ -22,6 +22,9 @@ class Callback {
   virtual int order() const { return 0; }
   // From this order on, callbacks only observe. lr_find, which undoes all it did, skips them.
   static constexpr int observer_order = 100;
+  // On several ranks, callbacks that only observe run on the first one, unless they say otherwise:
+  // to take part in what all ranks do together, such as Learner::save() and validate().
+  virtual bool everywhere() const { return order() < observer_order; }
 
   virtual void on_train_begin(Learner&) {}
   virtual void on_epoch_begin(Learner&) {}

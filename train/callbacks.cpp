@@ -12,6 +12,7 @@
 #include "io/jsonl.h"
 #include "train/charts.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 namespace mixtape::train {
 namespace {
@@ -95,6 +96,7 @@ ModelCheckpoint::ModelCheckpoint(const ModelCheckpointOptions& options)
 
 void ModelCheckpoint::on_train_begin(Learner& learner) {
   if (!options_.monitor.empty()) learner.score(options_.monitor, {});
+  if (!is_first_rank()) return;
   for (const char* name : {"last.ckpt", "best.ckpt"})
     io::remove_abandoned(folder_.path() + "/" + name);
 }
@@ -219,6 +221,7 @@ GradientAccumulation::GradientAccumulation(int64_t batches) : batches_(batches) 
 }
 
 void GradientAccumulation::on_backward_begin(Learner& learner) {
+  if (learner.parallel()) return;
   const std::vector<Tensor> params = learner.optimizer->params();
   const bool dropped = std::ranges::none_of(params, &Tensor::has_grad);
   if (done_ == group_ || dropped) {
@@ -230,6 +233,7 @@ void GradientAccumulation::on_backward_begin(Learner& learner) {
 }
 
 void GradientAccumulation::on_backward_end(Learner& learner) {
+  if (learner.parallel()) return;
   if (++done_ < group_) learner.skip();
 }
 

@@ -59,6 +59,7 @@ class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(const ModelCheckpointOptions& options);
   int order() const override { return observer_order + 10; }  // after the callbacks it saves
+  bool everywhere() const override { return true; }
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
   void on_checkpoint(Learner& learner) override;
@@ -106,6 +107,7 @@ class JsonlLogger : public HistoryWriter {
 
 // One optimizer step per `batches` batches (fewer in an epoch's last group), with the gradients of
 // their mean loss. Skipped batches do not count; the next epoch completes a group that lacks them.
+// With LearnerOptions::chunks or several ranks, a group is one batch in as many more chunks.
 class GradientAccumulation : public Callback {
  public:
   explicit GradientAccumulation(int64_t batches);
@@ -162,6 +164,7 @@ class EmaWeights : public Callback {
  public:
   explicit EmaWeights(const optim::EmaOptions& options = {}) : options_(options) {}
   int order() const override { return observer_order; }
+  bool everywhere() const override { return true; }
   void on_train_begin(Learner& learner) override;
   void on_batch_begin(Learner& learner) override;
   void on_step_end(Learner& learner) override;
@@ -185,6 +188,7 @@ class EmaWeights : public Callback {
 class TerminateOnNan : public Callback {
  public:
   int order() const override { return observer_order; }  // lr_find needs the loss to explode
+  bool everywhere() const override { return true; }
   void on_train_begin(Learner& learner) override;
   void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;

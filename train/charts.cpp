@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 namespace mixtape::train {
 namespace {
@@ -276,6 +277,7 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
 }
 
 void Charts::on_train_begin(Learner& learner) {
+  if (!is_first_rank()) return;
   const bool fresh = learner.history.epochs.empty() && learner.history.steps.empty();
   for (const auto& [file, time] : std::exchange(earlier_, {})) {
     std::error_code none;  // the file may be gone
@@ -291,9 +293,12 @@ void Charts::on_checkpoint(Learner& learner) {
   const Tensor counts = learner.total([&](const Tensor& output, const Tensor& target) {
     return confusion_matrix(output, target, int64_t(classes_.size()));
   });
-  io::write_file(folder_.path("confusion.svg"), io::to_svg(confusion_chart(counts, classes_)));
+  if (is_first_rank())
+    io::write_file(folder_.path("confusion.svg"), io::to_svg(confusion_chart(counts, classes_)));
 }
 
-void Charts::on_train_end(Learner& learner) { save_charts({log_of(learner)}, folder_); }
+void Charts::on_train_end(Learner& learner) {
+  if (is_first_rank()) save_charts({log_of(learner)}, folder_);
+}
 
 }  // namespace mixtape::train

@@ -53,7 +53,8 @@ io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>
 class Charts : public Callback {
  public:
   explicit Charts(std::string folder, std::vector<std::string> classes = {});
-  int order() const override { return observer_order + 20; }  // after ModelCheckpoint has saved
+  int order() const override { return observer_order + 20; }      // after ModelCheckpoint has saved
+  bool everywhere() const override { return !classes_.empty(); }  // to validate
   void on_train_begin(Learner& learner) override;
   void on_checkpoint(Learner& learner) override;
   void on_train_end(Learner& learner) override;

@@ -7,6 +7,7 @@
 #include "core/int_math.h"
 #include "nn/summary.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 namespace mixtape::train {
 namespace {
@@ -45,24 +46,55 @@ void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
 
 double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
   check_batches(loader, "the validation data");
-  Tensor sum;
-  int64_t examples = 0;
+  const dist::Part part = this->part();
+  std::vector<ChunkScores> chunks(size_t(part.own_chunks()), ChunkScores{.totals = totals});
   evaluate_in(loader.batches(), [&] {
-    for (const Batch& batch : loader) {
-      if (forward(batch)) {
-        check(bool(state.loss),
-              "a batch has no targets to validate (LearnerOptions::pass can do without)");
-        add_loss(sum, state.loss, batch.x.size(0));
-        examples += batch.x.size(0);
-        check(totals.empty() || (state.output && state.y), "metrics need a batch with {}",
-              state.output ? "targets" : "output: LearnerOptions::pass returned only a loss");
-        for (Total& total : totals) total.add(state.output, state.y);
+    for (const Batch& batch : part.chunks > 1 ? loader.share(part) : own_part(loader)) {
+      const RandomGenerator step = generator();
+      if (part.chunks > 1) generator().reserve(1);
+      for (int64_t i = 0; i < part.own_chunks(); ++i) {
+        const Batch chunk = chunk_of(batch, part, part.first_chunk() + i);
+        if (!chunk.x) continue;
+        std::optional<ChunkSeed> seed;
+        if (part.chunks > 1) seed.emplace(step, part.first_chunk() + i);
+        if (forward(chunk)) add_scores(chunks[size_t(i)], chunk.x.size(0));
       }
       ++state.batch;
       notify(&Callback::on_batch_end);
     }
   });
-  return sum ? sum.item() / double(examples) : NAN;
+  const ChunkScores all = part.chunks > 1 ? sum_of(chunks, totals) : chunks[0];
+  totals = all.totals;
+  return all.examples > 0 ? all.loss.item() / double(all.examples) : NAN;
+}
+
+void Learner::add_scores(ChunkScores& scores, int64_t examples) {
+  check(bool(state.loss),
+        "a batch has no targets to validate (LearnerOptions::pass can do without)");
+  add_loss(scores.loss, state.loss, examples);
+  scores.examples += examples;
+  check(scores.totals.empty() || (state.output && state.y), "metrics need a batch with {}",
+        state.output ? "targets" : "output: LearnerOptions::pass returned only a loss");
+  for (Total& total : scores.totals) total.add(state.output, state.y);
+}
+
+Learner::ChunkScores Learner::sum_of(const std::vector<ChunkScores>& chunks,
+                                     std::vector<Total> totals) {
+  std::vector<std::vector<Tensor>> own;
+  for (const ChunkScores& chunk : chunks) {
+    std::vector<Tensor>& tensors = own.emplace_back();
+    if (chunk.examples == 0) continue;
+    tensors = {chunk.loss, full({}, double(chunk.examples), f64, Device::cpu())};
+    for (const Total& t : chunk.totals) {
+      tensors.push_back(t.sum());
+      tensors.push_back(full({}, double(t.examples()), f64, Device::cpu()));
+    }
+  }
+  const std::vector<Tensor> sums = sum_of_chunks(own);
+  if (sums.empty()) return {.totals = totals};  // callbacks skipped all
+  for (size_t i = 0; i < totals.size(); ++i)
+    totals[i].set(sums[2 + 2 * i], int64_t(sums[3 + 2 * i].item()));
+  return {sums[0], int64_t(sums[1].item()), totals};
 }
 
 Scores Learner::validate(DataLoader& loader) {

@@ -49,6 +49,10 @@ Interrupt::~Interrupt() {
 }
 
 bool Interrupt::requested() { return flag; }
+void Interrupt::take_over(int signal) {
+  const std::lock_guard lock(mutex);
+  if (alive > 0 && !flag) on_signal(signal);
+}
 int Interrupt::last_signal() { return last; }
 void Interrupt::forget() { kept = false; }
 void Interrupt::keep() { kept = true; }

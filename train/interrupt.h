@@ -20,8 +20,9 @@ class Interrupt : NoCopy {
 
  private:
   friend class Learner;
-  static void keep();        // for the next fit
-  static void raise_kept();  // what an earlier fit kept
+  static void take_over(int signal);  // as if this process had got it; another rank did
+  static void keep();                 // for the next fit
+  static void raise_kept();           // what an earlier fit kept
 };
 
 }  // namespace mixtape::train

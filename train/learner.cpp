@@ -12,12 +12,14 @@
 #include "core/format.h"
 #include "core/int_math.h"
 #include "core/warn.h"
+#include "dist/data_parallel.h"
 #include "nn/norm.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
 #include "train/callbacks.h"
 #include "train/charts.h"
 #include "train/progress.h"
+#include "train/ranks.h"
 
 namespace mixtape::train {
 namespace {
@@ -77,6 +79,7 @@ void Learner::compile(const LearnerOptions& options) {
         std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.folder = options.folder}));
     added.push_back(std::make_shared<Charts>(options.folder, options.classes));
   }
+  check(options.chunks >= 0, "chunks must be >= 0, got {}", options.chunks);
   const OptimizerMaker& maker = options.optimizer ? *options.optimizer : make_optimizer_;
   const std::vector<Tensor> parameters = model_.module->parameters();
   auto [made, loss_scale] = maker(parameters);
@@ -101,6 +104,7 @@ void Learner::compile(const LearnerOptions& options) {
   folder_ = std::move(folder);
   out_ = options.out;
   progress_ = options.progress;
+  chunks_ = options.chunks;
   if (precision_) return;  // a callback
   if (loss_scale && options.optimizer)
     use_precision(std::make_shared<MixedPrecision>(*loss_scale));
@@ -140,6 +144,11 @@ Learner& Learner::to_fp16(const MasterOptions& o) & {
   return use_precision(std::make_shared<MixedPrecision>(o));
 }
 
+bool Learner::receives_events(const Callback& c) const {
+  return (!in_lr_find_ || c.order() < Callback::observer_order) &&
+         (c.everywhere() || is_first_rank());
+}
+
 bool Learner::notify(Event event, bool backwards) {
   auto receivers = callbacks_;  // a copy: callbacks may add or remove some
   if (backwards) std::ranges::reverse(receivers);
@@ -166,6 +175,7 @@ bool Learner::heed_interrupt() {
 FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   check(data.train.has_value(), "fit needs training data");
   check(epochs >= 0, "epochs must be >= 0, got {}", epochs);
+  agree();
   if (heed_interrupt()) return FitResult::Interrupted;  // the program's own Interrupt got it
   options.resume.empty() ? Interrupt::raise_kept() : Interrupt::forget();
   const DefaultDevice here(device_);
@@ -175,26 +185,27 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   state.batches = data.train->batches();
   check_batches(*data.train, "the training data");
   if (data.valid) check_batches(*data.valid, "the validation data");
-  warn_of_last_batch(*data.train, *model_.module);
+  if (is_first_rank()) warn_of_last_batch(*data.train, *model_.module);
   stopping_ = false;
   resumable_ = true;
   if (options.lr) optimizer->set_lr(*options.lr);
-  int64_t per_step = 1;
-  for (const auto& c : callbacks_) per_step = std::max(per_step, c->batches_per_step());
-  schedule =
-      options.schedule
-          ? options.schedule(*optimizer, epochs * (internal::ceil_div(state.batches, per_step)))
-          : nullptr;
+  schedule = options.schedule
+                 ? options.schedule(*optimizer,
+                                    epochs * internal::ceil_div(state.batches, batches_per_step()))
+                 : nullptr;
   drop_gradients();
   // A loader that another fit left within an epoch starts the next one.
   if (data.train->position() > 0) data.train->set_epoch(data.train->epoch() + 1);
+  const Joined joined(*this);
   if (!options.resume.empty()) load(options.resume, /*this_fit=*/true);
   print_header();
   const Flag fitting(in_fit_);
   with_events(&Callback::on_train_begin, &Callback::on_train_end, [&] {
+    agree();
     while (state.epoch < epochs && !stopping_) run_epoch();
     history.settle();
   });
+  agree();
   if (heed_interrupt()) return FitResult::Interrupted;
   return stopping_ ? FitResult::Stopped : FitResult::Finished;
 }
@@ -259,13 +270,14 @@ void Learner::run_epoch() {
   state.batches = data.train->batches();  // a callback may have replaced the data
   if (whole) {
     std::optional<Progress> bar;
-    if (progress_)
+    if (progress_ && is_first_rank())
       bar.emplace(
           fmt::format("epoch {}/{}", state.epoch + 1, state.epochs), state.batches,
           [&] { return fmt::format("loss {:.4f}", history.last_loss()); }, stderr, state.batch);
-    for (const Batch& batch : *data.train) {  // after a resume, the remaining ones
+    for (const Batch& batch : own_part(*data.train)) {  // after a resume, the remaining ones
+      const int64_t before = state.batch;
       train_batch(batch);
-      if (bar) bar->step();
+      if (bar) bar->step(state.batch - before);
       if (stopping_ && state.batch < state.batches) return;  // within the epoch
     }
   }
@@ -289,6 +301,7 @@ void Learner::run_epoch() {
   state.batch = 0;
   resumable_ = true;
   notify(&Callback::on_epoch_end);
+  agree();
   notify(&Callback::on_checkpoint);
 }
 
@@ -330,10 +343,19 @@ void Learner::add_loss(Tensor& sum, const Tensor& mean, int64_t n) {
 }
 
 void Learner::train_batch(const Batch& batch) {
+  check(parallel_ || part().ranks == 1,
+        "train_batch() trains one rank alone, and there are {}: fit(), or a loop with a "
+        "dist::DataParallel",
+        part().ranks);
   const DefaultDevice here(device_);
   state.training = true;
   resumable_ = false;
-  learn(batch);
+  // A group of batches counts as its last one.
+  const int64_t others =
+      parallel_ ? std::min(batches_per_step(), state.batches - state.batch) - 1 : 0;
+  state.batch += others;
+  state.step += others;
+  parallel_ ? learn_chunks(batch) : learn(batch);
   ++state.batch;
   ++state.step;
   resumable_ = true;
@@ -342,32 +364,41 @@ void Learner::train_batch(const Batch& batch) {
   notify(&Callback::on_checkpoint);
 }
 
+// A note for errors in a smaller last batch, since few examples may be the reason.
+std::string Learner::smaller_batch(int64_t examples) const {
+  if (!in_fit_ || !data.train || examples >= data.train->batch_size()) return {};
+  return fmt::format("smaller last batch of {} (.drop_last omits it)", examples);
+}
+
 void Learner::learn(const Batch& batch) {
-  // Errors name a smaller last batch, since few examples may be the reason.
-  std::string smaller;
-  if (in_fit_ && data.train && batch.x.size(0) < data.train->batch_size())
-    smaller = fmt::format("smaller last batch of {} (.drop_last omits it)", batch.x.size(0));
+  const std::string smaller = smaller_batch(batch.x.size(0));
   const internal::Scope scope(smaller);
   if (!forward(batch)) return;
-  check(bool(state.loss),
-        "a batch has no targets to train on (LearnerOptions::pass can train without)");
+  check_loss();
   state.objective = state.loss;
   if (notify(&Callback::on_backward_begin, /*backwards=*/true)) {
     state.objective.backward();
-    if (notify(&Callback::on_backward_end)) {
-      if (notify(&Callback::on_step_begin)) {
-        step();
-      } else {
-        optimizer->zero_grad();
-        scaler.update();  // still backs off after an overflow
-      }
-    }
+    if (notify(&Callback::on_backward_end)) make_step();
   }
   if (state.output) state.output = state.output.detach();
   state.loss = state.loss.detach();
   state.objective = {};
   add_loss(loss_sum_, state.loss, batch.x.size(0));
   examples_ += batch.x.size(0);
+}
+
+void Learner::check_loss() const {
+  check(bool(state.loss),
+        "a batch has no targets to train on (LearnerOptions::pass can train without)");
+}
+
+void Learner::make_step() {
+  if (notify(&Callback::on_step_begin)) {
+    step();
+  } else {
+    optimizer->zero_grad();
+    scaler.update();  // still backs off after an overflow
+  }
 }
 
 void Learner::drop_gradients() {
@@ -408,7 +439,7 @@ Learner::Score Learner::score(std::string_view name, const EpochRow& row) const 
 }
 
 void Learner::print_header() const {
-  if (!out_) return;
+  if (!out_ || !is_first_rank()) return;
   fmt::print(out_, "{:<8}{:>12}{:>12}", "epoch", "train_loss", "valid_loss");
   for (const Metric& m : metrics) fmt::print(out_, "{:>12}", m.name);
   fmt::print(out_, "{:>9}\n", "time");
@@ -416,7 +447,7 @@ void Learner::print_header() const {
 }
 
 void Learner::print_row(const EpochRow& row) const {
-  if (!out_) return;
+  if (!out_ || !is_first_rank()) return;
   fmt::print(out_, "{:<8}{:>12.6f}{:>12.6f}", row.epoch, row.train_loss, row.valid_loss);
   for (const double m : row.metrics) fmt::print(out_, "{:>12.6f}", m);
   const auto seconds = int64_t(row.seconds + 0.5);

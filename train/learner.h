@@ -21,6 +21,10 @@
 #include "train/mixed_precision.h"
 #include "train/run_folder.h"
 
+namespace mixtape::dist {
+class DataParallel;
+}
+
 namespace mixtape::train {
 
 struct Loaders {
@@ -116,8 +120,12 @@ struct LearnerOptions {
   std::string folder = {};
   std::vector<std::string> classes = {};     // class names: draws confusion.svg
   Device device = DefaultDevice::current();  // of the model and batches
-  std::FILE* out = stdout;                   // gets the table of epochs; null: none
-  bool progress = true;                      // a progress bar on stderr
+  // Parts of a batch that train one by one, their gradients added up: of all ranks together; see
+  // dist::DataParallelOptions. 0: one for each rank (and batch of GradientAccumulation). A fit with
+  // as many chunks has the same bits on any number of ranks.
+  int64_t chunks = 0;
+  std::FILE* out = stdout;  // gets the table of epochs; null: none
+  bool progress = true;     // a progress bar on stderr
 };
 
 struct FitOptions {
@@ -166,6 +174,10 @@ struct LrFind {
 };
 io::Chart chart(const LrFind& found);
 
+// Under a dist::World of several ranks, each trains on its part of every batch of the loaders,
+// which they leave as they are, and all have the same weights. fit, lr_find, validate, evaluate,
+// total, save and load are then called by all ranks; predict and summary are each rank's own.
+//
 // May be moved, except by its own callbacks. A moved-from one may only be assigned to.
 class Learner {
  public:
@@ -213,7 +225,8 @@ class Learner {
   }
   FitResult fit_one_cycle(int64_t epochs, double max_lr = 3e-3, FitOptions options = {});
   FitResult fit(const Tensor& x, const Tensor& y, const FitArrays& options = {});
-  // Trains on one batch, as fit does. For custom loops, such as one with two learners.
+  // Trains on one batch, as fit does. For custom loops, such as one with two learners. Throws Error
+  // on several ranks, which need a dist::DataParallel.
   void train_batch(const Batch& batch);
 
   Scores validate();  // on the validation data
@@ -270,6 +283,10 @@ class Learner {
   nn::ModuleBase& model() const { return *model_.module; }
   Device device() const { return device_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const { return callbacks_; }
+  // The ranks of this fit, if its batches have chunks; else null. state.x and on_batch_begin to
+  // on_backward_begin are then those of a chunk, state.loss after them that of the batch, and
+  // stop() takes effect a batch later or at the epoch's end, on all ranks.
+  const dist::DataParallel* parallel() const { return parallel_.get(); }
   // A value of the table by its column: "train_loss", "valid_loss" or a metric.
   struct Score {
     std::string name;
@@ -281,7 +298,7 @@ class Learner {
   Score score(std::string_view name) const;
   Score score(std::string_view name, const EpochRow& row) const;  // of that row
   void skip() { skipping_ = true; }
-  void stop() { stopping_ = true; }
+  void stop() { (parallel_ ? wants_stop_ : stopping_) = true; }
   bool is_stopping() const { return stopping_; }
   bool in_fit() const { return in_fit_; }  // false in a custom loop
 
@@ -312,9 +329,7 @@ class Learner {
     bool& on;
   };
   using Event = void (Callback::*)(Learner&);
-  bool receives_events(const Callback& c) const {
-    return !in_lr_find_ || c.order() < Callback::observer_order;
-  }
+  bool receives_events(const Callback& c) const;
   // Calls an event of all callbacks; false if one skipped what comes next.
   bool notify(Event event, bool backwards = false);
   static void check_batches(const DataLoader& data, const char* what);  // throws Error if none
@@ -325,15 +340,36 @@ class Learner {
   bool forward(const Batch& batch, bool predicts = false);
   Tensor predicted(const Batch& batch, bool by_pass = false);
   void learn(const Batch& batch);
+  void learn_chunks(const Batch& batch);
+  std::string smaller_batch(int64_t examples) const;
+  void check_loss() const;
+  void make_step();  // after a backward pass, unless a callback skips it
   void step();
   void with_events(Event begin, Event end, const std::function<void()>& body);
   void drop_gradients();
   bool heed_interrupt();  // stops after a signal; true if there was one
+  int64_t batches_per_step() const;
+  dist::Part part() const;  // this rank's, of each batch
+  DataLoader::Shared own_part(DataLoader& loader) const;
+  struct Joined {  // guard: trains with all ranks, and as the first one
+    explicit Joined(Learner& l);
+    ~Joined();
+    Learner& learner;
+  };
+  void agree();  // on stop() and signals, with all ranks
+  void heed(bool stop, int signal);
   void find_lr(const LrFindOptions& options, LrFind& found);
   Learner& use_precision(std::shared_ptr<MixedPrecision> precision);
   void insert(std::shared_ptr<Callback> callback);  // by its order
   void evaluate_in(int64_t batches, const std::function<void()>& body);
   double run_validation(DataLoader& loader, std::vector<Total>& totals);  // the loss
+  struct ChunkScores {
+    Tensor loss = {};  // the sum, as in add_loss()
+    int64_t examples = 0;
+    std::vector<Total> totals = {};
+  };
+  void add_scores(ChunkScores& scores, int64_t examples);  // of the state
+  static ChunkScores sum_of(const std::vector<ChunkScores>& chunks, std::vector<Total> totals);
   void restore(const StateDict& dict, bool this_fit);
   void print_header() const;
   void print_row(const EpochRow& row) const;
@@ -350,6 +386,9 @@ class Learner {
   bool evaluating_ = false;  // between on_valid_begin and on_valid_end
   Tensor loss_sum_;          // of the running epoch
   int64_t examples_ = 0;     // in loss_sum_
+  int64_t chunks_ = 0;
+  std::unique_ptr<dist::DataParallel> parallel_;  // of a fit, with more than one chunk
+  bool wants_stop_ = false;                       // then, until all ranks know
 };
 
 }  // namespace mixtape::train

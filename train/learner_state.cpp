@@ -14,6 +14,7 @@
 #include "io/elements.h"
 #include "optim/clip.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 namespace mixtape::train {
 namespace {
@@ -216,15 +217,20 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
 }
 
 void Learner::save(const std::string& path) {
-  StateDict all = state_dict();
-  for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
-  io::save(path, all,
-           {{"format", std::string(format_name)},
-            {"version", std::string(format_version)},
-            {"crc32c", checksum(all)}});
+  on_first_rank([&] {
+    StateDict all = state_dict();
+    for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
+    io::save(path, all,
+             {{"format", std::string(format_name)},
+              {"version", std::string(format_version)},
+              {"crc32c", checksum(all)}});
+  });
 }
 
-void Learner::load(const std::string& path, bool this_fit) {
+namespace {
+
+// The tensors of a checkpoint. Throws Error if the file is none, or damaged.
+StateDict read_checkpoint(const std::string& path) {
   const io::SafeTensors file = io::load(path);
   const auto value = [&](const char* name) {
     const auto found = file.metadata.find(name);
@@ -240,8 +246,16 @@ void Learner::load(const std::string& path, bool this_fit) {
   else  // a file edited elsewhere may have none; damage would change the key's name
     check(file.metadata.size() == 2, "{}: no checksum, and {} metadata, not 2", path,
           file.metadata.size());
+  return file.tensors;
+}
+
+}  // namespace
+
+void Learner::load(const std::string& path, bool this_fit) {
+  StateDict dict;
+  on_first_rank([&] { dict = read_checkpoint(path); });
   try {
-    load_state_dict(file.tensors, this_fit);
+    load_state_dict(of_first_rank(dict), this_fit);
   } catch (const Error& e) {
     fail("{}: {}", path, e.what());
   }

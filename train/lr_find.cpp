@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "io/file.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 namespace mixtape::train {
 namespace {
@@ -78,7 +79,7 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
   model_.module->train();
   for (int64_t i = 0; i < o.steps;) {
     state.batch = 0;
-    for (const Batch& batch : *data.train) {
+    for (const Batch& batch : own_part(*data.train)) {
       const double lr = o.start * std::pow(o.end / o.start, double(i) / double(o.steps - 1));
       optimizer->set_lr(lr);
       train_batch(batch);
@@ -109,6 +110,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
         "lr_find needs 0 < start < end, got {} and {}", o.start, o.end);
   check(o.steps >= 2, "steps must be >= 2, got {}", o.steps);
   check(o.stop_factor > 1, "stop_factor must be > 1, got {}", o.stop_factor);
+  agree();
   Interrupt::raise_kept();
   const DefaultDevice here(device_);
   const Interrupt interrupt;
@@ -138,6 +140,7 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   };
   try {
     drop_gradients();
+    const Joined joined(*this);
     const Flag fitting(in_fit_);
     with_events(&Callback::on_train_begin, &Callback::on_train_end, [&] { find_lr(o, found); });
   } catch (...) {
@@ -145,9 +148,11 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
     throw;
   }
   undo();
+  agree();
   heed_interrupt();
   found.suggested = suggestion(found);
-  if (folder_) io::write_file(folder_->path("lr_find.svg"), io::to_svg(chart(found)));
+  if (folder_ && is_first_rank())
+    io::write_file(folder_->path("lr_find.svg"), io::to_svg(chart(found)));
   return found;
 }
 

@@ -35,7 +35,9 @@ class Total {
   explicit Total(Metric metric) : metric_(std::move(metric)) {}
 
   void add(const Tensor& output, const Tensor& target);
+  void set(const Tensor& sum, int64_t examples) { sum_ = sum, examples_ = examples; }
   const Tensor& sum() const { return sum_; }
+  int64_t examples() const { return examples_; }
   double value() const;  // waits for the device; NaN before the first batch
 
  private:

@@ -1,0 +1,157 @@
+#include "train/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "dist/world.h"
+#include "kernels/common/sum_tree.h"
+
+namespace mixtape::train {
+namespace {
+
+// This thread's World if it has several ranks, else null.
+const dist::World* ranks() {
+  const dist::World* const world = dist::World::current();
+  return world && world->size() > 1 ? world : nullptr;
+}
+
+// A line of text for each tensor: "dtype rank sizes name".
+std::string described(const StateDict& dict) {
+  std::string text;
+  for (const auto& [name, t] : dict) {
+    text += fmt::format("{} {}", int(t.dtype()), t.rank());
+    for (int d = 0; d < t.rank(); ++d) text += fmt::format(" {}", t.size(d));
+    text += " " + name + "\n";
+  }
+  return text;
+}
+
+StateDict tensors_of(std::string_view text) {
+  const auto number = [&] {
+    int64_t n = 0;
+    for (; text[0] != ' '; text.remove_prefix(1)) n = 10 * n + (text[0] - '0');
+    text.remove_prefix(1);
+    return n;
+  };
+  StateDict dict;
+  while (!text.empty()) {
+    const auto dtype = DType(number());
+    Shape shape;
+    for (int64_t rank = number(); rank > 0; --rank) shape.push_back(number());
+    const size_t end = text.find('\n');
+    dict.emplace_back(std::string(text.substr(0, end)), Tensor(shape, dtype, Device::cpu()));
+    text.remove_prefix(end + 1);
+  }
+  return dict;
+}
+
+}  // namespace
+
+bool is_first_rank() { return !ranks() || ranks()->is_first(); }
+
+std::vector<double> of_all_ranks(double x) {
+  if (!ranks()) return {x};
+  std::vector<double> all;
+  for (const Tensor& t : ranks()->gather(from({x}, {}, f64))) all.push_back(t.item());
+  return all;
+}
+
+void on_first_rank(const std::function<void()>& f) {
+  if (!ranks()) return f();
+  std::exception_ptr error;
+  std::string text;
+  if (ranks()->is_first()) try {
+      f();
+    } catch (const std::exception& e) {
+      error = std::current_exception();
+      text = e.what();
+      if (text.empty()) text = "an exception without a message";
+    }
+  text = ranks()->gather(text)[0];
+  if (error) std::rethrow_exception(error);
+  if (!text.empty()) throw Error(text);
+}
+
+StateDict of_first_rank(const StateDict& dict) {
+  if (!ranks()) return dict;
+  const bool is_first = ranks()->is_first();
+  const std::string text = ranks()->gather(is_first ? described(dict) : std::string())[0];
+  StateDict all;
+  if (!is_first) all = tensors_of(text);
+  if (is_first)
+    for (const auto& [name, t] : dict)
+      all.emplace_back(name, t.detach().copied_to(Device::cpu()).contiguous());
+  std::vector<Tensor> tensors;
+  for (const auto& [name, t] : all) tensors.push_back(t);
+  ranks()->broadcast(tensors);
+  return all;
+}
+
+void check_alike(const std::string& text) {
+  if (!ranks()) return;
+  const std::vector<std::string> all = ranks()->gather(text);
+  for (size_t r = 1; r < all.size(); ++r)
+    check(all[r] == all[0], "rank {} of {} trains on {}, but rank 0 on {}", r, all.size(), all[r],
+          all[0]);
+}
+
+std::vector<Tensor> sum_of_chunks(const std::vector<std::vector<Tensor>>& own) {
+  StateDict like;
+  for (const auto& chunk : own)
+    if (like.empty())
+      for (const Tensor& t : chunk) like.emplace_back("", t);
+  if (ranks())  // one may have no examples at all
+    for (const std::string& text : ranks()->gather(described(like)))
+      if (like.empty()) like = tensors_of(text);
+  int64_t size = 0;
+  for (const auto& [name, t] : like) size += t.numel();
+  const Tensor flat = zeros({int64_t(own.size()), size}, f64, Device::cpu());
+  double* at = flat.data<double>();
+  for (const auto& chunk : own) {
+    double* next = at;
+    for (const Tensor& t : chunk) {
+      const Tensor host = t.to(Device::cpu()).contiguous();
+      next = std::copy_n(host.data<double>(), host.numel(), next);
+    }
+    at += size;
+  }
+  const Tensor all = ranks() ? cat(ranks()->gather(flat)) : flat;
+  const double* const parts = all.data<double>();
+  std::vector<Tensor> sums;
+  int64_t first = 0;
+  for (const auto& [name, t] : like) {
+    const Tensor sum(t.shape(), f64, Device::cpu());
+    for (int64_t i = 0; i < t.numel(); ++i)
+      sum.data<double>()[i] = kernels::sum_tree<double>(
+          all.size(0), [&](int64_t chunk) { return parts[chunk * size + first + i]; });
+    sums.push_back(sum);
+    first += t.numel();
+  }
+  return sums;
+}
+
+Batch chunk_of(const Batch& batch, const dist::Part& part, int64_t i) {
+  const int64_t n = batch.of_step > 0 ? batch.of_step : batch.x.size(0), begin = part.begin(i, n),
+                end = part.begin(i + 1, n), before = part.begin(part.first_chunk(), n);
+  if (part.chunks == 1) return batch;
+  if (begin == end) return {};
+  const auto rows = [&](const Tensor& t) {
+    return t ? narrow(t, 0, begin - before, end - begin) : Tensor();
+  };
+  Batch chunk{rows(batch.x), rows(batch.y), {}, n};
+  for (const Tensor& t : batch.more) chunk.more.push_back(rows(t));
+  return chunk;
+}
+
+ChunkSeed::ChunkSeed(const RandomGenerator& step, int64_t chunk)
+    : seed_([&] {
+        RandomGenerator at = step;  // far from what the thread draws itself
+        at.set_offset(step.offset() + (uint64_t(chunk + 1) << 40));
+        return at;
+      }()) {}
+
+}  // namespace mixtape::train
