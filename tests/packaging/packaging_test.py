@@ -132,6 +132,26 @@ class Found(Installed):
                 run("cmake", *given, "-S", self.folder, "-B", self.folder / "refused")
 
 
+class Plugins(Installed):
+    def test_are_found_beside_the_library(self) -> None:
+        """By a program that links the shared library, and by one that links the static one and lies there."""
+        plugins = sorted(self.libraries.glob("libmixtape_mpi_*.so"))
+        launchers = [launcher for plugin in plugins if (launcher := shutil.which(f"mpirun.{plugin.stem.rpartition('_')[2]}"))]
+        if not launchers:
+            self.skipTest("no plug-in was built, or there is no mpirun of its MPI")
+        made = self.folder / "ranks.o"
+        run(*compiler, "-std=c++20", *self.flags("--cflags"), "-c", here.parent / "dist/ranks.cpp", "-o", made)
+        for shared in True, False:
+            program = self.link(made, "-ldl", shared=shared)
+            if not shared:
+                program = program.rename(self.libraries / "program")
+            environment = {name: value for name, value in os.environ.items() if name != "MIXTAPE_MPI_PLUGIN"}
+            environment |= {"LD_LIBRARY_PATH": str(self.libraries) if shared else "", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+            for launcher in launchers:
+                self.assertIn("rank 1 of 2 by ", run(launcher, "-n", 2, program, "sums", env=environment))
+
+
 class Symbols(Installed):
     def test_exports_what_public_headers_declare(self) -> None:
         headers = run(sys.executable, here.parent.parent / "script/public_headers.py").split()
