@@ -355,6 +355,24 @@ TEST(DataParallel, SendsTwiceItsShareOfTheBytes) {
       }));
 }
 
+TEST(DataParallel, AScalerSendsNothingMore) {
+  std::vector<uint64_t> sent(2);
+  for (const bool enabled : {false, true})
+    expect_fine(run_ranks(2, [&](const World& world) {
+      Line net = line();
+      DataParallel parallel(net);
+      optim::SGD opt(net.parameters(), {.lr = 0.1});
+      amp::GradScaler scaler({.enabled = enabled});
+      const uint64_t before = parallel.bytes_sent();
+      scaler.scale(sum(net(x12()))).backward();
+      scaler.step(opt, {.clip_norm = 1.0});
+      scaler.update();
+      if (world.is_first()) sent[enabled] = parallel.bytes_sent() - before;
+    }));
+  EXPECT_GT(sent[0], 0u);
+  EXPECT_EQ(sent[0], sent[1]);
+}
+
 TEST(DataParallel, AWireOf16BitsRoundsTwiceWhateverTheRanks) {
   constexpr int ranks = 64;
   const Seed seed(3);
