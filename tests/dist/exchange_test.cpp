@@ -60,10 +60,11 @@ class LateEngine final : public Engine {
   struct State {
     std::atomic<bool> in_call = false, was_aborted = false, aborted_in_call = false;
     double seconds_of_a_call = 0;
+    std::vector<Transfer> receives;
   };
   explicit LateEngine(State& state) : state_(state) {}
   ~LateEngine() override {
-    for (const Transfer& t : receives_) std::memset(t.data, 1, t.bytes);
+    for (const Transfer& t : state_.receives) std::memset(t.data, 1, t.bytes);
   }
   std::string name() const override { return "late"; }
   int rank() const override { return 0; }
@@ -71,7 +72,7 @@ class LateEngine final : public Engine {
   int local_rank() const override { return 0; }
   std::unique_ptr<Request> start(std::span<const Transfer>,
                                  std::span<const Transfer> receives) override {
-    receives_.insert(receives_.end(), receives.begin(), receives.end());
+    state_.receives.assign(receives.begin(), receives.end());
     return std::make_unique<Never>(state_);
   }
   void abort(int) noexcept override {
@@ -92,10 +93,8 @@ class LateEngine final : public Engine {
     State& state;
   };
   State& state_;
-  std::vector<Transfer> receives_;
 };
 
-// (Under AddressSanitizer a write to memory that was freed is an error.)
 TEST(Exchange, MemoryOfFailedTransfersStays) {
   LateEngine::State state;
   {
@@ -105,6 +104,13 @@ TEST(Exchange, MemoryOfFailedTransfersStays) {
               }).find("rank 0 of 2 waited 0.01"),
               std::string::npos);
     exchange.end_all();
+    // What is freed would be used again.
+    std::vector<Tensor> others;
+    const auto& [rank, late, bytes] = state.receives.at(0);
+    for (int i = 0; i < 100; ++i) {
+      const auto& other = others.emplace_back(Shape{2 * int64_t(bytes)}, u8, Device::cpu());
+      EXPECT_TRUE(static_cast<char*>(other.raw()) + 2 * bytes <= late || late < other.raw());
+    }
   }
   EXPECT_TRUE(state.was_aborted);
 }
