@@ -125,7 +125,7 @@ struct Engine {
 
   void visit(const std::shared_ptr<Node>& node, Tensor dy) {
     const Scope scope("backward", node->module);
-    dy = run_hooks(*node, std::move(dy));
+    run_hooks(*node, dy);
     if (node->is_leaf()) return visit_leaf(*node, std::move(dy));
     if (!is_needed(*node)) return;
     if (!record && node->selects()) return add_to_part(*node, dy);
@@ -168,7 +168,7 @@ struct Engine {
   }
 
   // Runs the hooks of a node, which may replace the gradient, and captures it for grad().
-  Tensor run_hooks(const Node& node, Tensor dy) {
+  void run_hooks(const Node& node, Tensor& dy) {
     const auto run = [&](const Node::Hook& hook) {
       Tensor changed = hook(dy);
       if (!changed) return;
@@ -182,7 +182,6 @@ struct Engine {
     for_each_hook(node, &Hooks::gradient, run);
     if (capture)
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
-    return dy;
   }
 
   bool is_needed(const Node& node) const {
@@ -203,7 +202,8 @@ struct Engine {
         grads.emplace_back(i, std::move(dy), own);
       } else if (auto waiting = other ? queue.extract(other->order) : Queue::node_type()) {
         loss_scale = waiting.mapped().scale;
-        Tensor g = run_hooks(*other, waiting.mapped().grad.take(other->grad_dtype));
+        Tensor g = waiting.mapped().grad.take(other->grad_dtype);
+        run_hooks(*other, g);
         grads.emplace_back(i, std::move(g), loss_scale);
       }
     }
@@ -223,7 +223,7 @@ struct Engine {
     slot(e.node)->grad.add_to_part(node, dy, e.shape, e.node->grad_dtype);
   }
 
-  void send_all(const Node& node, Grads grads) {
+  void send_all(const Node& node, Grads&& grads) {
     const auto& edges = node.ctx.edges_;
     check(grads.size() <= edges.size(), "{} gradients for {} inputs", grads.size(), edges.size());
     for (size_t i = 0; i < edges.size(); ++i) {
@@ -235,7 +235,7 @@ struct Engine {
     }
   }
 
-  void send(const Ctx::Edge& e, Tensor g) {
+  void send(const Ctx::Edge& e, Tensor&& g) {
     if (capture && !needed.contains(e.node.get())) return;
     check(g.shape() == e.shape, "the gradient has shape {}, the input {}", g.shape(), e.shape);
     check(is_float(g.dtype()), "the gradient is {}, the input {}", g.dtype(), e.dtype);
@@ -243,7 +243,7 @@ struct Engine {
     enqueue(e.node, std::move(g));
   }
 
-  void enqueue(const std::shared_ptr<Node>& node, Tensor g) {
+  void enqueue(const std::shared_ptr<Node>& node, Tensor&& g) {
     if (g.dtype() != node->grad_dtype) g = cast(g, node->grad_dtype);
     slot(node)->grad.add(std::move(g));
   }

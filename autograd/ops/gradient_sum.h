@@ -11,9 +11,8 @@ namespace mixtape::internal {
 // once, when the sum is taken: two of them only then, which needs no f32.
 class GradientSum {
  public:
-  void add(Tensor g) {
-    complete();
-    dim_ = all;
+  void add(Tensor&& g) {
+    if (parts_) end_parts();
     if (!sum_)
       sum_ = std::move(g);
     else if (is_half(sum_.dtype()) && !second_)
@@ -28,11 +27,11 @@ class GradientSum {
     else if (second_)
       widened();
     const Layout part = layout_of(selection);
-    const bool first = is_new(part);
-    if (!first) complete();
-    if (first && missing_ > 0) {
-      missing_ -= dy.numel();
-      written_.push_back(part);
+    const bool first = parts_ && is_new(part);
+    if (!first && parts_) complete();
+    if (first && parts_->missing > 0) {
+      parts_->missing -= dy.numel();
+      parts_->written.push_back(part);
       if (is_same_part(dy, selection.part(sum_))) return;  // it is where it belongs
     }
     if (!first && is_half(sum_.dtype())) widened();
@@ -43,13 +42,12 @@ class GradientSum {
   // Takes the sum for a rule that adds to it in place, if nobody else sees it and each term of this
   // dtype is added to all of it.
   Tensor take_whole(DType dtype) {
-    const bool whole = sum_ && dim_ == all && missing_ == 0 && written_.empty();
-    const bool open = whole && sum_.dtype() == dtype && !is_half(dtype) && sum_.is_unique() &&
-                      sum_.is_contiguous();
+    const bool open = sum_ && !parts_ && sum_.dtype() == dtype && !is_half(dtype) &&
+                      sum_.is_unique() && sum_.is_contiguous();
     return open ? std::exchange(sum_, {}) : Tensor();
   }
   Tensor take(DType dtype) {
-    complete();
+    if (parts_) end_parts();
     if (second_) accumulate(sum_, std::exchange(second_, {}));
     if (sum_.dtype() != dtype) sum_ = cast(sum_, dtype);
     return std::move(sum_);
@@ -71,9 +69,9 @@ class GradientSum {
   // Makes room for the whole of which dy is a part: the storage of dy, if a rule has written the
   // gradients of all parts where they belong, or a new one.
   void begin_parts(const Node& selection, const Tensor& dy, const Shape& shape, DType dtype) {
-    dim_ = no_part;
-    missing_ = shape.size();
-    if (dy.dtype() == dtype && dy.storage()->bytes() == size_t(missing_) * size_of(dtype)) {
+    parts_ = std::make_unique<Parts>();
+    parts_->missing = shape.size();
+    if (dy.dtype() == dtype && dy.storage()->bytes() == size_t(shape.size()) * size_of(dtype)) {
       sum_ = dy.with_layout(Layout(shape, Layout(shape).strides, -dy.offset()));
       if (is_same_part(dy, selection.part(sum_))) return;
     }
@@ -81,16 +79,21 @@ class GradientSum {
       sum_ = Tensor(shape, dtype, dy.device());
     } else {
       sum_ = zeros(shape, dtype, dy.device());
-      missing_ = 0;
+      parts_->missing = 0;
     }
   }
   // Fills what no part has written with zeros.
   void complete() {
-    if (missing_ == 0) return;
-    const Tensor all = zeros(sum_.shape(), sum_.dtype(), sum_.device());
-    for (const Layout& part : written_) write(sum_.with_layout(part), all.with_layout(part));
-    sum_ = all;
-    missing_ = 0;
+    if (parts_->missing == 0) return;
+    const Tensor whole = zeros(sum_.shape(), sum_.dtype(), sum_.device());
+    for (const Layout& part : parts_->written)
+      write(sum_.with_layout(part), whole.with_layout(part));
+    sum_ = whole;
+    parts_->missing = 0;
+  }
+  void end_parts() {
+    complete();
+    parts_.reset();
   }
   static void write(const Tensor& from, const Tensor& to) {
     to.storage()->begin_write();
@@ -113,29 +116,33 @@ class GradientSum {
   // True if nothing has been added to this part yet; false in doubt.
   bool is_new(const Layout& part) {
     if (part.shape.size() == 0) return true;
+    Parts& p = *parts_;
     int64_t low = part.offset, high = low;
     for (int d = 0; d < part.rank(); ++d) high += (part.shape[d] - 1) * part.strides[d];
     const auto at = [&](int64_t i, int d) { return i / sum_.strides()[d] % sum_.shape()[d]; };
-    if (dim_ == no_part) {
-      dim_ = all;  // or one that this part cuts, along which all others are compared with it
+    if (p.dim == none) {
+      p.dim = all;  // or one that this part cuts, along which all others are compared with it
       for (int d = 0; d < sum_.rank(); ++d)
-        if (at(low, d) > 0 || at(high, d) < sum_.shape()[d] - 1) dim_ = d;
-      if (dim_ != all) first_ = at(low, dim_), last_ = at(high, dim_);
+        if (at(low, d) > 0 || at(high, d) < sum_.shape()[d] - 1) p.dim = d;
+      if (p.dim != all) p.first = at(low, p.dim), p.last = at(high, p.dim);
       return true;
     }
-    if (dim_ == all) return false;
-    low = at(low, dim_), high = at(high, dim_);
-    const bool apart = high < first_ || low > last_;
-    first_ = std::min(first_, low), last_ = std::max(last_, high);
+    if (p.dim == all) return false;
+    low = at(low, p.dim), high = at(high, p.dim);
+    const bool apart = high < p.first || low > p.last;
+    p.first = std::min(p.first, low), p.last = std::max(p.last, high);
     return apart;
   }
 
-  static constexpr int all = -1, no_part = -2;
+  static constexpr int none = -2, all = -1;
+  struct Parts {
+    int dim = none;                // they lie along this dimension,
+    int64_t first = 0, last = -1;  // between these elements
+    int64_t missing = 0;           // elements that no part has written: they are not even zeros
+    std::vector<Layout> written;   // the parts, while elements are missing
+  };
   Tensor sum_, second_;
-  int dim_ = all;                  // the sum is made of parts that lie, along this dimension,
-  int64_t first_ = 0, last_ = -1;  // between these elements
-  int64_t missing_ = 0;            // elements that no part has written: they are not even zeros
-  std::vector<Layout> written_;    // the parts, while elements are missing
+  std::unique_ptr<Parts> parts_;  // of a sum that is made of parts so far
 };
 
 }  // namespace mixtape::internal
