@@ -141,20 +141,20 @@ Tensor run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tensor& a
 Grads fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool passes_a, bool passes_b,
                              unsigned reads_da, unsigned reads_db) {
   const bool a = ctx.wants(0) && !passes_a, b = ctx.wants(1) && !passes_b;
-  Tensor da = dy, db = dy;
-  if (a || b) {
-    const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
-    const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
-    const Tensor none, x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
-    const Tensor& order = deciding(dy, x, y, z);
-    if (a) da = order.like(wide ? f32 : ctx.dtype(0));
-    if (b) db = order.like(wide ? f32 : ctx.dtype(1));
-    ctx.run(kernels::binary_grad, id, x, y, z, dy, a ? da : none, b ? db : none);
+  Grads gradients;  // (An initializer list would be copied.)
+  if (!a && !b) {
+    gradients.push_back(dy);
+    gradients.push_back(dy);
+    return gradients;
   }
-  Grads both;
-  both.push_back(std::move(da));  // (An initializer list would be copied.)
-  both.push_back(std::move(db));
-  return both;
+  const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
+  const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
+  const Tensor none, x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
+  const Tensor& order = deciding(dy, x, y, z);
+  gradients.push_back(a ? order.like(wide ? f32 : ctx.dtype(0)) : dy);
+  gradients.push_back(b ? order.like(wide ? f32 : ctx.dtype(1)) : dy);
+  ctx.run(kernels::binary_grad, id, x, y, z, dy, a ? gradients[0] : none, b ? gradients[1] : none);
+  return gradients;
 }
 
 // An op of two tensors. Saves those of a, b and c that the derivatives read.
