@@ -123,15 +123,12 @@ static bool are_alike(const Call& call) {
 }
 
 bool prepare(Call& call, bool broadcasts, bool differentiable) {
-  Policy* const policy = call.out ? nullptr : thread_state.policy;
-  if (policy) {
-    count_bools(call);
-    policy->apply(call);
-  }
   const bool alike = !call.inputs.empty() && are_alike(call);
-  if (!alike && !policy) count_bools(call);
+  if (!alike) count_bools(call);
+  if (thread_state.policy && !call.out) thread_state.policy->apply(call);
+  const bool checked = alike && call.replaced.empty();
   if (broadcasts) broadcast_inputs(call);
-  if (!alike) check_inputs(call);
+  if (!checked) check_inputs(call);
   observe(&Observer::before, call);
   return differentiable && grad_enabled() &&
          std::ranges::any_of(call.inputs, [](const Tensor* t) { return t->requires_grad(); });
