@@ -292,24 +292,24 @@ Layout diagonal(const Layout& l, int64_t offset, int a, int b) {
 
 std::pair<int64_t, int64_t> extent(const Layout& l) {
   constexpr int64_t far = int64_t{1} << 62;  // so that a caller may add an offset
-  int64_t first = l.offset, last = l.offset;
-  if (l.shape.size() == 0) return {first, last};
-  bool fits = true;
+  int64_t first = l.offset, last = l.offset, reach = 0;
+  bool overflows = false;
   for (int d = 0; d < l.rank(); ++d) {
-    int64_t reach = 0;
-    fits = fits && !__builtin_mul_overflow(l.shape.dim[d] - 1, l.strides.dim[d], &reach);
-    int64_t& end = reach < 0 ? first : last;
-    fits = fits && !__builtin_add_overflow(end, reach, &end);
+    if (l.shape.dim[d] == 0) return {l.offset, l.offset};
+    overflows |= __builtin_mul_overflow(l.shape.dim[d] - 1, l.strides.dim[d], &reach);
+    overflows |= __builtin_add_overflow(first, std::min<int64_t>(reach, 0), &first);
+    overflows |= __builtin_add_overflow(last, std::max<int64_t>(reach, 0), &last);
   }
-  check(fits && -far < first && last < far, "positions of {} with strides {} from {} overflow",
-        l.shape, l.strides, l.offset);
+  check(!overflows && -far < first && last < far,
+        "positions of {} with strides {} from {} overflow", l.shape, l.strides, l.offset);
   return {first, last};
 }
 
 std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
   Layout out(shape);
-  check(shape.size() == l.shape.size(), "cannot reshape {} to {}: {} and {} elements", l.shape,
-        shape, l.shape.size(), shape.size());
+  const int64_t elements = l.shape.size(), wanted = shape.size();
+  check(elements == wanted, "cannot reshape {} to {}: {} and {} elements", l.shape, shape, elements,
+        wanted);
   out.offset = l.offset;
   if (l.is_contiguous()) return out;
 

@@ -154,7 +154,7 @@ Tensor Tensor::with_layout(const Layout& layout) const {
   const auto [first, last] = extent(layout);
   const int64_t before = offset();
   const int64_t stored = static_cast<int64_t>(impl().storage->bytes() / size_of(dtype()));
-  check(layout.shape.size() == 0 || (0 <= before + first && before + last < stored),
+  check((0 <= before + first && before + last < stored) || layout.shape.size() == 0,
         "elements {} to {} are out of range for a storage of {}", before + first, before + last,
         stored);
   Tensor view;
