@@ -64,10 +64,15 @@ struct PaddedImage {
                  T* out) const {
     const int64_t first = std::clamp<int64_t>(begin - low[0], 0, x[0]) * x[1];
     const int64_t last = std::clamp<int64_t>(end - low[0], 0, x[0]) * x[1];
-    const int64_t area = (end - begin) * row();
     const int64_t* const at = pixel_offset.data();
-    if ((last - first) * count < area) std::fill_n(out, area, T(0));
     out -= begin * row();
+    // Zeros between the rows of the image, or everywhere if its pixels have gaps.
+    T* gap = out + begin * row();
+    for (int64_t r = first; r < last && count == pitch; r += x[1]) {
+      std::fill(gap, out + at[r], T(0));
+      gap = out + at[r] + x[1] * pitch;
+    }
+    std::fill(gap, out + end * row(), T(0));
     if (pitch == 1) {
       for (int64_t r = first; r < last; r += x[1])
         for_each_vec<T>(x[1], [&](int64_t q, int64_t n) {
