@@ -163,8 +163,10 @@ void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int
     activate(x.activation, tile, stride, height, width);
     write_to(x.c);
   };
+  constexpr int64_t part = 1024;  // sums
   const bool column_major = c_row == 1 && c_column != 1;
-  const int64_t height = column_major ? rows : 2, width = column_major ? vec_width<T> : columns;
+  const int64_t height = column_major ? rows : std::max<int64_t>(2, part / columns),
+                width = column_major ? vec_width<T> : columns;
   for (int64_t i = 0; i < rows; i += height)
     for (int64_t j = 0; j < columns; j += width)
       finish_part(i, j, std::min(height, rows - i), std::min(width, columns - j));
