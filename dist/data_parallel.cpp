@@ -348,14 +348,14 @@ DataParallel::DataParallel(nn::ModuleBase& module, const DataParallelOptions& op
 
 DataParallel::~DataParallel() = default;
 
-void DataParallel::send_along(std::span<const double> numbers) {
+void DataParallel::send_along(const std::vector<double>& numbers) {
   if (!impl_) {
-    sums_.assign(numbers.begin(), numbers.end());
+    sums_ = numbers;
     return;
   }
   check(numbers.size() <= 256, "at most 256 numbers may travel along, got {}", numbers.size());
   impl_->numbers.resize(size_t(impl_->chunk) + 1);
-  impl_->numbers.back().assign(numbers.begin(), numbers.end());
+  impl_->numbers.back() = numbers;
 }
 
 const std::vector<double>& DataParallel::sums() const { return impl_ ? impl_->sums : sums_; }

@@ -81,7 +81,7 @@ class DataParallel : NoCopy {
   void skip_chunk();
   // Numbers of a chunk that travel with its gradients: its loss times its examples, say. To call
   // before backward(); sums() has their sums over all chunks of the last step.
-  void send_along(std::span<const double> numbers);
+  void send_along(const std::vector<double>& numbers);
   const std::vector<double>& sums() const;
 
   uint64_t bytes_sent() const;  // so far, by this rank

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 
 #include "autograd/ops.h"
@@ -84,9 +83,8 @@ void Learner::learn_chunks(const Batch& batch) {
       runs = notify(&Callback::on_backward_begin, /*backwards=*/true);
     }
     const int signal = Interrupt::requested() ? Interrupt::last_signal() : 0;
-    parallel_->send_along(std::array<double, 6>{loss, examples, double(runs), double(wants_stop_),
-                                                double(signal == SIGINT),
-                                                double(signal == SIGTERM)});
+    parallel_->send_along({loss, examples, double(runs), double(wants_stop_),
+                           double(signal == SIGINT), double(signal == SIGTERM)});
     runs ? state.objective.backward() : parallel_->skip_chunk();
     if (state.output) state.output = state.output.detach();
     state.loss = state.objective = {};
