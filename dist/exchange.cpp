@@ -154,7 +154,7 @@ void Exchange::work() {
   has_let_go_ = true;
   let_go_.notify_all();
   if (!abandoned_ || !then_) return;
-  if (given_.wait_for(lock, std::chrono::seconds(4), [&] { return ending_; })) return;
+  if (given_.wait_for(lock, std::chrono::seconds(3), [&] { return ending_; })) return;
   lock.unlock();
   then_();
 }
