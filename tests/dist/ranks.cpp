@@ -79,12 +79,13 @@ void break_by(const std::string& what, const dist::World& world) {
 void train(const std::string& what) {
   const dist::World world({.timeout = what == "stuck" ? 2.0 : 60.0});
   fmt::print("rank {} of {} by {}\n", world.rank(), world.size(), world.engine());
+  std::fflush(stdout);
   check_sums(world);
   if (what == "fork") fork_within(world);
-  for (int i = 0; i < 300; ++i) {
+  const bool is_whole = what == "sums" || what == "fork" || what == "forever";
+  for (int i = 0; i < 300 || what == "forever"; ++i) {
     if (i == 200 && what.starts_with("all_")) break_by(what.substr(4), world);
-    if (i == 200 && world.rank() == 1 && what != "sums" && what != "fork")
-      return break_by(what, world);
+    if (i == 200 && world.rank() == 1 && !is_whole) return break_by(what, world);
     world.barrier();
   }
 }

@@ -29,14 +29,17 @@ def of(kind: str) -> tuple[list[str], str]:
 launch, plugin = of(mpi)
 
 
+# As root and without a network Open MPI has more to say.
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader",
+               "MIXTAPE_MPI_PLUGIN": plugin}
+
+
 class Run:
     def __init__(self, ranks: int, *arguments: str, by: list[str] | None = None, **environment: str) -> None:
         command = [*(launch if by is None else by), *(["-n", str(ranks)] if ranks else []), program, *arguments]
-        # As root and without a network Open MPI has more to say.
-        quiet = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
         self.begin = time.monotonic()
         done = subprocess.run(command, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
-                              env={**os.environ, **quiet, "MIXTAPE_MPI_PLUGIN": plugin, **environment})
+                              env={**ENVIRONMENT, **environment})
         self.end = time.monotonic()
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         self.all = f"{' '.join(command)}: {self.code}\n{self.out}\n{self.err}"
@@ -155,6 +158,14 @@ class Broken(unittest.TestCase):
             run = self.ends(signal, "")
             lost = re.search(r"(?m)^rank \d of 4 lost rank 1 in a barrier: its process has ended$", run.err)
             self.assertTrue(lost or "process rank 1 with PID" in run.err or mpi == "mpich" and run.err == "", run.all)
+
+    def test_a_launcher_that_is_told_to_end(self) -> None:
+        with subprocess.Popen([*launch, "-n", "4", program, "forever"], env=ENVIRONMENT, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+            for _ in range(4):
+                self.assertIn(" of 4 by ", run.stdout.readline())
+            run.terminate()
+            self.assertNotEqual(run.wait(5), 0)
 
     def test_a_second_world(self) -> None:
         run = self.ends("second", "rank 1 of 4: leaves its World by an exception$")
