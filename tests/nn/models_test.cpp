@@ -310,10 +310,14 @@ TEST(GptBlock, ItsNormsRound) {
     const Tensor want = block.mlp(block.ln_2(y), y);
     const amp::Report report;
     const Tensor got = block(x);
-    if (overrides.empty()) EXPECT_TRUE(equal(got, want));
+    if (overrides.empty()) {
+      EXPECT_TRUE(equal(got, want));
+    }
     std::vector<std::string> dtypes;
     for (const auto& row : report.rows()) {
-      if (row.op == "cast" && overrides.empty()) EXPECT_EQ(row.by, "linear") << "of weights";
+      if (row.op == "cast" && overrides.empty()) {
+        EXPECT_EQ(row.by, "linear") << "of weights";
+      }
       for (int64_t i = 0; row.op == "layer_norm" && i < row.calls; ++i)
         dtypes.emplace_back(name(row.outputs[0]));
     }

@@ -528,7 +528,9 @@ TEST(DataLoader, SharesSeveralBatchesAtOnce) {
     for (const Batch& batch : loader.share({1, 2, 2}, 3)) {
       positions.push_back(loader.position());
       sizes.push_back(batch.of_step);
-      if (i < 2) EXPECT_EQ(to_vector(batch.y), to_vector(narrow(whole.batch(i).y, 0, 6, 6)));
+      if (i < 2) {
+        EXPECT_EQ(to_vector(batch.y), to_vector(narrow(whole.batch(i).y, 0, 6, 6)));
+      }
       ++i;
     }
     EXPECT_EQ(positions, (std::vector<int64_t>{3, 6, 8}));
