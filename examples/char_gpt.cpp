@@ -8,6 +8,7 @@
 #include "train/callbacks.h"
 #include "train/data/text.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 using namespace mixtape;
 using namespace mixtape::examples;
@@ -17,7 +18,8 @@ namespace {
 struct Options {
   std::string text, load, save, out, prompt, dtype = "float32", device = "cpu";
   int64_t layers = 4, heads = 4, width = 128, context = 64;
-  int64_t steps = 2000, every = 500, batch_size = 16, workers = 0, sample = 300, top_k = 0;
+  int64_t steps = 2000, every = 500, batch_size = 16, workers = 0, sample = 300, top_k = 0,
+          chunks = 0;
   double lr = 3e-3, dropout = 0, temperature = 0.8;
   bool resume = false;
   uint64_t seed = 1;
@@ -50,6 +52,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--out", o.out, "DIR", "folder for metrics.jsonl, charts and last.ckpt")
       .check(name_of("folder"));
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
+  line.share(o.chunks);
 }
 
 // The input of a run. The constructor finds all mistakes of the user.
@@ -80,7 +83,7 @@ struct Job {
     check(o.save.empty() || o.steps > 0, "--save {} with --steps 0: nothing is learned", o.save);
     check(!o.resume || o.load.empty(), "--resume and --load exclude each other");
     if (!o.load.empty()) load();
-    if (!o.save.empty()) io::AtomicFile probe(o.save);
+    if (!o.save.empty() && train::is_first_rank()) io::AtomicFile probe(o.save);
   }
 
   void run();
@@ -124,11 +127,13 @@ void Job::train() {
       .optimizer = [](auto params) { return optim::AdamW(params, {.betas = {0.9, 0.99}}); },
       .callbacks = {std::make_shared<train::GradientClip>(1.0)},
       .folder = o.out,
-      .device = device};
+      .device = device,
+      .chunks = o.chunks};
   train::Learner learner(std::move(data), model, options);
   learner.to(low(o.dtype)).fit_one_cycle(o.steps / o.every, o.lr, {.resume = from});
   if (!o.save.empty()) {
-    io::save(o.save, model.state_dict(), {{"characters", characters()}});
+    train::on_first_rank(
+        [&] { io::save(o.save, model.state_dict(), {{"characters", characters()}}); });
     fmt::print("wrote {}\n", o.save);
   }
   if (learner.is_stopping())
@@ -142,7 +147,7 @@ void Job::run() {
              text.train().tokens().size(0) + text.valid().tokens().size(0),
              text.vocabulary().size(), model.num_parameters(), low(o.dtype), on_device(device));
   if (o.steps > 0) train();
-  if (o.sample == 0) return;
+  if (o.sample == 0 || !train::is_first_rank()) return;
   const amp::Autocast on({.low = low(o.dtype)});
   model.to(device);
   model.eval();

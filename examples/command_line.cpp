@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "core/check.h"
 #include "core/format.h"
 #include "core/half.h"
 #include "core/runtime.h"
+#include "dist/world.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "train/interrupt.h"
 
@@ -18,6 +20,11 @@ namespace mixtape::examples {
 namespace {
 
 constexpr const char* unwritten = "cannot write to the standard output";
+
+const dist::World* ranks() {  // null if there is one
+  const dist::World* const world = dist::World::current();
+  return world && world->size() > 1 ? world : nullptr;
+}
 
 bool trains(DType t) { return t == f32 || t == f16 || t == bf16; }
 
@@ -50,7 +57,8 @@ Check precision() {
 DType low(const std::string& name) { return parse_dtype(name); }
 
 Device usable(const std::string& name) {
-  const Device device = Device::parse(name);
+  const Device device =
+      name == "cuda" && ranks() ? Device::cuda(ranks()->local_rank()) : Device::parse(name);
   device.require();
   kernels::cpu::num_threads();  // throws if MIXTAPE_NUM_THREADS is invalid
   return device;
@@ -109,6 +117,13 @@ void CommandLine::flag(const char* name, bool& value, const char* help) {
   app_->add_flag(name, value, help);
 }
 
+void CommandLine::share(int64_t& chunks) {
+  chunks_ = &chunks;
+  add("--chunks", chunks, "N",
+      "parts of each batch, for the same numbers on any\nnumber of processes; 0: one for each")
+      .check(count(0));
+}
+
 bool CommandLine::given(const char* name) const { return app_->count(name) > 0; }
 
 int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare) {
@@ -120,20 +135,43 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
   } catch (const CLI::ParseError& e) {
     return complain(fmt::format("{} (--help lists the options)", e.what()), 2);
   }
-  Work work;
+  int code = 2;
+  std::string rank;
   try {
+    std::optional<dist::World> world;
+    if (chunks_) world.emplace(dist::WorldOptions{.device = Device::cpu()});
+    if (ranks()) rank = fmt::format("rank {} of {}: ", world->rank(), world->size());
+    return work(prepare, code);
+  } catch (const std::exception& e) {
+    return complain(rank + e.what(), code);
+  }
+}
+
+int CommandLine::work(const std::function<Work()>& prepare, int& code) const {
+  const bool is_first = !ranks() || ranks()->is_first();
+  if (!is_first) check(std::freopen("/dev/null", "w", stdout), "cannot open /dev/null");
+  Work work;
+  std::string wrong;
+  try {
+    if (chunks_) dist::World::current()->part(*chunks_);  // throws if ranks cannot share them
     work = prepare();
   } catch (const std::exception& e) {
-    return complain(e.what(), 2);
+    if (!ranks()) throw;
+    wrong = e.what();
   }
+  const std::vector<std::string> all = ranks() ? ranks()->gather(wrong) : std::vector{wrong};
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty()) continue;
+    const bool alike = std::ranges::count(all, all[r]) == std::ssize(all);
+    return is_first ? complain(alike ? all[r] : fmt::format("rank {}: {}", r, all[r]), 2) : 2;
+  }
+  code = 1;
   try {
     work();
     check(std::fflush(stdout) == 0, "{}", unwritten);
   } catch (const Interrupted& e) {
-    return complain(fmt::format("interrupted: {}", e.what()),
-                    128 + train::Interrupt::last_signal());
-  } catch (const std::exception& e) {
-    return complain(e.what(), 1);
+    const int signal = 128 + train::Interrupt::last_signal();
+    return is_first ? complain(fmt::format("interrupted: {}", e.what()), signal) : signal;
   }
   return 0;
 }

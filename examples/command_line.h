@@ -42,8 +42,9 @@ Check one_of(std::vector<std::string> names);
 Check name_of(const char* what);  // "folder", "file": any non-empty text
 Check precision();                // the names that low() takes
 
-DType low(const std::string& name);           // dtype of float32, fp16, bf16, ...
-Device usable(const std::string& device);     // throws Error if it does not exist
+DType low(const std::string& name);  // dtype of float32, fp16, bf16, ...
+// Throws Error if it does not exist. "cuda" is a GPU of its own for each rank of a machine.
+Device usable(const std::string& device);
 std::string on_device(const Device& device);  // ", on cuda:0 (NVIDIA H200)"; empty for the CPU
 // The checkpoint in a run folder from which --resume continues, or "" without that option. Throws
 // Error if it is not there.
@@ -88,17 +89,22 @@ class CommandLine {
   Option add(const char* name, T& value, const char* kind, const char* help);
   void flag(const char* name, bool& value, const char* help);
   bool given(const char* name) const;  // an option that was given, after parsing
+  // The program trains on all ranks of a dist::World, which run() opens. Adds the option --chunks.
+  // Only the first rank's stdout is seen.
+  void share(int64_t& chunks);
 
   // Parses, prepares and works; returns main()'s exit code: 2 for an exception from parsing or
   // preparing, a mistake of the user; 1 for one from the work, or 128 and the signal for
-  // Interrupted.
+  // Interrupted. Of several ranks, messages say which; but one that all have comes once.
   using Work = std::function<void()>;
   int run(int argc, char** argv, const std::function<Work()>& prepare);
 
  private:
   int complain(const std::string& text, int code) const;
+  int work(const std::function<Work()>& prepare, int& code) const;
 
   std::unique_ptr<CLI::App> app_;
+  const int64_t* chunks_ = nullptr;  // if it shares
 };
 
 }  // namespace mixtape::examples

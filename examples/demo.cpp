@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 
 #include "core/check.h"
+#include "dist/data_parallel.h"
 #include "examples/command_line.h"
 #include "io/file.h"
 #include "io/jsonl.h"
@@ -18,6 +20,7 @@
 #include "train/data/data.h"
 #include "train/interrupt.h"
 #include "train/progress.h"
+#include "train/ranks.h"
 
 using namespace mixtape;
 using namespace mixtape::examples;
@@ -35,7 +38,7 @@ std::string mode_name(const std::string& text) {
 struct Options {
   std::string data, out = "runs/demo";
   double valid_fraction = 0.2, lr = 3e-3;
-  int64_t train_size = 8000, valid_size = 2000, epochs = 5, batch_size = 64;
+  int64_t train_size = 8000, valid_size = 2000, epochs = 5, batch_size = 64, chunks = 0;
   uint64_t seed = 1;
   std::vector<std::string> modes = {"fp32", "fp16", "bf16"};
   std::string device = "cpu";
@@ -57,17 +60,18 @@ struct Net : nn::Module<Net> {
 // Input and output of a run; the constructor finds all mistakes of the user before touching a file.
 struct Job {
   explicit Job(const Options& o)
-      : options(o),
-        device(usable(o.device)),
-        data(load(o)),
-        folder(o.out),
-        log(emptied(folder) + "/metrics.jsonl") {}
+      : options(o), device(usable(o.device)), data(load(o)), folder(o.out) {
+    const int64_t chunks = dist::World::current()->part(o.chunks).chunks,
+                  batch = std::min(o.batch_size, data.train.size());
+    check(batch >= chunks, "batches of {} cannot be cut into {} chunks", batch, chunks);
+    if (train::is_first_rank()) log.emplace(emptied(folder) + "/metrics.jsonl");
+  }
 
   const Options options;
   const Device device;
   const train::Split<train::TensorDataset> data;
   const train::RunFolder folder;
-  io::JsonLines log;
+  std::optional<io::JsonLines> log;  // of the first rank
 
  private:
   static train::Split<train::TensorDataset> load(const Options& o) {
@@ -143,6 +147,7 @@ class Training {
         schedule_(opt_, {.max_lr = job.options.lr,
                          .total_steps = job.options.epochs * batches_.batches()}),
         scaler_(low_),
+        parallel_(net_, {.chunks = job.options.chunks}),
         curve_{mode, {}, {}} {}
 
   Result run(io::Chart& chart) {
@@ -151,8 +156,10 @@ class Training {
     std::ranges::nth_element(step_ms_, step_ms_.begin() + step_ms_.size() / 2);
     result_.ms_per_step = step_ms_[step_ms_.size() / 2];
     if (scaler_.enabled()) result_.scale = fmt::format("{:g}", scaler_.scale_value());
-    io::save(job_.folder.path(result_.mode + ".safetensors"), net_.state_dict(),
-             {{"mode", result_.mode}, {"seed", std::to_string(job_.options.seed)}});
+    train::on_first_rank([&] {
+      io::save(job_.folder.path(result_.mode + ".safetensors"), net_.state_dict(),
+               {{"mode", result_.mode}, {"seed", std::to_string(job_.options.seed)}});
+    });
     return result_;
   }
 
@@ -162,20 +169,27 @@ class Training {
     return train::transforms::normalize(stats.mean, stats.std);
   }
 
-  double step(const Tensor& x, const Tensor& y) {
+  double step(const train::Batch& batch) {
     const auto start = std::chrono::steady_clock::now();
     opt_.zero_grad();
     Tensor loss;
-    {
-      const amp::Autocast on({.low = low_});  // forward pass and loss only
-      loss = cross_entropy(net_(x), y);
+    const int64_t chunks = parallel_.part().chunks;
+    for (const auto& [x, y, weight] : parallel_.chunks(batch)) {
+      {
+        const amp::Autocast on({.low = low_});  // forward pass and loss only
+        loss = cross_entropy(net_(x), y) * weight;
+      }
+      // (One chunk does not wait for its loss.)
+      parallel_.send_along(std::array{double(train::Interrupt::requested()),
+                                      chunks > 1 ? loss.item() / double(chunks) : 0});
+      scaler_.scale(loss).backward();
     }
-    scaler_.scale(loss).backward();
     const auto done = scaler_.step(opt_);
     schedule_.step(done);  // does not advance after a skipped step
     result_.skipped += !done;
     scaler_.update();
-    const double value = std::abs(loss.item());  // drops the sign of a NaN
+    // (Drops the sign of a NaN.)
+    const double value = std::abs(chunks > 1 ? parallel_.sums()[1] : loss.item());
     step_ms_.push_back(
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
             .count());
@@ -187,28 +201,31 @@ class Training {
     double sum = 0, last = 0;
     reset_peak(job_.device);
     {
-      train::Progress bar(fmt::format("{} epoch {}/{}", result_.mode, epoch, o.epochs),
-                          batches_.batches(), [&] { return fmt::format("loss {:.4f}", last); });
-      for (const auto& [x, y] : batches_) {
-        last = step(x, y);
+      std::optional<train::Progress> bar;
+      if (train::is_first_rank())
+        bar.emplace(fmt::format("{} epoch {}/{}", result_.mode, epoch, o.epochs),
+                    batches_.batches(), [&] { return fmt::format("loss {:.4f}", last); });
+      for (const train::Batch& batch : batches_.share(parallel_.part())) {
+        last = step(batch);
         sum += last;
         curve_.x.push_back(double(++step_));
         curve_.y.push_back(last);
-        bar.step();
-        if (train::Interrupt::requested()) throw Interrupted(o.out + " holds what was finished");
+        if (bar) bar->step();
+        if (parallel_.sums()[0] > 0) throw Interrupted(o.out + " holds what was finished");
       }
     }
     result_.train_loss = sum / double(batches_.batches());
     result_.peak_bytes = std::max(result_.peak_bytes, memory_stats(job_.device).peak - before_);
     result_.valid = evaluate(net_, valid_, low_);
-    job_.log.write({{"mode", result_.mode},
-                    {"epoch", epoch},
-                    {"step", step_},
-                    {"train_loss", result_.train_loss},
-                    {"valid_loss", result_.valid.loss},
-                    {"accuracy", result_.valid.accuracy},
-                    {"skipped", result_.skipped},
-                    {"scale", scaler_.scale_value()}});
+    if (!job_.log) return;
+    job_.log->write({{"mode", result_.mode},
+                     {"epoch", epoch},
+                     {"step", step_},
+                     {"train_loss", result_.train_loss},
+                     {"valid_loss", result_.valid.loss},
+                     {"accuracy", result_.valid.accuracy},
+                     {"skipped", result_.skipped},
+                     {"scale", scaler_.scale_value()}});
   }
 
   Job& job_;
@@ -224,6 +241,7 @@ class Training {
   optim::AdamW opt_;
   optim::OneCycle schedule_;
   amp::GradScaler scaler_;  // enabled for f16 only
+  dist::DataParallel parallel_;
   io::Series curve_;
   std::vector<double> step_ms_;
   int64_t step_ = 0;
@@ -253,7 +271,7 @@ void run(Job& job) {
   std::vector<Result> results;
   for (const std::string& mode : o.modes) results.push_back(Training(mode, job).run(chart));
   train::thin(chart, curve_points);
-  io::write_file(job.folder.path("loss.svg"), io::to_svg(chart));
+  train::on_first_rank([&] { io::write_file(job.folder.path("loss.svg"), io::to_svg(chart)); });
   fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n",
              job.folder.path());
   print_table(results);
@@ -287,6 +305,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--out", o.out, "DIR",
            "folder for weights, metrics.jsonl and loss.svg;\nreplaces those of an earlier run")
       .check(name_of("folder"));
+  line.share(o.chunks);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // Trains GPT-2 on files of tokens, or on random ones, and says how fast: tokens per second, and the
 // share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B).
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 
 #include "core/check.h"
 #include "core/runtime.h"
+#include "dist/data_parallel.h"
 #include "examples/command_line.h"
 #include "io/file.h"
 #include "mixtape.h"
@@ -13,6 +15,7 @@
 #include "train/data/text.h"
 #include "train/data/tokens.h"
 #include "train/interrupt.h"
+#include "train/ranks.h"
 
 using namespace mixtape;
 using namespace mixtape::examples;
@@ -22,7 +25,8 @@ namespace {
 struct Options {
   std::string model = "gpt2", data, valid, load, save, dtype = "bfloat16", device = "cpu";
   int64_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
-  int64_t steps = 20, every = 1, batch_size = 8, accumulate = 1, warmup = 0, workers = 1;
+  int64_t steps = 20, every = 1, batch_size = 8, accumulate = 1, warmup = 0, workers = 1,
+          chunks = 0;
   double lr = 6e-4, weight_decay = 0.1, clip = 1, dropout = 0, peak = 0;
   bool checkpoint = false;
   uint64_t seed = 1;
@@ -58,6 +62,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--load", o.load, "FILE", "initial weights, also GPT-2's").check(name_of("file"));
   line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
   line.add("--seed", o.seed, "N", "for weights, order and random tokens").check(any_seed());
+  line.share(o.chunks);
 }
 
 models::GptConfig model_options(const Options& o) {
@@ -84,6 +89,12 @@ double known_peak(const Device& device, DType low) {
   return is_half(low) ? half : half / 2;  // f32 as TF32
 }
 
+// Batches to accumulate are one in as many more chunks, where there are chunks.
+int64_t chunks_of(const Options& o) {
+  const int64_t ranks = dist::World::current()->size();
+  return o.chunks > 0 ? o.chunks : ranks > 1 ? ranks * o.accumulate : 1;
+}
+
 // The input of a run. The constructor finds all mistakes of the user.
 struct Job {
   explicit Job(const Options& given)
@@ -97,18 +108,20 @@ struct Job {
         text(windows(o.data)),
         valid(o.valid.empty() ? train::Windows() : windows(o.valid)) {
     check(o.warmup < o.steps, "--warmup {} leaves none of {} steps", o.warmup, o.steps);
+    check(o.batch_size * o.accumulate >= chunks_of(o), "{} texts cannot be cut into {} chunks",
+          o.batch_size * o.accumulate, chunks_of(o));
     check(context <= config.context, "--context must be at most {}, got {}", config.context,
           context);
     if (!o.load.empty())
       of_file(o.load, [&] {
         return model.load_state_dict(models::gpt2_weights(io::load(o.load).tensors));
       });
-    if (!o.save.empty()) io::AtomicFile probe(o.save);
+    if (!o.save.empty() && train::is_first_rank()) io::AtomicFile probe(o.save);
   }
 
   train::Windows windows(const std::string& path) const;
   void run();
-  void learn();
+  bool learn();  // false if a signal ended it, on all ranks
   double loss_of_valid();
 
   const Options o;
@@ -190,7 +203,7 @@ optim::AdamW optimizer(const Job& job) {
   return opt;
 }
 
-void Job::learn() {
+bool Job::learn() {
   optim::AdamW opt = optimizer(*this);
   const int64_t warmup = std::max<int64_t>(o.warmup, 1),
                 rest = std::max<int64_t>(o.steps - warmup, 1);
@@ -206,19 +219,30 @@ void Job::learn() {
                                   .workers = int(o.workers),
                                   .seed = o.seed,
                                   .device = device});
+  dist::DataParallel parallel(model, {.chunks = chunks_of(o)});
+  const int64_t chunks = parallel.part().chunks, at_once = chunks > 1 ? o.accumulate : 1;
   Meter meter(*this);
   int64_t step = 0, batch = 0;
+  bool interrupted = false;
   Tensor total;
-  while (step < o.steps && !train::Interrupt::requested())
-    for (const auto& [x, y] : loader) {
-      Tensor loss;
-      {
-        const amp::Autocast on({.low = low});
-        loss = model(x, y) / double(o.accumulate);
+  while (step < o.steps && !interrupted)
+    for (const train::Batch& texts : loader.share(parallel.part(), at_once)) {
+      if (texts.of_step < chunks) continue;
+      for (const auto& [x, y, weight] : parallel.chunks(texts)) {
+        Tensor loss;
+        {
+          const amp::Autocast on({.low = low});
+          loss = model(x, y) * weight / double(o.accumulate / at_once);
+        }
+        // (One chunk does not wait for its loss.)
+        parallel.send_along(std::array{double(train::Interrupt::requested()),
+                                       chunks > 1 ? loss.item() / double(chunks) : 0});
+        scaler.scale(loss).backward();
+        total = total ? total + loss.detach() : loss.detach();
       }
-      scaler.scale(loss).backward();
-      total = total ? total + loss.detach() : loss.detach();
-      if (++batch % o.accumulate != 0) continue;
+      interrupted = interrupted || parallel.sums()[0] > 0;
+      if ((batch += at_once) % o.accumulate != 0) continue;
+      if (chunks > 1) total = full({}, parallel.sums()[1], f64);
       scaler.unscale(opt);
       const Tensor norm = optim::clip_grad_norm(model.parameters(), o.clip);
       const double lr = opt.lr();
@@ -227,10 +251,12 @@ void Job::learn() {
       opt.zero_grad();
       if (++step % o.every == 0 || step == o.steps) meter.print(step, total, norm, lr);
       total = {};
-      if (step == o.steps || train::Interrupt::requested()) break;
+      if (step == o.steps || interrupted) break;
     }
+  return !interrupted;
 }
 
+// All ranks compute the whole of it.
 double Job::loss_of_valid() {
   const NoGrad off;
   model.eval();
@@ -249,12 +275,12 @@ void Job::run() {
   fmt::print("{} parameters, {} windows of {} tokens from {}, {}{}\n", model.num_parameters(),
              text.size(), context, text.name(), low, on_device(device));
   model.to(device);
-  learn();
+  const bool whole = learn();
   if (!o.save.empty()) {
-    io::save(o.save, model.state_dict());
+    train::on_first_rank([&] { io::save(o.save, model.state_dict()); });
     fmt::print("wrote {}\n", o.save);
   }
-  if (train::Interrupt::requested())
+  if (!whole)
     throw Interrupted(o.save.empty() ? "nothing was saved"
                                      : o.save + " holds what was learned so far");
   if (valid.size() > 0) fmt::print("loss of {}: {:.4f}\n", o.valid, loss_of_valid());

@@ -6,11 +6,13 @@
 #include <chrono>
 
 #include "core/check.h"
+#include "dist/world.h"
 #include "examples/command_line.h"
 #include "mixtape.h"
 #include "train/callbacks.h"
 #include "train/data/data.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 using namespace mixtape;
 using namespace mixtape::examples;
@@ -22,7 +24,7 @@ using train::transforms::compose;
 struct Options {
   std::string model = "simple", dataset = "digits", dtype = "float32", device = "cpu", fine_tune,
               out = "runs/train_images";
-  int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20;
+  int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20, chunks = 0;
   double lr = 1e-2;
   bool masters = false, benchmark = false, resume = false;
   uint64_t seed = 1;
@@ -48,6 +50,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--out", o.out, "DIR", "folder for weights, metrics.jsonl and last.ckpt")
       .check(name_of("folder"));
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
+  line.share(o.chunks);
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
   line.add("--steps", o.steps, "N", "of the benchmark").check(count());
 }
@@ -161,7 +164,7 @@ class Training {
     try_out(shape);
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
     folder.emplace(o.out);
-    io::AtomicFile probe(weights());
+    if (train::is_first_rank()) io::AtomicFile probe(weights());
     callbacks = {std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl")),
                  std::make_shared<train::ModelCheckpoint>(
                      train::ModelCheckpointOptions{.folder = folder->path(), .monitor = ""})};
@@ -171,12 +174,14 @@ class Training {
     nn::ModuleBase& net = *model.module();
     fmt::print("{} training and {} validation images, {} classes\n{}\n{}", images.train->size(),
                images.valid->size(), images.classes, description(o, net, device), loaded);
-    train::Learner learner(
-        std::move(data), std::move(model),
-        {.metrics = {train::accuracy}, .callbacks = callbacks, .device = device});
+    train::Learner learner(std::move(data), std::move(model),
+                           {.metrics = {train::accuracy},
+                            .callbacks = callbacks,
+                            .device = device,
+                            .chunks = o.chunks});
     choose_precision(learner, o);
     learner.fit_one_cycle(o.epochs, o.lr, {.resume = from});
-    io::save(weights(), net.state_dict(), {{"model", o.model}});
+    train::on_first_rank([&] { io::save(weights(), net.state_dict(), {{"model", o.model}}); });
     if (learner.is_stopping())
       throw Interrupted(folder->path() + " holds what was learned: --resume continues");
     fmt::print("wrote {}/: weights.safetensors, metrics.jsonl and last.ckpt\n", folder->path());
@@ -249,10 +254,11 @@ int main(int argc, char** argv) {
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     check(!o.masters || low(o.dtype) == f16, "--masters needs --dtype float16, not {}", o.dtype);
     check(o.benchmark || !line.given("--steps"), "--steps needs --benchmark");
-    for (const char* name :
-         {"--dataset", "--epochs", "--lr", "--workers", "--fine-tune", "--out", "--resume"})
+    for (const char* name : {"--dataset", "--epochs", "--lr", "--workers", "--fine-tune", "--out",
+                             "--resume", "--chunks"})
       check(!o.benchmark || !line.given(name), "--benchmark and {} exclude each other", name);
     check(!o.resume || o.fine_tune.empty(), "--resume and --fine-tune exclude each other");
+    check(!o.benchmark || dist::World::current()->size() == 1, "--benchmark is for one process");
     if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };
     return [training = std::make_shared<Training>(o)] { training->run(); };
   });

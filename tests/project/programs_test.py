@@ -101,7 +101,8 @@ class Quick(ProgramTest):
             text = self.output(name, "--help")
             self.assertIn(f"Usage: {name}", text)
             self.assertLessEqual(max(map(len, text.splitlines())), 90, text)
-            options = re.findall(r'line\.(?:add|flag)\("(--[\w-]+)"', (root / f"examples/{name}.cpp").read_text())
+            source = (root / f"examples/{name}.cpp").read_text().replace("line.share(", 'line.add("--chunks"')
+            options = re.findall(r'line\.(?:add|flag)\("(--[\w-]+)"', source)
             self.assertIn("--device", options)
             self.assertEqual(re.findall(r"^  (--[\w-]+)", text, re.M), options)
 

@@ -1,0 +1,149 @@
+"""Runs the programs of examples/ on several processes: the same bytes on any number of them, also where a run is killed and goes on
+with fewer, and mistakes in one line. Skips where that MPI is not here.
+
+usage: distributed_test.py MPI FOLDER-OF-PROGRAMS [PLUGIN...], MPI being openmpi or mpich"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+mpi = sys.argv[1]
+programs, *plugins = (pathlib.Path(path).resolve() for path in sys.argv[2:])
+script = pathlib.Path(__file__).resolve().parents[2] / "script"
+TRAIN = ["train_images", "--dataset", "digits:120", "--epochs", "2", "--batch-size", "24", "--chunks", "4"]
+GPT = ["char_gpt", "--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "8",
+       "--steps", "6", "--every", "3", "--sample", "9", "--dropout", "0.1", "--chunks", "4", "--save", "weights.safetensors"]
+GPT2 = ["gpt2", "--layers", "1", "--heads", "2", "--width", "16", "--vocabulary", "50", "--context", "8", "--batch-size", "4",
+        "--accumulate", "2", "--steps", "4", "--dropout", "0.1", "--chunks", "4", "--save", "weights.safetensors"]
+
+
+def launcher() -> list[str]:
+    """The command that starts processes, or nothing."""
+    found = shutil.which(f"mpirun.{mpi}")
+    if not found and (plain := shutil.which("mpirun")):
+        said = subprocess.run([plain, "--version"], text=True, capture_output=True).stdout
+        found = plain if ("Open MPI" in said) == (mpi == "openmpi") else None
+    return [] if not found else [found] + ["--oversubscribe"] * (mpi == "openmpi")
+
+
+launch = launcher()
+plugin = next((path for path in plugins if f"_{mpi}." in path.name), None)
+environment = {**os.environ, "MIXTAPE_MPI_PLUGIN": str(plugin), "MIXTAPE_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
+
+
+class Ranks(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def command(self, ranks: int, name: str, *arguments: str) -> list[str]:
+        return ([*launch, "-n", str(ranks)] if ranks else []) + [str(programs / name), *arguments]
+
+    def run_in(self, folder: str, ranks: int, *command: str) -> subprocess.CompletedProcess:
+        (self.folder / folder).mkdir(exist_ok=True)
+        (self.folder / folder / "song.txt").write_text("".join(f"{i} green bottles, " for i in range(99)))
+        return subprocess.run(self.command(ranks, *command), cwd=self.folder / folder, env=environment, text=True, timeout=120,
+                              capture_output=True, stdin=subprocess.DEVNULL)
+
+    def result(self, folder: str, ranks: int, *command: str) -> dict:
+        """The files of a run; 0 ranks: without MPI."""
+        run = self.run_in(folder, ranks, *command)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return self.files(folder)
+
+    def files(self, folder: str) -> dict:
+        return {path.name: [{key: value for key, value in json.loads(line).items() if key != "seconds"}
+                            for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else path.read_bytes()
+                for path in (self.folder / folder).rglob("*") if path.is_file()}
+
+    def same(self, *command: str) -> None:
+        alone = self.result("alone", 0, *command)
+        self.assertIn("weights.safetensors", alone)
+        for ranks in 2, 4:
+            shared = self.result(f"on{ranks}", ranks, *command)
+            self.assertEqual(sorted(shared), sorted(alone))
+            for name in alone:
+                self.assertTrue(shared[name] == alone[name], f"{name} on {ranks} ranks")
+
+    def test_images_in_f32(self) -> None:
+        self.same(*TRAIN)
+
+    def test_images_in_bf16(self) -> None:
+        self.same(*TRAIN, "--dtype", "bfloat16")
+
+    def test_images_in_f16(self) -> None:
+        self.same(*TRAIN, "--dtype", "float16")
+
+    def test_a_gpt(self) -> None:
+        self.same(*GPT, "--out", "run")
+        self.same(*GPT2)
+
+    def test_only_the_first_prints(self) -> None:
+        lines = self.run_in("a", 2, *TRAIN).stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ["120", "simple:", "epoch", "0", "1", "wrote"])
+
+    def test_killed_on_four_it_goes_on_with_two_and_ends_on_one(self) -> None:
+        longer = [*TRAIN[:4], "4", *TRAIN[5:]]
+        whole = self.result("whole", 0, *longer)
+        (self.folder / "broken").mkdir()
+        last = self.folder / "broken/runs/train_images/last.ckpt"
+        for ranks, resume in (4, []), (2, ["--resume"]):
+            before = last.stat().st_mtime_ns if last.exists() else 0
+            job = subprocess.Popen(self.command(ranks, *longer, *resume), cwd=self.folder / "broken", env=environment,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            end = time.monotonic() + 60
+            while job.poll() is None and not (last.exists() and last.stat().st_mtime_ns > before) and time.monotonic() < end:
+                time.sleep(0.01)
+            self.assertTrue(last.exists())
+            children = subprocess.run(["ps", "-e", "-o", "pid=,args="], text=True, capture_output=True).stdout
+            for line in children.splitlines():  # the ranks of this folder alone
+                number = line.split()[0]
+                try:
+                    here = os.readlink(f"/proc/{number}/cwd") == str((self.folder / "broken").resolve())
+                except OSError:
+                    continue
+                if here and "train_images" in line and "mpirun" not in line and "mpiexec" not in line:
+                    os.kill(int(number), signal.SIGKILL)
+            job.wait(timeout=30)
+        ended = self.result("broken", 0, *longer, "--resume")
+        for name in whole:
+            self.assertTrue(ended[name] == whole[name], name)
+
+    def test_mistakes_come_once(self) -> None:
+        for message, *arguments in (("3 chunks cannot be spread over 2 ranks", "--chunks", "3"),
+                                    ("--resume: there is no runs/train_images/last.ckpt", "--resume"),
+                                    ("--benchmark is for one process", "--benchmark")):
+            run = self.run_in("a", 2, "train_images", *arguments)
+            self.assertNotEqual(run.returncode, 0)
+            said = [line for line in run.stderr.splitlines() if line.startswith("train_images: ")]
+            self.assertEqual(len(said), 1, run.stderr)
+            self.assertIn(message, said[0])
+        run = self.run_in("a", 2, *TRAIN, "--batch-size", "2")
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(run.stderr, "train_images: rank [01] of 2: batches of 2 examples have none for each of 4 chunks")
+
+    def test_the_demo_shows_that_the_numbers_are_the_same(self) -> None:
+        few = ["--train-size", "128", "--valid-size", "40", "--epochs", "1"]
+        run = subprocess.run([script / "demo_ranks", programs / "mixtape-demo", "2", *few, "--out", "here"], cwd=self.folder,
+                             env={**environment, "MPIRUN": launch[0]}, text=True, capture_output=True, stdin=subprocess.DEVNULL)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("the numbers are the same: bf16.safetensors fp16.safetensors fp32.safetensors loss.svg metrics.jsonl",
+                      run.stdout)
+        run = subprocess.run([script / "demo_ranks", programs / "mixtape-demo", "none"], text=True, capture_output=True)
+        self.assertEqual((run.returncode, run.stderr),
+                         (2, 'demo_ranks: --ranks: "none" is not a number of processes (--help explains)\n'))
+
+
+if __name__ == "__main__":
+    if not launch or not plugin:
+        print(f"there is no {'mpirun' if not launch else 'plug-in'} of {mpi}")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])
