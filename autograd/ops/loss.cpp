@@ -156,7 +156,9 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::SquaredError::info.name);
-  return elementwise<kernels::SquaredError>(x, target, o.reduction);
+  if (o.reduction != Reduction::Mean || x.numel() == 0)
+    return elementwise<kernels::SquaredError>(x, target, o.reduction, 1);
+  return elementwise<kernels::SquaredError>(x, target, Reduction::Sum, 1 / double(x.numel()));
 }
 Tensor l1_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::AbsoluteError::info.name);
@@ -233,7 +235,7 @@ Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& va
         var.shape(), x.shape());
   const auto loss = [&](const Tensor& a, const Tensor& b, const Tensor& w) {
     const Tensor low = lt(w.detach(), o.eps), v = where(low, w - w.detach() + o.eps, w);
-    const Tensor each = 0.5 * (log(v) + square(a - b) / v);
+    const Tensor d = a - b, each = 0.5 * (log(v) + d * (d / v));
     return reduce_losses(o.full ? each + 0.5 * std::log(2 * std::numbers::pi) : each, o.reduction);
   };
   return in_f32(loss, x, target, given);

@@ -14,12 +14,13 @@ struct OfDifference {
   MIXTAPE_HD static auto dt(auto x, auto t, auto s) { return -F::derivative(x - t, s); }
 };
 
+// s is a factor of the square, which may be too large without it.
 struct SquaredError : OfDifference<SquaredError> {
   static constexpr OpInfo info{"mse_loss", Precision::Full};
-  MIXTAPE_HD static auto of(auto d, auto) { return d * d; }
+  MIXTAPE_HD static auto of(auto d, auto s) { return d * (d * s); }
   template <class T>
-  MIXTAPE_HD static T derivative(T d, T) {
-    return T(2) * d;
+  MIXTAPE_HD static T derivative(T d, T s) {
+    return T(2) * d * s;
   }
 };
 

@@ -216,6 +216,19 @@ TEST(InF32, ActivationsAndLosses) {
   expect_ratio(g[1], {-0.12e-25, -0.12e25, 0, -1e30, 0, 0});
 }
 
+TEST(InF32, LossesOfLargeDifferences) {
+  const Tensor zero = zeros({4}), x = row({2e19, 0, 0, 0}).set_requires_grad();
+  expect_ratio(mse_loss(x, zero), {1e38});
+  expect_ratio(grad({mse_loss(x, zero)}, {x})[0], {1e19, 0, 0, 0});
+  expect_ratio(mse_loss(x.to(bf16), zero.to(bf16)), {1e38}, 0x1p-8);
+  expect_ratio(gaussian_nll_loss(row({3e19}), zeros({1}), row({10})), {4.5e37});
+  expect_ratio(gaussian_nll_loss(row({3e-21}), zeros({1}), row({1e-20}), {.eps = 1e-30}),
+               {0.5 * std::log(1e-20)});
+  expect_ratio(lerp(row({-3e38}), row({3e38}), 0.5), {0}, 0);
+  expect_ratio(lerp(row({-3e38}), row({3e38}), 0.25), {-1.5e38});
+  expect_ratio(lerp(row({-1.5e308}, f64), row({1.5e308}, f64), 0.75), {0.75e308});
+}
+
 // --- long sums ---
 
 TEST(LongSums, IntoOnePlace) {

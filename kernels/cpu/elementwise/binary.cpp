@@ -1,5 +1,6 @@
 // c = f(a, b) and c = f(a, scalar), and their gradients.
 
+#include "kernels/common/plus_scaled.h"
 #include "kernels/cpu/loops/elements.h"
 #include "kernels/kernels.h"
 
@@ -83,7 +84,7 @@ void add_scaled(void* const* p, int64_t n, const void* context) {
   Ty* const y = static_cast<Ty*>(p[3]);
   const auto s = number<typename Elements<T>::type>(*static_cast<const double*>(context));
   for (int64_t i = 0; i < n; i += Elements<T>::width)
-    put(y + i, get<T>(x + i) + s * F::f(get<T>(a + i), get<T>(b + i)));
+    put(y + i, plus_scaled_of<F>(get<T>(x + i), s, get<T>(a + i), get<T>(b + i)));
 }
 
 }  // namespace

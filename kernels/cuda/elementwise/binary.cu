@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/common/plus_scaled.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -26,7 +27,7 @@ struct Gradients {
 template <class F, class V>
 struct PlusScaled {
   V s;
-  MIXTAPE_HD V operator()(V x, V a, V b) const { return x + s * F::f(a, b); }
+  MIXTAPE_HD V operator()(V x, V a, V b) const { return plus_scaled_of<F>(x, s, a, b); }
 };
 
 template <class F>
