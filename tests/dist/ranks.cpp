@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <mixtape.h>
-#include <mixtape/dist/world.h>
+#include <mixtape/dist/dist.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,6 +90,22 @@ void train(const std::string& what) {
   }
 }
 
+// Rank 1 breaks in its backward pass, while the first gradients of the others travel.
+void break_in_backward() {
+  const dist::World world;
+  nn::Sequential net(nn::Linear(64, 64), nn::ReLU(), nn::Linear(64, 1));
+  const dist::DataParallel parallel(net, {.bucket_mb = 1e-3});
+  for (int i = 0; i < 10; ++i) {
+    if (i == 5 && world.rank() == 1)
+      register_hook(net.parameters().back(), [&](const Tensor& dx) {
+        break_by("throw", world);
+        return dx;
+      });
+    net.zero_grad();
+    mean(net(ones({8, 64}))).backward();
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) try {
@@ -103,6 +119,7 @@ int main(int count, char** arguments) try {
   }
   if (what == "one_thread") begin_mpi(arguments[2], 0);
   if (what == "again") train("sums");
+  if (what == "in_backward") break_in_backward();
   try {
     train(what);
   } catch (const Error&) {

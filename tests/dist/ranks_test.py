@@ -124,8 +124,9 @@ class Broken(unittest.TestCase):
         return run
 
     def test_an_exception(self) -> None:
-        run = self.ends("throw", "rank 1 of 4: leaves its World by an exception$")
-        self.assertRegex(run.err, "^.*\nerror: something is wrong\n")
+        for where in "throw", "in_backward":
+            run = self.ends(where, "rank 1 of 4: leaves its World by an exception$")
+            self.assertRegex(run.err, "^.*\nerror: .*something is wrong\n")
 
     def test_an_exception_that_nothing_catches(self) -> None:
         self.ends("uncaught", "rank 1 of 4: something is wrong$")
