@@ -19,7 +19,7 @@ typedef struct {
 
 /* Functions that return int return 0, or an error code for message(). */
 typedef struct {
-  int version;         /* mixtape_mpi_version */
+  int version;                              /* mixtape_mpi_version */
   void (*library)(char* name, size_t size); /* "Open MPI 4.1.4" */
   int (*init)(int* rank, int* size, int* local_rank);
   int (*start)(const mixtape_mpi_transfer* sends, int send_count,
