@@ -64,6 +64,18 @@ class Ranks(unittest.TestCase):
                             for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else path.read_bytes()
                 for path in (self.folder / folder).rglob("*") if path.is_file()}
 
+    def processes(self, folder: str) -> list[int]:
+        """The ranks of train_images in that folder."""
+        found = []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (process / "cwd").readlink() == (self.folder / folder).resolve() and \
+                        (process / "exe").readlink().name == "train_images":
+                    found.append(int(process.name))
+            except OSError:
+                pass
+        return sorted(found)
+
     def same(self, *command: str) -> None:
         alone = self.result("alone", 0, *command)
         self.assertIn("weights.safetensors", alone)
@@ -103,19 +115,26 @@ class Ranks(unittest.TestCase):
             while job.poll() is None and not (last.exists() and last.stat().st_mtime_ns > before) and time.monotonic() < end:
                 time.sleep(0.01)
             self.assertTrue(last.exists())
-            children = subprocess.run(["ps", "-e", "-o", "pid=,args="], text=True, capture_output=True).stdout
-            for line in children.splitlines():  # the ranks of this folder alone
-                number = line.split()[0]
-                try:
-                    here = os.readlink(f"/proc/{number}/cwd") == str((self.folder / "broken").resolve())
-                except OSError:
-                    continue
-                if here and "train_images" in line and "mpirun" not in line and "mpiexec" not in line:
-                    os.kill(int(number), signal.SIGKILL)
+            for rank in self.processes("broken"):
+                os.kill(rank, signal.SIGKILL)
             job.wait(timeout=30)
         ended = self.result("broken", 0, *longer, "--resume")
         for name in whole:
             self.assertTrue(ended[name] == whole[name], name)
+
+    def test_a_signal_to_one_ends_all_after_the_same_step(self) -> None:
+        (self.folder / "a").mkdir()
+        job = subprocess.Popen(self.command(2, *TRAIN[:3], "--epochs", "500", *TRAIN[5:]), cwd=self.folder / "a", env=environment,
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while not (self.folder / "a/runs/train_images/last.ckpt").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(self.processes("a")[1], signal.SIGTERM)
+        out, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 143, err)
+        self.assertEqual(err.count("train_images: interrupted: runs/train_images holds what was learned: --resume continues\n"), 1,
+                         err)
+        self.assertNotIn("rank", out + err.split("interrupted")[0])
 
     def test_mistakes_come_once(self) -> None:
         for message, *arguments in (("3 chunks cannot be spread over 2 ranks", "--chunks", "3"),

@@ -45,6 +45,7 @@ struct Job {
   Choose precision = precisions[0];
   int64_t chunks = 8, batch = 24, accumulate = 1, epochs = 2;
   std::string resume = {};
+  bool averages = false;
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   // A rank's work, in place of a fit of one cycle.
   std::function<void(Learner&)> body = {};
@@ -66,6 +67,11 @@ void run(const Job& job, const std::string& folder) {
   o.folder = folder;
   o.chunks = job.chunks;
   o.callbacks = job.callbacks;
+  if (job.averages) {
+    o.callbacks.push_back(std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9}));
+    o.callbacks.push_back(std::make_shared<GradientClip>(0.5));
+    o.callbacks.push_back(std::make_shared<TerminateOnNan>());
+  }
   if (job.accumulate > 1)
     o.callbacks.push_back(std::make_shared<GradientAccumulation>(job.accumulate));
   Learner learner(std::move(data), net, o);
@@ -92,7 +98,7 @@ std::string result(const Job& job, int ranks) {
 
 TEST(LearnerRanks, AnyNumberHasTheSameBits) {
   for (size_t p : {0, 1, 2, 3}) {
-    Job job{.precision = precisions[p]};
+    Job job{.precision = precisions[p], .averages = p == 1};
     const TempFolder alone;
     run(job, alone.path());  // without a World
     const std::string expected = result(alone.path());
