@@ -310,6 +310,7 @@ ROWS = {
     "log_softmax_columns": lambda x: x.log_softmax(0),
     "log_softmax_of_large": lambda x: x.log_softmax(-1),
     "layer_norm": lambda x, w, b: F.layer_norm(x, [6], w, b),
+    "layer_norm_beside_its_input": lambda x, w, b: F.layer_norm(x, [6], w, b) + x * 0.5,
     "layer_norm_plain": lambda x: F.layer_norm(x, [3, 4]),
     "layer_norm_eps": lambda x, w, b: F.layer_norm(x, [5], w, b, 1e-3),
     "prelu": F.prelu,
