@@ -99,7 +99,7 @@ struct Residual {
   }
 };
 
-// What is added in the first part of both layers.
+// Self-attention as Residual adds it: the first part of both layers.
 auto self_attention(const MultiheadAttention& attention, const AttentionMasks& masks) {
   return [&](const Tensor& t, const Tensor& residual) {
     return attention(t, t, t, masks, AttentionWeights::None, residual).output;
