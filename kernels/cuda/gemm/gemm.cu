@@ -170,7 +170,7 @@ void multiply(Launch& launch, In a, In b, const Epilogue& epilogue, Out c, bool 
     if (epilogue.column_sums) reduce(launch, Reduce::Sum, b, row(epilogue.column_sums));
     return;
   }
-  visit_float(a.dtype, [&]<class T>() {
+  visit_float(a.dtype, c.dtype, [&]<class T, class C>() {
     const Operands<T> o(launch, a, b, c, tensor);
     run<T>(launch, o, epilogue, choose);
     if (o.c.data != c.data) convert(launch, o.c, c);

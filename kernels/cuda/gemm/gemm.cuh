@@ -235,20 +235,23 @@ bool aligned(const void* data, int64_t stride, const Layout& batch) {
   return all;
 }
 
+// True if four neighbouring elements can be read at once.
+inline bool has_fours(const View& v) {
+  return reinterpret_cast<uintptr_t>(v.data) % (4 * size_of(v.dtype)) == 0;
+}
+
 // The bias of an epilogue, which may be absent.
 inline Bias bias_of(const View& v) {
   if (!v) return {};
   Bias bias{v.data, v.dtype, v.layout.rank() == 2 ? v.strides()[0] : 0, v.strides()[-1]};
-  bias.fast = bias.right == 1 && bias.down % 4 == 0 &&
-              reinterpret_cast<uintptr_t>(v.data) % (4 * size_of(v.dtype)) == 0;
+  bias.fast = bias.right == 1 && bias.down % 4 == 0 && has_fours(v);
   return bias;
 }
 // The residual of an epilogue, beside a g.c of the same strides.
 template <class T>
 Bias residual_of(const View& v, const Gemm<T>& g) {
   if (!v) return {};
-  const bool aligned = reinterpret_cast<uintptr_t>(v.data) % (4 * size_of(v.dtype)) == 0;
-  return {v.data, v.dtype, g.ldc, 1, sizeof(T) < 8 && g.fast_c && aligned};
+  return {v.data, v.dtype, g.ldc, 1, sizeof(T) < 8 && g.fast_c && has_fours(v)};
 }
 // The same product without its epilogue, into parts of k: dense [split, batch, m, n] of scratch
 // memory.

@@ -382,6 +382,13 @@ TEST(CudaGemm, UsesSharedMemoryWithoutBankConflicts) {
 }
 #endif
 
+// (Of 16 bits as well: its bytes would be those of a dtype that it does not have.)
+TEST(CudaGemm, RefusesAResultOfAnotherNarrowDtype) {
+  const Tensor a = random({8, 8}, f16, 1), c = output({8, 8}, bf16);
+  EXPECT_ERROR(launch([&](Launch& l) { cuda::gemm(l, a, a, {}, c); }),
+               "from f16 a kernel writes f16 or f32, not bf16");
+}
+
 TEST(CudaGemm, CutsK) {
   using cuda::cut_k;
   using cuda::KParts;
