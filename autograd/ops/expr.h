@@ -71,6 +71,7 @@ inline Expr select(const Expr& condition, const Expr& a, const Expr& b) {
 inline Expr exp(const Expr& x) { return exp(x.t); }
 inline Expr exp2(const Expr& x) { return exp2(x.t); }
 inline Expr log(const Expr& x) { return x.t ? Expr(log(x.t)) : Expr(std::log(x.constant)); }
+inline Expr log1p(const Expr& x) { return log1p(x.t); }
 inline Expr sqrt(const Expr& x) { return sqrt(x.t); }
 inline Expr tanh(const Expr& x) { return tanh(x.t); }
 inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }

@@ -69,9 +69,12 @@ struct BinaryCrossEntropy {
     const T v = x * (T(1) - x);
     return (x - t) / select(v < T(1e-12), T(1e-12), v);
   }
+  // (Where the logarithms are nearly equal, that of their quotient is exact.)
   template <class T>
   MIXTAPE_HD static T dt(T x, T, T) {
-    return bounded(log(T(1) - x)) - bounded(log(x));
+    const auto even = abs(x - T(0.5)) < T(0.25);
+    const T v = select(even, x, T(0.5)), quotient = log1p((T(1) - T(2) * v) / v);
+    return select(even, quotient, bounded(log1p(-x)) - bounded(log(x)));
   }
 
  private:

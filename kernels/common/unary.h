@@ -204,7 +204,7 @@ struct Asin {
   MIXTAPE_HD static auto f(auto x) { return asin(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / sqrt(T(1) - x * x);
+    return T(1) / sqrt((T(1) - x) * (T(1) + x));
   }
 };
 
@@ -214,7 +214,7 @@ struct Acos {
   MIXTAPE_HD static auto f(auto x) { return acos(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(-1) / sqrt(T(1) - x * x);
+    return T(-1) / sqrt((T(1) - x) * (T(1) + x));
   }
 };
 

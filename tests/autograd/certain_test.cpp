@@ -143,5 +143,19 @@ TEST(Certain, CrossEntropyOfPixelsAndOfProducts) {
   });
 }
 
+// 1 - x^2 and log(1 - p) - log(p) of numbers near 1 and 1/2.
+TEST(Certain, DifferencesOfNearlyEqualNumbers) {
+  for (const double off : {0x1p-22, 0x1p-13, 0x1p-7})
+    for (const bool recorded : {false, true}) {
+      const Tensor x = full({1}, 1 - off, f32).set_requires_grad();
+      const double steep = 1 / std::sqrt(off * (2 - off));
+      expect_relative(slope(asin(x), x, recorded).item(), steep, f32, "asin");
+      expect_relative(slope(acos(x), x, recorded).item(), -steep, f32, "acos");
+      const Tensor p = full({1}, 0.5 + off, f32), t = full({1}, 0.5, f32).set_requires_grad();
+      expect_relative(slope(binary_cross_entropy(p, t), t, recorded).item(),
+                      std::log1p(-4 * off / (1 + 2 * off)), f32, "binary cross-entropy");
+    }
+}
+
 }  // namespace certain_test
 }  // namespace mixtape
