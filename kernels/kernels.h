@@ -206,8 +206,8 @@ MIXTAPE_KERNEL(layer_norm_grad, In x, In w, In mean, In rstd, In dy, In added, O
 // loss = -sum(q log(softmax(x))) of each row, with q = w ((1 - smoothing) p + smoothing / n). The
 // target is i64 [rows], p one-hot, or p itself [rows, n], of x's dtype or f32. w [n] optional. 0
 // for a target equal to `ignore`. lse [rows, 4]: the maximum, log(sum(exp(x - maximum))), kept
-// apart since their sum would lose digits, sum(q), and, where the maximum outweighs all others, their
-// sum of q. dx may be x.
+// apart since their sum would lose digits, sum(q), and, where the maximum outweighs all others,
+// their sum of q. dx may be x.
 MIXTAPE_KERNEL(cross_entropy, In x, In target, In w, int64_t ignore, double smoothing, Out loss,
                Out lse);
 MIXTAPE_KERNEL(cross_entropy_grad, In x, In target, In w, In lse, In dloss, int64_t ignore,

@@ -104,7 +104,7 @@ TEST(Exchange, MemoryOfFailedTransfersStays) {
               }).find("rank 0 of 2 waited 0.01"),
               std::string::npos);
     exchange.end_all();
-    // What is freed would be used again.
+    // Freed memory would be used again.
     std::vector<Tensor> others;
     const auto& [rank, late, bytes] = state.receives.at(0);
     for (int i = 0; i < 100; ++i) {

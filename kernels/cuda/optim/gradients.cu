@@ -1,5 +1,5 @@
-// Unscaling, norms, clipping and sums of all gradients, and the loss scaler's decisions. Everything stays
-// on the device: no step waits for the host.
+// Unscaling, norms, clipping and sums of all gradients, and the loss scaler's decisions. Everything
+// stays on the device: no step waits for the host.
 
 #include <cmath>
 
