@@ -150,7 +150,8 @@ class Broken(unittest.TestCase):
         self.ends("apart", r"rank \d of 4: ranks have run apart: .*rank 1 (is )?in a sum")
 
     def test_a_rank_that_is_stuck(self) -> None:
-        run = self.ends("stuck", r"mixtape: warning: rank \d of 4 has waited 0.\d+ s in a barrier for rank 1$")
+        run = self.ends("stuck", r"mixtape: warning: rank \d of 4 has waited")  # or first in a gather, where one is slow to start
+        self.assertRegex(run.err, r"(?m)^mixtape: warning: rank \d of 4 has waited 0.\d+ s in a barrier for rank 1$")
         self.assertRegex(run.err, r"(?m)^rank \d of 4 waited 2 s in a barrier for rank 1$")
 
     def test_a_rank_that_is_killed(self) -> None:
