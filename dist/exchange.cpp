@@ -221,7 +221,7 @@ void Exchange::wait(Request& request, const Place& place) const {
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     const std::string text =
         fmt::format("rank {} of {} {} {:.3g} s in {} for rank{} {}", rank_, size_,
-                    waited < timeout_ ? "has waited" : "waited", waited, where,
+                    waited < timeout_ ? "has waited" : "waited", std::min(waited, timeout_), where,
                     ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
     check(waited < timeout_, "{}", text);
     if (!std::exchange(has_warned, true)) warn(text);
