@@ -159,6 +159,8 @@ class Ranks(unittest.TestCase):
         run = subprocess.run([script / "demo_ranks", programs / "mixtape-demo", "none"], text=True, capture_output=True)
         self.assertEqual((run.returncode, run.stderr),
                          (2, 'demo_ranks: --ranks: "none" is not a number of processes (--help explains)\n'))
+        run = subprocess.run([script / "demo", "--ranks"], text=True, capture_output=True)
+        self.assertEqual((run.returncode, run.stderr), (2, "demo: --ranks needs a number of processes (--help explains)\n"))
 
 
 if __name__ == "__main__":
