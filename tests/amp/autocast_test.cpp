@@ -151,7 +151,9 @@ TEST(Policies, AWideResidualIsNotRounded) {
   }
 }
 
-// layer_norm(x, ..., rounded) is the cast of layer_norm(x, ...), bit for bit, and so are gradients.
+// layer_norm(x, ..., rounded) is the cast of layer_norm(x, ...), and so are gradients: bit for bit
+// on the CPU; on a device, where statistics of rows that are written in 16 bits are added in
+// another order, to rounding.
 TEST(Policies, ANormThatRoundsIsItsCast) {
   const auto compare = [](DType from, DType to) {
     const auto run = [&](bool at_once) {
@@ -164,7 +166,13 @@ TEST(Policies, ANormThatRoundsIsItsCast) {
       return std::vector<std::vector<double>>{to_vector(y), to_vector(in[0].grad()),
                                               to_vector(in[1].grad()), to_vector(in[2].grad())};
     };
-    EXPECT_EQ(run(true), run(false)) << name(from) << " " << name(to);
+    const auto got = run(true), want = run(false);
+    if (DefaultDevice::current().is_host()) {
+      EXPECT_EQ(got, want) << name(from) << " " << name(to);
+    }
+    for (size_t part = 0; part < want.size(); ++part)
+      for (size_t i = 0; i < want[part].size(); ++i)
+        EXPECT_NEAR(got[part][i], want[part][i], part == 0 ? 0x1p-7 : 1e-5) << name(from) << part;
   };
   for (const DType from : {f32, f16, bf16})
     for (const DType to : {f32, f16, bf16}) {
