@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -180,8 +179,8 @@ class Training {
         loss = cross_entropy(net_(x), y) * weight;
       }
       // (One chunk does not wait for its loss.)
-      parallel_.send_along(std::array{double(train::Interrupt::requested()),
-                                      chunks > 1 ? loss.item() / double(chunks) : 0});
+      parallel_.send_along(
+          {double(train::Interrupt::requested()), chunks > 1 ? loss.item() / double(chunks) : 0});
       scaler_.scale(loss).backward();
     }
     const auto done = scaler_.step(opt_);

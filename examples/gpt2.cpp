@@ -235,8 +235,8 @@ bool Job::learn() {
           loss = model(x, y) * weight / double(o.accumulate / at_once);
         }
         // (One chunk does not wait for its loss.)
-        parallel.send_along(std::array{double(train::Interrupt::requested()),
-                                       chunks > 1 ? loss.item() / double(chunks) : 0});
+        parallel.send_along(
+            {double(train::Interrupt::requested()), chunks > 1 ? loss.item() / double(chunks) : 0});
         scaler.scale(loss).backward();
         total = total ? total + loss.detach() : loss.detach();
       }
