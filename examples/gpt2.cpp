@@ -1,7 +1,6 @@
 // Trains GPT-2 on files of tokens, or on random ones, and says how fast: tokens per second, and the
 // share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B).
 
-#include <array>
 #include <chrono>
 #include <cstdio>
 
