@@ -209,9 +209,9 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   }
   const Tensor scaled = mul(wide, cast(s.value(), wide.dtype()));
   if (scaled.requires_grad())
-    register_hook(scaled, [number = s.number, moves = s.moves,
+    register_hook(scaled, [number = s.number, moves = s.moves, id,
                            nonfinite = iteration.flags.back()](const Tensor&) {
-      tag_loss_scale(number, moves, nonfinite);
+      tag_loss_scale(number, moves, id, nonfinite);
       return Tensor();
     });
   return scaled;

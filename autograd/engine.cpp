@@ -352,9 +352,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return result;
 }
 
-void tag_loss_scale(uint64_t number, int64_t moves, const Tensor& nonfinite) {
+void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfinite) {
   if (backward_state.loss_scale) *backward_state.loss_scale = {.number = number, .moves = moves};
-  detail::observe(&Observer::scaled_loss, number, nonfinite);
+  detail::observe(&Observer::scaled_loss, id, nonfinite);
 }
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {

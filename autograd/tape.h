@@ -228,7 +228,7 @@ HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(
 
 // Called by a hook: tags the gradient that the hook sees, and all gradients computed from it, as
 // multiplied by the loss scale of this number after `moves` updates. See Observer::scaled_loss().
-void tag_loss_scale(uint64_t number, int64_t moves, const Tensor& nonfinite);
+void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfinite);
 
 inline bool grad_enabled() { return thread_state.recording; }
 

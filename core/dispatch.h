@@ -79,11 +79,9 @@ class Observer : NoCopy {
   virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> dx) {
     (void)dy, (void)dx;
   }
-  // A backward pass begins at a loss that the loss scale of this number multiplied. nonfinite, f32
-  // [1], is 1 if it was not finite; writing there changes what the scaler sees.
-  virtual void scaled_loss(uint64_t number, const Tensor& nonfinite) {
-    (void)number, (void)nonfinite;
-  }
+  // A backward pass begins at a scaled loss, of this id. nonfinite, f32 [1], is 1 if it was not
+  // finite; writing there changes what the scaler sees.
+  virtual void scaled_loss(int id, const Tensor& nonfinite) { (void)id, (void)nonfinite; }
   // A call of backward() is over, unless it was made within another one; `whole` is false if an
   // exception ended it.
   virtual void after_backward(bool whole) { (void)whole; }

@@ -21,8 +21,8 @@ void write(const Tensor& from, const Tensor& to) {
 
 }  // namespace
 
-Bucket::Bucket(Exchange* exchange, int64_t number, const Options& options)
-    : exchange_(exchange), number_(number), options_(options) {}
+Bucket::Bucket(Exchange* exchange, const Options& options)
+    : exchange_(exchange), options_(options) {}
 
 size_t Bucket::add(const Shape& shape, const std::string& name) {
   const int64_t align = 64 / int64_t(size_of(options_.travels));
@@ -57,8 +57,9 @@ void Bucket::put(size_t tensor, const Tensor& value) {
   missing_ -= is_last;
 }
 
-void Bucket::send(int64_t step, std::vector<double> words, size_t first_flag, Flags flags) {
-  Place place{Place::Kind::Bucket, step, number_};
+void Bucket::send(int64_t step, int64_t number, std::vector<double> words, size_t first_flag,
+                  Flags flags) {
+  Place place{Place::Kind::Bucket, step, number};
   for (const Item& item : items_)
     if (place.contents.size() < 200)
       place.contents += fmt::format("{}{}", place.contents.empty() ? "" : ", ", item.name);

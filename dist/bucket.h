@@ -22,7 +22,7 @@ class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
     double by = 1;  // multiplies the sums
   };
   // `exchange` is null in a world of one.
-  Bucket(Exchange* exchange, int64_t number, const Options& options);
+  Bucket(Exchange* exchange, const Options& options);
 
   // Makes room for a tensor of this shape and returns its index. Before allocate().
   size_t add(const Shape& shape, const std::string& name);
@@ -37,7 +37,8 @@ class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
   // Begins to add up the ranks' parts. Words are this rank's; others may have fewer. Each of the
   // flags (f32 [1]) is set if one of a loss is, and takes the word at its place once all is there.
   using Flags = std::vector<std::vector<Tensor>>;
-  void send(int64_t step, std::vector<double> words, size_t first_flag = 0, Flags flags = {});
+  void send(int64_t step, int64_t number, std::vector<double> words, size_t first_flag = 0,
+            Flags flags = {});
   // Waits for the sums. Returns those of the words over ranks, in the order of sum_tree().
   std::vector<double> receive();
   Tensor sum(size_t tensor) const;  // a view of the buffer
@@ -54,7 +55,6 @@ class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
   void exchange(const Place& place, std::vector<double> words);
 
   Exchange* const exchange_;
-  const int64_t number_;
   const Options options_;
   std::vector<Item> items_;
   int64_t size_ = 0;

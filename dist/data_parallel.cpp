@@ -6,6 +6,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "amp/scaler.h"
 #include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -25,8 +26,8 @@ Tensor detail::rows(const Tensor& x, int64_t start, int64_t stop) {
   return narrow(x, 0, start, stop - start);
 }
 
-// A step: gradients arrive in backward() and go into buckets; each bucket that is
-// full with the last chunk travels; after that backward() all have their sums.
+// A step: gradients arrive in backward() and go into buckets; each bucket that is full with the
+// last chunk travels; after that backward() all have their sums.
 struct DataParallel::Impl final : Observer {
   struct Parameter {
     Tensor tensor;
@@ -42,10 +43,9 @@ struct DataParallel::Impl final : Observer {
     Tensor tensor, start;
     size_t place = 0;  // if it is a float
   };
-  // The losses of a loss scale in this step.
-  struct Losses {
-    uint64_t number;
-    std::vector<Tensor> nonfinite;
+  struct Loss {  // a scaled one
+    int id;
+    Tensor nonfinite;
   };
 
   Impl(Exchange* exchange, const Part& part, const DataParallelOptions& options,
@@ -80,43 +80,70 @@ struct DataParallel::Impl final : Observer {
   void lay_buckets() {
     buckets.clear();
     std::map<std::pair<DType, size_t>, std::shared_ptr<Bucket>> open;  // by dtype and device
-    // The first one is small, so that something travels soon.
-    const auto limit = [&] {
-      return int64_t(1048576 *
-                     (buckets.empty() ? std::min(1.0, options.bucket_mb) : options.bucket_mb));
-    };
-    std::string layout;
+    std::string trained, others;
     for (const size_t i : order) {
       Parameter& p = parameters[i];
       p.trains = p.tensor.is_leaf();
+      const std::string text = fmt::format("{} {} of {}; ", p.name, p.tensor.shape(),
+                                           p.trains ? p.tensor.grad_dtype() : p.tensor.dtype());
+      (p.trains ? trained : others) += text;
       if (!p.trains) continue;
       p.dtype = p.tensor.grad_dtype();
       std::shared_ptr<Bucket>& bucket = open[{p.dtype, p.tensor.device().slot()}];
-      if (bucket && (bucket->bytes() >= limit() || bucket->tensors() == most_tensors)) bucket = {};
+      if (bucket && is_complete(bucket)) bucket = {};
       if (!bucket)
-        bucket = buckets.emplace_back(std::make_shared<Bucket>(
-            exchange, int64_t(buckets.size()), bucket_of(p.dtype, p.tensor.device())));
+        bucket = buckets.emplace_back(
+            std::make_shared<Bucket>(exchange, bucket_of(p.dtype, p.tensor.device())));
       p.bucket = size_t(std::ranges::find(buckets, bucket) - buckets.begin());
       p.place = bucket->add(p.tensor.shape(), p.name);
-      layout += fmt::format("{} {} of {}; ", p.name, p.tensor.shape(), p.dtype);
     }
+    check(!buckets.empty(), "no parameter trains");
+    for (const Buffer& b : buffers)
+      others += fmt::format("a buffer {} of {}; ", b.tensor.shape(), b.tensor.dtype());
+    compare(trained + others);
+    sort_buckets();
+    for (const auto& bucket : buckets) bucket->allocate();
+    lay_averages();
+    next = 0;
+  }
+
+  // The first one is small, so that something travels soon.
+  bool is_complete(const std::shared_ptr<Bucket>& bucket) const {
+    const double mb = bucket == buckets[0] ? std::min(1.0, options.bucket_mb) : options.bucket_mb;
+    return double(bucket->bytes()) >= mb * 1048576 || bucket->tensors() == most_tensors;
+  }
+
+  // Puts buckets in the order in which they become full.
+  void sort_buckets() {
+    std::vector<size_t> last(buckets.size()), sorted, place(buckets.size());
+    for (size_t i = 0; i < order.size(); ++i)
+      if (parameters[order[i]].trains) last[parameters[order[i]].bucket] = i;
+    for (size_t i = 0; i < buckets.size(); ++i) sorted.push_back(i);
+    std::ranges::sort(sorted, {}, [&](size_t i) { return last[i]; });
+    std::vector<std::shared_ptr<Bucket>> all;
+    for (size_t i = 0; i < sorted.size(); ++i) {
+      all.push_back(buckets[sorted[i]]);
+      place[sorted[i]] = i;
+    }
+    buckets = std::move(all);
+    for (Parameter& p : parameters) p.bucket = place[p.trains ? p.bucket : 0];
+  }
+
+  // (Integers count: every chunk leaves the same number.)
+  void lay_averages() {
     averages = {};
-    // (Integers count: every chunk leaves the same number.)
     if (std::ranges::any_of(buffers, [](const Buffer& b) { return is_float(b.tensor.dtype()); })) {
       averages = std::make_shared<Bucket>(
-          exchange, int64_t(buckets.size()),
+          exchange,
           Bucket::Options{part, f64, f64, buffers[0].tensor.device(), 1.0 / double(part.chunks)});
       for (Buffer& b : buffers)
         if (is_float(b.tensor.dtype()))
           b.place = averages->add(b.tensor.shape(), "a running statistic");
       averages->allocate();
     }
-    for (const auto& bucket : buckets) bucket->allocate();
-    compare(layout);
-    next = 0;
   }
 
-  // Throws Error if this rank's parameters are not those of rank 0.
+  // Throws Error if this rank's parameters or buffers are not those of rank 0.
   void compare(const std::string& layout) const {
     if (!exchange) return;
     const std::vector<std::string> all = World::current()->gather(layout);
@@ -128,8 +155,8 @@ struct DataParallel::Impl final : Observer {
     const auto item = [&](const std::string& text) {
       return at >= text.size() ? "nothing more" : text.substr(at, text.find("; ", at) - at);
     };
-    fail("rank {} of {} trains other parameters than rank 0: {}, there {}", exchange->rank(),
-         exchange->size(), item(layout), item(all[0]));
+    fail("rank {} of {} has other parameters or buffers than rank 0: {}, there {}",
+         exchange->rank(), exchange->size(), item(layout), item(all[0]));
   }
 
   // Lays the buckets in the order in which gradients arrive on rank 0.
@@ -149,13 +176,16 @@ struct DataParallel::Impl final : Observer {
   // --- a step ---
 
   void begin_step() {
+    check(
+        !broken,
+        "an exception broke off an earlier step, which ranks cannot end: make a new DataParallel");
     if (begun) return;
     begun = true;
     if (!is_laid() || std::exchange(wants_laying, false)) lay_buckets();
   }
 
-  void scaled_loss(uint64_t number, const Tensor& nonfinite) override {
-    pass_losses.push_back({number, {nonfinite}});
+  void scaled_loss(int id, const Tensor& nonfinite) override {
+    pass_losses.push_back({id, nonfinite});
   }
 
   void after_accumulate(const Node& leaf, const Tensor&) override {
@@ -170,8 +200,8 @@ struct DataParallel::Impl final : Observer {
           "a second backward() in one chunk: the gradients of the first, such as {}'s, have been "
           "added up: one backward() a chunk, or Hold",
           p.name);
-    check(!p.arrived, "{} got its gradient twice in one backward()", p.name);
-    if (!followed) arrivals.push_back(found->second);
+    if (!followed && std::ranges::find(arrivals, found->second) == arrivals.end())
+      arrivals.push_back(found->second);
     take(p);
     send_full();
   }
@@ -181,32 +211,29 @@ struct DataParallel::Impl final : Observer {
     p.arrived = true;
     const Tensor grad = p.tensor.grad();
     if (grad) {
-      const LossScaleTag tag = p.tensor.autograd_meta().loss_scale();
-      if (!std::exchange(p.had_grad, true)) p.tag = {};
-      p.tag.add(tag);
+      p.had_grad = true;
+      p.tag.add(p.tensor.autograd_meta().loss_scale());
     }
     buckets[p.bucket]->put(p.place, grad);
     p.tensor.set_grad({});
   }
 
-  // In order of number, the same on all ranks, whichever is full first. The first one takes along
-  // which losses were not finite, and the program's numbers.
+  // In order of number, the same on all ranks, whichever is full first. The last one takes along
+  // which losses were not finite, and the program's numbers: all that reach a parameter are known.
   void send_full() {
     for (; next < buckets.size() && buckets[next]->is_full(); ++next) {
       std::vector<double> words(buckets[next]->tensors());
       for (const Parameter& p : parameters)
         if (p.trains && p.bucket == next) words[p.place] = p.had_grad;
-      if (next > 0) {
-        buckets[next]->send(step, std::move(words));
+      if (next + 1 < buckets.size()) {
+        buckets[next]->send(step, int64_t(next), std::move(words));
         continue;
       }
       join_losses();
-      Bucket::Flags flags;
-      for (const Losses& l : losses) flags.push_back(l.nonfinite);
       const size_t first_flag = words.size();
-      words.resize(first_flag + size_t(most_losses));
+      words.resize(first_flag + losses.size());
       add_numbers(words);
-      buckets[0]->send(step, std::move(words), first_flag, std::move(flags));
+      buckets[next]->send(step, int64_t(next), std::move(words), first_flag, losses);
     }
   }
 
@@ -223,21 +250,18 @@ struct DataParallel::Impl final : Observer {
   }
 
   void join_losses() {
-    for (Losses& l : pass_losses) {
-      const auto same = std::ranges::find(losses, l.number, &Losses::number);
-      if (same == losses.end())
-        losses.push_back(std::move(l));
-      else
-        same->nonfinite.push_back(l.nonfinite[0]);
+    for (const Loss& l : pass_losses) {
+      check(0 <= l.id && size_t(l.id) < losses.size(),
+            "losses of ranks must have ids from 0 to {}, got {}", losses.size() - 1, l.id);
+      losses[size_t(l.id)].push_back(l.nonfinite);
     }
     pass_losses.clear();
-    check(losses.size() <= size_t(most_losses), "at most {} loss scales in a step, got {}",
-          most_losses, losses.size());
   }
 
   void after_backward(bool whole) override {
     if (whole && reached && held) join_losses();
     if (whole && reached && !held) end_chunk();
+    broken = broken || (!whole && reached && !held);
     pass_losses.clear();
     reached = false;
   }
@@ -257,7 +281,7 @@ struct DataParallel::Impl final : Observer {
     if (++chunk < part.own_chunks()) return;
     chunk = 0;
     send_full();
-    if (averages) averages->send(step, std::vector<double>(averages->tensors()), {});
+    if (averages) averages->send(step, int64_t(buckets.size()), {});
     end_step();
   }
 
@@ -271,13 +295,16 @@ struct DataParallel::Impl final : Observer {
         p.tensor.autograd_meta().set_loss_scale(p.tag);
       }
       p.had_grad = false;
+      p.tag = {};
     }
-    const auto of_first = totals[0].begin() + ptrdiff_t(buckets[0]->tensors());
-    for (size_t i = 0; i < losses.size(); ++i)
-      if (of_first[ptrdiff_t(i)] > 0)
-        for (const Tensor& flag : losses[i].nonfinite) flag.set(0, 1);
-    sums.assign(of_first + most_losses, totals[0].end());
-    losses.clear();
+    const std::vector<double>& last = totals.back();
+    const size_t first_flag = buckets.back()->tensors();
+    for (size_t id = 0; id < losses.size(); ++id) {
+      if (last[first_flag + id] > 0)
+        for (const Tensor& flag : losses[id]) flag.set(0, 1);
+      losses[id].clear();
+    }
+    sums.assign(last.begin() + ptrdiff_t(first_flag + losses.size()), last.end());
     if (averages) {
       averages->receive();
       for (const Buffer& b : buffers)
@@ -295,7 +322,6 @@ struct DataParallel::Impl final : Observer {
     to.storage()->bump_version();
   }
 
-  static constexpr ptrdiff_t most_losses = 8;
   static constexpr size_t most_tensors = 1500;  // whose words ride along: Exchange::most_words
 
   Exchange* const exchange;
@@ -307,7 +333,8 @@ struct DataParallel::Impl final : Observer {
   std::vector<Buffer> buffers;
   std::vector<std::shared_ptr<Bucket>> buckets;
   std::shared_ptr<Bucket> averages;  // of buffers
-  std::vector<Losses> pass_losses, losses;
+  std::vector<Loss> pass_losses;
+  Bucket::Flags losses = Bucket::Flags(8);   // of a step, by id
   std::vector<std::vector<double>> numbers;  // of send_along(), by chunk
   std::vector<double> sums;                  // of them, in the last step
   size_t next = 0;                           // the bucket to send
@@ -315,6 +342,7 @@ struct DataParallel::Impl final : Observer {
   int held = 0;
   bool begun = false, reached = false, followed = false, wants_laying = false;
   bool in_chunks = false, chunk_done = false;
+  bool broken = false;  // a step began and did not end
   const Observe observe{*this};
 };
 
@@ -404,8 +432,12 @@ double DataParallel::begin_chunk(int64_t chunk) {
   return double(examples * part_.chunks) / double(examples_);
 }
 
-void DataParallel::skip_chunk() {
-  if (impl_) impl_->end_chunk();
+void DataParallel::skip_chunk(amp::GradScaler* scaler) {
+  if (!impl_) return;
+  if (!scaler || !scaler->enabled()) return impl_->end_chunk();
+  impl_->reached = true;  // so that the end of this pass is that of the chunk
+  const Tensor zero = zeros({}, f32, impl_->parameters[0].tensor.device());
+  scaler->scale(zero.set_requires_grad()).backward();
 }
 
 void DataParallel::end_chunk() {
@@ -415,7 +447,9 @@ void DataParallel::end_chunk() {
 
 void DataParallel::end_chunks() noexcept {
   seed_.reset();
-  if (impl_) impl_->in_chunks = impl_->chunk_done = false;
+  if (!impl_) return;
+  impl_->in_chunks = impl_->chunk_done = false;
+  impl_->broken = impl_->broken || impl_->begun || impl_->chunk > 0;
 }
 
 Hold::Hold(DataParallel& parallel) : parallel_(parallel) {

@@ -11,6 +11,10 @@
 #include "dist/world.h"
 #include "nn/module.h"
 
+namespace mixtape::amp {
+class GradScaler;
+}
+
 namespace mixtape::dist {
 
 namespace detail {
@@ -60,7 +64,8 @@ struct Chunk {
 //   }
 class DataParallel : NoCopy {
  public:
-  // Joins the ranks of World::current(), if there is one. The module must outlive it. Throws Error
+  // Joins the ranks of World::current(), if there is one, which must outlive it, as
+  // the module must. Throws Error
   // if ranks have other parameters than rank 0, and for chunks that cannot be spread over them.
   explicit DataParallel(nn::ModuleBase& module, const DataParallelOptions& options = {});
   ~DataParallel();
@@ -77,8 +82,9 @@ class DataParallel : NoCopy {
   Chunks<Batch> chunks(const Batch& batch) {
     return Chunks<Batch>(*this, batch);
   }
-  // In place of a chunk's backward(): it has no gradients, which counts as zeros.
-  void skip_chunk();
+  // In place of a chunk's backward(): it has no gradients, which counts as zeros. A scaler takes
+  // this as a loss of 0, and so the step that others take.
+  void skip_chunk(amp::GradScaler* scaler = nullptr);
   // Numbers of a chunk that travel with its gradients: its loss times its examples, say. To call
   // before backward(); sums() has their sums over all chunks of the last step.
   void send_along(const std::vector<double>& numbers);

@@ -242,20 +242,13 @@ void Exchange::check_places(const Place& place, const char* greetings) const {
   }
 }
 
-std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<const double> words) {
-  return sum(place, Tensor(), 1, Tensor(), words);
-}
-
-std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor& part, double by,
-                                               const Tensor& result,
-                                               std::span<const double> words) {
+std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<const double> words,
+                                                size_t bytes) {
   check(words.size() <= most_words, "at most {} numbers may ride along, got {}", most_words,
         words.size());
-  const size_t piece = part ? byte_count(part) / size_t(size_) : 0;
-  const int64_t elements = part ? part.numel() / size_ : 0;
   const Tensor greetings({size_, int64_t(greeting_size)}, u8, Device::cpu());
   const auto greeting = [&](int r) { return bytes_of(greetings) + size_t(r) * greeting_size; };
-  const Greeting own = greeting_of(place, int64_t(piece), words.size());
+  const Greeting own = greeting_of(place, int64_t(bytes), words.size());
   std::memcpy(greeting(rank_), &own, sizeof own);
   std::memcpy(greeting(rank_) + sizeof own, words.data(), words.size_bytes());
   const size_t greeted = sizeof own + words.size_bytes();
@@ -263,17 +256,6 @@ std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor&
            with_others(*this, [&](int r) { return Transfer{r, greeting(r), greeting_size}; }),
            {greetings});
   check_places(place, greeting(0));
-  if (part) {
-    const Tensor parts({size_, elements}, part.dtype(), Device::cpu());
-    const auto row = [&](int r) { return bytes_of(parts) + size_t(r) * piece; };
-    const auto of_part = [&](int r) { return bytes_of(part) + size_t(r) * piece; };
-    std::memcpy(row(rank_), of_part(rank_), piece);
-    transfer(place, with_others(*this, [&](int r) { return Transfer{r, of_part(r), piece}; }),
-             with_others(*this, [&](int r) { return Transfer{r, row(r), piece}; }), {part, parts});
-    kernels::sum_parts(Device::cpu(), parts, by,
-                       result.with_layout(Layout({elements}, {1}, rank_ * elements)));
-    share_pieces(place, result);
-  }
   std::vector<std::vector<double>> all(static_cast<size_t>(size_));
   for (int r = 0; r < size_; ++r) {
     Greeting of_rank;
@@ -282,6 +264,24 @@ std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor&
     std::memcpy(all[size_t(r)].data(), greeting(r) + sizeof of_rank,
                 of_rank.words * sizeof(double));
   }
+  return all;
+}
+
+std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor& part, double by,
+                                               const Tensor& result,
+                                               std::span<const double> words) {
+  auto all = meet(place, words, byte_count(part));
+  const size_t piece = byte_count(part) / size_t(size_);
+  const int64_t elements = part.numel() / size_;
+  const Tensor parts({size_, elements}, part.dtype(), Device::cpu());
+  const auto row = [&](int r) { return bytes_of(parts) + size_t(r) * piece; };
+  const auto of_part = [&](int r) { return bytes_of(part) + size_t(r) * piece; };
+  std::memcpy(row(rank_), of_part(rank_), piece);
+  transfer(place, with_others(*this, [&](int r) { return Transfer{r, of_part(r), piece}; }),
+           with_others(*this, [&](int r) { return Transfer{r, row(r), piece}; }), {part, parts});
+  kernels::sum_parts(Device::cpu(), parts, by,
+                     result.with_layout(Layout({elements}, {1}, rank_ * elements)));
+  share_pieces(place, result);
   return all;
 }
 
@@ -294,7 +294,7 @@ void Exchange::share_pieces(const Place& place, const Tensor& x) {
 }
 
 Tensor Exchange::gather(const Place& place, const Tensor& x) {
-  meet(place, std::vector<double>{double(byte_count(x))});
+  meet(place, {}, byte_count(x));
   Shape shape{size_};
   for (const int64_t n : x.shape()) shape.push_back(n);
   const Tensor all(shape, x.dtype(), Device::cpu());
@@ -305,7 +305,7 @@ Tensor Exchange::gather(const Place& place, const Tensor& x) {
 
 void Exchange::broadcast(const Place& place, const Tensor& x, int from) {
   const size_t piece = byte_count(x) / size_t(size_);
-  meet(place);
+  meet(place, {}, byte_count(x));
   const auto of = [&](int r) { return Transfer{r, bytes_of(x) + size_t(r) * piece, piece}; };
   if (rank_ == from) {
     transfer(place, with_others(*this, of), {}, {x});

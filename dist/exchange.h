@@ -55,9 +55,11 @@ class Exchange : NoCopy {
 
   // The following run within jobs. Tensors are contiguous and on the CPU.
 
-  // All ranks are at this place. Returns what each says there: at most `most_words` numbers each.
+  // All ranks are at this place, with as many bytes to exchange. Returns what each says there: at
+  // most `most_words` numbers each.
   static constexpr size_t most_words = 2048;
-  std::vector<std::vector<double>> meet(const Place& place, std::span<const double> words = {});
+  std::vector<std::vector<double>> meet(const Place& place, std::span<const double> words = {},
+                                        size_t bytes = 0);
   // result = by * the sum over ranks of `part`, in the order of sum_tree(), in two rounds: each
   // rank adds up one piece and sends it to all. Sizes are multiples of alignment(); result may be
   // part. Returns the words of all ranks, as meet() does.

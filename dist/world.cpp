@@ -116,10 +116,9 @@ std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
   if (name.empty()) name = by.processes == 1 ? "none" : by.engine;
   check(name == "none" || name == "mpi" || name == "nccl",
         "the engine must be mpi or none, got \"{}\"", name);
-  check(
-      name != "nccl",
-      "processes that were started without MPI are connected by no engine: start them with mpirun "
-      "or srun");
+  check(name != "nccl",
+        "NCCL is no engine yet, and nothing else connects processes that MPI did not start: start "
+        "them with mpirun or srun");
   if (name == "none") return nullptr;
   std::unique_ptr<Engine> engine = open_mpi();
   if (by.engine != "mpi" || by.processes == 0 || engine->size() == by.processes) return engine;

@@ -85,7 +85,7 @@ void Learner::learn_chunks(const Batch& batch) {
     const int signal = Interrupt::requested() ? Interrupt::last_signal() : 0;
     parallel_->send_along({loss, examples, double(runs), double(wants_stop_),
                            double(signal == SIGINT), double(signal == SIGTERM)});
-    runs ? state.objective.backward() : parallel_->skip_chunk();
+    runs ? state.objective.backward() : parallel_->skip_chunk(&scaler);
     if (state.output) state.output = state.output.detach();
     state.loss = state.objective = {};
   }

@@ -509,10 +509,10 @@ TEST(Training, MayHappenInsideOneRegion) {
 
 TEST(Training, ObserversSeeAndDecideWhetherALossWasFinite) {
   struct Losses : internal::Observer {
-    std::vector<std::pair<uint64_t, double>> seen;
+    std::vector<std::pair<int, double>> seen;
     bool says_bad = false;
-    void scaled_loss(uint64_t number, const Tensor& nonfinite) override {
-      seen.emplace_back(number, nonfinite.item());
+    void scaled_loss(int id, const Tensor& nonfinite) override {
+      seen.emplace_back(id, nonfinite.item());
       if (says_bad) nonfinite.set(0, 1);
     }
   } losses;
@@ -525,10 +525,10 @@ TEST(Training, ObserversSeeAndDecideWhetherALossWasFinite) {
   scaler.update();
   EXPECT_EQ(losses.seen.back().second, 0);
   sgd.zero_grad();
-  scaler.scale(sum(w) * std::numeric_limits<double>::infinity()).backward();
-  EXPECT_FALSE(scaler.step(sgd));
+  scaler.scale(sum(w) * std::numeric_limits<double>::infinity(), 3).backward();
+  EXPECT_FALSE(scaler.step(sgd, {.loss = 3}));
   scaler.update();
-  EXPECT_EQ(losses.seen.back(), std::pair(losses.seen.front().first, 1.0));
+  EXPECT_EQ(losses.seen.back(), std::pair(3, 1.0));
   sgd.zero_grad();
   losses.says_bad = true;
   scaler.scale(sum(w)).backward();

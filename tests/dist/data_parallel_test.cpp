@@ -29,11 +29,11 @@ struct Batch {
 };
 
 struct Net : nn::Module<Net> {
-  nn::Linear in{6, 16}, out{16, 4}, unused{3, 3};
+  nn::Linear unused{3, 3}, in{6, 16}, out{16, 4};
   nn::BatchNorm1d norm{16};
   nn::Dropout dropout{0.25};
   Tensor forward(const Tensor& x) const { return out(dropout(relu(norm(in(x))))); }
-  MIXTAPE_FIELDS(in, norm, dropout, out, unused)
+  MIXTAPE_FIELDS(unused, in, norm, dropout, out)
 };
 
 void expect_fine(const std::vector<std::string>& errors) {
@@ -138,41 +138,6 @@ TEST(DataParallel, OneScaleWhereALossIsInfiniteOnOneRank) {
     }
 }
 
-// Two losses, each with a scale, an optimizer and parameters of its own.
-TEST(DataParallel, EachLossHasItsOwnScaleOnAllRanks) {
-  struct Two : nn::Module<Two> {
-    Tensor a = nn::parameter(ones({2})), b = nn::parameter(ones({2}));
-    Tensor forward(const Tensor& x) const { return a * x; }
-    MIXTAPE_FIELDS(a, b)
-  };
-  for (const int ranks : {1, 2, 4})
-    for (const int64_t bad : {0, 1, 3})
-      expect_fine(run_ranks(ranks, [&](const World&) {
-        Two net;
-        DataParallel parallel(net, {.chunks = 4});
-        optim::SGD of_a({net.a}, {.lr = 0.1}), of_b({net.b}, {.lr = 0.1});
-        amp::GradScaler scaler({.init_scale = 16, .growth_interval = 1});
-        const Batch own{ones({4 / ranks}), {}, {}, 4};
-        int64_t chunk = parallel.part().first_chunk();
-        for (const auto& part : parallel.chunks(own)) {
-          const double factor = chunk++ == bad ? infinity : 1;
-          (scaler.scale(sum(net.a) * part.weight) + scaler.scale(sum(net.b) * factor, 1))
-              .backward();
-        }
-        EXPECT_TRUE(scaler.step(of_a));
-        EXPECT_EQ(scaler.step(of_b, {.loss = 1}).cause(), amp::StepResult::Cause::Loss);
-        scaler.update();
-        EXPECT_EQ(scaler.scale_value(0), 32);
-        EXPECT_EQ(scaler.scale_value(1), 16);
-        EXPECT_EQ(scaler.counters(1).skipped, 1);
-        EXPECT_EQ(scaler.last_overflow().size(), 1u);
-        EXPECT_FLOAT_EQ(float(net.a.at(0)), 0.9f);
-        EXPECT_EQ(net.b.at(0), 1);
-      }));
-}
-
-// --- what grad() is ---
-
 // The gradients of a step of a Net without dropout and batch norm's noise: a linear model.
 struct Line : nn::Module<Line> {
   nn::Linear fc{3, 2}, unused{2, 2};
@@ -195,6 +160,113 @@ Tensor fixed(const Shape& shape) {
 }
 Tensor x12() { return fixed({12, 3}); }
 Tensor y12() { return fixed({12, 2}); }
+
+// Two losses, each with a scale, an optimizer and parameters of its own.
+TEST(DataParallel, EachLossHasItsOwnScaleOnAllRanks) {
+  struct Two : nn::Module<Two> {
+    Tensor a = nn::parameter(ones({2})), b = nn::parameter(ones({2}));
+    Tensor forward(const Tensor& x) const { return a * x; }
+    MIXTAPE_FIELDS(a, b)
+  };
+  for (const int ranks : {1, 2, 4})
+    for (const int64_t bad : {0, 1, 3})
+      expect_fine(run_ranks(ranks, [&](const World&) {
+        Two net;
+        DataParallel parallel(net, {.chunks = 4, .bucket_mb = bad == 0 ? 1e-6 : 4});
+        optim::SGD of_a({net.a}, {.lr = 0.1}), of_b({net.b}, {.lr = 0.1});
+        amp::GradScaler scaler({.init_scale = 16, .growth_interval = 1});
+        const Batch own{ones({4 / ranks}), {}, {}, 4};
+        int64_t chunk = parallel.part().first_chunk();
+        for (const auto& part : parallel.chunks(own)) {
+          const double factor = chunk++ == bad ? infinity : 1;
+          (scaler.scale(sum(net.a) * part.weight) + scaler.scale(sum(net.b) * factor, 1))
+              .backward();
+        }
+        EXPECT_TRUE(scaler.step(of_a));
+        EXPECT_EQ(scaler.step(of_b, {.loss = 1}).cause(), amp::StepResult::Cause::Loss);
+        scaler.update();
+        EXPECT_EQ(scaler.scale_value(0), 32);
+        EXPECT_EQ(scaler.scale_value(1), 16);
+        EXPECT_EQ(scaler.counters(1).skipped, 1);
+        EXPECT_EQ(scaler.last_overflow().size(), 1u);
+        EXPECT_FLOAT_EQ(float(net.a.at(0)), 0.9f);
+        EXPECT_EQ(net.b.at(0), 1);
+      }));
+}
+
+TEST(DataParallel, LossesAreMatchedById) {
+  struct Two : nn::Module<Two> {
+    Tensor a = nn::parameter(ones({2})), b = nn::parameter(ones({2}));
+    Tensor forward(const Tensor& x) const { return a * x; }
+    MIXTAPE_FIELDS(a, b)
+  };
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Two net;
+    DataParallel parallel(net);
+    optim::SGD of_a({net.a}, {.lr = 0.1}), of_b({net.b}, {.lr = 0.1});
+    amp::GradScaler scaler({.init_scale = 16, .growth_interval = 1});
+    for (int step = 0; step < 2; ++step) {
+      // In the second step, rank 1 has one loss only, which is infinite.
+      const bool bad = step == 1 && world.rank() == 1;
+      const Tensor first = scaler.scale(sum(net.a) * (bad ? infinity : 1));
+      (bad ? first : first + scaler.scale(sum(net.b), 7)).backward();
+      scaler.step(of_a);
+      if (!bad) scaler.step(of_b, {.loss = 7});
+      scaler.update();
+      of_a.zero_grad();
+      of_b.zero_grad();
+    }
+    EXPECT_EQ(scaler.scale_value(0), 32) << "the second step's loss tells nothing about the scale";
+    EXPECT_EQ(scaler.counters(0).skipped, 1);
+    EXPECT_EQ(scaler.scale_value(7), world.rank() == 0 ? 64 : 32);
+  }));
+  expect_fine(run_ranks(2, [&](const World&) {
+    Two net;
+    DataParallel parallel(net);
+    amp::GradScaler scaler;
+    EXPECT_ERROR(scaler.scale(sum(net.a), 8).backward(),
+                 "losses of ranks must have ids from 0 to 7, got 8");
+  }));
+}
+
+TEST(DataParallel, ASkippedChunkTakesTheStepOfOthers) {
+  for (const bool infinite : {false, true})
+    expect_fine(run_ranks(2, [&](const World& world) {
+      Weights net(ones({2}));
+      DataParallel parallel(net);
+      optim::SGD opt(net.parameters(), {.lr = 0.1});
+      amp::GradScaler scaler({.init_scale = 16, .growth_interval = 1});
+      for (const auto& chunk : parallel.chunks(own_part(parallel.part(), x12(), y12())))
+        if (world.rank() == 1)
+          parallel.skip_chunk(&scaler);
+        else
+          scaler.scale(sum(net.w) * chunk.weight * (infinite ? infinity : 1)).backward();
+      EXPECT_EQ(scaler.step(opt).cause(),
+                infinite ? amp::StepResult::Cause::Loss : amp::StepResult::Cause::None);
+      scaler.update();
+      EXPECT_EQ(scaler.scale_value(), infinite ? 16 : 32);
+      EXPECT_FLOAT_EQ(float(net.w.at(0)), infinite ? 1 : 0.95f);
+    }));
+}
+
+TEST(DataParallel, ForgetsScalesOfEarlierSteps) {
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Line net = line();
+    DataParallel parallel(net);
+    optim::SGD opt(net.parameters(), {.lr = 0.1});
+    amp::GradScaler scaler({.init_scale = 16});
+    for (int step = 0; step < 2; ++step) {
+      Tensor loss = sum(net(x12()));
+      if (step == 0 || world.rank() == 1) loss = loss + sum(net.unused.bias);
+      scaler.scale(loss).backward();
+      EXPECT_TRUE(scaler.step(opt));
+      scaler.update(8);
+      opt.zero_grad();
+    }
+  }));
+}
+
+// --- what grad() is ---
 
 TEST(DataParallel, GivesTheMeanOverTheStep) {
   Line alone = line();
@@ -312,8 +384,22 @@ TEST(DataParallel, OtherParametersThanRank0sAreNamed) {
     if (world.rank() == 1) net.unused.weight.set_requires_grad(false);
     DataParallel parallel(net);
   });
-  EXPECT_NE(errors[1].find("rank 1 of 2 trains other parameters than rank 0: fc.bias [2] of f32, "
-                           "there unused.weight [2, 2] of f32"),
+  EXPECT_NE(
+      errors[1].find("rank 1 of 2 has other parameters or buffers than rank 0: fc.bias [2] of f32, "
+                     "there unused.weight [2, 2] of f32"),
+      std::string::npos)
+      << errors[1];
+}
+
+TEST(DataParallel, FrozenParametersOfOtherShapesAreNamed) {
+  const auto errors = run_ranks(2, [](const World& world) {
+    Weights frozen(ones({world.rank() + 4}));
+    nn::Sequential net(nn::Linear(2, 2));
+    net.append(nn::Linear(2, world.rank() + 2));
+    for (const Tensor& p : net.parameters()) p.set_requires_grad(p.size(0) == 2 && p.rank() == 1);
+    DataParallel parallel(net);
+  });
+  EXPECT_NE(errors[1].find("rank 1 of 2 has other parameters or buffers than rank 0: "),
             std::string::npos)
       << errors[1];
 }
@@ -424,6 +510,30 @@ TEST(DataParallel, SaysWhatAChunkMustDo) {
                  loss.backward();
                }),
                "a second backward() in one chunk");
+}
+
+TEST(DataParallel, SaysWhatAStepMustBe) {
+  Line net = line();
+  DataParallel parallel(net, {.chunks = 2});
+  EXPECT_ERROR(parallel.send_along(std::vector<double>(257)),
+               "at most 256 numbers may travel along, got 257");
+  sum(net(x12())).backward();
+  EXPECT_ERROR(parallel.chunks(Batch{x12(), y12()}), "chunks() in the midst of a step");
+  sum(net(x12())).backward();
+  net.zero_grad();
+  for (const auto& [x, y, weight] : parallel.chunks(Batch{x12(), y12()})) {
+    EXPECT_ERROR(parallel.chunks(Batch{x12(), y12()}), "chunks() within chunks()");
+    (mse_loss(net(x), y) * weight).backward();
+  }
+  net.zero_grad();
+  const Tensor y = net(x12());
+  const HookHandle hook = register_hook(y, [](const Tensor&) -> Tensor { throw Error("broken"); });
+  EXPECT_ERROR((sum(y) + sum(net.unused.bias)).backward(), "broken");
+  EXPECT_ERROR(sum(net(x12())).backward(),
+               "an exception broke off an earlier step, which ranks cannot end: make a new "
+               "DataParallel");
+  net.requires_grad_(false);
+  EXPECT_ERROR(DataParallel(net, {.chunks = 2}), "no parameter trains");
 }
 
 TEST(DataParallel, SaysThatAChunkNeedsABackward) {

@@ -106,7 +106,7 @@ class Choice(unittest.TestCase):
 
     def test_launchers_without_this_mpi(self) -> None:
         self.fails("2 processes were started, but .* connects 1", Run(0, "sums", by=[], SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="2"))
-        self.fails("started without MPI are connected by no engine", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="2"))
+        self.fails("NCCL is no engine yet, and nothing else connects processes", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="2"))
         self.assertIn("rank 0 of 1 by none", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1").out)
 
     def test_a_wish(self) -> None:
