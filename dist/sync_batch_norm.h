@@ -6,8 +6,9 @@
 namespace mixtape::dist {
 
 // A guard on its thread: in training, nn::BatchNorm1d and 2d normalise by the mean and variance of
-// all ranks' batches, or of their chunks of one number, which all of them pass together. The sums
-// are f32, in one order, but over ranks: other numbers of ranks agree to rounding.
+// all ranks' batches, or of the chunks that ranks have at a time. All ranks pass the same layers in
+// one order, and use the same parameters. With one chunk a rank, other numbers of ranks agree to
+// rounding.
 class SyncBatchNorm {
  public:
   [[nodiscard]] SyncBatchNorm();
