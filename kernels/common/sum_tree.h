@@ -9,21 +9,38 @@
 namespace mixtape::kernels {
 
 // sum(0, n), where sum(first, 1) = part(first) and sum(first, n) = sum(first, h) + sum(first + h,
-// n - h), h the largest power of two below n. Adds as a binary counter counts: n < 2^20.
+// n - h), h the largest power of two below n. Adds as a binary counter counts: n < 2^20. (A GPU keeps
+// the sums in registers if the loops are unrolled, which nvcc leaves if they have other ends.)
 template <class T, class Part>
 MIXTAPE_HD T sum_tree(int64_t n, Part part) {
-  T complete[20];  // complete[l]: of 2^l parts, while bit l of their number is set
+  constexpr int levels = 20;
+  T complete[levels];  // complete[l]: of 2^l parts, while bit l of their number is set
   for (int64_t i = 0; i < n; ++i) {
     T sum = part(i);
-    int l = 0;
-    for (; i >> l & 1; ++l) sum = complete[l] + sum;
-    complete[l] = sum;
+#pragma unroll
+    for (int l = 0; l < levels; ++l) {
+      const int64_t below = (int64_t(1) << l) - 1;
+      if ((i & below) != below) {  // the sum has its place
+#ifdef __CUDA_ARCH__
+        continue;
+#else
+        break;
+#endif
+      }
+      if (i >> l & 1)
+        sum = complete[l] + sum;
+      else
+        complete[l] = sum;
+    }
   }
-  int l = 0;
-  while (!(n >> l & 1)) ++l;
-  T sum = complete[l];
-  for (++l; n >> l; ++l)
-    if (n >> l & 1) sum = complete[l] + sum;
+  T sum{};
+  bool has_any = false;
+#pragma unroll
+  for (int l = 0; l < levels && n >> l; ++l) {
+    if (!(n >> l & 1)) continue;
+    sum = has_any ? complete[l] + sum : complete[l];
+    has_any = true;
+  }
   return sum;
 }
 

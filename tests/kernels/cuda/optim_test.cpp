@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+#include <functional>
 #include <optional>
 
 #include "core/format.h"
@@ -250,6 +252,27 @@ TEST(CudaGradients, NormsAndClipping) {
   const Tensor none({}, f64);
   launch([&](Launch& l) { cuda::grad_norm(l, {}, 2, none); });
   EXPECT_EQ(none.at(0), 0);
+}
+// Both add in the same tree: in f64 it is written out here.
+TEST(CudaGradients, SumsOfPartsHaveOneOrder) {
+  std::vector<std::pair<DType, DType>> pairs(std::begin(float_pairs), std::end(float_pairs));
+  pairs.insert(pairs.end(), {{f32, f16}, {f32, bf16}});
+  const std::function<double(const Tensor&, int64_t, int64_t, int64_t)> tree =
+      [&](const Tensor& x, int64_t first, int64_t n, int64_t i) -> double {
+    if (n == 1) return x.at(first * x.size(1) + i);
+    const int64_t half = int64_t(std::bit_floor(uint64_t(n - 1)));
+    return tree(x, first, half, i) + tree(x, first + half, n - half, i);
+  };
+  for (const int64_t n : {1, 2, 3, 7, 8, 21})
+    for (const auto& [from, to] : pairs) {
+      const Tensor parts = random({n, 777}, from, uint64_t(n));
+      const Tensor got = output({777}, to), want = output({777}, to);
+      launch([&](Launch& l) { cuda::sum_parts(l, parts, 0.75, got); });
+      launch([&](Launch& l) { cpu::sum_parts(l, parts, 0.75, want); });
+      expect_equal(got, want, fmt::format("{} parts", n));
+      if (from == f64)
+        for (int64_t i = 0; i < 777; ++i) EXPECT_EQ(want.at(i), tree(parts, 0, n, i) * 0.75);
+    }
 }
 TEST(CudaGradients, ClipValue) {
   std::vector<Tensor> got = gradients(), want = gradients();
