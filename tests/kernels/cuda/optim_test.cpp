@@ -270,8 +270,8 @@ TEST(CudaGradients, SumsOfPartsHaveOneOrder) {
       launch([&](Launch& l) { cuda::sum_parts(l, parts, 0.75, got); });
       launch([&](Launch& l) { cpu::sum_parts(l, parts, 0.75, want); });
       expect_equal(got, want, fmt::format("{} parts", n));
-      if (from == f64)
-        for (int64_t i = 0; i < 777; ++i) EXPECT_EQ(want.at(i), tree(parts, 0, n, i) * 0.75);
+      for (int64_t i = 0; from == f64 && i < 777; ++i)
+        EXPECT_EQ(want.at(i), tree(parts, 0, n, i) * 0.75);
     }
 }
 TEST(CudaGradients, ClipValue) {
