@@ -9,15 +9,14 @@
 namespace mixtape::kernels {
 
 // sum(0, n), where sum(first, 1) = part(first) and sum(first, n) = sum(first, h) + sum(first + h,
-// n - h), h the largest power of two below n. Adds as a binary counter counts: n < 2^20. (A GPU keeps
-// the sums in registers if the loops are unrolled, which nvcc leaves if they have other ends.)
+// n - h), h the largest power of two below n. Adds as a binary counter counts: n < 2^20. (nvcc
+// keeps the sums in registers, since it unrolls loops that have one end.)
 template <class T, class Part>
 MIXTAPE_HD T sum_tree(int64_t n, Part part) {
   constexpr int levels = 20;
   T complete[levels];  // complete[l]: of 2^l parts, while bit l of their number is set
   for (int64_t i = 0; i < n; ++i) {
     T sum = part(i);
-#pragma unroll
     for (int l = 0; l < levels; ++l) {
       const int64_t below = (int64_t(1) << l) - 1;
       if ((i & below) != below) {  // the sum has its place
@@ -35,7 +34,6 @@ MIXTAPE_HD T sum_tree(int64_t n, Part part) {
   }
   T sum{};
   bool has_any = false;
-#pragma unroll
   for (int l = 0; l < levels && n >> l; ++l) {
     if (!(n >> l & 1)) continue;
     sum = has_any ? complete[l] + sum : complete[l];
