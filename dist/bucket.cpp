@@ -10,16 +10,14 @@
 
 namespace mixtape::dist {
 using namespace internal;
-namespace {
+using detail::write;
 
-void write(const Tensor& from, const Tensor& to) {
+void detail::write(const Tensor& from, const Tensor& to) {
   if (from.raw() == to.raw() && from.dtype() == to.dtype()) return;  // a gradient that stayed
   to.storage()->begin_write();
   kernels::convert(to.device(), from, to);
   to.storage()->bump_version();
 }
-
-}  // namespace
 
 Bucket::Bucket(Exchange* exchange, const Options& options)
     : exchange_(exchange), options_(options) {}
@@ -49,7 +47,7 @@ void Bucket::put(size_t tensor, const Tensor& value) {
   size_t level = 0;
   for (; chunk >> level & 1; ++level) {
     const Tensor before = in(levels_[level], item);
-    detail::accumulate(sum, before);
+    mixtape::detail::accumulate(sum, before);
     sum = before;
   }
   const bool is_last = item.chunk == options_.part.own_chunks();

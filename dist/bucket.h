@@ -12,6 +12,10 @@
 
 namespace mixtape::dist {
 
+namespace detail {
+void write(const Tensor& from, const Tensor& to);  // in place, in to's dtype
+}  // namespace detail
+
 class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
  public:
   struct Options {

@@ -17,7 +17,6 @@
 #include "dist/bucket.h"
 #include "dist/exchange.h"
 #include "kernels/common/sum_tree.h"
-#include "kernels/kernels.h"
 
 namespace mixtape::dist {
 using namespace internal;
@@ -308,18 +307,12 @@ struct DataParallel::Impl final : Observer {
     if (averages) {
       averages->receive();
       for (const Buffer& b : buffers)
-        if (is_float(b.tensor.dtype())) write(averages->sum(b.place), b.tensor);
+        if (is_float(b.tensor.dtype())) detail::write(averages->sum(b.place), b.tensor);
     }
     ++step;
     next = 0;
     begun = false;
     follow_arrivals();
-  }
-
-  static void write(const Tensor& from, const Tensor& to) {
-    to.storage()->begin_write();
-    kernels::convert(to.device(), from, to);
-    to.storage()->bump_version();
   }
 
   static constexpr size_t most_tensors = 1500;  // whose words ride along: Exchange::most_words
@@ -424,7 +417,7 @@ double DataParallel::begin_chunk(int64_t chunk) {
   impl_->chunk_done = false;
   const int64_t examples = part_.begin(chunk + 1, examples_) - part_.begin(chunk, examples_);
   if (chunk > part_.first_chunk())
-    for (const Impl::Buffer& b : impl_->buffers) Impl::write(b.start, b.tensor);
+    for (const Impl::Buffer& b : impl_->buffers) detail::write(b.start, b.tensor);
   RandomGenerator stream(step_seed_);
   stream.set_offset(uint64_t(chunk) << 40);
   seed_.emplace(stream);

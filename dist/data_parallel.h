@@ -1,7 +1,6 @@
 #pragma once
 // DataParallel: training of one model by all ranks of a World, each on its part of a step's batch.
 
-#include <concepts>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -24,9 +23,9 @@ Tensor rows(const Tensor& x, int64_t start, int64_t stop);  // a view of x [n, .
 enum class Scale { Mean, Sum };  // of the chunks' gradients
 
 struct DataParallelOptions {
-  // Pieces of a step, over all ranks; 0: one for each rank. The numbers depend
-  // on this alone, not on how many ranks share the chunks: a world of one with .chunks = 8 trains
-  // as 2, 4 or 8 ranks do.
+  // Pieces of a step, over all ranks; 0: one for each rank. The numbers depend on this alone, not
+  // on how many ranks share the chunks: a world of one with .chunks = 8 trains as 2, 4 or 8 ranks
+  // do.
   int64_t chunks = 0;
   double bucket_mb = 4;  // gradients that travel together, in MiB
   // f16 or bf16: gradients are rounded to it before they travel, and added in f32.
