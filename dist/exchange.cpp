@@ -44,6 +44,12 @@ std::vector<Transfer> with_others(const Exchange& exchange, Make make) {
 char* bytes_of(const Tensor& t) { return static_cast<char*>(t.host()); }
 size_t byte_count(const Tensor& t) { return size_t(t.numel()) * size_of(t.dtype()); }
 
+// Rank r's piece of x, as a transfer with it.
+Transfer piece_of(const Tensor& x, const Cut& cut, int r) {
+  const size_t begin = size_t(cut[size_t(r)]), end = size_t(cut[size_t(r) + 1]);
+  return {r, bytes_of(x) + begin * size_of(x.dtype()), (end - begin) * size_of(x.dtype())};
+}
+
 }  // namespace
 
 std::string Place::to_string() const {
@@ -267,29 +273,41 @@ std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<co
   return all;
 }
 
+Cut Exchange::equal_pieces(int64_t elements) const {
+  Cut cut;
+  for (int r = 0; r <= size_; ++r) cut.push_back(elements / size_ * r);
+  return cut;
+}
+
 std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor& part, double by,
                                                const Tensor& result,
                                                std::span<const double> words) {
-  auto all = meet(place, words, byte_count(part));
-  const size_t piece = byte_count(part) / size_t(size_);
-  const int64_t elements = part.numel() / size_;
-  const Tensor parts({size_, elements}, part.dtype(), Device::cpu());
-  const auto row = [&](int r) { return bytes_of(parts) + size_t(r) * piece; };
-  const auto of_part = [&](int r) { return bytes_of(part) + size_t(r) * piece; };
-  std::memcpy(row(rank_), of_part(rank_), piece);
-  transfer(place, with_others(*this, [&](int r) { return Transfer{r, of_part(r), piece}; }),
-           with_others(*this, [&](int r) { return Transfer{r, row(r), piece}; }), {part, parts});
-  kernels::sum_parts(Device::cpu(), parts, by,
-                     result.with_layout(Layout({elements}, {1}, rank_ * elements)));
-  share_pieces(place, result);
+  const Cut cut = equal_pieces(part.numel());
+  const int64_t own = cut[1];
+  auto all =
+      sum_piece(place, part, cut, by, result.with_layout(Layout({own}, {1}, rank_ * own)), words);
+  share_pieces(place, result, cut);
   return all;
 }
 
-void Exchange::share_pieces(const Place& place, const Tensor& x) {
-  const size_t piece = byte_count(x) / size_t(size_);
-  const auto of = [&](int r) { return bytes_of(x) + size_t(r) * piece; };
-  transfer(place, with_others(*this, [&](int r) { return Transfer{r, of(rank_), piece}; }),
-           with_others(*this, [&](int r) { return Transfer{r, of(r), piece}; }), {x});
+std::vector<std::vector<double>> Exchange::sum_piece(const Place& place, const Tensor& part,
+                                                     const Cut& cut, double by, const Tensor& piece,
+                                                     std::span<const double> words) {
+  auto all = meet(place, words, byte_count(part));
+  const Tensor parts({size_, piece.numel()}, part.dtype(), Device::cpu());
+  const size_t own = size_t(piece.numel()) * size_of(part.dtype());
+  const auto row = [&](int r) { return bytes_of(parts) + size_t(r) * own; };
+  std::memcpy(row(rank_), piece_of(part, cut, rank_).data, own);
+  transfer(place, with_others(*this, [&](int r) { return piece_of(part, cut, r); }),
+           with_others(*this, [&](int r) { return Transfer{r, row(r), own}; }), {part, parts});
+  kernels::sum_parts(Device::cpu(), parts, by, piece);
+  return all;
+}
+
+void Exchange::share_pieces(const Place& place, const Tensor& x, const Cut& cut) {
+  const Transfer own = piece_of(x, cut, rank_);
+  transfer(place, with_others(*this, [&](int r) { return Transfer{r, own.data, own.bytes}; }),
+           with_others(*this, [&](int r) { return piece_of(x, cut, r); }), {x});
   x.storage()->bump_version();
 }
 
@@ -299,21 +317,21 @@ Tensor Exchange::gather(const Place& place, const Tensor& x) {
   for (const int64_t n : x.shape()) shape.push_back(n);
   const Tensor all(shape, x.dtype(), Device::cpu());
   std::memcpy(bytes_of(all) + size_t(rank_) * byte_count(x), bytes_of(x), byte_count(x));
-  share_pieces(place, all);
+  share_pieces(place, all, equal_pieces(all.numel()));
   return all;
 }
 
 void Exchange::broadcast(const Place& place, const Tensor& x, int from) {
-  const size_t piece = byte_count(x) / size_t(size_);
+  const Cut cut = equal_pieces(x.numel());
   meet(place, {}, byte_count(x));
-  const auto of = [&](int r) { return Transfer{r, bytes_of(x) + size_t(r) * piece, piece}; };
   if (rank_ == from) {
-    transfer(place, with_others(*this, of), {}, {x});
+    transfer(place, with_others(*this, [&](int r) { return piece_of(x, cut, r); }), {}, {x});
   } else {
-    const Transfer own{from, of(rank_).data, piece};
+    Transfer own = piece_of(x, cut, rank_);
+    own.rank = from;
     transfer(place, {}, {&own, 1}, {x});
   }
-  share_pieces(place, x);
+  share_pieces(place, x, cut);
 }
 
 }  // namespace mixtape::dist

@@ -25,6 +25,9 @@ struct Place {
   std::string to_string() const;
 };
 
+// Where a buffer is cut into a piece for each rank: the first element of each, and the end.
+using Cut = std::vector<int64_t>;
+
 class Exchange : NoCopy {
  public:
   // `timeout` in seconds: how long to wait for other ranks.
@@ -65,14 +68,19 @@ class Exchange : NoCopy {
   // part. Returns the words of all ranks, as meet() does.
   std::vector<std::vector<double>> sum(const Place& place, const Tensor& part, double by,
                                        const Tensor& result, std::span<const double> words = {});
-  // Rank r's piece of equal pieces of x becomes that of all ranks.
-  void share_pieces(const Place& place, const Tensor& x);
+  // The first round alone: piece = by * the sum over ranks of this rank's piece of `part`.
+  std::vector<std::vector<double>> sum_piece(const Place& place, const Tensor& part, const Cut& cut,
+                                             double by, const Tensor& piece,
+                                             std::span<const double> words = {});
+  // Rank r's piece of x, 1-dimensional, becomes that of all ranks.
+  void share_pieces(const Place& place, const Tensor& x, const Cut& cut);
   // Every rank's x, stacked [size, ...].
   Tensor gather(const Place& place, const Tensor& x);
   // x becomes rank `from`'s. Its size is a multiple of alignment().
   void broadcast(const Place& place, const Tensor& x, int from);
   // The number of elements that buffers are padded to.
   int64_t alignment() const { return int64_t(size_) * 64; }
+  Cut equal_pieces(int64_t elements) const;  // of a multiple of size()
 
   // An Error comes at once where one of these ends while this rank waits. Within a job.
   void watch(std::unique_ptr<Peers> peers) { peers_ = std::move(peers); }
