@@ -24,6 +24,8 @@ class Request : NoCopy {
   virtual ~Request() = default;
   virtual bool done() = 0;  // moves things on; throws Error if the engine fails
   virtual std::vector<int> missing() const = 0;  // ranks whose bytes have not come or gone
+  // Those of them whose connection has ended, if the engine knows.
+  virtual std::vector<int> lost() const { return {}; }
 };
 
 // A World calls its engine from one thread at a time, and in the same order on all ranks: the k-th
@@ -38,6 +40,8 @@ class Engine : NoCopy {
   virtual std::unique_ptr<Request> start(std::span<const Transfer> sends,
                                          std::span<const Transfer> receives) = 0;
   virtual void abort(int code) noexcept = 0;  // ends all ranks
+  // True once another rank has ended all, where that does not end this process by itself.
+  virtual bool was_aborted() const { return false; }
 };
 
 }  // namespace mixtape::dist

@@ -93,6 +93,11 @@ bool Exchange::is_in_job() const {
 
 bool Exchange::is_of_this_process() const { return getpid() == process_; }
 
+void Exchange::at_abort(std::function<void()> then) {
+  const std::lock_guard lock(mutex_);
+  at_abort_ = std::move(then);
+}
+
 void Exchange::abandon(std::function<void()> then) {
   {
     const std::lock_guard lock(mutex_);
@@ -153,16 +158,30 @@ void Exchange::work() {
   const kernels::cpu::ThreadLimit one_thread(1);  // the pool is for the network
   std::unique_lock lock(mutex_);
   for (;;) {
-    given_.wait(lock, [&] { return ending_ || abandoned_ || !jobs_.empty(); });
+    idle(lock, 1e9, [&] { return ending_ || abandoned_ || !jobs_.empty(); });
     if (jobs_.empty()) break;
     run_next(lock);
   }
   has_let_go_ = true;
   let_go_.notify_all();
   if (!abandoned_ || !then_) return;
-  if (given_.wait_for(lock, std::chrono::seconds(3), [&] { return ending_; })) return;
+  if (idle(lock, 3, [&] { return ending_; })) return;
   lock.unlock();
   then_();
+}
+
+bool Exchange::idle(std::unique_lock<std::mutex>& lock, double seconds,
+                    const std::function<bool()>& ready) {
+  constexpr double now_and_then = 0.2;
+  for (double waited = 0; waited < seconds; waited += now_and_then) {
+    if (given_.wait_for(lock, std::chrono::duration<double>(now_and_then), ready)) return true;
+    if (!at_abort_ || !engine_->was_aborted()) continue;
+    has_let_go_ = true;
+    lock.unlock();
+    at_abort_();
+    lock.lock();
+  }
+  return false;
 }
 
 void Exchange::run_next(std::unique_lock<std::mutex>& lock) {
@@ -215,11 +234,14 @@ void Exchange::wait(Request& request, const Place& place) const {
       continue;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(polls / 20, 200)));
-    // Its last bytes may have come meanwhile.
-    if (const auto ended = peers_ ? peers_->ended() : std::vector<int>();
-        !ended.empty() && !request.done())
-      fail("rank {} of {} lost rank {} in {}: its process has ended", rank_, size_,
-           fmt::join(ended, ", "), where);
+    const auto lost = [&](const std::vector<int>& ranks, const char* what) {
+      // Its last bytes may have come meanwhile.
+      if (!ranks.empty() && !request.done())
+        fail("rank {} of {} lost rank {} in {}: its {} has ended", rank_, size_,
+             fmt::join(ranks, ", "), where, what);
+    };
+    if (peers_) lost(peers_->ended(), "process");
+    lost(request.lost(), "connection");
     const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
     if (waited < timeout_ / 10) continue;
     std::vector<int> ranks = request.missing();

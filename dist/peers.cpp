@@ -10,15 +10,16 @@
 
 namespace mixtape::dist {
 
-// The number of a process, after what says where it is one: the boot of the machine, and the
-// namespace of numbers.
-std::string Peers::introduction() {
+// Where a number is a process's: the boot of the machine, and the namespace of numbers.
+std::string Peers::machine() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
   char numbers[64] = "";
-  if (readlink("/proc/self/ns/pid", numbers, sizeof numbers - 1) < 0) boot.clear();
-  return fmt::format("{} {} {}", boot, numbers, getpid());
+  if (boot.empty() || readlink("/proc/self/ns/pid", numbers, sizeof numbers - 1) < 0) return "";
+  return boot + " " + numbers;
 }
+
+std::string Peers::introduction() { return fmt::format("{} {}", machine(), getpid()); }
 
 Peers::Peers(const std::vector<std::string>& introductions, int rank) {
 #ifdef SYS_pidfd_open
@@ -26,7 +27,7 @@ Peers::Peers(const std::vector<std::string>& introductions, int rank) {
     return introductions[r].substr(0, introductions[r].rfind(' '));
   };
   const std::string here = place(size_t(rank));
-  if (here.starts_with(' ')) return;  // unknown
+  if (here.empty()) return;  // unknown
   for (size_t r = 0; r < introductions.size(); ++r) {
     if (int(r) == rank || place(r) != here) continue;
     const long file = syscall(SYS_pidfd_open, std::atoi(&introductions[r][here.size() + 1]), 0);

@@ -11,6 +11,8 @@ namespace mixtape::dist {
 
 class Peers : NoCopy {
  public:
+  // Names this machine or container, or is empty.
+  static std::string machine();
   // Says which process this is, to the others.
   static std::string introduction();
 

@@ -15,6 +15,7 @@
 #include "core/warn.h"
 #include "dist/exchange.h"
 #include "dist/mpi_engine.h"
+#include "dist/tcp_engine.h"
 #include "kernels/cpu/gemm/microkernel.h"
 #include "kernels/kernels.h"
 
@@ -104,7 +105,7 @@ Started started() {
   if (std::getenv("SLURM_PROCID") && number_of("SLURM_STEP_NUM_TASKS") > 0)
     return {"mpi", number_of("SLURM_STEP_NUM_TASKS")};
   if (std::getenv("PMIX_RANK")) return {"mpi", 0};
-  if (std::getenv("RANK") && number_of("WORLD_SIZE") > 0) return {"nccl", number_of("WORLD_SIZE")};
+  if (std::getenv("RANK") && number_of("WORLD_SIZE") > 0) return {"tcp", number_of("WORLD_SIZE")};
   return {"none", 1};
 }
 
@@ -114,12 +115,10 @@ std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
   if (const char* const wanted = std::getenv("MIXTAPE_ENGINE"); name.empty() && wanted)
     name = wanted;
   if (name.empty()) name = by.processes == 1 ? "none" : by.engine;
-  check(name == "none" || name == "mpi" || name == "nccl",
-        "the engine must be mpi or none, got \"{}\"", name);
-  check(name != "nccl",
-        "NCCL is no engine yet, and nothing else connects processes that MPI did not start: start "
-        "them with mpirun or srun");
+  check(name == "none" || name == "mpi" || name == "tcp",
+        "the engine must be mpi, tcp or none, got \"{}\"", name);
   if (name == "none") return nullptr;
+  if (name == "tcp") return open_tcp(options.timeout);
   std::unique_ptr<Engine> engine = open_mpi();
   if (by.engine != "mpi" || by.processes == 0 || engine->size() == by.processes) return engine;
   const Engine& other = *engine.release();  // to end it might wait for others
@@ -178,6 +177,7 @@ World::World(const WorldOptions& options) : exceptions_(std::uncaught_exceptions
     exchange_ = std::make_shared<Exchange>(std::move(engine), options.timeout);
     owns_process_ = true;
     Unfinished::instance().begin(exchange_);
+    exchange_->at_abort([] { Unfinished::instance().end_others("another rank has ended all"); });
   }
   begin(options);
 }

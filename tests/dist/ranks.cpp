@@ -82,7 +82,7 @@ void train(const std::string& what) {
   std::fflush(stdout);
   check_sums(world);
   if (what == "fork") fork_within(world);
-  const bool is_whole = what == "sums" || what == "fork" || what == "forever";
+  const bool is_whole = what == "sums" || what == "fork" || what == "forever" || what == "again";
   for (int i = 0; i < 300 || what == "forever"; ++i) {
     if (i == 200 && what.starts_with("all_")) break_by(what.substr(4), world);
     if (i == 200 && world.rank() == 1 && !is_whole) return break_by(what, world);

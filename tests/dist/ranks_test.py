@@ -1,37 +1,28 @@
-"""Several processes under one MPI: they connect, and where one breaks all end, soon, with an exit code that is not 0 and a first
-line that says which and where. Skips where that MPI is not here.
+"""Several processes under one MPI, or connected by TCP: they meet, and where one breaks all end, soon, with an exit code that is
+not 0 and a first line that says which and where. Skips where that MPI is not here.
 
-usage: ranks_test.py MPI PROGRAM SOURCE_OF_PLUGIN [PLUGIN...], MPI being openmpi or mpich"""
+usage: ranks_test.py ENGINE PROGRAM SOURCE_OF_PLUGIN [PLUGIN...], ENGINE being openmpi, mpich or tcp"""
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
+import launchers
+
 mpi = sys.argv[1]
 program, source, *plugins = map(os.path.abspath, sys.argv[2:])
-FULL_NAME = {"openmpi": r"Open MPI \d+\.\d+\.\d+", "mpich": r"MPICH \d+\.\d+\.\d+"}
+FULL_NAME = {"openmpi": r"Open MPI \d+\.\d+\.\d+", "mpich": r"MPICH \d+\.\d+\.\d+", "tcp": "TCP"}
+of_mpi = unittest.skipIf(mpi == "tcp", "it is of MPI")
+of_tcp = unittest.skipIf(mpi != "tcp", "it is of TCP")
 
 
-def of(kind: str) -> tuple[list[str], str]:
-    """The command that starts processes, and the plug-in; empty if there is none."""
-    launcher = shutil.which(f"mpirun.{kind}")
-    if not launcher and (plain := shutil.which("mpirun")):
-        said = subprocess.run([plain, "--version"], text=True, capture_output=True).stdout
-        launcher = plain if ("Open MPI" in said) == (kind == "openmpi") else None
-    command = [launcher] if launcher else []
-    return command + ["--oversubscribe"] * (command != [] and kind == "openmpi"), next((p for p in plugins if f"_{kind}." in p), "")
-
-
-launch, plugin = of(mpi)
-
-
-# As root and without a network Open MPI has more to say.
-ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader",
-               "MIXTAPE_MPI_PLUGIN": plugin}
+launch, plugin = launchers.launcher(mpi), launchers.plugin(mpi, plugins)
+ENVIRONMENT = launchers.environment(plugin)
 
 
 class Run:
@@ -60,6 +51,7 @@ class Fine(unittest.TestCase):
         self.connects(Run(2, "sums"), 2, FULL_NAME[mpi])
         self.connects(Run(4, "sums"), 4, FULL_NAME[mpi])
 
+    @of_mpi
     def test_long_transfers_are_cut(self) -> None:
         """The plug-in as its first lines say to compile it, but as if MPI could not count beyond 20000 bytes."""
         compiler = shutil.which(f"mpicc.{mpi}") or shutil.which("mpicc")
@@ -70,6 +62,7 @@ class Fine(unittest.TestCase):
             subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-DMIXTAPE_PIECE=20000", "-o", own, source], check=True)
             self.connects(Run(2, "sums", MIXTAPE_MPI_PLUGIN=own), 2, FULL_NAME[mpi])
 
+    @of_mpi
     def test_a_program_that_uses_mpi_itself(self) -> None:
         library = re.search(r"(libmpi\w*\.so\S*) ", subprocess.run(["ldd", plugin], text=True, capture_output=True).stdout)[1]
         self.connects(Run(2, "own_mpi", library), 2, FULL_NAME[mpi])
@@ -84,6 +77,7 @@ class Fine(unittest.TestCase):
         self.assertNotRegex(subprocess.run(["ldd", program], text=True, capture_output=True, check=True).stdout, "mpi|nccl")
 
 
+@of_mpi
 class Choice(unittest.TestCase):
     def fails(self, said: str, run: Run) -> None:
         self.assertNotEqual(run.code, 0, run.all)
@@ -106,13 +100,75 @@ class Choice(unittest.TestCase):
 
     def test_launchers_without_this_mpi(self) -> None:
         self.fails("2 processes were started, but .* connects 1", Run(0, "sums", by=[], SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="2"))
-        self.fails("NCCL is no engine yet, and nothing else connects processes", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="2"))
-        self.assertIn("rank 0 of 1 by none", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1").out)
 
     def test_a_wish(self) -> None:
         self.assertEqual(Run(2, "sums", MIXTAPE_ENGINE="none").out, "rank 0 of 1 by none\n" * 2)
         self.assertRegex(Run(0, "sums", by=[], MIXTAPE_ENGINE="mpi").out, f"rank 0 of 1 by {FULL_NAME[mpi]}\n")
-        self.fails('the engine must be mpi or none, got "pigeons"', Run(2, "sums", MIXTAPE_ENGINE="pigeons"))
+        self.fails('the engine must be mpi, tcp or none, got "pigeons"', Run(2, "sums", MIXTAPE_ENGINE="pigeons"))
+
+
+@of_tcp
+class Meeting(unittest.TestCase):
+    """What processes say that do not meet."""
+
+    def fails(self, said: str, **variables: str) -> None:
+        run = Run(0, "stuck", by=[], **variables)  # its time limit is 2 s
+        self.assertEqual(run.code, 1, run.all)
+        self.assertRegex(run.err, f"(?m)^error: World: {said}$")
+
+    def test_variables(self) -> None:
+        self.fails("the engine tcp needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment, which torchrun sets: "
+                   "there is no MASTER_ADDR", RANK="0", WORLD_SIZE="2")
+        self.fails(".*: there is no WORLD_SIZE", MIXTAPE_ENGINE="tcp")
+        self.fails('RANK must be a number from 0 to 1, got "2"', RANK="2", WORLD_SIZE="2")
+        self.fails('MASTER_PORT must be a number from 1 to 65534, got "http"', RANK="1", WORLD_SIZE="2", MASTER_ADDR="localhost",
+                   MASTER_PORT="http")
+        self.assertIn("rank 0 of 1 by none", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1").out)
+        self.assertIn("rank 0 of 1 by TCP", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1", MIXTAPE_ENGINE="tcp").out)
+
+    def processes(self, *ranks: int, size: int = 3, **variables: str) -> list[str]:
+        """What those ranks alone say."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        meet = {**ENVIRONMENT, "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port - 1), **variables}
+        started = [subprocess.Popen([program, "stuck"], env={**meet, "RANK": str(rank)}, text=True, stdin=subprocess.DEVNULL,
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for rank in ranks]
+        for _ in range(100):  # others knock, too
+            with socket.socket() as other:
+                if other.connect_ex(("localhost", port)) == 0:
+                    other.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                    break
+            time.sleep(0.01)
+        said = [process.communicate(timeout=20)[1] for process in started]
+        self.assertNotIn(0, [process.returncode for process in started])
+        return said
+
+    def test_missing_ranks_are_named(self) -> None:
+        self.assertRegex(self.processes(0)[0], r"(?m)^error: World: rank 0 of 3 waited 2 s at port \d+ for ranks 1, 2 to connect$")
+        first, last = self.processes(0, 2)
+        self.assertRegex(first, r"(?m)^error: World: rank 0 of 3 waited 2 s at port \d+ for rank 1 to connect$")
+        self.assertRegex(last, r"(?m)^error: World: rank 2 of 3 waited 2 s at most for an answer of rank 0 at localhost:\d+: it has "
+                               "ended, waits for others, or something else listens there$")
+
+    def test_a_missing_first_is_named(self) -> None:
+        self.assertRegex(self.processes(1)[0],
+                         r"(?m)^error: World: rank 1 of 3 tried for 2 s to reach rank 0 at localhost:\d+: Connection refused$")
+        self.assertRegex(self.processes(1, MASTER_ADDR="nowhere.invalid")[0], r"rank 0 at nowhere.invalid:\d+: \w+")
+
+    def test_two_of_one_rank(self) -> None:
+        self.assertRegex(self.processes(0, 1, 1)[0], "(?m)^error: World: two processes say that they are rank 1$")
+
+    def test_under_torchrun(self) -> None:
+        torchrun = shutil.which("torchrun")
+        if not torchrun:
+            self.skipTest("there is no torchrun")
+        command = [torchrun, "--no_python", "--nproc_per_node", "2"]
+        if subprocess.run([*command, "true"], capture_output=True).returncode:
+            self.skipTest(f"{torchrun} cannot start programs")
+        run = Run(0, "sums", by=command)
+        self.assertEqual(run.code, 0, run.all)
+        self.assertIn("rank 1 of 2 by TCP\n", run.out)
 
 
 class Broken(unittest.TestCase):
@@ -162,6 +218,8 @@ class Broken(unittest.TestCase):
             lost = re.search(r"(?m)^rank \d of 4 lost ranks? (.*) in a barrier: its process has ended$", run.err)
             if mpi == "mpich":
                 self.assertTrue(lost or run.err == "", run.all)
+            elif mpi == "tcp":
+                self.assertRegex(run.err, r"^rank \d of 4 lost ranks? 1 in a barrier: its (process|connection) has ended\n")
             else:
                 self.assertTrue(lost and "1" in lost[1] or "process rank 1 with PID" in run.err, run.all)
 
@@ -177,12 +235,12 @@ class Broken(unittest.TestCase):
         run = self.ends("second", "rank 1 of 4: leaves its World by an exception$")
         self.assertIn("error: World: this thread has a World: a program makes one, at its beginning", run.err)
         run = Run(2, "again")
+        if mpi == "tcp":
+            return self.assertEqual(run.code, 0, run.all)
         self.assertNotEqual(run.code, 0)
         self.assertIn("error: World: MPI: starting failed: it was finalized before", run.err)
 
 
 if __name__ == "__main__":
-    if not launch or not plugin:
-        print(f"there is no {'mpirun' if not launch else 'plug-in'} of {mpi}")
-        sys.exit(77)
+    launchers.skip_unless(mpi, plugin)
     unittest.main(argv=sys.argv[:1])

@@ -1,11 +1,10 @@
 """Runs the programs of examples/ on several processes: the same bytes on any number of them, also where a run is killed and goes on
 with fewer, and mistakes in one line. Skips where that MPI is not here.
 
-usage: distributed_test.py MPI FOLDER-OF-PROGRAMS [PLUGIN...], MPI being openmpi or mpich"""
+usage: distributed_test.py ENGINE FOLDER-OF-PROGRAMS [PLUGIN...], ENGINE being openmpi, mpich or tcp"""
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +12,11 @@ import tempfile
 import time
 import unittest
 
-mpi = sys.argv[1]
-programs, *plugins = (pathlib.Path(path).resolve() for path in sys.argv[2:])
-script = pathlib.Path(__file__).resolve().parents[2] / "script"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "dist"))
+import launchers  # noqa: E402
+
+mpi, programs = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
+script = launchers.SCRIPT
 TRAIN = ["train_images", "--dataset", "digits:120", "--epochs", "2", "--batch-size", "24", "--chunks", "4"]
 GPT = ["char_gpt", "--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "8",
        "--steps", "6", "--every", "3", "--sample", "9", "--dropout", "0.1", "--chunks", "4", "--save", "weights.safetensors"]
@@ -23,19 +24,8 @@ GPT2 = ["gpt2", "--layers", "1", "--heads", "2", "--width", "16", "--vocabulary"
         "--accumulate", "2", "--steps", "4", "--dropout", "0.1", "--chunks", "4", "--save", "weights.safetensors"]
 
 
-def launcher() -> list[str]:
-    """The command that starts processes, or nothing."""
-    found = shutil.which(f"mpirun.{mpi}")
-    if not found and (plain := shutil.which("mpirun")):
-        said = subprocess.run([plain, "--version"], text=True, capture_output=True).stdout
-        found = plain if ("Open MPI" in said) == (mpi == "openmpi") else None
-    return [] if not found else [found] + ["--oversubscribe"] * (mpi == "openmpi")
-
-
-launch = launcher()
-plugin = next((path for path in plugins if f"_{mpi}." in path.name), None)
-environment = {**os.environ, "MIXTAPE_MPI_PLUGIN": str(plugin), "MIXTAPE_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader"}
+launch, plugin = launchers.launcher(mpi), launchers.plugin(mpi, sys.argv[3:])
+environment = {**launchers.environment(plugin and os.path.abspath(plugin)), "MIXTAPE_NUM_THREADS": "1"}
 
 
 class Ranks(unittest.TestCase):
@@ -152,7 +142,7 @@ class Ranks(unittest.TestCase):
     def test_the_demo_shows_that_the_numbers_are_the_same(self) -> None:
         few = ["--train-size", "128", "--valid-size", "40", "--epochs", "1"]
         run = subprocess.run([script / "demo_ranks", programs / "mixtape-demo", "2", *few, "--out", "here"], cwd=self.folder,
-                             env={**environment, "MPIRUN": launch[0]}, text=True, capture_output=True, stdin=subprocess.DEVNULL)
+                             env={**environment, "MPIRUN": launch[0] if mpi != "tcp" else ""}, text=True, capture_output=True, stdin=subprocess.DEVNULL)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("the numbers are the same: bf16.safetensors fp16.safetensors fp32.safetensors loss.svg metrics.jsonl",
                       run.stdout)
@@ -164,7 +154,5 @@ class Ranks(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not launch or not plugin:
-        print(f"there is no {'mpirun' if not launch else 'plug-in'} of {mpi}")
-        sys.exit(77)
+    launchers.skip_unless(mpi, plugin)
     unittest.main(argv=sys.argv[:1])
