@@ -1,8 +1,15 @@
 #include "io/elements.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <set>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/text.h"
 
 namespace mixtape::io {
 using namespace internal;
@@ -51,6 +58,29 @@ std::optional<uint64_t> first_bad_bool(const Tensor& t) {
       std::find_if(bytes.begin(), bytes.end(), [](auto b) { return b > std::byte{1}; });
   if (bad == bytes.end()) return {};
   return static_cast<uint64_t>(bad - bytes.begin());
+}
+
+void check_dtypes(const std::vector<RawTensor>& raw, const std::string& file) {
+  if (raw.empty()) return;
+  std::vector<std::string> all;
+  for (const RawTensor& t : raw)
+    all.push_back(fmt::format("{} ({})", quote(t.name), quote(t.dtype)));
+  fail(
+      "{}: tensors of dtypes that are not here: {}; leave them out, {{.skip = {{{}, ...}}}}, or "
+      "load their bytes, {{.keep_bytes = true}}",
+      file, internal::listed(all, 5), quote(raw[0].name));
+}
+
+void check_writable(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
+  std::set<std::string_view> names{metadata_key};
+  bool utf8 = true;
+  for (const auto& [name, t] : tensors) {
+    if (!names.insert(name).second) fail("{}: duplicate or reserved name {}", path, quote(name));
+    if (!t) fail("{}: {} is undefined", path, quote(name));
+    utf8 = utf8 && is_utf8(name);
+  }
+  for (const auto& [key, value] : metadata) utf8 = utf8 && is_utf8(key) && is_utf8(value);
+  check(utf8, "{}: a name or the metadata is not UTF-8", path);
 }
 
 }  // namespace mixtape::io

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "core/tensor.h"
+#include "io/safetensors.h"
 
 namespace mixtape::io {
 
@@ -18,5 +19,13 @@ void for_each_chunk(const Tensor& t, const std::function<void(std::span<const st
 
 // The position of the first byte of a bool tensor that is neither 0 nor 1, if any.
 std::optional<uint64_t> first_bad_bool(const Tensor& t);
+
+// Throws Error that names tensors of dtypes that are not here, if there are any.
+void check_dtypes(const std::vector<RawTensor>& raw, const std::string& file);
+
+// The name that no tensor may have, since safetensors have their metadata there.
+inline constexpr std::string_view metadata_key = "__metadata__";
+// Throws Error unless all tensors are defined and have unique names, and all text is UTF-8.
+void check_writable(const std::string& path, const StateDict& tensors, const Metadata& metadata);
 
 }  // namespace mixtape::io

@@ -9,10 +9,6 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr std::string_view to_safetensors =
-    "convert it in Python: safetensors.torch.save_file(torch.load(path, weights_only=True), "
-    "\"x.safetensors\")";
-
 struct Format {
   std::string_view begin, what, way_out;
   size_t at = 0;  // where `begin` is
@@ -20,7 +16,7 @@ struct Format {
 
 constexpr Format formats[] = {
     {"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv,
-     "a file of torch.save from before PyTorch 1.6", to_safetensors},
+     "a file of torch.save from before PyTorch 1.6", "io::load reads it"},
     {"\x93NUMPY"sv, "a NumPy array", "io::load_npy reads it"},
     {"\x89PNG\r\n\x1a\n"sv, "a PNG image", "io::load_png reads it"},
     {"\xff\xd8\xff"sv, "a JPEG image", "convert it to PNG"},
@@ -58,9 +54,9 @@ Format zip_format(std::string_view head) {
   const std::string_view name = head.substr(std::min<size_t>(head.size(), 30), length);
   if (has(head, "/constants.pkl") || has(head, "/code/"))
     return {"", "a TorchScript archive of torch.jit.save",
-            "save its state_dict in Python, with safetensors.torch.save_file"};
+            "save its state_dict() in Python, with torch.save"};
   if (has(head, "/data.pkl") || has(head, "/.format_version"))
-    return {"", "a zip archive of PyTorch's torch.save", to_safetensors};
+    return {"", "a zip archive of PyTorch's torch.save", "io::load reads it"};
   if (name.ends_with(".npy")) return {"", "a NumPy archive", "io::load_npz reads it"};
   return {"", "a zip archive", "unpack it with unzip"};
 }

@@ -14,7 +14,7 @@ void save_npy(const std::string& path, const Tensor& t);
 Tensor load_npy(const std::string& path);
 
 // Writes an uncompressed archive, as numpy.savez does; the tensor `weight` is the entry weight.npy.
-// Throws Error for a duplicate name, and at 4 GiB, the limit of plain zip.
+// Throws Error for a duplicate name.
 void save_npz(const std::string& path, const StateDict& tensors);
 // Reads archives of numpy.savez and savez_compressed (which needs zlib in this build), including
 // zip64. Throws Error if entries overlap, claim more bytes than they can unpack to, or together

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -16,13 +15,13 @@
 #include "io/formats.h"
 #include "io/json.h"
 #include "io/text.h"
+#include "io/torch.h"
 
 namespace mixtape::io {
 namespace {
 
 constexpr uint64_t length_bytes = 8;
 constexpr uint64_t longest_header = 100'000'000;  // the reference implementation's limit
-constexpr std::string_view metadata_key = "__metadata__";
 
 constexpr std::pair<std::string_view, DType> spellings[] = {
     {"F64", f64}, {"F32", f32}, {"F16", f16}, {"BF16", bf16},
@@ -210,22 +209,6 @@ void check_entries(std::vector<Entry>& entries, uint64_t data_bytes, const std::
   check(end == data_bytes, "{}: the last {} bytes belong to no tensor", file, data_bytes - end);
 }
 
-// Throws Error that names the first of several tensors.
-void check_dtypes(const std::vector<Entry>& entries, const std::string& file) {
-  std::vector<std::string> all;
-  std::string first;
-  for (const Entry& e : entries) {
-    if (e.is_here) continue;
-    if (all.empty()) first = quote(e.name);
-    all.push_back(fmt::format("{} ({})", quote(e.name), quote(e.other)));
-  }
-  if (all.empty()) return;
-  fail(
-      "{}: tensors of dtypes that are not here: {}; leave them out, {{.skip = {{{}, ...}}}}, or "
-      "load their bytes, {{.keep_bytes = true}}",
-      file, internal::listed(all, 5), first);
-}
-
 std::string read_text(const Source& source) {
   const uint64_t size = source.size();
   const std::string& file = source.name();
@@ -282,19 +265,6 @@ std::string header_text(const StateDict& tensors, const Metadata& metadata) {
   return text;
 }
 
-// Throws Error unless all tensors are defined and have unique names, and all text is UTF-8.
-void check_writable(const std::string& path, const StateDict& tensors, const Metadata& metadata) {
-  std::set<std::string_view> names{metadata_key};
-  bool utf8 = true;
-  for (const auto& [name, t] : tensors) {
-    if (!names.insert(name).second) fail("{}: duplicate or reserved name {}", path, quote(name));
-    if (!t) fail("{}: {} is undefined", path, quote(name));
-    utf8 = utf8 && is_utf8(name);
-  }
-  for (const auto& [key, value] : metadata) utf8 = utf8 && is_utf8(key) && is_utf8(value);
-  check(utf8, "{}: a name or the metadata is not UTF-8", path);
-}
-
 }  // namespace
 
 bool ReadOptions::skips(std::string_view name) const {
@@ -311,14 +281,14 @@ SafeTensors read_safetensors(const Source& source, const ReadOptions& options) {
   parse_json(std::exchange(text, {}), file + ": header", length_bytes, header);
   check_entries(header.entries, source.size() - data, file);
   std::erase_if(header.entries, [&](const Entry& e) { return options.skips(e.name); });
-  if (!options.keep_bytes) check_dtypes(header.entries, file);
-
   SafeTensors result{{}, std::move(header.metadata), {}};
-  result.tensors.reserve(header.entries.size());
-  for (const Entry& e : header.entries) {
-    result.tensors.emplace_back(e.name, read_tensor(source, e, data));
+  for (const Entry& e : header.entries)
     if (!e.is_here) result.raw.push_back({e.name, e.other, e.shape});
-  }
+  if (!options.keep_bytes) check_dtypes(result.raw, file);
+
+  result.tensors.reserve(header.entries.size());
+  for (const Entry& e : header.entries)
+    result.tensors.emplace_back(e.name, read_tensor(source, e, data));
   std::ranges::sort(result.tensors, {}, &StateDict::value_type::first);
   std::ranges::sort(result.raw, {}, &RawTensor::name);
   return result;
@@ -330,6 +300,7 @@ SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string
 }
 
 void save(const std::string& path, const StateDict& unsorted, const Metadata& metadata) {
+  if (is_torch_name(path)) return save_torch(path, unsorted, metadata);
   check_writable(path, unsorted, metadata);
   // Sorts by element size, largest first, so that every tensor is aligned.
   StateDict tensors = unsorted;

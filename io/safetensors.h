@@ -1,6 +1,7 @@
 #pragma once
 // safetensors: named tensors in one file, compatible with Python (huggingface/safetensors): eight
-// bytes of header length, a JSON header, the data. Everything is checked, nothing executed.
+// bytes of header length, a JSON header, the data. Everything is checked, nothing executed. load
+// and save also read and write files of PyTorch (io/torch.h).
 
 #include <map>
 
@@ -28,12 +29,14 @@ struct SafeTensors {
 struct ReadOptions {
   std::vector<std::string> skip = {};  // names to leave out; a * at the end stands for any text
   bool keep_bytes = false;  // tensors of dtypes that are not here become u8 [bytes]; else an error
+  uint64_t max_memory = 0;  // bytes that a file of PyTorch may take; 0: see io::memory_limit
 
   bool skips(std::string_view name) const;
 };
 
 // Writes tensors from any device in row-major order, atomically: a crash leaves either the old or
-// the new file. Throws Error for a duplicate name and if writing fails.
+// the new file. A name that ends in .pt, .pth or .bin makes a file that torch.load reads. Throws
+// Error for a duplicate name and if writing fails.
 void save(const std::string& path, const StateDict& tensors, const Metadata& metadata = {});
 
 // The same of anything with a state_dict(): a module, an optimizer, a schedule.
@@ -55,8 +58,9 @@ struct ShardOptions {
 void save_sharded(const std::string& path, const StateDict& tensors,
                   const ShardOptions& options = {});
 
-// Reads one file or, if its name ends in .index.json, all files that it names: they must be in its
-// folder and hold exactly the tensors listed. If metadata differ, the first file's are used. Throws
+// Reads one file, of safetensors or of torch.save, which its first bytes tell; or, if its name ends
+// in .index.json, all files that it names: they must be in its folder and hold exactly the tensors
+// listed. If metadata differ, the first file's are used. Throws
 // Error that names the file and the tensor or byte if a file is invalid, before allocating tensors,
 // and says what the file is if it is of another known format.
 SafeTensors load(const std::string& path, const ReadOptions& options = {});

@@ -16,6 +16,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "io/text.h"
+#include "io/torch.h"
 
 namespace mixtape::io {
 namespace {
@@ -27,7 +28,7 @@ constexpr std::string_view extension = ".safetensors", index_extension = ".index
 
 // Throws Error unless the file is beside the index.
 void check_shard_name(const std::string& shard, const std::string& where) {
-  if (!shard.ends_with(extension) ||
+  if ((!shard.ends_with(extension) && !is_torch_name(shard)) ||
       shard.find_first_of(std::string_view("/\\\0", 3)) != shard.npos)
     fail("{}: {} is not the name of a {} file beside the index", where, quote(shard), extension);
 }
@@ -82,6 +83,11 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   return parse_safetensors_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 
+SafeTensors read_one(const std::string& path, const ReadOptions& options) {
+  const InputFile file(path);
+  return is_torch(file) ? read_torch(file, options) : read_safetensors(file, options);
+}
+
 SafeTensors load_shards(const std::string& path, const ReadOptions& options) {
   auto file_of = read_index(path);
   std::erase_if(file_of, [&](const auto& entry) { return options.skips(entry.first); });
@@ -90,7 +96,7 @@ SafeTensors load_shards(const std::string& path, const ReadOptions& options) {
   SafeTensors all;
   for (auto& [shard, missing] : tensors_of) {
     const std::string file = path.substr(0, path.find_last_of('/') + 1) + std::string(shard);
-    SafeTensors part = read_safetensors(InputFile(file), options);
+    SafeTensors part = read_one(file, options);
     for (const auto& [name, t] : part.tensors)
       if (missing.erase(name) == 0)
         fail("{}: holds tensor {}, which the index does not place there", file, quote(name));
@@ -230,8 +236,7 @@ void save_sharded(const std::string& path, const StateDict& tensors, const Shard
 }
 
 SafeTensors load(const std::string& path, const ReadOptions& options) {
-  return path.ends_with(index_extension) ? load_shards(path, options)
-                                         : read_safetensors(InputFile(path), options);
+  return path.ends_with(index_extension) ? load_shards(path, options) : read_one(path, options);
 }
 
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text,

@@ -76,11 +76,12 @@ Directory find_directory(const Source& archive) {
         "{}: archives in several parts are not supported", file);
   Directory d{tail.number(at + 10, 2), tail.number(at + 16, 4), tail.number(at + 12, 4)};
   uint64_t end = tail.offset() + at;
-  if (d.entries == none16 || d.offset == none32 || d.size == none32) {
-    check(end >= locator_bytes + end64_bytes, "{}: no room for its zip64 records", file);
-    const Record locator(archive, end - locator_bytes, locator_bytes);
-    check(locator.number(0, 4) == locator_sign, "{}: no zip64 locator at byte {}", file,
-          end - locator_bytes);
+  const bool room = end >= locator_bytes + end64_bytes;
+  const Record locator(archive, room ? end - locator_bytes : 0, locator_bytes);
+  const bool found = room && locator.number(0, 4) == locator_sign;  // PyTorch's always have one
+  if (found || d.entries == none16 || d.offset == none32 || d.size == none32) {
+    check(room, "{}: no room for its zip64 records", file);
+    check(found, "{}: no zip64 locator at byte {}", file, end - locator_bytes);
     const uint64_t position = locator.number(8, 8);
     check(position <= end - locator_bytes - end64_bytes,
           "{}: the zip64 end record at byte {} is out of range", file, position);
@@ -275,20 +276,29 @@ void ZipReader::finish() const {
         crc_, entry_.crc);
 }
 
-// The fields from the version to the length of the extra field: stored, with a fixed date.
+// The fields from the version to the length of the name: stored, with a fixed date. Sizes of 4 GiB
+// and more stand in an extra field.
 std::string ZipWriter::Written::common() const {
   const bool ascii = std::all_of(name.begin(), name.end(), [](char c) { return c >= 0; });
-  constexpr uint64_t version = 20, utf8 = 0x800, first_day = 0x21;  // of 1980
-  return little_endian({{version, 2},
+  constexpr uint64_t version = 20, version64 = 45, utf8 = 0x800, first_day = 0x21;  // of 1980
+  const bool large = size >= none32;
+  return little_endian({{large ? version64 : version, 2},
                         {ascii ? 0 : utf8, 2},
                         {0, 2},
                         {0, 2},
                         {first_day, 2},
                         {crc, 4},
-                        {size, 4},
-                        {size, 4},
-                        {name.size(), 2},
-                        {0, 2}});
+                        {large ? none32 : size, 4},
+                        {large ? none32 : size, 4},
+                        {name.size(), 2}});
+}
+
+// The extra field of zip64, with the values that are too large for their own.
+std::string ZipWriter::Written::zip64(bool in_directory) const {
+  std::string values;
+  if (size >= none32) values = little_endian({{size, 8}, {size, 8}});
+  if (in_directory && offset >= none32) values += little_endian({{offset, 8}});
+  return values.empty() ? values : little_endian({{1, 2}, {values.size(), 2}}) + values;
 }
 
 void ZipWriter::write(const std::string& bytes) {
@@ -296,7 +306,8 @@ void ZipWriter::write(const std::string& bytes) {
   at_ += bytes.size();
 }
 
-void ZipWriter::add(const std::string& name, const std::function<void(const Sink&)>& content) {
+void ZipWriter::add(const std::string& name, const std::function<void(const Sink&)>& content,
+                    uint64_t alignment) {
   uint64_t size = 0;
   uint32_t crc = 0;
   content([&](std::span<const std::byte> chunk) {
@@ -304,29 +315,58 @@ void ZipWriter::add(const std::string& name, const std::function<void(const Sink
     crc = crc32(chunk, crc);
   });
   check(name.size() < none16, "names must have fewer than 65535 bytes, got {}", name.size());
-  check(size < none32 && at_ < none32 && entries_.size() + 1 < none16,
-        "{}: zip files are limited to 4 GiB and 65534 entries (safetensors are not)", quote(name));
-  entries_.push_back({name, crc, static_cast<uint32_t>(size), static_cast<uint32_t>(at_)});
+  entries_.push_back({name, crc, size, at_});
   const Written& e = entries_.back();
-  write(little_endian({{local_sign, 4}}) + e.common() + name);
+  std::string extra = e.zip64(false);
+  if (alignment > 1) {  // a field of PyTorch's, which pads
+    constexpr uint64_t id = 'F' | 'B' << 8, header = 4;
+    const uint64_t begin = at_ + local_bytes + name.size() + extra.size() + header;
+    const uint64_t pad = (alignment - begin % alignment) % alignment;
+    extra += little_endian({{id, 2}, {pad, 2}}) + std::string(pad, 'Z');
+  }
+  write(little_endian({{local_sign, 4}}) + e.common() + little_endian({{extra.size(), 2}}) + name +
+        extra);
   content([&](std::span<const std::byte> chunk) { file_.write(chunk); });
   at_ += size;
 }
 
 void ZipWriter::finish() {
-  const uint64_t begin = at_;
-  check(begin < none32, "zip files are limited to 4 GiB (safetensors are not)");
-  constexpr uint64_t made_on_unix = 3 << 8 | 20, mode = uint64_t{0100644} << 16;
-  for (const Written& e : entries_)
+  const uint64_t begin = at_, count = entries_.size();
+  constexpr uint64_t made_on_unix = 3 << 8 | 45, mode = uint64_t{0100644} << 16;
+  for (const Written& e : entries_) {
+    const std::string extra = e.zip64(true);
     write(little_endian({{entry_sign, 4}, {made_on_unix, 2}}) + e.common() +
-          little_endian({{0, 2}, {0, 2}, {0, 2}, {mode, 4}, {e.offset, 4}}) + e.name);
+          little_endian({{extra.size(), 2},
+                         {0, 2},
+                         {0, 2},
+                         {0, 2},
+                         {mode, 4},
+                         {std::min(e.offset, none32), 4}}) +
+          e.name + extra);
+  }
+  const uint64_t size = at_ - begin, end = at_;
+  if (count >= none16 || size >= none32 || begin >= none32)
+    write(little_endian({{end64_sign, 4},
+                         {end64_bytes - 12, 8},
+                         {made_on_unix, 2},
+                         {45, 2},
+                         {0, 4},
+                         {0, 4},
+                         {count, 8},
+                         {count, 8},
+                         {size, 8},
+                         {begin, 8},
+                         {locator_sign, 4},
+                         {0, 4},
+                         {end, 8},
+                         {1, 4}}));
   write(little_endian({{end_sign, 4},
                        {0, 2},
                        {0, 2},
-                       {entries_.size(), 2},
-                       {entries_.size(), 2},
-                       {at_ - begin, 4},
-                       {begin, 4},
+                       {std::min(count, none16), 2},
+                       {std::min(count, none16), 2},
+                       {std::min(size, none32), 4},
+                       {std::min(begin, none32), 4},
                        {0, 2}}));
 }
 

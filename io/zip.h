@@ -1,6 +1,6 @@
 #pragma once
-// Zip archives for .npz files: stored or deflated entries, not encrypted or split. Rejects entries
-// that overlap, or that claim more bytes than deflate can make from theirs.
+// Zip archives for .npz and .pt files: stored or deflated entries, not encrypted or split. Rejects
+// entries that overlap, or that claim more bytes than deflate can make from theirs.
 
 #include <functional>
 #include <memory>
@@ -37,20 +37,24 @@ class ZipReader {
   std::unique_ptr<Inflater> inflater_;
 };
 
-// Writes stored entries; finish() ends it. Plain zip: throws Error from 4 GiB or 65535 entries on.
+// Writes stored entries; finish() ends it. Records of zip64 stand only where sizes need them.
 class ZipWriter {
  public:
   explicit ZipWriter(AtomicFile& file) : file_(file) {}
   // Calls `content` twice, to compute the checksum and to write; it passes its bytes to the sink.
   using Sink = std::function<void(std::span<const std::byte>)>;
-  void add(const std::string& name, const std::function<void(const Sink&)>& content);
+  // It begins at a multiple of `alignment` bytes.
+  void add(const std::string& name, const std::function<void(const Sink&)>& content,
+           uint64_t alignment = 1);
   void finish();
 
  private:
   struct Written {
     std::string name;
-    uint32_t crc, size, offset;
+    uint32_t crc;
+    uint64_t size, offset;
     std::string common() const;  // part of both headers
+    std::string zip64(bool in_directory) const;
   };
   void write(const std::string& bytes);
 

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 
 import torch
-from modules_reference import case, indices, tensor, written
+from modules_reference import case, indices, tensor, tensors, written
 from torch import nn
 from torch.nn import functional as F
 
@@ -190,19 +190,47 @@ class Gpt(nn.Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
-def models(gpt):
-    yield "simple_cnn", case(simple_cnn((3, 4, 3, 2), (3, 3, 3), (2, 2, 2), False), [tensor(2, 3, 8, 7)])
-    yield "simple_cnn norm", case(simple_cnn((2, 3, 4, 2), (5, 3, 1), (1, 2, 1), True), [tensor(2, 2, 6, 5)])
-    yield "ResNet Basic", case(ResNet(BasicBlock, (2, 1, 1, 1), 3, images=1, width=1), [tensor(4, 1, 16, 16)])
-    yield "ResNet Bottleneck", case(ResNet(Bottleneck, (1, 2, 1, 1), 3, images=1, width=1), [tensor(4, 1, 16, 16)])
-    yield "CifarResNet Pad", case(CifarResNet(1, 3, 2, True), [tensor(2, 3, 8, 8)])
-    yield "CifarResNet Project", case(CifarResNet(1, 3, 2, False), [tensor(2, 3, 8, 8)])
+def nets(gpt):
+    yield "simple_cnn", simple_cnn((3, 4, 3, 2), (3, 3, 3), (2, 2, 2), False), [tensor(2, 3, 8, 7)]
+    yield "simple_cnn norm", simple_cnn((2, 3, 4, 2), (5, 3, 1), (1, 2, 1), True), [tensor(2, 2, 6, 5)]
+    yield "ResNet Basic", ResNet(BasicBlock, (2, 1, 1, 1), 3, images=1, width=1), [tensor(4, 1, 16, 16)]
+    yield "ResNet Bottleneck", ResNet(Bottleneck, (1, 2, 1, 1), 3, images=1, width=1), [tensor(4, 1, 16, 16)]
+    yield "CifarResNet Pad", CifarResNet(1, 3, 2, True), [tensor(2, 3, 8, 8)]
+    yield "CifarResNet Project", CifarResNet(1, 3, 2, False), [tensor(2, 3, 8, 8)]
     tokens = indices([3, 1, 4, 1], [5, 9, 2, 6])
-    yield "LstmClassifier", case(LstmClassifier(10, 3, 2, 3, 1, False), [tokens])
-    yield "LstmClassifier both", case(LstmClassifier(10, 2, 2, 2, 2, True), [tokens])
-    yield "LstmLanguageModel", case(LstmLanguageModel(10, 2, 3, 2, False), [tokens])
-    yield "LstmLanguageModel tied", case(LstmLanguageModel(10, 3, 3, 1, True), [tokens])
-    yield "Gpt", case(gpt, [tokens])
+    yield "LstmClassifier", LstmClassifier(10, 3, 2, 3, 1, False), [tokens]
+    yield "LstmClassifier both", LstmClassifier(10, 2, 2, 2, 2, True), [tokens]
+    yield "LstmLanguageModel", LstmLanguageModel(10, 2, 3, 2, False), [tokens]
+    yield "LstmLanguageModel tied", LstmLanguageModel(10, 3, 3, 1, True), [tokens]
+    yield "Gpt", gpt, [tokens]
+
+
+def models(gpt):
+    return {name: case(net, inputs) for name, net, inputs in nets(gpt)}
+
+
+def results(net, inputs):
+    with torch.no_grad():
+        return tensors(net.eval()(*inputs))
+
+
+def write_files(folder):
+    """A file of torch.save for each model: its state_dict, inputs and outputs in f32."""
+    for name, net, inputs in nets(Gpt(10, 6, 2, 2, 4)):
+        net, inputs = net.float(), [x.float() if x.is_floating_point() else x for x in inputs]
+        for p in net.parameters():
+            nn.init.normal_(p, std=0.3)
+        torch.save({"state": net.state_dict(), "inputs": inputs, "outputs": results(net, inputs)}, Path(folder) / f"{name}.pt")
+
+
+def check_files(folder):
+    """Fails unless each model computes the outputs in NAME.ours.pt from the weights and inputs there."""
+    for name, net, inputs in nets(Gpt(10, 6, 2, 2, 4)):
+        file = torch.load(Path(folder) / f"{name}.ours.pt", weights_only=True)
+        net.float().load_state_dict({key[6:]: t for key, t in file.items() if key.startswith("state.")})
+        got = results(net, [file[f"inputs.{i}"] for i in range(len(inputs))])
+        for i, y in enumerate(got):
+            torch.testing.assert_close(y, file[f"outputs.{i}"], rtol=1e-5, atol=1e-5)
 
 
 def write_names(file, net):
@@ -223,7 +251,7 @@ def write_safetensors(path, tensors):
 def main():
     gpt = Gpt(10, 6, 2, 2, 4)
     made = f"by tests/data/models_reference.py with torch {torch.__version__}"
-    (FOLDER / "models_reference.json").write_text(written({"made": made, "models": dict(models(gpt))}) + "\n")
+    (FOLDER / "models_reference.json").write_text(written({"made": made, "models": models(gpt)}) + "\n")
     masks = {f"h.{i}.attn.bias": torch.ones(6, 6).tril().reshape(1, 1, 6, 6) for i in range(2)}
     write_safetensors(FOLDER / "gpt2_tiny.safetensors", {**gpt.state_dict(), **masks})
     write_names("resnet18_names.txt", ResNet(BasicBlock, (2, 2, 2, 2), 1000))

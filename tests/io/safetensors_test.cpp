@@ -267,8 +267,7 @@ TEST(SafeTensors, SaysWhatOtherFilesAre) {
     std::string begin, what;
   };
   const Case cases[] = {
-      {zip("archive/data.pkl"),
-       "a zip archive of PyTorch's torch.save (convert it in Python: safetensors."},
+      {zip("archive/data.pkl"), "a zip archive of PyTorch's torch.save (io::load reads it)"},
       {zip("w/.format_version"), "a zip archive of PyTorch's torch.save"},
       {zip("m/constants.pkl"), "a TorchScript archive"},
       {zip("x.npy"), "a NumPy archive (io::load_npz reads it)"},

@@ -114,7 +114,7 @@ TEST(Shards, RefuseAHostileIndex) {
       {file("sub/a.safetensors"), "is not the name of a .safetensors file beside the index"},
       {file(R"(..\\a.safetensors)"), "is not the name of a .safetensors file beside the index"},
       {file(R"(a\u0000.safetensors)"), "is not the name of a .safetensors file beside the index"},
-      {file("a.bin"), "f: \"a.bin\" is not the name of a .safetensors file beside the index"},
+      {file("a.npz"), "f: \"a.npz\" is not the name of a .safetensors file beside the index"},
       {file(""), "f: \"\" is not the name of a .safetensors file beside the index"},
   };
   for (const Case& c : cases)

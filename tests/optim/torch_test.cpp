@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "autograd/ops.h"
 #include "io/safetensors.h"
 #include "optim/optimizer.h"
 #include "tests/support/data.h"
@@ -50,6 +51,19 @@ TEST(TorchState, GoesOnAsPyTorchDoes) {
     load_torch_state_dict(*opt, dict);
     finish(name, params, *opt);
   }
+}
+
+TEST(TorchState, ComesFromAFileOfTorchSave) {
+  const StateDict file = io::load(test::data_file("torch_adamw.pt")).tensors;
+  const Params params = {zeros({2, 3}), zeros({2})};
+  for (const Tensor& p : params) p.set_requires_grad();
+  AdamW opt(params);
+  load_torch_state_dict(opt, file.under("optimizer."));
+  EXPECT_EQ(opt.lr(), 0.01);
+  EXPECT_EQ(opt.option("beta1"), 0.8);
+  const StateDict state = opt.state_dict();
+  EXPECT_EQ(state.at("state.0.step").item(), 2);
+  EXPECT_NEAR(state.at("state.1.exp_avg").at(0), 0.56, 1e-6);
 }
 
 // All options are in the dict, so those of the optimizer before do not matter.

@@ -1,0 +1,123 @@
+#pragma once
+// Pickles of torch.save, as data: a list of known opcodes and of known names of Python, of which
+// none runs code. Anything else is an Error. Values refer to the text and to pools of the Pickle,
+// so that a hostile one takes memory by its length, and no depth of nesting is recursed into.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/layout.h"
+
+namespace mixtape::io {
+
+// A dtype as PyTorch names it and its storages.
+struct TorchDType {
+  std::string_view name, storage;  // "float32", "FloatStorage"; newer dtypes have no storage
+  uint8_t bytes;                   // of an element
+  std::optional<DType> here = {};  // ours, if it is
+};
+const TorchDType& torch_dtype(DType t);
+
+struct PickleValue {
+  enum Kind : uint8_t { None, Bool, Int, Float, Text, Bytes, List, Dict, Global, Storage, Tensor };
+  Kind kind = None;
+  uint32_t size = 0;  // of Text and Bytes
+  union {
+    int64_t whole = 0;  // of Bool and Int
+    double real;
+    uint64_t index;  // of the byte where Text and Bytes begin, or in the pool of the others
+  };
+
+  static PickleValue of(Kind kind, uint64_t index, uint32_t size = 0) {
+    PickleValue v;
+    v.kind = kind;
+    v.size = size;
+    v.index = index;
+    return v;
+  }
+};
+
+class Pickle {
+ public:
+  using Value = PickleValue;
+
+  // A persistent id: numbers that are elsewhere in the file.
+  struct Storage {
+    std::string_view key;
+    const TorchDType* dtype;  // null if untyped: bytes
+    uint64_t numel;
+    int64_t offset;  // in elements: an old file's storage may be a view of another
+  };
+  struct Tensor {
+    size_t storage;
+    const TorchDType* dtype;
+    internal::Layout layout;
+  };
+
+  // Reads one pickle at the begin of `text`, which must outlive it. Errors begin with `where`;
+  // throws one if more than `most` bytes of memory are needed.
+  Pickle(std::string_view text, std::string where, uint64_t most);
+
+  const Value& value() const { return value_; }
+  uint64_t length() const { return at_; }  // bytes read
+  uint64_t memory() const { return memory_; }
+  std::string_view text(const Value& v) const { return text_.substr(v.index, v.size); }
+  // The elements; of a dict, keys and values in turn.
+  const std::vector<Value>& list(const Value& v) const { return lists_[v.index]; }
+  const std::vector<Storage>& storages() const { return storages_; }
+  const Tensor& tensor(const Value& v) const { return tensors_[v.index]; }
+
+ private:
+  struct Global;
+  static const Global globals[];
+
+  [[noreturn]] void refuse(std::string_view what) const;
+  void take(uint64_t bytes);  // of memory
+
+  uint64_t number(int width);  // the next bytes of the text
+  std::string_view bytes(uint64_t n);
+  std::string_view line();
+
+  void push(const Value& v);
+  void push_text(Value::Kind kind, uint64_t n);
+  void push_int(int64_t x);
+  Value pop(Value::Kind kind);
+  Value pop();
+  std::vector<Value> pop_mark();
+  Value make(Value::Kind kind, std::vector<Value> elements);
+  std::vector<Value>& top(Value::Kind kind);
+  void append(Value::Kind kind, const std::vector<Value>& elements);
+  void put(uint64_t at);
+  void get(uint64_t at);
+  Value tuple(size_t n);
+
+  bool run(uint8_t opcode);  // false at the end
+  bool push_scalar(uint8_t opcode);
+  bool push_container(uint8_t opcode);
+  bool use_memo(uint8_t opcode);
+  Value global(std::string_view module, std::string_view name) const;
+  Value persistent(const Value& id);
+  Value call(const Value& function, const Value& arguments);
+  Value rebuilt_dict(const std::vector<Value>& arguments);
+  Value rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype);
+  void check_reach(const Tensor& t) const;  // elements are within the storage
+  const Value& argument(const std::vector<Value>& arguments, size_t i, Value::Kind kind) const;
+  Shape shape_of(const Value& tuple) const;
+
+  const std::string_view text_;
+  const std::string where_;
+  const uint64_t most_;
+  uint64_t at_ = 0, memory_ = 0;
+  std::vector<Value> stack_, memo_;
+  std::vector<size_t> marks_;
+  std::vector<std::vector<Value>> lists_;
+  std::vector<Storage> storages_;
+  std::vector<Tensor> tensors_;
+  Value value_;
+};
+
+}  // namespace mixtape::io

@@ -1,0 +1,233 @@
+// The names of Python that pickles of torch.save may have, and what becomes of calls of them.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "io/pickle.h"
+#include "io/text.h"
+
+namespace mixtape::io {
+namespace {
+
+constexpr TorchDType torch_dtypes[] = {
+    {"float64", "DoubleStorage", 8, f64},
+    {"float32", "FloatStorage", 4, f32},
+    {"float16", "HalfStorage", 2, f16},
+    {"bfloat16", "BFloat16Storage", 2, bf16},
+    {"int64", "LongStorage", 8, i64},
+    {"int32", "IntStorage", 4, i32},
+    {"uint8", "ByteStorage", 1, u8},
+    {"bool", "BoolStorage", 1, boolean},
+    {"int16", "ShortStorage", 2},
+    {"int8", "CharStorage", 1},
+    {"complex64", "ComplexFloatStorage", 8},
+    {"complex128", "ComplexDoubleStorage", 16},
+    {"complex32", "", 4},
+    {"uint16", "", 2},
+    {"uint32", "", 4},
+    {"uint64", "", 8},
+    {"float8_e4m3fn", "", 1},
+    {"float8_e5m2", "", 1},
+    {"float8_e4m3fnuz", "", 1},
+    {"float8_e5m2fnuz", "", 1},
+    {"float8_e8m0fnu", "", 1},
+    {"float4_e2m1fn_x2", "", 1},
+};
+
+}  // namespace
+
+struct Pickle::Global {
+  enum Meaning : uint8_t {
+    MakesDict,
+    MakesCounter,
+    MakesSet,
+    MakesTensor,
+    MakesTensorOfDType,
+    MakesParameter,
+    MakesFromType,
+    MakesSize,
+    MakesDevice,
+    IsType,
+    IsUntyped,
+    IsStorage,  // its size says of which dtype
+  };
+  std::string_view module, name;
+  Meaning meaning;
+};
+
+const Pickle::Global Pickle::globals[] = {
+    {"collections", "OrderedDict", Global::MakesDict},
+    {"collections", "Counter", Global::MakesCounter},
+    {"builtins", "set", Global::MakesSet},
+    {"__builtin__", "set", Global::MakesSet},
+    {"torch._utils", "_rebuild_tensor", Global::MakesTensor},
+    {"torch._utils", "_rebuild_tensor_v2", Global::MakesTensor},
+    {"torch._utils", "_rebuild_tensor_v3", Global::MakesTensorOfDType},
+    {"torch._utils", "_rebuild_parameter", Global::MakesParameter},
+    {"torch._utils", "_rebuild_parameter_with_state", Global::MakesParameter},
+    {"torch._tensor", "_rebuild_from_type_v2", Global::MakesFromType},
+    {"torch", "Size", Global::MakesSize},
+    {"torch", "device", Global::MakesDevice},
+    {"torch", "Tensor", Global::IsType},
+    {"torch._tensor", "Tensor", Global::IsType},
+    {"torch.nn.parameter", "Parameter", Global::IsType},
+    {"torch.nn.parameter", "Buffer", Global::IsType},
+    {"torch", "UntypedStorage", Global::IsUntyped},
+    {"torch.storage", "UntypedStorage", Global::IsUntyped},
+    {"torch", "*Storage", Global::IsStorage},
+    {"torch.cuda", "*Storage", Global::IsStorage},
+};
+
+const TorchDType& torch_dtype(DType t) {
+  return *std::ranges::find(torch_dtypes, std::optional(t), &TorchDType::here);
+}
+
+PickleValue Pickle::global(std::string_view module, std::string_view name) const {
+  const auto* const dtype = std::ranges::find_if(torch_dtypes, [&](const TorchDType& t) {
+    return name == t.storage || (module == "torch" && name == t.name);
+  });
+  const bool is_dtype = dtype != std::end(torch_dtypes) && !name.empty();
+  const std::string_view wanted = is_dtype ? "*Storage" : name;
+  const auto* const found = std::ranges::find_if(globals, [&](const Global& g) {
+    return g.module == module && g.name == wanted && (g.meaning == Global::IsStorage) == is_dtype;
+  });
+  if (found == std::end(globals))
+    refuse(fmt::format(
+        "{} is not among the names of Python that are read; save a state_dict(), or numbers, "
+        "texts, lists and dicts of tensors",
+        quote(std::string(module) + "." + std::string(name))));
+  return Value::of(Value::Global, uint64_t(found - globals),
+                   is_dtype ? uint32_t(dtype - torch_dtypes) : 0);
+}
+
+// ("storage", type, key, device, numel), and in old files None or (key, offset, numel) of a view.
+PickleValue Pickle::persistent(const Value& id) {
+  const std::vector<Value>& parts = list(id);
+  if (const Value& kind = argument(parts, 0, Value::Text); text(kind) != "storage")
+    refuse(fmt::format("it holds a {}, not tensors alone", quote(text(kind))));
+  const Value& type = argument(parts, 1, Value::Global);
+  const Global::Meaning meaning = globals[type.index].meaning;
+  if (meaning != Global::IsStorage && meaning != Global::IsUntyped) refuse("a storage has no type");
+  const int64_t numel = argument(parts, 4, Value::Int).whole;
+  Storage s{.key = text(argument(parts, 2, Value::Text)),
+            .dtype = meaning == Global::IsStorage ? &torch_dtypes[type.size] : nullptr,
+            .numel = uint64_t(numel),
+            .offset = 0};
+  if (parts.size() > 5 && parts[5].kind == Value::List)
+    s.offset = argument(list(parts[5]), 1, Value::Int).whole;
+  if (numel < 0 || s.offset < 0 || s.offset > numel) refuse("a storage's size is out of range");
+  take(sizeof s);
+  storages_.push_back(s);
+  return Value::of(Value::Storage, storages_.size() - 1);
+}
+
+const PickleValue& Pickle::argument(const std::vector<Value>& arguments, size_t i,
+                                    Value::Kind kind) const {
+  if (i >= arguments.size() || arguments[i].kind != kind)
+    refuse(fmt::format("argument {} is missing or of another type", i));
+  return arguments[i];
+}
+
+PickleValue Pickle::call(const Value& function, const Value& arguments) {
+  const std::vector<Value>& given = list(arguments);
+  const auto first = [&](Value::Kind kind) { return argument(given, 0, kind); };
+  switch (globals[function.index].meaning) {
+    case Global::MakesDict:
+      return rebuilt_dict(given);
+    case Global::MakesCounter:
+      return given.empty() ? make(Value::Dict, {}) : first(Value::Dict);
+    case Global::MakesSet:
+    case Global::MakesSize:
+      return first(Value::List);
+    case Global::MakesTensor:
+    case Global::MakesTensorOfDType:
+      return rebuilt_tensor(given, globals[function.index].meaning == Global::MakesTensorOfDType);
+    case Global::MakesParameter:
+      return first(Value::Tensor);
+    case Global::MakesFromType: {
+      const Value rebuild = first(Value::Global), inner = argument(given, 2, Value::List);
+      const Global::Meaning meaning = globals[rebuild.index].meaning;
+      if (meaning < Global::MakesTensor || meaning > Global::MakesParameter)
+        refuse("no tensor is rebuilt");
+      return call(rebuild, inner);
+    }
+    case Global::MakesDevice:
+      return first(Value::Text);
+    default:
+      refuse("a type is called, which makes nothing that is read");
+  }
+}
+
+// From no argument, or one list of pairs.
+PickleValue Pickle::rebuilt_dict(const std::vector<Value>& arguments) {
+  std::vector<Value> items;
+  if (!arguments.empty())
+    for (const Value& pair : list(argument(arguments, 0, Value::List))) {
+      if (pair.kind != Value::List || list(pair).size() != 2)
+        refuse("an item of a dict is no pair");
+      items.insert(items.end(), list(pair).begin(), list(pair).end());
+      take(2 * sizeof(Value));  // before all of them are added: a list may hold a pair many times
+    }
+  return make(Value::Dict, std::move(items));
+}
+
+Shape Pickle::shape_of(const Value& tuple) const {
+  Shape shape;
+  if (list(tuple).size() > size_t{max_rank})
+    refuse(fmt::format("a tensor has more than {} dimensions", max_rank));
+  for (size_t i = 0; i < list(tuple).size(); ++i) {
+    const int64_t size = argument(list(tuple), i, Value::Int).whole;
+    if (size < 0) refuse("a tensor's size or stride is negative");
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+// (storage, offset, shape, strides, requires_grad, hooks), and a dtype where the storage has none.
+PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype) {
+  const size_t index = argument(arguments, 0, Value::Storage).index;
+  const Storage& s = storages_[index];
+  const TorchDType* dtype = s.dtype;
+  if (has_dtype) {
+    const Value& given = argument(arguments, 6, Value::Global);
+    if (globals[given.index].meaning != Global::IsStorage)
+      refuse("a tensor's dtype is of another type");
+    dtype = &torch_dtypes[given.size];
+  }
+  if (!dtype || (s.dtype && s.dtype != dtype)) refuse("a tensor's dtype is not its storage's");
+  Tensor t{index, dtype,
+           internal::Layout(shape_of(argument(arguments, 2, Value::List)),
+                            shape_of(argument(arguments, 3, Value::List)),
+                            argument(arguments, 1, Value::Int).whole)};
+  if (t.layout.offset < 0 || t.layout.strides.rank != t.layout.rank())
+    refuse("a tensor's offset or number of strides is wrong");
+  if (__builtin_add_overflow(t.layout.offset, s.offset, &t.layout.offset))
+    refuse("a tensor's offset is out of range");
+  check_reach(t);
+  take(sizeof t);
+  tensors_.push_back(t);
+  return Value::of(Value::Tensor, tensors_.size() - 1);
+}
+
+void Pickle::check_reach(const Tensor& t) const {
+  const Storage& s = storages_[t.storage];
+  const uint64_t numel = s.dtype ? s.numel : s.numel / t.dtype->bytes;
+  int64_t last = t.layout.offset, count = t.dtype->bytes;  // of the elements, and their bytes
+  bool fits = true, empty = false;
+  for (int d = 0; d < t.layout.rank(); ++d) {
+    const int64_t size = t.layout.shape[d];
+    int64_t reach = 0;
+    empty = empty || size == 0;
+    fits = fits && !__builtin_mul_overflow(count, std::max<int64_t>(size, 1), &count) &&
+           !__builtin_mul_overflow(std::max<int64_t>(size - 1, 0), t.layout.strides[d], &reach) &&
+           !__builtin_add_overflow(last, reach, &last);
+  }
+  if (!fits || (!empty && uint64_t(last) >= numel))
+    refuse(fmt::format("a tensor {} with strides {} at {} reaches beyond its storage of {}",
+                       t.layout.shape.to_string(), t.layout.strides.to_string(), t.layout.offset,
+                       numel));
+}
+
+}  // namespace mixtape::io

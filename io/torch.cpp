@@ -1,0 +1,364 @@
+// Reads in three steps: the pickle to values; the values to names; the numbers of each storage that
+// a name needs into one tensor, of which others are views.
+
+#include "io/torch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/elements.h"
+#include "io/file.h"
+#include "io/formats.h"
+#include "io/pickle.h"
+#include "io/text.h"
+#include "io/zip.h"
+
+namespace mixtape::io {
+namespace {
+
+using Value = PickleValue;
+
+constexpr uint64_t longest_pickle = 100'000'000;
+constexpr std::string_view zip_magic = "PK\3\4";
+// The pickle of a number that begins files from before PyTorch 1.6.
+constexpr std::string_view old_magic = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
+
+std::string head_of(const Source& source) {
+  std::string head(std::min<uint64_t>(source.size(), old_magic.size()), '\0');
+  source.read(0, std::as_writable_bytes(std::span(head)));
+  return head;
+}
+
+// The containers of a pickle, unfolded to names.
+class Names {
+ public:
+  struct Named {
+    std::string name;
+    Value value;
+  };
+
+  Names(const Pickle& pickle, std::string where, uint64_t most)
+      : pickle_(pickle), where_(std::move(where)), memory_(pickle.memory()), most_(most) {
+    add("", pickle.value(), 0);
+    std::ranges::sort(found, {}, &Named::name);
+    const auto twice = std::ranges::adjacent_find(found, {}, &Named::name);
+    if (twice != found.end()) fail("{}: duplicate name {}", where_, quote(twice->name));
+  }
+
+  std::vector<Named> found;  // sorted by name
+
+ private:
+  // A container may be in others several times, so that few bytes unfold to many names.
+  void add(const std::string& name, const Value& v, int depth) {
+    constexpr int deepest = 64;
+    check(depth <= deepest, "{}: {}: dicts and lists nest deeper than {}", where_, quote(name),
+          deepest);
+    memory_ += sizeof(Named) + name.size();
+    check(memory_ <= most_, "{}: takes more than {} bytes of memory (raise max_memory)", where_,
+          most_);
+    const auto named = [&](const std::string& key) { return depth == 0 ? key : name + "." + key; };
+    if (v.kind == Value::Dict) {
+      const std::vector<Value>& items = pickle_.list(v);
+      for (size_t i = 0; i + 1 < items.size(); i += 2)
+        add(named(key(items[i], name)), items[i + 1], depth + 1);
+    } else if (v.kind == Value::List && !is_numbers(v)) {
+      const std::vector<Value>& elements = pickle_.list(v);
+      for (size_t i = 0; i < elements.size(); ++i)
+        add(named(fmt::format("{}", i)), elements[i], depth + 1);
+    } else if (v.kind != Value::None) {
+      found.push_back({name, v});
+    }
+  }
+
+  bool is_numbers(const Value& v) const {
+    const std::vector<Value>& elements = pickle_.list(v);
+    return !elements.empty() && std::ranges::all_of(elements, [](const Value& e) {
+      return e.kind == Value::Int || e.kind == Value::Float;
+    });
+  }
+
+  std::string key(const Value& v, const std::string& name) const {
+    if (v.kind == Value::Int) return fmt::format("{}", v.whole);
+    if (v.kind != Value::Text)
+      fail("{}: {}: a key of this dict is neither a text nor an integer", where_, quote(name));
+    return std::string(pickle_.text(v));
+  }
+
+  const Pickle& pickle_;
+  const std::string where_;
+  uint64_t memory_;
+  const uint64_t most_;
+};
+
+// Where a file keeps the numbers of its storages.
+struct Numbers {
+  virtual ~Numbers() = default;
+  virtual uint64_t bytes(std::string_view key, const std::string& where) const = 0;
+  virtual void read(std::string_view key, std::span<std::byte> into) const = 0;
+};
+
+class ZipNumbers final : public Numbers {
+ public:
+  ZipNumbers(const Source& source, const std::map<std::string, ZipEntry>& entries,
+             std::string folder)
+      : source_(source), entries_(entries), folder_(std::move(folder)) {}
+
+  uint64_t bytes(std::string_view key, const std::string& where) const override {
+    const auto found = entries_.find(folder_ + std::string(key));
+    if (found == entries_.end()) fail("{}: the file has no storage {}", where, quote(key));
+    return found->second.size;
+  }
+  void read(std::string_view key, std::span<std::byte> into) const override {
+    const ZipEntry& entry = entries_.at(folder_ + std::string(key));
+    ZipReader reader(source_, entry);
+    reader.read(into);
+    if (entry.crc != 0) reader.finish();  // PyTorch may leave checksums out
+  }
+
+ private:
+  const Source& source_;
+  const std::map<std::string, ZipEntry>& entries_;
+  const std::string folder_;
+};
+
+// After the pickle: the number of elements of each storage, and these.
+class OldNumbers final : public Numbers {
+ public:
+  OldNumbers(const Source& source, const Pickle& keys, const Pickle& object, uint64_t at)
+      : source_(source) {
+    std::map<std::string_view, const Pickle::Storage*> storages;
+    for (const Pickle::Storage& s : object.storages()) storages.emplace(s.key, &s);
+    for (const Value& v : keys.list(keys.value())) {
+      const std::string_view key = v.kind == Value::Text ? keys.text(v) : "";
+      const auto found = storages.find(key);
+      if (found == storages.end())
+        fail("{}: no tensor needs its storage {}", source.name(), quote(key));
+      const Pickle::Storage& s = *found->second;
+      uint64_t numel = 0, bytes = 0;
+      source.read(at, std::as_writable_bytes(std::span(&numel, 1)));
+      at += sizeof numel;
+      const uint64_t width = s.dtype ? s.dtype->bytes : 1;
+      if (__builtin_mul_overflow(numel, width, &bytes) || bytes > source.size() - at)
+        fail("{}: its storage {} of {} elements does not fit it", source.name(), quote(key), numel);
+      places_[std::string(key)] = {at, bytes};
+      at += bytes;
+    }
+    check(at == source.size(), "{}: its last {} bytes belong to no storage", source.name(),
+          source.size() - at);
+  }
+
+  uint64_t bytes(std::string_view key, const std::string& where) const override {
+    const auto found = places_.find(key);
+    if (found == places_.end()) fail("{}: the file has no storage {}", where, quote(key));
+    return found->second.second;
+  }
+  void read(std::string_view key, std::span<std::byte> into) const override {
+    source_.read(places_.find(key)->second.first, into);
+  }
+
+ private:
+  const Source& source_;
+  std::map<std::string, std::pair<uint64_t, uint64_t>, std::less<>> places_;  // first byte, bytes
+};
+
+// Reads each storage once, which its tensors share.
+class Storages {
+ public:
+  Storages(const Pickle& pickle, const Numbers& numbers, uint64_t most)
+      : pickle_(pickle), numbers_(numbers), most_(most) {}
+
+  Tensor tensor(const Pickle::Tensor& t, const std::string& where) {
+    const Known& known = storage(t, where);
+    check(known.dtype == t.dtype, "{}: its storage is {} and {}", where, known.dtype->name,
+          t.dtype->name);
+    const internal::Layout& l = t.layout;
+    if (t.dtype->here)
+      return l.shape.size() > 0 ? known.all.with_layout(l)
+                                : Tensor(l.shape, *t.dtype->here, Device::cpu());
+    check(l.is_contiguous(), "{}: {} with strides {} is not kept as bytes", where, t.dtype->name,
+          l.strides);
+    const int64_t width = t.dtype->bytes, bytes = l.shape.size() * width;
+    return bytes > 0 ? known.all.with_layout(internal::Layout({bytes}, {1}, l.offset * width))
+                     : Tensor({0}, u8, Device::cpu());
+  }
+
+ private:
+  struct Known {
+    const TorchDType* dtype;
+    Tensor all;  // u8 if the dtype is not here
+  };
+
+  const Known& storage(const Pickle::Tensor& t, const std::string& where) {
+    const Pickle::Storage& s = pickle_.storages()[t.storage];
+    const auto [found, is_new] = known_.try_emplace(s.key, Known{t.dtype, {}});
+    const uint64_t stored = numbers_.bytes(s.key, where), width = s.dtype ? s.dtype->bytes : 1;
+    if (s.numel != stored / width || stored % width != 0)
+      fail("{}: its storage {} has {} bytes, not {} elements of {}", where, quote(s.key), stored,
+           s.numel, width);
+    if (!is_new) return found->second;
+    check((memory_ += stored) <= most_, "{}: needs more than {} bytes of memory (raise max_memory)",
+          where, most_);
+    const DType dtype = t.dtype->here.value_or(u8);
+    const Tensor all({int64_t(stored / size_of(dtype))}, dtype, Device::cpu());
+    numbers_.read(s.key, bytes_in(all));
+    if (const auto bad = first_bad_bool(all))
+      fail("{}: byte {} of its storage is not a bool", where, *bad);
+    found->second.all = all;
+    return found->second;
+  }
+
+  const Pickle& pickle_;
+  const Numbers& numbers_;
+  const uint64_t most_;
+  uint64_t memory_ = 0;
+  std::map<std::string_view, Known> known_;
+};
+
+Tensor number_tensor(const Value& v) {
+  const DType dtype = v.kind == Value::Float ? f64 : v.kind == Value::Int ? i64 : boolean;
+  const Tensor t({}, dtype, Device::cpu());
+  if (dtype == f64)
+    *t.data<double>() = v.real;
+  else if (dtype == i64)
+    *t.data<int64_t>() = v.whole;
+  else
+    *t.data<bool>() = v.whole != 0;
+  return t;
+}
+
+Tensor numbers_tensor(const std::vector<Value>& numbers) {
+  const bool whole = std::ranges::all_of(numbers, [](auto& v) { return v.kind == Value::Int; });
+  const Tensor t({int64_t(numbers.size())}, whole ? i64 : f64, Device::cpu());
+  for (size_t i = 0; i < numbers.size(); ++i)
+    if (whole)
+      t.data<int64_t>()[i] = numbers[i].whole;
+    else
+      t.data<double>()[i] =
+          numbers[i].kind == Value::Int ? double(numbers[i].whole) : numbers[i].real;
+  return t;
+}
+
+// Makes tensors and texts of a pickle's values.
+SafeTensors tensors_of(const Pickle& pickle, const Numbers& numbers, const Source& source,
+                       const ReadOptions& options, uint64_t most) {
+  Names names(pickle, source.name(), most);
+  std::erase_if(names.found, [&](const auto& n) { return options.skips(n.name); });
+  SafeTensors result;
+  for (const auto& [name, v] : names.found) {
+    if (v.kind != Value::Tensor) continue;
+    const Pickle::Tensor& t = pickle.tensor(v);
+    if (!t.dtype->here) result.raw.push_back({name, std::string(t.dtype->name), t.layout.shape});
+  }
+  if (!options.keep_bytes) check_dtypes(result.raw, source.name());
+  Storages storages(pickle, numbers, most);
+  for (const auto& [name, v] : names.found) {
+    const std::string where = fmt::format("{}: tensor {}", source.name(), quote(name));
+    switch (v.kind) {
+      case Value::Tensor:
+        result.tensors.emplace_back(name, storages.tensor(pickle.tensor(v), where));
+        break;
+      case Value::Text:
+        result.metadata.emplace(name, pickle.text(v));
+        break;
+      case Value::List:
+        result.tensors.emplace_back(name, numbers_tensor(pickle.list(v)));
+        break;
+      case Value::Bool:
+      case Value::Int:
+      case Value::Float:
+        result.tensors.emplace_back(name, number_tensor(v));
+        break;
+      default:
+        fail("{}: {} is neither a tensor nor a number of 64 bits nor a text: {{.skip = {{{}}}}}",
+             source.name(), quote(name), quote(name));
+    }
+  }
+  return result;
+}
+
+SafeTensors read_zip(const Source& source, const ReadOptions& options, uint64_t most) {
+  const std::string& file = source.name();
+  constexpr std::string_view pickle_name = "data.pkl";
+  std::map<std::string, ZipEntry> entries;
+  std::string folder;
+  for (const ZipEntry& e : read_zip_directory(source)) {
+    if (!entries.emplace(e.name, e).second) fail("{}: duplicate entry {}", file, quote(e.name));
+    if (e.name.ends_with(pickle_name) && e.name.find('/') == e.name.size() - pickle_name.size() - 1)
+      folder = e.name.substr(0, e.name.size() - pickle_name.size());
+  }
+  check(!folder.empty() && !entries.contains(folder + "constants.pkl"),
+        "{}: not a file of torch.save{}", file, but_is(source));
+  const auto content = [&](const std::string& name, uint64_t limit) {
+    const auto found = entries.find(folder + name);
+    if (found == entries.end()) return std::string();
+    check(found->second.size <= limit, "{}: {} of {} bytes is above the limit of {}", file, name,
+          found->second.size, limit);
+    std::string text(found->second.size, '\0');
+    ZipNumbers(source, entries, folder).read(name, std::as_writable_bytes(std::span(text)));
+    return text;
+  };
+  const std::string order = content("byteorder", 100);
+  if (!order.empty() && order != "little")
+    fail("{}: its byte order is {}, not little", file, quote(order));
+  const std::string text = content(std::string(pickle_name), std::min(longest_pickle, most));
+  const Pickle pickle(text, file, most);
+  return tensors_of(pickle, ZipNumbers(source, entries, folder + "data/"), source, options, most);
+}
+
+// Pickles of a number, of the protocol, of the machine that saved, of the object, of the keys of
+// storages.
+SafeTensors read_old(const Source& source, const ReadOptions& options, uint64_t most) {
+  const std::string& file = source.name();
+  std::string text(std::min(source.size(), longest_pickle), '\0');
+  source.read(0, std::as_writable_bytes(std::span(text)));
+  uint64_t at = 0;
+  const auto next = [&] {
+    Pickle p(std::string_view(text).substr(at), file, most);
+    at += p.length();
+    return p;
+  };
+  next();
+  const Pickle protocol = next();
+  check(protocol.value().kind == Value::Int && protocol.value().whole == 1001,
+        "{}: its protocol is not 1001", file);
+  const Pickle machine = next();
+  if (machine.value().kind == Value::Dict) {
+    const std::vector<Value>& items = machine.list(machine.value());
+    for (size_t i = 0; i + 1 < items.size(); i += 2)
+      check(items[i].kind != Value::Text || machine.text(items[i]) != "little_endian" ||
+                items[i + 1].whole == 1,
+            "{}: its byte order is \"big\", not little", file);
+  }
+  const Pickle object = next(), keys = next();
+  check(keys.value().kind == Value::List, "{}: the keys of its storages are no list", file);
+  return tensors_of(object, OldNumbers(source, keys, object, at), source, options, most);
+}
+
+}  // namespace
+
+bool is_torch(const Source& source) {
+  const std::string head = head_of(source);
+  return head == old_magic || head.starts_with(zip_magic);
+}
+
+bool is_torch_name(std::string_view path) {
+  return path.ends_with(".pt") || path.ends_with(".pth") || path.ends_with(".bin");
+}
+
+SafeTensors read_torch(const Source& source, const ReadOptions& options) {
+  const uint64_t most = memory_limit(source.size(), options.max_memory);
+  return head_of(source) == old_magic ? read_old(source, options, most)
+                                      : read_zip(source, options, most);
+}
+
+SafeTensors parse_torch(std::span<const std::byte> file, const std::string& name,
+                        const ReadOptions& options) {
+  return read_torch(InputBytes(file, name), options);
+}
+
+}  // namespace mixtape::io

@@ -1,0 +1,380 @@
+// Files of PyTorch: reads what torch.save writes, writes what torch.load reads, and runs nothing.
+
+#include "io/torch.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/format.h"
+#include "io/crc.h"
+#include "io/file.h"
+#include "io/zip.h"
+#include "tests/support/damage.h"
+#include "tests/support/data.h"
+#include "tests/support/python.h"
+#include "tests/support/temp_folder.h"
+
+namespace mixtape::io {
+namespace torch_test {
+
+using namespace std::string_literals;
+using test::slurp;
+using test::TempFolder;
+using Numbers = std::vector<double>;
+
+SafeTensors parse(const std::string& file, const ReadOptions& options = {}) {
+  return parse_torch(std::as_bytes(std::span(file)), "f", options);
+}
+
+// An old file whose object, keys and numbers these are.
+std::string old_file(const std::string& rest) {
+  return "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}q\0."s + rest;
+}
+const std::string no_keys = "\x80\x02].";
+std::string pickled(const std::string& opcodes) {
+  return old_file("\x80\x02" + opcodes + "." + no_keys);
+}
+std::string pickle_error(const std::string& opcodes) {
+  return test::error([&] { parse(pickled(opcodes)); });
+}
+
+std::string number(uint64_t x, size_t width) { return {reinterpret_cast<const char*>(&x), width}; }
+std::string text(const std::string& s) { return "X" + number(s.size(), 4) + s; }
+std::string integer(int64_t x) { return "\x8a\x08" + number(uint64_t(x), 8); }
+std::string tuple(std::initializer_list<int64_t> numbers) {
+  std::string all = "(";
+  for (const int64_t x : numbers) all += integer(x);
+  return all + "t";
+}
+std::string storage(const std::string& type = "FloatStorage", int64_t numel = 2,
+                    const std::string& key = "k") {
+  return "(" + text("storage") + "ctorch\n" + type + "\n" + text(key) + text("cpu") +
+         integer(numel) + "tQ";
+}
+std::string tensor(const std::string& of, int64_t offset, std::initializer_list<int64_t> shape,
+                   std::initializer_list<int64_t> strides) {
+  return "ctorch._utils\n_rebuild_tensor_v2\n(" + of + integer(offset) + tuple(shape) +
+         tuple(strides) + "\x89)tR";
+}
+// An old file of one tensor and its storage "k" of two f32.
+std::string file_of(const std::string& object) {
+  return old_file("\x80\x02" + object + ".\x80\x02]" + text("k") + "a." + number(2, 8) +
+                  number(0x3f800000, 4) + number(0x40000000, 4));
+}
+
+// ---- reading
+
+void expect_state(const std::string& name) {
+  SCOPED_TRACE(name);
+  const SafeTensors file = load(test::data_file(name));
+  const StateDict& all = file.tensors;
+  EXPECT_TRUE(std::ranges::is_sorted(all, {}, &StateDict::value_type::first));
+  const auto values = [&](const char* n) { return to_vector(all.at(n)); };
+  EXPECT_EQ(values("model.weight"), (Numbers{1.5, -2, 0.25, 4}));
+  EXPECT_TRUE(all.at("model.tied").storage() == all.at("model.weight").storage());
+  EXPECT_EQ(values("model.bias"), (Numbers{0.5, -0.5}));
+
+  const Tensor grid = all.at("views.grid");
+  EXPECT_EQ(grid.shape(), Shape({4, 6}));
+  for (int64_t i = 0; i < 24; ++i) EXPECT_EQ(grid.at(i), double(i));
+  for (const char* n : {"views.turned", "views.row", "views.steps", "views.wide"})
+    EXPECT_TRUE(all.at(n).storage() == grid.storage()) << n;
+  EXPECT_EQ(all.at("views.turned").strides(), Shape({1, 6}));
+  EXPECT_EQ(values("views.row"), (Numbers{12, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(values("views.steps"), (Numbers{7, 9, 11, 19, 21, 23}));
+  EXPECT_EQ(values("views.wide"), (Numbers{0, 1, 2, 0, 1, 2}));
+  EXPECT_TRUE(all.at("images").layout().is_channels_last());
+  for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(all.at("images").at(i), double(i));
+
+  for (const auto& [n, t] :
+       std::initializer_list<std::pair<const char*, DType>>{{"float64", f64},
+                                                            {"float32", f32},
+                                                            {"float16", f16},
+                                                            {"bfloat16", bf16},
+                                                            {"int64", i64},
+                                                            {"int32", i32},
+                                                            {"uint8", u8},
+                                                            {"bool", boolean}}) {
+    EXPECT_EQ(all.at("dtypes."s + n).dtype(), t);
+    EXPECT_EQ(to_vector(all.at("dtypes."s + n)), (Numbers{0, 1, 1}));
+  }
+  EXPECT_EQ(all.at("scalar").shape(), Shape());
+  EXPECT_EQ(all.at("empty").shape(), Shape({0, 3}));
+}
+
+void expect_numbers(const std::string& name) {
+  SCOPED_TRACE(name);
+  const SafeTensors file = load(test::data_file(name));
+  const auto is = [&](const char* n, DType dtype, const Numbers& values, const Shape& shape) {
+    const Tensor t = file.tensors.at(n);
+    EXPECT_EQ(t.dtype(), dtype) << n;
+    EXPECT_EQ(t.shape(), shape) << n;
+    EXPECT_EQ(to_vector(t), values) << n;
+  };
+  is("epoch", i64, {3}, {});
+  is("large", i64, {-1099511627776}, {});
+  is("rate", f64, {0.125}, {});
+  is("done", boolean, {1}, {});
+  is("betas", f64, {0.9, 0.999}, {2});
+  is("sizes", i64, {1, 2, 3}, {3});
+  is("shape", i64, {4, 6}, {2});
+  is("milestones.20", i64, {2}, {});
+  is("mixed.0", f32, {1}, {1});
+  is("mixed.3.4", f64, {5}, {});
+  EXPECT_EQ(file.metadata, (Metadata{{"device", "cpu"}, {"mixed.2", "three"}, {"note", "größer"}}));
+  EXPECT_EQ(file.tensors.size(), 31u);  // none of None and of what is empty
+}
+
+TEST(Torch, ReadsEveryFormatOfTorchSave) {
+  for (const char* name : {"torch_state.pt", "torch_protocol4.pt", "torch_old.pt"}) {
+    expect_state(name);
+    expect_numbers(name);
+  }
+}
+
+TEST(Torch, KeepsTheNamesOfAWrapper) {
+  const StateDict state = load(test::data_file("torch_parallel.pt")).tensors;
+  EXPECT_TRUE(state.contains("module.weight"));
+  EXPECT_EQ(state.under("module.").at("bias").shape(), Shape({2}));
+}
+
+TEST(Torch, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
+  const std::string path = test::data_file("torch_dtypes.pt");
+  EXPECT_ERROR(load(path),
+               "tensors of dtypes that are not here: \"complex64\" (\"complex64\"), "
+               "\"float8_e4m3fn\" (\"float8_e4m3fn\"), \"int16\" (\"int16\"), \"uint16\" "
+               "(\"uint16\"); leave them out, {.skip = {\"complex64\", ...}}, or load their");
+  EXPECT_EQ(load(path, {.skip = {"complex64", "float8*", "int16", "uint16"}}).tensors.size(), 1u);
+  const SafeTensors kept = load(path, {.keep_bytes = true});
+  EXPECT_EQ(to_vector(kept.tensors.at("int16")), (Numbers{1, 0, 2, 0, 3, 0, 4, 0}));
+  EXPECT_EQ(kept.tensors.at("float8_e4m3fn").numel(), 4);
+  EXPECT_EQ(kept.tensors.at("complex64").numel(), 32);
+  ASSERT_EQ(kept.raw.size(), 4u);
+  EXPECT_EQ(kept.raw[3].dtype, "uint16");
+  EXPECT_EQ(kept.raw[3].shape, Shape({2, 2}));
+}
+
+TEST(Torch, ReadsATensorAlone) {
+  const StateDict one = parse(file_of(tensor(storage(), 0, {2}, {1}))).tensors;
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].first, "");
+  EXPECT_EQ(to_vector(one[0].second), (Numbers{1, 2}));
+}
+
+// ---- hostile files
+
+TEST(Torch, RunsNothing) {
+  EXPECT_NE(pickle_error("cos\nsystem\n" + text("ls") + "\x85R")
+                .find("f: pickle: near byte 13: \"os.system\" is not among the names of Python"),
+            std::string::npos);
+  for (const char* name : {"builtins\neval\n", "torch\nload\n", "torch.nn\nLinear\n",
+                           "torch._utils\n_rebuild_qtensor\n", "torch.cuda\nfloat32\n", "\n\n"})
+    EXPECT_NE(pickle_error("c"s + name).find("is not among the names of Python"), std::string::npos)
+        << name;
+  EXPECT_NE(pickle_error(text("os") + text("system") + "\x93").find("\"os.system\" is not"),
+            std::string::npos);
+}
+
+TEST(Torch, RefusesHostilePickles) {
+  struct Case {
+    std::string opcodes, message;
+  };
+  const std::string dict = "ccollections\nOrderedDict\n";
+  const Case cases[] = {
+      {"\xff", "opcode 0xff is not among those that are read"},
+      {"I1\n", "opcode 0x49 is not among"},
+      {"\x80\x06", "a protocol above 5"},
+      {"", "nothing is on the stack"},
+      {"0", "nothing is on the stack"},
+      {"(", "nothing is on the stack"},
+      {"t", "no mark is on the stack"},
+      {"Na", "nothing is on the stack"},
+      {"NNa", "a value of another type is on the stack"},
+      {"NNb", "a value of another type"},
+      {"h\5", "the memo has no such number"},
+      {"Nr\xff\xff\xff\x7f"s, "a number of the memo is larger than the pickle"},
+      {"(Nd", "a dict has a key without a value"},
+      {"}(Nu", "a dict has a key without a value"},
+      {"X\xff\xff\xff\x7f"s, "it ends early"},
+      {"\x8d" + number(UINT64_MAX, 8), "a text of more than 4 GB"},
+      {"cos", "it ends early"},
+      {"})R", "a value of another type"},
+      {dict + "(" + "NtR", "argument 0 is missing or of another type"},
+      {dict + "(](NtatR", "an item of a dict is no pair"},
+      {"ctorch\nTensor\n)R", "a type is called, which makes nothing"},
+      {"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch\nTensor\nN)tR", "no tensor is rebuilt"},
+      {"(" + text("module") + "tQ", "it holds a \"module\", not tensors alone"},
+      {"(" + text("storage") + "ctorch\nTensor\n" + text("k") + text("cpu") + "K\1tQ",
+       "a storage has no type"},
+      {storage("FloatStorage", -1), "a storage's size is out of range"},
+      {tensor(storage(), -1, {1}, {1}), "a tensor's offset or number of strides is wrong"},
+      {tensor(storage(), 0, {1}, {}), "a tensor's offset or number of strides is wrong"},
+      {tensor(storage(), 0, {-1}, {1}), "a tensor's size or stride is negative"},
+      {tensor(storage(), 0, {2}, {-1}), "a tensor's size or stride is negative"},
+      {tensor(storage(), 0, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {}), "more than 8 dimensions"},
+      {tensor(storage(), 1, {2}, {1}),
+       "a tensor [2] with strides [1] at 1 reaches beyond its storage of 2"},
+      {tensor(storage(), 0, {INT64_MAX}, {INT64_MAX}), "reaches beyond its storage of 2"},
+      {tensor(storage(), 0, {1 << 30, 1 << 30, 1 << 30}, {0, 0, 0}), "reaches beyond"},
+      {tensor(storage("UntypedStorage"), 0, {1}, {1}), "a tensor's dtype is not its storage's"},
+      {tensor(storage(), 0, {2}, {1}), "f: tensor \"\": the file has no storage \"k\""},
+      {"}(NNu", "f: \"\": a key of this dict is neither a text nor an integer"},
+      {"}(" + text("a") + "K\1" + text("a") + "K\2u", "f: duplicate name \"a\""},
+      {"}(" + text("a.b") + "K\1" + text("a") + "}(" + text("b") + "K\2uu",
+       "duplicate name \"a.b\""},
+      {"\x8a\x09" + std::string(9, '\1'), "is neither a tensor nor a number of 64 bits nor a text"},
+      {"cbuiltins\nset\n", "is neither a tensor"},
+      {"]q\1h\1a", "dicts and lists nest deeper than 64"},
+      {storage(), "is neither a tensor"},
+  };
+  for (const Case& c : cases) {
+    const std::string message = pickle_error(c.opcodes);
+    EXPECT_NE(message.find(c.message), std::string::npos)
+        << "message: " << message << "\nwanted: " << c.message;
+  }
+}
+
+TEST(Torch, RefusesHostileStorages) {
+  const auto error = [](const std::string& file) { return test::error([&] { parse(file); }); };
+  const auto has = [](const std::string& message, const std::string& part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message << "\nwanted: " << part;
+  };
+  has(error(file_of(tensor(storage("FloatStorage", 3), 0, {2}, {1}))),
+      "its storage \"k\" has 8 bytes, not 3 elements of 4");
+  has(error(file_of("(" + tensor(storage(), 0, {2}, {1}) +
+                    tensor(storage("IntStorage"), 0, {1}, {1}) + "t")),
+      "its storage is float32 and int32");
+  has(error(file_of(tensor(storage("BoolStorage"), 0, {2}, {1}))), "its last 6 bytes belong to no");
+  has(error(file_of("}")), "no tensor needs its storage \"k\"");
+  const std::string good = file_of(tensor(storage(), 0, {2}, {1}));
+  has(error(good.substr(0, good.size() - 1)), "its storage \"k\" of 2 elements does not fit it");
+  has(error(old_file("\x80\x02].\x80\x02K\1.")), "the keys of its storages are no list");
+  std::string other = good;
+  other[other.find("M\xe9")] = 'K';
+  EXPECT_NE(error(other), "no error");
+  has(error(old_file("\x80\x02" + tensor(storage("BoolStorage", 1), 0, {1}, {1}) + ".\x80\x02]" +
+                     text("k") + "a." + number(1, 8) + "\2")),
+      "byte 0 of its storage is not a bool");
+  has(error("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02K\1."),
+      "its protocol is not 1001");
+  has(error("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}" +
+            text("little_endian") + "\x89s."),
+      "its byte order is \"big\", not little");
+}
+
+std::string zip_file(const std::vector<std::pair<std::string, std::string>>& entries) {
+  const TempFolder folder;
+  AtomicFile file(folder / "f");
+  ZipWriter zip(file);
+  for (const auto& [name, content] : entries)
+    zip.add(name, [&](const auto& sink) { sink(std::as_bytes(std::span(content))); });
+  zip.finish();
+  file.commit();
+  return slurp(folder / "f");
+}
+
+TEST(Torch, RefusesHostileArchives) {
+  const std::string empty = "\x80\x02}.";
+  const auto error = [](const std::vector<std::pair<std::string, std::string>>& entries) {
+    return test::error([&] { parse(zip_file(entries)); });
+  };
+  EXPECT_TRUE(error({{"a.txt", ""}}).starts_with("f: not a file of torch.save, but a zip archive"));
+  EXPECT_TRUE(error({{"m/data.pkl", empty}, {"m/constants.pkl", ""}})
+                  .starts_with("f: not a file of torch.save, but a TorchScript archive"));
+  EXPECT_TRUE(error({{"m/data.pkl", empty}, {"m/byteorder", "big"}})
+                  .starts_with("f: its byte order is \"big\", not little"));
+  EXPECT_TRUE(error({{"m/data.pkl", empty}, {"m/data.pkl", empty}})
+                  .starts_with("f: duplicate entry \"m/data.pkl\""));
+  EXPECT_TRUE(error({{"m/data.pkl", empty}, {"m/byteorder", std::string(101, 'x')}})
+                  .starts_with("f: byteorder of 101 bytes is above the limit of 100"));
+  EXPECT_TRUE(error({{"m/data.pkl", "pickle"}}).find("begins with no opcode PROTO") !=
+              std::string::npos);
+  EXPECT_EQ(error({{"m/data.pkl", empty}}), "no error");
+}
+
+TEST(Torch, TakesMemoryByTheSizeOfTheFile) {
+  EXPECT_ERROR(parse(pickled(std::string(2'000'000, '}'))),
+               "f: pickle: takes more than 40000680 bytes of memory (raise max_memory)");
+  std::string lists = "(K\1Nt";  // a tuple of ten of ten of ten and so on, in a few bytes
+  for (char i = 0; i < 30; ++i) {
+    lists += "q"s + i + "(";
+    for (int k = 0; k < 10; ++k) lists += "h"s + i;
+    lists += "t";
+  }
+  EXPECT_ERROR(parse(pickled(lists)), "f: takes more than 33554432 bytes of memory");
+  const std::string large =
+      old_file("\x80\x02" + tensor(storage("FloatStorage", 5000), 0, {1}, {1}) + ".\x80\x02]" +
+               text("k") + "a." + number(5000, 8) + std::string(20'000, '\0'));
+  EXPECT_EQ(parse(large).tensors.size(), 1u);
+  EXPECT_ERROR(parse(large, {.max_memory = 9000}),
+               "needs more than 9000 bytes of memory (raise max_memory)");
+}
+
+TEST(Torch, SurvivesDamage) {
+  for (const char* name : {"torch_state.pt", "torch_old.pt"}) {
+    const std::string file = slurp(test::data_file(name));
+    test::survive_damage(file, "().}]RtQqh", [](auto bytes) { parse_torch(bytes, "f"); });
+    test::refuse_truncation(file, [](auto bytes) { parse_torch(bytes, "f"); });
+  }
+}
+
+// ---- writing
+
+TEST(Torch, RoundTrips) {
+  const TempFolder folder;
+  StateDict state = load(test::data_file("torch_state.pt")).tensors;
+  for (const char* name : {"x.pt", "x.pth", "x.bin"}) {
+    save(folder / name, state, {{"note", "größer"}});
+    const SafeTensors back = load(folder / name);
+    EXPECT_EQ(back.metadata, (Metadata{{"note", "größer"}}));
+    ASSERT_EQ(back.tensors.size(), state.size());
+    for (size_t i = 0; i < state.size(); ++i) {
+      EXPECT_EQ(back.tensors[i].first, state[i].first);
+      EXPECT_EQ(back.tensors[i].second.dtype(), state[i].second.dtype());
+      EXPECT_EQ(back.tensors[i].second.shape(), state[i].second.shape());
+      EXPECT_EQ(to_vector(back.tensors[i].second), to_vector(state[i].second));
+    }
+    const StateDict& all = back.tensors;
+    EXPECT_TRUE(all.at("model.tied").storage() == all.at("model.weight").storage());
+    EXPECT_FALSE(all.at("views.row").storage() == all.at("views.grid").storage());
+  }
+  save(folder / "none.pt", {});
+  EXPECT_TRUE(load(folder / "none.pt").tensors.empty());
+  EXPECT_ERROR(save(folder / "x.pt", StateDict{{"a", Tensor({1}, f32)}}, {{"a", "b"}}),
+               "duplicate or reserved name \"a\"");
+  EXPECT_ERROR(save(folder / "x.pt", StateDict{{"a", Tensor()}}), "\"a\" is undefined");
+}
+
+TEST(Torch, ShardsMayBeOfTorchSave) {
+  const TempFolder folder;
+  save(folder / "a.bin", StateDict{{"x", from({1}, {1})}});
+  save(folder / "b.bin", StateDict{{"y", from({2}, {1})}});
+  write_file(folder / "m.bin.index.json", R"({"weight_map": {"x": "a.bin", "y": "b.bin"}})");
+  EXPECT_EQ(load(folder / "m.bin.index.json").tensors.at("y").at(0), 2);
+}
+
+TEST(Torch, ExchangesWithPyTorch) {
+  if (!test::python("import torch"))
+    GTEST_SKIP() << "needs Python with torch (MIXTAPE_PYTHON names the interpreter)";
+  const TempFolder folder;
+  save(folder / "ours.pt", load(test::data_file("torch_state.pt")).tensors, {{"note", "größer"}});
+  EXPECT_TRUE(test::python(R"(
+import sys, zipfile, torch
+path = sys.argv[1] + "/ours.pt"
+assert zipfile.ZipFile(path).testzip() is None
+for how in ({}, {"mmap": True}):
+    ours = torch.load(path, weights_only=True, **how)
+    assert ours["note"] == "gr\u00f6\u00dfer" and ours["epoch"].item() == 3 and ours["betas"].tolist() == [0.9, 0.999]
+    assert ours["views.turned"].tolist() == torch.arange(24.0).reshape(4, 6).t().tolist()
+    assert ours["model.tied"].data_ptr() == ours["model.weight"].data_ptr()
+    for name in "float64 float32 float16 bfloat16 int64 int32 uint8 bool".split():
+        t = ours["dtypes." + name]
+        assert t.dtype == getattr(torch, name) and t.tolist() == [0, 1, 1]
+    assert ours["empty"].shape == (0, 3) and ours["scalar"].shape == ())",
+                           folder.path()));
+}
+
+}  // namespace torch_test
+}  // namespace mixtape::io
