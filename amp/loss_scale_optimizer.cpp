@@ -10,6 +10,7 @@
 #include "core/format.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
+#include "optim/sharing.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -55,6 +56,9 @@ StepResult LossScaleOptimizer::minimize(const Tensor& loss, const StepOptions& o
 }
 
 std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
+  check(
+      !held().sharing(),
+      "compute_gradients() has those of whole parameters, which processes divide here: minimize()");
   const std::vector<Tensor> params = held().params();
   std::vector<Tensor> trained, gradients;
   std::ranges::copy_if(params, std::back_inserter(trained), &Tensor::requires_grad);

@@ -18,6 +18,7 @@
 #include "core/warn.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
+#include "optim/sharing.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -109,14 +110,21 @@ std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
   return views;
 }
 
-// The factor (f64, 0-d) that unscales gradients and limits their norm, which is `norm`.
-Tensor clip(const std::vector<View>& grads, const Tensor& unscale, double max_norm, Tensor& norm,
-            Device device) {
-  const Tensor total({}, f64, device), factor({}, f64, device);
+// The factor (f64, 0-d) that unscales gradients and limits their norm, which is `norm`. Joins
+// `found` if it is not that of all processes.
+Tensor clip(const optim::Optimizer& opt, const std::vector<View>& grads, const Tensor& unscale,
+            double max_norm, Tensor& norm, const Tensor& found) {
+  const Device device = opt.params()[0].device();
+  const Tensor factor({}, f64, device);
   norm = Tensor({}, f32, device);
-  kernels::grad_norm(device, grads, 2, total);
-  kernels::clip_factor(device, total, unscale, max_norm, norm, factor);
+  kernels::clip_factor(device, optim::grad_norm(opt.params(), grads, 2, found, true), unscale,
+                       max_norm, norm, factor);
   return factor;
+}
+
+// The parameters, if processes divide them.
+std::vector<Tensor> shared_params(const optim::Optimizer& opt) {
+  return opt.sharing() ? opt.params() : std::vector<Tensor>();
 }
 
 }  // namespace
@@ -259,6 +267,7 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   for (const size_t i : shared) std::swap(divided[i], grads[i]);
   state.loss = id;
   state.found = Tensor({int64_t(grads.size())}, f32, device);
+  state.shared = shared_params(opt);
   for (const auto& [i, p] : with_grad) p.grad().storage()->begin_write();
   kernels::unscale(device, grads, s.inverse(), state.found);
   if (!shared.empty()) {
@@ -309,8 +318,13 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
   result.has_grads_ = !step.grads.empty();
   if (result.has_grads_) {
     find_overflow(step, options, earlier_overflow);
-    if (options.clip_norm)
-      step.factor = clip(step.grads, step.factor, *options.clip_norm, result.norm_, step.device);
+    if (options.clip_norm) {
+      const bool joins = !step.state.shared.empty();
+      step.factor = clip(opt, step.grads, step.factor, *options.clip_norm, result.norm_,
+                         joins ? step.state.found : Tensor());
+      step.state.shared.clear();
+    }
+    join_found(step.state, true);
     commit(step, result);
     step.scale.iteration.stepped = true;
   }
@@ -324,9 +338,9 @@ StepResult GradScaler::step_disabled(optim::Optimizer& opt, const StepOptions& o
   if (!result.has_grads_) return result;
   Tensor factor;
   if (options.clip_norm) {
-    const Device device = opt.params()[0].device();
-    const std::vector<View> grads = collect_gradients(opt, device, [](auto&&...) {});
-    factor = clip(grads, {}, *options.clip_norm, result.norm_, device);
+    const std::vector<View> grads =
+        collect_gradients(opt, opt.params()[0].device(), [](auto&&...) {});
+    factor = clip(opt, grads, {}, *options.clip_norm, result.norm_, {});
   }
   opt.step({.grad_scale = factor});
   return result;
@@ -370,6 +384,13 @@ void GradScaler::find_overflow(Step& step, const StepOptions& options,
     kernels::accumulate(step.device, earlier_overflow,
                         found.with_layout({{earlier_overflow.numel()}, {1}}));
   step.state.found = found;
+  step.state.shared = shared_params(step.opt);
+}
+
+// A gradient that is not finite in another process's pieces is so here.
+void GradScaler::join_found(OptimizerState& state, bool steps) {
+  const std::vector<Tensor> params = std::exchange(state.shared, {});
+  if (const auto sharing = optim::sharing_of(params)) sharing->join(params, {}, state.found, steps);
 }
 
 void GradScaler::commit(Step& step, StepResult& result) {
@@ -404,13 +425,16 @@ void GradScaler::update(std::optional<double> new_scale) {
       new_scale || !has_losses || stepped,
       "a loss was scaled, but no optimizer has stepped since the last update(): call the scaler's "
       "step(optimizer), which divides the gradients, not the optimizer's step()");
-  const auto optimizers = std::exchange(optimizers_, {});
+  auto optimizers = std::exchange(optimizers_, {});
   divided_.clear();
   for (auto& [id, s] : scales_) {
     if (!s.has_scaled) continue;
     std::vector<View> found;
-    for (const auto& [optimizer, state] : optimizers)
-      if (state.found && state.loss == id) found.push_back(state.found);
+    for (auto& [optimizer, state] : optimizers)
+      if (state.found && state.loss == id) {
+        join_found(state, false);  // of a step that was left out
+        found.push_back(state.found);
+      }
     const ScaleState::Iteration ended = std::exchange(s.iteration, {});
     if (new_scale)
       s.set(*new_scale);

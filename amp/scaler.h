@@ -116,6 +116,7 @@ struct OptimizerState {  // since the last update()
   Stage stage = Stage::Ready;
   int loss = 0;
   Tensor found = {};  // f32 [parameters]: 1 if a gradient was not finite; none without gradients
+  std::vector<Tensor> shared = {};  // the parameters, if `found` is of this process's pieces alone
 };
 
 struct OptimizerHistory {  // from the optimizer's first step on
@@ -212,6 +213,7 @@ class GradScaler {
   StepResult step_disabled(optim::Optimizer& opt, const StepOptions& options);
   Step check_ready(optim::Optimizer& opt, const StepOptions& options);
   static void find_overflow(Step& step, const StepOptions& options, const Tensor& earlier_overflow);
+  static void join_found(detail::OptimizerState& state, bool steps);
   void commit(Step& step, StepResult& result);
 
   detail::ScaleState& scale_state(int id);

@@ -11,6 +11,10 @@
 
 namespace mixtape {
 
+namespace optim {
+class Sharing;  // optim/sharing.h
+}
+
 // The loss scale that a gradient is multiplied by, as far as it is known. The engine combines tags
 // where it adds gradients; amp numbers the scales.
 struct LossScaleTag {
@@ -92,6 +96,10 @@ struct AutogradMeta final : AutogradMetaInterface {
  private:
   Tensor wide_;
   uint64_t wide_version_ = 0;  // of grad
+
+ public:
+  // Set for a parameter that several processes divide among them, and for this one's piece of it.
+  std::shared_ptr<optim::Sharing> sharing;
 };
 
 namespace detail {

@@ -263,8 +263,12 @@ MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
 MIXTAPE_KERNEL(tensor_stats, std::span<const View> tensors,
                Out stats);  // dense floats; f64 [tensors, 5], a TensorStats
                             // (kernels/common/tensor_stats.h) each
-MIXTAPE_KERNEL(grad_norm, std::span<const View> grads, double p,
-               Out norm);  // (sum |g|^p)^(1/p) over all, max |g| if p is inf; sums in f64
+// The p-norm of all gradients, (sum |g|^p)^(1/p), or max |g| if p is inf, in two kernels: f64 parts
+// of norm_block elements each, a gradient's in order after those before it, and the norm of their
+// join, in an order that depends on their number alone.
+constexpr int64_t norm_block = 8192;
+MIXTAPE_KERNEL(norm_parts, std::span<const View> grads, double p, Out parts);
+MIXTAPE_KERNEL(norm_of_parts, In parts, double p, Out norm);
 // y = by * the sum of the rows of parts [n, elements], added in the order of sum_tree() and rounded
 // once. Dense floats; y of the parts' dtype, f32 if those are f16 or bf16, or those if it is f32.
 MIXTAPE_KERNEL(sum_parts, In parts, double by, Out y);

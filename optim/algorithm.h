@@ -48,7 +48,8 @@ class Algorithm {
   Options options();           // its own, and maximize
   void check_options() const;  // throws Error if options in range do not go together
   virtual int min_rank() const = 0;
-  virtual States states() const = 0;  // in the order of Update::state
+  virtual bool is_elementwise() const = 0;  // a step of a piece of a parameter is that of the whole
+  virtual States states() const = 0;        // in the order of Update::state
   virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
 
   CommonOptions common;
@@ -62,6 +63,11 @@ class Algorithm {
                   const StepControl& control) const;
 };
 
+struct AnyState {  // stands for an element's states
+  float get(int) const;
+  float set(int, float) const;
+};
+
 // O: one of kernels/common/optimizers.h, or a struct like those with update() instead of Step<T>.
 template <class O>
 class AlgorithmOf final : public Algorithm {
@@ -73,6 +79,11 @@ class AlgorithmOf final : public Algorithm {
       return O::min_rank;
     else
       return 0;
+  }
+  bool is_elementwise() const override {
+    return requires(const typename O::template Step<float>& step, AnyState state) {
+      step(0.0f, 0.0f, state);
+    };
   }
   States states() const override {
     States all;

@@ -7,9 +7,11 @@
 #include "autograd/autograd_meta.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/kernels.h"
+#include "optim/sharing.h"
 
 namespace mixtape::optim {
 using namespace internal;
@@ -19,7 +21,7 @@ Device device_of(const std::vector<Tensor>& params) {
   return params.empty() ? Device::cpu() : params[0].device();
 }
 
-// The gradients that exist. Throws Error if they are on several devices.
+// A view for each parameter. Throws Error if gradients are on several devices.
 std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   std::vector<View> grads;
   for (size_t i = 0; i < params.size(); ++i) {
@@ -28,11 +30,11 @@ std::vector<View> dense_grads(const std::vector<Tensor>& params) {
           "clipping gradients that are multiplied by the loss scale: call "
           "scaler.unscale(optimizer) first, or scaler.step(optimizer, {.clip_norm = 1})");
     const Tensor g = dense_grad(params[i]);
+    grads.push_back(gradient_view(g));
     if (!g) continue;
     check(g.device() == device_of(params), "the gradient of parameter {} is on {}, others on {}", i,
           g.device(), device_of(params));
     g.storage()->begin_write();
-    grads.push_back(g);
   }
   return grads;
 }
@@ -62,26 +64,41 @@ Tensor dense_grad(const Tensor& param) {
   return dense;
 }
 
-Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm,
-                      const ClipOptions& options) {
+Tensor grad_norm(const std::vector<Tensor>& params, std::span<const View> grads, double p,
+                 const Tensor& found, bool steps) {
+  const Device device = device_of(params);
+  int64_t count = 0;
+  for (const View& g : grads) count += ceil_div(g.size(), kernels::norm_block);
+  Tensor parts({count}, f64, device);
+  kernels::norm_parts(device, grads, p, parts);
+  if (const auto sharing = sharing_of(params)) parts = sharing->join(params, parts, found, steps);
+  const Tensor norm({}, f64, device);
+  kernels::norm_of_parts(device, parts, p, norm);
+  return norm;
+}
+
+Tensor clip_grad_norm(const std::vector<Tensor>& of, double max_norm, const ClipOptions& options) {
   const Scope scope("clip_grad_norm");
+  const std::vector<Tensor> params = own_pieces(of);
   check(max_norm >= 0, "max_norm must be >= 0, got {}", max_norm);
   check(options.norm_type > 0, "norm_type must be > 0, got {}", options.norm_type);
   const std::vector<View> grads = dense_grads(params);
   const Device device = device_of(params);
   const bool wide = std::ranges::any_of(grads, [](const View& g) { return g.dtype == f64; });
-  const Tensor total({}, f64, device), norm({}, wide ? f64 : f32, device), factor({}, f64, device);
-  kernels::grad_norm(device, grads, options.norm_type, total);
-  kernels::clip_factor(device, total, View{}, max_norm, norm, factor);
+  const Tensor norm({}, wide ? f64 : f32, device), factor({}, f64, device);
+  kernels::clip_factor(device, grad_norm(params, grads, options.norm_type), View{}, max_norm, norm,
+                       factor);
   if (options.error_if_nonfinite)
-    check(std::isfinite(norm.item()), "the norm of {} gradients is {}", grads.size(), norm.item());
+    check(std::isfinite(norm.item()), "the norm of {} gradients is {}",
+          std::ranges::count_if(params, &Tensor::has_grad), norm.item());
   kernels::unscale(device, grads, factor, Tensor({int64_t(grads.size())}, f32, device));
   bump_versions(params);
   return norm;
 }
 
-void clip_grad_value(const std::vector<Tensor>& params, double limit) {
+void clip_grad_value(const std::vector<Tensor>& of, double limit) {
   const Scope scope("clip_grad_value");
+  const std::vector<Tensor> params = own_pieces(of);
   check(limit >= 0, "limit must be >= 0, got {}", limit);
   kernels::clip_value(device_of(params), dense_grads(params), limit);
   bump_versions(params);

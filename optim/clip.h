@@ -15,6 +15,13 @@ inline internal::View gradient_view(const Tensor& grad) {
   return grad ? internal::View(grad) : internal::View{nullptr, f32, internal::Layout(Shape{0})};
 }
 
+// The norm (f64, 0-d, on the device) of these views of the gradients of `params`, one each. Where
+// processes divide parameters, that of all pieces; `found` (f32 [params], or none), which is set
+// where a gradient is not finite, then becomes that of all as well, in the same message. `steps`:
+// the optimizer's step follows at once.
+Tensor grad_norm(const std::vector<Tensor>& params, std::span<const internal::View> grads, double p,
+                 const Tensor& found = {}, bool steps = false);
+
 struct ClipOptions {
   double norm_type = 2;             // p of the norm: any positive number, or infinity
   bool error_if_nonfinite = false;  // waits for the norm, and throws Error if it is inf or NaN

@@ -20,6 +20,7 @@
 #include "kernels/common/elementwise.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
+#include "optim/sharing.h"
 
 namespace mixtape::optim {
 using namespace internal;
@@ -200,6 +201,11 @@ std::vector<Tensor> Optimizer::params() const {
   return all;
 }
 
+// (A piece needs none: the program reads the whole.)
+bool Optimizer::Group::keeps_shadow(const Slot& s) const {
+  return common().shadow && s.param.dtype() == f32 && !sharing_of(s.param);
+}
+
 std::vector<Tensor> Optimizer::params(size_t group) const {
   std::vector<Tensor> all;
   for (const Slot& slot : at(group).slots) all.push_back(slot.param);
@@ -334,6 +340,8 @@ void Optimizer::step(const StepControl& control) {
   warn_of_forgotten();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale", /*may_be_f64=*/true);
+  const std::shared_ptr<Sharing> sharing = this->sharing();
+  if (sharing) sharing->begin_step();
   // All is checked and made before the first parameter is written: parameters may share a storage
   // and thereby its version, and a step that throws changes nothing.
   for (Group& group : groups_)
@@ -343,6 +351,7 @@ void Optimizer::step(const StepControl& control) {
     }
   prepare_step(control);
   for (Group& group : groups_) update(group, control);
+  if (sharing) sharing->end_step();
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
       if (!slot.param.has_grad() && !slot.agrees) continue;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@
 
 namespace mixtape::optim {
 
+class Sharing;  // optim/sharing.h
+
 class Optimizer {
  public:
   virtual ~Optimizer();
@@ -30,7 +33,13 @@ class Optimizer {
   // Updates every parameter that has a gradient; the others keep their state. With `skip` set
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
-  void zero_grad(bool set_to_none = true);  // drops the gradients, or fills them with zeros
+  bool is_elementwise(size_t group) const { return at(group).algorithm->is_elementwise(); }
+  // Takes other tensors for params(), in order, and as their state and masters what `of` makes of
+  // each: pieces, or what they are pieces of.
+  void replace_params(const std::vector<Tensor>& params,
+                      const std::function<Tensor(size_t parameter, const Tensor& state)>& of);
+  std::shared_ptr<Sharing> sharing() const;  // if processes divide its parameters, else null
+  void zero_grad(bool set_to_none = true);   // drops the gradients, or fills them with zeros
 
   size_t groups() const;  // throws Error if it was moved from, as all access to groups does
   bool multi_precision(size_t group) const { return at(group).common().multi_precision; }
@@ -87,7 +96,7 @@ class Optimizer {
     std::vector<Slot> slots;
     double schedule_base = 0, scheduled = -1;  // a schedule's base rate and its last; -1: none
     CommonOptions& common() const { return algorithm->common; }
-    bool keeps_shadow(const Slot& s) const { return common().shadow && s.param.dtype() == f32; }
+    bool keeps_shadow(const Slot& s) const;
   };
   // f(index over all groups, slot, group)
   template <class F>

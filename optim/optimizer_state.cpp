@@ -1,10 +1,12 @@
-// The masters of an optimizer, and its state dict: state by parameter, options by group.
+// The masters of an optimizer, its pieces, and its state dict: state by parameter, options by
+// group.
 #include <fmt/format.h>
 
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
 #include "optim/optimizer.h"
+#include "optim/sharing.h"
 
 namespace mixtape::optim {
 using namespace internal;
@@ -27,6 +29,29 @@ std::vector<Tensor> Optimizer::masters() {
       all.push_back(is_half(slot.param.dtype()) ? slot.master : Tensor());
     }
   return all;
+}
+
+std::shared_ptr<Sharing> Optimizer::sharing() const {
+  for (const Group& group : groups_)
+    for (const Slot& slot : group.slots)
+      if (auto sharing = sharing_of(slot.param)) return sharing;
+  return {};
+}
+
+void Optimizer::replace_params(const std::vector<Tensor>& params,
+                               const std::function<Tensor(size_t, const Tensor&)>& of) {
+  require_groups();
+  check(params.size() == this->params().size(), "{} tensors for {} parameters", params.size(),
+        this->params().size());
+  take_shadows_back();
+  size_t index = 0;
+  for (Group& group : groups_)
+    for (Slot& slot : group.slots) {
+      for (Tensor& state : slot.state)
+        if (state) state = of(index, state);
+      if (slot.master) slot.master = of(index, slot.master);
+      slot.param = params[index++];
+    }
 }
 
 StateDict Optimizer::state_dict() const {

@@ -88,15 +88,25 @@ void tensor_stats(Launch& launch, std::span<const View> tensors, Out stats) {
   }
 }
 
-void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {
-  const Chunks chunks(launch, grads);
-  double* const parts = launch.scratch<double>(chunks.count());
-  chunks.for_each([&](size_t tensor, int64_t begin, int64_t chunk) {
-    visit_chunk(grads[tensor], begin,
-                [&](auto* g, int64_t n) { parts[chunk] = norm_part(g, n, p); });
+void norm_parts(Launch& launch, std::span<const View> grads, double p, Out parts) {
+  static_assert(Chunks::length % norm_block == 0);
+  int64_t* const first = launch.scratch<int64_t>(int64_t(grads.size()) + 1);  // of each gradient
+  first[0] = 0;
+  for (size_t i = 0; i < grads.size(); ++i)
+    first[i + 1] = first[i] + ceil_div(grads[i].size(), norm_block);
+  Chunks(launch, grads).for_each([&](size_t tensor, int64_t begin, int64_t) {
+    visit_chunk(grads[tensor], begin, [&](auto* g, int64_t n) {
+      double* part = parts.as<double>() + first[tensor] + begin / norm_block;
+      for (int64_t at = 0; at < n; at += norm_block)
+        *part++ = norm_part(g + at, std::min(norm_block, n - at), p);
+    });
   });
+}
+
+void norm_of_parts(Launch&, In all, double p, Out norm) {
+  const double* const parts = all.as<double>();
   double total = 0;
-  for (int64_t i = 0; i < chunks.count(); ++i) {
+  for (int64_t i = 0; i < all.size(); ++i) {
     if (std::isinf(p))
       total = total >= parts[i] || std::isnan(total) ? total : parts[i];
     else

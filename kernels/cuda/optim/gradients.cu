@@ -20,24 +20,31 @@ struct Gradient {
   bool aligned;
 };
 
-// Calls run.operator()<T>(table) for all gradients: those computed in float, then those in double.
-// Returns the number of chunks.
+// Calls run.operator()<T>(table) for all gradients in order, in runs that are computed in float or
+// in double.
 template <class Run>
-int64_t for_gradients(std::span<const View> grads, Run run) {
+void for_gradients(std::span<const View> grads, Run run) {
   int64_t chunks = 0;
+  size_t begin = 0, end = 0;
   const auto of = [&]<class T>() {
+    const auto belongs = [&](size_t i) {
+      return grads[i].size() == 0 || (grads[i].dtype == f64) == std::is_same_v<T, double>;
+    };
+    begin = end;
+    while (end < grads.size() && belongs(end)) ++end;
     chunks = for_tables<Gradient>(
-        grads.size(), chunks,
+        end, chunks,
         [&](size_t i, Gradient& item, int64_t& size) {
           item = {grads[i].data, grads[i].dtype, is_aligned(grads[i])};
           size = grads[i].size();
-          return (grads[i].dtype == f64) == std::is_same_v<T, double>;
+          return i >= begin;
         },
         [&](const Table<Gradient>& table) { run.template operator()<T>(table); });
   };
-  of.template operator()<float>();
-  of.template operator()<double>();
-  return chunks;
+  while (end < grads.size()) {
+    of.template operator()<float>();
+    of.template operator()<double>();
+  }
 }
 
 // Calls f(bits, four, gradient) for the elements of this block's chunk, with two loads in flight.
@@ -135,7 +142,7 @@ struct Power : Euclidean {
 };
 
 template <class T, class Norm>
-__global__ void norm_parts(Table<Gradient> table, Norm norm, double* parts) {
+__global__ void part_of_norm(Table<Gradient> table, Norm norm, double* parts) {
   const Chunk chunk = chunk_of_block(table);
   double sum = 0;
   for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
@@ -155,17 +162,13 @@ __global__ void finish_norm(const double* parts, int64_t count, Norm norm, void*
   if (gpu::thread().x == 0) store_one(result, type, norm.finish(sum));
 }
 
-template <class Norm>
-void run_norm(Launch& launch, std::span<const View> grads, Norm norm, Out result) {
-  int64_t most = 0;
-  for (const View& g : grads) most += ceil_div(g.size(), chunk_length);
-  double* const parts = launch.scratch<double>(most);
-  const int64_t chunks = for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
-    launch_table(launch, "norm_parts", norm_parts<T, Norm>, table, norm, parts);
-  });
-  gpu::launch({"finish_norm", {1, 1, 1}, {chunk_threads, 1, 1}, 64}, launch.stream,
-              finish_norm<Norm>, static_cast<const double*>(parts), chunks, norm, result.data,
-              result.dtype);
+// Calls f(norm) with the norm of that p.
+template <class F>
+void visit_norm(double p, F f) {
+  if (p == 2) return f(Euclidean());
+  if (p == 1) return f(Manhattan());
+  if (std::isinf(p)) return f(Largest());
+  f(Power(p));
 }
 
 __global__ void find_clip_factor(Scalar grad_norm, Scalar scale, double max_norm, void* norm,
@@ -294,11 +297,21 @@ void tensor_stats(Launch& launch, std::span<const View> tensors, Out stats) {
   });
 }
 
-void grad_norm(Launch& launch, std::span<const View> grads, double p, Out norm) {
-  if (p == 2) return run_norm(launch, grads, Euclidean(), norm);
-  if (p == 1) return run_norm(launch, grads, Manhattan(), norm);
-  if (std::isinf(p)) return run_norm(launch, grads, Largest(), norm);
-  run_norm(launch, grads, Power(p), norm);
+void norm_parts(Launch& launch, std::span<const View> grads, double p, Out parts) {
+  static_assert(chunk_length == norm_block);
+  visit_norm(p, [&]<class Norm>(const Norm& norm) {
+    for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
+      launch_table(launch, "norm_parts", part_of_norm<T, Norm>, table, norm, parts.as<double>());
+    });
+  });
+}
+
+void norm_of_parts(Launch& launch, In parts, double p, Out norm) {
+  visit_norm(p, [&]<class Norm>(const Norm& kind) {
+    gpu::launch({"finish_norm", {1, 1, 1}, {chunk_threads, 1, 1}, 64}, launch.stream,
+                finish_norm<Norm>, parts.as<const double>(), parts.size(), kind, norm.data,
+                norm.dtype);
+  });
 }
 
 void clip_factor(Launch& launch, In grad_norm, In scale, double max_norm, Out norm, Out factor) {

@@ -228,6 +228,13 @@ TEST(CudaGradients, Surveys) {
   EXPECT_EQ(to_vector(got), to_vector(want));
 }
 
+// Room for the parts of their norm.
+Tensor norm_parts_of(const std::vector<Tensor>& grads) {
+  int64_t parts = 0;
+  for (const Tensor& g : grads) parts += internal::ceil_div(g.numel(), kernels::norm_block);
+  return Tensor({parts}, f64);
+}
+
 TEST(CudaGradients, NormsAndClipping) {
   for (const bool with_nan : {false, true})
     for (const double p : {1.0, 2.0, 3.0, inf}) {
@@ -235,8 +242,12 @@ TEST(CudaGradients, NormsAndClipping) {
       if (with_nan) grads[11].set(2, nan);
       for (const DType t : {f64, f32}) {
         const Tensor got({}, t), want({}, t);
-        launch([&](Launch& l) { cuda::grad_norm(l, views(grads), p, got); });
-        launch([&](Launch& l) { cpu::grad_norm(l, views(grads), p, want); });
+        const Tensor parts[2] = {norm_parts_of(grads), norm_parts_of(grads)};
+        launch([&](Launch& l) { cuda::norm_parts(l, views(grads), p, parts[0]); });
+        launch([&](Launch& l) { cpu::norm_parts(l, views(grads), p, parts[1]); });
+        expect_close(parts[0], to_vector(parts[1]), 1e-12, fmt::format("parts {}", p));
+        launch([&](Launch& l) { cuda::norm_of_parts(l, parts[1], p, got); });
+        launch([&](Launch& l) { cpu::norm_of_parts(l, parts[1], p, want); });
         expect_close(got, to_vector(want), t == f64 ? 1e-12 : 1e-6, fmt::format("norm {}", p));
         for (const double most : {0.5, 1e9}) {
           const Tensor scale = filled({}, f32, 0.25);
@@ -250,7 +261,7 @@ TEST(CudaGradients, NormsAndClipping) {
       }
     }
   const Tensor none({}, f64);
-  launch([&](Launch& l) { cuda::grad_norm(l, {}, 2, none); });
+  launch([&](Launch& l) { cuda::norm_of_parts(l, Tensor({0}, f64), 2, none); });
   EXPECT_EQ(none.at(0), 0);
 }
 // Both add in the same tree: in f64 it is written out here.
