@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -34,7 +36,15 @@ void Bucket::allocate() {
   size_ = std::max<int64_t>(1, (size_ + align - 1) / align) * align;
   const auto buffer = [&](DType dtype) { return zeros({size_}, dtype, options_.device); };
   part_ = buffer(options_.travels);
-  result_ = options_.result == options_.travels ? part_ : buffer(options_.result);
+  for (const auto& [tensor, element] : options_.cut)
+    cut_.push_back(tensor < items_.size() ? items_[tensor].layout.offset + element : size_);
+  if (!cut_.empty()) {
+    cut_[0] = 0;
+    const size_t rank = size_t(exchange_->rank());
+    result_ = zeros({cut_[rank + 1] - cut_[rank]}, options_.result, options_.device);
+  } else {
+    result_ = options_.result == options_.travels ? part_ : buffer(options_.result);
+  }
   const DType wide = options_.travels == f64 ? f64 : f32;
   for (int64_t sum = 1; sum < options_.part.own_chunks(); sum *= 2) levels_.push_back(buffer(wide));
   missing_ = items_.size();
@@ -87,11 +97,13 @@ void Bucket::exchange(const Place& place, std::vector<double> words) {
   }
   const Tensor part = part_.copied_to(Device::cpu());
   // With a dtype to travel in, both rounds do.
-  const bool both = is_half(options_.travels);
-  const Tensor sums = both                        ? part
-                      : options_.device.is_host() ? result_
-                                                  : Tensor({size_}, options_.result, Device::cpu());
-  const auto all = exchange_->sum(place, part, options_.by, sums, words);
+  const DType dtype = is_half(options_.travels) ? options_.travels : options_.result;
+  const Tensor sums = dtype == options_.result && options_.device.is_host() ? result_
+                      : dtype == part.dtype() && cut_.empty()
+                          ? part
+                          : Tensor(result_.shape(), dtype, Device::cpu());
+  const auto all = cut_.empty() ? exchange_->sum(place, part, options_.by, sums, words)
+                                : exchange_->sum_piece(place, part, cut_, options_.by, sums, words);
   write(sums.copied_to(options_.device), result_);
   totals_.clear();
   for (const std::vector<double>& of_rank : all)
@@ -108,6 +120,13 @@ std::vector<double> Bucket::receive() {
   return std::move(totals_);
 }
 
-Tensor Bucket::sum(size_t tensor) const { return in(result_, items_[tensor]); }
+Tensor Bucket::sum(size_t tensor) const {
+  const Layout& layout = items_[tensor].layout;
+  if (cut_.empty()) return in(result_, items_[tensor]);
+  const int64_t first = cut_[size_t(exchange_->rank())], last = first + result_.numel(),
+                begin = std::clamp(layout.offset, first, last),
+                end = std::clamp(layout.offset + layout.shape.size(), first, last);
+  return result_.with_layout(Layout({end - begin}, {1}, begin - first));
+}
 
 }  // namespace mixtape::dist

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -24,6 +25,9 @@ class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
     DType travels;  // of what is sent; sums are f32, or f64 if it is f64
     Device device;
     double by = 1;  // multiplies the sums
+    // Cuts it into a piece for each rank: the tensor and the element in it where each begins, and
+    // the end. Sums are then of this rank's piece alone. Empty: all ranks have all of them.
+    std::vector<std::pair<size_t, int64_t>> cut = {};
   };
   // `exchange` is null in a world of one.
   Bucket(Exchange* exchange, const Options& options);
@@ -45,7 +49,8 @@ class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
             Flags flags = {});
   // Waits for the sums. Returns those of the words over ranks, in the order of sum_tree().
   std::vector<double> receive();
-  Tensor sum(size_t tensor) const;  // a view of the buffer
+  // A view of the buffer; 1-dimensional, of what this rank's piece has of the tensor, if it is cut.
+  Tensor sum(size_t tensor) const;
 
  private:
   struct Item {
@@ -63,6 +68,7 @@ class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
   std::vector<Item> items_;
   int64_t size_ = 0;
   size_t missing_ = 0;
+  Cut cut_;                     // of part_
   Tensor part_, result_;        // this rank's part; the sum over ranks, the same if dtypes agree
   std::vector<Tensor> levels_;  // sums of 1, 2, 4 ... chunks; see sum_tree()
   std::shared_ptr<Exchange::Job> job_;

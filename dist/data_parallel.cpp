@@ -15,6 +15,7 @@
 #include "core/philox.h"
 #include "core/scope.h"
 #include "dist/bucket.h"
+#include "dist/division.h"
 #include "dist/exchange.h"
 #include "kernels/common/sum_tree.h"
 
@@ -33,6 +34,7 @@ struct DataParallel::Impl final : Observer {
     std::string name;
     bool trains = false;  // when buckets were laid; as is `dtype`, the gradient's
     DType dtype = f32;
+    std::shared_ptr<Division> division = {};  // if it is divided
     size_t bucket = 0, place = 0;
     bool arrived = false;   // in this chunk
     bool had_grad = false;  // in this step
@@ -63,7 +65,9 @@ struct DataParallel::Impl final : Observer {
 
   bool is_laid() const {
     return std::ranges::all_of(parameters, [](const Parameter& p) {
-      return p.trains == p.tensor.is_leaf() && (!p.trains || p.dtype == p.tensor.grad_dtype());
+      return p.division == division_of(p.tensor) &&
+             (p.division || p.trains == p.tensor.is_leaf()) &&
+             (!p.trains || p.dtype == p.tensor.grad_dtype());
     });
   }
 
@@ -79,15 +83,19 @@ struct DataParallel::Impl final : Observer {
   void lay_buckets() {
     buckets.clear();
     std::map<std::pair<DType, size_t>, std::shared_ptr<Bucket>> open;  // by dtype and device
+    std::map<std::pair<const Division*, size_t>, std::shared_ptr<Bucket>> of_divisions;
     std::string trained, others;
     for (const size_t i : order) {
       Parameter& p = parameters[i];
-      p.trains = p.tensor.is_leaf();
-      const std::string text = fmt::format("{} {} of {}; ", p.name, p.tensor.shape(),
-                                           p.trains ? p.tensor.grad_dtype() : p.tensor.dtype());
-      (p.trains ? trained : others) += text;
-      if (!p.trains) continue;
+      p.division = division_of(p.tensor);
+      p.trains = p.tensor.is_leaf() || p.division;  // a divided one keeps its place
       p.dtype = p.tensor.grad_dtype();
+      const std::string text =
+          fmt::format("{} {} of {}{}; ", p.name, p.tensor.shape(),
+                      p.trains ? p.dtype : p.tensor.dtype(), p.division ? " in pieces" : "");
+      (p.trains ? trained : others) += text;
+      if (p.division) lay_divided(p, of_divisions);
+      if (!p.trains || p.division) continue;
       std::shared_ptr<Bucket>& bucket = open[{p.dtype, p.tensor.device().slot()}];
       if (bucket && is_complete(bucket)) bucket = {};
       if (!bucket)
@@ -104,6 +112,30 @@ struct DataParallel::Impl final : Observer {
     for (const auto& bucket : buckets) bucket->allocate();
     lay_averages();
     next = 0;
+  }
+
+  // All parameters of a buffer of a division are in one bucket, cut as the buffer is.
+  void lay_divided(
+      Parameter& p,
+      std::map<std::pair<const Division*, size_t>, std::shared_ptr<Bucket>>& of_divisions) {
+    const Division::Item& own = p.division->item(p.tensor);
+    std::shared_ptr<Bucket>& bucket = of_divisions[{p.division.get(), own.buffer}];
+    if (!bucket) {
+      const Division::Buffer& buffer = p.division->buffer(own.buffer);
+      Bucket::Options of_bucket = bucket_of(p.dtype, p.tensor.device());
+      of_bucket.cut = buffer.joints;
+      bucket = buckets.emplace_back(std::make_shared<Bucket>(exchange, of_bucket));
+      for (const size_t i : buffer.items) {
+        const Tensor& t = p.division->item(i).whole;
+        const auto known = by_id.find(t.id());
+        check(known != by_id.end(),
+              "Shards divide a parameter of shape {} with others of this model, which has not it",
+              t.shape());
+        bucket->add(t.shape(), parameters[known->second].name);
+      }
+    }
+    p.bucket = size_t(std::ranges::find(buckets, bucket) - buckets.begin());
+    p.place = own.place;
   }
 
   // The first one is small, so that something travels soon.
@@ -289,9 +321,12 @@ struct DataParallel::Impl final : Observer {
     for (const auto& bucket : buckets) totals.push_back(bucket->receive());
     for (Parameter& p : parameters) {
       if (!p.trains) continue;
+      const Tensor& own = p.division ? p.division->item(p.tensor).piece : p.tensor;
       if (totals[p.bucket][p.place] > 0) {  // else no rank had a gradient
-        p.tensor.set_grad(buckets[p.bucket]->sum(p.place));
-        p.tensor.autograd_meta().set_loss_scale(p.tag);
+        own.set_grad(buckets[p.bucket]->sum(p.place));
+        own.autograd_meta().set_loss_scale(p.tag);
+      } else if (p.division) {
+        own.set_grad({});
       }
       p.had_grad = false;
       p.tag = {};

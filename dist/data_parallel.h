@@ -23,7 +23,7 @@ Tensor rows(const Tensor& x, int64_t start, int64_t stop);  // a view of x [n, .
 enum class Scale { Mean, Sum };  // of the chunks' gradients
 
 struct DataParallelOptions {
-  // Pieces of a step, over all ranks; 0: one for each rank. The numbers depend on this alone, not
+  // Sharing of a step, over all ranks; 0: one for each rank. The numbers depend on this alone, not
   // on how many ranks share the chunks: a world of one with .chunks = 8 trains as 2, 4 or 8 ranks
   // do.
   int64_t chunks = 0;

@@ -56,6 +56,8 @@ std::string Place::to_string() const {
   switch (kind) {
     case Kind::Bucket:
       return fmt::format("bucket {} of step {}", number, step);
+    case Kind::Step:
+      return fmt::format("the optimizer's step {}", step);
     case Kind::Sum:
       return "a sum";
     case Kind::Gather:
@@ -211,6 +213,7 @@ void Exchange::run_next(std::unique_lock<std::mutex>& lock) {
 void Exchange::transfer(const Place& place, std::span<const Transfer> sends,
                         std::span<const Transfer> receives, std::vector<Tensor> memory) {
   for (const Transfer& t : sends) bytes_sent_ += t.bytes;
+  messages_sent_ += sends.size();
   std::unique_ptr<Request> request;
   try {
     request = engine_->start(sends, receives);

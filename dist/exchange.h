@@ -18,7 +18,7 @@ namespace mixtape::dist {
 
 // Where a rank is. Ranks that meet at different places have run apart: an Error at once, no hang.
 struct Place {
-  enum class Kind : int64_t { Bucket, Sum, Gather, Broadcast, Barrier, End };
+  enum class Kind : int64_t { Bucket, Step, Sum, Gather, Broadcast, Barrier, End };
   Kind kind;
   int64_t step = 0, number = 0;  // the bucket's number
   std::string contents = {};     // the bucket's parameters, for the message of a time limit
@@ -86,6 +86,7 @@ class Exchange : NoCopy {
   void watch(std::unique_ptr<Peers> peers) { peers_ = std::move(peers); }
 
   uint64_t bytes_sent() const { return bytes_sent_; }
+  uint64_t messages_sent() const { return messages_sent_; }
   std::string error();  // why all jobs fail, or ""
 
   // Where another rank has ended all, `then` is called on the thread.
@@ -124,7 +125,7 @@ class Exchange : NoCopy {
   bool ending_ = false, has_let_go_ = false;
   std::atomic<bool> abandoned_ = false, ends_all_ = false;
   std::function<void()> then_, at_abort_;
-  std::atomic<uint64_t> bytes_sent_ = 0;
+  std::atomic<uint64_t> bytes_sent_ = 0, messages_sent_ = 0;
   std::unique_ptr<Peers> peers_;
   struct Stranded {
     std::vector<Tensor> memory;

@@ -1,0 +1,250 @@
+#include "dist/division.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "autograd/autograd_meta.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/int_math.h"
+#include "core/scope.h"
+#include "dist/bucket.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::dist {
+using namespace internal;
+
+constexpr size_t bits = 32;  // in a word
+
+std::shared_ptr<Division> division_of(const Tensor& parameter) {
+  return std::static_pointer_cast<Division>(optim::sharing_of(parameter));
+}
+
+Division::Division(Exchange& exchange, const std::vector<Tensor>& parameters, double bucket_mb)
+    : exchange_(exchange) {
+  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
+    if (p->is_leaf()) items_.push_back({*p, {}});
+  lay(bucket_mb);
+  cut_buffers();
+  for (Buffer& b : buffers_) {
+    b.data = zeros({b.size}, items_[b.items[0]].whole.dtype(), items_[b.items[0]].whole.device());
+    for (const size_t i : b.items) {
+      Item& item = items_[i];
+      const Tensor place = place_of(item);
+      detail::write(item.whole, place);
+      item.whole.set_data(place);
+      const size_t rank = size_t(exchange_.rank());
+      item.piece = b.data.with_layout(
+          Layout({item.cut[rank + 1] - item.cut[rank]}, {1}, item.offset + item.cut[rank]));
+      item.piece.set_requires_grad();
+      by_id_.emplace(item.whole.id(), i);
+      by_id_.emplace(item.piece.id(), i);
+    }
+  }
+}
+
+void Division::end() {
+  for (const Item& item : items_) item.whole.autograd_meta().sharing = {};
+  items_.clear();
+  buffers_.clear();
+  by_id_.clear();
+}
+
+// The first buffer is small, so that something travels soon.
+void Division::lay(double bucket_mb) {
+  constexpr size_t most_items = 1500;  // whose words ride along: Exchange::most_words
+  std::map<std::tuple<DType, DType, size_t>, size_t> open;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Tensor& t = items_[i].whole;
+    const auto [at, is_new] =
+        open.try_emplace({t.dtype(), t.grad_dtype(), t.device().slot()}, buffers_.size());
+    const auto is_full = [&] {
+      const double mb = at->second == 0 ? std::min(1.0, bucket_mb) : bucket_mb;
+      return double(buffers_[at->second].bytes) >= mb * 1048576 ||
+             buffers_[at->second].items.size() == most_items;
+    };
+    if (!is_new && is_full()) at->second = buffers_.size();
+    if (at->second == buffers_.size()) buffers_.emplace_back();
+    Buffer& b = buffers_[at->second];
+    items_[i].buffer = at->second;
+    items_[i].place = b.items.size();
+    items_[i].offset = b.size;
+    b.items.push_back(i);
+    b.size += round_up(t.numel(), 64 / int64_t(size_of(t.dtype())));
+    b.bytes += t.numel() * int64_t(size_of(t.grad_dtype()));
+  }
+}
+
+// Where `wanted` elements are before it, or at the nearest end of a block of the norm.
+std::pair<size_t, int64_t> Division::joint_near(const Buffer& buffer, int64_t wanted) const {
+  wanted = std::max<int64_t>(wanted, 0);
+  for (size_t place = 0; place < buffer.items.size(); ++place) {
+    const int64_t n = items_[buffer.items[place]].whole.numel();
+    if (wanted >= n) {
+      wanted -= n;
+      continue;
+    }
+    const int64_t low = wanted / kernels::norm_block * kernels::norm_block,
+                  high = std::min(low + kernels::norm_block, n),
+                  element = wanted - low <= high - wanted ? low : high;
+    return element < n ? std::pair(place, element) : std::pair(place + 1, int64_t(0));
+  }
+  return {buffer.items.size(), 0};
+}
+
+// Cuts where blocks of the norm end, so that it adds up as that of whole gradients does, and where
+// all ranks come to have about equally many elements.
+void Division::cut_buffers() {
+  const size_t ranks = size_t(exchange_.size());
+  std::vector<int64_t> loads(ranks);
+  int64_t all = 0;
+  for (Buffer& b : buffers_) {
+    for (const size_t i : b.items) all += items_[i].whole.numel();
+    b.joints = {{0, 0}};
+    int64_t wanted = 0;
+    for (size_t r = 0; r + 1 < ranks; ++r) {
+      wanted += all / int64_t(ranks) - loads[r];
+      b.joints.push_back(std::max(b.joints.back(), joint_near(b, wanted)));
+    }
+    b.joints.emplace_back(b.items.size(), 0);
+    for (const auto& [place, element] : b.joints) {
+      b.cut.push_back(place < b.items.size() ? items_[b.items[place]].offset + element : b.size);
+      for (size_t i = 0; i < b.items.size(); ++i) {
+        Item& item = items_[b.items[i]];
+        item.cut.push_back(place < i ? 0 : place == i ? element : item.whole.numel());
+      }
+    }
+    for (size_t r = 0; r < ranks; ++r)
+      for (const size_t i : b.items) loads[r] += items_[i].cut[r + 1] - items_[i].cut[r];
+  }
+}
+
+Tensor Division::place_of(const Item& item) const {
+  const Shape& shape = item.whole.shape();
+  return buffers_[item.buffer].data.with_layout(Layout(shape, Layout(shape).strides, item.offset));
+}
+
+Tensor Division::own_part(const Item& item, const Tensor& whole) const {
+  const size_t rank = size_t(exchange_.rank());
+  const int64_t begin = item.cut[rank], n = item.cut[rank + 1] - begin;
+  return whole.contiguous().with_layout(Layout({n}, {1}, begin)).clone();
+}
+
+Tensor Division::whole_of(const Item& item, const Tensor& part) const {
+  const Tensor whole({item.whole.numel()}, part.dtype(), Device::cpu());
+  const size_t rank = size_t(exchange_.rank());
+  detail::write(part.copied_to(Device::cpu()),
+                whole.with_layout(Layout(part.shape(), {1}, item.cut[rank])));
+  exchange_.run([&] {
+    const Place place{Place::Kind::Gather};
+    exchange_.meet(place, {}, size_t(whole.numel()) * size_of(whole.dtype()));
+    exchange_.share_pieces(place, whole, item.cut);
+  });
+  return whole.with_layout(Layout(item.whole.shape()));
+}
+
+// Loading, converting and moving replace a parameter's data.
+void Division::begin_step() {
+  check(!items_.empty(), "the Shards of this optimizer have ended, and it has pieces alone");
+  for (const Item& item : items_) {
+    const Tensor place = place_of(item), &now = item.whole;
+    if (now.raw() == place.raw()) continue;
+    check(now.dtype() == place.dtype() && now.device() == place.device(),
+          "a parameter of shape {} was divided as {} on {}, and is now {} on {}: make Shards after "
+          "a model is converted or moved",
+          now.shape(), place.dtype(), place.device(), now.dtype(), now.device());
+    detail::write(now, place);
+    now.set_data(place);
+  }
+}
+
+void Division::end_step() {
+  exchange_.run([&] {
+    if (!has_met_) exchange_.meet({Place::Kind::Step, steps_});
+    for (size_t i = 0; i < buffers_.size(); ++i) share(buffers_[i], int64_t(i));
+  });
+  has_met_ = false;
+  ++steps_;
+}
+
+void Division::share(const Buffer& b, int64_t number) const {
+  const Place place{Place::Kind::Step, steps_, number};
+  if (b.data.device().is_host()) return exchange_.share_pieces(place, b.data, b.cut);
+  const Tensor host = b.data.copied_to(Device::cpu());
+  exchange_.share_pieces(place, host, b.cut);
+  detail::write(host.copied_to(b.data.device()), b.data);
+}
+
+// The parts of a norm that a rank has of a gradient.
+int64_t Division::parts_of(const Tensor& t, int rank) const {
+  if (!t.has_grad()) return 0;
+  if (!has(t)) return ceil_div(t.numel(), kernels::norm_block);  // not divided
+  const Cut& cut = item(t).cut;
+  return ceil_div(cut[size_t(rank) + 1] - cut[size_t(rank)], kernels::norm_block);
+}
+
+Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, const Tensor& found,
+                      bool steps) {
+  check_no_capture("ranks tell each other of their pieces in each step");
+  // Words: found, as bits, and the parts.
+  const size_t flags = found ? ceil_div(tensors.size(), size_t(bits)) : 0;
+  std::vector<double> words(flags);
+  if (found) {
+    const Tensor host = found.copied_to(Device::cpu());
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (host.data<float>()[i] != 0) words[i / bits] += double(uint64_t(1) << i % bits);
+  }
+  if (parts) {
+    const Tensor host = parts.copied_to(Device::cpu());
+    words.insert(words.end(), host.data<double>(), host.data<double>() + host.numel());
+  }
+  const std::vector<std::vector<double>> all = meet(words);
+  has_met_ = steps;
+  if (found) {
+    const Tensor host({found.numel()}, f32, Device::cpu());
+    for (size_t i = 0; i < tensors.size(); ++i)
+      host.data<float>()[i] = float(std::ranges::any_of(
+          all, [&](const auto& of_rank) { return uint64_t(of_rank[i / bits]) >> i % bits & 1; }));
+    detail::write(host.copied_to(found.device()), found);
+  }
+  return parts ? in_order(tensors, all, flags).copied_to(parts.device()) : parts;
+}
+
+// The parts of whole gradients: of each, those of the first rank's piece and so on.
+Tensor Division::in_order(const std::vector<Tensor>& tensors,
+                          const std::vector<std::vector<double>>& all, size_t flags) const {
+  std::vector<double> joined;
+  std::vector<size_t> at(all.size(), flags);
+  for (const Tensor& t : tensors)
+    for (size_t r = 0; r < all.size(); ++r) {
+      const int64_t n = parts_of(t, int(r));
+      const auto first = all[r].begin() + ptrdiff_t(at[r]);
+      if (has(t) || int(r) == exchange_.rank()) joined.insert(joined.end(), first, first + n);
+      at[r] += size_t(n);
+    }
+  return from(joined, {int64_t(joined.size())}, f64).copied_to(Device::cpu());
+}
+
+// All ranks' words, in as many meetings as it takes.
+std::vector<std::vector<double>> Division::meet(const std::vector<double>& words) const {
+  std::vector<std::vector<double>> all(size_t(exchange_.size()));
+  exchange_.run([&] {
+    for (size_t at = 0, left = 1; left > 0;) {
+      const size_t n = std::min(words.size() - at, Exchange::most_words - 1);
+      std::vector<double> some{double(words.size() - at - n)};
+      some.insert(some.end(), words.begin() + ptrdiff_t(at), words.begin() + ptrdiff_t(at + n));
+      at += n;
+      left = 0;
+      const auto of_ranks = exchange_.meet({Place::Kind::Step, steps_}, some);
+      for (size_t r = 0; r < all.size(); ++r) {
+        left = std::max(left, size_t(of_ranks[r][0]));
+        all[r].insert(all[r].end(), of_ranks[r].begin() + 1, of_ranks[r].end());
+      }
+    }
+  });
+  return all;
+}
+
+}  // namespace mixtape::dist

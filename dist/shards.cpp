@@ -1,0 +1,102 @@
+#include "dist/shards.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "autograd/autograd_meta.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/scope.h"
+#include "dist/division.h"
+#include "dist/world.h"
+
+namespace mixtape::dist {
+using namespace internal;
+namespace {
+
+void check_alike(const World& world, const std::vector<Tensor>& params) {
+  std::string text;
+  for (const Tensor& p : params)
+    text += fmt::format("{} of {}{}; ", p.shape(), p.dtype(), p.is_leaf() ? "" : ", frozen");
+  const std::vector<std::string> all = world.gather(text);
+  check(all[0] == text, "rank {} of {} divides other parameters than rank 0", world.rank(),
+        world.size());
+}
+
+// The parameter of an optimizer's state "state.3.exp_avg", or -1 if it is not of its shape.
+int64_t parameter_of(const std::string& name) {
+  if (!name.starts_with("state.") || name.ends_with(".step")) return -1;
+  int64_t index = -1;
+  std::from_chars(name.data() + 6, name.data() + name.size(), index);
+  return index;
+}
+
+}  // namespace
+
+Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
+    : optimizer_(optimizer), whole_(optimizer.params()) {
+  const Scope scope("Shards");
+  check(options.bucket_mb > 0, "bucket_mb must be > 0, got {}", options.bucket_mb);
+  for (size_t g = 0; g < optimizer.groups(); ++g)
+    check(optimizer.is_elementwise(g),
+          "{} looks at whole parameters in group {}, so that ranks cannot divide them",
+          optimizer.name(), g);
+  for (size_t i = 0; i < whole_.size(); ++i)
+    check(!optim::sharing_of(whole_[i]), "parameter {} of {} is divided already", i,
+          optimizer.name());
+  const World* const world = World::current();
+  if (!world || world->size() == 1) return;
+  check_alike(*world, whole_);
+  division_ = std::make_shared<Division>(*world->exchange(), whole_, options.bucket_mb);
+  std::vector<Tensor> pieces;
+  for (const Tensor& p : whole_) pieces.push_back(division_->has(p) ? division_->piece_of(p) : p);
+  optimizer.replace_params(pieces, [&](size_t i, const Tensor& state) {
+    return division_->has(whole_[i]) ? division_->own_part(division_->item(whole_[i]), state)
+                                     : state;
+  });
+  for (size_t i = 0; i < whole_.size(); ++i)
+    if (division_->has(whole_[i]))
+      for (const Tensor& t : {whole_[i], pieces[i]}) t.autograd_meta().sharing = division_;
+}
+
+Shards::~Shards() {
+  if (division_) division_->end();
+}
+
+StateDict Shards::state_dict() const {
+  StateDict dict = optimizer_.state_dict();
+  if (!division_) return dict;
+  for (auto& [name, t] : dict)
+    if (const int64_t i = parameter_of(name); i >= 0 && division_->has(whole_[size_t(i)]))
+      t = division_->whole_of(division_->item(whole_[size_t(i)]), t);
+  return dict;
+}
+
+void Shards::load_state_dict(const StateDict& dict) {
+  if (!division_) return optimizer_.load_state_dict(dict);
+  StateDict own;
+  for (const auto& [name, t] : dict) {
+    const int64_t i = parameter_of(name);
+    const bool is_divided =
+        i >= 0 && size_t(i) < whole_.size() && division_->has(whole_[size_t(i)]);
+    if (is_divided)
+      check(t.shape() == whole_[size_t(i)].shape(), "{} must have shape {}, got {}", name,
+            whole_[size_t(i)].shape(), t.shape());
+    own.emplace_back(name,
+                     is_divided ? division_->own_part(division_->item(whole_[size_t(i)]), t) : t);
+  }
+  optimizer_.load_state_dict(own);
+}
+
+void Shards::join() {
+  if (!division_) return;
+  optimizer_.replace_params(whole_, [&](size_t i, const Tensor& state) {
+    if (!division_->has(whole_[i])) return state;
+    return division_->whole_of(division_->item(whole_[i]), state).copied_to(whole_[i].device());
+  });
+  division_->end();
+  division_ = {};
+}
+
+}  // namespace mixtape::dist

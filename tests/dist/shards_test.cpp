@@ -1,0 +1,441 @@
+// Shards: the bits of training without them, and a piece of an optimizer's state on each rank.
+
+#include "dist/shards.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "amp/amp.h"
+#include "autograd/ops.h"
+#include "dist/data_parallel.h"
+#include "dist/exchange.h"
+#include "nn/nn.h"
+#include "optim/optim.h"
+#include "tests/support/errors.h"
+#include "tests/support/threads_engine.h"
+
+namespace mixtape::dist {
+namespace shards_test {
+using namespace internal;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+struct Batch {
+  Tensor x, y;
+  std::vector<Tensor> more = {};
+  int64_t of_step = 0;
+};
+
+// Of 4.4 blocks of the norm, cut where none ends.
+struct Net : nn::Module<Net> {
+  nn::Linear unused{3, 3}, in{6, 150}, hidden{150, 210}, out{210, 4};
+  nn::BatchNorm1d norm{150};
+  nn::Dropout dropout{0.25};
+  Tensor forward(const Tensor& x) const { return out(relu(hidden(dropout(relu(norm(in(x))))))); }
+  MIXTAPE_FIELDS(unused, in, norm, dropout, hidden, out)
+};
+
+void expect_fine(const std::vector<std::string>& errors) {
+  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
+}
+
+std::string bytes_of(const StateDict& dict) {
+  std::string all;
+  for (const auto& [name, t] : dict) {
+    const Tensor c = t.contiguous().copied_to(Device::cpu());
+    all += name;
+    all.append(static_cast<const char*>(c.raw()), size_t(c.numel()) * size_of(c.dtype()));
+  }
+  return all;
+}
+
+Batch own_part(const Part& part, const Tensor& x, const Tensor& y) {
+  const int64_t n = x.size(0), first = part.begin(n), own = part.end(n) - first;
+  return {narrow(x, 0, first, own), narrow(y, 0, first, own), {}, n};
+}
+
+using Make = std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)>;
+template <class O>
+Make maker(const typename O::Options& options, const optim::CommonOptions& common = {}) {
+  return [=](std::vector<Tensor> params) {
+    return std::make_unique<O>(std::move(params), options, common);
+  };
+}
+const Make adamw = maker<optim::AdamW>({.lr = 0.01});
+const Make sgd = maker<optim::SGD>({.lr = 0.05, .momentum = 0.9});
+
+struct Job {
+  Make make = adamw;
+  DType low = f32;
+  bool half_model = false;  // parameters in `low`, with masters
+  bool sharded = true;
+  DataParallelOptions options = {.chunks = 8};
+  double bucket_mb = 0.05;
+  int from = 0, steps = 5;
+  bool unscale = false, clips_itself = false;
+  ThreadsOptions threads = {};
+  int bad_step = -1;      // where the loss of the last chunk is infinite
+  int bad_gradient = -1;  // where a gradient of the first chunk overflows
+  StateDict start = {};
+};
+
+struct Result {
+  StateDict all;
+  std::string bytes;
+  std::vector<std::string> norms;  // all digits
+};
+
+std::string digits(const Tensor& x) {
+  const double value = x.item();
+  return std::isnan(value) ? "nan" : fmt::format("{:a}", value);
+}
+
+void pass(const Net& net, const Job& run, amp::GradScaler& scaler, int step, int64_t chunk,
+          const Tensor& x, const Tensor& y, double weight) {
+  Tensor loss;
+  {
+    const amp::Autocast on({.low = run.low});
+    loss = cross_entropy(net(run.half_model ? x.to(run.low) : x), y);
+  }
+  if (step == run.bad_step && chunk == 7) loss = loss * infinity;
+  Tensor objective = loss * weight;
+  if (step == run.bad_gradient && chunk == 0)
+    objective = objective + sum(net.hidden.bias) * 1e38 * 1e3;
+  scaler.scale(objective).backward();
+}
+
+void step(const Net& net, const Job& run, amp::GradScaler& scaler, optim::Optimizer& opt,
+          std::vector<std::string>& norms) {
+  if (run.unscale) scaler.unscale(opt);
+  if (run.clips_itself) {
+    norms.push_back(digits(optim::clip_grad_norm(net.parameters(), 0.5)));
+    scaler.step(opt);
+  } else {
+    norms.push_back(digits(scaler.step(opt, {.clip_norm = 0.5}).norm()));
+  }
+  scaler.update();
+}
+
+// Steps `from` to `steps` on every rank. The state is the same on all.
+Result train(int ranks, const Job& run) {
+  Result result;
+  std::mutex mutex;
+  expect_fine(run_ranks(
+      ranks,
+      [&](const World& world) {
+        const Seed seed(world.rank() + 1);  // rank 0 decides
+        Net net;
+        if (run.half_model) net.to(run.low);
+        const auto opt = run.make(net.parameters());
+        if (run.half_model) opt->set_multi_precision(true);
+        std::optional<Shards> shards;
+        if (run.sharded) shards.emplace(*opt, ShardsOptions{.bucket_mb = run.bucket_mb});
+        amp::GradScaler scaler(run.low, {.init_scale = 1024, .growth_interval = 2});
+        if (!run.start.empty()) {
+          net.load_state_dict(run.start.under("net."));
+          const StateDict of_opt = run.start.under("opt.");
+          shards ? shards->load_state_dict(of_opt) : opt->load_state_dict(of_opt);
+          scaler.load_state_dict(run.start.under("scaler."));
+        }
+        DataParallel parallel(net, run.options);
+        std::vector<std::string> norms;
+        for (int i = run.from; i < run.steps; ++i) {
+          const int64_t n = i == 3 ? 21 : 64;
+          const Seed of_step(100 + i);
+          const Tensor x = randn({n, 6}), y = randint(0, 4, {n});
+          opt->zero_grad();
+          int64_t c = parallel.part().first_chunk();
+          for (const auto& [cx, cy, weight] : parallel.chunks(own_part(parallel.part(), x, y)))
+            pass(net, run, scaler, i, c++, cx, cy, weight);
+          step(net, run, scaler, *opt, norms);
+        }
+        StateDict all;
+        all.add("net.", net.state_dict());
+        all.add("opt.", shards ? shards->state_dict() : opt->state_dict());
+        all.add("scaler.", scaler.state_dict());
+        std::string overflow;
+        for (const auto& o : scaler.last_overflow()) overflow += std::to_string(o.parameter) + " ";
+        const std::lock_guard lock(mutex);
+        if (result.bytes.empty()) {
+          for (auto& [name, t] : all) result.all.emplace_back(name, t.clone());
+          result.norms = norms;
+          result.bytes = bytes_of(all) + overflow;
+        }
+        EXPECT_EQ(result.norms, norms);
+        EXPECT_TRUE(result.bytes == bytes_of(all) + overflow) << "rank " << world.rank();
+      },
+      run.threads));
+  return result;
+}
+
+// Replicated on one rank is what all are compared with.
+void expect_same(Job run) {
+  run.sharded = false;
+  const Result one = train(1, run);
+  run.sharded = true;
+  for (const int ranks : {1, 2, 4, 8}) {
+    const Result r = train(ranks, run);
+    EXPECT_TRUE(r.bytes == one.bytes) << ranks;
+    EXPECT_EQ(r.norms, one.norms) << ranks;
+  }
+}
+
+TEST(Shards, HaveTheBitsOfTrainingWithout) {
+  for (const Make& make : {adamw, sgd})
+    for (const DType low : {f32, bf16, f16}) {
+      expect_same({.make = make, .low = low});
+      expect_same({.make = make, .low = low, .unscale = true});
+    }
+}
+
+TEST(Shards, DivideMasters) {
+  for (const DType low : {bf16, f16}) expect_same({.low = low, .half_model = true});
+}
+
+TEST(Shards, OneVerdict) {
+  for (const bool unscale : {false, true})
+    for (const bool clips : {false, true}) {
+      if (clips && !unscale) continue;
+      expect_same({.low = f16, .unscale = unscale, .clips_itself = clips, .bad_step = 2});
+      expect_same({.low = f16, .unscale = unscale, .clips_itself = clips, .bad_gradient = 1});
+    }
+}
+
+TEST(Shards, NeitherOrderNorDelayNorBucketsChangeBits) {
+  Job run{.low = f16};
+  run.sharded = false;
+  const Result one = train(1, run);
+  run.sharded = true;
+  for (const double mb : {1e-6, 0.01, 100.0}) {
+    run.bucket_mb = mb;
+    run.threads = {.delay = 1e-4, .shuffles = true};
+    EXPECT_TRUE(train(4, run).bytes == one.bytes) << mb;
+  }
+}
+
+TEST(Shards, ACheckpointGoesOnWithOtherRanksOrWithout) {
+  for (const DType low : {f32, f16}) {
+    Job run{.low = low, .steps = 6};
+    run.sharded = false;
+    const Result whole = train(1, run);
+    run.sharded = true;
+    run.steps = 2;
+    const Result four = train(4, run);
+    run.from = 2;
+    run.steps = 4;
+    run.start = four.all;
+    const Result two = train(2, run);
+    run.from = 4;
+    run.steps = 6;
+    run.start = two.all;
+    EXPECT_TRUE(train(1, run).bytes == whole.bytes);
+    run.sharded = false;
+    EXPECT_TRUE(train(2, run).bytes == whole.bytes);
+  }
+}
+
+// --- what it saves, and what travels ---
+
+// Of 258 blocks of the norm and some small parameters.
+struct Wide : nn::Module<Wide> {
+  nn::Linear in{1024, 1024}, out{1024, 1024}, head{1024, 10};
+  Tensor forward(const Tensor& x) const { return head(relu(out(relu(in(x))))); }
+  MIXTAPE_FIELDS(in, out, head)
+};
+
+double bytes_of_state(const optim::Optimizer& opt) {
+  double bytes = 0;
+  for (const auto& [name, t] : opt.state_dict())
+    if (name.starts_with("state.")) bytes += double(t.numel()) * double(size_of(t.dtype()));
+  return bytes;
+}
+
+// What a step sends, and how often, and the bytes of state that it leaves.
+struct Cost {
+  double bytes, messages, state;
+};
+Cost cost_of(int ranks, bool sharded, bool scaled = true) {
+  Cost cost = {};
+  expect_fine(run_ranks(ranks, [&](const World& world) {
+    Wide net;
+    if (ranks == 8) net.to(bf16);
+    optim::AdamW opt(net.parameters(), {.lr = 0.01}, {.multi_precision = ranks == 8});
+    std::optional<Shards> shards;
+    if (sharded) shards.emplace(opt, ShardsOptions{.bucket_mb = 1});
+    DataParallel parallel(net, {.bucket_mb = 1});
+    amp::GradScaler scaler({.init_scale = 16, .enabled = scaled});
+    Cost before = {};
+    for (int i = 0; i < 2; ++i) {  // the second has learned the order
+      before = {double(parallel.bytes_sent()), double(world.exchange()->messages_sent()), 0};
+      opt.zero_grad();
+      scaler.scale(sum(net(ones({2, 1024}, net.in.weight.dtype())))).backward();
+      scaler.step(opt, {.clip_norm = 1.0});
+      scaler.update();
+    }
+    world.barrier();
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    cost.bytes = std::max(cost.bytes, double(parallel.bytes_sent()) - before.bytes);
+    cost.messages =
+        std::max(cost.messages, double(world.exchange()->messages_sent()) - before.messages);
+    cost.state = std::max(cost.state, bytes_of_state(opt));
+  }));
+  return cost;
+}
+
+TEST(Shards, KeepOneOfEqualPartsOfTheState) {
+  for (const int ranks : {2, 4, 8}) {
+    const Cost whole = cost_of(ranks, false), part = cost_of(ranks, true);
+    EXPECT_LE(part.state, whole.state * (1.0 / ranks + 0.01)) << ranks;
+    EXPECT_GE(part.state, whole.state / ranks) << ranks;
+  }
+}
+
+TEST(Shards, SendTheBytesOfAStepWithout) {
+  for (const int ranks : {2, 4}) {
+    const Cost whole = cost_of(ranks, false), part = cost_of(ranks, true);
+    const double share = 2.0 * (ranks - 1) / ranks * 4 * 1025 * (2 * 1024 + 10);
+    EXPECT_NEAR(part.bytes / whole.bytes, 1, 0.01) << ranks;
+    EXPECT_NEAR(part.bytes / share, 1, 0.01) << ranks;
+  }
+}
+
+TEST(Shards, AStepIsOneMessageMore) {
+  for (const bool scaled : {false, true})
+    EXPECT_EQ(cost_of(2, true, scaled).messages, cost_of(2, false, scaled).messages + 1) << scaled;
+}
+
+// --- mistakes, and what is no mistake ---
+
+struct Pair : nn::Module<Pair> {
+  Tensor a = nn::parameter(ones({3, 2})), b = nn::parameter(ones({2}));
+  Tensor forward(const Tensor& x) const { return a * x; }
+  MIXTAPE_FIELDS(a, b)
+};
+
+TEST(Shards, NeedARuleOfSingleElements) {
+  Pair net;
+  optim::Lamb lamb(net.parameters());
+  EXPECT_ERROR(Shards{lamb},
+               "lamb looks at whole parameters in group 0, so that ranks cannot "
+               "divide them");
+  optim::Muon muon({net.a});
+  muon.add_group({net.b}, optim::AdamWOptions());
+  EXPECT_ERROR(Shards{muon}, "muon looks at whole parameters in group 0");
+  optim::SGD sgd(net.parameters());
+  EXPECT_ERROR(Shards(sgd, {.bucket_mb = 0}), "bucket_mb must be > 0, got 0");
+}
+
+TEST(Shards, SayWhatIsWrong) {
+  expect_fine(run_ranks(2, [](const World&) {
+    Pair net, other;
+    optim::SGD opt(net.parameters(), {.lr = 0.1}), again({net.b}, {.lr = 0.1}),
+        second(other.parameters(), {.lr = 0.1});
+    {
+      Shards shards(opt);
+      EXPECT_ERROR(Shards{again}, "parameter 0 of sgd is divided already");
+      EXPECT_ERROR(shards.load_state_dict({{"state.0.momentum_buffer", ones({2})}}),
+                   "state.0.momentum_buffer must have shape [3, 2], got [2]");
+      EXPECT_ERROR(shards.load_state_dict({{"state.one.exp_avg", ones({2})}}), "group.0.lr");
+      DataParallel parallel(other);
+      EXPECT_ERROR(([&] {
+                     const Shards of_both(second);
+                     std::vector<Tensor> all = net.parameters();
+                     all.push_back(other.a);
+                     optim::clip_grad_norm(all, 1);
+                   }()),
+                   "parameters of several Shards have no norm in common");
+      net.to(bf16);
+      EXPECT_ERROR(opt.step(),
+                   "a parameter of shape [2] was divided as f32 on cpu, and is now bf16 on cpu: "
+                   "make Shards after a model is converted or moved");
+    }
+    EXPECT_ERROR(opt.step(), "the Shards of this optimizer have ended, and it has pieces alone");
+  }));
+  expect_fine(run_ranks(2, [](const World&) {
+    Pair net, other;
+    std::vector<Tensor> both = net.parameters();
+    both.push_back(other.a);
+    auto scaled = amp::enable_mixed_precision(optim::SGD(both, {.lr = 0.1}));
+    const Shards shards(scaled.inner());
+    EXPECT_ERROR(scaled.compute_gradients(sum(net.a)),
+                 "compute_gradients() has those of whole parameters, which processes divide here");
+    EXPECT_ERROR(DataParallel{other},
+                 "Shards divide a parameter of shape [2] with others of this model, which has not "
+                 "it");
+  }));
+  const auto errors = run_ranks(2, [](const World& world) {
+    Pair net;
+    net.b.set_requires_grad(world.is_first());
+    optim::SGD opt(net.parameters(), {.lr = 0.1});
+    const Shards shards(opt);
+  });
+  EXPECT_NE(errors[1].find("rank 1 of 2 divides other parameters than rank 0"), std::string::npos)
+      << errors[1];
+}
+
+TEST(Shards, GiveTheOptimizerBack) {
+  const auto train = [](bool divides) {
+    std::vector<double> values;
+    expect_fine(run_ranks(2, [&](const World& world) {
+      Pair net;
+      optim::AdamW opt(net.parameters(), {.lr = 0.1});
+      DataParallel parallel(net);
+      std::optional<Shards> shards;
+      for (int i = 0; i < 3; ++i) {
+        if (divides && i == 1) shards.emplace(opt);
+        if (divides && i == 2) {
+          shards->join();
+          EXPECT_TRUE(opt.params()[0].is_same(net.a));
+        }
+        (sum(square(net.a)) + sum(net.b) * (world.rank() + 1)).backward();
+        opt.step();
+        opt.zero_grad();
+      }
+      if (!world.is_first()) return;
+      for (const auto& [name, t] : opt.state_dict())
+        for (const double x : to_vector(t)) values.push_back(x);
+      for (const Tensor& p : net.parameters())
+        for (const double x : to_vector(p)) values.push_back(x);
+    }));
+    return values;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+// What is frozen where they are made stays whole; what is frozen later keeps its pieces.
+TEST(Shards, FollowWhatIsFrozenAndThawed) {
+  const auto train = [](int ranks, bool divides) {
+    std::vector<double> values;
+    expect_fine(run_ranks(ranks, [&](const World& world) {
+      Pair net;
+      optim::SGD opt(net.parameters(), {.lr = 0.1, .momentum = 0.5});
+      net.b.set_requires_grad(false);
+      std::optional<Shards> shards;
+      if (divides) shards.emplace(opt);
+      DataParallel parallel(net, {.chunks = 4});
+      for (int i = 0; i < 4; ++i) {
+        net.b.set_requires_grad(i > 0);
+        net.a.set_requires_grad(i != 2);
+        const Batch own{ones({4 / ranks}), {}, {}, 4};
+        for (const auto& chunk : parallel.chunks(own))
+          ((sum(square(net.a)) + sum(square(net.b))) * chunk.weight).backward();
+        optim::clip_grad_norm(net.parameters(), 1);
+        opt.step();
+        opt.zero_grad();
+      }
+      if (!world.is_first()) return;
+      for (const Tensor& p : net.parameters())
+        for (const double x : to_vector(p)) values.push_back(x);
+    }));
+    return values;
+  };
+  for (const int ranks : {1, 2, 4}) EXPECT_EQ(train(ranks, true), train(1, false)) << ranks;
+}
+
+}  // namespace shards_test
+}  // namespace mixtape::dist
