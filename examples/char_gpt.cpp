@@ -21,7 +21,7 @@ struct Options {
   int64_t steps = 2000, every = 500, batch_size = 16, workers = 0, sample = 300, top_k = 0,
           chunks = 0;
   double lr = 3e-3, dropout = 0, temperature = 0.8;
-  bool resume = false;
+  bool resume = false, shards = false;
   uint64_t seed = 1;
 };
 
@@ -53,6 +53,7 @@ void define(CommandLine& line, Options& o) {
       .check(name_of("folder"));
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   line.share(o.chunks);
+  line.flag("--shards", o.shards, "divide the optimizer's state among the processes");
 }
 
 // The input of a run. The constructor finds all mistakes of the user.
@@ -128,7 +129,8 @@ void Job::train() {
       .callbacks = {std::make_shared<train::GradientClip>(1.0)},
       .folder = o.out,
       .device = device,
-      .chunks = o.chunks};
+      .chunks = o.chunks,
+      .shards = o.shards};
   train::Learner learner(std::move(data), model, options);
   learner.to(low(o.dtype)).fit_one_cycle(o.steps / o.every, o.lr, {.resume = from});
   if (!o.save.empty()) {

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/runtime.h"
 #include "dist/data_parallel.h"
+#include "dist/shards.h"
 #include "examples/command_line.h"
 #include "io/file.h"
 #include "mixtape.h"
@@ -27,7 +28,7 @@ struct Options {
   int64_t steps = 20, every = 1, batch_size = 8, accumulate = 1, warmup = 0, workers = 1,
           chunks = 0;
   double lr = 6e-4, weight_decay = 0.1, clip = 1, dropout = 0, peak = 0;
-  bool checkpoint = false;
+  bool checkpoint = false, shards = false;
   uint64_t seed = 1;
 };
 
@@ -62,6 +63,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
   line.add("--seed", o.seed, "N", "for weights, order and random tokens").check(any_seed());
   line.share(o.chunks);
+  line.flag("--shards", o.shards, "divide the optimizer's state among the processes");
 }
 
 models::GptConfig model_options(const Options& o) {
@@ -218,6 +220,8 @@ bool Job::learn() {
                                   .workers = int(o.workers),
                                   .seed = o.seed,
                                   .device = device});
+  std::optional<dist::Shards> shards;
+  if (o.shards) shards.emplace(opt);
   dist::DataParallel parallel(model, {.chunks = chunks_of(o)});
   const int64_t chunks = parallel.part().chunks, at_once = chunks > 1 ? o.accumulate : 1;
   Meter meter(*this);

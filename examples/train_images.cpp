@@ -26,7 +26,7 @@ struct Options {
               out = "runs/train_images";
   int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20, chunks = 0;
   double lr = 1e-2;
-  bool masters = false, benchmark = false, resume = false;
+  bool masters = false, benchmark = false, resume = false, shards = false;
   uint64_t seed = 1;
 };
 
@@ -51,6 +51,7 @@ void define(CommandLine& line, Options& o) {
       .check(name_of("folder"));
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   line.share(o.chunks);
+  line.flag("--shards", o.shards, "divide the optimizer's state among the processes");
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
   line.add("--steps", o.steps, "N", "of the benchmark").check(count());
 }
@@ -178,7 +179,8 @@ class Training {
                            {.metrics = {train::accuracy},
                             .callbacks = callbacks,
                             .device = device,
-                            .chunks = o.chunks});
+                            .chunks = o.chunks,
+                            .shards = o.shards});
     choose_precision(learner, o);
     learner.fit_one_cycle(o.epochs, o.lr, {.resume = from});
     train::on_first_rank([&] { io::save(weights(), net.state_dict(), {{"model", o.model}}); });
@@ -255,7 +257,7 @@ int main(int argc, char** argv) {
     check(!o.masters || low(o.dtype) == f16, "--masters needs --dtype float16, not {}", o.dtype);
     check(o.benchmark || !line.given("--steps"), "--steps needs --benchmark");
     for (const char* name : {"--dataset", "--epochs", "--lr", "--workers", "--fine-tune", "--out",
-                             "--resume", "--chunks"})
+                             "--resume", "--chunks", "--shards"})
       check(!o.benchmark || !line.given(name), "--benchmark and {} exclude each other", name);
     check(!o.resume || o.fine_tune.empty(), "--resume and --fine-tune exclude each other");
     check(!o.benchmark || dist::World::current()->size() == 1, "--benchmark is for one process");

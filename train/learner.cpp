@@ -13,6 +13,7 @@
 #include "core/int_math.h"
 #include "core/warn.h"
 #include "dist/data_parallel.h"
+#include "dist/shards.h"
 #include "nn/norm.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
@@ -95,6 +96,7 @@ void Learner::compile(const LearnerOptions& options) {
   loss = options.loss;
   pass = options.pass;
   if (options.optimizer) make_optimizer_ = *options.optimizer;
+  undivide();
   if (precision_) precision_->end(*this);  // copies the former optimizer's masters to the model
   optimizer = std::move(made);
   metrics = options.metrics;
@@ -105,6 +107,7 @@ void Learner::compile(const LearnerOptions& options) {
   out_ = options.out;
   progress_ = options.progress;
   chunks_ = options.chunks;
+  divides_ = options.shards;
   if (precision_) return;  // a callback
   if (loss_scale && options.optimizer)
     use_precision(std::make_shared<MixedPrecision>(*loss_scale));
@@ -127,6 +130,7 @@ void Learner::insert(std::shared_ptr<Callback> callback) {
 }
 
 Learner& Learner::use_precision(std::shared_ptr<MixedPrecision> precision) {
+  undivide();
   if (precision_) {
     std::erase(callbacks_, precision_);
     if (precision_ != precision) precision_->end(*this);
@@ -201,6 +205,7 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   print_header();
   const Flag fitting(in_fit_);
   with_events(&Callback::on_train_begin, &Callback::on_train_end, [&] {
+    divide();
     agree();
     while (state.epoch < epochs && !stopping_) run_epoch();
     history.settle();

@@ -23,7 +23,8 @@
 
 namespace mixtape::dist {
 class DataParallel;
-}
+class Shards;
+}  // namespace mixtape::dist
 
 namespace mixtape::train {
 
@@ -124,6 +125,9 @@ struct LearnerOptions {
   // dist::DataParallelOptions. 0: one for each rank (and batch of GradientAccumulation). A fit with
   // as many chunks has the same bits on any number of ranks.
   int64_t chunks = 0;
+  // Ranks divide the optimizer's state among them, from the first fit on: see dist::Shards.
+  // state_dict() and save() are then called by all, as compile() and to_fp16() and its like are.
+  bool shards = false;
   std::FILE* out = stdout;  // gets the table of epochs; null: none
   bool progress = true;     // a progress bar on stderr
 };
@@ -370,7 +374,11 @@ class Learner {
   };
   void add_scores(ChunkScores& scores, int64_t examples);  // of the state
   static ChunkScores sum_of(const std::vector<ChunkScores>& chunks, std::vector<Total> totals);
-  void restore(const StateDict& dict, bool this_fit);
+  void divide();  // among ranks, if they are to
+  void undivide();
+  // `whole`: of divided state all of it, for which all ranks call this.
+  StateDict collect(bool whole);
+  void restore(const StateDict& dict, bool this_fit, bool whole);
   void print_header() const;
   void print_row(const EpochRow& row) const;
 
@@ -388,7 +396,9 @@ class Learner {
   int64_t examples_ = 0;     // in loss_sum_
   int64_t chunks_ = 0;
   std::unique_ptr<dist::DataParallel> parallel_;  // of a fit, with more than one chunk
-  bool wants_stop_ = false;                       // then, until all ranks know
+  bool divides_ = false;
+  std::unique_ptr<dist::Shards> shards_;
+  bool wants_stop_ = false;  // then, until all ranks know
 };
 
 }  // namespace mixtape::train

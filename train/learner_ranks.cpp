@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/scope.h"
 #include "dist/data_parallel.h"
+#include "dist/shards.h"
 #include "train/learner.h"
 #include "train/ranks.h"
 
@@ -52,6 +53,16 @@ Learner::Joined::Joined(Learner& l) : learner(l) {
       l.model(), dist::DataParallelOptions{.chunks = part.chunks});
 }
 Learner::Joined::~Joined() { learner.parallel_.reset(); }
+
+void Learner::divide() {
+  if (divides_ && !shards_ && part().ranks > 1)
+    shards_ = std::make_unique<dist::Shards>(*optimizer);
+}
+
+void Learner::undivide() {
+  if (shards_) shards_->join();
+  shards_.reset();
+}
 
 void Learner::agree() {
   if (!parallel_ && part().ranks == 1) return;

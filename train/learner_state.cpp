@@ -10,9 +10,11 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/random.h"
+#include "dist/shards.h"
 #include "io/crc.h"
 #include "io/elements.h"
 #include "optim/clip.h"
+#include "optim/sharing.h"
 #include "train/learner.h"
 #include "train/ranks.h"
 
@@ -112,11 +114,13 @@ History read_history(optim::StateReader& reader, size_t metrics) {
 
 }  // namespace
 
-StateDict Learner::state_dict() {
+StateDict Learner::state_dict() { return collect(/*whole=*/true); }
+
+StateDict Learner::collect(bool whole) {
   history.settle();
   StateDict all;
   all.add("model.", model_.module->state_dict());
-  all.add("optimizer.", optimizer->state_dict());
+  all.add("optimizer.", shards_ && whole ? shards_->state_dict() : optimizer->state_dict());
   all.add("scaler.", scaler.state_dict());
   if (schedule) all.add("schedule.", schedule->state_dict());
   if (data.train) all.add("data.", data.train->state_dict());
@@ -129,7 +133,7 @@ StateDict Learner::state_dict() {
   for (size_t i = 0; i < callbacks_.size(); ++i) all.add(prefix[i], callbacks_[i]->state_dict());
   const std::vector<Tensor> params = optimizer->params();
   for (size_t i = 0; i < params.size(); ++i)
-    if (const Tensor g = optim::dense_grad(params[i])) {
+    if (const Tensor g = optim::dense_grad(params[i]); g && !optim::sharing_of(params[i])) {
       all.emplace_back(gradient_name(i), g);
       if (const Tensor sum = params[i].autograd_meta().wide_grad())
         all.emplace_back(sum_name(i), sum);
@@ -153,18 +157,19 @@ void Learner::load_state_dict(const StateDict& dict, bool this_fit) {
   check(!this_fit || !optim::StateReader(dict).find("fit.within"),
         "saved within a batch or a validation, where no fit can resume: save in on_checkpoint");
   StateDict before;
-  for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
+  for (const auto& [name, tensor] : collect(/*whole=*/false))
+    before.emplace_back(name, tensor.clone());
   const auto epochs = history.epochs;  // with seconds, which state_dict() leaves out
   try {
-    restore(dict, this_fit);
+    restore(dict, this_fit, /*whole=*/true);
   } catch (...) {
-    restore(before, this_fit);
+    restore(before, this_fit, /*whole=*/false);
     history.epochs = epochs;
     throw;
   }
 }
 
-void Learner::restore(const StateDict& dict, bool this_fit) {
+void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   optim::StateReader reader(dict);
   History saved_history = read_history(reader, metrics.size());
   const StateDict of_schedule = dict.under("schedule.");
@@ -183,7 +188,9 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
                  offset = bits(find(reader, "random.offset", i64, 0));
 
   model_.module->load_state_dict(dict.under("model."));
-  optimizer->load_state_dict(dict.under("optimizer."));
+  const StateDict of_optimizer = dict.under("optimizer.");
+  shards_&& whole ? shards_->load_state_dict(of_optimizer)
+                  : optimizer->load_state_dict(of_optimizer);
   // (Saved without a scaler, one that is needed now starts afresh.)
   if (const StateDict part = dict.under("scaler."); !part.empty()) scaler.load_state_dict(part);
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
@@ -200,6 +207,8 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
   }
   for (size_t i = 0; i < params.size(); ++i) {
     const Tensor& p = params[i];
+    p.set_grad({});
+    if (optim::sharing_of(p)) continue;  // of a step that ends with its batch
     const Tensor* const g = reader.find(gradient_name(i));
     p.set_grad(g ? reader.copy_of(gradient_name(i), p.shape(), g->dtype(), p.device()) : Tensor());
     if (const Tensor sum = reader.copy_of(sum_name(i), p.shape(), f32, p.device()); g && sum)
@@ -217,8 +226,10 @@ void Learner::restore(const StateDict& dict, bool this_fit) {
 }
 
 void Learner::save(const std::string& path) {
+  StateDict all;
+  if (shards_) all = state_dict();
   on_first_rank([&] {
-    StateDict all = state_dict();
+    if (!shards_) all = state_dict();
     for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
     io::save(path, all,
              {{"format", std::string(format_name)},

@@ -142,7 +142,10 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
     drop_gradients();
     const Joined joined(*this);
     const Flag fitting(in_fit_);
-    with_events(&Callback::on_train_begin, &Callback::on_train_end, [&] { find_lr(o, found); });
+    with_events(&Callback::on_train_begin, &Callback::on_train_end, [&] {
+      divide();
+      find_lr(o, found);
+    });
   } catch (...) {
     undo();
     throw;

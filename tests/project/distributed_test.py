@@ -69,11 +69,11 @@ class Ranks(unittest.TestCase):
     def same(self, *command: str) -> None:
         alone = self.result("alone", 0, *command)
         self.assertIn("weights.safetensors", alone)
-        for ranks in 2, 4:
-            shared = self.result(f"on{ranks}", ranks, *command)
+        for ranks, *more in (2,), (4,), (4, "--shards"):
+            shared = self.result(f"on{ranks}", ranks, *command, *more)
             self.assertEqual(sorted(shared), sorted(alone))
             for name in alone:
-                self.assertTrue(shared[name] == alone[name], f"{name} on {ranks} ranks")
+                self.assertTrue(shared[name] == alone[name], f"{name} on {ranks} ranks {more}")
 
     def test_images_in_f32(self) -> None:
         self.same(*TRAIN)
@@ -93,11 +93,17 @@ class Ranks(unittest.TestCase):
         self.assertEqual([line.split()[0] for line in lines], ["120", "simple:", "epoch", "0", "1", "wrote"])
 
     def test_killed_on_four_it_goes_on_with_two_and_ends_on_one(self) -> None:
+        self.goes_on_with_fewer()
+
+    def test_so_it_does_with_divided_state(self) -> None:
+        self.goes_on_with_fewer("--shards")
+
+    def goes_on_with_fewer(self, *more: str) -> None:
         longer = [*TRAIN[:4], "4", *TRAIN[5:]]
         whole = self.result("whole", 0, *longer)
         (self.folder / "broken").mkdir()
         last = self.folder / "broken/runs/train_images/last.ckpt"
-        for ranks, resume in (4, []), (2, ["--resume"]):
+        for ranks, resume in (4, [*more]), (2, [*more, "--resume"]):
             before = last.stat().st_mtime_ns if last.exists() else 0
             job = subprocess.Popen(self.command(ranks, *longer, *resume), cwd=self.folder / "broken", env=environment,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -45,7 +45,7 @@ struct Job {
   Choose precision = precisions[0];
   int64_t chunks = 8, batch = 24, accumulate = 1, epochs = 2;
   std::string resume = {};
-  bool averages = false;
+  bool averages = false, shards = false;
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   // A rank's work, in place of a fit of one cycle.
   std::function<void(Learner&)> body = {};
@@ -66,6 +66,7 @@ void run(const Job& job, const std::string& folder) {
   o.metrics = {accuracy, f1(10)};
   o.folder = folder;
   o.chunks = job.chunks;
+  o.shards = job.shards;
   o.callbacks = job.callbacks;
   if (job.averages) {
     o.callbacks.push_back(std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9}));
@@ -106,6 +107,9 @@ TEST(LearnerRanks, AnyNumberHasTheSameBits) {
       if (p > 0 && ranks == 8) continue;
       EXPECT_TRUE(result(job, ranks) == expected) << ranks << " ranks, precision " << p;
     }
+    job.shards = true;
+    for (const int ranks : {1, 2, 4})
+      EXPECT_TRUE(result(job, ranks) == expected) << ranks << " ranks' shards, precision " << p;
   }
 }
 
@@ -140,7 +144,7 @@ TEST(LearnerRanks, AStopOfOneEndsAllAfterTheSameStep) {
 }
 
 TEST(LearnerRanks, GoOnWithOthers) {
-  const Job whole{.precision = precisions[1]};
+  Job whole{.precision = precisions[1]};
   const std::string expected = result(whole, 1);
   const TempFolder folder;
   const auto part = [&](int ranks, int64_t stop_at, bool resumes) {
@@ -156,6 +160,55 @@ TEST(LearnerRanks, GoOnWithOthers) {
   part(1, 100, true);
   // Checkpoints hold callbacks by their type, and StopAt has no state.
   EXPECT_TRUE(result(folder.path()) == expected);
+  // Whoever wrote one may have divided the optimizer's state, and whoever reads it may.
+  whole.shards = true;
+  part(4, 1, false);
+  part(2, 4, true);
+  whole.shards = false;
+  part(2, 6, true);
+  part(1, 100, true);
+  EXPECT_TRUE(result(folder.path()) == expected);
+}
+
+// Fits, changes of precision and of the optimizer, a search for a rate, loading.
+TEST(LearnerRanks, DividedStateFollowsWhatALearnerDoes) {
+  std::vector<std::string> bits;
+  std::mutex mutex;
+  for (const bool shards : {false, true})
+    for (const bool masters : {false, true}) {
+      const TempFolder folder;
+      expect_fine(run_ranks(2, [&](const World& world) {
+        run({.precision = precisions[masters ? 3 : 1],
+             .shards = shards,
+             .body =
+                 [&](Learner& l) {
+                   l.fit_one_cycle(1, 1e-2);
+                   EXPECT_EQ(bool(l.optimizer->sharing()), shards);
+                   l.save(folder / "one.ckpt");
+                   l.lr_find({.steps = 5});
+                   l.fit(1);
+                   masters ? l.to_fp16(MasterOptions()) : l.to_bf16();
+                   l.fit(1);
+                   l.save(folder / "two.ckpt");
+                   masters ? l.to_fp16(MasterOptions()) : l.to_fp16();
+                   l.load(folder / "one.ckpt");
+                   l.fit(1);
+                   LearnerOptions o = quiet();
+                   o.chunks = 4;
+                   o.shards = shards;
+                   l.compile(o);
+                   l.fit(1);
+                   l.save(folder / "end.ckpt");
+                 }},
+            folder.path());
+        if (!world.is_first()) return;
+        const std::lock_guard lock(mutex);
+        bits.push_back(slurp(folder / "two.ckpt") + slurp(folder / "end.ckpt"));
+      }));
+    }
+  ASSERT_EQ(bits.size(), 4u);
+  EXPECT_TRUE(bits[0] == bits[2]);
+  EXPECT_TRUE(bits[1] == bits[3]);
 }
 
 TEST(LearnerRanks, AccumulateInChunks) {
