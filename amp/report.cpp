@@ -29,6 +29,11 @@ std::string module_path() {
   return module ? *module : "";
 }
 
+std::string_view module_name(const std::string* path) {
+  if (!path) return "(no module)";
+  return path->empty() ? "(root)" : std::string_view(*path);
+}
+
 Device device_of(const Call& call) {
   for (const Tensor* t : call.inputs)
     if (*t) return t->device();
@@ -88,11 +93,12 @@ struct Report::Watcher final : Observer {
   Table<Narrowing, std::string, std::string, DType, DType> narrowing;
   Table<Shapes, std::string, std::string, DType, std::string> shapes;
   std::unordered_map<uint64_t, Use> uses;  // of parameters, by storage
+  std::vector<std::string> precisions;     // see Report::precisions()
 
  private:
   void begin(Device device);
   double end(Device device, bool counted);
-  Row& row(std::string_view op, bool backward, std::vector<DType> inputs,
+  Row& row(std::string_view op, const std::string* module, bool backward, std::vector<DType> inputs,
            std::vector<DType> outputs, std::string_view by);
   void see_cast(const Tensor& x, const Tensor& y, Row& row);
   void see_parameters(const Call& call, const Tensor& result);
@@ -100,6 +106,7 @@ struct Report::Watcher final : Observer {
 
   std::unordered_map<uint64_t, Casts> casts_;  // by storage
   size_t sweep_at_ = 64;
+  std::set<std::string> listed_;  // of precisions
   std::vector<Frame> frames_;
   const Observe watching_{*this};
 };
@@ -129,8 +136,14 @@ double Report::Watcher::end(Device device, bool counted) {
   return all - f.within;
 }
 
-Report::Row& Report::Watcher::row(std::string_view op, bool backward, std::vector<DType> inputs,
-                                  std::vector<DType> outputs, std::string_view by) {
+Report::Row& Report::Watcher::row(std::string_view op, const std::string* module, bool backward,
+                                  std::vector<DType> inputs, std::vector<DType> outputs,
+                                  std::string_view by) {
+  std::string line =
+      fmt::format("{}: {}{}{}{}({}) -> {}", module_name(module), op, by.empty() ? "" : " for ", by,
+                  backward && by != "backward" ? " backward" : "", fmt::join(inputs, ", "),
+                  fmt::join(outputs, ", "));
+  if (listed_.insert(line).second) precisions.push_back(std::move(line));
   Row& r = rows[{std::string(op), backward, inputs, outputs, std::string(by)}];
   if (r.calls++ == 0)
     r = {std::string(op), backward, std::move(inputs), std::move(outputs), std::string(by), 1};
@@ -148,8 +161,8 @@ void Report::Watcher::after(const Call& call, const Tensor& result) {
   std::vector<DType> dtypes;
   for (const Tensor* t : call.inputs)
     if (*t) dtypes.push_back(t->dtype());
-  Row& r = row(call.op.name, call.backward, std::move(dtypes), {result.dtype()},
-               is_cast ? Scope::caller() : "");
+  Row& r = row(call.op.name, Scope::module_path(), call.backward, std::move(dtypes),
+               {result.dtype()}, is_cast ? Scope::caller() : "");
   r.seconds += seconds;
   if (is_cast) see_cast(*call.inputs[0], result, r);
   if (!call.backward) see_shapes(call, result);
@@ -161,7 +174,8 @@ void Report::Watcher::after_rule(const Node& node, const Tensor& dy,
   std::vector<DType> made;
   for (const Tensor& g : gradients)
     if (g && !sees(g, dy)) made.push_back(g.dtype());
-  if (!made.empty()) row(node.name(), true, {dy.dtype()}, std::move(made), "").seconds += seconds;
+  if (!made.empty())
+    row(node.name(), node.module, true, {dy.dtype()}, std::move(made), "").seconds += seconds;
 }
 
 void Report::Watcher::see_cast(const Tensor& x, const Tensor& y, Row& row) {
@@ -246,6 +260,7 @@ std::vector<Report::Row> Report::rows() const {
   });
   return all;
 }
+std::vector<std::string> Report::precisions() const { return watcher_->precisions; }
 std::vector<Report::Redundant> Report::redundant_casts() const {
   return listed(watcher_->redundant);
 }
