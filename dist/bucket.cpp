@@ -95,13 +95,14 @@ void Bucket::exchange(const Place& place, std::vector<double> words) {
     totals_ = std::move(words);
     return;
   }
-  const Tensor part = part_.copied_to(Device::cpu());
+  const Device there = exchange_->exchanges(options_.device);
+  const Tensor part = part_.copied_to(there);
   // With a dtype to travel in, both rounds do.
   const DType dtype = is_half(options_.travels) ? options_.travels : options_.result;
-  const Tensor sums = dtype == options_.result && options_.device.is_host() ? result_
+  const Tensor sums = dtype == options_.result && options_.device == there ? result_
                       : dtype == part.dtype() && cut_.empty()
                           ? part
-                          : Tensor(result_.shape(), dtype, Device::cpu());
+                          : Tensor(result_.shape(), dtype, there);
   const auto all = cut_.empty() ? exchange_->sum(place, part, options_.by, sums, words)
                                 : exchange_->sum_piece(place, part, cut_, options_.by, sums, words);
   write(sums.copied_to(options_.device), result_);

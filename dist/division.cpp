@@ -171,10 +171,9 @@ void Division::end_step() {
 
 void Division::share(const Buffer& b, int64_t number) const {
   const Place place{Place::Kind::Step, steps_, number};
-  if (b.data.device().is_host()) return exchange_.share_pieces(place, b.data, b.cut);
-  const Tensor host = b.data.copied_to(Device::cpu());
-  exchange_.share_pieces(place, host, b.cut);
-  detail::write(host.copied_to(b.data.device()), b.data);
+  const Tensor there = b.data.copied_to(exchange_.exchanges(b.data.device()));
+  exchange_.share_pieces(place, there, b.cut);
+  detail::write(there.copied_to(b.data.device()), b.data);
 }
 
 // The parts of a norm that a rank has of a gradient.

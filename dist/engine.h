@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "core/no_copy.h"
 
 namespace mixtape::dist {
@@ -23,6 +24,8 @@ class Request : NoCopy {
  public:
   virtual ~Request() = default;
   virtual bool done() = 0;  // moves things on; throws Error if the engine fails
+  // True once what this thread does next on the engine's device comes after the transfers.
+  virtual bool is_queued() { return done(); }
   virtual std::vector<int> missing() const = 0;  // ranks whose bytes have not come or gone
   // Those of them whose connection has ended, if the engine knows.
   virtual std::vector<int> lost() const { return {}; }
@@ -36,7 +39,9 @@ class Engine : NoCopy {
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual int local_rank() const = 0;  // among the ranks of this machine
+  virtual int local_rank() const = 0;                      // among the ranks of this machine
+  virtual Device device() const { return Device::cpu(); }  // whose memory it moves
+  // The transfers begin after what this thread has queued on the device.
   virtual std::unique_ptr<Request> start(std::span<const Transfer> sends,
                                          std::span<const Transfer> receives) = 0;
   virtual void abort(int code) noexcept = 0;  // ends all ranks

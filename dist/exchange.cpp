@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/stream.h"
 #include "core/warn.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
@@ -41,7 +42,11 @@ std::vector<Transfer> with_others(const Exchange& exchange, Make make) {
   return transfers;
 }
 
-char* bytes_of(const Tensor& t) { return static_cast<char*>(t.host()); }
+// To read, or after begin_write() to write, in the order of this thread's stream.
+char* bytes_of(const Tensor& t) {
+  t.storage()->touch();
+  return static_cast<char*>(t.raw());
+}
 size_t byte_count(const Tensor& t) { return size_t(t.numel()) * size_of(t.dtype()); }
 
 // Rank r's piece of x, as a transfer with it.
@@ -89,6 +94,18 @@ Exchange::~Exchange() {
   thread_.join();
 }
 
+void Exchange::add(const std::function<std::unique_ptr<Engine>(Engine& host)>& make) {
+  run([&] { on_device_ = make(*engine_); });
+}
+
+Device Exchange::exchanges(Device device) const {
+  if (!on_device_ || device.is_host()) return Device::cpu();
+  check(device == on_device_->device(),
+        "rank {} of {} exchanges what is on {}, but a tensor is on {}", rank_, size_,
+        on_device_->device(), device);
+  return device;
+}
+
 bool Exchange::is_in_job() const {
   return std::this_thread::get_id() == thread_.get_id() && !has_let_go_;
 }
@@ -122,6 +139,7 @@ void Exchange::end_all() noexcept {
     return;
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what was printed comes first
+  if (on_device_) on_device_->abort(1);
   engine_->abort(1);
 }
 
@@ -195,6 +213,7 @@ void Exchange::run_next(std::unique_lock<std::mutex>& lock) {
     try {
       check(!abandoned_, "rank {} of {} leaves", rank_, size_);
       job->work_();
+      settle();
     } catch (...) {
       error = std::current_exception();
     }
@@ -210,27 +229,28 @@ void Exchange::run_next(std::unique_lock<std::mutex>& lock) {
   job->ended_.notify_all();
 }
 
-void Exchange::transfer(const Place& place, std::span<const Transfer> sends,
+void Exchange::transfer(const Place& place, Device device, std::span<const Transfer> sends,
                         std::span<const Transfer> receives, std::vector<Tensor> memory) {
   for (const Transfer& t : sends) bytes_sent_ += t.bytes;
   messages_sent_ += sends.size();
-  std::unique_ptr<Request> request;
-  try {
-    request = engine_->start(sends, receives);
-    wait(*request, place);
-  } catch (...) {
-    stranded_.push_back({std::move(memory), std::move(request)});
-    throw;
-  }
+  UnderWay& one = under_way_.emplace_back(UnderWay{place, std::move(memory), nullptr});
+  one.request = (device.is_host() ? engine_ : on_device_)->start(sends, receives);
+  wait(*one.request, &Request::is_queued, place);
+  if (device.is_host()) under_way_.pop_back();
+}
+
+void Exchange::settle() {
+  for (const UnderWay& one : under_way_) wait(*one.request, &Request::done, one.place);
+  under_way_.clear();
 }
 
 // Yields first, since the others are seldom far, then sleeps, to leave the core to the network.
-void Exchange::wait(Request& request, const Place& place) const {
+void Exchange::wait(Request& request, bool (Request::*until)(), const Place& place) const {
   const Clock::time_point begin = Clock::now();
   const std::string where =
       place.to_string() + (place.contents.empty() ? "" : fmt::format(" ({})", place.contents));
   bool has_warned = false;
-  for (int64_t polls = 0; !request.done(); ++polls) {
+  for (int64_t polls = 0; !(request.*until)(); ++polls) {
     check(!abandoned_, "rank {} of {} leaves", rank_, size_);
     if (polls < 200) {
       std::this_thread::yield();
@@ -239,7 +259,7 @@ void Exchange::wait(Request& request, const Place& place) const {
     std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(polls / 20, 200)));
     const auto lost = [&](const std::vector<int>& ranks, const char* what) {
       // Its last bytes may have come meanwhile.
-      if (!ranks.empty() && !request.done())
+      if (!ranks.empty() && !(request.*until)())
         fail("rank {} of {} lost rank {} in {}: its {} has ended", rank_, size_,
              fmt::join(ranks, ", "), where, what);
     };
@@ -283,7 +303,8 @@ std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<co
   std::memcpy(greeting(rank_), &own, sizeof own);
   std::memcpy(greeting(rank_) + sizeof own, words.data(), words.size_bytes());
   const size_t greeted = sizeof own + words.size_bytes();
-  transfer(place, with_others(*this, [&](int r) { return Transfer{r, greeting(rank_), greeted}; }),
+  transfer(place, Device::cpu(),
+           with_others(*this, [&](int r) { return Transfer{r, greeting(rank_), greeted}; }),
            with_others(*this, [&](int r) { return Transfer{r, greeting(r), greeting_size}; }),
            {greetings});
   check_places(place, greeting(0));
@@ -319,19 +340,22 @@ std::vector<std::vector<double>> Exchange::sum_piece(const Place& place, const T
                                                      const Cut& cut, double by, const Tensor& piece,
                                                      std::span<const double> words) {
   auto all = meet(place, words, byte_count(part));
-  const Tensor parts({size_, piece.numel()}, part.dtype(), Device::cpu());
+  const Device device = part.device();
+  const Tensor parts({size_, piece.numel()}, part.dtype(), device);
   const size_t own = size_t(piece.numel()) * size_of(part.dtype());
   const auto row = [&](int r) { return bytes_of(parts) + size_t(r) * own; };
-  std::memcpy(row(rank_), piece_of(part, cut, rank_).data, own);
-  transfer(place, with_others(*this, [&](int r) { return piece_of(part, cut, r); }),
+  copy_bytes(row(rank_), device, piece_of(part, cut, rank_).data, device, own);
+  transfer(place, device, with_others(*this, [&](int r) { return piece_of(part, cut, r); }),
            with_others(*this, [&](int r) { return Transfer{r, row(r), own}; }), {part, parts});
-  kernels::sum_parts(Device::cpu(), parts, by, piece);
+  kernels::sum_parts(device, parts, by, piece);
   return all;
 }
 
 void Exchange::share_pieces(const Place& place, const Tensor& x, const Cut& cut) {
+  x.storage()->begin_write();
   const Transfer own = piece_of(x, cut, rank_);
-  transfer(place, with_others(*this, [&](int r) { return Transfer{r, own.data, own.bytes}; }),
+  transfer(place, x.device(),
+           with_others(*this, [&](int r) { return Transfer{r, own.data, own.bytes}; }),
            with_others(*this, [&](int r) { return piece_of(x, cut, r); }), {x});
   x.storage()->bump_version();
 }
@@ -340,8 +364,9 @@ Tensor Exchange::gather(const Place& place, const Tensor& x) {
   meet(place, {}, byte_count(x));
   Shape shape{size_};
   for (const int64_t n : x.shape()) shape.push_back(n);
-  const Tensor all(shape, x.dtype(), Device::cpu());
-  std::memcpy(bytes_of(all) + size_t(rank_) * byte_count(x), bytes_of(x), byte_count(x));
+  const Tensor all(shape, x.dtype(), x.device());
+  copy_bytes(bytes_of(all) + size_t(rank_) * byte_count(x), x.device(), bytes_of(x), x.device(),
+             byte_count(x));
   share_pieces(place, all, equal_pieces(all.numel()));
   return all;
 }
@@ -350,11 +375,13 @@ void Exchange::broadcast(const Place& place, const Tensor& x, int from) {
   const Cut cut = equal_pieces(x.numel());
   meet(place, {}, byte_count(x));
   if (rank_ == from) {
-    transfer(place, with_others(*this, [&](int r) { return piece_of(x, cut, r); }), {}, {x});
+    transfer(place, x.device(), with_others(*this, [&](int r) { return piece_of(x, cut, r); }), {},
+             {x});
   } else {
+    x.storage()->begin_write();
     Transfer own = piece_of(x, cut, rank_);
     own.rank = from;
-    transfer(place, {}, {&own, 1}, {x});
+    transfer(place, x.device(), {}, {&own, 1}, {x});
   }
   share_pieces(place, x, cut);
 }

@@ -37,7 +37,13 @@ class Exchange : NoCopy {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const Engine& engine() const { return *engine_; }
+  const Engine& engine() const { return on_device_ ? *on_device_ : *engine_; }
+  // Adds an engine for the memory of a device, which else travels through that of the host. `make`
+  // gets the host's engine, and runs as a job.
+  void add(const std::function<std::unique_ptr<Engine>(Engine& host)>& make);
+  // The device on which a device's tensors are exchanged: itself, or the CPU. Throws Error for one
+  // that is not this rank's, if GPUs are connected.
+  Device exchanges(Device device) const;
 
   // Work for the thread, which runs it in order of submission, the same order on all ranks. The
   // first that fails fails all later ones. submit() throws Error in a process that was forked.
@@ -56,7 +62,8 @@ class Exchange : NoCopy {
   std::shared_ptr<Job> submit(std::function<void()> work);
   void run(std::function<void()> work) { submit(std::move(work))->wait(); }
 
-  // The following run within jobs. Tensors are contiguous and on the CPU.
+  // The following run within jobs, which end when the transfers have. Tensors are contiguous and on
+  // a device that exchanges().
 
   // All ranks are at this place, with as many bytes to exchange. Returns what each says there: at
   // most `most_words` numbers each.
@@ -108,13 +115,16 @@ class Exchange : NoCopy {
   // Waits until `ready`. Returns false if the time is over first.
   bool idle(std::unique_lock<std::mutex>& lock, double seconds, const std::function<bool()>& ready);
   void run_next(std::unique_lock<std::mutex>& lock);
-  // Sends and receives. `memory` is what they use, which must stay if they fail.
-  void transfer(const Place& place, std::span<const Transfer> sends,
+  // Sends and receives, after what this thread has queued on the device, and before what it queues
+  // later. `memory` is what they use, which must stay if they fail.
+  void transfer(const Place& place, Device device, std::span<const Transfer> sends,
                 std::span<const Transfer> receives, std::vector<Tensor> memory);
-  void wait(Request& request, const Place& place) const;
+  void settle();  // waits for the transfers of a job
+  void wait(Request& request, bool (Request::*until)(), const Place& place) const;
   void check_places(const Place& place, const char* greetings) const;
 
   const std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Engine> on_device_;
   const int rank_, size_;
   const double timeout_;
   const int64_t process_;
@@ -127,11 +137,12 @@ class Exchange : NoCopy {
   std::function<void()> then_, at_abort_;
   std::atomic<uint64_t> bytes_sent_ = 0, messages_sent_ = 0;
   std::unique_ptr<Peers> peers_;
-  struct Stranded {
+  struct UnderWay {
+    Place place;
     std::vector<Tensor> memory;
     std::unique_ptr<Request> request;
   };
-  std::vector<Stranded> stranded_;  // transfers that may be under way for ever
+  std::vector<UnderWay> under_way_;  // transfers of the job; if one failed, perhaps for ever
   std::thread thread_;
 };
 

@@ -15,6 +15,7 @@
 #include "core/warn.h"
 #include "dist/exchange.h"
 #include "dist/mpi_engine.h"
+#include "dist/nccl_engine.h"
 #include "dist/tcp_engine.h"
 #include "kernels/cpu/gemm/microkernel.h"
 #include "kernels/kernels.h"
@@ -109,14 +110,18 @@ Started started() {
   return {"none", 1};
 }
 
+std::string wanted_engine(const WorldOptions& options) {
+  const char* const wanted = std::getenv("MIXTAPE_ENGINE");
+  return options.engine.empty() && wanted ? wanted : options.engine;
+}
+
+// The engine for the memory of the host, or null.
 std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
   const Started by = started();
-  std::string name = options.engine;
-  if (const char* const wanted = std::getenv("MIXTAPE_ENGINE"); name.empty() && wanted)
-    name = wanted;
-  if (name.empty()) name = by.processes == 1 ? "none" : by.engine;
-  check(name == "none" || name == "mpi" || name == "tcp",
-        "the engine must be mpi, tcp or none, got \"{}\"", name);
+  std::string name = wanted_engine(options);
+  check(name.empty() || name == "none" || name == "mpi" || name == "tcp" || name == "nccl",
+        "the engine must be mpi, tcp, nccl or none, got \"{}\"", name);
+  if (name.empty() || name == "nccl") name = by.processes == 1 ? "none" : by.engine;
   if (name == "none") return nullptr;
   if (name == "tcp") return open_tcp(options.timeout);
   std::unique_ptr<Engine> engine = open_mpi();
@@ -201,6 +206,8 @@ void World::begin(const WorldOptions& options) {
     device_ = options.device ? *options.device : device_of(local_rank());
     device_.require();
     if (exchange_) meet();
+    if (exchange_ && owns_process_ && wanted_engine(options) == "nccl")
+      exchange_->add([&](Engine& host) { return open_nccl(host, device_); });
   } catch (const std::exception& e) {
     world = nullptr;
     leave(e.what());
@@ -295,10 +302,11 @@ Tensor World::sum(const Tensor& x) const {
   check(is_float(x.dtype()), "sums over ranks are of floats, got {}", x.dtype());
   if (!exchange_) return x.detach().clone();
   const int64_t n = x.numel(), each = exchange_->alignment();
-  const Tensor flat({(n + each - 1) / each * each}, x.dtype(), Device::cpu());
-  kernels::fill(Device::cpu(), 0, flat);
+  const Device there = exchange_->exchanges(x.device());
+  const Tensor flat({(n + each - 1) / each * each}, x.dtype(), there);
+  kernels::fill(there, 0, flat);
   const Tensor used = flat.with_layout(Layout(x.shape()));
-  kernels::convert(Device::cpu(), x.detach().copied_to(Device::cpu()), used);
+  kernels::convert(there, x.detach().copied_to(there), used);
   exchange_->run([&] { exchange_->sum({Kind::Sum}, flat, 1, flat); });
   return used.copied_to(x.device());
 }
@@ -308,9 +316,9 @@ double World::sum(double x) const { return sum(from({x}, {}, f64)).item(); }
 std::vector<Tensor> World::gather(const Tensor& x) const {
   const Scope scope("gather");
   if (!exchange_) return {x.detach().clone()};
-  const Tensor host = x.detach().copied_to(Device::cpu()).contiguous();
+  const Tensor own = x.detach().copied_to(exchange_->exchanges(x.device())).contiguous();
   Tensor all;
-  exchange_->run([&] { all = exchange_->gather({Kind::Gather}, host); });
+  exchange_->run([&] { all = exchange_->gather({Kind::Gather}, own); });
   std::vector<Tensor> each;
   for (int r = 0; r < size(); ++r) each.push_back(all.select(0, r).copied_to(x.device()));
   return each;

@@ -15,8 +15,8 @@ namespace mixtape::dist {
 class Exchange;
 
 struct WorldOptions {
-  // "mpi", "tcp", or "none": each process is a world of its own. Empty: MIXTAPE_ENGINE or, without
-  // it, by what started this process.
+  // "mpi", "tcp", or "none": each process is a world of its own. "nccl": NCCL between GPUs, and mpi
+  // or tcp for the rest. Empty: MIXTAPE_ENGINE or, without it, by what started this process.
   std::string engine = {};
   double timeout = 600;  // seconds to wait for other ranks, until an Error says which are missing
   std::optional<Device> device = {};  // of this rank; default: a GPU for each rank of a machine

@@ -29,6 +29,7 @@ struct Queued;
 struct Point {
   Queued* stream = nullptr;
   std::atomic<bool> passed{false};
+  std::atomic<int> asked{0};
   Clock::time_point when = {};
 };
 
@@ -214,7 +215,10 @@ class Emulated final : public Runtime {
   }
   bool has_passed(Mark mark, int) const override {
     if (capturing) refuse("asking for an event");
-    return !marked(mark) || marked(mark)->passed;
+    const Marked& point = marked(mark);
+    // A device goes on while a program asks again and again.
+    if (point && !point->passed && ++point->asked > 1000) simt::pass(*point);
+    return !point || point->passed;
   }
   void wait_for(Mark mark, int) const override {
     if (marked(mark)) simt::pass(*marked(mark));

@@ -1,4 +1,4 @@
-"""What starts processes: an MPI that is installed, or torchrun's variables."""
+"""What starts processes: an MPI that is installed, or torchrun's variables. NCCL's are those of TCP, with a stand-in for NCCL."""
 import os
 import pathlib
 import shutil
@@ -9,8 +9,8 @@ SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "script"
 
 
 def launcher(kind: str) -> list[str]:
-    """The command for openmpi, mpich or tcp; empty if there is none."""
-    if kind == "tcp":
+    """The command for openmpi, mpich, tcp or nccl; empty if there is none."""
+    if kind in ("tcp", "nccl"):
         return [sys.executable, str(SCRIPT / "launch_ranks.py")]
     found = shutil.which(f"mpirun.{kind}")
     if not found and (plain := shutil.which("mpirun")):
@@ -20,12 +20,14 @@ def launcher(kind: str) -> list[str]:
 
 
 def plugin(kind: str, plugins: list[str]) -> str:
-    """The plug-in for that MPI; empty if there is none."""
+    """The plug-in for that MPI, or the stand-in for NCCL; empty if there is none."""
     return next((p for p in plugins if f"_{kind}." in p), "")
 
 
 def environment(plugin: str) -> dict[str, str]:
     """As root and without a network Open MPI has more to say."""
+    if "_nccl." in plugin:
+        return {**os.environ, "MIXTAPE_ENGINE": "nccl", "MIXTAPE_NCCL": plugin}
     return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,vader",
             "MIXTAPE_MPI_PLUGIN": plugin}
 

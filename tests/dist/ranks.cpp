@@ -12,9 +12,16 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <thread>
 
 using namespace mixtape;
+
+#ifdef MIXTAPE_EMULATED
+namespace mixtape::simt {
+void in_stream(void* stream, std::function<void()> work);
+}
+#endif
 
 namespace {
 
@@ -76,8 +83,48 @@ void break_by(const std::string& what, const dist::World& world) {
   if (what == "second") const dist::World second;
 }
 
+// Has NCCL's stand-in queue its work in the emulator's streams.
+void use_streams() {
+#ifdef MIXTAPE_EMULATED
+  const char* const library = std::getenv("MIXTAPE_NCCL");
+  void* const stand_in = library && *library ? dlopen(library, RTLD_NOW) : nullptr;
+  using InStream = void (*)(void* stream, void (*work)(void*), void* with);
+  if (void* const set = stand_in ? dlsym(stand_in, "stand_in_streams") : nullptr)
+    reinterpret_cast<void (*)(InStream)>(set)([](void* stream, void (*work)(void*), void* with) {
+      simt::in_stream(stream, [=] { work(with); });
+    });
+#endif
+}
+
+// Prints what a short training gives: the same bits however its gradients travel.
+void train_a_net() {
+  const Device device = Device::best();  // the emulator's second one has other kernels
+  const dist::World world({.timeout = 2, .device = device});
+  const DefaultDevice here(device);
+  nn::Sequential net(nn::Linear(16, 64), nn::ReLU(), nn::Linear(64, 8));
+  dist::DataParallel parallel(net, {.chunks = 4, .bucket_mb = 2e-3});
+  optim::AdamW opt(net.parameters(), {.lr = 1e-2});
+  for (int step = 0; step < 5; ++step) {
+    const Seed seed(step + 1);
+    const Tensor x = randn({32, 16});
+    struct {
+      Tensor x, y;
+      std::vector<Tensor> more;
+      int64_t of_step = 32;
+    } const batch{narrow(x, 0, parallel.part().begin(32), 32 / world.size()), {}, {}};
+    for (const auto& [part, y, weight] : parallel.chunks(batch))
+      (mean(square(net(part))) * weight).backward();
+    opt.step();
+    opt.zero_grad();
+  }
+  double sum = 0;
+  for (const Tensor& p : net.parameters()) sum += mixtape::sum(p * p).item();
+  if (world.is_first()) fmt::print("trained by {}: {}\n", world.engine(), sum);
+}
+
 void train(const std::string& what) {
   const dist::World world({.timeout = what == "stuck" ? 2.0 : 60.0});
+  const DefaultDevice here(world.device());
   fmt::print("rank {} of {} by {}\n", world.rank(), world.size(), world.engine());
   std::fflush(stdout);
   check_sums(world);
@@ -93,6 +140,7 @@ void train(const std::string& what) {
 // Rank 1 breaks in its backward pass, while the first gradients of the others travel.
 void break_in_backward() {
   const dist::World world;
+  const DefaultDevice here(world.device());
   nn::Sequential net(nn::Linear(64, 64), nn::ReLU(), nn::Linear(64, 1));
   const dist::DataParallel parallel(net, {.bucket_mb = 1e-3});
   for (int i = 0; i < 10; ++i) {
@@ -119,7 +167,17 @@ int main(int count, char** arguments) try {
   }
   if (what == "one_thread") begin_mpi(arguments[2], 0);
   if (what == "again") train("sums");
+  if (what == "late" || what == "net") {
+    if (what == "late") use_streams();
+    train_a_net();
+    return 0;
+  }
   if (what == "in_backward") break_in_backward();
+  if (what == "on_cpu") const dist::World world({.device = Device::cpu()});
+  if (what == "elsewhere") {
+    const dist::World world;
+    world.sum(ones({3}).to(Device::cuda(0)));
+  }
   try {
     train(what);
   } catch (const Error&) {

@@ -1,8 +1,9 @@
 """Several processes under one MPI, or connected by TCP: they meet, and where one breaks all end, soon, with an exit code that is
 not 0 and a first line that says which and where. Skips where that MPI is not here.
 
-usage: ranks_test.py ENGINE PROGRAM SOURCE_OF_PLUGIN [PLUGIN...], ENGINE being openmpi, mpich or tcp"""
+usage: ranks_test.py ENGINE PROGRAM SOURCE_OF_PLUGIN [PLUGIN...], ENGINE being openmpi, mpich, tcp or nccl"""
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -16,9 +17,11 @@ import launchers
 
 mpi = sys.argv[1]
 program, source, *plugins = map(os.path.abspath, sys.argv[2:])
-FULL_NAME = {"openmpi": r"Open MPI \d+\.\d+\.\d+", "mpich": r"MPICH \d+\.\d+\.\d+", "tcp": "TCP"}
-of_mpi = unittest.skipIf(mpi == "tcp", "it is of MPI")
+FULL_NAME = {"openmpi": r"Open MPI \d+\.\d+\.\d+", "mpich": r"MPICH \d+\.\d+\.\d+", "tcp": "TCP",
+             "nccl": r"NCCL 2\.19\.0 over TCP"}
+of_mpi = unittest.skipIf(mpi in ("tcp", "nccl"), "it is of MPI")
 of_tcp = unittest.skipIf(mpi != "tcp", "it is of TCP")
+of_nccl = unittest.skipIf(mpi != "nccl", "it is of NCCL")
 
 
 launch, plugin = launchers.launcher(mpi), launchers.plugin(mpi, plugins)
@@ -104,7 +107,7 @@ class Choice(unittest.TestCase):
     def test_a_wish(self) -> None:
         self.assertEqual(Run(2, "sums", MIXTAPE_ENGINE="none").out, "rank 0 of 1 by none\n" * 2)
         self.assertRegex(Run(0, "sums", by=[], MIXTAPE_ENGINE="mpi").out, f"rank 0 of 1 by {FULL_NAME[mpi]}\n")
-        self.fails('the engine must be mpi, tcp or none, got "pigeons"', Run(2, "sums", MIXTAPE_ENGINE="pigeons"))
+        self.fails('the engine must be mpi, tcp, nccl or none, got "pigeons"', Run(2, "sums", MIXTAPE_ENGINE="pigeons"))
 
 
 @of_tcp
@@ -171,6 +174,86 @@ class Meeting(unittest.TestCase):
         self.assertIn("rank 1 of 2 by TCP\n", run.out)
 
 
+@of_nccl
+class Nccl(unittest.TestCase):
+    """The calls of NCCL, and their failures, as its stand-in tells of them. (On emulated devices.)"""
+
+    def calls(self, ranks: int, *arguments: str, **variables: str) -> tuple[Run, list[list[str]]]:
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run(ranks, *arguments, STAND_IN_LOG=f"{folder}/calls", TMPDIR=folder, **variables)
+            logs = [pathlib.Path(f"{folder}/calls{rank}") for rank in range(ranks)]
+            found = [log.read_text().splitlines() if log.exists() else [] for log in logs]
+            self.assertEqual([path.name for path in pathlib.Path(folder).glob("nccl-stand-in-*")] if run.code == 0 else [], [])
+        return run, found
+
+    def test_gradients_have_the_same_bits_as_through_the_host(self) -> None:
+        results = [Run(1, "net"), Run(2, "net"), Run(2, "net", MIXTAPE_ENGINE="tcp"), Run(4, "net"),
+                   Run(4, "late", MIXTAPE_LATE="1")]
+        numbers = [re.search(r"trained by .*: (\S+)\n", run.out) for run in results]
+        self.assertNotIn(None, numbers, results[-1].all)
+        self.assertEqual(len({number[1] for number in numbers}), 1)
+        self.assertEqual([run.err for run in results], [""] * 5)
+
+    def test_calls(self) -> None:
+        """Buckets of 576 and 1088 numbers, padded to 64 for each rank, in two rounds; nothing else travels between devices."""
+        run, logs = self.calls(2, "net")
+        self.assertEqual(run.code, 0, run.all)
+        for rank, log in enumerate(logs):
+            self.assertEqual(log[:3 - rank], ["ncclGetVersion", *["ncclGetUniqueId"] * (rank == 0), "ncclCommInitRankConfig"])
+            groups = log[3 - rank:-2]
+            one = ["ncclGroupStart", f"ncclSend {{}} to {1 - rank}", f"ncclRecv {{}} from {1 - rank}", "ncclGroupEnd"]
+            first, second = ([line.format(n) for line in one] for n in (1280, 2304))
+            self.assertEqual(groups, (first * 2 + second * 2) * 5)
+            self.assertEqual(log[-2:], ["ncclCommFinalize", "ncclCommDestroy"])
+
+    def fails(self, said: str, *arguments: str, **variables: str) -> list[list[str]]:
+        run, logs = self.calls(2, *(arguments or ["net"]), **variables)
+        self.assertNotEqual(run.code, 0, run.all)
+        self.assertRegex(run.err, said)
+        return logs
+
+    def test_no_nccl(self) -> None:
+        self.fails(r"rank \d of 2: the engine nccl needs NCCL 2.19 or later, which was not found \(/nowhere.so: .*: install it "
+                   r"\(libnccl2 on Debian and Ubuntu\), or name its file by MIXTAPE_NCCL", MIXTAPE_NCCL="/nowhere.so")
+        self.fails(r"rank \d of 2: NCCL must be 2.19 or later, got 2.18.5", STAND_IN_VERSION="21805")
+        library = re.search(r"=> (\S*/libc\.so\S*)", subprocess.run(["ldd", program], text=True, capture_output=True).stdout)[1]
+        self.fails("libc.* has no ncclGetVersion: it is no NCCL, or one older than 2.19", MIXTAPE_NCCL=library)
+        self.fails(r"rank \d of 2: the engine nccl connects GPUs, but this rank computes on cpu", "on_cpu")
+
+    def test_calls_that_fail(self) -> None:
+        self.fails(r"^rank 0 of 2: NCCL: beginning failed: unhandled system error: the stand-in was told to fail",
+                   STAND_IN_FAIL="ncclGetUniqueId 1")
+        self.fails(r"^rank \d of 2: NCCL: connecting GPUs failed: unhandled system error", STAND_IN_FAIL="ncclCommInitRankConfig 1")
+        for function in "GroupStart", "GroupEnd", "Send", "Recv":
+            logs = self.fails(r"^rank \d of 2: NCCL: a transfer failed: unhandled system error: the stand-in was told to fail\n",
+                              STAND_IN_FAIL=f"nccl{function} 3")
+            self.assertIn("ncclCommAbort", logs[0] + logs[1])
+
+    def test_a_failure_that_comes_later(self) -> None:
+        logs = self.fails(r"^rank \d of 2: NCCL: a transfer failed: remote process exited or there was a network error",
+                          STAND_IN_FAIL="remote")
+        self.assertIn("ncclCommAbort", logs[0] + logs[1])
+
+    def test_bytes_that_do_not_come(self) -> None:
+        logs = self.fails(r"(?m)^rank \d of 2 waited 2 s in bucket \d of step 0 \(.*\) for rank \d$", "net", STAND_IN_SILENT="2")
+        self.assertIn("ncclCommAbort", logs[0] + logs[1])
+
+    def test_a_rank_that_ends(self) -> None:
+        logs = self.fails("^rank 1 of 2: leaves its World by an exception\n", "in_backward")
+        self.assertIn("ncclCommAbort", logs[1])
+
+    def test_a_tensor_of_another_device(self) -> None:
+        self.fails(r"rank 1 of 2 exchanges what is on cuda:1, but a tensor is on cuda:0", "elsewhere")
+
+    def test_names_of_the_real_library(self) -> None:
+        real = next((f for f in ("/usr/local/cuda/lib/libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2") if os.path.exists(f)),
+                    "libnccl.so.2")
+        if subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL('{real}')"], capture_output=True).returncode:
+            self.skipTest("there is no NCCL")
+        self.fails(r"^rank \d of 2: NCCL: (beginning|connecting GPUs) failed: ", MIXTAPE_NCCL=real)  # emulated devices are none
+
+
+@unittest.skipIf(mpi == "nccl", "it is TCP that notices")
 class Broken(unittest.TestCase):
     def ends(self, what: str, first: str) -> Run:
         run = Run(4, what)
@@ -218,7 +301,7 @@ class Broken(unittest.TestCase):
             lost = re.search(r"(?m)^rank \d of 4 lost ranks? (.*) in a barrier: its process has ended$", run.err)
             if mpi == "mpich":
                 self.assertTrue(lost or run.err == "", run.all)
-            elif mpi == "tcp":
+            elif mpi in ("tcp", "nccl"):
                 self.assertRegex(run.err, r"^rank \d of 4 lost ranks? 1 in a barrier: its (process|connection) has ended\n")
             else:
                 self.assertTrue(lost and "1" in lost[1] or "process rank 1 with PID" in run.err, run.all)
@@ -235,7 +318,7 @@ class Broken(unittest.TestCase):
         run = self.ends("second", "rank 1 of 4: leaves its World by an exception$")
         self.assertIn("error: World: this thread has a World: a program makes one, at its beginning", run.err)
         run = Run(2, "again")
-        if mpi == "tcp":
+        if mpi in ("tcp", "nccl"):
             return self.assertEqual(run.code, 0, run.all)
         self.assertNotEqual(run.code, 0)
         self.assertIn("error: World: MPI: starting failed: it was finalized before", run.err)
