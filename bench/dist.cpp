@@ -3,7 +3,8 @@
 //
 // usage: bench_dist plain DTYPE STEPS                    median milliseconds of a step without dist
 //        bench_dist step DTYPE CHUNKS BUCKET_MB STEPS    the same with a DataParallel
-//        bench_dist sums                                 median microseconds by bytes
+//        bench_dist shards DTYPE BUCKET_MB STEPS         with AdamW, and with Shards of it, in
+//        turns bench_dist sums                                 median microseconds by bytes
 
 #include <fmt/format.h>
 
@@ -18,6 +19,7 @@
 #include "autograd/ops.h"
 #include "dist/data_parallel.h"
 #include "dist/exchange.h"
+#include "dist/shards.h"
 #include "nn/nn.h"
 #include "optim/optim.h"
 
@@ -92,6 +94,39 @@ void step(const dist::World& world, DType low, int64_t chunks, double bucket_mb,
              });
 }
 
+// A model on all ranks, which may divide its optimizer's state.
+struct Trained {
+  Trained(bool divides, double bucket_mb) : parallel(net, {.bucket_mb = bucket_mb}) {
+    if (divides) shards.emplace(opt, dist::ShardsOptions{.bucket_mb = bucket_mb});
+  }
+  void step(DType low, const Batch& batch) {
+    opt.zero_grad();
+    for (const auto& [x, y, weight] : parallel.chunks(batch)) {
+      const amp::Autocast on({.low = low});
+      (cross_entropy(net(x), y) * weight).backward();
+    }
+    opt.step();
+  }
+  Mlp net;
+  optim::AdamW opt{net.parameters()};
+  std::optional<dist::Shards> shards;
+  dist::DataParallel parallel;
+};
+
+void shards(const dist::World& world, DType low, double bucket_mb, int steps) {
+  Trained whole(false, bucket_mb), divided(true, bucket_mb);
+  const Batch batch = examples(128, 128 * world.size());
+  std::vector<double> times[2];
+  for (int i = 0; i < steps + 5; ++i) {
+    times[0].push_back(seconds([&] { whole.step(low, batch); }));
+    times[1].push_back(seconds([&] { divided.step(low, batch); }));
+  }
+  for (auto& t : times) t.erase(t.begin(), t.begin() + 5);
+  if (world.is_first())
+    fmt::print("{{\"ms\": {:.4f}, \"divided\": {:.4f}}}\n", median(times[0]) * 1e3,
+               median(times[1]) * 1e3);
+}
+
 void sums(const dist::World& world) {
   std::string found;
   for (int64_t n = 64; n <= 4194304; n *= 4) {
@@ -120,8 +155,14 @@ int main(int count, char** arguments) {
       return step(world, parse_dtype(arguments[2]), std::atoll(arguments[3]),
                   std::atof(arguments[4]), std::atoi(arguments[5])),
              0;
-    std::fputs("usage: bench_dist plain DTYPE STEPS | step DTYPE CHUNKS BUCKET_MB STEPS | sums\n",
-               stderr);
+    if (count == 5 && !std::strcmp(arguments[1], "shards"))
+      return shards(world, parse_dtype(arguments[2]), std::atof(arguments[3]),
+                    std::atoi(arguments[4])),
+             0;
+    std::fputs(
+        "usage: bench_dist plain DTYPE STEPS | step DTYPE CHUNKS BUCKET_MB STEPS | shards DTYPE "
+        "BUCKET_MB STEPS | sums\n",
+        stderr);
     return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());

@@ -126,6 +126,10 @@ def main() -> None:
         for name, ms in times.items():
             each = f"   {ms / int(name.split()[0]) / times['a world of one']:.2f} of one chunk's time for each" if "chunks of" in name else ""
             print(f"  {name:30} {ms:8.2f}{each}")
+        divided = [result([*two, options.program, "shards", dtype, "4", str(STEPS)]) for _ in range(options.turns)]
+        for name, key in ("AdamW, 2 processes", "ms"), ("AdamW, 2 processes, shards", "divided"):
+            times[name] = statistics.median(run[key] for run in divided)
+            print(f"  {name:30} {times[name]:8.2f}")
         if python:
             best = min(ms for name, ms in times.items() if "DDP" in name)
             ours = min(ms for name, ms in times.items() if name.startswith("2 processes") and "no exchange" not in name)

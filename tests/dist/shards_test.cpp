@@ -30,7 +30,7 @@ struct Batch {
   int64_t of_step = 0;
 };
 
-// Of 4.4 blocks of the norm, cut where none ends.
+// It has 4.4 blocks of the norm, cut where none ends.
 struct Net : nn::Module<Net> {
   nn::Linear unused{3, 3}, in{6, 150}, hidden{150, 210}, out{210, 4};
   nn::BatchNorm1d norm{150};
@@ -240,7 +240,7 @@ TEST(Shards, ACheckpointGoesOnWithOtherRanksOrWithout) {
 
 // --- what it saves, and what travels ---
 
-// Of 258 blocks of the norm and some small parameters.
+// It has 258 blocks of the norm and some small parameters.
 struct Wide : nn::Module<Wide> {
   nn::Linear in{1024, 1024}, out{1024, 1024}, head{1024, 10};
   Tensor forward(const Tensor& x) const { return head(relu(out(relu(in(x))))); }
@@ -254,7 +254,7 @@ double bytes_of_state(const optim::Optimizer& opt) {
   return bytes;
 }
 
-// What a step sends, and how often, and the bytes of state that it leaves.
+// Bytes and messages that a step sends, and the bytes of state that it leaves.
 struct Cost {
   double bytes, messages, state;
 };
