@@ -39,7 +39,8 @@ class Engine : NoCopy {
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual int local_rank() const = 0;                      // among the ranks of this machine
+  virtual int local_rank() const = 0;   // among the ranks of this machine
+  virtual std::string machine() const;  // where this rank is; empty if that is not known
   virtual Device device() const { return Device::cpu(); }  // whose memory it moves
   // The transfers begin after what this thread has queued on the device.
   virtual std::unique_ptr<Request> start(std::span<const Transfer> sends,

@@ -49,10 +49,9 @@ char* bytes_of(const Tensor& t) {
 }
 size_t byte_count(const Tensor& t) { return size_t(t.numel()) * size_of(t.dtype()); }
 
-// Rank r's piece of x, as a transfer with it.
-Transfer piece_of(const Tensor& x, const Cut& cut, int r) {
-  const size_t begin = size_t(cut[size_t(r)]), end = size_t(cut[size_t(r) + 1]);
-  return {r, bytes_of(x) + begin * size_of(x.dtype()), (end - begin) * size_of(x.dtype())};
+Transfer transfer_of(const Tensor& x, const Range& range, int rank) {
+  const size_t size = size_of(x.dtype());
+  return {rank, bytes_of(x) + size_t(range.begin) * size, size_t(range.size()) * size};
 }
 
 }  // namespace
@@ -81,6 +80,7 @@ Exchange::Exchange(std::unique_ptr<Engine> engine, double timeout)
     : engine_(std::move(engine)),
       rank_(engine_->rank()),
       size_(engine_->size()),
+      ranks_of_node_(size_),
       timeout_(timeout),
       process_(getpid()),
       thread_([this] { work(); }) {}
@@ -96,6 +96,16 @@ Exchange::~Exchange() {
 
 void Exchange::add(const std::function<std::unique_ptr<Engine>(Engine& host)>& make) {
   run([&] { on_device_ = make(*engine_); });
+}
+
+void Exchange::add_levels(const std::vector<std::string>& machines) {
+  size_t n = 1;  // ranks of the first
+  while (n < machines.size() && machines[n] == machines[0]) ++n;
+  if (machines[0].empty() || (n & (n - 1)) != 0 || machines.size() % n != 0) return;
+  for (size_t r = 0; r < machines.size(); ++r)
+    for (size_t s = 0; s < machines.size(); s += n)
+      if ((machines[r] == machines[s]) != (r / n == s / n)) return;
+  run([&] { ranks_of_node_ = int(n); });
 }
 
 Device Exchange::exchanges(Device device) const {
@@ -340,24 +350,67 @@ std::vector<std::vector<double>> Exchange::sum_piece(const Place& place, const T
                                                      const Cut& cut, double by, const Tensor& piece,
                                                      std::span<const double> words) {
   auto all = meet(place, words, byte_count(part));
-  const Device device = part.device();
-  const Tensor parts({size_, piece.numel()}, part.dtype(), device);
-  const size_t own = size_t(piece.numel()) * size_of(part.dtype());
-  const auto row = [&](int r) { return bytes_of(parts) + size_t(r) * own; };
-  copy_bytes(row(rank_), device, piece_of(part, cut, rank_).data, device, own);
-  transfer(place, device, with_others(*this, [&](int r) { return piece_of(part, cut, r); }),
-           with_others(*this, [&](int r) { return Transfer{r, row(r), own}; }), {part, parts});
-  kernels::sum_parts(device, parts, by, piece);
+  const Levels levels{rank_, size_, ranks_of_node_, cut};
+  const auto like = [&](int r) { return levels.pieces_like(r); };
+  if (levels.nodes() == 1) {
+    add_up(place, part, levels.node(), like, by, piece);
+    return all;
+  }
+  // The sums of nodes are wide, so that the result is rounded once.
+  const DType wide = part.dtype() == f64 ? f64 : f32;
+  const Cut column = levels.column();
+  const Levels of_column{levels.across().index(rank_), levels.nodes(), 1, column};
+  const Tensor of_node({column.back()}, wide, part.device());
+  const Tensor sum = piece.dtype() == wide ? piece : Tensor(piece.shape(), wide, part.device());
+  add_up(place, part, levels.node(), like, 1, of_node);
+  add_up(
+      place, of_node, levels.across(),
+      [&](int r) { return std::vector{of_column.piece(levels.across().index(r))}; }, by, sum);
+  if (piece.dtype() != wide) kernels::convert(piece.device(), sum, piece);
   return all;
 }
 
+void Exchange::add_up(const Place& place, const Tensor& x, const Group& group, const Ranges& of,
+                      double by, const Tensor& y) {
+  const Device device = x.device();
+  const Tensor parts({group.count, y.numel()}, x.dtype(), device);
+  std::vector<Transfer> sends, own, receives;
+  for (const Range& range : of(rank_)) own.push_back(transfer_of(x, range, rank_));
+  // Rank r's values of this rank's ranges are one row.
+  const auto into_row = [&](int r, auto&& give) {
+    int64_t at = group.index(r) * y.numel();
+    for (const Range& range : of(rank_)) {
+      give(transfer_of(parts, {at, at + range.size()}, r));
+      at += range.size();
+    }
+  };
+  into_row(rank_, [&, i = 0u](const Transfer& to) mutable {
+    copy_bytes(to.data, device, own[i++].data, device, to.bytes);
+  });
+  for (const int r : group.others(rank_)) {
+    for (const Range& range : of(r)) sends.push_back(transfer_of(x, range, r));
+    into_row(r, [&](const Transfer& to) { receives.push_back(to); });
+  }
+  transfer(place, device, sends, receives, {x, parts});
+  kernels::sum_parts(device, parts, by, y);
+}
+
 void Exchange::share_pieces(const Place& place, const Tensor& x, const Cut& cut) {
-  x.storage()->begin_write();
-  const Transfer own = piece_of(x, cut, rank_);
-  transfer(place, x.device(),
-           with_others(*this, [&](int r) { return Transfer{r, own.data, own.bytes}; }),
-           with_others(*this, [&](int r) { return piece_of(x, cut, r); }), {x});
+  const Levels levels{rank_, size_, ranks_of_node_, cut};
+  if (levels.nodes() > 1)
+    pass_on(place, x, levels.across(), [&](int r) { return std::vector{levels.piece(r)}; });
+  pass_on(place, x, levels.node(), [&](int r) { return levels.pieces_like(r); });
   x.storage()->bump_version();
+}
+
+void Exchange::pass_on(const Place& place, const Tensor& x, const Group& group, const Ranges& of) {
+  x.storage()->begin_write();
+  std::vector<Transfer> sends, receives;
+  for (const int r : group.others(rank_)) {
+    for (const Range& range : of(rank_)) sends.push_back(transfer_of(x, range, r));
+    for (const Range& range : of(r)) receives.push_back(transfer_of(x, range, r));
+  }
+  transfer(place, x.device(), sends, receives, {x});
 }
 
 Tensor Exchange::gather(const Place& place, const Tensor& x) {
@@ -373,14 +426,15 @@ Tensor Exchange::gather(const Place& place, const Tensor& x) {
 
 void Exchange::broadcast(const Place& place, const Tensor& x, int from) {
   const Cut cut = equal_pieces(x.numel());
+  const Levels levels{rank_, size_, ranks_of_node_, cut};
   meet(place, {}, byte_count(x));
   if (rank_ == from) {
-    transfer(place, x.device(), with_others(*this, [&](int r) { return piece_of(x, cut, r); }), {},
+    transfer(place, x.device(),
+             with_others(*this, [&](int r) { return transfer_of(x, levels.piece(r), r); }), {},
              {x});
   } else {
     x.storage()->begin_write();
-    Transfer own = piece_of(x, cut, rank_);
-    own.rank = from;
+    const Transfer own = transfer_of(x, levels.piece(rank_), from);
     transfer(place, x.device(), {}, {&own, 1}, {x});
   }
   share_pieces(place, x, cut);

@@ -12,6 +12,7 @@
 
 #include "core/tensor.h"
 #include "dist/engine.h"
+#include "dist/levels.h"
 #include "dist/peers.h"
 
 namespace mixtape::dist {
@@ -24,9 +25,6 @@ struct Place {
   std::string contents = {};     // the bucket's parameters, for the message of a time limit
   std::string to_string() const;
 };
-
-// Where a buffer is cut into a piece for each rank: the first element of each, and the end.
-using Cut = std::vector<int64_t>;
 
 class Exchange : NoCopy {
  public:
@@ -41,6 +39,9 @@ class Exchange : NoCopy {
   // Adds an engine for the memory of a device, which else travels through that of the host. `make`
   // gets the host's engine, and runs as a job.
   void add(const std::function<std::unique_ptr<Engine>(Engine& host)>& make);
+  // Adds up within machines first, named by rank, where each has 2, 4, 8 ... ranks, one after the
+  // other: the same sums, and less travels between machines.
+  void add_levels(const std::vector<std::string>& machines);
   // The device on which a device's tensors are exchanged: itself, or the CPU. Throws Error for one
   // that is not this rank's, if GPUs are connected.
   Device exchanges(Device device) const;
@@ -120,12 +121,19 @@ class Exchange : NoCopy {
   void transfer(const Place& place, Device device, std::span<const Transfer> sends,
                 std::span<const Transfer> receives, std::vector<Tensor> memory);
   void settle();  // waits for the transfers of a job
+  using Ranges = std::function<std::vector<Range>(int rank)>;
+  // y = by * the sum over a group of this rank's ranges of x, in the order of sum_tree().
+  void add_up(const Place& place, const Tensor& x, const Group& group, const Ranges& of, double by,
+              const Tensor& y);
+  // Each one's ranges of x become those of all of a group.
+  void pass_on(const Place& place, const Tensor& x, const Group& group, const Ranges& of);
   void wait(Request& request, bool (Request::*until)(), const Place& place) const;
   void check_places(const Place& place, const char* greetings) const;
 
   const std::unique_ptr<Engine> engine_;
   std::unique_ptr<Engine> on_device_;
   const int rank_, size_;
+  int ranks_of_node_;  // all, if there are no levels
   const double timeout_;
   const int64_t process_;
   std::mutex mutex_;

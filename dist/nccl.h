@@ -15,7 +15,7 @@ using Stream = void*;  // cudaStream_t
 struct UniqueId {
   char bytes[128];
 };
-// Of NCCL 2.19: later versions take it as such, by its size and version.
+// As in NCCL 2.19. Later versions know it by its size and version.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef, version = least_version;

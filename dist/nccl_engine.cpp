@@ -170,7 +170,7 @@ class NcclEngine final : public Engine {
                   "connecting GPUs");
     return true;
   }
-  // Whether NCCL has done what it was called for. Throws Error if that failed.
+  // Returns true if NCCL has done what it was called for. Throws Error if that failed.
   bool is_idle(const char* what) const {
     nccl::Result state = nccl::Success;
     nccl_.require(nccl_->CommGetAsyncError(comm_, &state), comm_, what);

@@ -1,5 +1,7 @@
 #include "dist/peers.h"
 
+#include "dist/engine.h"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -18,6 +20,8 @@ std::string Peers::machine() {
   if (boot.empty() || readlink("/proc/self/ns/pid", numbers, sizeof numbers - 1) < 0) return "";
   return boot + " " + numbers;
 }
+
+std::string Engine::machine() const { return Peers::machine(); }
 
 std::string Peers::introduction() { return fmt::format("{} {}", machine(), getpid()); }
 

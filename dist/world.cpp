@@ -215,7 +215,8 @@ void World::begin(const WorldOptions& options) {
   }
 }
 
-// Watches the processes of others, and warns if results may depend on which rank computes what.
+// Watches the processes of others, learns their machines, and warns if results may depend on which
+// rank computes what.
 void World::meet() {
   const char* const isa[] = {"portable", "avx2", "avx512", "avx512_bf16"};
   const std::vector<std::string> all =
@@ -227,6 +228,7 @@ void World::meet() {
           fmt::format("rank 0 computes on {}, rank {} on {}: results depend on which rank computes "
                       "what (MIXTAPE_ISA makes them alike)",
                       all[0], r, all[size_t(r)]));
+  exchange_->add_levels(gather(exchange_->engine().machine()));
   if (!owns_process_) return;
   auto peers = std::make_unique<Peers>(gather(Peers::introduction()), rank());
   exchange_->run([&] { exchange_->watch(std::move(peers)); });

@@ -9,6 +9,8 @@
 
 #include <cstring>
 
+#include "autograd/ops.h"
+#include "core/random.h"
 #include "tests/support/threads_engine.h"
 
 namespace mixtape::dist {
@@ -39,6 +41,65 @@ TEST(Exchange, SendsTheBytesOfARing) {
     });
     EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
   }
+}
+
+// The values of n sums of a buffer over ranks: whole, and in pieces of uneven sizes.
+std::vector<double> sums_on(int size, int of_machine, DType travels, DType result, int n,
+                            uint64_t& between) {
+  std::vector<double> values;
+  std::atomic<uint64_t> bytes = 0;
+  const auto errors = run_ranks(
+      size,
+      [&](const World& world) {
+        Exchange& exchange = *world.exchange();
+        const int64_t elements = 2 * exchange.alignment();
+        Tensor part;
+        {
+          const Seed seed(uint64_t(world.rank() + 1));
+          part = cast(randn({elements}) * pow(from({10.0}, {1}), randn({elements})), travels);
+        }
+        const Tensor whole = zeros({elements}, result), pieces = zeros({elements}, result);
+        Cut cut{0};
+        for (int r = 1; r < size; ++r) cut.push_back(cut.back() + (r == 2 ? 0 : 3 + r));
+        cut.push_back(elements);
+        const Tensor piece = narrow(pieces, 0, cut[size_t(world.rank())],
+                                    cut[size_t(world.rank()) + 1] - cut[size_t(world.rank())]);
+        for (int i = 0; i < n; ++i)
+          exchange.run([&] {
+            exchange.sum({Place::Kind::Sum}, part, 0.3, whole);
+            exchange.sum_piece({Place::Kind::Sum}, part, cut, 0.3, piece);
+            exchange.share_pieces({Place::Kind::Sum}, pieces, cut);
+          });
+        if (n > 0) EXPECT_EQ(to_vector(whole), to_vector(pieces));
+        const std::vector<Tensor> all = world.gather(whole);
+        for (const Tensor& t : all) EXPECT_EQ(to_vector(t), to_vector(whole));
+        if (world.is_first()) values = to_vector(whole);
+      },
+      {.of_machine = of_machine, .between = &bytes});
+  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
+  between = bytes;
+  return values;
+}
+
+TEST(Exchange, LevelsHaveTheSameBitsAndSendLessBetweenMachines) {
+  for (const auto& [travels, result] : {std::pair{f32, f32}, {bf16, f32}, {f16, f16}, {f64, f64}}) {
+    uint64_t ignored;
+    const auto flat = sums_on(8, 0, travels, result, 1, ignored);
+    for (const int of_machine : {1, 2, 4, 8, 3})  // 3: no levels
+      EXPECT_EQ(sums_on(8, of_machine, travels, result, 1, ignored), flat) << of_machine;
+  }
+  // Each of two machines sends what it has of the buffer in each round, and not each rank does.
+  const auto between = [](int of_machine, int ranks) {
+    uint64_t without, with;
+    sums_on(ranks, of_machine, f32, f32, 0, without);
+    sums_on(ranks, of_machine, f32, f32, 1, with);
+    return with - without;
+  };
+  const uint64_t bytes = 2 * 8 * 64 * 4;  // of the buffer
+  const uint64_t greetings = 2 * 8 * 4 * 40, rounds = 2 * 2;
+  EXPECT_EQ(between(4, 8), greetings + rounds * bytes);
+  EXPECT_EQ(between(8, 8), 0);
+  EXPECT_EQ(between(3, 6), 2 * 6 * 3 * 40 + rounds * 3 * (2 * 6 * 64 * 4));  // no levels
 }
 
 TEST(Exchange, OneFailureFailsAllThatFollows) {

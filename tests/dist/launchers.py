@@ -1,4 +1,4 @@
-"""What starts processes: an MPI that is installed, or torchrun's variables. NCCL's are those of TCP, with a stand-in for NCCL."""
+"""Commands that start processes: an MPI that is installed, or torchrun's variables. NCCL's are those of TCP, with a stand-in for NCCL."""
 import os
 import pathlib
 import shutil

@@ -112,7 +112,7 @@ class Choice(unittest.TestCase):
 
 @of_tcp
 class Meeting(unittest.TestCase):
-    """What processes say that do not meet."""
+    """Processes that do not meet."""
 
     def fails(self, said: str, **variables: str) -> None:
         run = Run(0, "stuck", by=[], **variables)  # its time limit is 2 s
@@ -130,7 +130,7 @@ class Meeting(unittest.TestCase):
         self.assertIn("rank 0 of 1 by TCP", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1", MIXTAPE_ENGINE="tcp").out)
 
     def processes(self, *ranks: int, size: int = 3, **variables: str) -> list[str]:
-        """What those ranks alone say."""
+        """Starts those ranks alone, and returns their messages."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]

@@ -82,8 +82,8 @@ TEST(World, AnEarlyEndIsAnError) {
 }
 
 TEST(World, AMissingRankIsNamed) {
-  const auto errors =
-      run_ranks(3, [](const World& world) { world.barrier(); }, {.stuck = 2, .stuck_from = 6}, 0.5);
+  const auto errors = run_ranks(
+      3, [](const World& world) { world.barrier(); }, {.stuck = 2, .stuck_from = 12}, 0.5);
   EXPECT_NE(errors[0].find("rank 0 of 3 waited 0.5 s in a barrier for rank 2"), std::string::npos)
       << errors[0];
 }

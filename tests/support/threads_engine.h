@@ -3,6 +3,7 @@
 // arrive in any order, and cut ranks off.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -22,6 +23,8 @@ struct ThreadsOptions {
   bool shuffles = false;        // transfers of different pairs arrive in any order
   int stuck = -1;               // a rank whose bytes never leave, from its transfer `stuck_from` on
   int64_t stuck_from = 0;
+  int of_machine = 0;  // ranks of each machine that they pretend to be on; 0: all are on one
+  std::atomic<uint64_t>* between = {};  // counts the bytes between machines
 };
 
 // Where messages between the ranks of a run lie.
@@ -52,6 +55,7 @@ class ThreadsEngine final : public Engine {
   int rank() const override { return rank_; }
   int size() const override { return board_->size; }
   int local_rank() const override { return rank_; }
+  std::string machine() const override { return std::to_string(machine_of(rank_)); }
   std::unique_ptr<Request> start(std::span<const Transfer> sends,
                                  std::span<const Transfer> receives) override {
     auto request = std::make_unique<OnBoard>(*this);
@@ -60,6 +64,7 @@ class ThreadsEngine final : public Engine {
       const ThreadsOptions& o = board_->options;
       double seconds = o.delay + o.seconds_per_byte * double(t.bytes);
       if (o.shuffles) seconds *= double(++random_ * 2654435761u % 1000) / 250;
+      if (o.between && machine_of(rank_) != machine_of(t.rank)) *o.between += t.bytes;
       auto taken = std::make_shared<bool>(false);
       request->sends.push_back({t.rank, taken});
       if (rank_ == o.stuck && board_->started++ >= o.stuck_from) continue;
@@ -106,6 +111,10 @@ class ThreadsEngine final : public Engine {
     std::vector<std::pair<int, std::shared_ptr<bool>>> sends;
     std::vector<std::pair<Transfer, bool>> receives;
   };
+  int machine_of(int rank) const {
+    const int of_machine = board_->options.of_machine;
+    return of_machine ? rank / of_machine : 0;
+  }
   std::deque<Board::Message>& box(int from, int to) {
     return board_->mail[size_t(from * board_->size + to)];
   }

@@ -1,0 +1,53 @@
+#pragma once
+// Levels: which ranks exchange which pieces of a buffer. First those of a node (a machine), then
+// those that have the same place in all nodes, so that little travels between nodes.
+
+#include <cstdint>
+#include <vector>
+
+namespace mixtape::dist {
+
+// Where a buffer is cut into a piece for each rank: the first element of each, and the end.
+using Cut = std::vector<int64_t>;
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+// Ranks that exchange parts of a buffer, each with all.
+struct Group {
+  int first, stride, count;
+
+  int index(int rank) const { return (rank - first) / stride; }
+  // Begins behind `rank`, so that not all send to the same one first.
+  std::vector<int> others(int rank) const {
+    std::vector<int> ranks;
+    for (int i = 1; i < count; ++i) ranks.push_back(first + (index(rank) + i) % count * stride);
+    return ranks;
+  }
+};
+
+struct Levels {
+  int rank, size, of_node;  // ranks, numbered node by node
+  const Cut& cut;
+
+  int nodes() const { return size / of_node; }
+  Group node() const { return {rank / of_node * of_node, 1, of_node}; }
+  Group across() const { return {rank % of_node, of_node, nodes()}; }
+  Range piece(int r) const { return {cut[size_t(r)], cut[size_t(r) + 1]}; }
+  // Those of the ranks that have r's place in each node.
+  std::vector<Range> pieces_like(int r) const {
+    std::vector<Range> pieces;
+    for (int q = r % of_node; q < size; q += of_node) pieces.push_back(piece(q));
+    return pieces;
+  }
+  // Where they are in a buffer that has them one after the other, for this rank.
+  Cut column() const {
+    Cut column{0};
+    for (const Range& piece : pieces_like(rank)) column.push_back(column.back() + piece.size());
+    return column;
+  }
+};
+
+}  // namespace mixtape::dist
