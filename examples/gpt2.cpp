@@ -1,8 +1,10 @@
 // Trains GPT-2 on files of tokens, or on random ones, and says how fast: tokens per second, and the
-// share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B).
+// share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B). With a
+// tokenizer it reads texts, and continues one.
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 
 #include "core/check.h"
 #include "core/runtime.h"
@@ -13,6 +15,7 @@
 #include "mixtape.h"
 #include "train/data/loader.h"
 #include "train/data/text.h"
+#include "train/data/tokenizer.h"
 #include "train/data/tokens.h"
 #include "train/interrupt.h"
 #include "train/ranks.h"
@@ -24,10 +27,11 @@ namespace {
 
 struct Options {
   std::string model = "gpt2", data, valid, load, save, dtype = "bfloat16", device = "cpu";
+  std::string tokenizer, prompt;
   int64_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
   int64_t steps = 20, every = 1, batch_size = 8, accumulate = 1, warmup = 0, workers = 1,
-          chunks = 0;
-  double lr = 6e-4, weight_decay = 0.1, clip = 1, dropout = 0, peak = 0;
+          chunks = 0, sample = 100, top_k = 50;
+  double lr = 6e-4, weight_decay = 0.1, clip = 1, dropout = 0, peak = 0, temperature = 0.8;
   bool checkpoint = false, shards = false;
   uint64_t seed = 1;
 };
@@ -42,11 +46,12 @@ void define(CommandLine& line, Options& o) {
   line.add("--context", o.context, "N", "tokens of a text, at most 1024").check(count());
   line.add("--dropout", o.dropout, "X", "fraction dropped in training").check(number(0., 0.9));
   line.flag("--checkpoint", o.checkpoint, "compute blocks again in backward, to save memory");
-  line.add("--data", o.data, "FILE", "tokens of llm.c or nanoGPT; by default random ones")
+  line.add("--data", o.data, "FILE", "tokens of llm.c or nanoGPT, or a .txt; default: random ones")
       .check(name_of("file"));
   line.add("--valid", o.valid, "FILE", "tokens to validate with, at the end")
       .check(name_of("file"));
-  line.add("--steps", o.steps, "N", "optimizer steps").check(count());
+  line.add("--steps", o.steps, "N", "optimizer steps; 0: only --load, then --valid or --prompt")
+      .check(count(0));
   line.add("--every", o.every, "N", "steps between lines").check(count());
   line.add("--batch-size", o.batch_size, "N", "texts at once").check(count());
   line.add("--accumulate", o.accumulate, "N", "batches per step").check(count());
@@ -61,7 +66,14 @@ void define(CommandLine& line, Options& o) {
       .check(number(1e-3, 1e6));
   line.add("--load", o.load, "FILE", "initial weights, also GPT-2's").check(name_of("file"));
   line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
-  line.add("--seed", o.seed, "N", "for weights, order and random tokens").check(any_seed());
+  line.add("--tokenizer", o.tokenizer, "FILE", "tokenizer.json, or GPT-2's vocab.json")
+      .check(name_of("file"));
+  line.add("--prompt", o.prompt, "TEXT", "text to continue at the end").check(name_of("prompt"));
+  line.add("--sample", o.sample, "N", "tokens to continue it by").check(count());
+  line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: by probability")
+      .check(number(0., 100.));
+  line.add("--top-k", o.top_k, "N", "sample from the k likeliest; 0: from all").check(count(0));
+  line.add("--seed", o.seed, "N", "for weights, order, samples, random tokens").check(any_seed());
   line.share(o.chunks);
   line.flag("--shards", o.shards, "divide the optimizer's state among the processes");
 }
@@ -103,12 +115,18 @@ struct Job {
         device(usable(o.device)),
         low(examples::low(o.dtype)),
         config(model_options(o)),
+        tokenizer(o.tokenizer.empty() ? std::optional<train::Tokenizer>()
+                                      : train::Tokenizer::load(o.tokenizer)),
         context(o.context > 0 ? o.context : config.context),
         seed(o.seed),
         model(config),
+        prompt(prompt_tokens()),
         text(windows(o.data)),
         valid(o.valid.empty() ? train::Windows() : windows(o.valid)) {
-    check(o.warmup < o.steps, "--warmup {} leaves none of {} steps", o.warmup, o.steps);
+    check(o.steps > 0 || !o.prompt.empty() || !o.valid.empty(),
+          "--steps 0 without --prompt or --valid does nothing");
+    check(o.steps == 0 || o.warmup < o.steps, "--warmup {} leaves none of {} steps", o.warmup,
+          o.steps);
     check(o.batch_size * o.accumulate >= chunks_of(o), "{} texts cannot be cut into {} chunks",
           o.batch_size * o.accumulate, chunks_of(o));
     check(context <= config.context, "--context must be at most {}, got {}", config.context,
@@ -120,8 +138,11 @@ struct Job {
     if (!o.save.empty() && train::is_first_rank()) io::AtomicFile probe(o.save);
   }
 
+  Tensor prompt_tokens() const;
+  Tensor tokens_of(const std::string& path) const;
   train::Windows windows(const std::string& path) const;
   void run();
+  void continue_prompt();
   bool learn();  // false if a signal ended it, on all ranks
   double loss_of_valid();
 
@@ -129,18 +150,35 @@ struct Job {
   const Device device;
   const DType low;
   const models::GptConfig config;
+  const std::optional<train::Tokenizer> tokenizer;
   const int64_t context;
   Seed seed;
   models::Gpt model;
+  const Tensor prompt;  // i64 [1, t], or none
   const train::Windows text, valid;
 };
 
-// Windows into the tokens of a file, or into random ones if there is no file.
+Tensor Job::prompt_tokens() const {
+  if (o.prompt.empty()) return {};
+  check(tokenizer.has_value(), "--prompt needs --tokenizer");
+  check(tokenizer->size() <= config.vocabulary, "{} has {} tokens, more than the model's {}",
+        o.tokenizer, tokenizer->size(), config.vocabulary);
+  return unsqueeze(tokenizer->encode(o.prompt), 0);
+}
+
+// A text's tokens, or those of a file of tokens; random ones if there is no file.
+Tensor Job::tokens_of(const std::string& path) const {
+  if (path.empty())
+    return cast(uniform({16 * o.batch_size * context + 1}, 0, double(config.vocabulary)), i64);
+  if (!path.ends_with(".txt")) return train::read_tokens(path);
+  check(tokenizer.has_value(), "{}: a text needs --tokenizer", path);
+  const std::vector<std::byte> bytes = io::read_file(path);
+  return tokenizer->encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
 train::Windows Job::windows(const std::string& path) const {
-  const int64_t random = 16 * o.batch_size * context + 1;
-  const Tensor tokens = path.empty() ? cast(uniform({random}, 0, double(config.vocabulary)), i64)
-                                     : train::read_tokens(path);
-  const auto most = max(tokens).item<int64_t>();
+  const Tensor tokens = tokens_of(path);
+  const int64_t most = tokens.numel() > 0 ? max(tokens).item<int64_t>() : 0;
   check(most < config.vocabulary, "{}: token {} is not among {}", path, most, config.vocabulary);
   train::Windows all(tokens, context, context, path.empty() ? "random tokens" : path);
   check(all.size() >= o.batch_size, "{}: {} tokens are less than a batch of {} x {}", all.name(),
@@ -273,12 +311,22 @@ double Job::loss_of_valid() {
   return sum.item() / double(loader.batches());
 }
 
+void Job::continue_prompt() {
+  const amp::Autocast on({.low = low});
+  model.eval();
+  const Tensor written =
+      model.generate(prompt.to(device), o.sample,
+                     {.temperature = o.temperature, .top_k = std::min(o.top_k, config.vocabulary)});
+  fmt::print("{}\n", tokenizer->decode(flatten(written).to(Device::cpu())));
+}
+
 void Job::run() {
   const train::Interrupt interrupt;
-  fmt::print("{} parameters, {} windows of {} tokens from {}, {}{}\n", model.num_parameters(),
-             text.size(), context, text.name(), low, on_device(device));
+  if (o.steps > 0)
+    fmt::print("{} parameters, {} windows of {} tokens from {}, {}{}\n", model.num_parameters(),
+               text.size(), context, text.name(), low, on_device(device));
   model.to(device);
-  const bool whole = learn();
+  const bool whole = o.steps == 0 || learn();
   if (!o.save.empty()) {
     train::on_first_rank([&] { io::save(o.save, model.state_dict()); });
     fmt::print("wrote {}\n", o.save);
@@ -287,13 +335,14 @@ void Job::run() {
     throw Interrupted(o.save.empty() ? "nothing was saved"
                                      : o.save + " holds what was learned so far");
   if (valid.size() > 0) fmt::print("loss of {}: {:.4f}\n", o.valid, loss_of_valid());
+  if (prompt && train::is_first_rank()) continue_prompt();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Options o;
-  CommandLine line("gpt2", "Trains GPT-2 on files of tokens, and says how fast.");
+  CommandLine line("gpt2", "Trains GPT-2 on files of tokens, says how fast, and continues texts.");
   define(line, o);
   return line.run(argc, argv, [&] { return [job = std::make_shared<Job>(o)] { job->run(); }; });
 }

@@ -171,6 +171,16 @@ class Quick(ProgramTest):
         again = self.output("gpt2", *SMALL_GPT2, "--data", "nano.bin", "--load", "gpt2.safetensors", "--steps", 1)
         self.assertLess(float(re.search(r"loss (\S+)", again)[1]), 0.6)
 
+    def test_gpt2_learns_a_text_and_continues_it(self) -> None:
+        (self.folder / "song.txt").write_text("one two three four, " * 80)
+        tokenizer = pathlib.Path(__file__).parent.parent / "data/tokenizer_tiny.json"
+        small = ["gpt2", *SMALL_GPT2, "--vocabulary", 502, "--dtype", "float32", "--tokenizer", tokenizer, "--prompt", "one two three",
+                 "--temperature", 0, "--sample", 12]
+        learned = self.output(*small, "--data", "song.txt", "--steps", 150, "--lr", 0.02, "--every", 150, "--save", "song.pt")
+        self.assertTrue(learned.splitlines()[-1].startswith("one two three four, one"), learned)
+        again = self.output(*small, "--steps", 0, "--load", "song.pt")
+        self.assertEqual(again.splitlines(), learned.splitlines()[-1:])
+
     def test_gpt2_measures_with_random_tokens(self) -> None:
         for dtype, accumulate in ("bfloat16", 1), ("float16", 2):
             text = self.output("gpt2", *SMALL_GPT2, "--steps", 2, "--dtype", dtype, "--accumulate", accumulate, "--peak", 0.5)
@@ -304,10 +314,16 @@ class Mistakes(ProgramTest):
 
     def test_texts(self) -> None:
         self.refused("gpt2", "none: cannot open", "--data", "none")
-        self.refused("gpt2", "song.txt: token 30496 is not among 50", *SMALL_GPT2, "--data", "song.txt")
+        (self.folder / "song.bin").write_bytes((self.folder / "song.txt").read_bytes())
+        self.refused("gpt2", "song.bin: token 30496 is not among 50", *SMALL_GPT2, "--data", "song.bin")
         (self.folder / "few.bin").write_bytes(bytes(20))
         self.refused("gpt2", "few.bin: 10 tokens are less than a batch of 4 x 8", *SMALL_GPT2, "--data", "few.bin")
         self.refused("gpt2", "--warmup 20 leaves none of 20 steps", *SMALL_GPT2, "--warmup", 20)
+        self.refused("gpt2", "song.txt: a text needs --tokenizer", *SMALL_GPT2, "--data", "song.txt")
+        self.refused("gpt2", "--prompt needs --tokenizer", *SMALL_GPT2, "--prompt", "a")
+        self.refused("gpt2", "--steps 0 without --prompt or --valid does nothing", *SMALL_GPT2, "--steps", 0)
+        self.refused("gpt2", "tokenizer_tiny.json has 502 tokens, more than the model's 50", *SMALL_GPT2, "--prompt", "a",
+                     "--tokenizer", pathlib.Path(__file__).parent.parent / "data/tokenizer_tiny.json")
         self.refused("gpt2", "--context must be at most 1024, got 2000", *SMALL_GPT2, "--context", 2000)
         self.refused("gpt2", "song.txt: ", *SMALL_GPT2, "--load", "song.txt")
         self.refused("gpt2", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT2, "--heads", 3)

@@ -1,0 +1,35 @@
+#pragma once
+// The files of tokenizers, as they are spelled.
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "train/data/pretokenizer.h"
+
+namespace mixtape::train {
+
+struct AddedToken {
+  std::string text;
+  int64_t id = -1;
+  bool lstrip = false, rstrip = false;  // takes the spaces before, or after it
+};
+
+struct TokenizerFile {
+  std::vector<std::pair<std::string, int64_t>> vocabulary;  // in GPT-2's letters for bytes
+  std::vector<std::pair<std::string, std::string>> merges;  // the first are done first
+  std::vector<AddedToken> added;
+  Pretokenizer pretokenizer;
+  bool ignore_merges = false;  // a piece in the vocabulary is a token whatever the merges
+};
+
+// Parses a tokenizer.json, or a vocab.json and its merges.txt. Throws Error that begins with
+// `name`.
+TokenizerFile parse_tokenizer(std::string_view json, std::string_view merges,
+                              const std::string& name);
+
+// The bytes of a token that GPT-2's letters spell; nothing if they do not.
+bool bytes_of_letters(std::string_view letters, std::string& bytes);
+
+}  // namespace mixtape::train
