@@ -107,7 +107,7 @@ Tokenizer::Data::Data(TokenizerFile file, std::string of)
   added = std::move(file.added);
   std::ranges::stable_sort(added, std::greater(), [](const auto& t) { return t.text.size(); });
   for (const AddedToken& t : added) begins_added[uint8_t(t.text[0])] = true;
-  Work work;
+  Data::Work work;
   for (const auto& [piece, token] : by_bytes) {
     if (!file.ignore_merges) {
       work.tokens.clear();
@@ -281,7 +281,7 @@ Tokenizer Tokenizer::load(const std::string& path) {
 Tensor Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   std::string valid;
   if (!io::is_utf8(text)) text = valid = replace_invalid(text);
-  Work work;
+  Data::Work work;
   work.tokens.reserve(text.size() / 3);
   if (options.added)
     data_->encode_all(text, work);
