@@ -407,7 +407,7 @@ TEST(Shards, GiveTheOptimizerBack) {
   EXPECT_EQ(train(true), train(false));
 }
 
-// What is frozen where they are made stays whole; what is frozen later keeps its pieces.
+// A parameter that is frozen where they are made stays whole; one frozen later keeps its piece.
 TEST(Shards, FollowWhatIsFrozenAndThawed) {
   const auto train = [](int ranks, bool divides) {
     std::vector<double> values;
