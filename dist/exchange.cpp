@@ -122,9 +122,18 @@ bool Exchange::is_in_job() const {
 
 bool Exchange::is_of_this_process() const { return getpid() == process_; }
 
-void Exchange::at_abort(std::function<void()> then) {
+void Exchange::at_loss(std::function<void(const std::string& text)> then) {
   const std::lock_guard lock(mutex_);
-  at_abort_ = std::move(then);
+  at_loss_ = std::move(then);
+}
+
+// Says why this rank cannot go on, or "".
+std::string Exchange::loss() const {
+  const auto ended = peers_ ? peers_->ended() : std::vector<int>();
+  if (!ended.empty())
+    return fmt::format("rank {} of {} lost rank {}: its process has ended", rank_, size_,
+                       fmt::join(ended, ", "));
+  return engine_->was_aborted() ? "another rank has ended all" : "";
 }
 
 void Exchange::abandon(std::function<void()> then) {
@@ -205,10 +214,11 @@ bool Exchange::idle(std::unique_lock<std::mutex>& lock, double seconds,
   constexpr double now_and_then = 0.2;
   for (double waited = 0; waited < seconds; waited += now_and_then) {
     if (given_.wait_for(lock, std::chrono::duration<double>(now_and_then), ready)) return true;
-    if (!at_abort_ || !engine_->was_aborted()) continue;
+    const std::string text = at_loss_ ? loss() : "";
+    if (text.empty()) continue;
     has_let_go_ = true;
     lock.unlock();
-    at_abort_();
+    at_loss_(text);
     lock.lock();
   }
   return false;

@@ -97,8 +97,8 @@ class Exchange : NoCopy {
   uint64_t messages_sent() const { return messages_sent_; }
   std::string error();  // why all jobs fail, or ""
 
-  // Where another rank has ended all, `then` is called on the thread.
-  void at_abort(std::function<void()> then);
+  // Where another rank has ended while this one is between two exchanges, the thread calls `then`.
+  void at_loss(std::function<void(const std::string& text)> then);
   // Gives up what has not ended: this rank leaves before the others. With `then`, the thread calls
   // it some seconds later, if the process goes on until then.
   void abandon(std::function<void()> then = {});
@@ -115,6 +115,7 @@ class Exchange : NoCopy {
   void work();
   // Waits until `ready`. Returns false if the time is over first.
   bool idle(std::unique_lock<std::mutex>& lock, double seconds, const std::function<bool()>& ready);
+  std::string loss() const;
   void run_next(std::unique_lock<std::mutex>& lock);
   // Sends and receives, after what this thread has queued on the device, and before what it queues
   // later. `memory` is what they use, which must stay if they fail.
@@ -142,7 +143,8 @@ class Exchange : NoCopy {
   std::exception_ptr error_;  // of the first job that failed
   bool ending_ = false, has_let_go_ = false;
   std::atomic<bool> abandoned_ = false, ends_all_ = false;
-  std::function<void()> then_, at_abort_;
+  std::function<void()> then_;
+  std::function<void(const std::string&)> at_loss_;
   std::atomic<uint64_t> bytes_sent_ = 0, messages_sent_ = 0;
   std::unique_ptr<Peers> peers_;
   struct UnderWay {

@@ -182,7 +182,7 @@ World::World(const WorldOptions& options) : exceptions_(std::uncaught_exceptions
     exchange_ = std::make_shared<Exchange>(std::move(engine), options.timeout);
     owns_process_ = true;
     Unfinished::instance().begin(exchange_);
-    exchange_->at_abort([] { Unfinished::instance().end_others("another rank has ended all"); });
+    exchange_->at_loss([](const auto& text) { Unfinished::instance().end_others(text); });
   }
   begin(options);
 }
@@ -262,7 +262,10 @@ World::~World() {
     return;
   }
   try {
-    exchange_->run([this] { exchange_->meet({Kind::End}); });
+    exchange_->run([this] {
+      exchange_->meet({Kind::End});
+      exchange_->at_loss({});  // from now on processes may end
+    });
   } catch (const std::exception& e) {
     if (owns_process_) Unfinished::instance().end_others(e.what());
     std::fputs((with_rank(*exchange_, e.what()) + "\n").c_str(), stderr);

@@ -306,6 +306,15 @@ class Broken(unittest.TestCase):
             else:
                 self.assertTrue(lost and "1" in lost[1] or "process rank 1 with PID" in run.err, run.all)
 
+    @unittest.skipIf(mpi != "mpich", "it is an option of MPICH")
+    def test_a_launcher_that_lets_the_others_be(self) -> None:
+        """Then they name the rank that was killed, and end by themselves, also one that exchanges nothing."""
+        for what, first in ("kill", r"rank \d of 4 lost rank 1 in a barrier: its process has ended$"), ("stuck", "mixtape: warning"):
+            run = Run(4, what, by=[*launch, "-disable-auto-cleanup"])
+            self.assertNotEqual(run.code, 0, run.all)
+            self.assertLess(run.seconds_to_end(), 5, run.all)
+            self.assertRegex(run.err.splitlines()[0], first)
+
     def test_a_launcher_that_is_told_to_end(self) -> None:
         with subprocess.Popen([*launch, "-n", "4", program, "forever"], env=ENVIRONMENT, text=True, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
