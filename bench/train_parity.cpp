@@ -1,5 +1,5 @@
-// Compares 16-bit training with fp32: three networks, four modes, several seeds. Prints a table and
-// optionally writes a page; exits with 1 if a mode differs by more than the noise.
+// Compares training in less memory with fp32: three networks, all modes, several seeds. Prints a
+// table and optionally writes a page; exits with 1 if a mode differs by more than the noise.
 
 #include <fmt/format.h>
 
@@ -22,10 +22,14 @@ using namespace mixtape::examples;
 
 namespace {
 
+// After masters: weights of bf16 without them, and f32 weights with moments of 8 bits; then both.
+const std::vector<std::string> all_modes = {"fp32",  "fp16", "bf16", "masters",      "stochastic",
+                                            "kahan", "i8",   "f8",   "stochastic-i8"};
+
 struct Options {
   std::string mnist, text, page;
   int64_t seeds = 3, steps = 400;
-  std::vector<std::string> models, modes = {"fp32", "fp16", "bf16", "masters"};
+  std::vector<std::string> models, modes = all_modes;
   std::string device = "cpu";
 };
 
@@ -48,6 +52,17 @@ void choose(train::Learner& learner, const std::string& mode) {
   if (mode == "fp16") learner.to_fp16();
   if (mode == "bf16") learner.to_bf16();
   if (mode == "masters") learner.to_fp16(train::MasterOptions{});
+  if (mode.starts_with("stochastic") || mode == "kahan")
+    learner.to_fp16(train::MasterOptions{.dtype = bf16});
+}
+
+optim::CommonOptions storage(const std::string& mode) {
+  optim::CommonOptions common;
+  if (mode.starts_with("stochastic")) common.rounding = optim::Rounding::Stochastic;
+  if (mode == "kahan") common.rounding = optim::Rounding::Kahan;
+  if (mode.ends_with("i8")) common.state = optim::i8;
+  if (mode == "f8") common.state = optim::f8;
+  return common;
 }
 
 // One training from a seed, with the same batches in every mode.
@@ -59,7 +74,9 @@ Run train_one(const std::string& mode, const Options& o, Model model, train::Loa
                                 .device = Device::parse(o.device),
                                 .out = nullptr,
                                 .progress = false};
-  options.optimizer = [=](auto params) { return optim::AdamW(params, {.lr = lr}); };
+  options.optimizer = [=, common = storage(mode)](auto params) {
+    return optim::AdamW(params, {.lr = lr}, common);
+  };
   train::Learner learner(std::move(data), model, options);
   choose(learner, mode);
   learner.fit_one_cycle(epochs, lr);
@@ -179,8 +196,8 @@ bool compare(const std::string& name, Network network, const Options& o, std::st
 int main(int argc, char** argv) {
   Options o;
   CommandLine line("train_parity",
-                   "Trains networks in fp32, fp16, bf16 and with f32 masters, and compares the "
-                   "losses.");
+                   "Trains networks in fp32, fp16 and bf16, with f32 masters, and with less than "
+                   "those, and compares the losses.");
   line.add("--mnist", o.mnist, "DIR", "folder with MNIST's IDX files, for cnn");
   line.add("--text", o.text, "FILE", "a text, for lstm and gpt");
   line.add("--seeds", o.seeds, "N", "trainings of each mode").check(count());
@@ -188,9 +205,10 @@ int main(int argc, char** argv) {
   line.add("--models", o.models, "LIST", "of cnn, lstm, gpt; by default all that there is data for")
       .delimiter(',')
       .check(one_of({"cnn", "lstm", "gpt"}));
-  line.add("--modes", o.modes, "LIST", "fp32, fp16, bf16, masters")
+  line.add("--modes", o.modes, "LIST",
+           "of fp32, fp16, bf16, masters, stochastic, kahan, i8, f8, stochastic-i8")
       .delimiter(',')
-      .check(one_of({"fp32", "fp16", "bf16", "masters"}));
+      .check(one_of(all_modes));
   line.add("--device", o.device, "NAME", "cpu, cuda, ...");
   line.add("--page", o.page, "FILE.md", "also write the table here");
   return line.run(argc, argv, [&] {

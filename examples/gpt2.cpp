@@ -26,7 +26,8 @@ using namespace mixtape::examples;
 namespace {
 
 struct Options {
-  std::string model = "gpt2", data, valid, load, save, dtype = "bfloat16", device = "cpu";
+  std::string model = "gpt2", data, valid, load, save, dtype = "bfloat16", state = "f32",
+              device = "cpu";
   std::string tokenizer, prompt;
   int64_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
   int64_t steps = 20, every = 1, batch_size = 8, accumulate = 1, warmup = 0, workers = 1,
@@ -60,6 +61,8 @@ void define(CommandLine& line, Options& o) {
   line.add("--weight-decay", o.weight_decay, "X", "of matrices").check(number(0., 10.));
   line.add("--clip", o.clip, "X", "norm that gradients are limited to").check(rate());
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
+  line.add("--state", o.state, "NAME", "moments of AdamW: f32, bf16, i8 or f8")
+      .check(one_of({"f32", "bf16", "i8", "f8"}));
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
   line.add("--peak", o.peak, "X", "TFLOP/s of the device in that dtype, if it is not known")
@@ -234,6 +237,7 @@ optim::AdamW optimizer(const Job& job) {
   for (const Tensor& p : job.model.parameters()) (p.rank() >= 2 ? matrices : vectors).push_back(p);
   optim::CommonOptions common;
   if (is_half(job.low)) common.shadow = job.low;
+  common.state = optim::StateFormat::parse(job.o.state);
   optim::AdamWOptions options{
       .lr = job.o.lr, .betas = {0.9, 0.95}, .weight_decay = job.o.weight_decay};
   optim::AdamW opt(matrices, options, common);

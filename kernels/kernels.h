@@ -283,6 +283,9 @@ MIXTAPE_KERNEL(scaler_skip_reason, In found, std::span<const View> losses, Out r
 // Updates scale [S, 1/S] and counts by the flags of a step; history[updates % size] = S.
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
                const ScalePolicy& policy, Out scale, Out counts, Out history);
+// Dense f32 to and from codes, which are u8 of x's shape, and f32 scales [ceil(size / 256)].
+MIXTAPE_KERNEL(encode_blocks, StateCode code, bool nonnegative, In x, Out codes, Out scale);
+MIXTAPE_KERNEL(decode_blocks, StateCode code, bool nonnegative, In codes, In scale, Out x);
 // One step of all parameters, which have the same options.
 MIXTAPE_KERNEL(optimizer_step, const AnyOptimizer& optimizer, Updates, const StepControl&);
 

@@ -13,6 +13,7 @@ namespace mixtape::optim {
 using kernels::Betas;
 using kernels::Option;
 using kernels::Options;
+using kernels::Rounding;
 using kernels::StepControl;
 using kernels::Updates;
 
@@ -23,6 +24,7 @@ struct State {
   std::string_view name;
   bool used = true;
   double initial = 0;
+  bool nonnegative = false;
 };
 using States = InlineVector<State, kernels::Update::max_states>;
 inline bool uses_any(const States& states) {
@@ -30,6 +32,24 @@ inline bool uses_any(const States& states) {
     if (state.used) return true;
   return false;
 }
+
+// The storage of states: f32 or bf16, or i8 or f8, codes of 8 bits with an f32 scale for each 256.
+class StateFormat {
+ public:
+  StateFormat(DType dtype);  // throws Error unless it is f32 or bf16
+  constexpr explicit StateFormat(kernels::StateCode code) : dtype_(u8), code_(code) {}
+  static StateFormat parse(std::string_view name);  // throws Error unless f32, bf16, i8 or f8
+  std::string_view name() const;
+  DType dtype() const { return dtype_; }
+  kernels::StateCode code() const { return code_; }
+  bool operator==(const StateFormat&) const = default;
+
+ private:
+  DType dtype_;
+  kernels::StateCode code_ = kernels::StateCode::None;
+};
+inline constexpr StateFormat i8{kernels::StateCode::Dynamic}, f8{kernels::StateCode::E4M3};
+Rounding parse_rounding(std::string_view name);  // throws Error unless nearest, stochastic or kahan
 
 // The options of a group that are the same for every optimizer.
 struct CommonOptions {
@@ -40,6 +60,17 @@ struct CommonOptions {
   std::optional<DType> shadow = {};
   double rescale_grad = 1;  // multiplies the gradients
   bool maximize = false;    // negates the gradients
+  // For f16 and bf16 parameters without masters: what keeps updates below their precision.
+  Rounding rounding = Rounding::Nearest;
+  StateFormat state = f32;  // codes of 8 bits are for parameters of 4096 elements or more
+  uint64_t seed = 0;        // of Rounding::Stochastic
+
+  // Codes depend on the block, and chance on the position, of an element in the whole parameter.
+  bool is_elementwise() const {
+    return rounding != Rounding::Stochastic && state.code() == kernels::StateCode::None;
+  }
+  bool is_low() const { return rounding != Rounding::Nearest || state != StateFormat(f32); }
+  void check_rounding() const;  // throws Error if it and masters are asked for together
 };
 
 class Algorithm {
@@ -58,6 +89,7 @@ class Algorithm {
   explicit Algorithm(const CommonOptions& options) : common(options) {}
   virtual Options own_options() = 0;
   virtual kernels::Requirements requirements() const = 0;
+  void check_plain() const;  // throws Error if rounding or state need kernels of the library
   // The options take `bytes`. During a capture, each replay takes them as they are then.
   void run_kernel(Device device, kernels::AnyOptimizer optimizer, size_t bytes, Updates updates,
                   const StepControl& control) const;
@@ -88,8 +120,9 @@ class AlgorithmOf final : public Algorithm {
   States states() const override {
     States all;
     if constexpr (requires { O::states; })
-      for (const std::string_view name : O::states) {
-        State& state = all.push_back({name});
+      for (const kernels::StateInfo info : O::states) {
+        State& state = all.push_back({info.name});
+        state.nonnegative = info.nonnegative;
         if constexpr (requires { o_.uses(0); }) state.used = o_.uses(int(all.size()) - 1);
         if constexpr (requires { o_.initial(); }) state.initial = o_.initial();
       }
@@ -97,6 +130,7 @@ class AlgorithmOf final : public Algorithm {
   }
   void update(Device device, Updates updates, const StepControl& control) const override {
     if constexpr (requires { o_.update(device, updates, control); }) {
+      check_plain();
       internal::check_no_capture("an optimizer with an update() of its own reads options there");
       o_.update(device, updates, control);
     } else {

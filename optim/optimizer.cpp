@@ -1,4 +1,4 @@
-// What optimizers share: checks, buffers, f32 masters and 16-bit shadows, options by name.
+// The part that optimizers share: checks, buffers, f32 masters and 16-bit shadows, options by name.
 #include "optim/optimizer.h"
 
 #include <fmt/format.h>
@@ -59,13 +59,6 @@ void warn_of_forgotten() {
       "gradients reach parameters that no MIXTAPE_FIELDS lists and no optimizer has: {}. They "
       "are neither trained nor saved: list the fields that hold them, also vectors, or freeze them",
       internal::listed(all, 4)));
-}
-
-// The tensor (or none) after all that other streams read of it: state_dict() and masters() give out
-// what a step writes.
-View to_write(const Tensor& t) {
-  if (t) t.storage()->begin_write();
-  return t;
 }
 
 }  // namespace
@@ -137,6 +130,11 @@ void Optimizer::take_shadows_back() const {
 void Optimizer::set_multi_precision(bool on, bool flat_master) {
   require_groups();
   check(on || !flat_master, "flat_master without multi_precision: there are no masters to flatten");
+  for (const Group& group : groups_) {
+    CommonOptions wanted = group.common();
+    wanted.multi_precision = on;
+    wanted.check_rounding();
+  }
   for (Group& group : groups_) {
     group.common().multi_precision = on;
     group.common().flat_master = flat_master;
@@ -161,6 +159,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
   check(!common.flat_master || common.multi_precision,
         "flat_master is {} and multi_precision {}: without masters there are none to flatten",
         common.flat_master, common.multi_precision);
+  common.check_rounding();
   check(std::isfinite(common.rescale_grad), "rescale_grad must be finite, got {}",
         common.rescale_grad);
   for (const Option& option : algorithm->options()) check_value(option, option.get());
@@ -220,8 +219,11 @@ void Optimizer::follow(Slot& slot) {
     if (t && t.device() != p.device()) t = dense_copy(t, t.dtype(), p.device());
   };
   for (Tensor& state : slot.state) move(state);
+  for (Tensor& scale : slot.scale) move(scale);
   move(slot.steps);
   move(slot.master);
+  move(slot.compensation);
+  follow_compensation(slot);
   if (slot.agrees || !slot.master || !is_half(p.dtype())) return;
   const Tensor rounded = dense_copy(slot.master, p.dtype(), p.device());
   const Tensor written = dense_copy(p, f32, p.device()), same(p.shape(), boolean, p.device());
@@ -231,60 +233,32 @@ void Optimizer::follow(Slot& slot) {
   slot.agrees = true;
 }
 
-void Optimizer::make_buffers(Slot& slot, const States& states) {
-  const Tensor& p = slot.param;
+void Optimizer::make_buffers(Slot& slot, const Group& group) {
+  const States states = group.algorithm->states();
   for (size_t k = 0; k < states.size(); ++k)
-    if (states[k].used && !slot.state[k])
-      slot.state[k] = filled(p.shape(), states[k].initial, accumulate_dtype(p.dtype()), p.device());
+    if (states[k].used && !slot.state[k]) group.make_state(slot, k, states[k].initial);
 }
 
 // Makes missing state, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
   const States states = group.algorithm->states();
-  make_buffers(slot, states);
+  make_buffers(slot, group);
   for (size_t k = 0; k < states.size(); ++k) {
     Tensor& buffer = slot.state[k];
     if (!states[k].used)
-      buffer = {};
+      buffer = slot.scale[k] = {};
     else
-      check(buffer.dtype() == accumulate_dtype(p.dtype()),
+      check(buffer.dtype() == group.state_dtype(p),
             "parameter {} is now {}, but its state is {}: make a new optimizer after converting a "
             "model",
             index, p.dtype(), buffer.dtype());
   }
-  if (!uses_any(states))
+  if (!group.needs_steps(p))
     slot.steps = {};
   else if (!slot.steps)
     slot.steps = filled({}, 0, f32, p.device());
   prepare_half(slot, group);
-}
-
-// Makes the f32 master of a 16-bit parameter, or the 16-bit shadow of an f32 one: a new one if the
-// parameter was written since the last step, so that they agree even if this step is skipped.
-void Optimizer::prepare_half(Slot& slot, const Group& group) {
-  const Tensor& p = slot.param;
-  if (is_half(p.dtype())) {
-    if (!slot.master && group.common().multi_precision) {
-      check_no_capture("the first step makes masters: run it once before");
-      slot.master = dense_copy(p, f32, p.device());
-    } else if (!slot.master) {
-      warn(
-          fmt::format("{}: {} parameters without multi_precision lose updates below their "
-                      "precision: let the optimizer keep f32 copies with "
-                      "{{.multi_precision = true}}",
-                      name(), p.dtype()));
-    }
-  } else if (group.keeps_shadow(slot)) {
-    // (A shadow that a live graph saved is not overwritten.)
-    const Tensor& shadow = p.autograd_meta().half.data;
-    if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique()) {
-      check_no_capture(
-          "the optimizer makes a new shadow, and a replay would read the old: step once before, "
-          "and keep no loss with its history");
-      p.set_shadow(dense_copy(p, *group.common().shadow, p.device()));
-    }
-  }
 }
 
 // Warns if gradients that this step does not unscale are scaled, or are f16 and were never scaled.
@@ -350,7 +324,11 @@ void Optimizer::step(const StepControl& control) {
       follow(slot);
     }
   prepare_step(control);
-  for (Group& group : groups_) update(group, control);
+  size_t index = 0;
+  for (Group& group : groups_) {
+    update(group, index, control);
+    index += group.slots.size();
+  }
   if (sharing) sharing->end_step();
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
@@ -385,10 +363,12 @@ void Optimizer::prepare_step(const StepControl& control) {
 }
 
 // Updates the parameters that have gradients: one kernel call for consecutive ones on one device.
-void Optimizer::update(Group& group, const StepControl& control) {
+void Optimizer::update(Group& group, size_t index, const StepControl& control) {
   StepControl rescaled = control;
   rescaled.rescale *= group.common().rescale_grad * (group.common().maximize ? -1 : 1);
   updates_.clear();
+  std::vector<kernels::LowMemory> low;  // updates point there
+  if (group.common().is_low()) low.reserve(group.slots.size());
   Device device;
   const auto run_kernel = [&] {
     if (updates_.empty()) return;
@@ -398,6 +378,7 @@ void Optimizer::update(Group& group, const StepControl& control) {
   };
   for (Slot& slot : group.slots) {
     const Tensor& p = slot.param;
+    const size_t i = index++;
     if (!p.has_grad()) continue;
     if (p.device() != device) run_kernel();
     device = p.device();
@@ -409,6 +390,9 @@ void Optimizer::update(Group& group, const StepControl& control) {
     u.grad = p.autograd_meta().grad;
     for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = to_write(slot.state[k]);
     u.steps = to_write(slot.steps);
+    if (!group.common().is_low()) continue;
+    kernels::LowMemory description;
+    if (group.describe(slot, i, description)) u.low = &low.emplace_back(description);
   }
   run_kernel();
   for (const Slot& slot : group.slots)
@@ -485,9 +469,8 @@ void Optimizer::set_option(std::string_view name, double value, size_t group) {
     }
   }
   // Makes newly needed buffers now, so that a state saved before the next step is complete.
-  const States states = at(group).algorithm->states();
   for (Slot& slot : groups_[group].slots)
-    if (slot.steps) make_buffers(slot, states);
+    if (slot.steps) make_buffers(slot, at(group));
 }
 
 std::string_view Optimizer::momentum_name(size_t group) const {

@@ -33,7 +33,9 @@ class Optimizer {
   // Updates every parameter that has a gradient; the others keep their state. With `skip` set
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
-  bool is_elementwise(size_t group) const { return at(group).algorithm->is_elementwise(); }
+  bool is_elementwise(size_t group) const {
+    return at(group).algorithm->is_elementwise() && at(group).common().is_elementwise();
+  }
   // Takes other tensors for params(), in order, and as their state and masters what `of` makes of
   // each: pieces, or what they are pieces of.
   void replace_params(const std::vector<Tensor>& params,
@@ -43,6 +45,7 @@ class Optimizer {
 
   size_t groups() const;  // throws Error if it was moved from, as all access to groups does
   bool multi_precision(size_t group) const { return at(group).common().multi_precision; }
+  Rounding rounding(size_t group) const { return at(group).common().rounding; }
   // Sets these options in all groups, from the next step on.
   void set_multi_precision(bool on, bool flat_master = false);
   // The master of each of params() as the next step would read it, or no tensor.
@@ -67,8 +70,9 @@ class Optimizer {
   std::string_view momentum_name(size_t group = 0) const;
 
   // "state.3.exp_avg" and so on for the parameters that have state, then "group.0.lr" and the other
-  // options (f64). State tensors are not copied; loading copies. Loading throws Error, and changes
-  // nothing, if names or shapes do not fit.
+  // options (f64). States of 8 bits are u8 codes, with "state.3.exp_avg.i8_scale" or ".f8_scale".
+  // State tensors are not copied; loading copies, and converts what is stored another way. Loading
+  // throws Error, and changes nothing, if names or shapes do not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
@@ -82,9 +86,10 @@ class Optimizer {
   struct Slot {
     Tensor param;
     // The algorithm's buffers and the count of steps, made at the first gradient.
-    std::array<Tensor, kernels::Update::max_states> state = {};
+    std::array<Tensor, kernels::Update::max_states> state = {}, scale = {};
     Tensor steps = {};
     Tensor master = {};                 // f32, of an f16 or bf16 parameter
+    Tensor compensation = {};           // Kahan's, of the parameter's dtype
     uint64_t storage = 0, version = 0;  // of param when master was last written to it
     bool agrees = false;  // during a step: whether param agreed with its master or shadow before
     bool is_untouched() const {
@@ -97,6 +102,17 @@ class Optimizer {
     double schedule_base = 0, scheduled = -1;  // a schedule's base rate and its last; -1: none
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const;
+    bool rounds(const Tensor& p) const {
+      return common().rounding != Rounding::Nearest && is_half(p.dtype());
+    }
+    // (low_memory.cpp)
+    StateFormat format_for(const Tensor& p) const;
+    DType state_dtype(const Tensor& p) const;
+    bool needs_steps(const Tensor& p) const;
+    void make_state(Slot& slot, size_t k, double initial) const;
+    void load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,
+                    bool nonnegative) const;
+    bool describe(const Slot& slot, size_t index, kernels::LowMemory& low) const;
   };
   // f(index over all groups, slot, group)
   template <class F>
@@ -111,11 +127,12 @@ class Optimizer {
   Options options(size_t group) const { return at(group).algorithm->options(); }
   void require_groups() const;  // throws Error if another optimizer has them now
   static void follow(Slot& slot);
-  static void make_buffers(Slot& slot, const States& states);
+  static void follow_compensation(Slot& slot);
+  static void make_buffers(Slot& slot, const Group& group);
   void prepare(Slot& slot, size_t index, const Group& group);
   void prepare_half(Slot& slot, const Group& group);
   void prepare_step(const StepControl& control);
-  void update(Group& group, const StepControl& control);
+  void update(Group& group, size_t index, const StepControl& control);
   void warn_of_scale(const Tensor& p, DType of_grad) const;
   static void flatten_masters(Group& group);
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;

@@ -50,6 +50,7 @@ void Optimizer::replace_params(const std::vector<Tensor>& params,
       for (Tensor& state : slot.state)
         if (state) state = of(index, state);
       if (slot.master) slot.master = of(index, slot.master);
+      if (slot.compensation) slot.compensation = of(index, slot.compensation);
       slot.param = params[index++];
     }
 }
@@ -59,10 +60,17 @@ StateDict Optimizer::state_dict() const {
   each_slot([&](size_t index, const Slot& slot, const Group& group) {
     const std::string prefix = state_prefix(index);
     const States states = group.algorithm->states();
-    if (slot.steps && uses_any(states)) dict.emplace_back(prefix + "step", slot.steps);
-    for (size_t k = 0; k < states.size(); ++k)
-      if (states[k].used && slot.state[k])
-        dict.emplace_back(prefix + std::string(states[k].name), slot.state[k]);
+    if (slot.steps && group.needs_steps(slot.param)) dict.emplace_back(prefix + "step", slot.steps);
+    for (size_t k = 0; k < states.size(); ++k) {
+      if (!states[k].used || !slot.state[k]) continue;
+      const std::string key = prefix + std::string(states[k].name);
+      dict.emplace_back(key, slot.state[k]);
+      if (slot.scale[k])
+        dict.emplace_back(fmt::format("{}.{}_scale", key, group.common().state.name()),
+                          slot.scale[k]);
+    }
+    if (slot.compensation && is_half(slot.param.dtype()))
+      dict.emplace_back(prefix + "compensation", slot.compensation);
     // (A parameter that has been converted to f32 keeps its master unused.)
     if (slot.master && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "master", slot.master);
@@ -79,16 +87,18 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
   const std::string prefix = state_prefix(index), step = prefix + "step";
   const States states = group.algorithm->states();
   Slot loaded{p};
-  if (uses_any(states)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
+  if (group.needs_steps(p)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
   for (size_t k = 0; k < states.size(); ++k) {
     if (!states[k].used) continue;
     const std::string key = prefix + std::string(states[k].name);
-    loaded.state[k] = reader.copy_of(key, p.shape(), accumulate_dtype(p.dtype()), p.device());
+    group.load_state(loaded, k, reader, key, states[k].nonnegative);
     check(bool(loaded.steps) == bool(loaded.state[k]), "{} is there, but {} is missing",
           loaded.steps ? step : key, loaded.steps ? key : step);
   }
   if (group.common().multi_precision || !is_half(p.dtype()))
     loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
+  if (group.rounds(p) && group.common().rounding == Rounding::Kahan)
+    loaded.compensation = reader.copy_of(prefix + "compensation", p.shape(), p.dtype(), p.device());
   return loaded;  // the next step sees whether the master rounds to what the parameter is
 }
 

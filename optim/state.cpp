@@ -84,6 +84,11 @@ Tensor dense_copy(const Tensor& x, DType dtype, Device device) {
   return t;
 }
 
+internal::View to_write(const Tensor& t) {
+  if (t) t.storage()->begin_write();
+  return t;
+}
+
 Tensor filled(const Shape& shape, double value, DType dtype, Device device) {
   internal::check_no_capture("the first step makes state: run it once before");
   Tensor t(shape, dtype, device);

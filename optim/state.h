@@ -44,6 +44,8 @@ concept StepOutcome = std::same_as<R, bool> || requires(const R& r) {
 Tensor from_text(std::string_view text);  // its bytes: u8 [length]
 Tensor from_number(double x);             // f64, 0-d, on the CPU
 Tensor dense_copy(const Tensor& x, DType dtype, Device device);
+// The tensor (or none) after all that other streams read of it: for what a step writes.
+internal::View to_write(const Tensor& t);
 Tensor filled(const Shape& shape, double value, DType dtype, Device device);
 
 }  // namespace mixtape::optim

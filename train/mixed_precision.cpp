@@ -35,13 +35,15 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
   (void)amp::GradScaler(scaler_);  // throws now, before anything changes
 }
 
-MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(f16), masters_(o) {
+MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(o.dtype), masters_(o) {
+  check(is_half(low_), "dtype must be f16 or bf16, got {}", low_);
   check(o.loss_scale >= 0, "loss_scale must be >= 0, got {}", o.loss_scale);
   const double scale = o.loss_scale > 0 ? o.loss_scale : o.dynamic ? 65536 : 512;
   scaler_ = o.dynamic ? amp::ScalerOptions{.init_scale = scale,
                                            .growth_interval = o.max_noskip,
                                            .max_scale = o.max_scale}
                       : amp::LossScalePolicy(scale).options;
+  scaler_.enabled = low_ == f16;
   check(o.clip >= 0, "clip must be >= 0, got {}", o.clip);
   (void)amp::GradScaler(scaler_);
 }
@@ -62,6 +64,7 @@ void MixedPrecision::begin(Learner& learner) {
     std::vector<Tensor> originals;
     for (const Tensor& p : params) originals.push_back(p.detach());
     learner.model().to(low_);
+    if (optimizer.rounding(0) != optim::Rounding::Nearest) return;
     optimizer.set_multi_precision(true, masters_->flat_master);
     // Masters start from the original f32 weights, not from their f16 values.
     StateDict state = optimizer.state_dict();

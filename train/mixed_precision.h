@@ -15,7 +15,8 @@ struct AmpOptions {
   bool enabled = true;  // false: same as to_fp32
 };
 
-// The model in f16 except normalization layers, with f32 masters (as fastai v1 and Apex O2 do).
+// The model in f16 except normalization layers, with f32 masters (as fastai v1 and Apex O2 do), or
+// without them if the optimizer has a rounding other than to nearest.
 struct MasterOptions {
   double loss_scale = 0;      // 0 means 65536 if dynamic, else 512
   int64_t max_noskip = 1000;  // steps without overflow before the scale doubles
@@ -24,6 +25,7 @@ struct MasterOptions {
   bool flat_master = false;   // masters of a group in one tensor
   double max_scale = 1 << 24;
   bool loss_fp32 = true;  // converts the output before the loss (not in LearnerOptions::pass)
+  DType dtype = f16;      // or bf16, which needs no loss scale
 };
 
 class MixedPrecision : public Callback {

@@ -37,6 +37,9 @@ inline void check_memory(Device device, const char* kernel, Updates updates) {
   for (const Update& u : updates) {
     for (const View& v : {u.param, u.grad, u.steps, u.shadow}) check_memory(device, kernel, v);
     check_memory(device, kernel, std::span<const View>(u.state));
+    if (!u.low) continue;
+    check_memory(device, kernel, u.low->compensation);
+    check_memory(device, kernel, std::span<const View>(u.low->scale));
   }
 }
 inline void check_memory(Device device, const char* kernel, const StepControl& control) {

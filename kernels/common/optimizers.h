@@ -7,8 +7,7 @@
 #include <limits>
 #include <string_view>
 
-#include "kernels/common/binary.h"
-#include "kernels/common/options.h"
+#include "kernels/common/moments.h"
 #include "kernels/common/update.h"
 
 namespace mixtape::kernels {
@@ -19,7 +18,7 @@ template <class O>
 inline constexpr int state_count = int(std::size(O::states));
 
 // An optimizer's members, beside its options:
-//   name, states: texts, as they stand in a state dict
+//   name, states: texts, as they stand in a state dict; square() says that a state is >= 0
 //   options(): the options by name, with their ranges
 //   uses(k), optional: whether these options need state k; initial(), optional: its first value
 //   requirements(), optional: what options in range must satisfy together
@@ -28,7 +27,8 @@ inline constexpr int state_count = int(std::size(O::states));
 
 // b = momentum b + (1 - dampening) g, or g the first time; p -= lr (nesterov ? g + momentum b : b)
 struct SGD {
-  static constexpr std::string_view name = "sgd", states[] = {"momentum_buffer"};
+  static constexpr std::string_view name = "sgd";
+  static constexpr StateInfo states[] = {"momentum_buffer"};
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
 
@@ -69,72 +69,10 @@ struct SGD {
   };
 };
 
-// m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2
-template <class T>
-struct Moments {
-  template <class V>
-  struct [[gnu::visibility("hidden")]] Pair {  // as kernels/cpu's vectors
-    V m, v;
-  };
-  T keep1, take1, keep2, take2;
-
-  MIXTAPE_HD explicit Moments(const Betas& betas)
-      : keep1(T(betas.first)),
-        take1(T(1 - betas.first)),
-        keep2(T(betas.second)),
-        take2(T(1 - betas.second)) {}
-  template <class V, class State>
-  [[gnu::always_inline]] MIXTAPE_HD Pair<V> move(V g, State state) const {
-    return {state.set(0, fma(state.get(0), V(keep1), g * V(take1))),
-            state.set(1, fma(state.get(1), V(keep2), g * g * V(take2)))};
-  }
-};
-
-// The options of Adam's kin, and `others`.
-template <class O>
-Options adam_options(O& o, std::initializer_list<Option> others = {}) {
-  Options all{{"lr", o.lr},
-              {"beta1", o.betas.first, Bounds::Below1},
-              {"beta2", o.betas.second, Bounds::Below1},
-              {"eps", o.eps},
-              {"weight_decay", o.weight_decay}};
-  for (const Option& option : others) all.push_back(option);
-  return all;
-}
-
-// Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps); amsgrad uses the largest v so
-// far. Decoupled decay acts on p and not through the gradient.
-template <class T, bool decoupled>
-struct AdamStep {
-  Moments<T> moments;
-  T rate, unbias, eps, decay, shrink;
-  bool amsgrad;
-
-  template <class O>
-  MIXTAPE_HD AdamStep(const O& o, double steps)
-      : moments(o.betas),
-        rate(T(-o.lr / (1 - pow(o.betas.first, steps + 1)))),
-        unbias(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
-        eps(T(o.eps)),
-        decay(T(o.weight_decay)),
-        shrink(T(1 - o.lr * o.weight_decay)),
-        amsgrad(o.amsgrad) {}
-  template <class V, class State>
-  [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
-    if constexpr (decoupled)
-      p = p * V(shrink);
-    else if (decay != T(0))
-      g = fma(p, V(decay), g);
-    auto [m, v] = moments.move(g, state);
-    if (amsgrad) v = state.set(2, Maximum::f(v, state.get(2)));
-    return fma(V(rate), m / fma(sqrt(v), V(unbias), V(eps)), p);
-  }
-};
-
 // Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018.
 struct Adam {
   static constexpr std::string_view name = "adam";
-  static constexpr std::string_view states[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  static constexpr StateInfo states[] = {"exp_avg", square("exp_avg_sq"), square("max_exp_avg_sq")};
   double lr = 1e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-8, weight_decay = 0;
@@ -150,7 +88,7 @@ struct Adam {
 // Loshchilov & Hutter 2019, algorithm 2.
 struct AdamW {
   static constexpr std::string_view name = "adamw";
-  static constexpr std::string_view states[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  static constexpr StateInfo states[] = {"exp_avg", square("exp_avg_sq"), square("max_exp_avg_sq")};
   double lr = 1e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-8, weight_decay = 1e-2;
@@ -167,7 +105,8 @@ struct AdamW {
 // eps) where mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), and M_t the product of mu_1 to mu_t
 // (Dozat 2016, algorithm 2).
 struct NAdam {
-  static constexpr std::string_view name = "nadam", states[] = {"exp_avg", "exp_avg_sq"};
+  static constexpr std::string_view name = "nadam";
+  static constexpr StateInfo states[] = {"exp_avg", square("exp_avg_sq")};
   double lr = 2e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3;
@@ -218,7 +157,8 @@ struct NAdam {
 // variance of the denominator; or p -= lr m / (1 - b1^t) in the first steps, where the variance is
 // not finite (Liu et al. 2020, algorithm 2).
 struct RAdam {
-  static constexpr std::string_view name = "radam", states[] = {"exp_avg", "exp_avg_sq"};
+  static constexpr std::string_view name = "radam";
+  static constexpr StateInfo states[] = {"exp_avg", square("exp_avg_sq")};
   double lr = 1e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-8, weight_decay = 0;
@@ -252,7 +192,8 @@ struct RAdam {
 // p -= lr (sign(b1 m + (1 - b1) g) + weight_decay p), m = b2 m + (1 - b2) g (Chen et al. 2023,
 // algorithm 2)
 struct Lion {
-  static constexpr std::string_view name = "lion", states[] = {"exp_avg"};
+  static constexpr std::string_view name = "lion";
+  static constexpr StateInfo states[] = {"exp_avg"};
   double lr = 1e-4;
   Betas betas = {0.9, 0.99};
   double weight_decay = 0;
@@ -287,7 +228,7 @@ struct Lion {
 // g / (...), p -= lr b.
 struct RMSprop {
   static constexpr std::string_view name = "rmsprop";
-  static constexpr std::string_view states[] = {"square_avg", "momentum_buffer", "grad_avg"};
+  static constexpr StateInfo states[] = {square("square_avg"), "momentum_buffer", "grad_avg"};
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, momentum = 0, weight_decay = 0;
   bool centered = false;
 
@@ -331,7 +272,8 @@ struct RMSprop {
 
 // s += g^2, p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011)
 struct Adagrad {
-  static constexpr std::string_view name = "adagrad", states[] = {"sum"};
+  static constexpr std::string_view name = "adagrad";
+  static constexpr StateInfo states[] = {square("sum")};
   double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
 
   Options options() {
@@ -361,7 +303,8 @@ struct Adagrad {
 // v = rho v + (1 - rho) g^2, d = sqrt(u + eps) / sqrt(v + eps) g, u = rho u + (1 - rho) d^2,
 // p -= lr d (Zeiler 2012, algorithm 1)
 struct Adadelta {
-  static constexpr std::string_view name = "adadelta", states[] = {"square_avg", "acc_delta"};
+  static constexpr std::string_view name = "adadelta";
+  static constexpr StateInfo states[] = {square("square_avg"), square("acc_delta")};
   double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
 
   Options options() {
@@ -394,7 +337,8 @@ struct Adadelta {
 // b2^t)) + eps), in two passes: the first moves the moments, and its norms give the trust ratio
 // (You et al. 2020, algorithm 2).
 struct Lamb {
-  static constexpr std::string_view name = "lamb", states[] = {"exp_avg", "exp_avg_sq"};
+  static constexpr std::string_view name = "lamb";
+  static constexpr StateInfo states[] = {"exp_avg", square("exp_avg_sq")};
   double lr = 1e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-6, weight_decay = 0;
@@ -436,7 +380,8 @@ struct Lamb {
 // columns)), or with match_adam 0.2 sqrt(max(rows, columns)), which makes steps as large as Adam's
 // (Liu et al. 2025).
 struct Muon {
-  static constexpr std::string_view name = "muon", states[] = {"momentum_buffer"};
+  static constexpr std::string_view name = "muon";
+  static constexpr StateInfo states[] = {"momentum_buffer"};
   static constexpr int min_rank = 2;
   double lr = 0.02, momentum = 0.95, eps = 1e-7, weight_decay = 0;
   bool nesterov = true, match_adam = false;

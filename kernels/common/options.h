@@ -37,6 +37,16 @@ struct Requirement {
 };
 using Requirements = InlineVector<Requirement, 2>;
 
+// The name of an optimizer's state, and its sign: codes of 8 bits need none for sums of squares.
+struct StateInfo {
+  std::string_view name;
+  bool nonnegative = false;
+  constexpr StateInfo(const char* n) : name(n) {}
+  constexpr StateInfo(std::string_view n, bool is_nonnegative = false)
+      : name(n), nonnegative(is_nonnegative) {}
+};
+constexpr StateInfo square(std::string_view name) { return {name, true}; }
+
 struct Betas {  // decay rates of the running means of the gradient and of its square
   double first, second;
   constexpr Betas(double b1, double b2) : first(b1), second(b2) {}

@@ -3,21 +3,52 @@
 
 #include <span>
 
+#include "core/philox.h"
 #include "core/view.h"
 
 namespace mixtape::kernels {
 using namespace internal;
 
+// The rounding of f16 and bf16 parameters that have no masters. Stochastic: up or down by chance,
+// so that the mean of many is exact. Kahan: to nearest, and what is lost is kept beside the
+// parameter.
+enum class Rounding : uint8_t { Nearest, Stochastic, Kahan };
+// Codes of 8 bits (block_codes.h), or none.
+enum class StateCode : uint8_t { None, Dynamic, E4M3 };
+inline constexpr int64_t code_block = 256;  // elements that share a scale
+
+// The storage of a parameter and its states where it is not the plain one. Kernels then go
+// through blocks of code_block elements, which they convert to f32, update, and convert back.
+struct LowMemory {
+  Rounding rounding = Rounding::Nearest;
+  View compensation;  // Kahan's, of the parameter's dtype
+  StateCode code = StateCode::None;
+  View scale[3];             // with codes: f32, one of each block
+  uint32_t nonnegative = 0;  // a bit for each state
+  uint64_t seed = 0;         // Stochastic's
+  uint32_t index = 0;        // of the parameter in its optimizer
+
+  bool is_rounded() const { return rounding != Rounding::Nearest; }
+  // The bits of the step that makes the count of steps `count`: element i reads word i % 4 of block
+  // i / 4.
+  MIXTAPE_HD static Draw draw(uint64_t seed, uint32_t index, float count) {
+    const Philox::Block key =
+        Philox::bits({uint32_t(count), index, 0, 1}, uint32_t(seed), uint32_t(seed >> 32));
+    return {uint64_t(key[1]) << 32 | key[0], 0};
+  }
+};
+
 // All dense. `state` are the optimizer's buffers of the parameter's size, f32 (f64 for an f64
-// parameter); those without data are not used. `steps`, one f32 that the kernel advances, counts
-// the steps that were not skipped. `shadow`, optional, is a 16-bit copy of `param` that is written
-// with it: the model's parameter may be either.
+// parameter; with `low` perhaps bf16, or u8 codes); those without data are not used. `steps`, one
+// f32 that the kernel advances, counts the steps that were not skipped. `shadow`, optional, is a
+// 16-bit copy of `param` that is written with it: the model's parameter may be either.
 struct Update {
   static constexpr size_t max_states = 3;
   View param, grad;
   View state[max_states];
   View steps;
   View shadow;
+  const LowMemory* low = nullptr;  // optional
 };
 using Updates = std::span<const Update>;  // of parameters with the same options
 

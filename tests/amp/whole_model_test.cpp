@@ -124,7 +124,8 @@ TEST(Masters, AreMissedOnce) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0],
             "adam: f16 parameters without multi_precision lose updates below their precision: let "
-            "the optimizer keep f32 copies with {.multi_precision = true}");
+            "the optimizer keep f32 copies with {.multi_precision = true}, or round by chance with "
+            "{.rounding = Rounding::Stochastic}");
   train(bf16, false);
   EXPECT_EQ(told.size(), 2u);
   {

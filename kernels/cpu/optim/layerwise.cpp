@@ -17,11 +17,12 @@ SquaredNorms move_moments(const Lamb& o, const ParamChunk<P, G>& chunk) {
   using T = math_t<P>;
   const Lamb::Step<T> step(o, chunk.steps);
   WideSum param, direction;
-  for_each_vec<T>(chunk.n, [&](int64_t i, int64_t count) {
-    const Vec<T> p = read<T>(chunk.param + i, count);
-    const auto [m, v] = step.moments.move(chunk.scaled_grad(i, count), chunk.states(i, count));
+  chunk.template for_elements<Writes{.param = false}>([&](int64_t, int64_t count, Vec<T> p,
+                                                          Vec<T> g, StatesAt<T> state) {
+    const auto [m, v] = step.moments.move(g, state);
     param.add_square(p);
     direction.add_square(keep(step.direction(p, m, v), count));  // 0 / eps beyond count may be NaN
+    return p;
   });
   return {param.total(), direction.total()};
 }
@@ -32,10 +33,10 @@ void move_along(const Lamb& o, const ParamChunk<P, G>& chunk, double trust) {
   using T = math_t<P>;
   const Lamb::Step<T> step(o, chunk.steps);
   const Vec<T> rate(T(-o.lr * trust));
-  chunk.update([&](int64_t i, int64_t count, Vec<T> p, Vec<T>) MIXTAPE_INLINE_LAMBDA {
-    const StatesAt<T> state = chunk.states(i, count);
-    return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
-  });
+  chunk.template for_elements<Writes{.states = false}>(
+      [&](int64_t, int64_t, Vec<T> p, Vec<T>, StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
+        return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
+      });
 }
 
 // --- Muon ---
@@ -76,12 +77,13 @@ void muon_step(Launch& launch, const Update& update, const Muon& o, const StepCo
                  [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t number) {
                    if constexpr (std::is_same_v<math_t<P>, T>) {
                      WideSum sum;
-                     for_each_vec<T>(chunk.n, [&](int64_t i, int64_t count) {
-                       const Vec<T> ahead =
-                           step.ahead(chunk.scaled_grad(i, count), chunk.states(i, count));
-                       write(x + chunk.begin + i, ahead, count);
-                       sum.add_square(ahead);
-                     });
+                     chunk.template for_elements<Writes{.param = false}>(
+                         [&](int64_t i, int64_t count, Vec<T> p, Vec<T> g, StatesAt<T> state) {
+                           const Vec<T> ahead = step.ahead(g, state);
+                           write(x + chunk.begin + i, ahead, count);
+                           sum.add_square(ahead);
+                           return p;
+                         });
                      parts[number] = sum.total();
                    }
                  });
@@ -98,14 +100,15 @@ void muon_step(Launch& launch, const Update& update, const Muon& o, const StepCo
       matrix(factor.data(), k, k), [&](In a, In b, Out c) { gemm(launch, a, b, {}, c); }, mix<T>);
 
   const T* const orthogonal = result.as<T>();
-  for_each_chunk(
-      std::span(&update, 1), chunks, control,
-      [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t) {
-        if constexpr (std::is_same_v<math_t<P>, T>)
-          chunk.update([&](int64_t i, int64_t count, Vec<T> p, Vec<T>) MIXTAPE_INLINE_LAMBDA {
-            return step.move(p, read<T>(orthogonal + chunk.begin + i, count));
-          });
-      });
+  for_each_chunk(std::span(&update, 1), chunks, control,
+                 [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t) {
+                   if constexpr (std::is_same_v<math_t<P>, T>)
+                     chunk.template for_elements<Writes{.states = false}>(
+                         [&](int64_t i, int64_t count, Vec<T> p, Vec<T>, StatesAt<T>)
+                             MIXTAPE_INLINE_LAMBDA {
+                               return step.move(p, read<T>(orthogonal + chunk.begin + i, count));
+                             });
+                 });
 }
 
 }  // namespace

@@ -9,8 +9,8 @@ namespace {
 
 // --- LAMB ---
 
-template <class T>
-__global__ void lamb_moments(ParamTable<Lamb> table, Control control, const Lamb::Step<T>* steps,
+template <class T, class Item>
+__global__ void lamb_moments(Table<Item> table, Control control, const Lamb::Step<T>* steps,
                              SquaredNorms* parts) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
@@ -32,7 +32,8 @@ __global__ void lamb_moments(ParamTable<Lamb> table, Control control, const Lamb
 }
 
 // The trust ratio of each parameter, a block for each.
-__global__ void lamb_trust(ParamTable<Lamb> table, Control control, OptionsNow<Lamb> o,
+template <class Item>
+__global__ void lamb_trust(Table<Item> table, Control control, OptionsNow<Lamb> o,
                            const SquaredNorms* parts, double* trust) {
   if (control.is_skipped()) return;
   const int k = int(gpu::block().x);
@@ -47,8 +48,8 @@ __global__ void lamb_trust(ParamTable<Lamb> table, Control control, OptionsNow<L
   if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(o(), sum);
 }
 
-template <class T>
-__global__ void lamb_move(ParamTable<Lamb> table, Control control, OptionsNow<Lamb> o,
+template <class T, class Item>
+__global__ void lamb_move(Table<Item> table, Control control, OptionsNow<Lamb> o,
                           const Lamb::Step<T>* steps, const double* trust) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
@@ -74,9 +75,8 @@ struct MuonAt {
 };
 
 // Fills x, the matrix to orthogonalize, and parts, its squared norms by chunk.
-template <class T>
-__global__ void muon_momentum(ParamTable<Muon> table, Control control, MuonAt at, T* x,
-                              double* parts) {
+template <class T, class Item>
+__global__ void muon_momentum(Table<Item> table, Control control, MuonAt at, T* x, double* parts) {
   if (control.is_skipped()) return;
   const auto step = at.step<T>();
   const Chunk chunk = chunk_of_block(table);
@@ -116,8 +116,8 @@ __global__ void mix(T b, const T* s, T c, T a, T* f, int64_t k) {
   }
 }
 
-template <class T>
-__global__ void muon_move(ParamTable<Muon> table, Control control, MuonAt at, const T* orthogonal) {
+template <class T, class Item>
+__global__ void muon_move(Table<Item> table, Control control, MuonAt at, const T* orthogonal) {
   if (control.is_skipped()) return;
   const auto step = at.step<T>();
   const Chunk chunk = chunk_of_block(table);
@@ -143,8 +143,9 @@ void muon_step(const Launch& outer, const Update& update, const OptionsNow<Muon>
   const View x = matrix(rows, columns);
   const int64_t chunks = ceil_div(size, chunk_length);
   double* const parts = launch.scratch<double>(chunks);
-  for_parameters<Muon, T>(std::span(&update, 1), [&](const ParamTable<Muon>& table) {
-    launch_table(launch, "muon_momentum", muon_momentum<T>, table, control, at, x.as<T>(), parts);
+  for_parameters<Muon, T>(std::span(&update, 1), [&]<class Item>(const Table<Item>& table) {
+    launch_table(launch, "muon_momentum", muon_momentum<T, Item>, table, control, at, x.as<T>(),
+                 parts);
   });
   const gpu::Index3 threads{unsigned(chunk_threads), 1, 1};
   gpu::launch({"make_unit", {unsigned(chunks), 1, 1}, threads, 64}, launch.stream, make_unit<T>,
@@ -156,8 +157,8 @@ void muon_step(const Launch& outer, const Update& update, const OptionsNow<Muon>
         gpu::launch({"mix", {unsigned(k), 1, 1}, threads}, launch.stream, mix<T>, T(b), s.as<T>(),
                     T(c), T(a), f.as<T>(), k);
       });
-  for_parameters<Muon, T>(std::span(&update, 1), [&](const ParamTable<Muon>& table) {
-    launch_table(launch, "muon_move", muon_move<T>, table, control, at, result.as<T>());
+  for_parameters<Muon, T>(std::span(&update, 1), [&]<class Item>(const Table<Item>& table) {
+    launch_table(launch, "muon_move", muon_move<T, Item>, table, control, at, result.as<T>());
   });
 }
 
@@ -171,14 +172,14 @@ void run_step(Launch& launch, Updates updates, const OptionsNow<Lamb>& o, const 
   double* const trust = launch.scratch<double>(int64_t(updates.size()));
   SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
   launch_begin<T>(launch, updates, o, control, steps);
-  for_parameters<Lamb, T>(updates, [&](const ParamTable<Lamb>& table) {
-    launch_table(launch, "lamb_moments", lamb_moments<T>, table, control, steps, parts);
+  for_parameters<Lamb, T>(updates, [&]<class Item>(const Table<Item>& table) {
+    launch_table(launch, "lamb_moments", lamb_moments<T, Item>, table, control, steps, parts);
     gpu::launch({"lamb_trust",
                  {unsigned(table.count), 1, 1},
                  {unsigned(chunk_threads), 1, 1},
                  chunk_threads / gpu::warp_size * sizeof(double)},
-                launch.stream, lamb_trust, table, control, o, parts, trust);
-    launch_table(launch, "lamb_move", lamb_move<T>, table, control, o, steps, trust);
+                launch.stream, lamb_trust<Item>, table, control, o, parts, trust);
+    launch_table(launch, "lamb_move", lamb_move<T, Item>, table, control, o, steps, trust);
   });
 }
 

@@ -5,8 +5,8 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-template <class T, class O>
-__global__ void take_step(ParamTable<O> table, Control control, const StepOf<O, T>* steps) {
+template <class T, class O, class Item>
+__global__ void take_step(Table<Item> table, Control control, const StepOf<O, T>* steps) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const StepOf<O, T> step = steps[table.number[chunk.tensor]];
@@ -18,8 +18,8 @@ template <class T, class O>
 void run_step(Launch& launch, Updates updates, const OptionsNow<O>& o, const Control& control) {
   StepOf<O, T>* const steps = launch.scratch<StepOf<O, T>>(int64_t(updates.size()));
   launch_begin<T>(launch, updates, o, control, steps);
-  for_parameters<O, T>(updates, [&](const ParamTable<O>& table) {
-    launch_table(launch, "take_step", take_step<T, O>, table, control,
+  for_parameters<O, T>(updates, [&]<class Item>(const Table<Item>& table) {
+    launch_table(launch, "take_step", take_step<T, O, Item>, table, control,
                  static_cast<const StepOf<O, T>*>(steps));
   });
 }

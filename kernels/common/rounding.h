@@ -1,0 +1,55 @@
+#pragma once
+// The roundings of 16-bit parameters that have no masters.
+
+#include <bit>
+
+#include "core/half.h"
+#include "core/philox.h"
+#include "kernels/common/update.h"
+
+namespace mixtape::kernels {
+
+// One of the two numbers beside x, the upper as often as x is near to it; x itself if S holds it.
+// `random` are 32 uniform bits: |x|, in units of the last place, plus those behind its point loses
+// its fraction. (Without branches, so that compilers make vectors of it.)
+template <class S>
+MIXTAPE_HD S round_stochastic(float x, uint32_t random) {
+  constexpr bool is_f16 = std::is_same_v<S, Half>;
+  constexpr uint32_t infinity = is_f16 ? 0x7c00u : 0x7f80u, nan = is_f16 ? 0x7e00u : 0x7fc0u;
+  const uint32_t f = std::bit_cast<uint32_t>(x), a = f & 0x7fffffffu;
+  uint32_t q;
+  if constexpr (is_f16) {
+    const uint32_t normal = (a - 0x38000000u + (random >> 19)) >> 13;  // exponent bias 127 -> 15
+    const bool is_subnormal = a < 0x38800000u;                         // below 2^-14
+    const float units = is_subnormal ? std::bit_cast<float>(a) * 0x1p24f : 0;
+    const int whole = int(units);
+    const bool up = Philox::uniform(random) < units - float(whole);
+    q = is_subnormal ? uint32_t(whole) + up : normal;
+  } else {
+    q = (a + (random >> 16)) >> 16;
+  }
+  q = q < infinity ? q : infinity;
+  q = a > 0x7f800000u ? nan : q;
+  return std::bit_cast<S>(uint16_t((f >> 16 & 0x8000u) | q));
+}
+
+// x as a sum of two numbers of type S. The first is what x rounds to, and what the sum rounds to.
+template <class S>
+struct Compensated {
+  S value, rest;
+
+  MIXTAPE_HD explicit Compensated(float x) : value(x), rest(0.0f) {
+    const float lost = x - float(value);
+    rest = S(lost - lost == 0 ? lost : 0.0f);  // 0 beside infinity or NaN
+    rest.bits = nearer(rest.bits, S(sum()).bits != value.bits);
+  }
+  // The bits of a rest, or of the next number toward 0: half a unit, to which a little less was
+  // rounded, may lead from one number to the next.
+  MIXTAPE_HD static constexpr uint16_t nearer(uint16_t bits, bool leads_on) {
+    return uint16_t(bits - (leads_on && (bits & 0x7fff) != 0));
+  }
+  MIXTAPE_HD Compensated(S v, S r) : value(v), rest(r) {}
+  MIXTAPE_HD float sum() const { return float(value) + float(rest); }
+};
+
+}  // namespace mixtape::kernels

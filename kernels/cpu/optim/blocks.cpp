@@ -1,0 +1,155 @@
+// Conversions of blocks: states to and from codes, parameters rounded by chance or compensated.
+
+#include "kernels/cpu/optim/blocks.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/common/block_codes.h"
+#include "kernels/common/rounding.h"
+#include "kernels/cpu/loops/rows.h"
+#include "kernels/cpu/simd/philox.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
+using namespace internal;
+namespace {
+
+template <class Code>
+const std::array<float, 256>& values() {
+  static const std::array<float, 256> all = [] {
+    std::array<float, 256> v;
+    for (int i = 0; i < 256; ++i) v[i] = Code::decode(static_cast<uint8_t>(i));
+    return v;
+  }();
+  return all;
+}
+
+template <class Code>
+void decode(const uint8_t* codes, float scale, int64_t n, float* x) {
+  const std::array<float, 256>& value = values<Code>();
+  for (int64_t i = 0; i < n; ++i) x[i] = value[codes[i]] * scale;
+}
+
+template <class Code, bool nonnegative>
+void encode(const float* x, int64_t n, uint8_t* codes, float* scale) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
+  const BlockCode<Code, nonnegative> code(most);
+  *scale = code.scale;
+  if constexpr (requires { Code::nearest(Vec<float>()); }) {
+    alignas(64) float numbers[code_block];
+    for_each_vec<float>(n, [&](int64_t i, int64_t count) {
+      store(numbers + i, Code::nearest(read<float>(x + i, count) * Vec<float>(code.inverse)));
+    });
+    for (int64_t i = 0; i < n; ++i)
+      codes[i] = code.lifted(static_cast<uint8_t>(static_cast<int>(numbers[i])), x[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) codes[i] = code.encode(x[i]);
+  }
+}
+
+// Compensated<S> of a block: p + rest is x as near as two numbers hold it, and rounds to p.
+template <class S>
+void store_compensated(const float* x, int64_t n, S* p, S* rest) {
+  S rounded[code_block];
+  for_each_vec<float>(n, [&](int64_t i, int64_t count) {
+    const Vec<float> v = read<float>(x + i, count);
+    write(p + i, v, count);
+    const Vec<float> lost = v - read<float>(p + i, count), zero(0.0f);
+    write(rest + i, select(lost - lost == zero, lost, zero), count);
+    write(rounded + i, read<float>(p + i, count) + read<float>(rest + i, count), count);
+  });
+  for (int64_t i = 0; i < n; ++i)
+    rest[i].bits = Compensated<S>::nearer(rest[i].bits, rounded[i].bits != p[i].bits);
+}
+
+// The parameter of a block, which starts at `begin`.
+template <class S>
+void load_param(const Update& u, int64_t begin, int64_t n, float* x) {
+  const S* const p = u.param.as<S>() + begin;
+  if (u.low->rounding == Rounding::Stochastic) return convert_run(p, n, x);
+  const S* const rest = u.low->compensation.as<S>() + begin;
+  for_each_vec<float>(n, [&](int64_t i, int64_t count) {
+    write(x + i, read<float>(p + i, count) + read<float>(rest + i, count), count);
+  });
+}
+
+template <class S>
+void store_param(const Update& u, int64_t begin, int64_t n, double steps, const float* x) {
+  S* const p = u.param.as<S>() + begin;
+  if (u.low->rounding == Rounding::Kahan)
+    return store_compensated(x, n, p, u.low->compensation.as<S>() + begin);
+  const Draw draw = LowMemory::draw(u.low->seed, u.low->index, static_cast<float>(steps + 1));
+  alignas(64) uint32_t random[code_block];
+  for (int64_t i = 0; i < n; i += 64)
+    philox::interleave(philox::Words(draw.seed, static_cast<uint64_t>((begin + i) / 4)).word,
+                       random + i);
+  for (int64_t i = 0; i < n; ++i) p[i] = round_stochastic<S>(x[i], random[i]);
+}
+
+// Calls f.operator()<S>() with the 16-bit type of a parameter.
+template <class F>
+void visit_half(DType t, F f) {
+  t == f16 ? f.template operator()<Half>() : f.template operator()<BFloat16>();
+}
+
+}  // namespace
+
+void BlockBuffers::load(const Update& u, int64_t begin, int64_t n, float** states) {
+  if (u.low->is_rounded())
+    visit_half(u.param.dtype, [&]<class S>() { load_param<S>(u, begin, n, param); });
+  for (size_t k = 0; k < Update::max_states; ++k) {
+    const View& s = u.state[k];
+    if (!s || s.dtype == f32) continue;
+    states[k] = state[k];
+    if (s.dtype == bf16)
+      convert_run(s.as<BFloat16>() + begin, n, state[k]);
+    else
+      visit_code(u.low->code, u.low->nonnegative >> k & 1, [&]<class Code, bool>() {
+        decode<Code>(s.as<uint8_t>() + begin, u.low->scale[k].as<float>()[begin / code_block], n,
+                     state[k]);
+      });
+  }
+}
+
+void BlockBuffers::store(const Update& u, int64_t begin, int64_t n, double steps,
+                         Writes writes) const {
+  if (writes.param && u.low->is_rounded())
+    visit_half(u.param.dtype, [&]<class S>() { store_param<S>(u, begin, n, steps, param); });
+  for (size_t k = 0; writes.states && k < Update::max_states; ++k) {
+    const View& s = u.state[k];
+    if (!s || s.dtype == f32) continue;
+    if (s.dtype == bf16)
+      convert_run(state[k], n, s.as<BFloat16>() + begin);
+    else
+      visit_code(u.low->code, u.low->nonnegative >> k & 1, [&]<class Code, bool nonnegative>() {
+        encode<Code, nonnegative>(state[k], n, s.as<uint8_t>() + begin,
+                                  u.low->scale[k].as<float>() + begin / code_block);
+      });
+  }
+}
+
+}  // namespace cpu
+
+namespace cpu {
+
+void encode_blocks(Launch&, StateCode code, bool is_nonnegative, In x, Out codes, Out scale) {
+  visit_code(code, is_nonnegative, [&]<class Code, bool nonnegative>() {
+    for (int64_t i = 0; i < x.size(); i += code_block)
+      encode<Code, nonnegative>(x.as<float>() + i, std::min(code_block, x.size() - i),
+                                codes.as<uint8_t>() + i, scale.as<float>() + i / code_block);
+  });
+}
+
+void decode_blocks(Launch&, StateCode code, bool is_nonnegative, In codes, In scale, Out x) {
+  visit_code(code, is_nonnegative, [&]<class Code, bool>() {
+    for (int64_t i = 0; i < x.size(); i += code_block)
+      decode<Code>(codes.as<uint8_t>() + i, scale.as<float>()[i / code_block],
+                   std::min(code_block, x.size() - i), x.as<float>() + i);
+  });
+}
+
+}  // namespace cpu
+}  // namespace mixtape::kernels

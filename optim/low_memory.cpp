@@ -1,0 +1,196 @@
+// Storage of less than 32 bits: moments as bf16 or codes, parameters with and without masters.
+#include <fmt/format.h>
+
+#include "autograd/autograd_meta.h"
+#include "core/capture.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/int_math.h"
+#include "core/warn.h"
+#include "kernels/common/elementwise.h"
+#include "kernels/kernels.h"
+#include "optim/optimizer.h"
+
+namespace mixtape::optim {
+using namespace internal;
+namespace {
+
+Tensor make_scale(const Shape& shape, Device device) {
+  return Tensor({ceil_div(shape.size(), kernels::code_block)}, f32, device);
+}
+
+// The f32 values of codes, which are on the same device.
+Tensor decoded(const Tensor& codes, const Tensor& scale, StateFormat format, bool nonnegative) {
+  Tensor x(codes.shape(), f32, codes.device());
+  kernels::decode_blocks(x.device(), format.code(), nonnegative, codes, scale, x);
+  return x;
+}
+
+}  // namespace
+
+StateFormat::StateFormat(DType dtype) : dtype_(dtype) {
+  check(dtype == f32 || dtype == bf16, "state must be f32, bf16, i8 or f8, got {}", dtype);
+}
+std::string_view StateFormat::name() const {
+  if (code_ == kernels::StateCode::None) return mixtape::name(dtype_);
+  return code_ == kernels::StateCode::Dynamic ? "i8" : "f8";
+}
+StateFormat StateFormat::parse(std::string_view name) {
+  for (const StateFormat& format : {StateFormat(f32), StateFormat(bf16), i8, f8})
+    if (format.name() == name) return format;
+  fail("state must be f32, bf16, i8 or f8, got '{}'", name);
+}
+
+Rounding parse_rounding(std::string_view name) {
+  if (name == "nearest") return Rounding::Nearest;
+  if (name == "stochastic") return Rounding::Stochastic;
+  check(name == "kahan", "rounding must be nearest, stochastic or kahan, got '{}'", name);
+  return Rounding::Kahan;
+}
+
+void CommonOptions::check_rounding() const {
+  check(rounding == Rounding::Nearest || !multi_precision,
+        "rounding is {} and multi_precision true: with masters, parameters are rounded to nearest",
+        rounding == Rounding::Stochastic ? "stochastic" : "kahan");
+}
+
+void Algorithm::check_plain() const {
+  check(common.rounding == Rounding::Nearest && common.state == StateFormat(f32),
+        "rounding and state are for the library's own optimizers: update() reads f32");
+}
+
+// The storage of p's states: in short vectors codes would save nothing, and the largest number of
+// few outweighs the others.
+StateFormat Optimizer::Group::format_for(const Tensor& p) const {
+  constexpr int64_t least = 4096;
+  const StateFormat format = common().state;
+  return p.dtype() == f64 || (format.dtype() == u8 && p.numel() < least) ? f32 : format;
+}
+
+DType Optimizer::Group::state_dtype(const Tensor& p) const {
+  const DType dtype = format_for(p).dtype();
+  return dtype == f32 ? accumulate_dtype(p.dtype()) : dtype;
+}
+
+void Optimizer::Group::make_state(Slot& slot, size_t k, double initial) const {
+  const Tensor& p = slot.param;
+  const StateFormat format = format_for(p);
+  if (format.dtype() != u8) {
+    slot.state[k] = filled(p.shape(), initial, state_dtype(p), p.device());
+    return;
+  }
+  // One number everywhere is the largest of each block.
+  const bool is_i8 = format == i8;
+  slot.state[k] = filled(p.shape(), is_i8 ? 255 : 0x7e, u8, p.device());
+  slot.scale[k] = make_scale(p.shape(), p.device());
+  kernels::fill(p.device(), is_i8 ? initial : initial / 448, slot.scale[k]);
+}
+
+void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,
+                                  bool nonnegative) const {
+  const Tensor& p = slot.param;
+  const StateFormat format = format_for(p);
+  const bool to_codes = format.dtype() == u8;
+  const Tensor* const saved = reader.find(key);
+  if (!saved) return;
+  Tensor& state = slot.state[k];
+  if (saved->dtype() != u8) {
+    state = reader.copy_of(key, p.shape(), to_codes ? f32 : state_dtype(p), p.device());
+  } else {
+    check(saved->shape() == p.shape(), "{} must have shape {}, got {}", key, p.shape(),
+          saved->shape());
+    const std::string i8_key = key + ".i8_scale", f8_key = key + ".f8_scale";
+    const Tensor* scale = reader.find(i8_key);
+    const StateFormat found = scale ? i8 : f8;
+    if (!scale) scale = reader.find(f8_key);
+    check(scale, "{} are codes of 8 bits, but {} or {} is missing", key, i8_key, f8_key);
+    const Tensor wanted = make_scale(p.shape(), p.device());
+    const Tensor scales =
+        reader.copy_of(found == i8 ? i8_key : f8_key, wanted.shape(), f32, p.device());
+    state = dense_copy(*saved, u8, p.device());
+    if (found == format) {
+      slot.scale[k] = scales;
+      return;
+    }
+    state = decoded(state, scales, found, nonnegative);
+    if (!to_codes) state = dense_copy(state, state_dtype(p), p.device());
+  }
+  if (!to_codes) return;
+  const Tensor codes(p.shape(), u8, p.device());
+  slot.scale[k] = make_scale(p.shape(), p.device());
+  kernels::encode_blocks(p.device(), format.code(), nonnegative, state, codes, slot.scale[k]);
+  state = codes;
+}
+
+// Makes the f32 master of a 16-bit parameter, or the 16-bit shadow of an f32 one: a new one if the
+// parameter was written since the last step, so that they agree even if this step is skipped.
+void Optimizer::prepare_half(Slot& slot, const Group& group) {
+  const Tensor& p = slot.param;
+  if (is_half(p.dtype())) {
+    if (!slot.master && group.common().multi_precision) {
+      check_no_capture("the first step makes masters: run it once before");
+      slot.master = dense_copy(p, f32, p.device());
+    } else if (group.rounds(p)) {
+      if (group.common().rounding == Rounding::Kahan && !slot.compensation)
+        slot.compensation = filled(p.shape(), 0, p.dtype(), p.device());
+    } else if (!slot.master) {
+      warn(
+          fmt::format("{}: {} parameters without multi_precision lose updates below their "
+                      "precision: let the optimizer keep f32 copies with "
+                      "{{.multi_precision = true}}, or round by chance with "
+                      "{{.rounding = Rounding::Stochastic}}",
+                      name(), p.dtype()));
+    }
+  } else if (group.keeps_shadow(slot)) {
+    // (A shadow that a live graph saved is not overwritten.)
+    const Tensor& shadow = p.autograd_meta().half.data;
+    if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique()) {
+      check_no_capture(
+          "the optimizer makes a new shadow, and a replay would read the old: step once before, "
+          "and keep no loss with its history");
+      p.set_shadow(dense_copy(p, *group.common().shadow, p.device()));
+    }
+  }
+}
+
+// A compensation, which is what Kahan's rounding lost, belongs to the parameter as it was written.
+// Where that was written since, or loaded, it stays if it leads to no other number.
+void Optimizer::follow_compensation(Slot& slot) {
+  const Tensor &p = slot.param, &rest = slot.compensation;
+  if (rest && rest.dtype() != p.dtype()) slot.compensation = {};
+  if (!rest || slot.agrees) return;
+  const Tensor value = dense_copy(p, f32, p.device()), lost = dense_copy(rest, f32, p.device());
+  constexpr int add = kernels::index_in<kernels::Add>(kernels::BinaryOps{});
+  constexpr int equal = kernels::index_in<kernels::Equal>(kernels::BinaryOps{});
+  kernels::binary(p.device(), add, value, lost, lost);
+  const Tensor rounded = dense_copy(lost, p.dtype(), p.device());
+  const Tensor same(p.shape(), boolean, p.device());
+  kernels::binary(p.device(), equal, rounded, p, same);
+  kernels::where(p.device(), same, rest, filled(p.shape(), 0, p.dtype(), p.device()), rest);
+  slot.agrees = true;
+}
+
+bool Optimizer::Group::needs_steps(const Tensor& p) const {
+  return uses_any(algorithm->states()) || (rounds(p) && common().rounding == Rounding::Stochastic);
+}
+
+// Returns false if everything is stored the plain way.
+bool Optimizer::Group::describe(const Slot& slot, size_t index, kernels::LowMemory& low) const {
+  const Tensor& p = slot.param;
+  const States states = algorithm->states();
+  bool narrow = false;
+  for (size_t k = 0; k < states.size(); ++k) {
+    low.nonnegative |= uint32_t(states[k].nonnegative) << k;
+    if (slot.scale[k]) low.scale[k] = to_write(slot.scale[k]);
+    narrow = narrow || (slot.state[k] && slot.state[k].dtype() != accumulate_dtype(p.dtype()));
+  }
+  low.code = format_for(p).code();
+  low.index = uint32_t(index);
+  low.seed = common().seed;
+  if (!rounds(p)) return narrow;
+  low.rounding = common().rounding;
+  low.compensation = to_write(slot.compensation);
+  return true;
+}
+
+}  // namespace mixtape::optim
