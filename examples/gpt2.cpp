@@ -17,6 +17,7 @@
 #include "train/data/text.h"
 #include "train/data/tokenizer.h"
 #include "train/data/tokens.h"
+#include "train/gguf.h"
 #include "train/interrupt.h"
 #include "train/ranks.h"
 
@@ -68,7 +69,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--peak", o.peak, "X", "TFLOP/s of the device in that dtype, if it is not known")
       .check(number(1e-3, 1e6));
   line.add("--load", o.load, "FILE", "initial weights, also GPT-2's").check(name_of("file"));
-  line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
+  line.add("--save", o.save, "FILE", "safetensors, .pt or .gguf to write").check(name_of("file"));
   line.add("--tokenizer", o.tokenizer, "FILE", "tokenizer.json, or GPT-2's vocab.json")
       .check(name_of("file"));
   line.add("--prompt", o.prompt, "TEXT", "text to continue at the end").check(name_of("prompt"));
@@ -145,6 +146,7 @@ struct Job {
   Tensor tokens_of(const std::string& path) const;
   train::Windows windows(const std::string& path) const;
   void run();
+  void save() const;
   void continue_prompt();
   bool learn();  // false if a signal ended it, on all ranks
   double loss_of_valid();
@@ -315,6 +317,13 @@ double Job::loss_of_valid() {
   return sum.item() / double(loader.batches());
 }
 
+void Job::save() const {
+  if (o.save.ends_with(".gguf"))
+    train::save_gguf(o.save, model, config, {.dtype = low, .tokenizer = o.tokenizer});
+  else
+    io::save(o.save, model.state_dict());
+}
+
 void Job::continue_prompt() {
   const amp::Autocast on({.low = low});
   model.eval();
@@ -332,7 +341,7 @@ void Job::run() {
   model.to(device);
   const bool whole = o.steps == 0 || learn();
   if (!o.save.empty()) {
-    train::on_first_rank([&] { io::save(o.save, model.state_dict()); });
+    train::on_first_rank([&] { save(); });
     fmt::print("wrote {}\n", o.save);
   }
   if (!whole)

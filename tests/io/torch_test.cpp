@@ -347,6 +347,12 @@ TEST(Torch, RoundTrips) {
   EXPECT_ERROR(save(folder / "x.pt", StateDict{{"a", Tensor()}}), "\"a\" is undefined");
 }
 
+TEST(Torch, OtherNamesAreOfOtherWriters) {
+  const TempFolder folder;
+  EXPECT_ERROR(save(folder / "x.gguf", StateDict{{"a", Tensor({1}, f32)}}),
+               "x.gguf: train::save_gguf writes models, io::save_gguf tensors");
+}
+
 TEST(Torch, ShardsMayBeOfTorchSave) {
   const TempFolder folder;
   save(folder / "a.bin", StateDict{{"x", from({1}, {1})}});

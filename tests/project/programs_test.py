@@ -180,6 +180,8 @@ class Quick(ProgramTest):
         self.assertTrue(learned.splitlines()[-1].startswith("one two three four, one"), learned)
         again = self.output(*small, "--steps", 0, "--load", "song.pt")
         self.assertEqual(again.splitlines(), learned.splitlines()[-1:])
+        self.output(*small, "--data", "song.txt", "--steps", 1, "--save", "song.gguf")
+        self.assertEqual((self.folder / "song.gguf").read_bytes()[:4], b"GGUF")
 
     def test_gpt2_measures_with_random_tokens(self) -> None:
         for dtype, accumulate in ("bfloat16", 1), ("float16", 2):

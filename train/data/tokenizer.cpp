@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <unordered_map>
 
 #include "core/check.h"
 #include "core/format.h"
-#include "io/file.h"
 #include "io/text.h"
 #include "train/data/tokenizer_file.h"
 
@@ -266,16 +264,7 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view merges,
 }
 
 Tokenizer Tokenizer::load(const std::string& path) {
-  const auto text_of = [](const std::string& file) {
-    const std::vector<std::byte> bytes = io::read_file(file);
-    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  };
-  const std::string folder = path.substr(0, path.find_last_of('/') + 1);
-  std::string merges;
-  for (const char* name : {"vocab.bpe", "merges.txt"})
-    if (!path.ends_with("tokenizer.json") && std::filesystem::exists(folder + name))
-      merges = text_of(folder + name);
-  return parse(text_of(path), merges, path);
+  return Tokenizer(std::make_shared<const Data>(load_tokenizer_file(path), path));
 }
 
 Tensor Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {

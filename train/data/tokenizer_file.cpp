@@ -3,9 +3,11 @@
 #include "train/data/tokenizer_file.h"
 
 #include <array>
+#include <filesystem>
 #include <map>
 
 #include "core/check.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "io/text.h"
 
@@ -183,6 +185,19 @@ bool bytes_of_letters(std::string_view letters, std::string& bytes) {
     bytes += char(byte_of[code]);
   }
   return true;
+}
+
+TokenizerFile load_tokenizer_file(const std::string& path) {
+  const auto text_of = [](const std::string& file) {
+    const std::vector<std::byte> bytes = io::read_file(file);
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  const std::string folder = path.substr(0, path.find_last_of('/') + 1);
+  std::string merges;
+  for (const char* name : {"vocab.bpe", "merges.txt"})
+    if (!path.ends_with("tokenizer.json") && std::filesystem::exists(folder + name))
+      merges = text_of(folder + name);
+  return parse_tokenizer(text_of(path), merges, path);
 }
 
 TokenizerFile parse_tokenizer(std::string_view json, std::string_view merges,

@@ -24,6 +24,9 @@ struct TokenizerFile {
   bool ignore_merges = false;  // a piece in the vocabulary is a token whatever the merges
 };
 
+// Reads tokenizer.json, or vocab.json (or encoder.json) with the merges.txt (or vocab.bpe) beside
+// it.
+TokenizerFile load_tokenizer_file(const std::string& path);
 // Parses a tokenizer.json, or a vocab.json and its merges.txt. Throws Error that begins with
 // `name`.
 TokenizerFile parse_tokenizer(std::string_view json, std::string_view merges,

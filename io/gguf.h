@@ -1,0 +1,22 @@
+#pragma once
+// GGUF, the files of llama.cpp: typed metadata and tensors, written and not read.
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/state_dict.h"
+
+namespace mixtape::io {
+
+using GgufValue =
+    std::variant<uint32_t, float, std::string, std::vector<std::string>, std::vector<int32_t>>;
+using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
+
+// Writes tensors from any device under their names, atomically; shapes are read backwards there.
+// Throws Error for a duplicate name, and for a tensor of more than 4 dimensions or u8 or bool,
+// which the format lacks. train::save_gguf writes a model that llama.cpp runs.
+void save_gguf(const std::string& path, const StateDict& tensors, const GgufMetadata& metadata);
+
+}  // namespace mixtape::io

@@ -1,0 +1,200 @@
+// GGUF: the bytes of the format, read here by its description, and GPT as llama.cpp names it.
+
+#include "train/gguf.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/format.h"
+#include "io/gguf.h"
+#include "tests/support/data.h"
+#include "tests/support/python.h"
+#include "tests/support/temp_folder.h"
+
+namespace mixtape::train {
+namespace gguf_test {
+
+using test::slurp;
+using test::TempFolder;
+
+constexpr models::GptConfig tiny{
+    .vocabulary = 504, .context = 6, .layers = 2, .heads = 2, .width = 4};
+
+// A file's metadata as text, and its tensors.
+class GgufFile {
+ public:
+  explicit GgufFile(std::string bytes) : bytes_(std::move(bytes)) {
+    EXPECT_EQ(take(4), "GGUF");
+    EXPECT_EQ(number<uint32_t>(), 3u);
+    const auto tensors = number<uint64_t>(), entries = number<uint64_t>();
+    for (uint64_t i = 0; i < entries; ++i) {
+      const std::string key = string();
+      metadata[key] = value(number<uint32_t>());
+    }
+    for (uint64_t i = 0; i < tensors; ++i) {
+      Place p;
+      const std::string name = string();
+      const auto rank = number<uint32_t>();
+      for (uint32_t d = 0; d < rank; ++d) p.sizes.push_back(number<uint64_t>());
+      p.type = number<uint32_t>();
+      p.offset = number<uint64_t>();
+      EXPECT_EQ(p.offset % 32, 0u) << name;
+      places[name] = p;
+    }
+    data_ = (at_ + 31) / 32 * 32;
+  }
+
+  struct Place {
+    std::vector<uint64_t> sizes;
+    uint32_t type = 0;
+    uint64_t offset = 0;
+  };
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, Place> places;
+
+  float f32_at(const std::string& name, size_t i) const {
+    float x = 0;
+    std::memcpy(&x, &bytes_.at(data_ + places.at(name).offset + 4 * i), 4);
+    return x;
+  }
+  size_t data_bytes() const { return bytes_.size() - data_; }
+
+ private:
+  std::string take(size_t n) {
+    at_ += n;
+    return bytes_.substr(at_ - n, n);
+  }
+  template <class T>
+  T number() {
+    T x;
+    std::memcpy(&x, take(sizeof x).data(), sizeof x);
+    return x;
+  }
+  std::string string() { return take(number<uint64_t>()); }
+  std::string value(uint32_t type) {
+    switch (type) {
+      case 4:
+        return fmt::format("{}", number<uint32_t>());
+      case 5:
+        return fmt::format("{}", number<int32_t>());
+      case 6:
+        return fmt::format("{}", number<float>());
+      case 8:
+        return string();
+      default: {
+        EXPECT_EQ(type, 9u);
+        const auto of = number<uint32_t>();
+        std::string all;
+        for (auto n = number<uint64_t>(); n > 0; --n) all += value(of) + "|";
+        return all;
+      }
+    }
+  }
+
+  const std::string bytes_;
+  size_t at_ = 0, data_ = 0;
+};
+
+TEST(Gguf, WritesTensorsAndMetadata) {
+  const TempFolder folder;
+  const Tensor grid = from({0, 1, 2, 3, 4, 5}, {2, 3});
+  io::save_gguf(folder / "x.gguf",
+                {{"grid", grid},
+                 {"turned", grid.t()},
+                 {"half", grid.to(f16)},
+                 {"low", grid.to(bf16)},
+                 {"whole", grid.to(i64)},
+                 {"one", from({7}, {})}},
+                {{"text", "größer"},
+                 {"count", 3u},
+                 {"rate", 0.5f},
+                 {"names", std::vector<std::string>{"a", "", "b"}},
+                 {"types", std::vector<int32_t>{1, -2}}});
+  const GgufFile file(slurp(folder / "x.gguf"));
+  EXPECT_EQ(file.metadata, (std::map<std::string, std::string>{{"text", "größer"},
+                                                               {"count", "3"},
+                                                               {"rate", "0.5"},
+                                                               {"names", "a||b|"},
+                                                               {"types", "1|-2|"}}));
+  EXPECT_EQ(file.places.at("grid").sizes, (std::vector<uint64_t>{3, 2}));
+  EXPECT_EQ(file.places.at("one").sizes, std::vector<uint64_t>{1});
+  EXPECT_EQ(file.places.at("half").type, 1u);
+  EXPECT_EQ(file.places.at("low").type, 30u);
+  EXPECT_EQ(file.places.at("whole").type, 27u);
+  EXPECT_EQ(file.f32_at("grid", 4), 4);
+  EXPECT_EQ(file.f32_at("turned", 1), 3);
+  EXPECT_EQ(file.f32_at("one", 0), 7);
+  EXPECT_EQ(file.data_bytes(), 32u * 7);
+
+  EXPECT_ERROR(io::save_gguf(folder / "y", {{"a", grid.to(u8)}}, {}), "y: \"a\" is u8, which GGUF");
+  EXPECT_ERROR(io::save_gguf(folder / "y", {{"a", zeros({1, 1, 1, 1, 1})}}, {}),
+               "y: \"a\" has more than 4 dimensions");
+  EXPECT_ERROR(io::save_gguf(folder / "y", {{"a", grid}, {"a", grid}}, {}),
+               "duplicate or reserved");
+  EXPECT_EQ(folder.count(), 1u);
+}
+
+TEST(Gguf, NamesAGptAsLlamaCppDoes) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  const models::Gpt net(tiny);
+  save_gguf(folder / "f32.gguf", net, tiny, {.dtype = f32});
+  save_gguf(folder / "f16.gguf", net, tiny,
+            {.tokenizer = test::data_file("tokenizer_tiny.json"), .name = "small"});
+  const GgufFile file(slurp(folder / "f32.gguf")), half(slurp(folder / "f16.gguf"));
+  EXPECT_EQ(file.metadata.at("general.architecture"), "gpt2");
+  EXPECT_EQ(file.metadata.at("general.file_type"), "0");
+  EXPECT_EQ(file.metadata.at("gpt2.block_count"), "2");
+  EXPECT_EQ(file.metadata.at("gpt2.feed_forward_length"), "16");
+  EXPECT_FALSE(file.metadata.contains("tokenizer.ggml.model"));
+  EXPECT_EQ(file.places.size(), net.state_dict().size());
+  const auto& up = file.places.at("blk.1.ffn_up.weight");
+  EXPECT_EQ(up.sizes, (std::vector<uint64_t>{4, 16}));             // inputs vary first
+  const Tensor ours = net.state_dict().at("h.1.mlp.c_fc.weight");  // [4, 16]
+  EXPECT_EQ(file.f32_at("blk.1.ffn_up.weight", 1), float(ours.at(16)));
+  EXPECT_EQ(file.f32_at("token_embd.weight", 5), float(net.state_dict().at("wte.weight").at(5)));
+  for (const char* name : {"position_embd.weight", "output_norm.bias", "blk.0.attn_norm.weight"})
+    EXPECT_EQ(half.places.at(name).type, 0u) << name;
+  for (const char* name : {"token_embd.weight", "blk.0.attn_qkv.weight", "blk.0.ffn_down.weight"})
+    EXPECT_EQ(half.places.at(name).type, 1u) << name;
+
+  EXPECT_EQ(half.metadata.at("general.name"), "small");
+  EXPECT_EQ(half.metadata.at("tokenizer.ggml.pre"), "llama-bpe");
+  const std::string& tokens = half.metadata.at("tokenizer.ggml.tokens");
+  EXPECT_TRUE(tokens.ends_with("|<|end|>|<|pad|>|[PAD502]|[PAD503]|"));
+  EXPECT_TRUE(half.metadata.at("tokenizer.ggml.token_type").ends_with("|1|3|3|5|5|"));
+
+  models::GptConfig small = tiny;
+  small.vocabulary = 100;
+  EXPECT_ERROR(save_gguf(folder / "y", models::Gpt(small), small,
+                         {.tokenizer = test::data_file("tokenizer_tiny.json")}),
+               "is not among the model's 100");
+  EXPECT_ERROR(save_gguf(folder / "y", net, tiny, {.dtype = f64}),
+               "the dtype must be f32, f16 or bf16, got f64");
+}
+
+TEST(Gguf, IsReadByItsPackage) {
+  if (!test::python("import gguf"))
+    GTEST_SKIP() << "needs Python with gguf (MIXTAPE_PYTHON names the interpreter)";
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  save_gguf(folder / "x.gguf", models::Gpt(tiny), tiny,
+            {.dtype = bf16, .tokenizer = test::data_file("tokenizer_tiny.json")});
+  EXPECT_TRUE(test::python(R"(
+import sys, gguf
+file = gguf.GGUFReader(sys.argv[1] + "/x.gguf")
+known = {gguf.TENSOR_NAMES[t] for t in gguf.MODEL_TENSORS[gguf.MODEL_ARCH.GPT2]}
+for t in file.tensors:
+    name = t.name.rpartition(".")[0]
+    assert name in known or "blk.{bid}." + name.split(".")[-1] in known, name
+    assert t.tensor_type.name == ("BF16" if len(t.shape) == 2 and not name.startswith("position") else "F32"), name
+assert file.fields["gpt2.attention.head_count"].contents() == 2
+assert file.fields["tokenizer.ggml.tokens"].contents()[500] == "<|end|>"
+assert len(file.fields["tokenizer.ggml.merges"].contents()) == 244)",
+                           folder.path()));
+}
+
+}  // namespace gguf_test
+}  // namespace mixtape::train

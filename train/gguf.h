@@ -1,0 +1,20 @@
+#pragma once
+// Trained models as files of llama.cpp.
+
+#include <string>
+
+#include "nn/models/gpt.h"
+
+namespace mixtape::train {
+
+struct GgufOptions {
+  DType dtype = f16;           // of matrices: f32, f16 or bf16; vectors and positions stay f32
+  std::string tokenizer = {};  // tokenizer.json, or vocab.json beside merges.txt; none: no tokens
+  std::string name = "gpt2";   // of the model
+};
+// Writes a GPT made with `config` for llama.cpp, with its names, its order of weights (that of
+// nn::Linear) and the metadata of architecture gpt2. Throws Error if the tokenizer has more tokens.
+void save_gguf(const std::string& path, const models::Gpt& net, const models::GptConfig& config,
+               const GgufOptions& options = {});
+
+}  // namespace mixtape::train
