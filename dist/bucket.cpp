@@ -7,7 +7,6 @@
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "core/check.h"
-#include "kernels/common/sum_tree.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::dist {
@@ -106,13 +105,7 @@ void Bucket::exchange(const Place& place, std::vector<double> words) {
   const auto all = cut_.empty() ? exchange_->sum(place, part, options_.by, sums, words)
                                 : exchange_->sum_piece(place, part, cut_, options_.by, sums, words);
   write(sums.copied_to(options_.device), result_);
-  totals_.clear();
-  for (const std::vector<double>& of_rank : all)
-    totals_.resize(std::max(totals_.size(), of_rank.size()));
-  for (size_t i = 0; i < totals_.size(); ++i)
-    totals_[i] = kernels::sum_tree<double>(int64_t(all.size()), [&](int64_t r) {
-      return i < all[size_t(r)].size() ? all[size_t(r)][i] : 0;
-    });
+  totals_ = Exchange::total(all);
 }
 
 std::vector<double> Bucket::receive() {

@@ -23,7 +23,7 @@ namespace mixtape::dist {
 using namespace internal;
 
 Tensor detail::rows(const Tensor& x, int64_t start, int64_t stop) {
-  return narrow(x, 0, start, stop - start);
+  return x ? narrow(x, 0, start, stop - start) : Tensor();
 }
 
 // A step: gradients arrive in backward() and go into buckets; each bucket that is full with the

@@ -17,7 +17,14 @@ class GradScaler;
 namespace mixtape::dist {
 
 namespace detail {
-Tensor rows(const Tensor& x, int64_t start, int64_t stop);  // a view of x [n, ...]
+Tensor rows(const Tensor& x, int64_t start, int64_t stop);  // a view of x [n, ...], if there is one
+template <class Batch>
+Batch rows_of(Batch batch, int64_t start, int64_t stop) {
+  batch.x = rows(batch.x, start, stop);
+  batch.y = rows(batch.y, start, stop);
+  for (Tensor& t : batch.more) t = rows(t, start, stop);
+  return batch;
+}
 }  // namespace detail
 
 enum class Scale { Mean, Sum };  // of the chunks' gradients
@@ -150,8 +157,8 @@ class DataParallel::Chunks : NoCopy {
       if (number_ == p.count_) return;
       const int64_t i = p.part_.first_chunk() + number_, before = p.part_.begin(p.examples_);
       const double weight = p.begin_chunk(i);
-      chunk_ = {of_.rows(p.part_.begin(i, p.examples_) - before,
-                         p.part_.begin(i + 1, p.examples_) - before),
+      chunk_ = {detail::rows_of(of_.batch_, p.part_.begin(i, p.examples_) - before,
+                                p.part_.begin(i + 1, p.examples_) - before),
                 weight};
     }
     Chunks& of_;
@@ -162,13 +169,6 @@ class DataParallel::Chunks : NoCopy {
   std::default_sentinel_t end() const { return {}; }
 
  private:
-  Batch rows(int64_t start, int64_t stop) const {
-    Batch part = batch_;
-    part.x = detail::rows(batch_.x, start, stop);
-    if (part.y) part.y = detail::rows(batch_.y, start, stop);
-    for (Tensor& t : part.more) t = detail::rows(t, start, stop);
-    return part;
-  }
   DataParallel& parallel_;
   const Batch batch_;
 };

@@ -12,6 +12,7 @@
 #include "core/format.h"
 #include "core/stream.h"
 #include "core/warn.h"
+#include "kernels/common/sum_tree.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
 
@@ -337,6 +338,17 @@ std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<co
                 of_rank.words * sizeof(double));
   }
   return all;
+}
+
+std::vector<double> Exchange::total(const std::vector<std::vector<double>>& words) {
+  size_t most = 0;
+  for (const std::vector<double>& of_rank : words) most = std::max(most, of_rank.size());
+  std::vector<double> totals(most);
+  for (size_t i = 0; i < most; ++i)
+    totals[i] = kernels::sum_tree<double>(int64_t(words.size()), [&](int64_t r) {
+      return i < words[size_t(r)].size() ? words[size_t(r)][i] : 0;
+    });
+  return totals;
 }
 
 Cut Exchange::equal_pieces(int64_t elements) const {

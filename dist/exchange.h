@@ -71,6 +71,8 @@ class Exchange : NoCopy {
   static constexpr size_t most_words = 2048;
   std::vector<std::vector<double>> meet(const Place& place, std::span<const double> words = {},
                                         size_t bytes = 0);
+  // The sums over ranks of words, in the order of sum_tree(); some may have fewer.
+  static std::vector<double> total(const std::vector<std::vector<double>>& words);
   // result = by * the sum over ranks of `part`, in the order of sum_tree(), in two rounds: each
   // rank adds up one piece and sends it to all. Sizes are multiples of alignment(); result may be
   // part. Returns the words of all ranks, as meet() does.

@@ -8,11 +8,16 @@ namespace mixtape::dist {
 using namespace internal;
 namespace {
 
-// The sum over ranks. Each rank's loss depends on every rank's x, so dx is a sum, too.
+// The sum over ranks, and of a number on the way. Each rank's loss depends on every rank's x, so dx
+// is a sum, too.
 struct SumOverRanks : Function<SumOverRanks> {
   static constexpr OpInfo info{"sum_over_ranks"};
-  static Tensor forward(Ctx&, const Tensor& x) { return World::current()->sum(x); }
-  static Grads backward(const Ctx&, const Tensor& dy) { return {SumOverRanks::apply(dy)}; }
+  static Tensor forward(Ctx&, const Tensor& x, double* number) {
+    return World::current()->sum(x, number);
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, double*) {
+    return {SumOverRanks::apply(dy, nullptr)};
+  }
 };
 
 // running = (1 - momentum) * running + momentum * now, where that is finite.
@@ -33,12 +38,12 @@ Tensor synced(const Tensor& x, const Tensor& running_mean, const Tensor& running
     over.push_back(d);
     channels.push_back(1);
   }
-  const auto total = [&](const Tensor& t) { return SumOverRanks::apply(sum(t, over)); };
   const auto spread = [&](const Tensor& t) { return reshape(t, channels); };
-  const double n = World::current()->sum(double(x.numel() / x.size(1)));
+  double n = double(x.numel() / x.size(1));  // and then of all ranks
+  const Tensor total = SumOverRanks::apply(sum(wide, over), &n);
   check(n > 1, "training needs more than one value per channel: shape {}", x.shape());
-  const Tensor mean = total(wide) / n, off = wide - spread(mean);
-  const Tensor var = total(square(off)) / n;
+  const Tensor mean = total / n, off = wide - spread(mean);
+  const Tensor var = SumOverRanks::apply(sum(square(off), over), nullptr) / n;
   Tensor y = off * spread(rsqrt(var + o.eps));
   if (weight) y = y * spread(cast(weight, wide.dtype()));
   if (bias) y = y + spread(cast(bias, wide.dtype()));

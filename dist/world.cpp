@@ -13,6 +13,7 @@
 #include "core/format.h"
 #include "core/scope.h"
 #include "core/warn.h"
+#include "dist/bucket.h"
 #include "dist/exchange.h"
 #include "dist/mpi_engine.h"
 #include "dist/nccl_engine.h"
@@ -167,9 +168,7 @@ void unpack(const Tensor& all, const std::vector<Tensor>& tensors) {
     const size_t size = size_t(t.numel()) * size_of(t.dtype());
     if (size) std::memcpy(host.raw(), at, size);
     at += size;
-    t.storage()->begin_write();
-    kernels::convert(t.device(), host.copied_to(t.device()), t);
-    t.storage()->bump_version();
+    detail::write(host.copied_to(t.device()), t);
   }
 }
 
@@ -302,7 +301,7 @@ void World::broadcast(const std::vector<Tensor>& tensors, int from) const {
   if (rank() != from) unpack(all, tensors);
 }
 
-Tensor World::sum(const Tensor& x) const {
+Tensor World::sum(const Tensor& x, double* number) const {
   const Scope scope("sum");
   check(is_float(x.dtype()), "sums over ranks are of floats, got {}", x.dtype());
   if (!exchange_) return x.detach().clone();
@@ -312,7 +311,11 @@ Tensor World::sum(const Tensor& x) const {
   kernels::fill(there, 0, flat);
   const Tensor used = flat.with_layout(Layout(x.shape()));
   kernels::convert(there, x.detach().copied_to(there), used);
-  exchange_->run([&] { exchange_->sum({Kind::Sum}, flat, 1, flat); });
+  const std::span<const double> words(number, number ? 1 : 0);
+  exchange_->run([&] {
+    const auto all = exchange_->sum({Kind::Sum}, flat, 1, flat, words);
+    if (number) *number = Exchange::total(all)[0];
+  });
   return used.copied_to(x.device());
 }
 

@@ -50,7 +50,8 @@ class World : NoCopy {
   // not come within the time limit.
   void barrier() const;
   void broadcast(const std::vector<Tensor>& tensors, int from = 0) const;  // in place
-  Tensor sum(const Tensor& x) const;  // over ranks: of x's dtype, added in f32 or wider
+  // Over ranks: of x's dtype, added in f32 or wider. `number` becomes its sum, on the way.
+  Tensor sum(const Tensor& x, double* number = nullptr) const;
   double sum(double x) const;
   std::vector<Tensor> gather(const Tensor& x) const;  // every rank's; all of one shape and dtype
   std::vector<std::string> gather(const std::string& text) const;

@@ -7,7 +7,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "dist/world.h"
+#include "dist/data_parallel.h"
 #include "kernels/common/sum_tree.h"
 
 namespace mixtape::train {
@@ -139,11 +139,8 @@ Batch chunk_of(const Batch& batch, const dist::Part& part, int64_t i) {
                 end = part.begin(i + 1, n), before = part.begin(part.first_chunk(), n);
   if (part.chunks == 1) return batch;
   if (begin == end) return {};
-  const auto rows = [&](const Tensor& t) {
-    return t ? narrow(t, 0, begin - before, end - begin) : Tensor();
-  };
-  Batch chunk{rows(batch.x), rows(batch.y), {}, n};
-  for (const Tensor& t : batch.more) chunk.more.push_back(rows(t));
+  Batch chunk = dist::detail::rows_of(batch, begin - before, end - before);
+  chunk.of_step = n;
   return chunk;
 }
 

@@ -7,6 +7,7 @@
 #include "amp/amp.h"
 #include "autograd/ops.h"
 #include "dist/data_parallel.h"
+#include "dist/exchange.h"
 #include "nn/nn.h"
 #include "tests/support/threads_engine.h"
 
@@ -63,6 +64,21 @@ TEST(SyncBatchNorm, IsThatOfTheWholeBatch) {
     });
     EXPECT_EQ(errors, std::vector<std::string>(3));
   }
+}
+
+// Three messages between two ranks each: a greeting, with the number of values, and two rounds.
+TEST(SyncBatchNorm, ExchangesTwoSumsEachWay) {
+  const auto errors = run_ranks(2, [](const World& world) {
+    nn::BatchNorm2d norm(3);
+    const SyncBatchNorm sync;
+    const Exchange& exchange = *world.exchange();
+    const uint64_t before = exchange.messages_sent();
+    const Tensor y = norm(data({4, 3, 5, 5}).set_requires_grad());
+    EXPECT_EQ(exchange.messages_sent() - before, 2 * 3);
+    mean(square(y)).backward();
+    EXPECT_EQ(exchange.messages_sent() - before, 4 * 3);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 TEST(SyncBatchNorm, OfOneRankIsBatchNorm) {
