@@ -140,7 +140,7 @@ Tensor Division::whole_of(const Item& item, const Tensor& part) const {
   exchange_.run([&] {
     const Place place{Place::Kind::Gather};
     exchange_.meet(place, {}, size_t(whole.numel()) * size_of(whole.dtype()));
-    exchange_.share_pieces(place, whole, item.cut);
+    exchange_.share_pieces(place, {{whole, item.cut}});
   });
   return whole.with_layout(Layout(item.whole.shape()));
 }
@@ -161,19 +161,22 @@ void Division::begin_step() {
 }
 
 void Division::end_step() {
+  const Place place{Place::Kind::Step, steps_};
   exchange_.run([&] {
-    if (!has_met_) exchange_.meet({Place::Kind::Step, steps_});
-    for (size_t i = 0; i < buffers_.size(); ++i) share(buffers_[i], int64_t(i));
+    if (!has_met_) exchange_.meet(place);
+    std::map<size_t, Exchange::Divided> there;  // by device
+    for (const Buffer& b : buffers_)
+      there[b.data.device().slot()].emplace_back(
+          b.data.copied_to(exchange_.exchanges(b.data.device())), b.cut);
+    for (const auto& [slot, all] : there) exchange_.share_pieces(place, all);
+    for (const Buffer& b : buffers_) {
+      Exchange::Divided& all = there[b.data.device().slot()];
+      detail::write(all.front().first.copied_to(b.data.device()), b.data);
+      all.erase(all.begin());
+    }
   });
   has_met_ = false;
   ++steps_;
-}
-
-void Division::share(const Buffer& b, int64_t number) const {
-  const Place place{Place::Kind::Step, steps_, number};
-  const Tensor there = b.data.copied_to(exchange_.exchanges(b.data.device()));
-  exchange_.share_pieces(place, there, b.cut);
-  detail::write(there.copied_to(b.data.device()), b.data);
 }
 
 // The parts of a norm that a rank has of a gradient.

@@ -51,7 +51,6 @@ class Division final : public optim::Sharing {
   void lay(double bucket_mb);
   void cut_buffers();
   Tensor place_of(const Item& item) const;  // its view of the buffer
-  void share(const Buffer& buffer, int64_t number) const;
   std::pair<size_t, int64_t> joint_near(const Buffer& buffer, int64_t wanted) const;
   int64_t parts_of(const Tensor& t, int rank) const;
   Tensor in_order(const std::vector<Tensor>& tensors, const std::vector<std::vector<double>>& all,

@@ -364,7 +364,7 @@ std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor&
   const int64_t own = cut[1];
   auto all =
       sum_piece(place, part, cut, by, result.with_layout(Layout({own}, {1}, rank_ * own)), words);
-  share_pieces(place, result, cut);
+  share_pieces(place, {{result, cut}});
   return all;
 }
 
@@ -417,22 +417,27 @@ void Exchange::add_up(const Place& place, const Tensor& x, const Group& group, c
   kernels::sum_parts(device, parts, by, y);
 }
 
-void Exchange::share_pieces(const Place& place, const Tensor& x, const Cut& cut) {
-  const Levels levels{rank_, size_, ranks_of_node_, cut};
-  if (levels.nodes() > 1)
-    pass_on(place, x, levels.across(), [&](int r) { return std::vector{levels.piece(r)}; });
-  pass_on(place, x, levels.node(), [&](int r) { return levels.pieces_like(r); });
-  x.storage()->bump_version();
+void Exchange::share_pieces(const Place& place, const Divided& all) {
+  const Levels levels{rank_, size_, ranks_of_node_, all[0].second};
+  if (levels.nodes() > 1) pass_on(place, all, levels.across(), &Levels::own_piece);
+  pass_on(place, all, levels.node(), &Levels::pieces_like);
+  for (const auto& [x, cut] : all) x.storage()->bump_version();
 }
 
-void Exchange::pass_on(const Place& place, const Tensor& x, const Group& group, const Ranges& of) {
-  x.storage()->begin_write();
+void Exchange::pass_on(const Place& place, const Divided& all, const Group& group,
+                       std::vector<Range> (Levels::*of)(int rank) const) {
   std::vector<Transfer> sends, receives;
-  for (const int r : group.others(rank_)) {
-    for (const Range& range : of(rank_)) sends.push_back(transfer_of(x, range, r));
-    for (const Range& range : of(r)) receives.push_back(transfer_of(x, range, r));
+  std::vector<Tensor> memory;
+  for (const auto& [x, cut] : all) {
+    x.storage()->begin_write();
+    const Levels levels{rank_, size_, ranks_of_node_, cut};
+    for (const int r : group.others(rank_)) {
+      for (const Range& range : (levels.*of)(rank_)) sends.push_back(transfer_of(x, range, r));
+      for (const Range& range : (levels.*of)(r)) receives.push_back(transfer_of(x, range, r));
+    }
+    memory.push_back(x);
   }
-  transfer(place, x.device(), sends, receives, {x});
+  transfer(place, memory[0].device(), sends, receives, memory);
 }
 
 Tensor Exchange::gather(const Place& place, const Tensor& x) {
@@ -442,7 +447,7 @@ Tensor Exchange::gather(const Place& place, const Tensor& x) {
   const Tensor all(shape, x.dtype(), x.device());
   copy_bytes(bytes_of(all) + size_t(rank_) * byte_count(x), x.device(), bytes_of(x), x.device(),
              byte_count(x));
-  share_pieces(place, all, equal_pieces(all.numel()));
+  share_pieces(place, {{all, equal_pieces(all.numel())}});
   return all;
 }
 
@@ -459,7 +464,7 @@ void Exchange::broadcast(const Place& place, const Tensor& x, int from) {
     const Transfer own = transfer_of(x, levels.piece(rank_), from);
     transfer(place, x.device(), {}, {&own, 1}, {x});
   }
-  share_pieces(place, x, cut);
+  share_pieces(place, {{x, cut}});
 }
 
 }  // namespace mixtape::dist

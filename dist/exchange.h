@@ -82,8 +82,9 @@ class Exchange : NoCopy {
   std::vector<std::vector<double>> sum_piece(const Place& place, const Tensor& part, const Cut& cut,
                                              double by, const Tensor& piece,
                                              std::span<const double> words = {});
-  // Rank r's piece of x, 1-dimensional, becomes that of all ranks.
-  void share_pieces(const Place& place, const Tensor& x, const Cut& cut);
+  // Rank r's piece of each of these, 1-dimensional and of one device, becomes that of all ranks.
+  using Divided = std::vector<std::pair<Tensor, Cut>>;
+  void share_pieces(const Place& place, const Divided& all);
   // Every rank's x, stacked [size, ...].
   Tensor gather(const Place& place, const Tensor& x);
   // x becomes rank `from`'s. Its size is a multiple of alignment().
@@ -128,8 +129,9 @@ class Exchange : NoCopy {
   // y = by * the sum over a group of this rank's ranges of x, in the order of sum_tree().
   void add_up(const Place& place, const Tensor& x, const Group& group, const Ranges& of, double by,
               const Tensor& y);
-  // Each one's ranges of x become those of all of a group.
-  void pass_on(const Place& place, const Tensor& x, const Group& group, const Ranges& of);
+  // Each one's ranges become those of all of a group.
+  void pass_on(const Place& place, const Divided& all, const Group& group,
+               std::vector<Range> (Levels::*of)(int rank) const);
   void wait(Request& request, bool (Request::*until)(), const Place& place) const;
   void check_places(const Place& place, const char* greetings) const;
 

@@ -36,6 +36,7 @@ struct Levels {
   Group node() const { return {rank / of_node * of_node, 1, of_node}; }
   Group across() const { return {rank % of_node, of_node, nodes()}; }
   Range piece(int r) const { return {cut[size_t(r)], cut[size_t(r) + 1]}; }
+  std::vector<Range> own_piece(int r) const { return {piece(r)}; }
   // Those of the ranks that have r's place in each node.
   std::vector<Range> pieces_like(int r) const {
     std::vector<Range> pieces;

@@ -49,7 +49,8 @@ void Optimizer::replace_params(const std::vector<Tensor>& params,
     for (Slot& slot : group.slots) {
       for (Tensor& state : slot.state)
         if (state) state = of(index, state);
-      if (slot.master) slot.master = of(index, slot.master);
+      for (Tensor* const t : {&slot.master, &slot.compensation})
+        if (*t) *t = of(index, *t);
       if (slot.compensation) slot.compensation = of(index, slot.compensation);
       slot.param = params[index++];
     }

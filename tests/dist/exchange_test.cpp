@@ -68,7 +68,7 @@ std::vector<double> sums_on(int size, int of_machine, DType travels, DType resul
           exchange.run([&] {
             exchange.sum({Place::Kind::Sum}, part, 0.3, whole);
             exchange.sum_piece({Place::Kind::Sum}, part, cut, 0.3, piece);
-            exchange.share_pieces({Place::Kind::Sum}, pieces, cut);
+            exchange.share_pieces({Place::Kind::Sum}, {{pieces, cut}});
           });
         if (n > 0) EXPECT_EQ(to_vector(whole), to_vector(pieces));
         const std::vector<Tensor> all = world.gather(whole);

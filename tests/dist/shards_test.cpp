@@ -71,7 +71,7 @@ const Make sgd = maker<optim::SGD>({.lr = 0.05, .momentum = 0.9});
 struct Job {
   Make make = adamw;
   DType low = f32;
-  bool half_model = false;  // parameters in `low`, with masters
+  bool half_model = false, masters = true;  // parameters in `low`, with masters
   bool sharded = true;
   DataParallelOptions options = {.chunks = 8};
   double bucket_mb = 0.05;
@@ -131,7 +131,7 @@ Result train(int ranks, const Job& run) {
         Net net;
         if (run.half_model) net.to(run.low);
         const auto opt = run.make(net.parameters());
-        if (run.half_model) opt->set_multi_precision(true);
+        if (run.half_model && run.masters) opt->set_multi_precision(true);
         std::optional<Shards> shards;
         if (run.sharded) shards.emplace(*opt, ShardsOptions{.bucket_mb = run.bucket_mb});
         amp::GradScaler scaler(run.low, {.init_scale = 1024, .growth_interval = 2});
@@ -194,6 +194,12 @@ TEST(Shards, HaveTheBitsOfTrainingWithout) {
 
 TEST(Shards, DivideMasters) {
   for (const DType low : {bf16, f16}) expect_same({.low = low, .half_model = true});
+}
+
+TEST(Shards, DivideWhatTakesLessMemory) {
+  const auto make =
+      maker<optim::AdamW>({.lr = 0.01}, {.rounding = optim::Rounding::Kahan, .state = bf16});
+  expect_same({.make = make, .low = bf16, .half_model = true, .masters = false});
 }
 
 TEST(Shards, OneVerdict) {
@@ -321,11 +327,16 @@ TEST(Shards, NeedARuleOfSingleElements) {
   Pair net;
   optim::Lamb lamb(net.parameters());
   EXPECT_ERROR(Shards{lamb},
-               "lamb looks at whole parameters in group 0, so that ranks cannot "
-               "divide them");
+               "lamb does not treat elements one by one in group 0, by its rule, rounding or 8-bit "
+               "state, so that ranks cannot divide its parameters");
   optim::Muon muon({net.a});
   muon.add_group({net.b}, optim::AdamWOptions());
-  EXPECT_ERROR(Shards{muon}, "muon looks at whole parameters in group 0");
+  EXPECT_ERROR(Shards{muon}, "muon does not treat elements one by one in group 0");
+  for (const optim::CommonOptions& common :
+       {optim::CommonOptions{.state = optim::i8}, {.rounding = optim::Rounding::Stochastic}}) {
+    optim::AdamW low(net.parameters(), {}, common);
+    EXPECT_ERROR(Shards{low}, "adamw does not treat elements one by one in group 0");
+  }
   optim::SGD sgd(net.parameters());
   EXPECT_ERROR(Shards(sgd, {.bucket_mb = 0}), "bucket_mb must be > 0, got 0");
 }
