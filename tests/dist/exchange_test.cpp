@@ -70,7 +70,9 @@ std::vector<double> sums_on(int size, int of_machine, DType travels, DType resul
             exchange.sum_piece({Place::Kind::Sum}, part, cut, 0.3, piece);
             exchange.share_pieces({Place::Kind::Sum}, {{pieces, cut}});
           });
-        if (n > 0) EXPECT_EQ(to_vector(whole), to_vector(pieces));
+        if (n > 0) {
+          EXPECT_EQ(to_vector(whole), to_vector(pieces));
+        }
         const std::vector<Tensor> all = world.gather(whole);
         for (const Tensor& t : all) EXPECT_EQ(to_vector(t), to_vector(whole));
         if (world.is_first()) values = to_vector(whole);
