@@ -22,9 +22,8 @@ void check_value(const Option& option, double value);  // throws Error if it is 
 // A buffer of the parameter's size: whether these options need it, and its first value.
 struct State {
   std::string_view name;
-  bool used = true;
+  bool used = true, nonnegative = false;
   double initial = 0;
-  bool nonnegative = false;
 };
 using States = InlineVector<State, kernels::Update::max_states>;
 inline bool uses_any(const States& states) {
@@ -69,7 +68,7 @@ struct CommonOptions {
   bool is_elementwise() const {
     return rounding != Rounding::Stochastic && state.code() == kernels::StateCode::None;
   }
-  bool is_low() const { return rounding != Rounding::Nearest || state != StateFormat(f32); }
+  bool is_low() const { return rounding != Rounding::Nearest || state.dtype() != f32; }
   void check_rounding() const;  // throws Error if it and masters are asked for together
 };
 

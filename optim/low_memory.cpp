@@ -67,7 +67,7 @@ StateFormat Optimizer::Group::format_for(const Tensor& p) const {
   return p.dtype() == f64 || (format.dtype() == u8 && p.numel() < least) ? f32 : format;
 }
 
-DType Optimizer::Group::state_dtype(const Tensor& p) const {
+DType Optimizer::Group::low_state_dtype(const Tensor& p) const {
   const DType dtype = format_for(p).dtype();
   return dtype == f32 ? accumulate_dtype(p.dtype()) : dtype;
 }
@@ -157,7 +157,7 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
 // Where that was written since, or loaded, it stays if it leads to no other number.
 void Optimizer::follow_compensation(Slot& slot) {
   const Tensor &p = slot.param, &rest = slot.compensation;
-  if (rest && rest.dtype() != p.dtype()) slot.compensation = {};
+  if (rest.dtype() != p.dtype()) slot.compensation = {};
   if (!rest || slot.agrees) return;
   const Tensor value = dense_copy(p, f32, p.device()), lost = dense_copy(rest, f32, p.device());
   constexpr int add = kernels::index_in<kernels::Add>(kernels::BinaryOps{});
@@ -168,10 +168,6 @@ void Optimizer::follow_compensation(Slot& slot) {
   kernels::binary(p.device(), equal, rounded, p, same);
   kernels::where(p.device(), same, rest, filled(p.shape(), 0, p.dtype(), p.device()), rest);
   slot.agrees = true;
-}
-
-bool Optimizer::Group::needs_steps(const Tensor& p) const {
-  return uses_any(algorithm->states()) || (rounds(p) && common().rounding == Rounding::Stochastic);
 }
 
 // Returns false if everything is stored the plain way.

@@ -222,8 +222,10 @@ void Optimizer::follow(Slot& slot) {
   for (Tensor& scale : slot.scale) move(scale);
   move(slot.steps);
   move(slot.master);
-  move(slot.compensation);
-  follow_compensation(slot);
+  if (slot.compensation) {
+    move(slot.compensation);
+    follow_compensation(slot);
+  }
   if (slot.agrees || !slot.master || !is_half(p.dtype())) return;
   const Tensor rounded = dense_copy(slot.master, p.dtype(), p.device());
   const Tensor written = dense_copy(p, f32, p.device()), same(p.shape(), boolean, p.device());
@@ -233,8 +235,7 @@ void Optimizer::follow(Slot& slot) {
   slot.agrees = true;
 }
 
-void Optimizer::make_buffers(Slot& slot, const Group& group) {
-  const States states = group.algorithm->states();
+void Optimizer::make_buffers(Slot& slot, const Group& group, const States& states) {
   for (size_t k = 0; k < states.size(); ++k)
     if (states[k].used && !slot.state[k]) group.make_state(slot, k, states[k].initial);
 }
@@ -243,18 +244,19 @@ void Optimizer::make_buffers(Slot& slot, const Group& group) {
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
   const States states = group.algorithm->states();
-  make_buffers(slot, group);
+  make_buffers(slot, group, states);
+  const DType dtype = group.state_dtype(p);
   for (size_t k = 0; k < states.size(); ++k) {
     Tensor& buffer = slot.state[k];
     if (!states[k].used)
       buffer = slot.scale[k] = {};
     else
-      check(buffer.dtype() == group.state_dtype(p),
+      check(buffer.dtype() == dtype,
             "parameter {} is now {}, but its state is {}: make a new optimizer after converting a "
             "model",
             index, p.dtype(), buffer.dtype());
   }
-  if (!group.needs_steps(p))
+  if (!group.needs_steps(p, states))
     slot.steps = {};
   else if (!slot.steps)
     slot.steps = filled({}, 0, f32, p.device());
@@ -367,8 +369,9 @@ void Optimizer::update(Group& group, size_t index, const StepControl& control) {
   StepControl rescaled = control;
   rescaled.rescale *= group.common().rescale_grad * (group.common().maximize ? -1 : 1);
   updates_.clear();
+  const bool is_low = group.common().is_low();
   std::vector<kernels::LowMemory> low;  // updates point there
-  if (group.common().is_low()) low.reserve(group.slots.size());
+  if (is_low) low.reserve(group.slots.size());
   Device device;
   const auto run_kernel = [&] {
     if (updates_.empty()) return;
@@ -390,7 +393,7 @@ void Optimizer::update(Group& group, size_t index, const StepControl& control) {
     u.grad = p.autograd_meta().grad;
     for (size_t k = 0; k < slot.state.size(); ++k) u.state[k] = to_write(slot.state[k]);
     u.steps = to_write(slot.steps);
-    if (!group.common().is_low()) continue;
+    if (!is_low) continue;
     kernels::LowMemory description;
     if (group.describe(slot, i, description)) u.low = &low.emplace_back(description);
   }
@@ -469,8 +472,9 @@ void Optimizer::set_option(std::string_view name, double value, size_t group) {
     }
   }
   // Makes newly needed buffers now, so that a state saved before the next step is complete.
+  const States states = at(group).algorithm->states();
   for (Slot& slot : groups_[group].slots)
-    if (slot.steps) make_buffers(slot, at(group));
+    if (slot.steps) make_buffers(slot, at(group), states);
 }
 
 std::string_view Optimizer::momentum_name(size_t group) const {

@@ -107,8 +107,13 @@ class Optimizer {
     }
     // (low_memory.cpp)
     StateFormat format_for(const Tensor& p) const;
-    DType state_dtype(const Tensor& p) const;
-    bool needs_steps(const Tensor& p) const;
+    DType state_dtype(const Tensor& p) const {
+      return common().is_low() ? low_state_dtype(p) : accumulate_dtype(p.dtype());
+    }
+    DType low_state_dtype(const Tensor& p) const;
+    bool needs_steps(const Tensor& p, const States& states) const {
+      return uses_any(states) || (rounds(p) && common().rounding == Rounding::Stochastic);
+    }
     void make_state(Slot& slot, size_t k, double initial) const;
     void load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,
                     bool nonnegative) const;
@@ -128,7 +133,7 @@ class Optimizer {
   void require_groups() const;  // throws Error if another optimizer has them now
   static void follow(Slot& slot);
   static void follow_compensation(Slot& slot);
-  static void make_buffers(Slot& slot, const Group& group);
+  static void make_buffers(Slot& slot, const Group& group, const States& states);
   void prepare(Slot& slot, size_t index, const Group& group);
   void prepare_half(Slot& slot, const Group& group);
   void prepare_step(const StepControl& control);

@@ -61,7 +61,8 @@ StateDict Optimizer::state_dict() const {
   each_slot([&](size_t index, const Slot& slot, const Group& group) {
     const std::string prefix = state_prefix(index);
     const States states = group.algorithm->states();
-    if (slot.steps && group.needs_steps(slot.param)) dict.emplace_back(prefix + "step", slot.steps);
+    if (slot.steps && group.needs_steps(slot.param, states))
+      dict.emplace_back(prefix + "step", slot.steps);
     for (size_t k = 0; k < states.size(); ++k) {
       if (!states[k].used || !slot.state[k]) continue;
       const std::string key = prefix + std::string(states[k].name);
@@ -88,7 +89,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
   const std::string prefix = state_prefix(index), step = prefix + "step";
   const States states = group.algorithm->states();
   Slot loaded{p};
-  if (group.needs_steps(p)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
+  if (group.needs_steps(p, states)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
   for (size_t k = 0; k < states.size(); ++k) {
     if (!states[k].used) continue;
     const std::string key = prefix + std::string(states[k].name);

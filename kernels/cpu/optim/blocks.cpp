@@ -69,7 +69,7 @@ void store_compensated(const float* x, int64_t n, S* p, S* rest) {
 template <class S>
 void load_param(const Update& u, int64_t begin, int64_t n, float* x) {
   const S* const p = u.param.as<S>() + begin;
-  if (u.low->rounding == Rounding::Stochastic) return convert_run(p, n, x);
+  if (u.low->rounding != Rounding::Kahan) return convert_run(p, n, x);
   const S* const rest = u.low->compensation.as<S>() + begin;
   for_each_vec<float>(n, [&](int64_t i, int64_t count) {
     write(x + i, read<float>(p + i, count) + read<float>(rest + i, count), count);
@@ -81,6 +81,7 @@ void store_param(const Update& u, int64_t begin, int64_t n, double steps, const 
   S* const p = u.param.as<S>() + begin;
   if (u.low->rounding == Rounding::Kahan)
     return store_compensated(x, n, p, u.low->compensation.as<S>() + begin);
+  if (u.low->rounding == Rounding::Nearest) return convert_run(x, n, p);
   const Draw draw = LowMemory::draw(u.low->seed, u.low->index, static_cast<float>(steps + 1));
   alignas(64) uint32_t random[code_block];
   for (int64_t i = 0; i < n; i += 64)
@@ -97,13 +98,13 @@ void visit_half(DType t, F f) {
 
 }  // namespace
 
-void BlockBuffers::load(const Update& u, int64_t begin, int64_t n, float** states) {
-  if (u.low->is_rounded())
+float* BlockBuffers::load(const Update& u, int64_t begin, int64_t n, float** states) {
+  if (u.param.dtype != f32)
     visit_half(u.param.dtype, [&]<class S>() { load_param<S>(u, begin, n, param); });
   for (size_t k = 0; k < Update::max_states; ++k) {
     const View& s = u.state[k];
+    states[k] = !s ? nullptr : s.dtype == f32 ? s.as<float>() + begin : state[k];
     if (!s || s.dtype == f32) continue;
-    states[k] = state[k];
     if (s.dtype == bf16)
       convert_run(s.as<BFloat16>() + begin, n, state[k]);
     else
@@ -112,11 +113,12 @@ void BlockBuffers::load(const Update& u, int64_t begin, int64_t n, float** state
                      state[k]);
       });
   }
+  return u.param.dtype == f32 ? u.param.as<float>() + begin : param;
 }
 
 void BlockBuffers::store(const Update& u, int64_t begin, int64_t n, double steps,
                          Writes writes) const {
-  if (writes.param && u.low->is_rounded())
+  if (writes.param && u.param.dtype != f32)
     visit_half(u.param.dtype, [&]<class S>() { store_param<S>(u, begin, n, steps, param); });
   for (size_t k = 0; writes.states && k < Update::max_states; ++k) {
     const View& s = u.state[k];

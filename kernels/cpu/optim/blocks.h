@@ -15,9 +15,9 @@ struct BlockBuffers {
   alignas(64) float param[code_block];
   alignas(64) float state[Update::max_states][code_block];
 
-  // Elements [begin, begin + n) of the parameter, if it is rounded, and of states that are not f32,
-  // to whose buffers states[k] will point.
-  void load(const Update& u, int64_t begin, int64_t n, float** states);
+  // Elements [begin, begin + n): returns the parameter's, and sets states[k] to the states', which
+  // are in these buffers or, if they are f32, where they were.
+  float* load(const Update& u, int64_t begin, int64_t n, float** states);
   void store(const Update& u, int64_t begin, int64_t n, double steps, Writes writes) const;
 };
 

@@ -12,13 +12,14 @@ using namespace internal;
 namespace {
 
 // LAMB's first pass: updates the moments and returns the squared norms.
-template <class P, class G>
-SquaredNorms move_moments(const Lamb& o, const ParamChunk<P, G>& chunk) {
-  using T = math_t<P>;
+template <class Chunk>
+SquaredNorms move_moments(const Lamb& o, const Chunk& chunk) {
+  using T = typename Chunk::T;
   const Lamb::Step<T> step(o, chunk.steps);
   WideSum param, direction;
   chunk.template for_elements<Writes{.param = false}>([&](int64_t, int64_t count, Vec<T> p,
-                                                          Vec<T> g, StatesAt<T> state) {
+                                                          Vec<T> g,
+                                                          StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
     const auto [m, v] = step.moments.move(g, state);
     param.add_square(p);
     direction.add_square(keep(step.direction(p, m, v), count));  // 0 / eps beyond count may be NaN
@@ -28,9 +29,9 @@ SquaredNorms move_moments(const Lamb& o, const ParamChunk<P, G>& chunk) {
 }
 
 // Its second pass: moves the parameter.
-template <class P, class G>
-void move_along(const Lamb& o, const ParamChunk<P, G>& chunk, double trust) {
-  using T = math_t<P>;
+template <class Chunk>
+void move_along(const Lamb& o, const Chunk& chunk, double trust) {
+  using T = typename Chunk::T;
   const Lamb::Step<T> step(o, chunk.steps);
   const Vec<T> rate(T(-o.lr * trust));
   chunk.template for_elements<Writes{.states = false}>(
@@ -74,8 +75,8 @@ void muon_step(Launch& launch, const Update& update, const Muon& o, const StepCo
   T* const x = x_data.data();
   double* const parts = launch.scratch<double>(chunks.count());
   for_each_chunk(std::span(&update, 1), chunks, control,
-                 [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t number) {
-                   if constexpr (std::is_same_v<math_t<P>, T>) {
+                 [&]<class Chunk>(const Chunk& chunk, size_t, int64_t number) {
+                   if constexpr (std::is_same_v<typename Chunk::T, T>) {
                      WideSum sum;
                      chunk.template for_elements<Writes{.param = false}>(
                          [&](int64_t i, int64_t count, Vec<T> p, Vec<T> g, StatesAt<T> state) {
@@ -101,8 +102,8 @@ void muon_step(Launch& launch, const Update& update, const Muon& o, const StepCo
 
   const T* const orthogonal = result.as<T>();
   for_each_chunk(std::span(&update, 1), chunks, control,
-                 [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t) {
-                   if constexpr (std::is_same_v<math_t<P>, T>)
+                 [&]<class Chunk>(const Chunk& chunk, size_t, int64_t) {
+                   if constexpr (std::is_same_v<typename Chunk::T, T>)
                      chunk.template for_elements<Writes{.states = false}>(
                          [&](int64_t i, int64_t count, Vec<T> p, Vec<T>, StatesAt<T>)
                              MIXTAPE_INLINE_LAMBDA {

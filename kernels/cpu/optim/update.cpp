@@ -8,8 +8,8 @@ namespace {
 template <class O>
 void take_step(Launch& launch, Updates updates, const O& o, const StepControl& control) {
   for_each_chunk(updates, Chunks(launch, updates), control,
-                 [&]<class P, class G>(const ParamChunk<P, G>& chunk, size_t, int64_t) {
-                   const StepOf<O, math_t<P>> step(o, chunk.steps);
+                 [&]<class Chunk>(const Chunk& chunk, size_t, int64_t) {
+                   const StepOf<O, typename Chunk::T> step(o, chunk.steps);
                    chunk.template for_elements<Writes{}>(
                        [&](int64_t, int64_t, auto p, auto g, auto state)
                            MIXTAPE_INLINE_LAMBDA { return step(p, g, state); });

@@ -29,48 +29,58 @@ struct StatesAt {
   }
 };
 
-// A chunk of a parameter of dtype P with a gradient of dtype G. What is stored in another way than
-// P and T passes through `blocks`.
+// A chunk of a parameter of dtype P with a gradient of dtype G.
 template <class P, class G>
 struct ParamChunk {
   using T = math_t<P>;
-  P* param;  // null if it is in a block
+  P* param;
   const G* grad;
   T* state[Update::max_states];
   const View& shadow;  // of the whole parameter, in which the chunk starts at `begin`
   int64_t begin, n;
   T grad_scale;
-  double steps;          // so far
-  const Update* blocks;  // null: everything is where the pointers say
+  double steps;  // so far
 
   // f(i, count, p, g, state) returns the new p; `writes` says what is stored.
   template <Writes writes, class F>
-  void for_elements(F f) const {
-    const int64_t length = blocks ? code_block : n;
-    [[maybe_unused]] BlockBuffers buffers;
-    for (int64_t first = 0; first < n; first += length) {
-      const int64_t size = std::min(length, n - first);
-      P* p = param ? param + first : nullptr;
-      T* states[Update::max_states];
-      for (size_t k = 0; k < Update::max_states; ++k)
-        states[k] = state[k] ? state[k] + first : nullptr;
-      if constexpr (std::is_same_v<T, float>)
-        if (blocks) {
-          buffers.load(*blocks, begin + first, size, states);
-          if constexpr (std::is_same_v<P, float>)
-            if (!param) p = buffers.param;
-        }
-      for_each_vec<T>(size, [&](int64_t i, int64_t count) MIXTAPE_INLINE_LAMBDA {
-        const Vec<T> x = read<T>(p + i, count);
-        const Vec<T> g = read<T>(grad + first + i, count) * Vec<T>(grad_scale);
-        const Vec<T> y = f(first + i, count, x, g, StatesAt<T>{states, i, count});
-        if constexpr (writes.param) write(p + i, y, count);
-      });
-      if constexpr (std::is_same_v<T, float>)
-        if (blocks) buffers.store(*blocks, begin + first, size, steps, writes);
-    }
+  MIXTAPE_ALWAYS_INLINE void for_elements(F f) const {
+    for_each_vec<T>(n, [&](int64_t i, int64_t count) MIXTAPE_INLINE_LAMBDA {
+      const Vec<T> p = read<T>(param + i, count);
+      const Vec<T> g = read<T>(grad + i, count) * Vec<T>(grad_scale);
+      const Vec<T> y = f(i, count, p, g, StatesAt<T>{state, i, count});
+      if constexpr (writes.param) write(param + i, y, count);
+    });
     if constexpr (writes.param)
       if (shadow) round_into(shadow, begin, param, n);
+  }
+};
+
+// A chunk of a parameter that is not stored the plain way: its blocks pass through f32.
+template <class G>
+struct BlockChunk {
+  using T = float;
+  const Update& update;
+  int64_t begin, n;
+  float grad_scale;
+  double steps;
+
+  template <Writes writes, class F>
+  void for_elements(F f) const {
+    BlockBuffers buffers;
+    for (int64_t first = 0; first < n; first += code_block) {
+      const int64_t size = std::min(code_block, n - first), at = begin + first;
+      float* states[Update::max_states];
+      float* const p = buffers.load(update, at, size, states);
+      const G* const grad = update.grad.as<G>() + at;
+      for_each_vec<float>(size, [&](int64_t i, int64_t count) MIXTAPE_INLINE_LAMBDA {
+        const Vec<float> x = read<float>(p + i, count);
+        const Vec<float> g = read<float>(grad + i, count) * Vec<float>(grad_scale);
+        const Vec<float> y = f(first + i, count, x, g, StatesAt<float>{states, i, count});
+        if constexpr (writes.param) write(p + i, y, count);
+      });
+      if (writes.param && update.shadow) round_into(update.shadow, at, p, size);
+      buffers.store(update, at, size, steps, writes);
+    }
   }
 };
 
@@ -80,12 +90,16 @@ void for_each_chunk(Updates updates, const Chunks& chunks, const StepControl& co
   const double scale = read_scalar(control.grad_scale, 1) * control.rescale;
   chunks.for_each([&](size_t tensor, int64_t begin, int64_t number) {
     const Update& u = updates[tensor];
-    const auto visit = [&]<class P>(P* p, int64_t n) {
+    if (u.low)
+      return visit_float(u.grad.dtype, [&]<class G>() {
+        const int64_t n = std::min(Chunks::length, u.param.size() - begin);
+        f(BlockChunk<G>{u, begin, n, float(scale), read_scalar(u.steps, 0)}, tensor, number);
+      });
+    visit_chunk(u.param, begin, [&]<class P>(P* p, int64_t n) {
       visit_float(u.grad.dtype, [&]<class G>() {
         using T = math_t<P>;
         const auto state = [&](size_t k) {
-          return u.state[k].dtype == dtype_of<T>() && u.state[k] ? u.state[k].as<T>() + begin
-                                                                 : nullptr;
+          return u.state[k] ? u.state[k].as<T>() + begin : nullptr;
         };
         f(ParamChunk<P, G>{p,
                            u.grad.as<G>() + begin,
@@ -94,15 +108,10 @@ void for_each_chunk(Updates updates, const Chunks& chunks, const StepControl& co
                            begin,
                            n,
                            T(scale),
-                           read_scalar(u.steps, 0),
-                           u.low ? &u : nullptr},
+                           read_scalar(u.steps, 0)},
           tensor, number);
       });
-    };
-    if (u.low && u.low->is_rounded())
-      visit(static_cast<float*>(nullptr), std::min(Chunks::length, u.param.size() - begin));
-    else
-      visit_chunk(u.param, begin, visit);
+    });
   });
 }
 
