@@ -3,6 +3,7 @@
 #include "train/data/pretokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "core/check.h"
@@ -16,6 +17,19 @@ using enum CharClass;
 constexpr uint32_t class_runs[] = {
 #include "train/data/unicode_classes.inc"
 };
+
+constexpr CharClass look_up(uint32_t code) {
+  const auto* const after =
+      std::upper_bound(std::begin(class_runs), std::end(class_runs), code << 2 | 3);
+  return static_cast<CharClass>(after[-1] & 3);
+}
+
+// The classes of ASCII, most of most texts.
+constexpr auto ascii_classes = [] {
+  std::array<CharClass, 128> all{};
+  for (uint32_t code = 0; code < 128; ++code) all[code] = look_up(code);
+  return all;
+}();
 
 struct Char {
   uint32_t code = 0;
@@ -122,9 +136,7 @@ size_t begin_of_char(std::string_view text, size_t at, bool& whole) {
 }  // namespace
 
 CharClass char_class(uint32_t code) {
-  const auto* const after =
-      std::upper_bound(std::begin(class_runs), std::end(class_runs), code << 2 | 3);
-  return static_cast<CharClass>(after[-1] & 3);
+  return code < ascii_classes.size() ? ascii_classes[code] : look_up(code);
 }
 
 std::string replace_invalid(std::string_view text) {
