@@ -19,6 +19,7 @@
 #include "core/scope.h"
 #include "core/stream.h"
 #include "core/tf32.h"
+#include "io/text.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -294,24 +295,6 @@ std::string place(const std::string& by, const std::string& module) {
   return (by.empty() ? "" : ", for " + by) + (module.empty() ? "" : ", in " + module);
 }
 
-// Columns two spaces apart, numbers aligned right.
-std::string aligned(const std::vector<std::vector<std::string>>& lines,
-                    const std::vector<bool>& number) {
-  std::string text;
-  for (const auto& line : lines) {
-    std::string row;
-    for (size_t c = 0; c < line.size(); ++c) {
-      size_t width = 0;
-      for (const auto& other : lines) width = std::max(width, other[c].size());
-      const std::string fill(width - line[c].size(), ' ');
-      row += (c ? "  " : "") + (number[c] ? fill + line[c] : line[c] + fill);
-    }
-    row.erase(row.find_last_not_of(' ') + 1);
-    text += row + '\n';
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string Report::text() const {
@@ -330,7 +313,7 @@ std::string Report::text() const {
         fmt::format("{}", r.calls), r.bytes_cast ? sized(r.bytes_cast) : ""});
     if (watcher_->options.time) line.push_back(fmt::format("{:.3f}", r.seconds * 1e3));
   }
-  std::string text = aligned(table, number);
+  std::string text = io::columns(table, number);
   if (const CastCache::Stats c = cache(); c.casts + c.hits > 0)
     text += fmt::format("cast cache: {} made, {} used again\n", c.casts, c.hits);
   const auto section = [&](const char* title, const auto& items, const auto& describe) {

@@ -93,4 +93,21 @@ std::string quote(std::string_view text) {
   return json_string(text.substr(0, cut)) + "...";
 }
 
+std::string columns(const std::vector<std::vector<std::string>>& lines,
+                    const std::vector<bool>& number) {
+  std::string text;
+  for (const auto& line : lines) {
+    std::string row;
+    for (size_t c = 0; c < line.size(); ++c) {
+      size_t width = 0;
+      for (const auto& other : lines) width = std::max(width, other[c].size());
+      const std::string fill(width - line[c].size(), ' ');
+      row += (c ? "  " : "") + (number[c] ? fill + line[c] : line[c] + fill);
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + '\n';
+  }
+  return text;
+}
+
 }  // namespace mixtape::io

@@ -1,0 +1,377 @@
+// The reference's results are kept by op and module, in the order of calls. Errors are computed as
+// the other step runs, stay on the device, and are read when it is over.
+#include "amp/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+
+#include "autograd/backward_state.h"
+#include "autograd/ops.h"
+#include "autograd/tape.h"
+#include "core/allocator.h"
+#include "core/format.h"
+#include "core/random.h"
+#include "core/stream.h"
+#include "io/svg.h"
+#include "io/text.h"
+
+namespace mixtape::amp {
+using namespace internal;
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+bool is_compared(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
+
+// |y - y32| and |y32|: f32 [2].
+Tensor distance(const Tensor& y, const Tensor& reference) {
+  const Tensor wide = reference.dtype() == f64 ? reference : reference.to(f32);
+  return stack({norm(y.to(wide.dtype()) - wide).to(f32), norm(wide).to(f32)});
+}
+double relative(double difference, double length) {
+  if (!std::isfinite(length)) return 0;  // neither is finite
+  if (!std::isfinite(difference)) return infinity;
+  return difference == 0 ? 0 : length == 0 ? infinity : difference / length;
+}
+
+}  // namespace
+
+using Clock = std::chrono::steady_clock;
+
+// The op, its module, and the part of its results: -1 of a call, -2 the incoming gradient of a
+// rule, from 0 on the gradients that it makes.
+using Key = std::tuple<std::string, std::string, int>;
+enum : int { of_call = -1, incoming = -2 };
+
+// What has been seen of a step: the reference's if `reference` is null.
+struct Compare::Run final : Observer {
+  struct Result {
+    Key key;
+    DType dtype;
+    std::vector<size_t> inputs;  // of them those that are results, by number
+    double error = 0;
+  };
+
+  explicit Run(const Run* r) : reference(r) {}
+
+  void after(const Call& call, const Tensor& y) override;
+  void before_rule(const Node& node, const Tensor& dy) override;
+  void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) override;
+  void after_accumulate(const Node& leaf, const Tensor& total) override;
+  void finish();
+
+  const Run* const reference;
+  struct Kept {
+    Tensor y;
+    uint64_t version;  // another: an op has written to it since
+  };
+  std::map<Key, std::vector<Kept>> kept;  // of the reference
+  std::map<Key, size_t> calls;            // so far
+  std::vector<Result> results;            // of the other step, in order
+  std::map<uint64_t, Tensor> gradients;   // by a leaf's storage
+  double error = 0;
+  int64_t unmatched = 0;
+  std::vector<Row> rows;
+
+ private:
+  // Returns the number of the result, if both steps have it.
+  std::optional<size_t> take(Key key, const Tensor& y, std::vector<size_t> inputs);
+  void look_up(const Tensor& t, std::vector<size_t>& inputs) const;
+  void read();
+  void gather();
+
+  std::unordered_map<uint64_t, size_t> made_;  // by a storage: the result it holds
+  std::vector<Tensor> distances_;              // of `results`
+  std::vector<std::vector<size_t>> rules_;     // inputs of the rules that are running
+};
+
+void Compare::Run::look_up(const Tensor& t, std::vector<size_t>& inputs) const {
+  const auto at = t ? made_.find(t.storage()->id()) : made_.end();
+  if (at != made_.end()) inputs.push_back(at->second);
+}
+
+std::optional<size_t> Compare::Run::take(Key key, const Tensor& y, std::vector<size_t> inputs) {
+  if (!is_compared(y)) return {};
+  const Unobserved aside;
+  if (!reference) {
+    kept[std::move(key)].push_back({y.detach(), y.version()});
+    return {};
+  }
+  const size_t call = calls[key]++;
+  const auto all = reference->kept.find(key);
+  if (all == reference->kept.end() || call >= all->second.size() ||
+      all->second[call].y.shape() != y.shape()) {
+    ++unmatched;
+    return {};
+  }
+  const auto& [wide, version] = all->second[call];
+  if (wide.version() != version) return {};
+  made_[y.storage()->id()] = results.size();
+  distances_.push_back(distance(y, wide));
+  results.push_back({std::move(key), y.dtype(), std::move(inputs)});
+  return results.size() - 1;
+}
+
+void Compare::Run::after(const Call& call, const Tensor& y) {
+  if (!is_compared(y)) return;
+  if (call.op.name == "cast") {  // its rounding counts as an error of the op that it is made for
+    const auto from = made_.find((*call.inputs[0]).storage()->id());
+    if (from != made_.end()) made_[y.storage()->id()] = from->second;
+    return;
+  }
+  std::vector<size_t> inputs;
+  for (const Tensor* t : call.inputs) {
+    if (*t && t->storage() == y.storage() && !call.op.name.ends_with('_')) return;  // a view
+    look_up(*t, inputs);
+  }
+  if (backward_state.in_rule || !Scope::caller().empty()) return;  // a part of an op
+  const std::string* const module = Scope::module_path();
+  take({std::string(call.op.name), module ? *module : "", of_call}, y, std::move(inputs));
+}
+
+void Compare::Run::before_rule(const Node& node, const Tensor& dy) {
+  std::vector<size_t>& inputs = rules_.emplace_back();
+  if (node.name() == "cast") return;
+  const std::string module = node.module ? *node.module : "";
+  if (const auto at = take({std::string(node.name()), module, incoming}, dy, {}))
+    inputs.push_back(*at);
+  for (const Tensor& t : node.ctx.saved()) look_up(t, inputs);
+}
+
+void Compare::Run::after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) {
+  const std::vector<size_t> inputs = std::move(rules_.back());
+  rules_.pop_back();
+  if (node.name() == "cast") return;
+  const std::string module = node.module ? *node.module : "";
+  for (size_t i = 0; i < dx.size(); ++i)
+    if (is_compared(dx[i]) && dx[i].storage() != dy.storage())
+      take({std::string(node.name()), module, int(i)}, dx[i], inputs);
+}
+
+void Compare::Run::after_accumulate(const Node& leaf, const Tensor& total) {
+  if (const Tensor t = leaf.leaf()) gradients[t.storage()->id()] = total;
+}
+
+// After the step.
+void Compare::Run::finish() {
+  const Unobserved aside;
+  for (auto& [id, total] : gradients) total = total.clone();  // the next step changes it
+  if (!reference) return;
+  std::vector<Tensor> of_leaves;
+  for (const auto& [id, total] : gradients)
+    if (const auto at = reference->gradients.find(id); at != reference->gradients.end())
+      of_leaves.push_back(distance(total, at->second));
+  if (!of_leaves.empty()) {
+    double difference = 0, length = 0;
+    const std::vector<double> d = to_vector<double>(stack(of_leaves));
+    for (size_t i = 0; i < d.size(); i += 2) {
+      difference = std::hypot(difference, d[i]);
+      length = std::hypot(length, d[i + 1]);
+    }
+    error = relative(difference, length);
+  }
+  if (!results.empty()) read();
+  if (of_leaves.empty() && !results.empty()) error = results.back().error;
+  gather();
+}
+
+void Compare::Run::read() {
+  const std::vector<double> d = to_vector<double>(stack(distances_));
+  for (size_t i = 0; i < results.size(); ++i) results[i].error = relative(d[2 * i], d[2 * i + 1]);
+}
+
+void Compare::Run::gather() {
+  std::map<std::tuple<std::string, std::string, bool>, size_t> places;
+  for (const Result& r : results) {
+    const auto& [op, module, part] = r.key;
+    if (part == incoming) continue;
+    Row now{op, module, part != of_call, r.dtype, 0, r.error, 1};
+    for (const size_t i : r.inputs) now.error_in = std::max(now.error_in, results[i].error);
+    const auto [at, fresh] = places.try_emplace({op, module, now.backward}, rows.size());
+    if (fresh) {
+      rows.push_back(now);
+      continue;
+    }
+    Row& row = rows[at->second];
+    now.calls += row.calls;
+    if (now.added() > row.added())
+      row = now;
+    else
+      row.calls = now.calls;
+  }
+  std::ranges::stable_sort(rows, std::greater(), [](const Row& r) { return r.added(); });
+}
+
+Compare::Compare(Step step, CompareOptions options)
+    : step_(std::move(step)), options_(std::move(options)), random_(generator()) {
+  for (const auto& [name, t] : options_.buffers) start_.emplace_back(name, t.clone());
+  AutocastOptions wide = options_.region;
+  wide.enabled = false;
+  reference_ = run(wide, nullptr);
+  run_ = run(options_.region, reference_.get());
+}
+Compare::~Compare() = default;
+
+std::unique_ptr<Compare::Run> Compare::run(const AutocastOptions& region,
+                                           const Run* reference) const {
+  auto seen = std::make_unique<Run>(reference);
+  {
+    const Observe watching(*seen);
+    run_step(region);
+  }
+  seen->finish();
+  return seen;
+}
+
+// With the random numbers and buffers of every run.
+void Compare::run_step(const AutocastOptions& region) const {
+  {
+    const Seed same(random_);
+    step_(region);
+  }
+  const Unobserved aside;
+  for (size_t i = 0; i < start_.size(); ++i) copy_(options_.buffers[i].second, start_[i].second);
+}
+
+const std::vector<Compare::Row>& Compare::rows() const { return run_->rows; }
+double Compare::error() const { return run_->error; }
+int64_t Compare::unmatched() const { return run_->unmatched; }
+
+namespace {
+
+// An override that makes a row's op compute in f32, and is not one of `chosen`: by its module's
+// path or, where that changes nothing or has not been enough, by its name.
+std::optional<Override> next_override(const Compare::Row& row, const Overrides& chosen) {
+  const auto is_new = [&](const std::string& pattern) {
+    return std::ranges::find(chosen, pattern, &Override::pattern) == chosen.end();
+  };
+  const auto ops = all_ops();
+  const auto op = std::ranges::find(ops, std::string_view(row.op), &OpInfo::name);
+  const bool by_path = !row.module.empty() && op != ops.end() && (*op)->precision != Precision::Any;
+  if (by_path && is_new(row.module)) return Override{row.module, Precision::Full};
+  if (op != ops.end() && is_new(row.op)) return Override{row.op, Precision::Full};
+  return {};
+}
+
+std::string megabytes(int64_t bytes) {
+  return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+Compare::Remedy Compare::overrides(double budget) {
+  Overrides chosen;
+  const auto with = [&](const Overrides& more) {
+    AutocastOptions region = options_.region;
+    region.overrides.insert(region.overrides.end(), more.begin(), more.end());
+    return region;
+  };
+  std::unique_ptr<Run> last;
+  double error = run_->error;
+  while (error > budget) {
+    std::optional<Override> next;
+    for (const Row& row : (last ? last.get() : run_.get())->rows)
+      if (!next && row.added() > 0) next = next_override(row, chosen);
+    check(next.has_value(),
+          "overrides({}): an error of {:.3g} is left with all that add one in f32", budget, error);
+    chosen.push_back(*next);
+    last = run(with(chosen), reference_.get());
+    error = last->error;
+  }
+  for (size_t i = chosen.size(); i-- > 0;) {
+    Overrides fewer = chosen;
+    fewer.erase(fewer.begin() + std::ptrdiff_t(i));
+    const double then = run(with(fewer), reference_.get())->error;
+    if (then > budget) continue;
+    chosen = fewer;
+    error = then;
+  }
+  const auto [seconds_before, peak_before] = cost(options_.region);
+  const auto [seconds, peak] = cost(with(chosen));
+  return {chosen, error, seconds_before, seconds, peak_before, peak};
+}
+
+// Seconds and peak bytes of a step: the best of three.
+std::pair<double, int64_t> Compare::cost(const AutocastOptions& region) const {
+  const Device device = DefaultDevice::current();
+  double best = infinity;
+  reset_peak(device);
+  for (int i = 0; i < 3; ++i) {
+    synchronize(device);
+    const auto begin = Clock::now();
+    run_step(region);
+    synchronize(device);
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return {best, memory_stats(device).peak};
+}
+
+std::string Compare::Remedy::text() const {
+  std::string text = fmt::format(
+      "# error {:.2g}; a step takes {:.3g} ms ({:.3g} without), and {} of memory ({})\n", error,
+      seconds * 1e3, seconds_before * 1e3, megabytes(peak), megabytes(peak_before));
+  for (const Override& o : overrides)
+    text += fmt::format("{} = {}\n", o.pattern, name(o.precision));
+  return text;
+}
+
+std::string Compare::text(size_t most) const {
+  std::vector<std::vector<std::string>> table{
+      {"op", "pass", "module", "dtype", "adds", "passes on", "calls"}};
+  for (const Row& r : rows()) {
+    if (table.size() > most || r.added() == 0) break;
+    table.push_back({r.op, r.backward ? "backward" : "forward", r.module,
+                     std::string(name(r.dtype)), fmt::format("{:.1e}", r.added()),
+                     fmt::format("{:.1e}", r.error), fmt::format("{}", r.calls)});
+  }
+  std::string text = io::columns(table, {false, false, false, false, true, true, true});
+  text += fmt::format("error of the step: {:.1e}\n", error());
+  if (unmatched() > 0) text += fmt::format("results that one step alone has: {}\n", unmatched());
+  return text;
+}
+
+std::string Compare::json() const {
+  using Json = nlohmann::ordered_json;
+  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json("inf"); };
+  Json all = Json::array();
+  for (const Row& r : rows())
+    all.push_back({{"op", r.op},
+                   {"pass", r.backward ? "backward" : "forward"},
+                   {"module", r.module},
+                   {"dtype", name(r.dtype)},
+                   {"added", number(r.added())},
+                   {"error_in", number(r.error_in)},
+                   {"error", number(r.error)},
+                   {"calls", r.calls}});
+  return Json{{"error", number(error())}, {"unmatched", unmatched()}, {"rows", all}}.dump(2);
+}
+
+std::string Compare::svg() const {
+  io::Series forward{"forward", {}, {}, true}, backward{"backward", {}, {}, true};
+  for (size_t i = 0; i < run_->results.size(); ++i) {
+    const auto& [key, dtype, inputs, error] = run_->results[i];
+    const auto& [op, module, part] = key;
+    if (part == incoming) continue;
+    io::Series& s = part == of_call ? forward : backward;
+    s.x.push_back(double(i));
+    s.y.push_back(std::isfinite(error) ? error : 1);
+    s.notes.push_back(
+        fmt::format("{}{}: {:.1e}", op, module.empty() ? "" : " in " + module, error));
+  }
+  return io::to_svg(io::Chart{.title = "Relative error of each op's result",
+                              .x_label = "op",
+                              .y_label = "error",
+                              .series = {forward, backward},
+                              .log_y = true});
+}
+
+}  // namespace mixtape::amp

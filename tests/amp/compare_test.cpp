@@ -1,0 +1,133 @@
+// The comparison of a step with the same in f32: planted defects are ranked first, and cured.
+
+#include "amp/compare.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "nn/models/models.h"
+#include "nn/nn.h"
+#include "tests/support/amp.h"
+
+namespace mixtape::amp {
+namespace compare_test {
+
+// A part of a model that computes x, but not in f16.
+struct Planted : nn::Module<Planted> {
+  std::string defect;
+  nn::Linear in{32, 32};
+  explicit Planted(std::string d) : defect(std::move(d)) {}
+
+  Tensor forward(const Tensor& x) const {
+    const Tensor h = in(x);
+    if (defect == "variance as a difference of squares") {
+      const Tensor far = h * 0.02 + 60;
+      const Tensor variance = mean(square(far), {-1}, true) - square(mean(far, {-1}, true));
+      return x + h / sqrt(relu(variance) + 1e-6);
+    }
+    if (defect == "softmax of large logits") return x + softmax(h * 8000, -1);
+    if (defect == "sum in f16") return x + h * (sum(square(h) + 100) * 1e-5);
+    if (defect == "tiny eps") {
+      const Tensor none = relu(h - 100);
+      return x + none / (norm(none, 2, {-1}, true).to(h.dtype()) + 1e-9);
+    }
+    const Tensor large = h * 3000;  // "product before division"
+    return x + tanh(mean(matmul(large, large.transpose(-1, -2)) / 1e7, {-1}, true));
+  }
+  MIXTAPE_FIELDS(in)
+};
+
+// The character GPT's blocks, with a defect between the first and the second.
+struct Net : nn::Module<Net> {
+  nn::Embedding tokens{17, 32};
+  models::GptBlock first, second;
+  Planted planted;
+  nn::LayerNorm norm{32};
+  nn::Linear head{32, 17};
+
+  explicit Net(const std::string& defect) : first(config()), second(config()), planted(defect) {}
+  static models::GptConfig config() {
+    return {.context = 16, .layers = 2, .heads = 2, .width = 32};
+  }
+  Tensor forward(const Tensor& t) const { return head(norm(second(planted(first(tokens(t)))))); }
+  MIXTAPE_FIELDS(tokens, first, planted, second, norm, head)
+};
+
+struct Defect {
+  const char* name;
+  const char* op;
+  Overrides region = {};
+};
+
+TEST(Compare, RanksPlantedDefectsFirstAndCuresThem) {
+  const Tensor x = randint(0, 17, {4, 16}), y = randint(0, 17, {4, 16});
+  for (const Defect& d : {Defect{"variance as a difference of squares", "sub"},
+                          Defect{"softmax of large logits", "softmax"},
+                          Defect{"sum in f16", "sum", {{"sum", Precision::Low}}},
+                          Defect{"tiny eps", "div"}, Defect{"product before division", "matmul"}}) {
+    SCOPED_TRACE(d.name);
+    const Seed seed(7);
+    Net net(d.name);
+    const auto step = [&](const AutocastOptions& region) {
+      for (const Tensor& p : net.parameters()) p.set_grad({});
+      Tensor loss;
+      {
+        const Autocast on(region);
+        loss = models::next_token_loss(net(x), y);
+      }
+      (loss * 1024).backward();
+    };
+    Compare compare(step, {.region = {.low = f16, .overrides = d.region}});
+    ASSERT_FALSE(compare.rows().empty());
+    EXPECT_EQ(compare.rows()[0].op, d.op) << compare.text();
+    EXPECT_EQ(compare.rows()[0].module, "planted") << compare.text();
+    const Compare::Remedy remedy = compare.overrides(0.01);
+    EXPECT_GT(compare.error(), 0.01);
+    EXPECT_LE(remedy.error, 0.01);
+    EXPECT_LE(remedy.overrides.size(), 3u) << remedy.text();
+    EXPECT_EQ(parse_overrides(remedy.text()), remedy.overrides);
+  }
+}
+
+// Dropout draws the same numbers in all runs; buffers and the program's random numbers end as they
+// were.
+TEST(Compare, ComparesTheSameStep) {
+  struct Normed : nn::Module<Normed> {
+    nn::Linear in{8, 16}, out{16, 3};
+    nn::BatchNorm1d norm{16};
+    nn::Dropout drop{0.5};
+    Tensor forward(const Tensor& x) const { return out(drop(norm(in(x)))); }
+    MIXTAPE_FIELDS(in, norm, drop, out)
+  } net;
+  const Tensor x = waves({32, 8}, 1), y = zeros({32}, i64);
+  const StateDict buffers = net.named_buffers();
+  const Tensor mean = buffers.at("norm.running_mean").clone();
+  const uint64_t drawn = generator().offset();
+  Compare compare(
+      [&](const AutocastOptions& region) {
+        for (const Tensor& p : net.parameters()) p.set_grad({});
+        Tensor loss;
+        {
+          const Autocast on(region);
+          loss = cross_entropy(net(x), y);
+        }
+        loss.backward();
+      },
+      {.region = {.low = bf16}, .buffers = buffers});
+  EXPECT_EQ(compare.unmatched(), 0);
+  EXPECT_GT(compare.error(), 0);
+  EXPECT_LT(compare.error(), 0.03);
+  EXPECT_EQ(generator().offset(), drawn);
+  expect_near(buffers.at("norm.running_mean"), mean, 0);
+
+  const nlohmann::json json = nlohmann::json::parse(compare.json());
+  EXPECT_EQ(json["rows"].size(), compare.rows().size());
+  EXPECT_NE(compare.svg().find("<svg"), std::string::npos);
+  EXPECT_NE(compare.text().find("linear"), std::string::npos);
+  EXPECT_TRUE(compare.overrides(1).overrides.empty());
+  EXPECT_ERROR(compare.overrides(-1), "is left with all that add one in f32");
+}
+
+}  // namespace compare_test
+}  // namespace mixtape::amp
