@@ -52,7 +52,7 @@ using Clock = std::chrono::steady_clock;
 using Key = std::tuple<std::string, std::string, int>;
 enum : int { of_call = -1, incoming = -2 };
 
-// What has been seen of a step: the reference's if `reference` is null.
+// Records what has been seen of a step: the reference's if `reference` is null.
 struct Compare::Run final : Observer {
   struct Result {
     Key key;

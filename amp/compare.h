@@ -50,7 +50,8 @@ class Compare final : NoCopy {
     double added() const { return error > error_in ? error - error_in : 0; }
   };
   const std::vector<Row>& rows() const;  // those that add most first
-  // Of all gradients of leaves together; of the last result, if the step does not go backward.
+  // The error of all gradients of leaves together; of the last result, if the step does not go
+  // backward.
   double error() const;
   int64_t unmatched() const;  // results that one of the steps alone has, or in another shape
 

@@ -1,4 +1,4 @@
-// What a GradScaler keeps: loss scales on their device, the diagnosis of overflow, state dicts.
+// The state of a GradScaler: loss scales on their device, the diagnosis of overflow, state dicts.
 #include <fmt/format.h>
 
 #include <algorithm>
