@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <mixtape.h>
 #include <mixtape/dist/dist.h>
+#include <mixtape/dist/exchange.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,6 +123,18 @@ void train_a_net() {
   if (world.is_first()) fmt::print("trained by {}: {}\n", world.engine(), sum);
 }
 
+void time_sums(int64_t elements, int count) {
+  const dist::World world;
+  const Tensor x = ones({elements});
+  const dist::Exchange& exchange = *world.exchange();
+  world.barrier();
+  const uint64_t before = exchange.bytes_sent();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < count; ++i) expect(world.sum(x).at(7) == world.size(), "a sum");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  fmt::print("sent {} bytes in {} s\n", exchange.bytes_sent() - before, seconds.count());
+}
+
 void train(const std::string& what) {
   const dist::World world({.timeout = what == "stuck" ? 2.0 : 60.0});
   const DefaultDevice here(world.device());
@@ -170,6 +183,10 @@ int main(int count, char** arguments) try {
   if (what == "late" || what == "net") {
     if (what == "late") use_streams();
     train_a_net();
+    return 0;
+  }
+  if (what == "slow") {
+    time_sums(std::atoll(arguments[2]), std::atoi(arguments[3]));
     return 0;
   }
   if (what == "in_backward") break_in_backward();

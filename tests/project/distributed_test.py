@@ -5,6 +5,7 @@ usage: distributed_test.py ENGINE FOLDER-OF-PROGRAMS [PLUGIN...], ENGINE being o
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -144,6 +145,17 @@ class Ranks(unittest.TestCase):
         run = self.run_in("a", 2, *TRAIN, "--batch-size", "2")
         self.assertNotEqual(run.returncode, 0)
         self.assertRegex(run.stderr, "train_images: rank [01] of 2: batches of 2 examples have none for each of 4 chunks")
+
+    @unittest.skipUnless("MIXTAPE_DOCUMENT" in os.environ, "there is no MIXTAPE_DOCUMENT")
+    def test_the_document(self) -> None:
+        """The program of docs/distributed.md prints on each of two ranks what it prints alone, but for the first line."""
+        text = (script.parent / "docs/distributed.md").read_text()
+        alone = "".join(re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)).splitlines()
+        of_two = re.search(r"^```console\n\$ mpirun -n 2 ./program\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1].splitlines()
+        run = subprocess.run([*launch, "-n", "2", os.environ["MIXTAPE_DOCUMENT"]], cwd=self.folder, env=environment, text=True,
+                             capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertEqual(sorted(run.stdout.splitlines()), sorted(of_two + 2 * alone[1:]))
 
     def test_the_demo_shows_that_the_numbers_are_the_same(self) -> None:
         few = ["--train-size", "128", "--valid-size", "40", "--epochs", "1"]

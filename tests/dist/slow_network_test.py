@@ -1,0 +1,53 @@
+"""Sums over a slow network: loopback in a network namespace of its own, shaped by tc. Bytes and time must be those of docs/distributed.md.
+Skips where the kernel or the user may not.
+
+usage: slow_network_test.py PROGRAM, which is tests/dist/ranks.cpp"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+import launchers
+
+PROGRAM = os.path.abspath(sys.argv[1])
+RATE, BURST = 50e6, 262144  # bytes a second, and how many may pass at once
+SHAPE = f"ip link set lo up && tc qdisc add dev lo root tbf rate {RATE * 8:.0f}bit burst {BURST} latency 1s"
+ELEMENTS, SUMS = 1 << 20, 3
+
+
+def in_namespace(command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["unshare", "--map-root-user", "--net", "sh", "-c", f"{SHAPE} && {command}"], text=True,
+                          capture_output=True, timeout=60)
+
+
+class Slow(unittest.TestCase):
+    def test_bytes_and_time(self) -> None:
+        for ranks in 2, 4:
+            launch = " ".join([*launchers.launcher("tcp"), "-n", str(ranks), PROGRAM, "slow", str(ELEMENTS), str(SUMS)])
+            run = in_namespace(f"grep lo: /proc/net/dev && {launch} && grep lo: /proc/net/dev")
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            each = 2 * (ranks - 1) / ranks * 4 * ELEMENTS * SUMS
+            said = [(int(sent), float(seconds)) for sent, seconds in re.findall(r"sent (\d+) bytes in (\S+) s", run.stdout)]
+            self.assertEqual(len(said), ranks, run.stdout)
+            for sent, _ in said:
+                self.assertTrue(each <= sent < 1.01 * each, (sent, each))
+            # (What the network carries, with its headers and what goes before.)
+            before, after = (int(line.split()[9]) for line in run.stdout.splitlines() if "lo:" in line)
+            self.assertTrue(ranks * each < after - before < 1.05 * ranks * each, (after - before, ranks * each))
+            seconds = max(seconds for _, seconds in said)
+            least = (ranks * each - BURST) / RATE  # all ranks share this network
+            print(f"{ranks} ranks: {seconds:.3f} s, by the model {ranks * each / RATE:.3f} s")
+            self.assertTrue(0.97 * least < seconds < 1.3 * least, (seconds, least))
+
+
+if __name__ == "__main__":
+    for tool in "unshare", "ip", "tc":
+        if not shutil.which(tool):
+            print(f"there is no {tool}")
+            sys.exit(77)
+    if (probe := in_namespace("true")).returncode:
+        print(f"there is no network to shape: {probe.stderr.strip()}")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])
