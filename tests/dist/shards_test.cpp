@@ -264,7 +264,7 @@ double bytes_of_state(const optim::Optimizer& opt) {
 struct Cost {
   double bytes, messages, state;
 };
-Cost cost_of(int ranks, bool sharded, bool scaled = true) {
+Cost cost_of(int ranks, bool sharded, bool scaled = true, bool unscales = false) {
   Cost cost = {};
   expect_fine(run_ranks(ranks, [&](const World& world) {
     Wide net;
@@ -279,6 +279,7 @@ Cost cost_of(int ranks, bool sharded, bool scaled = true) {
       before = {double(parallel.bytes_sent()), double(world.exchange()->messages_sent()), 0};
       opt.zero_grad();
       scaler.scale(sum(net(ones({2, 1024}, net.in.weight.dtype())))).backward();
+      if (unscales) scaler.unscale(opt);
       scaler.step(opt, {.clip_norm = 1.0});
       scaler.update();
     }
@@ -312,7 +313,10 @@ TEST(Shards, SendTheBytesOfAStepWithout) {
 
 TEST(Shards, AStepIsOneMessageMore) {
   for (const bool scaled : {false, true})
-    EXPECT_EQ(cost_of(2, true, scaled).messages, cost_of(2, false, scaled).messages + 1) << scaled;
+    for (const bool unscales : {false, true})
+      EXPECT_EQ(cost_of(2, true, scaled, unscales).messages,
+                cost_of(2, false, scaled, unscales).messages + 1)
+          << scaled << unscales;
 }
 
 // --- mistakes, and what is no mistake ---
@@ -322,6 +326,22 @@ struct Pair : nn::Module<Pair> {
   Tensor forward(const Tensor& x) const { return a * x; }
   MIXTAPE_FIELDS(a, b)
 };
+
+// An overflow that one rank alone can see, without a step that asks.
+TEST(Shards, ALeftOutStepLowersTheScaleOfAll) {
+  expect_fine(run_ranks(2, [](const World&) {
+    Pair net;
+    optim::SGD opt(net.parameters(), {.lr = 0.1});
+    const Shards shards(opt);
+    DataParallel parallel(net);
+    amp::GradScaler scaler({.init_scale = 16});
+    scaler.scale(sum(net.a) + sum(net.b) * 1e38).backward();
+    scaler.unscale(opt);
+    scaler.update();
+    EXPECT_EQ(scaler.scale_value(), 8);
+    EXPECT_EQ(scaler.counters().skipped, 1);
+  }));
+}
 
 TEST(Shards, NeedARuleOfSingleElements) {
   Pair net;
