@@ -366,17 +366,18 @@ TEST(LowMemory, ASkippedStepChangesNoBit) {
 TEST(LowMemory, BytesOfAParameter) {
   const OnWarning off(silent);
   constexpr int64_t n = 1 << 18;
-  const auto cost = [](DType dtype, const Common& common) {
+  const auto cost = [](DType dtype, const Common& common, DType grad = bf16) {
     empty_cache();
     const int64_t before = memory_stats().in_use;
     const Tensor p = zeros({n}, dtype).set_requires_grad();
     AdamW opt({p}, {}, common);
-    p.set_grad(zeros({n}, dtype));
+    p.set_grad(zeros({n}, grad));
     opt.step();
     return double(memory_stats().in_use - before) / n;
   };
   const auto chance = kernels::Rounding::Stochastic;
-  EXPECT_NEAR(cost(f32, {}), 16, 0.01);
+  EXPECT_NEAR(cost(f32, {}, f32), 16, 0.01);
+  EXPECT_NEAR(cost(bf16, {.multi_precision = true}, f32), 18, 0.01);
   EXPECT_NEAR(cost(bf16, {.multi_precision = true}), 16, 0.01);
   EXPECT_NEAR(cost(bf16, {.rounding = chance, .state = bf16}), 8, 0.01);
   EXPECT_LE(cost(bf16, {.rounding = chance, .state = i8}), 6.1);

@@ -40,6 +40,31 @@ TEST(Precision, AllTrainAlike) {
   EXPECT_EQ(loss_of([](Learner& l) { l.to_fp16().to_fp32(); }), f32_loss);
 }
 
+// An optimizer that rounds by chance gets no masters, and the loss of f32 all the same.
+TEST(Precision, WeightsOfBf16WithoutMasters) {
+  for (const auto rounding : {optim::Rounding::Stochastic, optim::Rounding::Kahan}) {
+    const auto loss_of = [&](bool narrow) {
+      const Seed seed(1);
+      LearnerOptions options = quiet();
+      options.optimizer = [=](auto params) {
+        return optim::AdamW(params, {.lr = 3e-3},
+                            {.rounding = narrow ? rounding : optim::Rounding::Nearest});
+      };
+      Net net;
+      Learner learner(loaders(), net, options);
+      if (narrow) learner.to_fp16(MasterOptions{.dtype = bf16});
+      learner.fit(4);
+      EXPECT_EQ(net.up.weight.dtype(), narrow ? bf16 : f32);
+      EXPECT_FALSE(learner.scaler.enabled());
+      EXPECT_FALSE(learner.optimizer->masters()[0]);
+      return learner.history.epochs.back().train_loss;
+    };
+    EXPECT_NEAR(loss_of(true), loss_of(false), 0.04);
+  }
+  EXPECT_EQ(error([] { MixedPrecision(MasterOptions{.dtype = f32}); }),
+            "dtype must be f16 or bf16, got f32");
+}
+
 TEST(Precision, IsTheLastChoice) {
   const Seed seed(1);
   Net net;
