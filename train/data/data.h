@@ -8,4 +8,5 @@
 #include "train/data/loader.h"
 #include "train/data/tables.h"
 #include "train/data/text.h"
+#include "train/data/tokenizer.h"
 #include "train/data/tokens.h"
