@@ -218,8 +218,10 @@ TEST(Shards, NeitherOrderNorDelayNorBucketsChangeBits) {
   run.sharded = true;
   for (const double mb : {1e-6, 0.01, 100.0}) {
     run.bucket_mb = mb;
-    run.threads = {.delay = 1e-4, .shuffles = true};
-    EXPECT_TRUE(train(4, run).bytes == one.bytes) << mb;
+    for (const int of_machine : {0, 2}) {
+      run.threads = {.delay = 1e-4, .shuffles = true, .of_machine = of_machine};
+      EXPECT_TRUE(train(4, run).bytes == one.bytes) << mb << ' ' << of_machine;
+    }
   }
 }
 
@@ -386,6 +388,7 @@ TEST(Shards, SayWhatIsWrong) {
                    "make Shards after a model is converted or moved");
     }
     EXPECT_ERROR(opt.step(), "the Shards of this optimizer have ended, and it has pieces alone");
+    EXPECT_ERROR(opt.replace_params({}, {}), "0 tensors for 2 parameters");
   }));
   expect_fine(run_ranks(2, [](const World&) {
     Pair net, other;
@@ -407,6 +410,17 @@ TEST(Shards, SayWhatIsWrong) {
   });
   EXPECT_NE(errors[1].find("rank 1 of 2 divides other parameters than rank 0"), std::string::npos)
       << errors[1];
+}
+
+TEST(Shards, AStepIsAPlaceWhereRanksMeet) {
+  const auto errors = run_ranks(2, [](const World& world) {
+    Pair net;
+    optim::SGD opt(net.parameters(), {.lr = 0.1});
+    const Shards shards(opt);
+    world.is_first() ? opt.step() : world.barrier();
+  });
+  EXPECT_NE((errors[0] + errors[1]).find("ranks have run apart"), std::string::npos);
+  EXPECT_NE((errors[0] + errors[1]).find("the optimizer's step 0"), std::string::npos);
 }
 
 TEST(Shards, GiveTheOptimizerBack) {
