@@ -33,7 +33,7 @@ class Slow(unittest.TestCase):
             self.assertEqual(len(said), ranks, run.stdout)
             for sent, _ in said:
                 self.assertTrue(each <= sent < 1.01 * each, (sent, each))
-            # (What the network carries, with its headers and what goes before.)
+            # (The network carries headers, too, and what goes before.)
             before, after = (int(line.split()[9]) for line in run.stdout.splitlines() if "lo:" in line)
             self.assertTrue(ranks * each < after - before < 1.05 * ranks * each, (after - before, ranks * each))
             seconds = max(seconds for _, seconds in said)
