@@ -29,7 +29,7 @@ class Sharing {
 std::shared_ptr<Sharing> sharing_of(const Tensor& t);
 // That of the tensors that have one. Throws Error if there are several.
 std::shared_ptr<Sharing> sharing_of(const std::vector<Tensor>& tensors);
-// Sharing in place of parameters that are divided.
+// This process's pieces in place of parameters that are divided.
 std::vector<Tensor> own_pieces(std::vector<Tensor> params);
 
 }  // namespace mixtape::optim

@@ -77,6 +77,7 @@ struct Job {
   double bucket_mb = 0.05;
   int from = 0, steps = 5;
   bool unscale = false, clips_itself = false;
+  double norm_type = 2;  // where it clips itself
   ThreadsOptions threads = {};
   int bad_step = -1;      // where the loss of the last chunk is infinite
   int bad_gradient = -1;  // where a gradient of the first chunk overflows
@@ -112,7 +113,8 @@ void step(const Net& net, const Job& run, amp::GradScaler& scaler, optim::Optimi
           std::vector<std::string>& norms) {
   if (run.unscale) scaler.unscale(opt);
   if (run.clips_itself) {
-    norms.push_back(digits(optim::clip_grad_norm(net.parameters(), 0.5)));
+    norms.push_back(
+        digits(optim::clip_grad_norm(net.parameters(), 0.5, {.norm_type = run.norm_type})));
     scaler.step(opt);
   } else {
     norms.push_back(digits(scaler.step(opt, {.clip_norm = 0.5}).norm()));
@@ -200,6 +202,11 @@ TEST(Shards, DivideWhatTakesLessMemory) {
   const auto make =
       maker<optim::AdamW>({.lr = 0.01}, {.rounding = optim::Rounding::Kahan, .state = bf16});
   expect_same({.make = make, .low = bf16, .half_model = true, .masters = false});
+}
+
+TEST(Shards, HaveNormsOfAnyKind) {
+  for (const double p : {1.0, 3.0, infinity})
+    expect_same({.steps = 2, .unscale = true, .clips_itself = true, .norm_type = p});
 }
 
 TEST(Shards, OneVerdict) {
