@@ -13,6 +13,7 @@
 #include "train/data/data.h"
 #include "train/learner.h"
 #include "train/ranks.h"
+#include "train/timeline.h"
 
 using namespace mixtape;
 using namespace mixtape::examples;
@@ -23,7 +24,7 @@ using train::transforms::compose;
 
 struct Options {
   std::string model = "simple", dataset = "digits", dtype = "float32", device = "cpu", fine_tune,
-              out = "runs/train_images";
+              out = "runs/train_images", profile;
   int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20, chunks = 0;
   double lr = 1e-2;
   bool masters = false, benchmark = false, resume = false, shards = false;
@@ -52,6 +53,8 @@ void define(CommandLine& line, Options& o) {
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   line.share(o.chunks);
   line.flag("--shards", o.shards, "divide the optimizer's state among the processes");
+  line.add("--profile", o.profile, "FILE", "where the time of three steps goes, for ui.perfetto.dev")
+      .check(name_of("file"));
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
   line.add("--steps", o.steps, "N", "of the benchmark").check(count());
 }
@@ -169,6 +172,9 @@ class Training {
     callbacks = {std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl")),
                  std::make_shared<train::ModelCheckpoint>(
                      train::ModelCheckpointOptions{.folder = folder->path(), .monitor = ""})};
+    if (!o.profile.empty())
+      callbacks.push_back(std::make_shared<train::Profile>(
+          o.profile, train::ProfileOptions{.wait = !device.is_host()}));
   }
 
   void run() {
