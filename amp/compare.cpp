@@ -32,25 +32,28 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 bool is_compared(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
-// |y - y32| and |y32|: f32 [2].
+// |y - y32|, |y| and |y32|: f32 [3].
 Tensor distance(const Tensor& y, const Tensor& reference) {
   const Tensor wide = reference.dtype() == f64 ? reference : reference.to(f32);
-  return stack({norm(y.to(wide.dtype()) - wide).to(f32), norm(wide).to(f32)});
+  const Tensor same = y.to(wide.dtype());
+  return stack({norm(same - wide).to(f32), norm(same).to(f32), norm(wide).to(f32)});
 }
-double relative(double difference, double length) {
-  if (!std::isfinite(length)) return 0;  // neither is finite
+// The error of some results together, of three numbers each.
+double relative(std::span<const double> distances) {
+  double sums[3] = {};
+  for (size_t i = 0; i < distances.size(); ++i) sums[i % 3] = std::hypot(sums[i % 3], distances[i]);
+  const auto [difference, length, reference] = sums;
+  if (!std::isfinite(reference)) return 0;  // neither is finite
   if (!std::isfinite(difference)) return infinity;
-  return difference == 0 ? 0 : length == 0 ? infinity : difference / length;
+  return difference == 0 ? 0 : difference / std::max(length, reference);
 }
 
 }  // namespace
 
 using Clock = std::chrono::steady_clock;
 
-// The op, its module, and the part of its results: -1 of a call, -2 the incoming gradient of a
-// rule, from 0 on the gradients that it makes.
-using Key = std::tuple<std::string, std::string, int>;
-enum : int { of_call = -1, incoming = -2 };
+enum class Part { Forward, Incoming, Backward };  // of a rule: its gradient, and those it makes
+using Key = std::tuple<std::string, std::string, Part>;  // op, module
 
 // Records what has been seen of a step: the reference's if `reference` is null.
 struct Compare::Run final : Observer {
@@ -58,6 +61,7 @@ struct Compare::Run final : Observer {
     Key key;
     DType dtype;
     std::vector<size_t> inputs;  // of them those that are results, by number
+    size_t first, count;         // of its distances
     double error = 0;
   };
 
@@ -74,19 +78,24 @@ struct Compare::Run final : Observer {
     Tensor y;
     uint64_t version;  // another: an op has written to it since
   };
-  std::map<Key, std::vector<Kept>> kept;  // of the reference
-  std::map<Key, size_t> calls;            // so far
-  std::vector<Result> results;            // of the other step, in order
-  std::map<uint64_t, Tensor> gradients;   // by a leaf's storage
+  std::map<Key, std::vector<std::vector<Kept>>> kept;  // of the reference, by call
+  std::map<Key, size_t> calls;                         // so far
+  std::vector<Result> results;                         // of the other step, in order
+  struct Gradient {
+    Tensor total;
+    uint64_t version;  // of the leaf
+  };
+  std::map<uint64_t, Gradient> gradients;  // by a leaf's storage
   double error = 0;
   int64_t unmatched = 0;
   std::vector<Row> rows;
 
  private:
   // Returns the number of the result, if both steps have it.
-  std::optional<size_t> take(Key key, const Tensor& y, std::vector<size_t> inputs);
+  std::optional<size_t> take(const Key& key, std::span<const Tensor> made,
+                             std::vector<size_t> inputs);
   void look_up(const Tensor& t, std::vector<size_t>& inputs) const;
-  void read();
+  double error_of_gradients() const;
   void gather();
 
   std::unordered_map<uint64_t, size_t> made_;  // by a storage: the result it holds
@@ -99,26 +108,35 @@ void Compare::Run::look_up(const Tensor& t, std::vector<size_t>& inputs) const {
   if (at != made_.end()) inputs.push_back(at->second);
 }
 
-std::optional<size_t> Compare::Run::take(Key key, const Tensor& y, std::vector<size_t> inputs) {
-  if (!is_compared(y)) return {};
+std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor> made,
+                                         std::vector<size_t> inputs) {
+  std::vector<Tensor> results_now;
+  std::ranges::copy_if(made, std::back_inserter(results_now), is_compared);
+  if (results_now.empty()) return {};
   const Unobserved aside;
   if (!reference) {
-    kept[std::move(key)].push_back({y.detach(), y.version()});
+    std::vector<Kept>& now = kept[key].emplace_back();
+    for (const Tensor& y : results_now) now.push_back({y.detach(), y.version()});
     return {};
   }
   const size_t call = calls[key]++;
   const auto all = reference->kept.find(key);
+  const auto shape = [](const Kept& k) { return k.y.shape(); };
   if (all == reference->kept.end() || call >= all->second.size() ||
-      all->second[call].y.shape() != y.shape()) {
+      !std::ranges::equal(all->second[call], results_now, {}, shape, &Tensor::shape)) {
     ++unmatched;
     return {};
   }
-  const auto& [wide, version] = all->second[call];
-  if (wide.version() != version) return {};
-  made_[y.storage()->id()] = results.size();
-  distances_.push_back(distance(y, wide));
-  results.push_back({std::move(key), y.dtype(), std::move(inputs)});
-  return results.size() - 1;
+  const std::vector<Kept>& wide = all->second[call];
+  for (const Kept& k : wide)
+    if (k.y.version() != k.version) return {};
+  const size_t number = results.size(), count = wide.size();
+  results.push_back({key, results_now[0].dtype(), std::move(inputs), distances_.size(), count});
+  for (size_t i = 0; i < count; ++i) {
+    made_[results_now[i].storage()->id()] = number;
+    distances_.push_back(distance(results_now[i], wide[i].y));
+  }
+  return number;
 }
 
 void Compare::Run::after(const Call& call, const Tensor& y) {
@@ -135,14 +153,15 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
   }
   if (backward_state.in_rule || !Scope::caller().empty()) return;  // a part of an op
   const std::string* const module = Scope::module_path();
-  take({std::string(call.op.name), module ? *module : "", of_call}, y, std::move(inputs));
+  take({std::string(call.op.name), module ? *module : "", Part::Forward}, {&y, 1},
+       std::move(inputs));
 }
 
 void Compare::Run::before_rule(const Node& node, const Tensor& dy) {
   std::vector<size_t>& inputs = rules_.emplace_back();
   if (node.name() == "cast") return;
   const std::string module = node.module ? *node.module : "";
-  if (const auto at = take({std::string(node.name()), module, incoming}, dy, {}))
+  if (const auto at = take({std::string(node.name()), module, Part::Incoming}, {&dy, 1}, {}))
     inputs.push_back(*at);
   for (const Tensor& t : node.ctx.saved()) look_up(t, inputs);
 }
@@ -152,49 +171,53 @@ void Compare::Run::after_rule(const Node& node, const Tensor& dy, std::span<cons
   rules_.pop_back();
   if (node.name() == "cast") return;
   const std::string module = node.module ? *node.module : "";
-  for (size_t i = 0; i < dx.size(); ++i)
-    if (is_compared(dx[i]) && dx[i].storage() != dy.storage())
-      take({std::string(node.name()), module, int(i)}, dx[i], inputs);
+  std::vector<Tensor> made;
+  for (const Tensor& t : dx)
+    if (t && t.storage() != dy.storage()) made.push_back(t);
+  take({std::string(node.name()), module, Part::Backward}, made, inputs);
 }
 
 void Compare::Run::after_accumulate(const Node& leaf, const Tensor& total) {
-  if (const Tensor t = leaf.leaf()) gradients[t.storage()->id()] = total;
+  const Tensor t = leaf.leaf();
+  if (!t) return;
+  const uint64_t id = t.storage()->id();
+  if (reference)
+    if (const auto at = reference->gradients.find(id); at != reference->gradients.end())
+      check(at->second.version == t.version(),
+            "Compare: the step changes {} {}, which requires a gradient: leave out the optimizer's "
+            "step",
+            t.dtype(), t.shape());
+  gradients[id] = {total, t.version()};
 }
 
 // After the step.
 void Compare::Run::finish() {
   const Unobserved aside;
-  for (auto& [id, total] : gradients) total = total.clone();  // the next step changes it
+  for (auto& [id, g] : gradients) g.total = g.total.clone();  // the next step changes it
   if (!reference) return;
-  std::vector<Tensor> of_leaves;
-  for (const auto& [id, total] : gradients)
-    if (const auto at = reference->gradients.find(id); at != reference->gradients.end())
-      of_leaves.push_back(distance(total, at->second));
-  if (!of_leaves.empty()) {
-    double difference = 0, length = 0;
-    const std::vector<double> d = to_vector<double>(stack(of_leaves));
-    for (size_t i = 0; i < d.size(); i += 2) {
-      difference = std::hypot(difference, d[i]);
-      length = std::hypot(length, d[i + 1]);
-    }
-    error = relative(difference, length);
+  if (!results.empty()) {
+    const std::vector<double> d = to_vector<double>(stack(distances_));
+    for (Result& r : results) r.error = relative(std::span(d).subspan(3 * r.first, 3 * r.count));
+    error = results.back().error;
   }
-  if (!results.empty()) read();
-  if (of_leaves.empty() && !results.empty()) error = results.back().error;
+  if (!gradients.empty()) error = error_of_gradients();
   gather();
 }
 
-void Compare::Run::read() {
-  const std::vector<double> d = to_vector<double>(stack(distances_));
-  for (size_t i = 0; i < results.size(); ++i) results[i].error = relative(d[2 * i], d[2 * i + 1]);
+double Compare::Run::error_of_gradients() const {
+  std::vector<Tensor> all;
+  for (const auto& [id, g] : gradients)
+    if (const auto at = reference->gradients.find(id); at != reference->gradients.end())
+      all.push_back(distance(g.total, at->second.total));
+  return all.empty() ? 0 : relative(to_vector<double>(stack(all)));
 }
 
 void Compare::Run::gather() {
   std::map<std::tuple<std::string, std::string, bool>, size_t> places;
   for (const Result& r : results) {
     const auto& [op, module, part] = r.key;
-    if (part == incoming) continue;
-    Row now{op, module, part != of_call, r.dtype, 0, r.error, 1};
+    if (part == Part::Incoming) continue;
+    Row now{op, module, part == Part::Backward, r.dtype, 0, r.error, 1};
     for (const size_t i : r.inputs) now.error_in = std::max(now.error_in, results[i].error);
     const auto [at, fresh] = places.try_emplace({op, module, now.backward}, rows.size());
     if (fresh) {
@@ -234,12 +257,15 @@ std::unique_ptr<Compare::Run> Compare::run(const AutocastOptions& region,
 
 // With the random numbers and buffers of every run.
 void Compare::run_step(const AutocastOptions& region) const {
-  {
-    const Seed same(random_);
-    step_(region);
-  }
-  const Unobserved aside;
-  for (size_t i = 0; i < start_.size(); ++i) copy_(options_.buffers[i].second, start_[i].second);
+  const Seed same(random_);
+  struct PutBack {
+    const StateDict &buffers, &start;
+    ~PutBack() {
+      const Unobserved aside;
+      for (size_t i = 0; i < start.size(); ++i) copy_(buffers[i].second, start[i].second);
+    }
+  } const at_the_end{options_.buffers, start_};
+  step_(region);
 }
 
 const std::vector<Compare::Row>& Compare::rows() const { return run_->rows; }
@@ -305,6 +331,7 @@ std::pair<double, int64_t> Compare::cost(const AutocastOptions& region) const {
   const Device device = DefaultDevice::current();
   double best = infinity;
   reset_peak(device);
+  const int64_t held = memory_stats(device).in_use;
   for (int i = 0; i < 3; ++i) {
     synchronize(device);
     const auto begin = Clock::now();
@@ -312,13 +339,14 @@ std::pair<double, int64_t> Compare::cost(const AutocastOptions& region) const {
     synchronize(device);
     best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  return {best, memory_stats(device).peak};
+  return {best, memory_stats(device).peak - held};
 }
 
 std::string Compare::Remedy::text() const {
   std::string text = fmt::format(
-      "# error {:.2g}; a step takes {:.3g} ms ({:.3g} without), and {} of memory ({})\n", error,
-      seconds * 1e3, seconds_before * 1e3, megabytes(peak), megabytes(peak_before));
+      "# error {:.2g}; a step takes {:.3g} ms ({:.3g} without), and {} more memory than before it "
+      "({})\n",
+      error, seconds * 1e3, seconds_before * 1e3, megabytes(peak), megabytes(peak_before));
   for (const Override& o : overrides)
     text += fmt::format("{} = {}\n", o.pattern, name(o.precision));
   return text;
@@ -358,10 +386,10 @@ std::string Compare::json() const {
 std::string Compare::svg() const {
   io::Series forward{"forward", {}, {}, true}, backward{"backward", {}, {}, true};
   for (size_t i = 0; i < run_->results.size(); ++i) {
-    const auto& [key, dtype, inputs, error] = run_->results[i];
-    const auto& [op, module, part] = key;
-    if (part == incoming) continue;
-    io::Series& s = part == of_call ? forward : backward;
+    const auto& [op, module, part] = run_->results[i].key;
+    const double error = run_->results[i].error;
+    if (part == Part::Incoming) continue;
+    io::Series& s = part == Part::Forward ? forward : backward;
     s.x.push_back(double(i));
     s.y.push_back(std::isfinite(error) ? error : 1);
     s.notes.push_back(

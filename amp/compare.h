@@ -31,8 +31,9 @@ struct CompareOptions {
 //     }
 //     loss.backward();
 //   }, {.region = {.low = bf16}});
-// An error is |y - y32| / |y32|, by 2-norms of a result or of a rule's gradient; infinity where y
-// is not finite and y32 is. The results of the f32 step are kept while this lives.
+// It must leave parameters as they are. An error is |y - y32| / max(|y|, |y32|), by the 2-norm of a
+// result, or of all gradients that a rule makes; infinity where y is not finite and y32 is. The
+// results of the f32 step are kept while this lives.
 class Compare final : NoCopy {
  public:
   using Step = std::function<void(const AutocastOptions& region)>;
@@ -61,7 +62,7 @@ class Compare final : NoCopy {
     Overrides overrides;
     double error;
     double seconds_before, seconds;  // of a step
-    int64_t peak_before, peak;       // bytes of memory
+    int64_t peak_before, peak;       // bytes above those held before
     std::string text() const;        // a file for load_overrides()
   };
   // Throws Error if no overrides of ops that add an error are enough.

@@ -118,6 +118,7 @@ TEST(Compare, ComparesTheSameStep) {
   EXPECT_EQ(compare.unmatched(), 0);
   EXPECT_GT(compare.error(), 0);
   EXPECT_LT(compare.error(), 0.03);
+  EXPECT_LT(compare.rows()[0].added(), 0.03) << compare.text();  // the bias before a norm has none
   EXPECT_EQ(generator().offset(), drawn);
   expect_near(buffers.at("norm.running_mean"), mean, 0);
 
@@ -127,6 +128,17 @@ TEST(Compare, ComparesTheSameStep) {
   EXPECT_NE(compare.text().find("linear"), std::string::npos);
   EXPECT_TRUE(compare.overrides(1).overrides.empty());
   EXPECT_ERROR(compare.overrides(-1), "is left with all that add one in f32");
+}
+
+TEST(Compare, WantsParametersToStay) {
+  const Tensor w = leaf({3}), x = values({3});
+  const auto step = [&](const AutocastOptions&) {
+    w.set_grad({});
+    sum(w * x).backward();
+    const NoGrad off;
+    add_(w, w.grad());
+  };
+  EXPECT_ERROR(Compare(step), "the step changes f32 [3]");
 }
 
 }  // namespace compare_test
