@@ -51,7 +51,6 @@ void Optimizer::replace_params(const std::vector<Tensor>& params,
         if (state) state = of(index, state);
       for (Tensor* const t : {&slot.master, &slot.compensation})
         if (*t) *t = of(index, *t);
-      if (slot.compensation) slot.compensation = of(index, slot.compensation);
       slot.param = params[index++];
     }
 }
