@@ -1,4 +1,5 @@
-"""Sums over a slow network: loopback in a network namespace of its own, shaped by tc. Bytes and time must be those of docs/distributed.md.
+"""Sums over networks in namespaces of their own: a loopback that tc makes slow, and two machines with two ranks each. Bytes and time
+must be those of docs/distributed.md.
 Skips where the kernel or the user may not.
 
 usage: slow_network_test.py PROGRAM, which is tests/dist/ranks.cpp"""
@@ -17,9 +18,31 @@ SHAPE = f"ip link set lo up && tc qdisc add dev lo root tbf rate {RATE * 8:.0f}b
 ELEMENTS, SUMS = 1 << 20, 3
 
 
+# The second machine has numbers of processes of its own, too. Its name for rank 1 is not the one by which rank 0 knows that.
+MACHINES = """
+ip link set lo up && ip link add one type veth peer name two || exit 77
+unshare --net --pid --fork --mount-proc --kill-child sleep 60 &
+other=
+while [ -z "$other" ]; do other=$(pgrep -P $!); done
+there() { nsenter --target $other --net --pid --mount "$@"; }
+ip link set two netns $other
+ip addr add 10.9.0.1/24 dev one && ip link set one up
+there ip link set lo up && there ip addr add 10.9.0.2/24 dev two && there ip link set two up
+export WORLD_SIZE=4 MASTER_PORT=29500
+grep one: /proc/net/dev
+MASTER_ADDR=localhost RANK=0 "$@" & MASTER_ADDR=localhost RANK=1 "$@" &
+MASTER_ADDR=10.9.0.1 RANK=2 there "$@" & last=$!
+MASTER_ADDR=10.9.0.1 RANK=3 there "$@" && wait $last && grep one: /proc/net/dev
+kill -KILL $other
+"""
+
+
+def namespace(*command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["unshare", "--map-root-user", "--net", *command], text=True, capture_output=True, timeout=60)
+
+
 def in_namespace(command: str) -> subprocess.CompletedProcess:
-    return subprocess.run(["unshare", "--map-root-user", "--net", "sh", "-c", f"{SHAPE} && {command}"], text=True,
-                          capture_output=True, timeout=60)
+    return namespace("sh", "-c", f"{SHAPE} && {command}")
 
 
 class Slow(unittest.TestCase):
@@ -40,6 +63,17 @@ class Slow(unittest.TestCase):
             least = (ranks * each - BURST) / RATE  # all ranks share this network
             print(f"{ranks} ranks: {seconds:.3f} s, by the model {ranks * each / RATE:.3f} s")
             self.assertTrue(0.97 * least < seconds < 1.3 * least, (seconds, least))
+
+    def test_two_machines(self) -> None:
+        """Each sends what it has of the buffer once a round, and not each of its ranks."""
+        run = namespace("sh", "-c", MACHINES, "sh", PROGRAM, "slow", str(ELEMENTS), str(SUMS))
+        if run.returncode == 77 or not shutil.which("nsenter"):
+            self.skipTest(f"there are no two machines: {run.stderr}")
+        self.assertEqual(run.stdout.count("sent "), 4, run.stdout + run.stderr)
+        before, after = ([int(line.split()[i]) for i in (1, 9)] for line in run.stdout.splitlines() if "one:" in line)
+        half = 2 * 4 * ELEMENTS * SUMS / 2
+        for sent in after[0] - before[0], after[1] - before[1]:
+            self.assertTrue(half < sent < 1.05 * half, (sent, half))
 
 
 if __name__ == "__main__":
