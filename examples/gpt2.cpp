@@ -14,6 +14,7 @@
 #include "io/file.h"
 #include "mixtape.h"
 #include "train/data/loader.h"
+#include "train/data/pretokenizer.h"
 #include "train/data/text.h"
 #include "train/data/tokenizer.h"
 #include "train/data/tokens.h"
@@ -327,10 +328,12 @@ void Job::save() const {
 void Job::continue_prompt() {
   const amp::Autocast on({.low = low});
   model.eval();
-  const Tensor written =
-      model.generate(prompt.to(device), o.sample,
-                     {.temperature = o.temperature, .top_k = std::min(o.top_k, config.vocabulary)});
-  fmt::print("{}\n", tokenizer->decode(flatten(written).to(Device::cpu())));
+  const int64_t known = tokenizer->size();  // of the model's tokens, which may be padded
+  const Tensor written = model.generate(
+      prompt.to(device), o.sample,
+      {.temperature = o.temperature, .top_k = std::min(o.top_k, known), .tokens = known});
+  const std::string text = tokenizer->decode(flatten(written).to(Device::cpu()));
+  fmt::print("{}\n", train::replace_invalid(text));  // the last token may end within a character
 }
 
 void Job::run() {

@@ -29,7 +29,7 @@ struct SafeTensors {
 struct ReadOptions {
   std::vector<std::string> skip = {};  // names to leave out; a * at the end stands for any text
   bool keep_bytes = false;  // tensors of dtypes that are not here become u8 [bytes]; else an error
-  uint64_t max_memory = 0;  // bytes that a file of PyTorch may take; 0: see io::memory_limit
+  uint64_t max_memory = 0;  // of a file of PyTorch, see io::memory_limit; others take their size
 
   bool skips(std::string_view name) const;
 };

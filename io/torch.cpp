@@ -57,9 +57,7 @@ class Names {
     constexpr int deepest = 64;
     check(depth <= deepest, "{}: {}: dicts and lists nest deeper than {}", where_, quote(name),
           deepest);
-    memory_ += sizeof(Named) + name.size();
-    check(memory_ <= most_, "{}: takes more than {} bytes of memory (raise max_memory)", where_,
-          most_);
+    charge(sizeof(Named) + name.size());
     const auto named = [&](const std::string& key) { return depth == 0 ? key : name + "." + key; };
     if (v.kind == Value::Dict) {
       const std::vector<Value>& items = pickle_.list(v);
@@ -70,8 +68,18 @@ class Names {
       for (size_t i = 0; i < elements.size(); ++i)
         add(named(fmt::format("{}", i)), elements[i], depth + 1);
     } else if (v.kind != Value::None) {
+      constexpr uint64_t tensor_bytes = 400;  // of an object and the smallest memory
+      charge(tensor_bytes + (v.kind == Value::List   ? 8 * pickle_.list(v).size()
+                             : v.kind == Value::Text ? uint64_t{v.size}
+                                                     : 0));
       found.push_back({name, v});
     }
+  }
+
+  void charge(uint64_t bytes) {
+    memory_ += bytes;
+    check(memory_ <= most_, "{}: takes more than {} bytes of memory (raise max_memory)", where_,
+          most_);
   }
 
   bool is_numbers(const Value& v) const {

@@ -35,26 +35,21 @@ class PickleWriter {
     for (const int64_t x : numbers) add_int(x);
     add("t");
   }
-  // _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()); a dtype without a storage
-  // of its own has one of bytes, and is another argument.
+  // _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())
   void add_tensor(const Tensor& t, size_t key) {
-    const TorchDType& dtype = torch_dtype(t.dtype());
-    const bool typed = !dtype.storage.empty();
     const internal::Layout dense(t.shape());
-    add(typed ? "ctorch._utils\n_rebuild_tensor_v2\n((" : "ctorch._utils\n_rebuild_tensor_v3\n((");
+    add("ctorch._utils\n_rebuild_tensor_v2\n((");
     add_text("storage");
-    add(typed ? fmt::format("ctorch\n{}\n", dtype.storage) : "ctorch.storage\nUntypedStorage\n");
+    add(fmt::format("ctorch\n{}\n", torch_dtype(t.dtype()).storage));
     add_text(fmt::format("{}", key));
     add_text("cpu");
-    add_int(t.numel() * (typed ? 1 : dtype.bytes));
+    add_int(t.numel());
     add("tQ");
     add_int(0);
     add_tuple(dense.shape);
     add_tuple(dense.strides);
     add("\x89"
-        "ccollections\nOrderedDict\n)R");
-    if (!typed) add(fmt::format("ctorch\n{}\n", dtype.name));
-    add("tR");
+        "ccollections\nOrderedDict\n)RtR");
   }
   const std::string& finish() {
     add("u.");  // SETITEMS, STOP

@@ -10,10 +10,13 @@ namespace mixtape::train {
 struct GgufOptions {
   DType dtype = f16;           // of matrices: f32, f16 or bf16; vectors and positions stay f32
   std::string tokenizer = {};  // tokenizer.json, or vocab.json beside merges.txt; none: no tokens
-  std::string name = "gpt2";   // of the model
+  std::string end_of_text = "<|endoftext|>";  // of the tokenizer's added tokens
+  std::string name = "gpt2";                  // of the model
 };
 // Writes a GPT made with `config` for llama.cpp, with its names, its order of weights (that of
-// nn::Linear) and the metadata of architecture gpt2. Throws Error if the tokenizer has more tokens.
+// nn::Linear) and the metadata of architecture gpt2; biases that are missing are zeros. Throws
+// Error if net is of another size, or if the tokenizer has more tokens or is none that llama.cpp
+// knows.
 void save_gguf(const std::string& path, const models::Gpt& net, const models::GptConfig& config,
                const GgufOptions& options = {});
 

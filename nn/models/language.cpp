@@ -17,14 +17,17 @@ Tensor next_token_loss(const Tensor& logits, const Tensor& targets) {
   return cross_entropy(flatten(logits, 0, 1), flatten(targets));
 }
 
-Tensor sample(const Tensor& logits, const SampleOptions& o) {
+Tensor sample(const Tensor& given, const SampleOptions& o) {
   const Scope scope("sample");
+  check(0 <= o.tokens && o.tokens <= given.size(-1), "tokens must be from 0 to {}, got {}",
+        given.size(-1), o.tokens);
+  const NoGrad off;
+  const Tensor logits = o.tokens > 0 ? slice(given, -1, 0, o.tokens) : given;
   const int64_t vocabulary = logits.size(-1);
   check(o.temperature >= 0, "temperature must be >= 0, got {}", o.temperature);
   check(0 <= o.top_k && o.top_k <= vocabulary, "top_k must be from 0 to {}, got {}", vocabulary,
         o.top_k);
   check(0 < o.top_p && o.top_p <= 1, "top_p must be above 0 and at most 1, got {}", o.top_p);
-  const NoGrad off;
   // (Division by less would make f32 logits infinite.)
   if (o.temperature < 1e-30) return argmax(logits, -1);
   // The argmax of logits plus Gumbel noise is distributed as their softmax. (Uniform numbers above

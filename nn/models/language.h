@@ -12,6 +12,7 @@ struct SampleOptions {
   double temperature = 1;  // divides the logits; 0: the most likely token
   int64_t top_k = 0;       // sample from the k most likely tokens; 0: from all
   double top_p = 1;        // of those, only the most likely that reach this probability together
+  int64_t tokens = 0;      // the first so many can be drawn, where logits are padded; 0: all
 };
 // Samples a token from softmax(logits / temperature): [..., vocabulary] -> i64 [...]. Draws from
 // generator(), so a Seed makes it reproducible.

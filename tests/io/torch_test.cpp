@@ -36,6 +36,11 @@ const std::string no_keys = "\x80\x02].";
 std::string pickled(const std::string& opcodes) {
   return old_file("\x80\x02" + opcodes + "." + no_keys);
 }
+std::string repeated(const std::string& part, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += part;
+  return all;
+}
 std::string pickle_error(const std::string& opcodes) {
   return test::error([&] { parse(pickled(opcodes)); });
 }

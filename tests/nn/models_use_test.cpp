@@ -207,6 +207,10 @@ TEST(Sample, DrawsBySoftmax) {
   EXPECT_EQ(shares({.top_p = 1e-6})[3], 1);
   EXPECT_EQ(shares({.top_k = 2, .top_p = 0.5})[3], 1) << "0.4 of the 0.7 that two tokens have";
   expect_shares({.temperature = 0.5, .top_p = 0.8}, {0, 0, 9 / 25.0, 16 / 25.0});
+  expect_shares({.tokens = 3}, {1 / 6.0, 2 / 6.0, 3 / 6.0, 0});
+  EXPECT_EQ(shares({.temperature = 0, .tokens = 3})[2], 1);
+  EXPECT_EQ(error([&] { sample(logits, {.tokens = 5}); }),
+            "sample: tokens must be from 0 to 4, got 5");
   EXPECT_EQ(error([&] { sample(logits, {.temperature = -1}); }),
             "sample: temperature must be >= 0, got -1");
   EXPECT_EQ(error([&] { sample(logits, {.top_k = 5}); }),

@@ -22,6 +22,15 @@ using test::TempFolder;
 constexpr models::GptConfig tiny{
     .vocabulary = 504, .context = 6, .layers = 2, .heads = 2, .width = 4};
 
+// tokenizer_tiny.json as Llama 3 has it, in a folder.
+std::string llama_tokenizer(const TempFolder& folder) {
+  std::string text = slurp(test::data_file("tokenizer_tiny.json"));
+  const std::string off = "\"ignore_merges\": false";
+  text.replace(text.find(off), off.size(), "\"ignore_merges\": true");
+  test::spit(folder / "tokenizer.json", text);
+  return folder / "tokenizer.json";
+}
+
 // A file's metadata as text, and its tensors.
 class GgufFile {
  public:
@@ -142,13 +151,14 @@ TEST(Gguf, NamesAGptAsLlamaCppDoes) {
   const models::Gpt net(tiny);
   save_gguf(folder / "f32.gguf", net, tiny, {.dtype = f32});
   save_gguf(folder / "f16.gguf", net, tiny,
-            {.tokenizer = test::data_file("tokenizer_tiny.json"), .name = "small"});
+            {.tokenizer = llama_tokenizer(folder), .end_of_text = "<|end|>", .name = "small"});
   const GgufFile file(slurp(folder / "f32.gguf")), half(slurp(folder / "f16.gguf"));
   EXPECT_EQ(file.metadata.at("general.architecture"), "gpt2");
   EXPECT_EQ(file.metadata.at("general.file_type"), "0");
   EXPECT_EQ(file.metadata.at("gpt2.block_count"), "2");
   EXPECT_EQ(file.metadata.at("gpt2.feed_forward_length"), "16");
-  EXPECT_FALSE(file.metadata.contains("tokenizer.ggml.model"));
+  EXPECT_EQ(file.metadata.at("tokenizer.ggml.model"), "none");
+  EXPECT_EQ(file.metadata.at("gpt2.vocab_size"), "504");
   EXPECT_EQ(file.places.size(), net.state_dict().size());
   const auto& up = file.places.at("blk.1.ffn_up.weight");
   EXPECT_EQ(up.sizes, (std::vector<uint64_t>{4, 16}));             // inputs vary first
@@ -164,13 +174,40 @@ TEST(Gguf, NamesAGptAsLlamaCppDoes) {
   EXPECT_EQ(half.metadata.at("tokenizer.ggml.pre"), "llama-bpe");
   const std::string& tokens = half.metadata.at("tokenizer.ggml.tokens");
   EXPECT_TRUE(tokens.ends_with("|<|end|>|<|pad|>|[PAD502]|[PAD503]|"));
-  EXPECT_TRUE(half.metadata.at("tokenizer.ggml.token_type").ends_with("|1|3|3|5|5|"));
+  EXPECT_TRUE(half.metadata.at("tokenizer.ggml.token_type").ends_with("|1|3|4|5|5|"));
+  EXPECT_EQ(half.metadata.at("tokenizer.ggml.eos_token_id"), "500");
+}
 
+TEST(Gguf, WritesZerosForBiasesThatAreMissing) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  models::GptConfig plain = tiny;
+  plain.bias = false;
+  save_gguf(folder / "x.gguf", models::Gpt(plain), plain, {.dtype = f32});
+  const GgufFile file(slurp(folder / "x.gguf"));
+  EXPECT_EQ(file.places.size(), models::Gpt(tiny).state_dict().size());
+  EXPECT_EQ(file.places.at("blk.1.attn_qkv.bias").sizes, std::vector<uint64_t>{12});
+  EXPECT_EQ(file.f32_at("blk.1.attn_qkv.bias", 11), 0);
+}
+
+TEST(Gguf, RefusesWhatLlamaCppLacks) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  const models::Gpt net(tiny);
+  const std::string tokenizer = llama_tokenizer(folder);
   models::GptConfig small = tiny;
   small.vocabulary = 100;
-  EXPECT_ERROR(save_gguf(folder / "y", models::Gpt(small), small,
-                         {.tokenizer = test::data_file("tokenizer_tiny.json")}),
+  EXPECT_ERROR(save_gguf(folder / "y", models::Gpt(small), small, {.tokenizer = tokenizer}),
                "is not among the model's 100");
+  EXPECT_ERROR(save_gguf(folder / "y", net, small),
+               "the config has 100 tokens, context 6, width 4 and 2 layers, but the model 504, 6, "
+               "4 and 2");
+  EXPECT_ERROR(save_gguf(folder / "y", net, tiny, {.tokenizer = tokenizer}),
+               "has no added token \"<|endoftext|>\": set .end_of_text");
+  EXPECT_ERROR(
+      save_gguf(folder / "y", net, tiny,
+                {.tokenizer = test::data_file("tokenizer_tiny.json"), .end_of_text = "<|end|>"}),
+      "no such tokenizer with add_prefix_space false and ignore_merges false");
   EXPECT_ERROR(save_gguf(folder / "y", net, tiny, {.dtype = f64}),
                "the dtype must be f32, f16 or bf16, got f64");
 }
@@ -181,7 +218,7 @@ TEST(Gguf, IsReadByItsPackage) {
   const DefaultDevice here(Device::cpu());
   const TempFolder folder;
   save_gguf(folder / "x.gguf", models::Gpt(tiny), tiny,
-            {.dtype = bf16, .tokenizer = test::data_file("tokenizer_tiny.json")});
+            {.dtype = bf16, .tokenizer = llama_tokenizer(folder), .end_of_text = "<|end|>"});
   EXPECT_TRUE(test::python(R"(
 import sys, gguf
 file = gguf.GGUFReader(sys.argv[1] + "/x.gguf")

@@ -59,6 +59,17 @@ TEST(Tokenizer, LoadsFilesByTheirNames) {
   EXPECT_ERROR(Tokenizer::load(folder / "none.json"), "none.json: cannot open");
 }
 
+TEST(Tokenizer, TakesKeysInAnyOrder) {
+  const Tokenizer t = Tokenizer::parse(
+      R"({"model": {"merges": [["a", "b"]], "vocab": {"ab": 2, "b": 1, "a": 0}, "type": "BPE"}, )"
+      R"("pre_tokenizer": {"pretokenizers": [{"use_regex": true, "type": "ByteLevel"}], )"
+      R"("type": "Sequence"}, "added_tokens": [{"content": "<|>", "id": 3, "rstrip": true, )"
+      R"("lstrip": true}]})",
+      "", "f");
+  EXPECT_EQ(tokens(t.encode("abab")), (Tokens{2, 2}));
+  EXPECT_EQ(tokens(t.encode("a\u3000 <|>\u00a0\u2003b<|><|>")), (Tokens{0, 3, 1, 3, 3}));
+}
+
 TEST(Tokenizer, AddedTokensMayBePlainText) {
   const Tokenizer t = gpt2();
   const std::string text = "a<|endoftext|>b";
@@ -141,6 +152,7 @@ TEST(Tokenizer, SaysWhatIsWrong) {
       {error(changed("{1,3}", "{1,4}")), "f: its pre_tokenizer splits by \"(?i:'s"},
       {error(changed("\"Split\"", "\"Digits\"")), "a step \"Digits\" that is not read there"},
       {error(changed("\"use_regex\": false", "\"use_regex\": true")), "a step \"ByteLevel\" that"},
+      {error(model("\"vocab\": {\"a\": {}}")), "f: token \"a\" has no number"},
       {error("{\"a\":" + std::string(20, '[') + std::string(20, ']') + "}"), "deeper than 16"},
   };
   for (const auto& [message, wanted] : cases)

@@ -65,7 +65,7 @@ size_t end_of(std::string_view text, size_t at, CharClass kind, int64_t most = I
 }
 
 // \s+(?!\S)|\s+: leaves the last of several spaces to the word that follows.
-size_t end_of_spaces(std::string_view text, size_t at) {
+size_t end_before_word(std::string_view text, size_t at) {
   size_t end = at, last = at;
   for (Char c = char_at(text, at); end < text.size() && c.kind == Space; c = char_at(text, end)) {
     last = end;
@@ -94,7 +94,7 @@ size_t end_as_gpt2(std::string_view text, size_t at) {
     if (const size_t end = end_of_contraction(text, at, false); end > at) return end;
   const size_t word = text[at] == ' ' ? at + 1 : at;
   const Char c = char_at(text, word);
-  return c.kind == Space ? end_of_spaces(text, at) : end_of(text, word, c.kind);
+  return c.kind == Space ? end_before_word(text, at) : end_of(text, word, c.kind);
 }
 
 // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*
@@ -114,7 +114,7 @@ size_t end_as_llama(std::string_view text, size_t at, int digits) {
   }
   const std::string_view spaces = text.substr(at, end_of(text, at, Space) - at);
   const size_t line = spaces.find_last_of("\r\n");
-  return line == spaces.npos ? end_of_spaces(text, at) : at + line + 1;
+  return line == spaces.npos ? end_before_word(text, at) : at + line + 1;
 }
 
 // The bytes of the longest begin of a character at `at`, at least one; `whole` if it is all of it.
@@ -147,6 +147,19 @@ std::string replace_invalid(std::string_view text) {
     valid += whole ? text.substr(at, n) : "\ufffd";
   }
   return valid;
+}
+
+size_t end_of_spaces(std::string_view text, size_t at) { return end_of(text, at, Space); }
+
+size_t begin_of_spaces(std::string_view text) {
+  size_t begin = text.size();
+  for (size_t at = begin; at > 0; begin = at) {
+    do {
+      --at;
+    } while (at > 0 && (text[at] & 0xc0) == 0x80);
+    if (char_at(text, at).kind != Space) break;
+  }
+  return begin;
 }
 
 size_t Pretokenizer::end_of_piece(std::string_view text, size_t at) const {

@@ -24,6 +24,10 @@ Pretokenizer pretokenizer_of(std::string_view pattern, const std::string& where)
 // Replaces what is no UTF-8 by U+FFFD, one for each longest begin of a character, as Python does.
 std::string replace_invalid(std::string_view text);
 
+// The end of the spaces that begin at a byte of UTF-8, and the begin of those at the end of it.
+size_t end_of_spaces(std::string_view text, size_t at);
+size_t begin_of_spaces(std::string_view text);
+
 enum class CharClass : uint8_t { Other, Letter, Number, Space };
 CharClass char_class(uint32_t code);  // as Unicode 16 has it: \p{L}, \p{N} and \s
 

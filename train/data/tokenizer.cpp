@@ -82,8 +82,8 @@ struct Tokenizer::Data {
   std::unordered_map<std::string_view, Token> whole;     // pieces that are one token
   std::array<Token, 256> of_byte;
   MergeTable merges;
-  std::vector<AddedToken> added;  // the longest first
-  std::array<bool, 256> begins_added{};
+  std::vector<AddedToken> added;
+  std::array<std::vector<const AddedToken*>, 256> added_by_byte;  // the first; the longest first
   Pretokenizer pretokenizer;
 
   explicit Data(TokenizerFile file, std::string name);
@@ -104,7 +104,7 @@ Tokenizer::Data::Data(TokenizerFile file, std::string of)
   add_merges(file);
   added = std::move(file.added);
   std::ranges::stable_sort(added, std::greater(), [](const auto& t) { return t.text.size(); });
-  for (const AddedToken& t : added) begins_added[uint8_t(t.text[0])] = true;
+  for (const AddedToken& t : added) added_by_byte[uint8_t(t.text[0])].push_back(&t);
   Data::Work work;
   for (const auto& [piece, token] : by_bytes) {
     if (!file.ignore_merges) {
@@ -229,30 +229,24 @@ void Tokenizer::Data::encode_text(std::string_view text, Work& work) const {
 }
 
 const AddedToken* Tokenizer::Data::added_at(std::string_view text, size_t at) const {
-  if (!begins_added[uint8_t(text[at])]) return nullptr;
-  const auto found = std::ranges::find_if(
-      added, [&](const AddedToken& t) { return text.substr(at).starts_with(t.text); });
-  return found == added.end() ? nullptr : &*found;
+  for (const AddedToken* t : added_by_byte[uint8_t(text[at])])
+    if (text.substr(at).starts_with(t->text)) return t;
+  return nullptr;
 }
 
 void Tokenizer::Data::encode_all(std::string_view text, Work& work) const {
   size_t begin = 0;  // of the text that is not yet encoded
   const auto encode_until = [&](size_t end) { encode_text(text.substr(begin, end - begin), work); };
-  const auto is_space = [&](size_t at) {
-    return std::string_view(" \t\n\v\f\r").find(text[at]) != text.npos;
-  };
   for (size_t at = 0; at < text.size();) {
     const AddedToken* const t = added_at(text, at);
     if (!t) {
       ++at;
       continue;
     }
-    size_t end = at;
-    while (t->lstrip && end > begin && is_space(end - 1)) --end;
-    encode_until(end);
+    encode_until(t->lstrip ? begin + begin_of_spaces(text.substr(begin, at - begin)) : at);
     work.tokens.push_back(t->id);
     at += t->text.size();
-    while (t->rstrip && at < text.size() && is_space(at)) ++at;
+    if (t->rstrip) at = end_of_spaces(text, at);
     begin = at;
   }
   encode_until(text.size());

@@ -25,8 +25,8 @@ class TokenizerReader final : public io::JsonEvents {
   bool has_model = false;
 
   void open(char bracket) override {
-    const std::string& in = paths_.empty() ? "" : paths_.back();
-    std::string path = paths_.empty() ? "" : in + (lists_.back() ? ".*" : "." + key_);
+    if (is_vocabulary()) fail("{}: token {} has no number", name_, quote(key_));
+    std::string path = paths_.empty() ? "" : paths_.back() + (lists_.back() ? ".*" : "." + key_);
     check(paths_.size() < 16, "{}: nests deeper than 16", name_);
     if (path == ".added_tokens.*") file.added.emplace_back();
     if (path == ".model.merges.*") file.merges.emplace_back();
@@ -34,17 +34,15 @@ class TokenizerReader final : public io::JsonEvents {
     if (path == ".pre_tokenizer" || path == ".pre_tokenizer.pretokenizers.*") steps_.emplace_back();
     paths_.push_back(std::move(path));
     lists_.push_back(bracket == '[');
-    in_vocabulary_ = paths_.back() == ".model.vocab";
     halves_ = 0;
   }
   void close() override {
     paths_.pop_back();
     lists_.pop_back();
-    in_vocabulary_ = false;
   }
   void key(std::string& name) override { key_ = std::move(name); }
   void scalar(JsonScalar& value) override {
-    if (in_vocabulary_) return add_to_vocabulary(value);
+    if (is_vocabulary()) return add_to_vocabulary(value);
     if (paths_.empty()) refuse("it is no object");
     const std::string& in = paths_.back();
     if (in.empty() && std::holds_alternative<uint64_t>(value)) return add_to_vocabulary(value);
@@ -52,8 +50,9 @@ class TokenizerReader final : public io::JsonEvents {
     if (in == ".added_tokens.*") return set_added(value);
     if (in == ".model") return set_model(value);
     if (in == ".normalizer" && key_ == "type") refuse_value("normalizer", value);
-    if (!steps_.empty() && in.starts_with(".pre_tokenizer"))
-      steps_.back()[in.ends_with(".pattern") ? "pattern" : key_] = io::json_text(value);
+    if (steps_.empty() || !in.starts_with(".pre_tokenizer")) return;
+    auto& step = in.starts_with(".pre_tokenizer.pretokenizers") ? steps_.back() : steps_.front();
+    step[in.ends_with(".pattern") ? "pattern" : key_] = io::json_text(value);
   }
 
   // Sets file.pretokenizer by the steps of the file's.
@@ -85,6 +84,8 @@ class TokenizerReader final : public io::JsonEvents {
   [[noreturn]] void refuse_value(std::string_view what, const JsonScalar& value) const {
     fail("{}: {} {} is not supported", name_, what, quote(io::json_text(value)));
   }
+
+  bool is_vocabulary() const { return !paths_.empty() && paths_.back() == ".model.vocab"; }
 
   std::string text(JsonScalar& value, std::string_view what) const {
     auto* const s = std::get_if<std::string>(&value);
@@ -119,6 +120,7 @@ class TokenizerReader final : public io::JsonEvents {
     if (key_ == "id") t.id = id(value);
     if (key_ == "lstrip") t.lstrip = is_true;
     if (key_ == "rstrip") t.rstrip = is_true;
+    if (key_ == "special") t.special = is_true;
     if (key_ == "single_word" && is_true) refuse("an added token of single words is not supported");
   }
   void set_model(JsonScalar& value) {
@@ -137,7 +139,6 @@ class TokenizerReader final : public io::JsonEvents {
   std::vector<std::string> paths_;  // of what is open
   std::vector<bool> lists_;
   std::string key_;
-  bool in_vocabulary_ = false;
   int halves_ = 0;                                         // of the last merge
   std::vector<std::map<std::string, std::string>> steps_;  // of the pre_tokenizer
 };

@@ -14,6 +14,7 @@ struct AddedToken {
   std::string text;
   int64_t id = -1;
   bool lstrip = false, rstrip = false;  // takes the spaces before, or after it
+  bool special = true;                  // it is no text
 };
 
 struct TokenizerFile {
