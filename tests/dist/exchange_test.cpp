@@ -51,6 +51,7 @@ std::vector<double> sums_on(int size, int of_machine, DType travels, DType resul
   const auto errors = run_ranks(
       size,
       [&](const World& world) {
+        const DefaultDevice host(Device::cpu());  // whose memory the engine takes
         Exchange& exchange = *world.exchange();
         const int64_t elements = 2 * exchange.alignment();
         Tensor part;
