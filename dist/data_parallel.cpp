@@ -388,7 +388,7 @@ DataParallel::DataParallel(nn::ModuleBase& module, const DataParallelOptions& op
         options.wire.value_or(f32));
   if (part_.chunks == 1) return;
   const World* const world = World::current();
-  impl_ = std::make_unique<Impl>(world ? world->exchange() : nullptr, part_, options, module);
+  impl_ = std::make_unique<Impl>(world ? world->exchange().get() : nullptr, part_, options, module);
   if (part_.ranks == 1) return;
   std::vector<Tensor> all = module.parameters();
   for (const auto& [name, t] : module.named_buffers()) all.push_back(t);

@@ -22,8 +22,9 @@ std::shared_ptr<Division> division_of(const Tensor& parameter) {
   return std::static_pointer_cast<Division>(optim::sharing_of(parameter));
 }
 
-Division::Division(Exchange& exchange, const std::vector<Tensor>& parameters, double bucket_mb)
-    : exchange_(exchange) {
+Division::Division(const std::shared_ptr<Exchange>& exchange, const std::vector<Tensor>& parameters,
+                   double bucket_mb)
+    : exchange_(exchange), rank_(size_t(exchange->rank())), ranks_(size_t(exchange->size())) {
   for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
     if (p->is_leaf()) items_.push_back({*p, {}});
   lay(bucket_mb);
@@ -35,14 +36,19 @@ Division::Division(Exchange& exchange, const std::vector<Tensor>& parameters, do
       const Tensor place = place_of(item);
       detail::write(item.whole, place);
       item.whole.set_data(place);
-      const size_t rank = size_t(exchange_.rank());
       item.piece = b.data.with_layout(
-          Layout({item.cut[rank + 1] - item.cut[rank]}, {1}, item.offset + item.cut[rank]));
+          Layout({item.cut[rank_ + 1] - item.cut[rank_]}, {1}, item.offset + item.cut[rank_]));
       item.piece.set_requires_grad();
       by_id_.emplace(item.whole.id(), i);
       by_id_.emplace(item.piece.id(), i);
     }
   }
+}
+
+std::shared_ptr<Exchange> Division::exchange() const {
+  std::shared_ptr<Exchange> exchange = exchange_.lock();
+  check(exchange != nullptr, "the World of these Shards has ended");
+  return exchange;
 }
 
 void Division::end() {
@@ -97,15 +103,14 @@ std::pair<size_t, int64_t> Division::joint_near(const Buffer& buffer, int64_t wa
 // Cuts where blocks of the norm end, so that it adds up as that of whole gradients does, and where
 // all ranks come to have about equally many elements.
 void Division::cut_buffers() {
-  const size_t ranks = size_t(exchange_.size());
-  std::vector<int64_t> loads(ranks);
+  std::vector<int64_t> loads(ranks_);
   int64_t all = 0;
   for (Buffer& b : buffers_) {
     for (const size_t i : b.items) all += items_[i].whole.numel();
     b.joints = {{0, 0}};
     int64_t wanted = 0;
-    for (size_t r = 0; r + 1 < ranks; ++r) {
-      wanted += all / int64_t(ranks) - loads[r];
+    for (size_t r = 0; r + 1 < ranks_; ++r) {
+      wanted += all / int64_t(ranks_) - loads[r];
       b.joints.push_back(std::max(b.joints.back(), joint_near(b, wanted)));
     }
     b.joints.emplace_back(b.items.size(), 0);
@@ -116,7 +121,7 @@ void Division::cut_buffers() {
         item.cut.push_back(place < i ? 0 : place == i ? element : item.whole.numel());
       }
     }
-    for (size_t r = 0; r < ranks; ++r)
+    for (size_t r = 0; r < ranks_; ++r)
       for (const size_t i : b.items) loads[r] += items_[i].cut[r + 1] - items_[i].cut[r];
   }
 }
@@ -127,20 +132,19 @@ Tensor Division::place_of(const Item& item) const {
 }
 
 Tensor Division::own_part(const Item& item, const Tensor& whole) const {
-  const size_t rank = size_t(exchange_.rank());
-  const int64_t begin = item.cut[rank], n = item.cut[rank + 1] - begin;
+  const int64_t begin = item.cut[rank_], n = item.cut[rank_ + 1] - begin;
   return whole.contiguous().with_layout(Layout({n}, {1}, begin)).clone();
 }
 
 Tensor Division::whole_of(const Item& item, const Tensor& part) const {
   const Tensor whole({item.whole.numel()}, part.dtype(), Device::cpu());
-  const size_t rank = size_t(exchange_.rank());
   detail::write(part.copied_to(Device::cpu()),
-                whole.with_layout(Layout(part.shape(), {1}, item.cut[rank])));
-  exchange_.run([&] {
+                whole.with_layout(Layout(part.shape(), {1}, item.cut[rank_])));
+  const std::shared_ptr<Exchange> exchange = this->exchange();
+  exchange->run([&] {
     const Place place{Place::Kind::Gather};
-    exchange_.meet(place, {}, size_t(whole.numel()) * size_of(whole.dtype()));
-    exchange_.share_pieces(place, {{whole, item.cut}});
+    exchange->meet(place, {}, size_t(whole.numel()) * size_of(whole.dtype()));
+    exchange->share_pieces(place, {{whole, item.cut}});
   });
   return whole.with_layout(Layout(item.whole.shape()));
 }
@@ -148,6 +152,7 @@ Tensor Division::whole_of(const Item& item, const Tensor& part) const {
 // Loading, converting and moving replace a parameter's data.
 void Division::begin_step() {
   check(!items_.empty(), "the Shards of this optimizer have ended, and it has pieces alone");
+  exchange();
   for (const Item& item : items_) {
     const Tensor place = place_of(item), &now = item.whole;
     if (now.raw() == place.raw()) continue;
@@ -162,13 +167,14 @@ void Division::begin_step() {
 
 void Division::end_step() {
   const Place place{Place::Kind::Step, steps_};
-  exchange_.run([&] {
-    if (!has_met_) exchange_.meet(place);
+  const std::shared_ptr<Exchange> exchange = this->exchange();
+  exchange->run([&] {
+    if (!has_met_) exchange->meet(place);
     std::map<size_t, Exchange::Divided> there;  // by device
     for (const Buffer& b : buffers_)
       there[b.data.device().slot()].emplace_back(
-          b.data.copied_to(exchange_.exchanges(b.data.device())), b.cut);
-    for (const auto& [slot, all] : there) exchange_.share_pieces(place, all);
+          b.data.copied_to(exchange->exchanges(b.data.device())), b.cut);
+    for (const auto& [slot, all] : there) exchange->share_pieces(place, all);
     for (const Buffer& b : buffers_) {
       Exchange::Divided& all = there[b.data.device().slot()];
       detail::write(all.front().first.copied_to(b.data.device()), b.data);
@@ -223,7 +229,7 @@ Tensor Division::in_order(const std::vector<Tensor>& tensors,
     for (size_t r = 0; r < all.size(); ++r) {
       const int64_t n = parts_of(t, int(r));
       const auto first = all[r].begin() + ptrdiff_t(at[r]);
-      if (has(t) || int(r) == exchange_.rank()) joined.insert(joined.end(), first, first + n);
+      if (has(t) || r == rank_) joined.insert(joined.end(), first, first + n);
       at[r] += size_t(n);
     }
   return from(joined, {int64_t(joined.size())}, f64).copied_to(Device::cpu());
@@ -231,15 +237,16 @@ Tensor Division::in_order(const std::vector<Tensor>& tensors,
 
 // All ranks' words, in as many meetings as it takes.
 std::vector<std::vector<double>> Division::meet(const std::vector<double>& words) const {
-  std::vector<std::vector<double>> all(size_t(exchange_.size()));
-  exchange_.run([&] {
+  std::vector<std::vector<double>> all(ranks_);
+  const std::shared_ptr<Exchange> exchange = this->exchange();
+  exchange->run([&] {
     for (size_t at = 0, left = 1; left > 0;) {
       const size_t n = std::min(words.size() - at, Exchange::most_words - 1);
       std::vector<double> some{double(words.size() - at - n)};
       some.insert(some.end(), words.begin() + ptrdiff_t(at), words.begin() + ptrdiff_t(at + n));
       at += n;
       left = 0;
-      const auto of_ranks = exchange_.meet({Place::Kind::Step, steps_}, some);
+      const auto of_ranks = exchange->meet({Place::Kind::Step, steps_}, some);
       for (size_t r = 0; r < all.size(); ++r) {
         left = std::max(left, size_t(of_ranks[r][0]));
         all[r].insert(all[r].end(), of_ranks[r].begin() + 1, of_ranks[r].end());

@@ -28,7 +28,8 @@ class Division final : public optim::Sharing {
 
   // Divides those of the parameters that train, which become views of the buffers, in reverse
   // order: that in which their gradients come.
-  Division(Exchange& exchange, const std::vector<Tensor>& parameters, double bucket_mb);
+  Division(const std::shared_ptr<Exchange>& exchange, const std::vector<Tensor>& parameters,
+           double bucket_mb);
   void end();  // parameters are whole again, and pieces of no use
 
   // By a parameter, or by its piece.
@@ -57,7 +58,10 @@ class Division final : public optim::Sharing {
                   size_t flags) const;
   std::vector<std::vector<double>> meet(const std::vector<double>& words) const;
 
-  Exchange& exchange_;
+  std::shared_ptr<Exchange> exchange() const;  // throws Error if its World has ended
+
+  const std::weak_ptr<Exchange> exchange_;
+  const size_t rank_, ranks_;
   std::vector<Item> items_;
   std::vector<Buffer> buffers_;
   std::unordered_map<const void*, size_t> by_id_;

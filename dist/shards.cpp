@@ -49,7 +49,7 @@ Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
   const World* const world = World::current();
   if (!world || world->size() == 1) return;
   check_alike(*world, whole_);
-  division_ = std::make_shared<Division>(*world->exchange(), whole_, options.bucket_mb);
+  division_ = std::make_shared<Division>(world->exchange(), whole_, options.bucket_mb);
   std::vector<Tensor> pieces;
   for (const Tensor& p : whole_) pieces.push_back(division_->has(p) ? division_->piece_of(p) : p);
   optimizer.replace_params(pieces, [&](size_t i, const Tensor& state) {

@@ -23,7 +23,8 @@ struct ShardsOptions {
 // All functions but load_state_dict() are called by all ranks, at the same place.
 class Shards : NoCopy {
  public:
-  // The optimizer must outlive it, and stay where it is. Throws Error if it looks at whole
+  // The optimizer must outlive it, and stay where it is. Where its World has ended, nothing steps
+  // but for an Error. Throws Error if it looks at whole
   // parameters, as LAMB and Muon do, or if other Shards divide some of them.
   explicit Shards(optim::Optimizer& optimizer, const ShardsOptions& options = {});
   ~Shards();  // leaves an optimizer that cannot step: see join()

@@ -56,7 +56,7 @@ class World : NoCopy {
   std::vector<Tensor> gather(const Tensor& x) const;  // every rank's; all of one shape and dtype
   std::vector<std::string> gather(const std::string& text) const;
 
-  Exchange* exchange() const { return exchange_.get(); }  // null in a world of one
+  const std::shared_ptr<Exchange>& exchange() const { return exchange_; }  // null in a world of one
 
  private:
   static void require_first(const WorldOptions& options);

@@ -419,6 +419,29 @@ TEST(Shards, SayWhatIsWrong) {
       << errors[1];
 }
 
+TEST(Shards, DoNotOutliveTheirWorld) {
+  struct Rank {
+    Pair net;
+    optim::SGD opt{net.parameters(), {.lr = 0.1, .momentum = 0.5}};
+    std::optional<Shards> shards;
+  };
+  std::vector<Rank> ranks(2);
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Rank& own = ranks[size_t(world.rank())];
+    own.shards.emplace(own.opt);
+    for (const Tensor& p : own.opt.params()) p.set_grad(ones(p.shape()));
+    own.opt.step();
+  }));
+  for (Rank& own : ranks) {
+    const std::string before = bytes_of(own.opt.state_dict());
+    EXPECT_ERROR(own.opt.step(), "the World of these Shards has ended");
+    EXPECT_ERROR(own.shards->state_dict(), "the World of these Shards has ended");
+    EXPECT_ERROR(own.shards->join(), "the World of these Shards has ended");
+    EXPECT_ERROR(optim::clip_grad_norm(own.opt.params(), 1), "the World of these Shards has ended");
+    EXPECT_TRUE(bytes_of(own.opt.state_dict()) == before);
+  }
+}
+
 TEST(Shards, AStepIsAPlaceWhereRanksMeet) {
   const auto errors = run_ranks(2, [](const World& world) {
     Pair net;
