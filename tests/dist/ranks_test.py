@@ -95,7 +95,7 @@ class Choice(unittest.TestCase):
         self.fails("libc.* is no plug-in of this version of Mixtape", Run(2, "sums", MIXTAPE_MPI_PLUGIN=library))
 
     def test_the_plugin_of_another_mpi(self) -> None:
-        other = next((p for p in plugins if p != plugin), "")
+        other = next((p for p in plugins if p != plugin and "_nccl." not in p), "")
         if not other:
             self.skipTest("there is one MPI")
         self.fails(r"2 processes were started, but (Open MPI|MPICH) \S+ connects 1: it is not the MPI that started them",
