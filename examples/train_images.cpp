@@ -53,7 +53,8 @@ void define(CommandLine& line, Options& o) {
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   line.share(o.chunks);
   line.flag("--shards", o.shards, "divide the optimizer's state among the processes");
-  line.add("--profile", o.profile, "FILE", "where the time of three steps goes, for ui.perfetto.dev")
+  line.add("--profile", o.profile, "FILE",
+           "where the time of three steps goes, for ui.perfetto.dev")
       .check(name_of("file"));
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
   line.add("--steps", o.steps, "N", "of the benchmark").check(count());
