@@ -22,6 +22,13 @@ std::vector<std::string> parameter_names(const Learner& learner) {
   return names;
 }
 
+// True if all its parameters do without masters. (Where some do, set_multi_precision() refuses.)
+bool rounds(const optim::Optimizer& optimizer) {
+  for (size_t g = 0; g < optimizer.groups(); ++g)
+    if (optimizer.rounding(g) == optim::Rounding::Nearest) return false;
+  return true;
+}
+
 }  // namespace
 
 MixedPrecision::MixedPrecision(const AmpOptions& o)
@@ -64,7 +71,7 @@ void MixedPrecision::begin(Learner& learner) {
     std::vector<Tensor> originals;
     for (const Tensor& p : params) originals.push_back(p.detach());
     learner.model().to(low_);
-    if (optimizer.rounding(0) != optim::Rounding::Nearest) return;
+    if (rounds(optimizer)) return;
     optimizer.set_multi_precision(true, masters_->flat_master);
     // Masters start from the original f32 weights, not from their f16 values.
     StateDict state = optimizer.state_dict();

@@ -11,7 +11,7 @@
 namespace mixtape::kernels {
 
 // The dynamic code of Dettmers et al. 2022 (8-bit optimizers via block-wise quantization), as
-// bitsandbytes' create_dynamic_map(): |x| <= 1 in seven decades from 1e-6 to 1, each divided into
+// bitsandbytes' create_dynamic_map(): |x| <= 1 in seven decades from 1e-7 to 1, each divided into
 // twice as many steps as the one below, whose centres are the values; and 0 and 1. Numbers that are
 // not negative have twice as many steps.
 template <bool nonnegative>
@@ -108,7 +108,7 @@ MIXTAPE_HD void visit_code(StateCode code, bool nonnegative, F f) {
 // block does not depend on the order of its elements.
 MIXTAPE_HD inline uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
-// The code of a block whose largest magnitude is `most`. One NaN makes the whole block NaN. A
+// The code of a block whose largest magnitude is `most`. An infinity or NaN makes the block NaN. A
 // square that is not 0 gets no code of 0: of m / (sqrt(v) + eps) only the divisor would vanish.
 template <class Code, bool nonnegative>
 struct BlockCode {
@@ -117,7 +117,7 @@ struct BlockCode {
   MIXTAPE_HD explicit BlockCode(uint32_t most) {
     const float largest = std::bit_cast<float>(most);
     const bool vanishes = largest < 0x1p-100f;
-    scale = vanishes ? 0 : largest * (1 / Code::largest);
+    scale = vanishes ? 0 : largest * (1 / Code::largest) + (largest - largest);
     inverse = vanishes ? 0 : Code::largest / largest;
   }
   MIXTAPE_HD uint8_t encode(float x) const { return lifted(Code::encode(x * inverse), x); }

@@ -33,6 +33,11 @@ MIXTAPE_HD S round_stochastic(float x, uint32_t random) {
   return std::bit_cast<S>(uint16_t((f >> 16 & 0x8000u) | q));
 }
 
+// The bits of state k out of those of all states of an element. (bf16 takes the upper half.)
+MIXTAPE_HD inline uint32_t bits_of_state(uint32_t random, int k) {
+  return k % 2 ? random << 16 : random;
+}
+
 // x as a sum of two numbers of type S. The first is what x rounds to, and what the sum rounds to.
 template <class S>
 struct Compensated {

@@ -25,15 +25,15 @@ struct LowMemory {
   StateCode code = StateCode::None;
   View scale[3];             // with codes: f32, one of each block
   uint32_t nonnegative = 0;  // a bit for each state
-  uint64_t seed = 0;         // Stochastic's
+  uint64_t seed = 0;         // of Stochastic, and of bf16 states, which are rounded by chance, too
   uint32_t index = 0;        // of the parameter in its optimizer
 
   bool is_rounded() const { return rounding != Rounding::Nearest; }
-  // The bits of the step that makes the count of steps `count`: element i reads word i % 4 of block
-  // i / 4.
-  MIXTAPE_HD static Draw draw(uint64_t seed, uint32_t index, float count) {
+  // The bits of the step that makes the count of steps `count`, for the parameter or its states:
+  // element i reads word i % 4 of block i / 4.
+  MIXTAPE_HD static Draw draw(uint64_t seed, uint32_t index, float count, bool for_states) {
     const Philox::Block key =
-        Philox::bits({uint32_t(count), index, 0, 1}, uint32_t(seed), uint32_t(seed >> 32));
+        Philox::bits({uint32_t(count), index, for_states, 1}, uint32_t(seed), uint32_t(seed >> 32));
     return {uint64_t(key[1]) << 32 | key[0], 0};
   }
 };

@@ -50,6 +50,19 @@ void encode(const float* x, int64_t n, uint8_t* codes, float* scale) {
   }
 }
 
+// A block's random bits, a word for each element.
+struct RandomBits {
+  alignas(64) uint32_t word[code_block];
+
+  RandomBits(const LowMemory& low, int64_t begin, int64_t n, double steps, bool for_states) {
+    const Draw draw =
+        LowMemory::draw(low.seed, low.index, static_cast<float>(steps + 1), for_states);
+    for (int64_t i = 0; i < n; i += 64)
+      philox::interleave(philox::Words(draw.seed, static_cast<uint64_t>((begin + i) / 4)).word,
+                         word + i);
+  }
+};
+
 // Compensated<S> of a block: p + rest is x as near as two numbers hold it, and rounds to p.
 template <class S>
 void store_compensated(const float* x, int64_t n, S* p, S* rest) {
@@ -82,12 +95,21 @@ void store_param(const Update& u, int64_t begin, int64_t n, double steps, const 
   if (u.low->rounding == Rounding::Kahan)
     return store_compensated(x, n, p, u.low->compensation.as<S>() + begin);
   if (u.low->rounding == Rounding::Nearest) return convert_run(x, n, p);
-  const Draw draw = LowMemory::draw(u.low->seed, u.low->index, static_cast<float>(steps + 1));
-  alignas(64) uint32_t random[code_block];
-  for (int64_t i = 0; i < n; i += 64)
-    philox::interleave(philox::Words(draw.seed, static_cast<uint64_t>((begin + i) / 4)).word,
-                       random + i);
-  for (int64_t i = 0; i < n; ++i) p[i] = round_stochastic<S>(x[i], random[i]);
+  const RandomBits random(*u.low, begin, n, steps, /*for_states=*/false);
+  for (int64_t i = 0; i < n; ++i) p[i] = round_stochastic<S>(x[i], random.word[i]);
+}
+
+// To bf16. To nearest, a mean of a decay rate near 1, which moves by less than the last of 8 bits,
+// would stand still.
+void store_states(const Update& u, int64_t begin, int64_t n, double steps,
+                  const float (&state)[Update::max_states][code_block]) {
+  const RandomBits random(*u.low, begin, n, steps, /*for_states=*/true);
+  for (size_t k = 0; k < Update::max_states; ++k) {
+    if (!u.state[k]) continue;
+    BFloat16* const s = u.state[k].as<BFloat16>() + begin;
+    for (int64_t i = 0; i < n; ++i)
+      s[i] = round_stochastic<BFloat16>(state[k][i], bits_of_state(random.word[i], int(k)));
+  }
 }
 
 // Calls f.operator()<S>() with the 16-bit type of a parameter.
@@ -120,12 +142,12 @@ void BlockBuffers::store(const Update& u, int64_t begin, int64_t n, double steps
                          Writes writes) const {
   if (writes.param && u.param.dtype != f32)
     visit_half(u.param.dtype, [&]<class S>() { store_param<S>(u, begin, n, steps, param); });
-  for (size_t k = 0; writes.states && k < Update::max_states; ++k) {
+  if (!writes.states) return;
+  if (u.state[0].dtype == bf16 || u.state[1].dtype == bf16)
+    return store_states(u, begin, n, steps, state);
+  for (size_t k = 0; k < Update::max_states; ++k) {
     const View& s = u.state[k];
-    if (!s || s.dtype == f32) continue;
-    if (s.dtype == bf16)
-      convert_run(state[k], n, s.as<BFloat16>() + begin);
-    else
+    if (s && s.dtype == u8)
       visit_code(u.low->code, u.low->nonnegative >> k & 1, [&]<class Code, bool nonnegative>() {
         encode<Code, nonnegative>(state[k], n, s.as<uint8_t>() + begin,
                                   u.low->scale[k].as<float>() + begin / code_block);

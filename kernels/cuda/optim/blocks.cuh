@@ -118,7 +118,8 @@ struct LowItem {
     }
   }
   template <int k>
-  __device__ void store_state(const float (&x)[8], const LaneOfBlock& lane, int64_t block) const {
+  __device__ void store_state(const float (&x)[8], const LaneOfBlock& lane, int64_t block,
+                              const Philox::Block (&random)[2]) const {
     if (!plain.state[k]) return;
     if (state_type == u8)
       return visit_code(code, nonnegative_states<O> >> k & 1, [&]<class Code, bool nonnegative>() {
@@ -126,7 +127,13 @@ struct LowItem {
       });
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float part[4] = {x[4 * h], x[4 * h + 1], x[4 * h + 2], x[4 * h + 3]};
+      float part[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        part[e] = x[4 * h + e];
+        if (state_type == bf16)
+          part[e] = round_stochastic<BFloat16>(part[e], bits_of_state(random[h][size_t(e)], k));
+      }
       store(plain.state[k], state_type, lane.part[h], packed(part, state_type));
     }
   }
@@ -178,9 +185,11 @@ struct LowItem {
 template <Writes writes, class O, class F>
 __device__ void for_elements(const LowItem<O>& p, const Chunk& chunk, float grad_scale, F f) {
   constexpr int states = state_count<O>;
-  Draw draw;
+  const bool rounds_states = writes.states && p.state_type == bf16;
+  Draw draw, draw_for_states;
   if (writes.param && p.rounding == Rounding::Stochastic)
-    draw = LowMemory::draw(p.seed, p.index, *p.steps);
+    draw = LowMemory::draw(p.seed, p.index, *p.steps, false);
+  if (rounds_states) draw_for_states = LowMemory::draw(p.seed, p.index, *p.steps, true);
   const int warp = int(gpu::thread().x) / gpu::warp_size;
   for (int64_t first = chunk.begin + warp * code_block; first < chunk.end;
        first += block_warps * code_block) {
@@ -210,8 +219,12 @@ __device__ void for_elements(const LowItem<O>& p, const Chunk& chunk, float grad
       }
       if (writes.param) p.store_param(x, four, draw);
     }
+    Philox::Block random[2] = {};
+    for (int h = 0; rounds_states && h < 2; ++h)
+      random[h] = Philox::bits(draw_for_states, uint64_t(lane.part[h].at / 4));
     if (writes.states)
-      for_states([&]<int k>() { p.template store_state<k>(s[k], lane, first / code_block); });
+      for_states(
+          [&]<int k>() { p.template store_state<k>(s[k], lane, first / code_block, random); });
   }
 }
 
