@@ -152,6 +152,10 @@ Tensor Division::whole_of(const Item& item, const Tensor& part) const {
 // Loading, converting and moving replace a parameter's data.
 void Division::begin_step() {
   check(!items_.empty(), "the Shards of this optimizer have ended, and it has pieces alone");
+    check(!now.has_grad(),
+          "a parameter of shape {} has a gradient that its pieces have not: Shards need a "
+          "DataParallel of the model, made before backward()",
+          now.shape());
   exchange();
   for (const Item& item : items_) {
     const Tensor place = place_of(item), &now = item.whole;

@@ -15,8 +15,9 @@ struct ShardsOptions {
 
 // A guard: while it lives, the ranks of World::current() divide the parameters of an optimizer that
 // train, and its state. params() of the optimizer are then this rank's pieces; a DataParallel of
-// the model leaves the gradients there, and each step ends with all ranks' new values in the
-// parameters. Training has the bits that it has without. In a world of one it does nothing.
+// the model leaves the gradients there (without one a step is an Error), and each step ends with
+// all ranks' new values in the parameters. Training has the bits that it has without. In a world of
+// one it does nothing.
 //   optim::AdamW opt(net.parameters(), {.lr = 1e-3});
 //   dist::Shards shards(opt);
 //   dist::DataParallel parallel(net);

@@ -442,6 +442,18 @@ TEST(Shards, DoNotOutliveTheirWorld) {
   }
 }
 
+TEST(Shards, NeedADataParallel) {
+  expect_fine(run_ranks(2, [](const World&) {
+    Pair net;
+    optim::SGD opt(net.parameters(), {.lr = 0.1});
+    const Shards shards(opt);
+    sum(net.a).backward();
+    EXPECT_ERROR(opt.step(),
+                 "a parameter of shape [3, 2] has a gradient that its pieces have not: Shards need "
+                 "a DataParallel of the model, made before backward()");
+  }));
+}
+
 TEST(Shards, AStepIsAPlaceWhereRanksMeet) {
   const auto errors = run_ranks(2, [](const World& world) {
     Pair net;
