@@ -65,12 +65,18 @@ Shards::~Shards() {
   if (division_) division_->end();
 }
 
+const Tensor* Shards::divided(const std::string& name) const {
+  const int64_t i = parameter_of(name);
+  if (i < 0 || size_t(i) >= whole_.size()) return nullptr;
+  const Tensor& p = whole_[size_t(i)];
+  return division_->has(p) ? &p : nullptr;
+}
+
 StateDict Shards::state_dict() const {
   StateDict dict = optimizer_.state_dict();
   if (!division_) return dict;
   for (auto& [name, t] : dict)
-    if (const int64_t i = parameter_of(name); i >= 0 && division_->has(whole_[size_t(i)]))
-      t = division_->whole_of(division_->item(whole_[size_t(i)]), t);
+    if (const Tensor* const p = divided(name)) t = division_->whole_of(division_->item(*p), t);
   return dict;
 }
 
@@ -78,14 +84,10 @@ void Shards::load_state_dict(const StateDict& dict) {
   if (!division_) return optimizer_.load_state_dict(dict);
   StateDict own;
   for (const auto& [name, t] : dict) {
-    const int64_t i = parameter_of(name);
-    const bool is_divided =
-        i >= 0 && size_t(i) < whole_.size() && division_->has(whole_[size_t(i)]);
-    if (is_divided)
-      check(t.shape() == whole_[size_t(i)].shape(), "{} must have shape {}, got {}", name,
-            whole_[size_t(i)].shape(), t.shape());
-    own.emplace_back(name,
-                     is_divided ? division_->own_part(division_->item(whole_[size_t(i)]), t) : t);
+    const Tensor* const p = divided(name);
+    check(!p || t.shape() == p->shape(), "{} must have shape {}, got {}", name,
+          p ? p->shape() : Shape(), t.shape());
+    own.emplace_back(name, p ? division_->own_part(division_->item(*p), t) : t);
   }
   optimizer_.load_state_dict(own);
 }

@@ -24,9 +24,9 @@ struct ShardsOptions {
 // All functions but load_state_dict() are called by all ranks, at the same place.
 class Shards : NoCopy {
  public:
-  // The optimizer must outlive it, and stay where it is. Where its World has ended, nothing steps
-  // but for an Error. Throws Error if it looks at whole
-  // parameters, as LAMB and Muon do, or if other Shards divide some of them.
+  // The optimizer must outlive it, and stay where it is. A step after its World has ended is an
+  // Error. Throws Error if it looks at whole parameters, as LAMB and Muon do, or if other Shards
+  // divide some of them.
   explicit Shards(optim::Optimizer& optimizer, const ShardsOptions& options = {});
   ~Shards();  // leaves an optimizer that cannot step: see join()
 
@@ -37,6 +37,8 @@ class Shards : NoCopy {
   void join();
 
  private:
+  const Tensor* divided(const std::string& name) const;  // the parameter that has this state
+
   optim::Optimizer& optimizer_;
   const std::vector<Tensor> whole_;
   std::shared_ptr<Division> division_;  // null if there is nothing to divide

@@ -165,6 +165,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
   for (const Option& option : algorithm->options()) check_value(option, option.get());
   algorithm->check_options();
   check(!params.empty(), "no parameters to optimize");
+  check(!sharing(), "processes divide the parameters of this optimizer: add groups before Shards");
   std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : this->params();
   common.shadow = shadow_dtype(common.shadow);
   Group group{std::move(algorithm), {}};

@@ -454,6 +454,20 @@ TEST(Shards, NeedADataParallel) {
   }));
 }
 
+TEST(Shards, TakeNoMoreGroups) {
+  expect_fine(run_ranks(2, [](const World&) {
+    Pair net, other;
+    optim::SGD opt(net.parameters(), {.lr = 0.1});
+    Shards shards(opt);
+    EXPECT_ERROR(opt.add_group({other.a}, {.lr = 0.1}),
+                 "processes divide the parameters of this optimizer: add groups before Shards");
+    EXPECT_EQ(opt.groups(), 1u);
+    shards.join();
+    opt.add_group({other.a}, {.lr = 0.1});
+    EXPECT_EQ(opt.groups(), 2u);
+  }));
+}
+
 TEST(Shards, AStepIsAPlaceWhereRanksMeet) {
   const auto errors = run_ranks(2, [](const World& world) {
     Pair net;
