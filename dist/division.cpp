@@ -210,6 +210,14 @@ Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, c
   }
   if (parts) {
     const Tensor host = parts.copied_to(Device::cpu());
+  for (size_t r = 0; r < ranks_; ++r) {
+    size_t expected = flags;
+    for (const Tensor& t : tensors) expected += parts ? size_t(parts_of(t, int(r))) : 0;
+    check(all[r].size() == expected,
+          "rank {} of {} has gradients of other parameters than rank {}: {} numbers of them, not "
+          "{}",
+          r, ranks_, rank_, all[r].size(), expected);
+  }
     words.insert(words.end(), host.data<double>(), host.data<double>() + host.numel());
   }
   const std::vector<std::vector<double>> all = meet(words);

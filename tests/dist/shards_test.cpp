@@ -468,6 +468,56 @@ TEST(Shards, TakeNoMoreGroups) {
   }));
 }
 
+TEST(Shards, OfRanksWithOtherGradients) {
+  const auto errors = run_ranks(2, [](const World& world) {
+    Pair net, other;
+    optim::SGD opt(net.parameters(), {.lr = 0.1});
+    const Shards shards(opt);
+    for (const Tensor& p : opt.params()) p.set_grad(ones(p.shape()));
+    if (world.is_first()) other.a.set_grad(ones({3, 2}));
+    try {
+      optim::clip_grad_norm({net.a, other.a, net.b}, 1);
+    } catch (const Error& e) {
+      world.barrier();
+      throw;
+    }
+  });
+  for (const size_t r : {0, 1})
+    EXPECT_NE(errors[r].find(fmt::format("rank {} of 2 has gradients of other parameters than rank "
+                                         "{}: ",
+                                         1 - r, r)),
+              std::string::npos)
+        << errors[r];
+}
+
+// Each rank has sums of more than 2,047 blocks, and not equally many.
+TEST(Shards, NormsOfManyParameters) {
+  std::vector<Tensor> grads;
+  for (int i = 0; i < 5000; ++i) grads.push_back(full({i < 4000 ? 1 : 4}, 0.25 + i % 7));
+  const auto params = [&] {
+    std::vector<Tensor> all;
+    for (const Tensor& g : grads) all.push_back(nn::parameter(zeros(g.shape())));
+    return all;
+  };
+  const std::vector<Tensor> whole = params();
+  for (size_t i = 0; i < grads.size(); ++i) whole[i].set_grad(grads[i].clone());
+  const std::string expected = digits(optim::clip_grad_norm(whole, 1));
+  expect_fine(run_ranks(2, [&](const World& world) {
+    const std::vector<Tensor> own = params();
+    optim::SGD opt(own, {.lr = 1});
+    const Shards shards(opt);
+    const std::vector<Tensor> pieces = opt.params();
+    for (size_t i = 0; i < pieces.size(); ++i)  // (all elements of one are equal)
+      pieces[i].set_grad(full(pieces[i].shape(), grads[i].data<float>()[0]));
+    const uint64_t before = world.exchange()->messages_sent();
+    EXPECT_EQ(digits(optim::clip_grad_norm(own, 1)), expected);
+    EXPECT_EQ(world.exchange()->messages_sent(), before + 2);
+    opt.step();
+    for (const size_t i : {0, 1234, 4999})
+      EXPECT_EQ(bytes_of({{"", own[i]}}), bytes_of({{"", -whole[i].grad()}}));
+  }));
+}
+
 TEST(Shards, AStepIsAPlaceWhereRanksMeet) {
   const auto errors = run_ranks(2, [](const World& world) {
     Pair net;
