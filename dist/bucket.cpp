@@ -20,6 +20,13 @@ void detail::write(const Tensor& from, const Tensor& to) {
   to.storage()->bump_version();
 }
 
+bool are_enough(size_t tensors, int64_t bytes, bool first, double bucket_mb) {
+  constexpr size_t most = 1500;  // whose words leave room for those of the program
+  static_assert(most < Exchange::most_words);
+  const double mb = first ? std::min(1.0, bucket_mb) : bucket_mb;
+  return double(bytes) >= mb * 1048576 || tensors == most;
+}
+
 Bucket::Bucket(Exchange* exchange, const Options& options)
     : exchange_(exchange), options_(options) {}
 

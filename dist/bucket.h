@@ -17,6 +17,11 @@ namespace detail {
 void write(const Tensor& from, const Tensor& to);  // in place, in to's dtype
 }  // namespace detail
 
+// True of the tensors that shall travel together, with these bytes of gradients, where no more may
+// join them. The first ones are few, so that something travels soon, and their words ride along:
+// see Exchange::most_words.
+bool are_enough(size_t tensors, int64_t bytes, bool first, double bucket_mb);
+
 class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
  public:
   struct Options {

@@ -97,7 +97,9 @@ struct DataParallel::Impl final : Observer {
       if (p.division) lay_divided(p, of_divisions);
       if (!p.trains || p.division) continue;
       std::shared_ptr<Bucket>& bucket = open[{p.dtype, p.tensor.device().slot()}];
-      if (bucket && is_complete(bucket)) bucket = {};
+      if (bucket &&
+          are_enough(bucket->tensors(), bucket->bytes(), bucket == buckets[0], options.bucket_mb))
+        bucket = {};
       if (!bucket)
         bucket = buckets.emplace_back(
             std::make_shared<Bucket>(exchange, bucket_of(p.dtype, p.tensor.device())));
@@ -136,12 +138,6 @@ struct DataParallel::Impl final : Observer {
     }
     p.bucket = size_t(std::ranges::find(buckets, bucket) - buckets.begin());
     p.place = own.place;
-  }
-
-  // The first one is small, so that something travels soon.
-  bool is_complete(const std::shared_ptr<Bucket>& bucket) const {
-    const double mb = bucket == buckets[0] ? std::min(1.0, options.bucket_mb) : options.bucket_mb;
-    return double(bucket->bytes()) >= mb * 1048576 || bucket->tensors() == most_tensors;
   }
 
   // Puts buckets in the order in which they become full.
@@ -349,8 +345,6 @@ struct DataParallel::Impl final : Observer {
     begun = false;
     follow_arrivals();
   }
-
-  static constexpr size_t most_tensors = 1500;  // whose words ride along: Exchange::most_words
 
   Exchange* const exchange;
   const Part part;

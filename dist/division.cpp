@@ -19,7 +19,7 @@ using namespace internal;
 constexpr size_t bits = 32;  // in a word
 
 std::shared_ptr<Division> division_of(const Tensor& parameter) {
-  return std::static_pointer_cast<Division>(optim::sharing_of(parameter));
+  return std::dynamic_pointer_cast<Division>(optim::sharing_of(parameter));
 }
 
 Division::Division(const std::shared_ptr<Exchange>& exchange, const std::vector<Tensor>& parameters,
@@ -58,18 +58,15 @@ void Division::end() {
   by_id_.clear();
 }
 
-// The first buffer is small, so that something travels soon.
 void Division::lay(double bucket_mb) {
-  constexpr size_t most_items = 1500;  // whose words ride along: Exchange::most_words
   std::map<std::tuple<DType, DType, size_t>, size_t> open;
   for (size_t i = 0; i < items_.size(); ++i) {
     const Tensor& t = items_[i].whole;
     const auto [at, is_new] =
         open.try_emplace({t.dtype(), t.grad_dtype(), t.device().slot()}, buffers_.size());
     const auto is_full = [&] {
-      const double mb = at->second == 0 ? std::min(1.0, bucket_mb) : bucket_mb;
-      return double(buffers_[at->second].bytes) >= mb * 1048576 ||
-             buffers_[at->second].items.size() == most_items;
+      const Buffer& b = buffers_[at->second];
+      return are_enough(b.items.size(), b.bytes, at->second == 0, bucket_mb);
     };
     if (!is_new && is_full()) at->second = buffers_.size();
     if (at->second == buffers_.size()) buffers_.emplace_back();
@@ -152,13 +149,13 @@ Tensor Division::whole_of(const Item& item, const Tensor& part) const {
 // Loading, converting and moving replace a parameter's data.
 void Division::begin_step() {
   check(!items_.empty(), "the Shards of this optimizer have ended, and it has pieces alone");
+  exchange();
+  for (const Item& item : items_) {
+    const Tensor place = place_of(item), &now = item.whole;
     check(!now.has_grad(),
           "a parameter of shape {} has a gradient that its pieces have not: Shards need a "
           "DataParallel of the model, made before backward()",
           now.shape());
-  exchange();
-  for (const Item& item : items_) {
-    const Tensor place = place_of(item), &now = item.whole;
     if (now.raw() == place.raw()) continue;
     check(now.dtype() == place.dtype() && now.device() == place.device(),
           "a parameter of shape {} was divided as {} on {}, and is now {} on {}: make Shards after "
@@ -210,6 +207,9 @@ Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, c
   }
   if (parts) {
     const Tensor host = parts.copied_to(Device::cpu());
+    words.insert(words.end(), host.data<double>(), host.data<double>() + host.numel());
+  }
+  const std::vector<std::vector<double>> all = meet(words);
   for (size_t r = 0; r < ranks_; ++r) {
     size_t expected = flags;
     for (const Tensor& t : tensors) expected += parts ? size_t(parts_of(t, int(r))) : 0;
@@ -218,9 +218,6 @@ Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, c
           "{}",
           r, ranks_, rank_, all[r].size(), expected);
   }
-    words.insert(words.end(), host.data<double>(), host.data<double>() + host.numel());
-  }
-  const std::vector<std::vector<double>> all = meet(words);
   has_met_ = steps;
   if (found) {
     const Tensor host({found.numel()}, f32, Device::cpu());

@@ -1,5 +1,6 @@
 #pragma once
-// Clipping of gradients by norm or value. Nothing here waits for the device.
+// Clipping of gradients by norm or value. Nothing here waits for the device,
+// but where processes divide parameters: they tell each other numbers of theirs.
 
 #include <vector>
 
