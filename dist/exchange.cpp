@@ -278,7 +278,10 @@ void Exchange::wait(Request& request, bool (Request::*until)(), const Place& pla
       continue;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(polls / 20, 200)));
-    const auto lost = [&](const std::vector<int>& ranks, const char* what) {
+    const auto lost = [&](std::vector<int> ranks, const char* what) {
+      // At the end, who has sent all may go.
+      if (const auto missing = request.missing(); place.kind == Place::Kind::End)
+        std::erase_if(ranks, [&](int r) { return !std::ranges::count(missing, r); });
       // Its last bytes may have come meanwhile.
       if (!ranks.empty() && !(request.*until)())
         fail("rank {} of {} lost rank {} in {}: its {} has ended", rank_, size_,
@@ -305,6 +308,7 @@ void Exchange::check_places(const Place& place, const char* greetings) const {
   std::memcpy(&own, greetings + size_t(rank_) * greeting_size, sizeof own);
   for (int r = 0; r < size_; ++r) {
     std::memcpy(&other, greetings + size_t(r) * greeting_size, sizeof other);
+    check(other.words <= most_words, "rank {} has sent what is no greeting", r);
     const Place there{Place::Kind(other.kind), other.step, other.number};
     check(own.kind == other.kind && own.step == other.step && own.number == other.number,
           "ranks have run apart: rank {} is in {}, rank {} in {}", r, there.to_string(), rank_,

@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "core/check.h"
@@ -66,7 +68,10 @@ class NcclEngine final : public Engine {
   ~NcclEngine() override {
     if (!comm_) return;
     nccl::Result state = nccl_->CommFinalize(comm_);
-    while (state == nccl::InProgress) nccl_->CommGetAsyncError(comm_, &state);
+    for (int polls = 0; state == nccl::InProgress && polls < 5000; ++polls) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (nccl_->CommGetAsyncError(comm_, &state) != nccl::Success) break;
+    }
     state == nccl::Success ? nccl_->CommDestroy(comm_) : nccl_->CommAbort(comm_);
   }
 

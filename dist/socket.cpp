@@ -181,9 +181,9 @@ void Socket::reset() noexcept {
   setsockopt(file_, SOL_SOCKET, SO_LINGER, &none, sizeof none);
   close(std::exchange(file_, -1));
 }
-bool Socket::was_reset() const {
-  pollfd one{file_, 0, 0};
-  return poll(&one, 1, 0) > 0 && (one.revents & (POLLERR | POLLHUP));
+bool Socket::has_ended() const {
+  pollfd one{file_, POLLRDHUP, 0};
+  return poll(&one, 1, 0) > 0 && one.revents;
 }
 
 Listener::Listener(int port, int backlog) : file_(listen_at(AF_INET6, port, backlog)) {
@@ -196,6 +196,8 @@ Socket Listener::accept(const Deadline& deadline) const {
   while (deadline.wait(file_, POLLIN)) {
     const int file = accept4(file_, nullptr, nullptr, SOCK_CLOEXEC);
     if (file >= 0) return made_ready(file);
+    check(errno == EINTR || errno == EAGAIN || errno == ECONNABORTED, "TCP: cannot accept: {}",
+          std::strerror(errno));
   }
   return {};
 }

@@ -57,7 +57,7 @@ class Socket : NoCopy {
   ssize_t move(iovec (&parts)[2], bool sends) const;
   // Ends the connection as if something broke, not in good order.
   void reset() noexcept;
-  bool was_reset() const;  // by the other
+  bool has_ended() const;  // by the other, in good order or not
 
  private:
   bool move_all(void* data, size_t bytes, const Deadline& deadline, bool sends) const;

@@ -178,7 +178,7 @@ class TcpEngine final : public Engine {
   }
   bool was_aborted() const override {
     return std::ranges::any_of(peers_,
-                               [](const Peer& p) { return p.socket && p.socket.was_reset(); });
+                               [](const Peer& p) { return p.socket && p.socket.has_ended(); });
   }
 
  private:

@@ -100,15 +100,25 @@ struct Started {
   std::string engine;  // that the launcher expects
   int64_t processes;   // 0: not known
 };
-// Reads what launchers leave in the environment.
-Started started() {
+// Reads what launchers of MPI leave in the environment.
+Started started_by_mpi() {
   for (const char* size : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"})
     if (number_of(size) > 0) return {"mpi", number_of(size)};
   if (std::getenv("SLURM_PROCID") && number_of("SLURM_STEP_NUM_TASKS") > 0)
     return {"mpi", number_of("SLURM_STEP_NUM_TASKS")};
   if (std::getenv("PMIX_RANK")) return {"mpi", 0};
-  if (std::getenv("RANK") && number_of("WORLD_SIZE") > 0) return {"tcp", number_of("WORLD_SIZE")};
   return {"none", 1};
+}
+// One launcher may start another: torchrun in the only task of a Slurm step, say.
+Started started(const std::string& wanted) {
+  const Started mpi = started_by_mpi();
+  const int64_t processes = std::getenv("RANK") ? number_of("WORLD_SIZE") : 0;
+  if (processes <= 1 || wanted == "mpi" || wanted == "none") return mpi;
+  check(mpi.processes == 1 || wanted == "tcp",
+        "a launcher of MPI has started processes, and RANK and WORLD_SIZE tell of {} others: "
+        "MIXTAPE_ENGINE must say which count, mpi or tcp",
+        processes);
+  return {"tcp", processes};
 }
 
 std::string wanted_engine(const WorldOptions& options) {
@@ -118,8 +128,8 @@ std::string wanted_engine(const WorldOptions& options) {
 
 // The engine for the memory of the host, or null.
 std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
-  const Started by = started();
   std::string name = wanted_engine(options);
+  const Started by = started(name);
   check(name.empty() || name == "none" || name == "mpi" || name == "tcp" || name == "nccl",
         "the engine must be mpi, tcp, nccl or none, got \"{}\"", name);
   if (name.empty() || name == "nccl") name = by.processes == 1 ? "none" : by.engine;

