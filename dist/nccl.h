@@ -7,8 +7,7 @@
 namespace mixtape::dist::nccl {
 
 enum Result : int { Success = 0, InProgress = 7 };  // others are errors
-enum DataType : int { Uint8 = 1, Float32 = 7 };
-enum Operation : int { Sum = 0 };
+enum DataType : int { Uint8 = 1 };
 struct Communicator;
 using Comm = Communicator*;
 using Stream = void*;  // cudaStream_t

@@ -252,7 +252,7 @@ class Nccl(unittest.TestCase):
     def test_a_tensor_of_another_device(self) -> None:
         self.fails(r"rank 1 of 2 exchanges what is on cuda:1, but a tensor is on cuda:0", "elsewhere")
 
-    def test_names_of_the_real_library(self) -> None:
+    def test_the_real_library_has_the_functions(self) -> None:
         real = next((f for f in ("/usr/local/cuda/lib/libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2") if os.path.exists(f)),
                     "libnccl.so.2")
         if subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL('{real}')"], capture_output=True).returncode:
