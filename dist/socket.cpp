@@ -1,5 +1,6 @@
 #include "dist/socket.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -37,28 +38,33 @@ Socket made_ready(int file) {
   return Socket(file);
 }
 
-// Listens on all addresses of the machine, or returns -1.
-int listen_at(int family, int port, int backlog) {
-  const int file = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+// Listens at one address, or returns -1.
+int listen_at(const Address& address, int backlog) {
+  const int file = socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (file < 0) return -1;
   set(file, SOL_SOCKET, SO_REUSEADDR, 1);
-  sockaddr_in v4 = {};
-  v4.sin_family = AF_INET;
-  v4.sin_port = htons(uint16_t(port));
-  sockaddr_in6 v6 = {};
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(uint16_t(port));
-  if (family == AF_INET6) set(file, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  const bool is_v6 = family == AF_INET6;
-  if (bind(file,
-           is_v6 ? reinterpret_cast<const sockaddr*>(&v6) : reinterpret_cast<const sockaddr*>(&v4),
-           is_v6 ? sizeof v6 : sizeof v4) == 0 &&
-      listen(file, backlog) == 0)
-    return file;
+  if (address.get()->sa_family == AF_INET6) set(file, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (bind(file, address.get(), address.size()) == 0 && listen(file, backlog) == 0) return file;
   const int error = errno;
   close(file);
   errno = error;
   return -1;
+}
+
+// This machine's addresses that only it can reach, or all that it has.
+Address own_v4(const char* host, int port) {
+  sockaddr_in a = {};
+  a.sin_family = AF_INET;
+  a.sin_port = htons(uint16_t(port));
+  inet_pton(AF_INET, host, &a.sin_addr);
+  return {reinterpret_cast<const sockaddr*>(&a), sizeof a};
+}
+Address own_v6(const char* host, int port) {
+  sockaddr_in6 a = {};
+  a.sin6_family = AF_INET6;
+  a.sin6_port = htons(uint16_t(port));
+  inet_pton(AF_INET6, host, &a.sin6_addr);
+  return {reinterpret_cast<const sockaddr*>(&a), sizeof a};
 }
 
 }  // namespace
@@ -186,8 +192,13 @@ bool Socket::has_ended() const {
   return poll(&one, 1, 0) > 0 && one.revents;
 }
 
-Listener::Listener(int port, int backlog) : file_(listen_at(AF_INET6, port, backlog)) {
-  if (file_ < 0) file_ = listen_at(AF_INET, port, backlog);  // the machine has no IPv6
+Listener::Listener(const std::string& host, int port, int backlog) {
+  if (host == "localhost" || host.starts_with("127."))
+    file_ = listen_at(own_v4(host[0] == 'l' ? "127.0.0.1" : host.c_str(), port), backlog);
+  else if (host == "::1")
+    file_ = listen_at(own_v6("::1", port), backlog);
+  else if ((file_ = listen_at(own_v6("::", port), backlog)) < 0)  // the machine has no IPv6
+    file_ = listen_at(own_v4("0.0.0.0", port), backlog);
   check(file_ >= 0, "TCP: cannot listen at port {}: {}", port, std::strerror(errno));
 }
 Listener::~Listener() { close(file_); }

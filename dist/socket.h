@@ -66,7 +66,9 @@ class Socket : NoCopy {
 
 class Listener : NoCopy {
  public:
-  Listener(int port, int backlog);  // 0: any port that is free. Throws Error if it is taken
+  // Listens there if `host` is localhost, 127.* or ::1, so that nobody else can connect; else at
+  // all addresses of this machine. Port 0: any that is free. Throws Error if it is taken.
+  Listener(const std::string& host, int port, int backlog);
   ~Listener();
   int port() const;
   Socket accept(const Deadline& deadline) const;  // none if the time is over

@@ -66,8 +66,8 @@ class Meeting {
   }
 
   // Rank 0: hears where the others are, and tells them.
-  void gather(int port) {
-    const Listener listener(port, size_);
+  void gather(const std::string& host, int port) {
+    const Listener listener(host, port, size_);
     while (!accept_from(listener, 1)) {
     }
     for (int r = 1; r < size_; ++r)
@@ -77,7 +77,7 @@ class Meeting {
 
   // Other ranks: each is connected by the higher of two.
   void join(const std::string& host, int port) {
-    const Listener listener(0, size_);
+    const Listener listener(host, 0, size_);
     own_.port = listener.port();
     Socket& first = sockets[0];
     std::string problem;
@@ -268,7 +268,7 @@ std::unique_ptr<Engine> open_tcp(double timeout) {
     const std::string host = variable("MASTER_ADDR");
     const int port = number("MASTER_PORT", 1, 65534) + 1;
     if (rank == 0)
-      meeting.gather(port);
+      meeting.gather(host, port);
     else
       meeting.join(host, port);
   }

@@ -148,6 +148,8 @@ class Meeting(unittest.TestCase):
             with socket.socket() as other:
                 if other.connect_ex(("localhost", port)) == 0:
                     other.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                    with socket.socket() as outside:  # as if from another address of the machine
+                        self.heard_outside = outside.connect_ex(("127.0.0.2", port)) == 0
                     break
             time.sleep(0.01)
         said = [process.communicate(timeout=20)[1] for process in started]
@@ -160,6 +162,12 @@ class Meeting(unittest.TestCase):
         self.assertRegex(first, r"(?m)^error: World: rank 0 of 3 waited 2 s at port \d+ for rank 1 to connect$")
         self.assertRegex(last, r"(?m)^error: World: rank 2 of 3 waited 2 s at most for an answer of rank 0 at localhost:\d+: it has "
                                "ended, waits for others, or something else listens there$")
+
+    def test_only_this_machine_is_heard_where_all_are_on_it(self) -> None:
+        self.processes(0)
+        self.assertFalse(self.heard_outside)
+        self.processes(0, MASTER_ADDR="0.0.0.0")
+        self.assertTrue(self.heard_outside)
 
     def test_a_missing_first_is_named(self) -> None:
         self.assertRegex(self.processes(1)[0],
