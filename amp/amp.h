@@ -2,7 +2,6 @@
 // All of amp.
 
 #include "amp/autocast.h"
-#include "amp/compare.h"
 #include "amp/loss_scale_optimizer.h"
 #include "amp/policy.h"
 #include "amp/report.h"

@@ -1,5 +1,7 @@
 // The precision lock: what an op of a module computed in, as lines of text, in a file that a test
 // compares a later program with.
+#include "amp/precision_lock.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 // Report: the dtypes in which ops ran while it was alive, their casts, and those not needed.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,10 +12,6 @@
 #include "core/no_copy.h"
 
 namespace mixtape::amp {
-
-namespace detail {
-void run_both_ways(const Tensor& y, const std::vector<Tensor>& parameters);
-}  // namespace detail
 
 struct ReportOptions {
   bool time = false;  // time each op: waits for the device before and after it
@@ -79,7 +74,8 @@ class Report final : NoCopy {
 
   // The precision lock: a line for each precision in which an op of a module ran, forward or in
   // its gradients, as "layer1.conv: conv2d(f16, f16) -> f16", in the order of first appearance.
-  // Sizes and numbers of calls are not in it. See expect_precision().
+  // Sizes and numbers of calls are not in it. See
+  // amp/precision_lock.h.
   std::vector<std::string> precisions() const;
   void lock(const std::string& path) const;  // writes them to a file
 
@@ -90,15 +86,6 @@ class Report final : NoCopy {
   struct Watcher;
   const std::unique_ptr<Watcher> watcher_;
 };
-
-// Throws Error that shows the lines which differ, unless the ops that `run` calls have the
-// precisions which Report::lock() wrote to the file: a test that an edit changes none.
-void expect_precision(const std::string& path, const std::function<void()>& run);
-// The same for net(x) and its gradients. No grad() changes, but running statistics do.
-template <class Net>
-void expect_precision(Net& net, const Tensor& x, const std::string& path) {
-  expect_precision(path, [&] { detail::run_both_ways(net(x), net.parameters()); });
-}
 
 }  // namespace mixtape::amp
 

@@ -11,10 +11,6 @@
 
 namespace mixtape {
 
-namespace optim {
-class Sharing;  // optim/sharing.h
-}
-
 // The loss scale that a gradient is multiplied by, as far as it is known. The engine combines tags
 // where it adds gradients; amp numbers the scales.
 struct LossScaleTag {
@@ -92,14 +88,13 @@ struct AutogradMeta final : AutogradMetaInterface {
   enum class Listing : uint8_t { Plain, Unlisted, Forgotten, Listed };
   Listing listing = Listing::Plain;
   bool keeps_f32_grad = false;  // see Tensor::set_grad_dtype()
+  // Of optim, set for a parameter that several processes divide among them, and for this one's
+  // piece of it: an optim::Sharing.
+  std::shared_ptr<void> sharing;
 
  private:
   Tensor wide_;
   uint64_t wide_version_ = 0;  // of grad
-
- public:
-  // Set for a parameter that several processes divide among them, and for this one's piece of it.
-  std::shared_ptr<optim::Sharing> sharing;
 };
 
 namespace detail {

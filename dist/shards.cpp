@@ -58,7 +58,8 @@ Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
   });
   for (size_t i = 0; i < whole_.size(); ++i)
     if (division_->has(whole_[i]))
-      for (const Tensor& t : {whole_[i], pieces[i]}) t.autograd_meta().sharing = division_;
+      for (const Tensor& t : {whole_[i], pieces[i]})
+        t.autograd_meta().sharing = std::shared_ptr<optim::Sharing>(division_);
 }
 
 Shards::~Shards() {

@@ -5,7 +5,9 @@
 
 namespace mixtape::optim {
 
-std::shared_ptr<Sharing> sharing_of(const Tensor& t) { return t.autograd_meta().sharing; }
+std::shared_ptr<Sharing> sharing_of(const Tensor& t) {
+  return std::static_pointer_cast<Sharing>(t.autograd_meta().sharing);
+}
 
 std::shared_ptr<Sharing> sharing_of(const std::vector<Tensor>& tensors) {
   std::shared_ptr<Sharing> all;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "amp/precision_lock.h"
 #include "amp/report.h"
 #include "nn/models/models.h"
 #include "nn/nn.h"
