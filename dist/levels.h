@@ -2,6 +2,7 @@
 // Levels: which ranks exchange which pieces of a buffer. First those of a node (a machine), then
 // those that have the same place in all nodes, so that little travels between nodes.
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -35,7 +36,7 @@ struct Levels {
   int nodes() const { return size / of_node; }
   Group node() const { return {rank / of_node * of_node, 1, of_node}; }
   Group across() const { return {rank % of_node, of_node, nodes()}; }
-  Range piece(int r) const { return {cut[size_t(r)], cut[size_t(r) + 1]}; }
+  Range piece(int r) const { return {cut[std::size_t(r)], cut[std::size_t(r) + 1]}; }
   std::vector<Range> own_piece(int r) const { return {piece(r)}; }
   // Those of the ranks that have r's place in each node.
   std::vector<Range> pieces_like(int r) const {

@@ -40,8 +40,8 @@ Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
   check(options.bucket_mb > 0, "bucket_mb must be > 0, got {}", options.bucket_mb);
   for (size_t g = 0; g < optimizer.groups(); ++g)
     check(optimizer.is_elementwise(g),
-          "{} does not treat elements one by one in group {}, by its rule, rounding or 8-bit "
-          "state, so that ranks cannot divide its parameters",
+          "{} does not treat elements one by one in group {}, by its rule, rounding or "
+          "narrow state, so that ranks cannot divide its parameters",
           optimizer.name(), g);
   for (size_t i = 0; i < whole_.size(); ++i)
     check(!optim::sharing_of(whole_[i]), "parameter {} of {} is divided already", i,

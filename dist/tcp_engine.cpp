@@ -66,8 +66,8 @@ class Meeting {
   }
 
   // Rank 0: hears where the others are, and tells them.
-  void gather(const std::string& host, int port) {
-    const Listener listener(host, port, size_);
+  void gather(const std::string& listens_at, int port) {
+    const Listener listener(listens_at, port, size_);
     while (!accept_from(listener, 1)) {
     }
     for (int r = 1; r < size_; ++r)
@@ -76,8 +76,8 @@ class Meeting {
   }
 
   // Other ranks: each is connected by the higher of two.
-  void join(const std::string& host, int port) {
-    const Listener listener(host, 0, size_);
+  void join(const std::string& host, const std::string& listens_at, int port) {
+    const Listener listener(listens_at, 0, size_);
     own_.port = listener.port();
     Socket& first = sockets[0];
     std::string problem;
@@ -267,10 +267,13 @@ std::unique_ptr<Engine> open_tcp(double timeout) {
   if (size > 1) {
     const std::string host = variable("MASTER_ADDR");
     const int port = number("MASTER_PORT", 1, 65534) + 1;
+    // Rank 0 of several machines may know its own as localhost, too.
+    const char* const here = std::getenv("LOCAL_WORLD_SIZE");
+    const std::string listens_at = here && here == std::to_string(size) ? host : "";
     if (rank == 0)
-      meeting.gather(host, port);
+      meeting.gather(listens_at, port);
     else
-      meeting.join(host, port);
+      meeting.join(host, listens_at, port);
   }
   return std::make_unique<TcpEngine>(rank, std::move(meeting));
 }

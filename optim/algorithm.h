@@ -64,10 +64,9 @@ struct CommonOptions {
   StateFormat state = f32;  // codes of 8 bits are for parameters of 4096 elements or more
   uint64_t seed = 0;        // of Rounding::Stochastic
 
-  // Codes depend on the block, and chance on the position, of an element in the whole parameter.
-  bool is_elementwise() const {
-    return rounding != Rounding::Stochastic && state.code() == kernels::StateCode::None;
-  }
+  // Codes depend on the block, and chance, which rounds moments of bf16 too, on the position of an
+  // element in the whole parameter.
+  bool is_elementwise() const { return rounding != Rounding::Stochastic && state.dtype() == f32; }
   bool is_low() const { return rounding != Rounding::Nearest || state.dtype() != f32; }
   void check_rounding() const;  // throws Error if it and masters are asked for together
 };

@@ -21,7 +21,8 @@ if len(sys.argv) < 4 or sys.argv[1] != "-n" or not sys.argv[2].isdigit():
     print(__doc__, file=sys.stderr)
     sys.exit(2)
 ranks, command = int(sys.argv[2]), sys.argv[3:]
-variables = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+variables = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost",
+             "MASTER_PORT": str(free_port())}
 started: list[subprocess.Popen] = []
 signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in started])
 try:

@@ -199,8 +199,7 @@ TEST(Shards, DivideMasters) {
 }
 
 TEST(Shards, DivideWhatTakesLessMemory) {
-  const auto make =
-      maker<optim::AdamW>({.lr = 0.01}, {.rounding = optim::Rounding::Kahan, .state = bf16});
+  const auto make = maker<optim::AdamW>({.lr = 0.01}, {.rounding = optim::Rounding::Kahan});
   expect_same({.make = make, .low = bf16, .half_model = true, .masters = false});
 }
 
@@ -356,13 +355,14 @@ TEST(Shards, NeedARuleOfSingleElements) {
   Pair net;
   optim::Lamb lamb(net.parameters());
   EXPECT_ERROR(Shards{lamb},
-               "lamb does not treat elements one by one in group 0, by its rule, rounding or 8-bit "
-               "state, so that ranks cannot divide its parameters");
+               "lamb does not treat elements one by one in group 0, by its rule, rounding or "
+               "narrow state, so that ranks cannot divide its parameters");
   optim::Muon muon({net.a});
   muon.add_group({net.b}, optim::AdamWOptions());
   EXPECT_ERROR(Shards{muon}, "muon does not treat elements one by one in group 0");
-  for (const optim::CommonOptions& common :
-       {optim::CommonOptions{.state = optim::i8}, {.rounding = optim::Rounding::Stochastic}}) {
+  for (const optim::CommonOptions& common : {optim::CommonOptions{.state = optim::i8},
+                                             {.state = bf16},
+                                             {.rounding = optim::Rounding::Stochastic}}) {
     optim::AdamW low(net.parameters(), {}, common);
     EXPECT_ERROR(Shards{low}, "adamw does not treat elements one by one in group 0");
   }
