@@ -40,7 +40,7 @@ TILE_M, DEPTH = 128, 64  # of gemm_groups for 16-bit numbers
 # Tensors that are given once, and both read and written.
 UPDATED = {"accumulate": slice(1, 2), "scatter_add": slice(2, 3), "unscale": slice(None)}
 PARTS = {"products": r"gemm$", "attention": r"attention", "classifier": r"cross_entropy",
-         "optimizer": r"optimizer_step|grad_norm|unscale|clip|gather|scatter_add|bounds",
+         "optimizer": r"optimizer_step|norm_parts|norm_of_parts|unscale|clip|gather|scatter_add|bounds",
          "norms, casts, residual": r""}
 
 
@@ -81,7 +81,7 @@ def parse(lines: Iterable[str], names: dict[int, str]) -> list[Call]:
     norms = 0
     for line in lines:
         what, *words = line.split()
-        norms += what == "call" and words[0] == "grad_norm"
+        norms += what == "call" and words[0] == "norm_parts"
         if norms != 2:
             continue
         if what == "call":

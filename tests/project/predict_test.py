@@ -35,8 +35,8 @@ class Recorded(unittest.TestCase):
     def test_a_step_is_recorded_whole_without_running(self) -> None:
         calls = predict.record(PROGRAM, [str(o) for o in SMALL])
         names = [call.name for call in calls]
-        self.assertEqual(names[0], "grad_norm")
-        self.assertEqual([names.count(name) for name in ("attention", "attention_grad", "layer_norm", "grad_norm")],
+        self.assertEqual(names[0], "norm_parts")
+        self.assertEqual([names.count(name) for name in ("attention", "attention_grad", "layer_norm", "norm_parts")],
                          [LAYERS, LAYERS, 2 * LAYERS + 1, 1])
         for call in calls:
             for launch in call.launches:
@@ -57,13 +57,13 @@ class Recorded(unittest.TestCase):
 
     def test_fewer_than_three_steps_are_named(self) -> None:
         with self.assertRaisesRegex(SystemExit, "the record has 1 steps, not 3"):
-            predict.parse(["call grad_norm", "call fill"], {})
+            predict.parse(["call norm_parts", "call fill"], {})
 
     def test_lines_become_calls(self) -> None:
-        lines = ["call grad_norm", "call fill", "call grad_norm", "call gemm", "view 100 40 bf16 2x10 10x1", "view 200 4 f32 - -",
-                 "scratch 300 16", "launch 7f gemm 2x3x1 32x1x1 100 300", "launch 80 add 1x1x1 32x1x1", "call grad_norm", "view 1 4 f32 1 1"]
+        lines = ["call norm_parts", "call fill", "call norm_parts", "call gemm", "view 100 40 bf16 2x10 10x1", "view 200 4 f32 - -",
+                 "scratch 300 16", "launch 7f gemm 2x3x1 32x1x1 100 300", "launch 80 add 1x1x1 32x1x1", "call norm_parts", "view 1 4 f32 1 1"]
         self.assertEqual(predict.parse(lines, {0x7f: "gemm<1>"}),
-                         [Call("grad_norm"), Call("gemm", [View(256, 40, "bf16", (2, 10)), View(512, 4, "f32", ())], [View(768, 16)],
+                         [Call("norm_parts"), Call("gemm", [View(256, 40, "bf16", (2, 10)), View(512, 4, "f32", ())], [View(768, 16)],
                                                   [Launch("gemm<1>", 6, [256, 768]), Launch("add", 1, [])])])
 
 
