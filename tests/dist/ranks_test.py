@@ -12,18 +12,25 @@ import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
+from typing import TypeVar
 
 import launchers
+
+T = TypeVar("T")
 
 mpi = sys.argv[1]
 program, source, *plugins = map(os.path.abspath, sys.argv[2:])
 FULL_NAME = {"openmpi": r"Open MPI \d+\.\d+\.\d+", "mpich": r"MPICH \d+\.\d+\.\d+", "tcp": "TCP",
              "nccl": r"NCCL 2\.19\.0 over TCP"}
-of_mpi = unittest.skipIf(mpi in ("tcp", "nccl"), "it is of MPI")
-of_tcp = unittest.skipIf(mpi != "tcp", "it is of TCP")
-of_nccl = unittest.skipIf(mpi != "nccl", "it is of NCCL")
 
 
+def of(*engines: str) -> Callable[[T], T | None]:
+    """Leaves out a test, or a class of them, that other engines have nothing to do with."""
+    return lambda test: test if mpi in engines else None
+
+
+of_mpi = of("openmpi", "mpich")
 launch, plugin = launchers.launcher(mpi), launchers.plugin(mpi, plugins)
 ENVIRONMENT = launchers.environment(plugin)
 
@@ -110,7 +117,7 @@ class Choice(unittest.TestCase):
         self.fails('the engine must be mpi, tcp, nccl or none, got "pigeons"', Run(2, "sums", MIXTAPE_ENGINE="pigeons"))
 
 
-@of_tcp
+@of("tcp")
 class Meeting(unittest.TestCase):
     """Processes that do not meet."""
 
@@ -189,7 +196,7 @@ class Meeting(unittest.TestCase):
         self.assertIn("rank 1 of 2 by TCP\n", run.out)
 
 
-@of_nccl
+@of("nccl")
 class Nccl(unittest.TestCase):
     """The calls of NCCL, and their failures, as its stand-in tells of them. (On emulated devices.)"""
 
@@ -268,7 +275,7 @@ class Nccl(unittest.TestCase):
         self.fails(r"^rank \d of 2: NCCL: (beginning|connecting GPUs) failed: ", MIXTAPE_NCCL=real)  # emulated devices are none
 
 
-@unittest.skipIf(mpi == "nccl", "it is TCP that notices")
+@of("openmpi", "mpich", "tcp")  # under NCCL it is TCP that notices
 class Broken(unittest.TestCase):
     def ends(self, what: str, first: str) -> Run:
         run = Run(4, what)
@@ -321,7 +328,7 @@ class Broken(unittest.TestCase):
             else:
                 self.assertTrue(lost and "1" in lost[1] or "process rank 1 with PID" in run.err, run.all)
 
-    @unittest.skipIf(mpi != "mpich", "it is an option of MPICH")
+    @of("mpich")
     def test_a_launcher_that_lets_the_others_be(self) -> None:
         """Then they name the rank that was killed, and end by themselves, also one that exchanges nothing."""
         for what, first in ("kill", r"rank \d of 4 lost rank 1 in a barrier: its process has ended$"), ("stuck", "mixtape: warning"):
