@@ -1,6 +1,5 @@
 #include "dist/socket.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -51,20 +50,15 @@ int listen_at(const Address& address, int backlog) {
   return -1;
 }
 
-// This machine's addresses that only it can reach, or all that it has.
-Address own_v4(const char* host, int port) {
-  sockaddr_in a = {};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(uint16_t(port));
-  inet_pton(AF_INET, host, &a.sin_addr);
-  return {reinterpret_cast<const sockaddr*>(&a), sizeof a};
-}
-Address own_v6(const char* host, int port) {
-  sockaddr_in6 a = {};
-  a.sin6_family = AF_INET6;
-  a.sin6_port = htons(uint16_t(port));
-  inet_pton(AF_INET6, host, &a.sin6_addr);
-  return {reinterpret_cast<const sockaddr*>(&a), sizeof a};
+// The address of a host that is given in numbers, "127.0.0.1" or "::".
+Address numeric(const char* host, int port) {
+  addrinfo wanted = {}, *found = nullptr;
+  wanted.ai_flags = AI_NUMERICHOST;
+  wanted.ai_socktype = SOCK_STREAM;
+  const int error = getaddrinfo(host, std::to_string(port).c_str(), &wanted, &found);
+  check(error == 0, "TCP: {}: {}", host, gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
+  return {found->ai_addr, found->ai_addrlen};
 }
 
 }  // namespace
@@ -193,12 +187,10 @@ bool Socket::has_ended() const {
 }
 
 Listener::Listener(const std::string& host, int port, int backlog) {
-  if (host == "localhost" || host.starts_with("127."))
-    file_ = listen_at(own_v4(host[0] == 'l' ? "127.0.0.1" : host.c_str(), port), backlog);
-  else if (host == "::1")
-    file_ = listen_at(own_v6("::1", port), backlog);
-  else if ((file_ = listen_at(own_v6("::", port), backlog)) < 0)  // the machine has no IPv6
-    file_ = listen_at(own_v4("0.0.0.0", port), backlog);
+  if (host == "localhost" || host == "::1" || host.starts_with("127."))
+    file_ = listen_at(numeric(host == "localhost" ? "127.0.0.1" : host.c_str(), port), backlog);
+  else if ((file_ = listen_at(numeric("::", port), backlog)) < 0)  // the machine has no IPv6
+    file_ = listen_at(numeric("0.0.0.0", port), backlog);
   check(file_ >= 0, "TCP: cannot listen at port {}: {}", port, std::strerror(errno));
 }
 Listener::~Listener() { close(file_); }
