@@ -14,19 +14,13 @@
 #include "nn/nn.h"
 #include "optim/optim.h"
 #include "tests/support/errors.h"
-#include "tests/support/threads_engine.h"
+#include "tests/support/ranks.h"
 
 namespace mixtape::dist {
 namespace data_parallel_test {
 using namespace internal;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-struct Batch {
-  Tensor x, y;
-  std::vector<Tensor> more = {};
-  int64_t of_step = 0;
-};
 
 struct Net : nn::Module<Net> {
   nn::Linear unused{3, 3}, in{6, 16}, out{16, 4};
@@ -35,25 +29,6 @@ struct Net : nn::Module<Net> {
   Tensor forward(const Tensor& x) const { return out(dropout(relu(norm(in(x))))); }
   MIXTAPE_FIELDS(unused, in, norm, dropout, out)
 };
-
-void expect_fine(const std::vector<std::string>& errors) {
-  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
-}
-
-std::string bytes_of(const StateDict& dict) {
-  std::string all;
-  for (const auto& [name, t] : dict) {
-    const Tensor c = t.contiguous().copied_to(Device::cpu());
-    all.append(static_cast<const char*>(c.raw()), size_t(c.numel()) * size_of(c.dtype()));
-  }
-  return all;
-}
-
-// The rows of a step's batch of n that a rank has.
-Batch own_part(const Part& part, const Tensor& x, const Tensor& y) {
-  const int64_t n = x.size(0), first = part.begin(n), own = part.end(n) - first;
-  return {narrow(x, 0, first, own), narrow(y, 0, first, own), {}, n};
-}
 
 struct Job {
   DType low = f32;

@@ -6,14 +6,10 @@
 
 #include "autograd/ops.h"
 #include "dist/exchange.h"
-#include "tests/support/threads_engine.h"
+#include "tests/support/ranks.h"
 
 namespace mixtape::dist {
 namespace world_test {
-
-void expect_fine(const std::vector<std::string>& errors) {
-  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
-}
 
 TEST(World, OfOneNeedsNothing) {
   EXPECT_EQ(World::current(), nullptr);

@@ -8,8 +8,8 @@
 #include "dist/data_parallel.h"
 #include "io/jsonl.h"
 #include "tests/support/errors.h"
+#include "tests/support/ranks.h"
 #include "tests/support/temp_folder.h"
-#include "tests/support/threads_engine.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
 #include "train/data/data.h"
@@ -18,11 +18,7 @@ namespace mixtape::train {
 namespace learner_ranks_test {
 
 using namespace test;
-using dist::run_ranks, dist::World;
-
-void expect_fine(const std::vector<std::string>& errors) {
-  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
-}
+using dist::expect_fine, dist::run_ranks, dist::World;
 
 struct Digits : nn::Module<Digits> {
   nn::Conv2d conv1{1, 4, 5, {.stride = {3, 3}}}, conv2{4, 8, 3, {.stride = {2, 2}}};
