@@ -32,6 +32,11 @@ std::span<std::byte> bytes_in(const Tensor& t) {
   return {static_cast<std::byte*>(t.host()), bytes_of(t)};
 }
 
+void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+}
+
 void for_each_chunk(const Tensor& source,
                     const std::function<void(std::span<const std::byte>)>& f) {
   const Tensor t = source.copied_to(Device::cpu());

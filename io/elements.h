@@ -17,6 +17,9 @@ std::span<std::byte> bytes_in(const Tensor& t);  // t must be contiguous
 // Passes on the elements in row-major order in chunks; a contiguous t is one chunk. Any device.
 void for_each_chunk(const Tensor& t, const std::function<void(std::span<const std::byte>)>& f);
 
+// Transposes [rows, columns], to move channels before or behind the pixels.
+void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns);
+
 // The position of the first byte of a bool tensor that is neither 0 nor 1, if any.
 std::optional<uint64_t> first_bad_bool(const Tensor& t);
 

@@ -19,7 +19,7 @@ constexpr Format formats[] = {
      "a file of torch.save from before PyTorch 1.6", "io::load reads it"},
     {"\x93NUMPY"sv, "a NumPy array", "io::load_npy reads it"},
     {"\x89PNG\r\n\x1a\n"sv, "a PNG image", "io::load_png reads it"},
-    {"\xff\xd8\xff"sv, "a JPEG image", "convert it to PNG"},
+    {"\xff\xd8\xff"sv, "a JPEG image", "io::load_jpeg reads it"},
     {"GIF8"sv, "a GIF image", "convert it to PNG"},
     {"\x89HDF\r\n\x1a\n"sv, "an HDF5 file",
      "convert it in Python, with h5py and safetensors.numpy"},

@@ -77,12 +77,6 @@ void check_size(const PngHeader& h, uint64_t file, const std::string& name) {
         h.height, packed, file, file * max_png_inflation);
 }
 
-// Transposes [rows, columns], to move channels before or behind the pixels.
-void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
-}
-
 }  // namespace
 
 Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels,

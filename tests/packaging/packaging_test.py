@@ -95,16 +95,18 @@ class Found(Installed):
         [pc] = self.folder.rglob("mixtape.pc")
         self.assertNotRegex(pc.read_text(), "eigen|nlohmann|gtest|CLI11")
 
-    def test_the_shared_library_needs_no_files_of_zlib_and_libpng(self) -> None:
+    def test_the_shared_library_needs_no_files_of_zlib_and_others(self) -> None:
         """Where pkg-config knows fmt alone."""
         known = self.folder / "known"
         known.mkdir()
         shutil.copy(pathlib.Path(run("pkg-config", "--variable=pcfiledir", "fmt").strip(), "fmt.pc"), known)
         flags = self.flags("--cflags", "--libs", PKG_CONFIG_LIBDIR=str(known))
         self.assertNotIn("-lpng", flags)
+        self.assertNotIn("-lturbojpeg", flags)
         static = " ".join(self.flags("--static", "--libs", PKG_CONFIG_LIBDIR=str(known)))
         needed = run("readelf", "-d", self.libraries / "libmixtape.so")
-        self.assertEqual(("-lpng" in static, "-lz" in static), ("libpng" in needed, "libz" in needed))
+        for name in "png", "turbojpeg", "z":
+            self.assertEqual(f"-l{name}" in static, f"lib{name}" in needed, name)
 
     @unittest.skipUnless(shutil.which("cmake"), "there is no cmake")
     def test_both_by_cmake(self) -> None:
@@ -242,6 +244,7 @@ class Subproject(unittest.TestCase):
         options = {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
         same = [f"-D{name}={str(options[name]).lower()}" for name in ("optimization", "debug", "b_ndebug", "unity", "unity_size")]
         same += [f"-Dmixtape:{name}={str(options[name]).lower()}" for name in ("cuda", "cpu_arch", "zlib", "png", "werror")]
+        same += ["-Dmixtape:jpeg=disabled"]  # as where libjpeg-turbo is not: the library builds without
         with tempfile.TemporaryDirectory() as temp:
             folder = pathlib.Path(temp)
             shutil.copy(here / "hello.cpp", folder)
