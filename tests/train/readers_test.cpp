@@ -109,7 +109,7 @@ TEST(Folder, ReadsAFolderPerClass) {
   EXPECT_EQ(e.x.shape(), Shape({3, 2, 3}));
   EXPECT_EQ(e.x.at(17), 101);
   EXPECT_EQ(e.y.item(), 1);
-  EXPECT_EQ(ImageFolder(folder.path(), 1).get(0).x.shape(), Shape({1, 2, 3}));
+  EXPECT_EQ(ImageFolder(folder.path(), {.channels = 1}).get(0).x.shape(), Shape({1, 2, 3}));
 
   for (const int workers : {0, 2}) {
     DataLoader loader(all, {.batch_size = 5, .workers = workers});
@@ -140,6 +140,10 @@ TEST(Folder, SplitsAtRandomOrAsItsFoldersSay) {
   paint(folder, "set/valid/b", 1, 0);
   EXPECT_EQ(from_folder(folder / "set").train.size(), 4);
   EXPECT_EQ(from_folder(folder / "set").valid.size(), 2);
+  std::filesystem::rename(folder / "set/valid", folder / "set/val");  // as ImageNet has it
+  EXPECT_EQ(from_folder(folder / "set").valid.size(), 2);
+  std::filesystem::remove_all(folder / "set/val/b");
+  EXPECT_ERROR(from_folder(folder / "set"), "set: train has classes a, b, val a");
 }
 
 TEST(Folder, SaysWhatIsWrong) {
@@ -147,20 +151,21 @@ TEST(Folder, SaysWhatIsWrong) {
   EXPECT_ERROR(ImageFolder(folder / "gone"), "gone: cannot read this folder: No such file");
   EXPECT_ERROR(ImageFolder(folder.path()), "has no folder for any class");
   std::filesystem::create_directories(folder / "a");
-  EXPECT_ERROR(ImageFolder(folder.path()), "/a: no PNG files");
+  EXPECT_ERROR(ImageFolder(folder.path()), "/a: no images");
   paint(folder, "a", 1, 0, 3);
   paint(folder, "b", 1, 0, 4);
   const ImageFolder all(folder.path());
   EXPECT_ERROR(DataLoader(all).batch(0),
                "b/0.png): its input is u8 [3, 2, 4], but the first in the batch has u8 [3, 2, 3]");
-  EXPECT_ERROR(pixel_stats(all), folder.path() + ": example 1 (" + folder.path() + "/b/0.png): ");
-  EXPECT_ERROR(ImageFolder(folder.path(), 2), "channels must be 1 or 3, got 2");
+  EXPECT_EQ(pixel_stats(all).mean, (Values{0, 0, 0}));  // of images of any sizes
+  EXPECT_ERROR(ImageFolder(folder.path(), {.channels = 2}), "channels must be 1 or 3, got 2");
   EXPECT_ERROR(all.get(2), "example 2 of 2");
   EXPECT_ERROR(all.part({0, 2}), "example 2 of 2");
   spit(folder / "b/0.png", "\x89PNG");
   EXPECT_ERROR(DataLoader(all, {.workers = 2}).batch(0), "b/0.png: not a PNG file");
+  EXPECT_ERROR(pixel_stats(all), folder.path() + ": example 1 (" + folder.path() + "/b/0.png): ");
   spit(folder / "b/notes.txt", "x");
-  EXPECT_ERROR(ImageFolder(folder.path()), "b/notes.txt: not a .png file");
+  EXPECT_ERROR(ImageFolder(folder.path()), "b/notes.txt: not a .png, .jpg or .jpeg file");
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include "train/data/digits.h"
 #include "train/data/folder.h"
 #include "train/data/idx.h"
+#include "train/data/images.h"
 #include "train/data/loader.h"
 #include "train/data/tables.h"
 #include "train/data/text.h"

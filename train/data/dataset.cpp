@@ -18,6 +18,8 @@
 namespace mixtape::train {
 namespace {
 
+constexpr int numbers_of_row = 20;  // a million blocks, as the loader leaves between positions
+
 // Copies rows of a contiguous tensor.
 Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
   check(!indices.empty(), "a batch needs at least one example");
@@ -68,9 +70,14 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
   const auto n = int64_t(indices.size());
   Stack x("input", n), y("target", n);
   std::vector<Stack> more;
-  bool targets = false;
+  bool targets = false, drew = false;
+  // Each row has numbers of its own, whatever the rows before it draw.
+  RandomGenerator& random = generator();
+  const uint64_t start = random.offset();
   for (int64_t row = 0; row < n; ++row) {
     const int64_t i = indices[size_t(row)];
+    const uint64_t here = start + (uint64_t(row) << numbers_of_row);
+    random.set_offset(here);
     const auto put = [&] {
       const Example e = get(i);
       if (row == 0) {
@@ -86,7 +93,9 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
       for (size_t k = 0; k < more.size(); ++k) more[k].put(row, e.more[k]);
     };
     about([&] { return name_of(i); }, put);
+    drew |= random.offset() != here;
   }
+  if (!drew) random.set_offset(start);
   Batch batch{x.all(), y.all()};
   for (const Stack& m : more) batch.more.push_back(m.all());
   return batch;

@@ -35,7 +35,8 @@ class Dataset {
   // Returns example i. Several threads may call this and gather() at once.
   virtual Example get(int64_t i) const = 0;
   // The examples of these numbers, in this order; at least one. Stacks the results of get(), unless
-  // overridden; throws Error that names an example with another shape or dtype than the first.
+  // overridden: what those draw depends on the row, not on other rows. Throws Error that names an
+  // example with another shape or dtype than the first.
   virtual Batch gather(std::span<const int64_t> indices) const;
 };
 

@@ -8,6 +8,8 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "io/file.h"
+#include "io/jpeg.h"
 #include "io/png.h"
 
 namespace mixtape::train {
@@ -29,9 +31,9 @@ std::vector<std::string> names_in(const std::string& folder, bool folders) {
   return names;
 }
 
-bool is_png(std::string name) {
+bool is_image(std::string name) {
   for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
-  return name.ends_with(".png");
+  return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg");
 }
 
 bool is_folder(const std::string& path) {
@@ -41,18 +43,24 @@ bool is_folder(const std::string& path) {
 
 }  // namespace
 
-ImageFolder::ImageFolder(std::string folder, int channels, uint64_t max_memory)
-    : folder_(std::move(folder)),
-      channels_(channels),
-      max_memory_(max_memory),
-      classes_(names_in(folder_, true)) {
+Tensor load_image(const std::string& path, const ImageOptions& o) {
+  const std::vector<std::byte> file = io::read_whole(path, o.max_memory, 1);
+  const bool jpeg = file.size() > 1 && file[0] == std::byte(0xff) && file[1] == std::byte(0xd8);
+  return jpeg ? io::parse_jpeg(file, path, {o.channels, o.min_side, o.max_memory})
+              : io::parse_png(file, path, o.channels, o.max_memory);
+}
+
+ImageFolder::ImageFolder(std::string folder, const ImageOptions& options)
+    : folder_(std::move(folder)), options_(options), classes_(names_in(folder_, true)) {
+  const int channels = options.channels;
   check(channels == 1 || channels == 3, "channels must be 1 or 3, got {}", channels);
   check(!classes_.empty(), "{}: has no folder for any class", folder_);
   for (size_t label = 0; label < classes_.size(); ++label) {
     const std::vector<std::string> names = names_in(folder_ + "/" + classes_[label], false);
-    check(!names.empty(), "{}/{}: no PNG files", folder_, classes_[label]);
+    check(!names.empty(), "{}/{}: no images", folder_, classes_[label]);
     for (const std::string& name : names) {
-      check(is_png(name), "{}/{}/{}: not a .png file", folder_, classes_[label], name);
+      check(is_image(name), "{}/{}/{}: not a .png, .jpg or .jpeg file", folder_, classes_[label],
+            name);
       files_.push_back({name, int64_t(label)});
     }
   }
@@ -70,7 +78,7 @@ std::string ImageFolder::name_of(int64_t i) const {
 
 Example ImageFolder::get(int64_t i) const {
   const Tensor y({}, i64, Device::cpu());
-  const Tensor x = io::load_png(path(i), channels_, max_memory_);
+  const Tensor x = load_image(path(i), options_);
   *y.data<int64_t>() = files_[size_t(i)].label;
   return {x, y};
 }
@@ -78,8 +86,7 @@ Example ImageFolder::get(int64_t i) const {
 ImageFolder ImageFolder::part(const std::vector<int64_t>& indices) const {
   ImageFolder part;
   part.folder_ = folder_;
-  part.channels_ = channels_;
-  part.max_memory_ = max_memory_;
+  part.options_ = options_;
   part.classes_ = classes_;
   for (const int64_t i : indices) {
     check(0 <= i && i < size(), "{}: example {} of {}", folder_, i, size());
@@ -89,14 +96,15 @@ ImageFolder ImageFolder::part(const std::vector<int64_t>& indices) const {
 }
 
 Split<ImageFolder> from_folder(const std::string& path, const FolderOptions& options) {
-  if (is_folder(path + "/train") && is_folder(path + "/valid")) {
-    const ImageFolder train(path + "/train", options.channels, options.max_memory);
-    const ImageFolder valid(path + "/valid", options.channels, options.max_memory);
-    check(train.classes() == valid.classes(), "{}: train has classes {}, valid {}", path,
-          fmt::join(train.classes(), ", "), fmt::join(valid.classes(), ", "));
-    return {train, valid};
-  }
-  const ImageFolder all(path, options.channels, options.max_memory);
+  const ImageOptions images{options.channels, options.min_side, options.max_memory};
+  for (const std::string name : {"valid", "val"})
+    if (is_folder(path + "/train") && is_folder(path + "/" + name)) {
+      const ImageFolder train(path + "/train", images), valid(path + "/" + name, images);
+      check(train.classes() == valid.classes(), "{}: train has classes {}, {} {}", path,
+            fmt::join(train.classes(), ", "), name, fmt::join(valid.classes(), ", "));
+      return {train, valid};
+    }
+  const ImageFolder all(path, images);
   const auto parts = split(all, {.valid_fraction = options.valid_fraction, .seed = options.seed});
   return {all.part(parts.train.indices()), all.part(parts.valid.indices())};
 }

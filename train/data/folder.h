@@ -1,19 +1,28 @@
 #pragma once
-// ImageFolder: PNG files in one subfolder per class. The loader's threads read each file when they
-// need it, so a data set may be larger than memory.
+// ImageFolder: PNG and JPEG files in one subfolder per class. The loader's threads read each file
+// when they need it, so a data set may be larger than memory.
 
 #include "train/data/dataset.h"
 
 namespace mixtape::train {
 
-// Images u8 [channels, height, width], of one size per batch, and labels i64 []. Errors name files.
+struct ImageOptions {
+  int channels = 3;         // 1: grey, 3: colour; files are converted
+  int64_t min_side = 0;     // decodes JPEG to a smaller size, see io::JpegOptions; 0: does not
+  uint64_t max_memory = 0;  // bytes, see io::load_png
+};
+// Reads a PNG or JPEG file, whatever its name, as u8 [channels, height, width].
+Tensor load_image(const std::string& path, const ImageOptions& options = {});
+
+// Images u8 [channels, height, width] and labels i64 []. Images of a batch have one size; where the
+// files differ, a Mapped (train/data/images.h) makes it so. Errors name files.
 class ImageFolder final : public Dataset {
  public:
   ImageFolder() = default;  // empty
-  // Lists folder/CLASS/*.png in the order of names; ignores names that begin with a dot. Throws
-  // Error if there is no class, or if a class has no PNG files or other files. max_memory is that
-  // of io::load_png, for each image.
-  explicit ImageFolder(std::string folder, int channels = 3, uint64_t max_memory = 0);
+  // Lists .png, .jpg and .jpeg files of folder/CLASS in the order of names; ignores names that
+  // begin with a dot. Throws Error if there is no class, or if a class has no images or has other
+  // files.
+  explicit ImageFolder(std::string folder, const ImageOptions& options = {});
 
   std::string name() const override { return folder_; }
   std::string name_of(int64_t i) const override;
@@ -30,8 +39,7 @@ class ImageFolder final : public Dataset {
     int64_t label;
   };
   std::string folder_;
-  int channels_ = 3;
-  uint64_t max_memory_ = 0;
+  ImageOptions options_;
   std::vector<std::string> classes_;
   std::vector<File> files_;
 };
@@ -40,10 +48,12 @@ struct FolderOptions {
   int channels = 3;             // 1: grey, 3: colour; files are converted
   double valid_fraction = 0.1;  // unused with folders train and valid
   uint64_t seed = 0;            // of the random split
+  int64_t min_side = 0;         // as in ImageOptions
   uint64_t max_memory = 0;      // of an image: bytes, see io::load_png
 };
 
-// Reads the folders train and valid in `path`, with equal classes; without them, splits at random.
+// Reads the folders train and valid (or val, as ImageNet has) in `path`, with equal classes;
+// without them, splits the folders of classes in `path` at random, as for Caltech's.
 Split<ImageFolder> from_folder(const std::string& path, const FolderOptions& options = {});
 
 }  // namespace mixtape::train

@@ -65,7 +65,7 @@ Transform compose(std::vector<Transform> parts) {
   };
 }
 
-Transform each(std::function<Tensor(const Tensor&, RandomGenerator&)> f) {
+Transform each(InputTransform f) {
   return [f = std::move(f)](const Tensor& x, std::span<RowContext> rows) {
     Stack done("transformed input", int64_t(rows.size()));
     for (size_t i = 0; i < rows.size(); ++i)
@@ -161,40 +161,59 @@ Tensor make_grid(const Tensor& images, const GridOptions& o) {
   return grid;
 }
 
-PixelStats pixel_stats(const Tensor& x) {
-  check(x.rank() == 4 && x.dtype() == u8,
-        "images must be u8 [n, channels, height, width], got {} {}", x.dtype(), x.shape());
-  check(x.numel() > 0, "no images");
-  const Tensor dense = x.contiguous();
-  const int64_t channels = x.size(1), plane = x.size(2) * x.size(3), n = x.size(0) * plane;
-  PixelStats stats;
-  for (int64_t c = 0; c < channels; ++c) {
-    double sum = 0, squares = 0;
-    for (int64_t i = 0; i < x.size(0); ++i) {
-      const uint8_t* const p = dense.data<uint8_t>() + (i * channels + c) * plane;
-      for (int64_t k = 0; k < plane; ++k) {
-        const double v = p[k] / 255.0;
-        sum += v;
-        squares += v * v;
-      }
+namespace {
+
+// Sums over the pixels of u8 images [n, channels, height, width] of any sizes.
+struct PixelSums {
+  std::vector<double> sum, squares;
+  int64_t pixels = 0;
+
+  void add(const Tensor& x) {
+    check(x.rank() == 4 && x.dtype() == u8,
+          "images must be u8 [n, channels, height, width], got {} {}", x.dtype(), x.shape());
+    check(x.numel() > 0, "no images");
+    const Tensor dense = x.contiguous();
+    const int64_t channels = x.size(1), plane = x.size(2) * x.size(3);
+    if (pixels == 0) sum.resize(size_t(channels)), squares.resize(size_t(channels));
+    check(channels == std::ssize(sum), "images have {} channels, earlier ones {}", channels,
+          sum.size());
+    for (int64_t p = 0; p < x.size(0) * channels; ++p) {
+      const uint8_t* const values = dense.data<uint8_t>() + p * plane;
+      uint64_t s = 0, s2 = 0;
+      for (int64_t k = 0; k < plane; ++k) s += values[k], s2 += uint64_t(values[k]) * values[k];
+      sum[size_t(p % channels)] += double(s) / 255;
+      squares[size_t(p % channels)] += double(s2) / (255 * 255);
     }
-    const double mean = sum / double(n);
-    stats.mean.push_back(mean);
-    stats.std.push_back(std::sqrt(std::max(1e-12, squares / double(n) - mean * mean)));
+    pixels += x.size(0) * plane;
   }
-  return stats;
+  PixelStats stats() const {
+    PixelStats stats;
+    for (size_t c = 0; c < sum.size(); ++c) {
+      const double mean = sum[c] / double(pixels);
+      stats.mean.push_back(mean);
+      stats.std.push_back(std::sqrt(std::max(1e-12, squares[c] / double(pixels) - mean * mean)));
+    }
+    return stats;
+  }
+};
+
+}  // namespace
+
+PixelStats pixel_stats(const Tensor& x) {
+  PixelSums sums;
+  sums.add(x);
+  return sums.stats();
 }
 
 PixelStats pixel_stats(const AnyDataset& data, int64_t images) {
   const int64_t n = data->size(), count = std::min(n, images);
   check(count > 0, "{}: pixel_stats of {} images, at most {}", data->name(), n, images);
-  std::vector<int64_t> indices;
-  for (int64_t i = 0; i < count; ++i) indices.push_back(i * n / count);
-  try {
-    return pixel_stats(data->gather(indices).x);
-  } catch (const std::exception& e) {
-    throw Error(fmt::format("{}: {}", data->name(), e.what()));
+  PixelSums sums;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t i = k * n / count;
+    about([&] { return data->name(); }, [&] { sums.add(data->gather({&i, 1}).x); });
   }
+  return sums.stats();
 }
 
 }  // namespace mixtape::train

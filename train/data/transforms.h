@@ -14,13 +14,15 @@ struct RowContext {
 };
 // Maps [n, ...] on the CPU to [n, ...]; rows[i] belongs to x[i]. Must be thread-safe.
 using Transform = std::function<Tensor(const Tensor& x, std::span<RowContext> rows)>;
+// Maps an input [...] to [...] of perhaps another shape; may draw. Must be thread-safe.
+using InputTransform = std::function<Tensor(const Tensor& x, RandomGenerator& random)>;
 
 namespace transforms {
 
 // Applies transforms one after the other.
 Transform compose(std::vector<Transform> parts);
 // Applies f, which maps [...] to [...], to each example. Errors name the example.
-Transform each(std::function<Tensor(const Tensor& x, RandomGenerator& random)> f);
+Transform each(InputTransform f);
 
 // Converts to f32; u8 is divided by 255, to be in [0, 1].
 Transform to_float();
@@ -52,7 +54,7 @@ struct PixelStats {
   std::vector<double> mean, std;
 };
 PixelStats pixel_stats(const Tensor& x);  // u8 [n, channels, height, width]; throws Error if empty
-// Estimated from `images` images spread evenly over a data set, for data sets on disk.
+// Estimated from `images` images, of any sizes, spread evenly over a data set, for those on disk.
 PixelStats pixel_stats(const AnyDataset& data, int64_t images = 1000);
 
 }  // namespace mixtape::train
