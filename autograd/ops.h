@@ -339,6 +339,8 @@ Tensor logit(const Tensor& x, std::optional<double> eps = {});
 // x above zero, weight x below: one weight [1], or one per channel [c] of x [n, c, ...].
 Tensor prelu(const Tensor& x, const Tensor& weight);
 Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
+Tensor swiglu(const Tensor& a,
+              const Tensor& b);  // silu(a) b: the gate of a network, and its values
 Tensor softmax(const Tensor& x, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
@@ -511,19 +513,27 @@ struct AttentionOptions {
   bool causal = false;  // query i attends to keys 0..i; not together with a mask
   double dropout = 0;
   std::optional<double> scale = {};  // 1 / sqrt(d) by default
+  // Heads of q [..., heads, queries, d] in groups that share a head of k and v, of which there are
+  // fewer; none is copied.
+  bool enable_gqa = false;
 };
 // softmax(q kT scale + mask) v: q [..., queries, d], k [..., keys, d], v [..., keys, e]
 // -> [..., queries, e]; a query that may attend to no key gives zeros.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 
+// Rotates the pairs of elements i and i + d / 2 of x [..., t, d] by angles, of which it takes the
+// cosines and sines [t, d / 2], which get no gradient (Su et al. 2021, as Llama's files have it).
+Tensor rotary_embedding(const Tensor& x, const Tensor& cosines, const Tensor& sines);
+
 // x [..., shape]; weight and bias of that shape or none; statistics in f32. The result is `rounded`
 // to that 16-bit dtype as by cast(), without a pass of its own: see dtype_of_operand().
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5, std::optional<DType> rounded = {});
-// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have that shape. (PyTorch and
-// nn::RMSNorm use an eps of 2^-23.)
-Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6);
+// x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have that shape; `rounded` as
+// there. (PyTorch and nn::RMSNorm use an eps of 2^-23.)
+Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6,
+                std::optional<DType> rounded = {});
 // x / max(|x|, eps), with a p-norm over dim.
 Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
 // x [n, c, ...], each of `groups` groups of channels separately; weight and bias [c] or none.

@@ -57,8 +57,9 @@ struct RMSNorm : Module<RMSNorm> {
     if (o.affine) weight = parameter(ones(shape));
   }
   explicit RMSNorm(int64_t size, const RMSNormOptions& o = {}) : RMSNorm(Shape{size}, o) {}
-  Tensor forward(const Tensor& x) const {
-    return rms_norm(x, shape_, weight, eps_.value_or(x.dtype() == f64 ? 0x1p-52 : 0x1p-23));
+  Tensor forward(const Tensor& x, std::optional<DType> rounded = {}) const {
+    return rms_norm(x, shape_, weight, eps_.value_or(x.dtype() == f64 ? 0x1p-52 : 0x1p-23),
+                    rounded);
   }
   bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight)

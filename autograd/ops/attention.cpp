@@ -1,6 +1,7 @@
 // Scaled dot-product attention as one op. Where it fits, one kernel computes it without scores in
 // memory, and another its gradients. Else there are two products, and between them one kernel for
-// scale, mask and softmax; scores stay f32 until then, and the probabilities are saved.
+// scale, mask and softmax; scores stay f32 until then, and the probabilities are saved. And the
+// rotation of queries and keys by their positions.
 
 #include <cmath>
 #include <limits>
@@ -20,8 +21,8 @@ namespace {
 // gradient of the whole, and need not be copied to it.
 class GradientTensors {
  public:
-  GradientTensors(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v)
-      : of_{q, k, v} {
+  GradientTensors(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v, bool grouped)
+      : of_{q, k, v}, grouped_(grouped) {
     const Layout& l = q.layout();
     const int64_t step = k.offset() - q.offset();
     const auto is_like = [&](const Tensor& t) {
@@ -34,15 +35,17 @@ class GradientTensors {
   Tensor operator()(size_t i, DType dtype) {
     const Tensor& x = of_[i];
     if (joined_ && !all_) all_ = Tensor({3 * x.numel()}, dtype, x.device());
-    if (!joined_ || all_.dtype() != dtype) return apart(x.shape(), dtype, x.device());
+    if (!joined_ || all_.dtype() != dtype) return apart(x.shape(), dtype, x.device(), grouped_);
     return all_.with_layout({x.shape(), x.strides(), x.offset() - of_[0].offset()});
   }
   // A new tensor [.., heads, t, features], stored as [.., t, heads, features]: heads are joined
-  // next.
-  static Tensor apart(Shape shape, DType dtype, Device device) {
-    if (shape.rank >= 3) std::swap(shape[-3], shape[-2]);
-    const Tensor y(shape, dtype, device);
-    return y.rank() < 3 ? y : transpose(y, -3, -2);
+  // next. Grouped ones are [.., groups, heads, t, features], stored as [.., t, groups, heads, ..].
+  static Tensor apart(Shape shape, DType dtype, Device device, bool grouped) {
+    const int outer = std::min(shape.rank - 2, grouped ? 2 : 1);
+    for (int d = 0; d < outer; ++d) std::swap(shape[-2 - d], shape[-3 - d]);
+    Tensor y(shape, dtype, device);
+    for (int d = outer; d > 0; --d) y = transpose(y, -2 - d, -1 - d);
+    return y;
   }
 
  private:
@@ -59,12 +62,13 @@ class GradientTensors {
   }
 
   const std::array<Tensor, 3> of_;
+  const bool grouped_;
   bool joined_ = false;
   Tensor all_;
 };
 
 struct AttentionParams {
-  bool causal;
+  bool causal, grouped;
   double scale;
   DropoutMask drop;
 };
@@ -84,7 +88,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     ctx.save_extra(p);
     const Factors f(dropout(p, params.drop), v);
     const Tensor y = GradientTensors::apart(with_size(p.shape(), -1, v.size(-1)),
-                                            f.product(ctx.dtype()), p.device());
+                                            f.product(ctx.dtype()), p.device(), params.grouped);
     ctx.run(kernels::gemm, f.a, f.b, kernels::Epilogue{}, y);
     return y;
   }
@@ -100,7 +104,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
       const Tensor dp = dropout(product(dy, v.t(), accumulate_dtype(dy.dtype())), params.drop);
       ds = softmax_gradient(p, dp);
     }
-    GradientTensors places(ctx, q, k, v);
+    GradientTensors places(ctx, q, k, v, params.grouped);
     const auto gradient = [&](size_t of, const Tensor& a, const Tensor& b, double scale) {
       if (grad_enabled()) return product(a, b, ctx.grad_dtype(of), scale);
       const Factors f(a, b);
@@ -138,7 +142,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static Tensor fused(Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                       const Tensor& mask, const AttentionParams& params) {
     const Tensor y = GradientTensors::apart(with_size(q.shape(), -1, v.size(-1)), ctx.dtype(),
-                                            q.device()),
+                                            q.device(), params.grouped),
                  stats(with_size(q.shape(), -1, 2), f32, q.device());
     ctx.run(kernels::attention, q, k, v, rule(mask, params), y, stats);
     ctx.save(Tensor());  // no probabilities
@@ -147,7 +151,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
   static Grads fused_gradients(const Ctx& ctx, const Tensor& dy, const AttentionParams& params) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2), mask = ctx.saved(3);
-    GradientTensors places(ctx, q, k, v);
+    GradientTensors places(ctx, q, k, v, params.grouped);
     const auto gradient = [&](size_t i, const Tensor& x) {
       const DType dtype = ctx.grad_dtype(i) == x.dtype() ? x.dtype() : accumulate_dtype(x.dtype());
       return ctx.wants(i) ? places(i, dtype) : Tensor();
@@ -189,11 +193,40 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 };
 
-}  // namespace
+// Linear in x, and an orthogonal matrix: its gradient is the rotation back.
+struct Rotary {
+  static constexpr OpInfo info{
+      "rotary_embedding", Precision::Native, {Role::Activation, Role::Statistic, Role::Statistic}};
+  static Tensor forward(Ctx& ctx, const Tensor& given, const Tensor& cosines, const Tensor& sines,
+                        bool back) {
+    const Tensor x = given.strides()[-1] == 1 ? given : given.contiguous();
+    const bool heads_inside = x.rank() > 3 && x.strides()[-3] < x.strides()[-2];
+    const Tensor y = heads_inside
+                         ? GradientTensors::apart(x.shape(), ctx.dtype(), x.device(), false)
+                         : ctx.output(x.shape());
+    ctx.run(kernels::rotate_halves, back, x, cosines, sines, y);
+    ctx.save(Tensor(), cosines, sines);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, bool back) {
+    return {call<Rotary>(dy, ctx.saved(1), ctx.saved(2), !back), Tensor(), Tensor()};
+  }
+};
 
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const AttentionOptions& o) {
-  const Scope scope(Attention::info.name);
+// Queries [.., heads, t, d] as [.., groups, heads of a group, t, d]; all that one group has at one
+// position are queries of one matrix, so that its keys are read once.
+Tensor grouped_queries(const Tensor& q, int64_t groups, bool together) {
+  Shape shape = leading(q);
+  shape[-1] = groups;
+  shape.push_back(q.size(-3) / groups);
+  if (!together) shape.push_back(q.size(-2));
+  shape.push_back(q.size(-1));
+  return reshape(q, shape);
+}
+
+// Attention of equal heads; `enable_gqa` says that the last two of the leading dimensions are
+// heads.
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
   check(q.rank() >= 2 && k.rank() >= 2 && v.rank() >= 2,
         "queries {}, keys {} and values {} need at least two dimensions", q.shape(), k.shape(),
         v.shape());
@@ -212,10 +245,52 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     (o.mask.dtype() == boolean ? mask : bias) = expand(o.mask, scores);
   }
   const double features = double(std::max<int64_t>(1, q.size(-1)));
-  const AttentionParams params{o.causal, o.scale.value_or(1 / std::sqrt(features)),
+  const AttentionParams params{o.causal, o.enable_gqa, o.scale.value_or(1 / std::sqrt(features)),
                                draw_mask(o.dropout, batch.size() * q.size(-2) * k.size(-2))};
   return call<Attention>(expand_leading(q, batch), expand_leading(k, batch),
                          expand_leading(v, batch), mask, bias, params);
+}
+
+Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions o) {
+  check(q.rank() >= 3 && k.rank() >= 3 && v.rank() >= 3 && k.size(-3) == v.size(-3) &&
+            k.size(-3) > 0 && q.size(-3) % k.size(-3) == 0,
+        "heads of queries {}, keys {} and values {} do not form groups", q.shape(), k.shape(),
+        v.shape());
+  const int64_t groups = k.size(-3);
+  const bool together = q.size(-2) == 1 && !o.mask && !o.causal;
+  const auto shared = [&](const Tensor& t) { return together ? t : unsqueeze(t, -3); };
+  if (o.mask) {
+    check(o.mask.rank() <= 2 || o.mask.size(-3) == 1,
+          "the mask of grouped heads has shape {}, not [..., 1, queries, keys]", o.mask.shape());
+    if (o.mask.rank() > 2) o.mask = unsqueeze(o.mask, -3);
+  }
+  o.enable_gqa = !together;  // the order of the result
+  const Tensor y = attend(grouped_queries(q, groups, together), shared(k), shared(v), o);
+  Shape shape = leading(q);
+  shape.push_back(q.size(-2));
+  shape.push_back(v.size(-1));
+  return reshape(y, shape);
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& o) {
+  const Scope scope(Attention::info.name);
+  return o.enable_gqa ? grouped_attention(q, k, v, o) : attend(q, k, v, o);
+}
+
+Tensor rotary_embedding(const Tensor& x, const Tensor& cosines, const Tensor& sines) {
+  const Scope scope(Rotary::info.name);
+  check_real(x);
+  check(x.rank() >= 2 && x.size(-1) % 2 == 0, "the input has shape {}, not [..., t, an even size]",
+        x.shape());
+  const Shape angles{x.size(-2), x.size(-1) / 2};
+  check_shape(cosines, "the table of cosines", angles);
+  check_shape(sines, "the table of sines", angles);
+  const DType wide = accumulate_dtype(x.dtype());
+  const auto table = [&](const Tensor& t) { return cast(t.detach(), wide).contiguous(); };
+  return call<Rotary>(x, table(cosines), table(sines), false);
 }
 
 }  // namespace mixtape

@@ -472,11 +472,11 @@ Tensor leaky_relu(const Tensor& x, double slope) {
 Tensor elu(const Tensor& x, double alpha) { return call<Unary<kernels::Elu, double>>(x, alpha); }
 Tensor glu(const Tensor& x, int dim) {
   const Scope scope(kernels::Glu::info.name);
-  const int64_t half = x.size(dim) / 2;
-  check(x.size(dim) % 2 == 0, "dimension {} has {} elements, which cannot be halved", dim,
-        x.size(dim));
+  const int64_t n = x.size(dim), half = n / 2;
+  check(n % 2 == 0, "dimension {} has {} elements, which cannot be halved", dim, n);
   return call<Binary<kernels::Glu>>(narrow(x, dim, 0, half), narrow(x, dim, half, half));
 }
+Tensor swiglu(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Swiglu>>(a, b); }
 BoolTensor eq(const Tensor& a, const Tensor& b) { return compare<kernels::Equal>(a, b); }
 BoolTensor ne(const Tensor& a, const Tensor& b) { return compare<kernels::NotEqual>(a, b); }
 BoolTensor lt(const Tensor& a, const Tensor& b) { return compare<kernels::Less>(a, b); }

@@ -223,8 +223,9 @@ Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, con
                   double eps, std::optional<DType> rounded) {
   return row_norm<true>(x, shape, weight, bias, eps, rounded);
 }
-Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight, double eps) {
-  return row_norm<false>(x, shape, weight, {}, eps);
+Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight, double eps,
+                std::optional<DType> rounded) {
+  return row_norm<false>(x, shape, weight, {}, eps, rounded);
 }
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias,
                   double eps) {

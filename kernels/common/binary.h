@@ -192,6 +192,17 @@ struct Or {
     return either(a != T(0), b != T(0));
   }
 };
+struct Swiglu {
+  static constexpr OpInfo info{"swiglu", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a * sigmoid(a) * b; }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    const Shares<T> s = shares(a);
+    return b * (s.share * (T(1) + a * s.rest));
+  }
+  MIXTAPE_HD static auto db(auto a, auto, auto) { return a * sigmoid(a); }
+};
+
 struct Xor {
   static constexpr OpInfo info{"logical_xor", Precision::Widest};
   template <class T>
@@ -200,7 +211,8 @@ struct Xor {
   }
 };
 
-using BinaryOps = OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu,
-                         Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual, And, Or, Xor>;
+using BinaryOps =
+    OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu, Equal, NotEqual,
+           Less, LessEqual, Greater, GreaterEqual, And, Or, Xor, Swiglu>;
 
 }  // namespace mixtape::kernels

@@ -519,6 +519,40 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(attend(n, n, n), "elements must be floats, got i64");
 }
 
+TEST(Attention, GroupsOfHeadsShareKeys) {
+  const Seed seed(5);
+  const Tensor q = randn({2, 4, 3, 8}), k = randn({2, 2, 5, 8}), v = randn({2, 2, 5, 8});
+  const auto all = [](const Tensor& t) { return repeat_interleave(t, 2, 1); };
+  for (const Tensor& mask : {gt(randn({3, 5}), -0.5), gt(randn({2, 1, 3, 5}), -0.5)})
+    EXPECT_TRUE(allclose(attend(q, k, v, {.mask = mask, .enable_gqa = true}),
+                         attend(q, all(k), all(v), {.mask = mask})));
+  const Tensor joined = flatten(transpose(attend(q, k, v, {.enable_gqa = true}), 1, 2), 2, 3);
+  EXPECT_TRUE(joined.is_contiguous());
+  EXPECT_ERROR(attend(q, narrow(k, 1, 0, 1), v, {.enable_gqa = true}),
+               "scaled_dot_product_attention: heads of queries [2, 4, 3, 8], keys [2, 1, 5, 8] and "
+               "values [2, 2, 5, 8] do not form groups");
+  EXPECT_ERROR(attend(q, k, v, {.mask = gt(randn({4, 3, 5}), 0), .enable_gqa = true}),
+               "the mask of grouped heads has shape [4, 3, 5], not [..., 1, queries, keys]");
+}
+
+TEST(RotaryEmbedding, RefusesWhatDoesNotFit) {
+  const Tensor x = ones({2, 3, 8}), angles = ones({3, 4});
+  EXPECT_ERROR(rotary_embedding(ones({3, 7}), angles, angles),
+               "rotary_embedding: the input has shape [3, 7], not [..., t, an even size]");
+  EXPECT_ERROR(rotary_embedding(x, ones({2, 4}), angles),
+               "rotary_embedding: the table of cosines has shape [2, 4], not [3, 4]");
+  EXPECT_ERROR(rotary_embedding(x, angles, ones({3, 8})),
+               "the table of sines has shape [3, 8], not [3, 4]");
+}
+
+// Heads that lie side by side stay so: they are joined next.
+TEST(RotaryEmbedding, KeepsTheOrderOfHeads) {
+  const Tensor x = transpose(reshape(count({1, 3, 8}), {1, 3, 2, 4}), 1, 2);
+  const Tensor y = rotary_embedding(x, ones({3, 2}), zeros({3, 2}));
+  EXPECT_EQ(y.strides(), x.strides());
+  EXPECT_TRUE(equal(y, x));
+}
+
 TEST(Attention, SecondOrderSeesTheLowestScores) {
   const Tensor q = ones({1, 1, 2}).set_requires_grad(),
                kv = from({1, 2, 3, 4}, {1, 2, 2}).set_requires_grad();

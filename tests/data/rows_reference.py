@@ -83,6 +83,18 @@ def attention(q, k, v, allowed=None, causal=False, scale=None):
     return scores.masked_fill(hidden, -1e30).softmax(-1).masked_fill(hidden, 0) @ v
 
 
+def grouped(q, k, v, **options):
+    """Copies the heads of keys and values, as Hugging Face's repeat_kv."""
+    times = q.shape[1] // k.shape[1]
+    return attention(q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1), **options)
+
+
+def rotary(x, cosines, sines):
+    """As apply_rotary_pos_emb of transformers."""
+    a, b = x.chunk(2, -1)
+    return x * torch.cat([cosines, cosines], -1) + torch.cat([-b, a], -1) * torch.cat([sines, sines], -1)
+
+
 def rms_norm(x, dims, weight=1, eps=1e-6):  # not in torch 1.13
     return x * (x.square().mean(dims, keepdim=True) + eps).rsqrt() * weight
 
@@ -127,6 +139,7 @@ ROWS = {
     "elu": lambda x: F.elu(x, 1.5),
     "log_sigmoid": F.logsigmoid,
     "hardsigmoid": lambda x: F.relu6(x + 3) / 6,  # F.hardsigmoid's own gradient rounds 1 / 6 to f32
+    "swiglu": lambda a, b: F.silu(a) * b,
     "glu": F.glu,
     "glu_inner": lambda x: F.glu(x, 1),
     "clamp": lambda x: x.clamp(-1.25, 1.25),
@@ -323,6 +336,11 @@ ROWS = {
     "scaled_dot_product_attention": attention,
     "scaled_dot_product_attention_causal": lambda q, k, v: attention(q, k, v, causal=True, scale=1.5),
     "scaled_dot_product_attention_masked": attention,
+    "scaled_dot_product_attention_grouped": grouped,
+    "scaled_dot_product_attention_grouped_one": grouped,
+    "scaled_dot_product_attention_grouped_fused": lambda q, k, v: grouped(q, k, v, causal=True),
+    "rotary_embedding": rotary,
+    "rotary_embedding_heads": lambda x, c, s: rotary(x.reshape(2, 3, 2, 6).transpose(1, 2), c, s),
     "scaled_dot_product_attention_fused": attention,
     "scaled_dot_product_attention_fused_masked": attention,
     "interpolate": lambda x: F.interpolate(x, (5, 3)),

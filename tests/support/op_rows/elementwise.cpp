@@ -80,6 +80,7 @@ std::vector<OpCase> elementwise() {
       binary("minimum", minimum),
       binary("remainder", remainder, 0.4, 2),
       binary("atan2", atan2, 0.3, 2),
+      binary("swiglu", swiglu),
       ternary("addcmul", addcmul, -2),
       ternary("addcdiv", addcdiv, 0.4),
       {.op = "lerp",

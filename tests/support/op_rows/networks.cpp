@@ -198,6 +198,36 @@ std::vector<OpCase> networks() {
        .run = attention({}),
        .label = "fused_masked",
        .tolerance = 8},
+      {.op = "scaled_dot_product_attention",  // two heads of queries for each of keys and values
+       .inputs = {{{2, 4, 3, 4}}, {{2, 2, 5, 4}}, {{2, 2, 5, 3}}},
+       .run = attention({.enable_gqa = true}),
+       .label = "grouped",
+       .tolerance = 8},
+      {.op = "scaled_dot_product_attention",
+       .inputs = {{{2, 4, 1, 4}}, {{2, 2, 5, 4}}, {{2, 2, 5, 3}}},
+       .run = attention({.enable_gqa = true}),
+       .label = "grouped_one",
+       .tolerance = 8},
+      {.op = "scaled_dot_product_attention",
+       .inputs = {{{2, 4, 3, 32}, -1, 1}, {{2, 2, 3, 32}, -1, 1}, {{2, 2, 3, 32}}},
+       .run = attention({.causal = true, .enable_gqa = true}),
+       .label = "grouped_fused",
+       .tolerance = 8},
+      {.op = "rotary_embedding",
+       .inputs = {{{2, 3, 8}}, {{3, 4}, -1, 1, Input::Constant}, {{3, 4}, -1, 1, Input::Constant}},
+       .run = [](In x) { return rotary_embedding(x[0], x[1], x[2]); },
+       .empty = {{0, 3, 8}, {3, 4}, {3, 4}},
+       .repeat = {0, -1, -1}},
+      {.op = "rotary_embedding",  // of heads, as one product made them
+       .inputs = {{{2, 3, 12}}, {{3, 3}, -1, 1, Input::Constant}, {{3, 3}, -1, 1, Input::Constant}},
+       .run =
+           [](In x) {
+             const Tensor heads = transpose(reshape(x[0], {x[0].size(0), 3, 2, 6}), 1, 2);
+             return rotary_embedding(heads, x[1], x[2]);
+           },
+       .label = "heads",
+       .composite = true,
+       .repeat = {0, -1, -1}},
       {.op = "interpolate",
        .inputs = {{{2, 2, 3, 4}}},
        .run = resized({5, 3}, {}),
