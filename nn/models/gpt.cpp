@@ -36,21 +36,13 @@ GptBlock::Attention::Attention(const GptConfig& c)
       heads_(c.heads),
       dropout_(c.dropout) {}
 
-Tensor GptBlock::Attention::forward(const Tensor& x, Past* past, const Tensor& residual) const {
+Tensor GptBlock::Attention::forward(const Tensor& x, KeyValues* past, const Tensor& residual,
+                                    int64_t room) const {
   check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), c_proj.weight.size(0));
   const int64_t b = x.size(0), t = x.size(1), width = x.size(2);
   const std::vector<Tensor> parts = split_heads(c_attn(x), heads_);
-  Tensor k = parts[1], v = parts[2];
-  if (past) {
-    if (past->k) {
-      check(t == 1, "{} positions after a past of {}, not one", t, past->k.size(2));
-      k = cat({past->k, k}, 2);
-      v = cat({past->v, v}, 2);
-    }
-    *past = {k, v};
-  }
-  const Tensor y = scaled_dot_product_attention(
-      parts[0], k, v, {.causal = t > 1, .dropout = is_training() ? dropout_ : 0});
+  const Tensor y =
+      causal_attention(parts[0], parts[1], parts[2], past, room, is_training() ? dropout_ : 0);
   return c_proj(reshape(transpose(y, 1, 2), {b, t, width}), LinearOptions{.residual = residual});
 }
 
@@ -75,6 +67,8 @@ Gpt::Gpt(const GptConfig& c)
 }
 
 Tensor Gpt::forward(const Tensor& tokens, Cache* cache) const {
+  std::optional<NoGrad> off;
+  if (cache) off.emplace();
   return linear(features(tokens, cache), wte.weight);
 }
 Tensor Gpt::forward(const Tensor& tokens, const Tensor& targets) const {
@@ -90,8 +84,10 @@ Tensor Gpt::features(const Tensor& tokens, Cache* cache) const {
   Tensor x = drop(wte(tokens) + wpe(positions));
   if (cache) cache->blocks.resize(h.size());
   for (size_t i = 0; i < h.size(); ++i) {
-    const auto block = [&block = h[i], past = cache ? &cache->blocks[i] : nullptr](
-                           const Tensor& x) { return block(x, past); };
+    const auto block = [&block = h[i], past = cache ? &cache->blocks[i] : nullptr,
+                        room = cache ? cache->room : 0](const Tensor& x) {
+      return block(x, past, room);
+    };
     x = checkpoint_ && !cache ? checkpoint(block, x) : block(x);
   }
   if (cache) {
@@ -101,19 +97,9 @@ Tensor Gpt::features(const Tensor& tokens, Cache* cache) const {
   return ln_f(x);
 }
 
-Tensor Gpt::generate(Tensor tokens, int64_t count, const SampleOptions& o) const {
-  const NoGrad off;
-  Cache cache;
-  Tensor unread = tokens;
-  for (int64_t i = 0; i < count; ++i) {
-    if (cache.tokens + unread.size(-1) > context_) {
-      cache = {};
-      unread = narrow(tokens, -1, tokens.size(-1) - context_, context_);
-    }
-    unread = sample((*this)(unread, &cache), o);
-    tokens = cat({tokens, unread}, -1);
-  }
-  return tokens;
+Tensor Gpt::generate(const Tensor& tokens, int64_t count, const SampleOptions& o) const {
+  const auto read = [this](const Tensor& t, KeyValueCache& cache) { return (*this)(t, &cache); };
+  return models::generate(read, tokens, count, context_, o);
 }
 
 StateDict gpt2_weights(const StateDict& file) {

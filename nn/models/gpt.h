@@ -41,13 +41,11 @@ struct Conv1D : nn::Module<Conv1D> {
 // x + attn(ln_1(x)), then x + mlp(ln_2(x)), over [b, t, width]. Weights start normal with standard
 // deviation 0.02, of both c_proj 0.02 / sqrt(2 layers), biases as zeros.
 struct GptBlock : nn::Module<GptBlock> {
-  struct Past {  // keys and values of earlier tokens, [b, heads, t, width / heads]
-    Tensor k, v;
-  };
   struct Attention : nn::Module<Attention> {  // causal
     Conv1D c_attn, c_proj;
     explicit Attention(const GptConfig& c);
-    Tensor forward(const Tensor& x, Past* past = nullptr, const Tensor& residual = {}) const;
+    Tensor forward(const Tensor& x, KeyValues* past = nullptr, const Tensor& residual = {},
+                   int64_t room = 0) const;
     MIXTAPE_FIELDS(c_attn, c_proj)
 
    private:
@@ -71,10 +69,11 @@ struct GptBlock : nn::Module<GptBlock> {
   nn::Dropout dropout;
 
   explicit GptBlock(const GptConfig& c);
-  // With a past, x is one position after it, or all positions if it is empty; both are appended.
-  Tensor forward(const Tensor& x, Past* past = nullptr) const {
+  // With a past, x follows it, and its keys and values are appended, with memory for at least
+  // `room` tokens. Recording must be off then.
+  Tensor forward(const Tensor& x, KeyValues* past = nullptr, int64_t room = 0) const {
     const Tensor y = add(x, [&](const Tensor& residual) {
-      return attn(ln_1(x, nn::dtype_of_operand(attn.c_attn, x)), past, residual);
+      return attn(ln_1(x, nn::dtype_of_operand(attn.c_attn, x)), past, residual, room);
     });
     return add(y, [&](const Tensor& residual) {
       return mlp(ln_2(y, nn::dtype_of_operand(mlp.c_fc, y)), residual);
@@ -99,15 +98,11 @@ struct Gpt : nn::Module<Gpt> {
   std::vector<GptBlock> h;
   nn::LayerNorm ln_f;
 
-  // Keys and values of the tokens read so far; initially empty.
-  struct Cache {
-    std::vector<GptBlock::Past> blocks;
-    int64_t tokens = 0;
-  };
+  using Cache = KeyValueCache;
 
   explicit Gpt(const GptConfig& c = gpt2);
-  // With a cache, tokens [b, t] start a sequence or [b, 1] continue it, and the result has only the
-  // logits after the last token, [b, 1, vocabulary].
+  // With a cache, tokens follow those read into it, nothing is recorded, and the result has only
+  // the logits after the last token, [b, 1, vocabulary].
   Tensor forward(const Tensor& tokens, Cache* cache = nullptr) const;
   // The mean cross-entropy in nats of the next tokens, targets i64 [b, t] (-100: ignored), without
   // the logits of all of them: see linear_cross_entropy.
@@ -115,7 +110,7 @@ struct Gpt : nn::Module<Gpt> {
   // Appends `count` sampled tokens to tokens [b, t], each from the last `context` tokens. Reads
   // each token once; beyond `context` tokens, positions shift and all are read again for each new
   // one. Records nothing; call eval() first to disable dropout.
-  Tensor generate(Tensor tokens, int64_t count, const SampleOptions& o = {}) const;
+  Tensor generate(const Tensor& tokens, int64_t count, const SampleOptions& o = {}) const;
   MIXTAPE_FIELDS(wte, wpe, drop, h, ln_f)
 
  private:

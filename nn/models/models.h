@@ -1,5 +1,6 @@
 #pragma once
-// All models: networks of published shapes, and examples of how modules are written.
+// Models: networks of published shapes, and examples of how modules are written. (Not here, to keep
+// the include cheap: nn/models/llama.h.)
 
 #include "nn/models/cnn.h"
 #include "nn/models/gpt.h"

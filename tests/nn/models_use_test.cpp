@@ -244,6 +244,10 @@ TEST(Gpt, Generates) {
     EXPECT_EQ(last.shape(), (Shape{2, 1, 10}));
     EXPECT_EQ(cache.tokens, t - begin);
     EXPECT_LT(max(abs(select(last, 1, 0) - select(logits, 1, -1))).item(), 1e-4);
+    Gpt::Cache two;  // in two parts, without memory reserved for the second
+    net(narrow(text, 1, begin, 1), &two);
+    const Tensor rest = net(narrow(text, 1, begin + 1, t - begin - 1), &two);
+    EXPECT_LT(max(abs(select(rest, 1, 0) - select(logits, 1, -1))).item(), 1e-4);
   }
   const auto drawn = [&](uint64_t s) {
     const Seed again(s);
@@ -251,9 +255,12 @@ TEST(Gpt, Generates) {
   };
   EXPECT_EQ(net.generate(randint(0, 10, {1, 9}), 2).shape(), (Shape{1, 11}));
   Gpt::Cache cache;
-  net(prompt, &cache);
-  EXPECT_EQ(error([&] { net(narrow(prompt, 1, 0, 2), &cache); }),
-            "h.0.attn: 2 positions after a past of 3, not one");
+  EXPECT_FALSE(net(prompt, &cache).requires_grad());
+  EXPECT_EQ(error([&] {
+              KeyValues past;
+              net.h[0](randn({1, 2, 4}), &past);
+            }),
+            "attn: keys and values are recorded: a cache needs NoGrad");
   EXPECT_EQ(error([&] { net(zeros({2, 4}, i64), &cache); }),
             "Gpt: tokens of shape [2, 4] after 3, not [b, t] with at most 6 in all");
   EXPECT_TRUE(equal(drawn(7), drawn(7)));

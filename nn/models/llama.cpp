@@ -1,0 +1,170 @@
+#include "nn/models/llama.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "autograd/checkpoint.h"
+#include "core/format.h"
+
+namespace mixtape::models {
+using namespace internal;
+namespace {
+
+constexpr double llama_std = 0.02;
+
+int64_t head_size_of(const LlamaConfig& c) {
+  return c.head_size > 0 ? c.head_size : c.width / c.heads;
+}
+
+const LlamaConfig& checked(const LlamaConfig& c) {
+  const Scope scope("Llama");
+  check(c.context > 0 && c.layers > 0 && c.width > 0 && c.hidden > 0,
+        "sizes must be positive: context {}, layers {}, width {}, hidden {}", c.context, c.layers,
+        c.width, c.hidden);
+  check(c.heads > 0 && c.kv_heads > 0 && c.heads % c.kv_heads == 0,
+        "{} heads do not divide into {} groups", c.heads, c.kv_heads);
+  check(c.head_size > 0 || c.width % c.heads == 0, "a width of {} does not divide into {} heads",
+        c.width, c.heads);
+  check(head_size_of(c) % 2 == 0, "the size of a head must be even, got {}", head_size_of(c));
+  check(c.rope_base > 0 && c.rope_scaling.factor > 0,
+        "rope_base and the factor of rope_scaling must be > 0, got {} and {}", c.rope_base,
+        c.rope_scaling.factor);
+  return c;
+}
+
+nn::Linear projection(int64_t in, int64_t out, bool bias) {
+  nn::Linear layer(in, out, {.bias = bias});
+  nn::init::normal_(layer.weight, 0, llama_std);
+  if (bias) nn::init::zeros_(layer.bias);
+  return layer;
+}
+
+// The part by which a frequency is not divided.
+double kept_part(const RopeScaling& s, double frequency) {
+  if (s.original_context == 0) return 0;
+  const double turns = double(s.original_context) * frequency / (2 * std::numbers::pi);
+  const double part = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return std::clamp(part, 0.0, 1.0);
+}
+
+}  // namespace
+
+Rotation rotation(const LlamaConfig& c, int64_t count) {
+  const int64_t half = head_size_of(checked(c)) / 2;
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < half; ++i) {
+    const double frequency = std::pow(c.rope_base, -double(i) / double(half));
+    const double kept = kept_part(c.rope_scaling, frequency);
+    frequencies.push_back(frequency * (kept + (1 - kept) / c.rope_scaling.factor));
+  }
+  const Tensor angles = outer(arange(0, double(count), 1, f64), from_data(frequencies));
+  return {cast(cos(angles), f32), cast(sin(angles), f32)};
+}
+
+LlamaBlock::Attention::Attention(const LlamaConfig& c)
+    : q_proj(projection(c.width, c.heads * head_size_of(c), c.attention_bias)),
+      k_proj(projection(c.width, c.kv_heads * head_size_of(c), c.attention_bias)),
+      v_proj(projection(c.width, c.kv_heads * head_size_of(c), c.attention_bias)),
+      o_proj(projection(c.heads * head_size_of(c), c.width, c.attention_bias)),
+      heads_(c.heads),
+      kv_heads_(c.kv_heads) {}
+
+Tensor LlamaBlock::Attention::forward(const Tensor& x, const Rotation& angles, KeyValues* past,
+                                      const Tensor& residual, int64_t room) const {
+  check(x.rank() == 3, "the input has shape {}, not [b, t, {}]", x.shape(), q_proj.weight.size(1));
+  const int64_t b = x.size(0), t = x.size(1);
+  const auto split = [&](const Tensor& y, int64_t heads) {
+    return transpose(reshape(y, {b, t, heads, y.size(2) / heads}), 1, 2);
+  };
+  const auto rotated = [&](const Tensor& y) {
+    return rotary_embedding(y, angles.cosines, angles.sines);
+  };
+  const Tensor q = rotated(split(q_proj(x), heads_)), k = rotated(split(k_proj(x), kv_heads_));
+  const Tensor y = causal_attention(q, k, split(v_proj(x), kv_heads_), past, room);
+  return o_proj(reshape(transpose(y, 1, 2), {b, t, heads_ * y.size(3)}), residual);
+}
+
+LlamaBlock::Mlp::Mlp(const LlamaConfig& c)
+    : gate_proj(projection(c.width, c.hidden, c.mlp_bias)),
+      up_proj(projection(c.width, c.hidden, c.mlp_bias)),
+      down_proj(projection(c.hidden, c.width, c.mlp_bias)) {}
+
+LlamaBlock::LlamaBlock(const LlamaConfig& c)
+    : self_attn(checked(c)),
+      mlp(c),
+      input_layernorm(c.width, {.eps = c.eps}),
+      post_attention_layernorm(c.width, {.eps = c.eps}) {}
+
+Tensor LlamaBlock::forward(const Tensor& x, const Rotation& angles, KeyValues* past,
+                           int64_t room) const {
+  const Tensor in = input_layernorm(x, nn::dtype_of_operand(self_attn.q_proj, x));
+  const Tensor y = self_attn(in, angles, past, x, room);
+  return mlp(post_attention_layernorm(y, nn::dtype_of_operand(mlp.gate_proj, y)), y);
+}
+
+LlamaModel::LlamaModel(const LlamaConfig& c)
+    : embed_tokens(c.vocabulary, checked(c).width),
+      norm(c.width, {.eps = c.eps}),
+      context_(c.context),
+      checkpoint_(c.checkpoint) {
+  nn::init::normal_(embed_tokens.weight, 0, llama_std);
+  layers.reserve(static_cast<size_t>(c.layers));
+  for (int64_t i = 0; i < c.layers; ++i) layers.emplace_back(c);
+  const Rotation all = rotation(c, c.context);
+  cosines = all.cosines;
+  sines = all.sines;
+}
+
+Tensor LlamaModel::forward(const Tensor& tokens, KeyValueCache* cache) const {
+  const int64_t begin = cache ? cache->tokens : 0, t = tokens.size(-1);
+  check(tokens.rank() == 2 && t > 0 && begin + t <= context_,
+        "tokens of shape {} after {}, not [b, t] with at most {} in all", tokens.shape(), begin,
+        context_);
+  std::optional<NoGrad> off;
+  if (cache) off.emplace();
+  const Rotation angles{narrow(cosines, 0, begin, t), narrow(sines, 0, begin, t)};
+  Tensor x = embed_tokens(tokens);
+  if (cache) cache->blocks.resize(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto block = [&layer = layers[i], angles, past = cache ? &cache->blocks[i] : nullptr,
+                        room = cache ? cache->room : 0](const Tensor& in) {
+      return layer(in, angles, past, room);
+    };
+    x = checkpoint_ && !cache ? checkpoint(block, x) : block(x);
+  }
+  if (cache) {
+    cache->tokens = begin + t;
+    x = narrow(x, 1, t - 1, 1);
+  }
+  return norm(x);
+}
+
+Llama::Llama(const LlamaConfig& c) : model(c), context_(c.context) {
+  if (!c.tie_weights) lm_head.emplace(projection(c.width, c.vocabulary, false));
+}
+
+Tensor Llama::forward(const Tensor& tokens, KeyValueCache* cache) const {
+  std::optional<NoGrad> off;
+  if (cache) off.emplace();
+  return linear(model(tokens, cache), last_weight());
+}
+Tensor Llama::forward(const Tensor& tokens, const Tensor& targets) const {
+  return linear_cross_entropy(model(tokens), last_weight(), targets);
+}
+
+Tensor Llama::generate(const Tensor& tokens, int64_t count, const SampleOptions& o) const {
+  const auto read = [this](const Tensor& t, KeyValueCache& cache) { return (*this)(t, &cache); };
+  return models::generate(read, tokens, count, context_, o);
+}
+
+StateDict llama_weights(const StateDict& file, const LlamaConfig& c) {
+  StateDict weights;
+  for (const auto& [name, t] : file) {
+    const bool tied = c.tie_weights && name == "lm_head.weight";
+    if (!tied && !name.ends_with(".rotary_emb.inv_freq")) weights.emplace_back(name, t);
+  }
+  return weights;
+}
+
+}  // namespace mixtape::models
