@@ -81,14 +81,26 @@ Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* aroun
   check(is_half(low) || low == f32, "autocast: low must be f16, bf16 or f32, got {}", low);
   const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;
-  return {o.enabled && !off, o.cache, low,
-          Rules::make(preset, o.overrides, around ? around->rules().get() : nullptr)};
+  std::optional<Recipe> recipe = o.recipe;
+  if (!recipe && !o.low && !o.dtype && around) recipe = around->recipe();
+  if (recipe)
+    check(low != f16, "autocast: the recipe {} needs low = bf16 or f32, got {}", recipe->name(),
+          low);
+  return {o.enabled && !off,
+          o.cache,
+          low,
+          Rules::make(preset, o.overrides, around ? around->rules().get() : nullptr),
+          recipe,
+          o.ends || (!o.recipe && recipe && around->state_.ends)};
 }
 
 Autocast::Autocast(const AutocastOptions& options)
     : state_(opened(options, innermost())),
       cache_(innermost() ? innermost()->cache_ : &own_cache_),
-      open_(this) {}
+      open_(this) {
+  if (state_.recipe && state_.enabled && cache_ == &own_cache_ && grad_enabled())
+    state_.recipe->begin_step();
+}
 Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {
   state_.rules = std::make_shared<const Rules>(*state_.rules);
 }
@@ -117,7 +129,7 @@ Tensor Autocast::converted(const Tensor& t, DType to) {
 // Chooses the inputs to cast and the dtype of the result.
 void Autocast::apply(Call& call) {
   if (!state_.enabled) return;
-  const Precision precision = state_.rules->precision(call.op);
+  const auto [precision, by_override] = state_.rules->choice(call.op);
   if (precision == Precision::Any) return;
 
   std::optional<DType> common, of_arrays;  // widest of all activations, of those that are not 0-d
@@ -137,6 +149,8 @@ void Autocast::apply(Call& call) {
   if (precision == Precision::Low) {
     to = state_.low;
     call.out = state_.rules->widens_products() ? f32 : to;
+    if (state_.recipe && !by_override) [[unlikely]]
+      state_.recipe->round_operands(call, to, state_.ends);
   } else if (precision == Precision::Widest) {
     to = of_arrays.value_or(to);
   } else if (precision == Precision::Full) {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "amp/policy.h"
+#include "amp/recipe.h"
 
 namespace mixtape::amp {
 
@@ -23,6 +24,11 @@ struct AutocastOptions {
   Overrides overrides = {};               // take precedence over the outer region's
   bool cache = true;                      // casts an f32 leaf once for all its uses
   bool enabled = true;                    // false: ops run as called
+  // Products round their operands to 8 or 4 bits, in a region of bf16 or f32: Current{}, Delayed{},
+  // Mx{} or NvFp4{}. Default: none if `low` is given, else the outer region's. Not where an
+  // override says Low, nor for the first and the last weight of the running model, unless `ends`.
+  std::optional<Recipe> recipe = {};
+  bool ends = false;
 };
 
 // 16-bit copies of f32 leaves, each valid for one version of the leaf and dropped once written to.
@@ -78,6 +84,7 @@ class Autocast final : public internal::Policy {
   DType dtype() const { return low(); }
   Preset preset() const { return state_.rules->preset(); }
   const std::shared_ptr<const Rules>& rules() const { return state_.rules; }
+  const std::optional<Recipe>& recipe() const { return state_.recipe; }
   // The outermost region's: nested regions share its cache.
   const CastCache::Stats& cache_stats() const { return cache_->stats; }
 
@@ -90,6 +97,8 @@ class Autocast final : public internal::Policy {
     bool enabled, cache;
     DType low;
     std::shared_ptr<const Rules> rules;
+    std::optional<Recipe> recipe;
+    bool ends;
   };
   Autocast(const Autocast& region);  // for snapshot()
   static State opened(const AutocastOptions& options, const Autocast* around);

@@ -224,8 +224,8 @@ std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, co
   return known->emplace_back(std::move(rules));
 }
 
-Precision Rules::precision(const OpInfo& op) const {
-  if (levels_.empty() && preset_ == Preset::Torch) return op.precision;
+Rules::Choice Rules::choice(const OpInfo& op) const {
+  if (levels_.empty() && preset_ == Preset::Torch) return {op.precision, false};
   const CallSite site{&op, levels_.empty() ? nullptr : Scope::module_path()};
   const auto [entry, first] = resolved_.try_emplace(site);
   if (first) entry->second = resolve(site);
@@ -250,21 +250,21 @@ void Rules::check_paths() const {
   modules_ran_ = false;
 }
 
-Precision Rules::resolve(const CallSite& site) const {
+Rules::Choice Rules::resolve(const CallSite& site) const {
   modules_ran_ |= own_paths_ && site.module;
   const OpInfo& op = *site.op;
-  if (op.name == "cast" || op.name == "cast_to_integer") return Precision::Any;
+  if (op.name == "cast" || op.name == "cast_to_integer") return {Precision::Any, false};
   for (const std::vector<CompiledOverride>& level : levels_) {
     const CompiledOverride* by_path = nullptr;
     for (auto r = level.rbegin(); r != level.rend(); ++r) {
-      if (r->names_op && matches(r->pattern, op.name)) return r->precision;
+      if (r->names_op && matches(r->pattern, op.name)) return {r->precision, true};
       if (!r->names_op && !by_path && op.precision != Precision::Any && site.module &&
           matches_path(r->pattern, *site.module))
         by_path = &*r;
     }
-    if (by_path) return by_path->precision;
+    if (by_path) return {by_path->precision, true};
   }
-  return of_preset(preset_, op);
+  return {of_preset(preset_, op), false};
 }
 
 }  // namespace mixtape::amp

@@ -51,7 +51,12 @@ class Rules {
   // without wildcard, dot or final digit), or if a path matches no module (see Override).
   static std::shared_ptr<const Rules> make(Preset preset, const Overrides& own, const Rules* outer);
 
-  Precision precision(const OpInfo& op) const;  // in the running module
+  struct Choice {
+    Precision precision;
+    bool by_override;
+  };
+  Choice choice(const OpInfo& op) const;  // in the running module
+  Precision precision(const OpInfo& op) const { return choice(op).precision; }
   Preset preset() const { return preset_; }
   // Matrix products write their f32 accumulators.
   bool widens_products() const { return preset_ == Preset::TensorCoresOnly; }
@@ -71,12 +76,12 @@ class Rules {
       return std::hash<const void*>()(p.op) * 31 + std::hash<const void*>()(p.module);
     }
   };
-  Precision resolve(const CallSite& site) const;
+  Choice resolve(const CallSite& site) const;
   void check_paths() const;
 
   Preset preset_ = Preset::Torch;
   Levels levels_;  // innermost region first
-  mutable std::unordered_map<CallSite, Precision, Hash> resolved_;
+  mutable std::unordered_map<CallSite, Choice, Hash> resolved_;
   bool own_paths_ = false;            // the innermost region has overrides by path
   mutable bool modules_ran_ = false;  // since paths were last checked
   mutable size_t paths_seen_ = 0;     // at that check

@@ -62,6 +62,7 @@ class Ctx {
   const Shape& shape(size_t input) const { return edge(input).shape; }
   DType dtype(size_t input) const { return edge(input).dtype; }
   size_t inputs() const { return edges_.size(); }
+  const internal::Node* source(size_t input) const { return edge(input).node.get(); }
   // The dtype of an input's gradient: wider than the input if that is a 16-bit copy of an f32
   // tensor. A rule may return any float dtype; the engine converts.
   DType grad_dtype(size_t input) const;

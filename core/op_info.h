@@ -24,10 +24,20 @@ std::string_view name(Precision p);
 // has that dtype or f32; indices and masks are never cast.
 enum class Role : uint8_t { Activation, Parameter, Statistic, Index, Mask };
 
+// A sum of products over one or several dimensions of two operands, the first two inputs that are
+// activations or parameters. Policies may round these to formats of 8 or 4 bits.
+enum class Product : uint8_t {
+  None,
+  Linear,      // over the last dimension of both
+  Matmul,      // over the last dimension of the first, and the last but one of the second
+  Convolution  // over channels and a window
+};
+
 struct OpInfo {
   std::string_view name;
   Precision precision = Precision::Any;
   std::array<Role, 6> roles = {};  // by input; the last applies to all further inputs
+  Product product = Product::None;
 
   constexpr Role role(size_t input) const {
     return roles[input < roles.size() ? input : roles.size() - 1];

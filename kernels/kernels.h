@@ -85,6 +85,7 @@ struct Numbers {
 
 enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, Norm, MaxAbs };  // Norm: 2-norm
 enum class Cell : int;  // kernels/common/cells.h
+enum class Grid : int;  // kernels/common/quantise.h
 
 // Stride, padding and dilation of a convolution over the last two dimensions (rows, columns).
 struct Window {
@@ -134,6 +135,13 @@ MIXTAPE_KERNEL(linspace, double start, double stop, Out y);  // dense; both ends
 MIXTAPE_KERNEL(accumulate, In x, Out y);  // y += x; y of x's dtype, or f32 if x is f16 or bf16
 // Keeps x on one side of a diagonal of its last two dims, the diagonal included; zeros elsewhere.
 MIXTAPE_KERNEL(triangle, bool upper, int64_t diagonal, In x, Out y);  // dense
+
+// --- formats of 8 and 4 bits ---
+// scale = what brings numbers up to `most` into the grid, in f32: a power of two (times 2^margin)
+// or, with the largest number of the whole tensor, the scale of one of NVFP4's blocks.
+MIXTAPE_KERNEL(quantise_scale, Grid grid, int margin, In most, In most_of_tensor, Out scale);
+// y = scale round(x / scale), rounded to the grid; y f32 or bf16. scale f32, of x's shape.
+MIXTAPE_KERNEL(quantise, Grid grid, In x, In scale, Out y);
 
 // --- indexing: i64 along dim, checked by the op; equal indices are handled in order ---
 // y[.., i, ..] = x[.., index[.., i, ..], ..]; in other dims x is at least as long as the index.

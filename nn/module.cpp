@@ -318,6 +318,19 @@ const ModuleBase* ModuleBase::omitted_by(const ModuleBase& root,
   return holder && std::ranges::any_of(parameters(), is_new) ? holder : nullptr;
 }
 
+// The first and the last parameter that is a matrix, or more: recipes of 8 bits leave them alone.
+static void mark_ends(const std::vector<Field>& fields) {
+  const Tensor *first = nullptr, *last = nullptr;
+  for (const Field& f : fields) {
+    if (!f.tensor || f.is_buffer || f.tensor->rank() < 2 || f.tensor->grad_fn()) continue;
+    f.tensor->autograd_meta().is_end = false;
+    if (!first) first = f.tensor;
+    last = f.tensor;
+  }
+  for (const Tensor* t : {first, last})
+    if (t) t->autograd_meta().is_end = true;
+}
+
 const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   if (root_.load(std::memory_order_relaxed) == &root && !grad_enabled())
     return nullptr;  // a known omission, while nothing is recorded
@@ -329,6 +342,7 @@ const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   };
   set_path(root, intern(""));
   const std::vector<Field> fields = tree(root);
+  mark_ends(fields);
   for (const Field& f : fields) {
     if (f.module) set_path(*f.module, intern(f.name));
     if (f.tensor && !f.is_buffer) detail::mark_listed(*f.tensor);

@@ -37,7 +37,9 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
               .growth_factor = o.growth_factor,
               .backoff_factor = o.backoff_factor,
               .growth_interval = o.growth_interval,
-              .enabled = low_ == f16} {
+              .enabled = low_ == f16},
+      recipe_(o.enabled ? o.recipe : std::nullopt) {
+  check(!recipe_ || low_ != f16, "a recipe needs amp_mode = bf16 or f32, got {}", low_);
   check(is_half(low_) || low_ == f32, "amp_mode must be f16, bf16 or f32, got {}", low_);
   (void)amp::GradScaler(scaler_);  // throws now, before anything changes
 }
@@ -79,9 +81,9 @@ void MixedPrecision::begin(Learner& learner) {
       if (is_half(params[i].dtype()) && originals[i].dtype() == f32)
         state.emplace_back(fmt::format("state.{}.master", i), originals[i]);
     optimizer.load_state_dict(state);
-  } else if (low_ != f32) {
-    learner.autocast = amp::AutocastOptions{.low = low_};
-    optimizer.set_shadow(low_);  // no casts of weights between steps
+  } else if (low_ != f32 || recipe_) {
+    learner.autocast = amp::AutocastOptions{.low = low_, .recipe = recipe_};
+    if (low_ != f32) optimizer.set_shadow(low_);  // no casts of weights between steps
   }
 }
 

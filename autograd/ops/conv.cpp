@@ -49,7 +49,8 @@ struct Conv2d {
   static constexpr OpInfo info{
       "conv2d",
       Precision::Low,
-      {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic}};
+      {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic},
+      Product::Convolution};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& bias,
                         const Geometry& g, const Tensor& residual = {}) {
     check_real(x);
@@ -75,8 +76,10 @@ struct Conv2d {
 };
 
 struct ConvTranspose2d {  // (dy, w) -> dx
-  static constexpr OpInfo info{
-      "conv_transpose2d", Precision::Low, {Role::Activation, Role::Parameter, Role::Statistic}};
+  static constexpr OpInfo info{"conv_transpose2d",
+                               Precision::Low,
+                               {Role::Activation, Role::Parameter, Role::Statistic},
+                               Product::Convolution};
   static Tensor forward(Ctx& ctx, const Tensor& dy, const Tensor& w, const Tensor& bias,
                         const Geometry& g) {
     check_real(dy);
@@ -107,7 +110,9 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
     return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear(), ctx.saved(4));
   });
   const Tensor dz = of_product(ctx, of_sums);
-  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {  // one pass over dz gives both
+  RoundedFactors q(ctx, dz);
+  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) &&
+      !q.rounds()) {  // one pass over dz gives both
     const Factors f(ctx.saved(0), dz);
     const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dz.device()),
         db(ctx.shape(2), accumulate_dtype(f.b.dtype()), dz.device());
@@ -126,15 +131,19 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
   return with_residual(
       ctx,
       ctx.grads(
-          [&] { return apply<ConvTranspose2d>(dz, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
-          [&] { return apply<Conv2dWeight>(ctx.saved(0), dz, g, ctx.grad_dtype(1)); },
+          [&] {
+            return apply<ConvTranspose2d>(q.dz(0), ctx.saved(1), g, ctx.grad_dtype(0), Tensor());
+          },
+          [&] { return apply<Conv2dWeight>(ctx.saved(0), q.dz(0), g, ctx.grad_dtype(1)); },
           [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
       of_sums);
 }
 Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
-  return ctx.grads([&] { return apply<Conv2d>(dx, ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
-                   [&] { return apply<Conv2dWeight>(dx, ctx.saved(0), g, ctx.grad_dtype(1)); },
-                   [&] { return bias_gradient(ctx, 2, dx, 0b1101); });
+  RoundedFactors q(ctx, dx);
+  return ctx.grads(
+      [&] { return apply<Conv2d>(q.dz(0), ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
+      [&] { return apply<Conv2dWeight>(q.dz(0), ctx.saved(0), g, ctx.grad_dtype(1)); },
+      [&] { return bias_gradient(ctx, 2, dx, 0b1101); });
 }
 Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g) {
   return ctx.grads(

@@ -6,6 +6,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/quantised.h"
 #include "kernels/kernels.h"
 
 namespace mixtape {
@@ -70,6 +71,31 @@ inline DType dtype_with(const Ctx& ctx, const Tensor& residual) {
 inline Tensor of_product(const Ctx& ctx, const Tensor& dz) {
   return is_half(ctx.dtype()) ? cast(dz, ctx.dtype()) : dz;
 }
+// The factors of a product's gradients: dz, the gradient of the sums, and the operands, which the
+// op saved as numbers 0 and 1. If the policy rounded these to 8 or 4 bits, they and dz are read as
+// its recipe rounds them for a product that sums over dimension `dim` (see Quantiser). The gradient
+// of a bias is the sum of dz as it is.
+class RoundedFactors {
+ public:
+  RoundedFactors(const Ctx& ctx, const Tensor& dz)
+      : ctx_(ctx), dz_(dz), by_(internal::quantised_operand(ctx)) {}
+  bool rounds() const { return by_; }
+  Tensor dz(int dim) {
+    if (!by_) return dz_;
+    if (rounded_ && !by_->quantiser->by_blocks()) return rounded_;
+    return rounded_ = by_->quantiser->gradient(dz_, dim);
+  }
+  Tensor operand(size_t i, int dim) const {
+    if (!by_ || !by_->quantiser->by_blocks()) return ctx_.saved(i);
+    return by_->quantiser->operand(int(i), by_->ctx.saved(i), dim);
+  }
+
+ private:
+  const Ctx& ctx_;
+  const Tensor dz_;
+  const internal::Quantised* const by_;
+  Tensor rounded_;
+};
 // A residual in the order of y, which it is added to.
 inline Tensor residual_like(const Tensor& residual, const Tensor& y) {
   if (!residual || residual.strides() == y.strides()) return residual;

@@ -23,7 +23,7 @@ void check_inner(const Tensor& a, const Tensor& b) {
 }
 
 struct Matmul {  // leading dimensions are equal
-  static constexpr OpInfo info{"matmul", Precision::Low};
+  static constexpr OpInfo info{"matmul", Precision::Low, {}, Product::Matmul};
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, const MatmulOptions& options) {
     check_real(a);
     check_inner(a, b);
@@ -37,9 +37,10 @@ struct Matmul {  // leading dimensions are equal
   }
   // da = alpha dc bT, db = alpha aT dc
   static Grads backward(const Ctx& ctx, const Tensor& dc, const MatmulOptions& options) {
+    RoundedFactors q(ctx, dc);
     return ctx.grads(
-        [&] { return product(dc, ctx.saved(1).t(), ctx.grad_dtype(0), options.alpha); },
-        [&] { return product(ctx.saved(0).t(), dc, ctx.grad_dtype(1), options.alpha); });
+        [&] { return product(q.dz(-1), q.operand(1, -1).t(), ctx.grad_dtype(0), options.alpha); },
+        [&] { return product(q.operand(0, -2).t(), q.dz(-2), ctx.grad_dtype(1), options.alpha); });
   }
 };
 
@@ -47,7 +48,8 @@ struct Linear {  // x [rows, in]
   static constexpr OpInfo info{
       "linear",
       Precision::Low,
-      {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic}};
+      {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic},
+      Product::Linear};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         Activation activation, bool, const Tensor& residual = {}) {
     check_real(x);
@@ -79,8 +81,9 @@ struct Linear {  // x [rows, in]
       return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), Activation::None, false, ctx.saved(4));
     });
     const Tensor dz = of_product(ctx, of_sums);
-    const auto dx = [&] { return product(dz, ctx.saved(1), ctx.grad_dtype(0)); };
-    if (!grad_enabled() && ctx.wants(1) && ctx.wants(2)) {
+    RoundedFactors q(ctx, dz);
+    const auto dx = [&] { return product(q.dz(-1), q.operand(1, -2), ctx.grad_dtype(0)); };
+    if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !q.rounds()) {
       const Tensor x = ctx.saved(0);
       const Factors f = by_columns ? Factors(x.t(), dz) : Factors(dz.t(), x);
       const Tensor dw({f.a.size(0), f.b.size(1)}, f.product(ctx.grad_dtype(1)), dz.device()),
@@ -93,9 +96,9 @@ struct Linear {  // x [rows, in]
           ctx.grads(dx, [&] { return by_columns ? dw.t() : dw; }, [&] { return db; }), of_sums);
     }
     const auto dw = [&] {
-      const Tensor x = ctx.saved(0);
-      return by_columns ? product(x.t(), dz, ctx.grad_dtype(1)).t()
-                        : product(dz.t(), x, ctx.grad_dtype(1));
+      const Tensor x = q.operand(0, -2), g = q.dz(-2);
+      return by_columns ? product(x.t(), g, ctx.grad_dtype(1)).t()
+                        : product(g.t(), x, ctx.grad_dtype(1));
     };
     return with_residual(ctx, ctx.grads(dx, dw, [&] { return bias_gradient(ctx, 2, dz, 0b1); }),
                          of_sums);
@@ -109,8 +112,10 @@ struct Linear {  // x [rows, in]
 };
 
 struct Addmm {  // c [n] or [m, n], or none
-  static constexpr OpInfo info{
-      "addmm", Precision::Low, {Role::Statistic, Role::Activation, Role::Activation}};
+  static constexpr OpInfo info{"addmm",
+                               Precision::Low,
+                               {Role::Statistic, Role::Activation, Role::Activation},
+                               Product::Matmul};
 
   // The sums are scaled, and c is added, before they are rounded.
   static Tensor forward(Ctx& ctx, const Tensor& c, const Tensor& a, const Tensor& b, double alpha) {
@@ -119,11 +124,13 @@ struct Addmm {  // c [n] or [m, n], or none
     ctx.run(kernels::gemm, a, b, kernels::Epilogue{.alpha = alpha, .bias = c}, y);
     return y;
   }
+  // da = alpha dy bT, db = alpha aT dy
   static Grads backward(const Ctx& ctx, const Tensor& dy, double alpha) {
+    RoundedFactors q(ctx, dy);
     return ctx.grads(
         [&] { return ctx.shape(0).rank == 2 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
-        [&] { return product(dy, ctx.saved(1).t(), ctx.grad_dtype(1), alpha); },   // alpha dy bT
-        [&] { return product(ctx.saved(0).t(), dy, ctx.grad_dtype(2), alpha); });  // alpha aT dy
+        [&] { return product(q.dz(-1), q.operand(1, -1).t(), ctx.grad_dtype(1), alpha); },
+        [&] { return product(q.operand(0, -2).t(), q.dz(-2), ctx.grad_dtype(2), alpha); });
   }
 };
 

@@ -408,6 +408,8 @@ TEST(Learner, SaysWhatIsMissing) {
   EXPECT_ERROR(learner.validate(), "validate needs validation data");
   EXPECT_ERROR(learner.score("valid_loss"), "is unknown before an epoch has ended");
   EXPECT_ERROR(learner.to(f64), "amp_mode must be f16, bf16 or f32, got f64");
+  EXPECT_ERROR(learner.to_fp16({.recipe = amp::Mx{}}),
+               "a recipe needs amp_mode = bf16 or f32, got f16");
   EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.resume = "nowhere.ckpt"}), "fit needs training data");
   EXPECT_ERROR(learner.summary(), "summary needs training data (nn::summary takes inputs instead)");
   EXPECT_ERROR(learner.predict(ones({0, 6})), "no examples to predict");

@@ -25,7 +25,7 @@ namespace resume_test {
 using namespace test;
 using Clock = std::chrono::steady_clock;
 
-constexpr int precisions = 3;  // f32, Autocast with a scaler, the whole model in f16
+constexpr int precisions = 4;  // f32, Autocast with a scaler, the whole model in f16, fp8
 
 // The child's work: trains in the folder, from the last checkpoint if there is one.
 void train(const std::string& folder, int precision) {
@@ -38,6 +38,10 @@ void train(const std::string& folder, int precision) {
   Learner learner(loaders(100, 8), Net(), o);
   if (precision == 1) learner.to_fp16({.growth_interval = 5});
   if (precision == 2) learner.to_fp16(MasterOptions{.max_noskip = 5});
+  if (precision == 3) {
+    learner.to_fp16({.amp_mode = bf16, .recipe = amp::Delayed{.history = 7}});
+    learner.autocast->ends = true;
+  }
   const std::string last = folder + "/last.ckpt";
   learner.fit_one_cycle(3, 1e-2, {.resume = std::filesystem::exists(last) ? last : ""});
 }

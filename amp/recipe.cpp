@@ -1,0 +1,245 @@
+#include "amp/recipe.h"
+
+#include <map>
+
+#include "autograd/ops.h"
+#include "autograd/quantised.h"
+#include "core/capture.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "core/scope.h"
+#include "kernels/common/quantise.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::amp {
+using namespace internal;
+using kernels::Grid;
+namespace {
+
+enum Factor { First, Second, Gradient, Factors };
+
+// The largest |x| of each factor in the last steps, on their device: f32 [factors, history], a ring
+// of which `seen` have been filled. The scale is that of the step that runs.
+struct History {
+  Tensor most;
+  Tensor scale[Factors];
+  int64_t seen[Factors] = {}, step[Factors] = {};
+};
+
+Tensor largest(const Tensor& x) {  // |x|, f32, of x's rank
+  Shape one;
+  for (int d = 0; d < x.rank(); ++d) one.push_back(1);
+  Tensor most(one, f32, x.device());
+  kernels::reduce(x.device(), kernels::Reduce::MaxAbs, x, most);
+  return most;
+}
+Tensor scale_of(Grid grid, int margin, const Tensor& most, const Tensor& of_tensor = {}) {
+  Tensor scale = most.like(f32);
+  kernels::quantise_scale(most.device(), grid, margin, most, of_tensor ? View(of_tensor) : View(),
+                          scale);
+  return scale;
+}
+Tensor repeated(const Tensor& t, const Shape& shape) {
+  return t.with_layout(internal::expand(t.layout(), shape));
+}
+
+// x's last dimension from `start` on as `count` blocks.
+Tensor blocks_of(const Tensor& x, int64_t start, int64_t count, int64_t size) {
+  Layout l = x.layout();
+  const int last = l.rank() - 1;
+  const int64_t step = l.strides[last];
+  l.offset += start * step;
+  l.shape[last] = count;
+  l.strides[last] = size * step;
+  l.shape.push_back(size);
+  l.strides.push_back(step);
+  return x.with_layout(l);
+}
+
+}  // namespace
+
+class Recipe::State {
+ public:
+  std::string_view name;
+  Grid operands = Grid::E4M3, gradients = Grid::E5M2;
+  int64_t block = 0;  // 0: the whole tensor
+  std::optional<Delayed> delayed = {};
+  int64_t step = 1;
+  std::map<std::string, std::shared_ptr<History>> histories = {};  // by module and op
+
+  Tensor rounded(const Tensor& x, int factor, int dim, DType carrier, History* history, bool notes);
+
+ private:
+  void round_blocks(Grid grid, const Tensor& x, const Tensor& y) const;
+  Tensor scale_from(History& h, const Tensor& x, int factor, Grid grid, bool notes) const;
+};
+
+Tensor Recipe::State::rounded(const Tensor& x, int factor, int dim, DType carrier, History* history,
+                              bool notes) {
+  const Unobserved alone;
+  const Grid grid = factor == Gradient ? gradients : operands;
+  const Tensor y = x.like(carrier);
+  if (x.numel() == 0) return y;
+  if (block > 0) {
+    const bool across = dim == -2;
+    round_blocks(grid, across ? x.t() : x, across ? y.t() : y);
+  } else {
+    const Tensor scale =
+        history ? scale_from(*history, x, factor, grid, notes) : scale_of(grid, 0, largest(x));
+    kernels::quantise(x.device(), grid, x, repeated(scale.reshape({}), x.shape()), y);
+  }
+  return y;
+}
+
+// Blocks along the last dimension, of which the last may be shorter.
+void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y) const {
+  const int64_t n = x.size(-1), whole = n / block * block;
+  const Tensor of_tensor = grid == Grid::E2M1 ? largest(x).reshape({}) : Tensor();
+  const auto round = [&](int64_t start, int64_t count, int64_t size) {
+    if (count == 0 || size == 0) return;
+    const Tensor from = blocks_of(x, start, count, size);
+    Shape each = from.shape();
+    each[-1] = 1;
+    const Tensor most(each, f32, x.device());
+    kernels::reduce(x.device(), kernels::Reduce::MaxAbs, from, most);
+    const Tensor scale = scale_of(grid, 0, most, of_tensor ? repeated(of_tensor, each) : Tensor());
+    kernels::quantise(x.device(), grid, from, repeated(scale, from.shape()),
+                      blocks_of(y, start, count, size));
+  };
+  round(0, whole / block, block);
+  round(whole, 1, n - whole);
+}
+
+// The scale of this step: from the steps before or, in the first, from x. Notes x's largest number,
+// but none that is not finite.
+Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid grid,
+                                 bool notes) const {
+  const auto grid_scale = [&](const Tensor& m) { return scale_of(grid, delayed->margin, m); };
+  if (!notes) return h.scale[factor] ? h.scale[factor] : grid_scale(largest(x).reshape({}));
+  check_no_capture("the history of Delayed moves from step to step on the host");
+  const Tensor most = nan_to_num(largest(x).reshape({}), 0, 0.0, 0.0);
+  if (!h.most) h.most = zeros({Factors, delayed->history}, f32, x.device());
+  if (h.most.device() != x.device()) h.most = h.most.to(x.device());  // a loaded one
+  const Tensor ring = select(h.most, 0, factor);
+  const bool begins = std::exchange(h.step[factor], step) != step;
+  if (begins) {
+    h.scale[factor] = grid_scale(h.seen[factor] ? max(ring) : most);
+    ++h.seen[factor];
+  }
+  const Tensor now = select(ring, 0, (h.seen[factor] - 1) % delayed->history);
+  copy_(now, begins ? most : maximum(now, most));
+  return h.scale[factor];
+}
+
+// One call of a product.
+class Recipe::Product final : public Quantiser, public std::enable_shared_from_this<Product> {
+ public:
+  Product(std::shared_ptr<State> recipe, std::shared_ptr<History> history, DType carrier)
+      : recipe_(std::move(recipe)), history_(std::move(history)), carrier_(carrier) {}
+
+  bool by_blocks() const override { return recipe_->block > 0; }
+  Tensor operand(int number, const Tensor& t, int dim) override { return again(number, t, dim); }
+  Tensor gradient(const Tensor& dz, int dim) override { return again(Gradient, dz, dim); }
+  // The rounded t with the history of t, in forward. `kept` are the operands as they are.
+  Tensor rounded(int factor, const Tensor& t, int dim, std::span<const Tensor> kept,
+                 bool notes = grad_enabled()) {
+    const Tensor y = recipe_->rounded(t, factor, dim, carrier_, history_.get(), notes);
+    if (!grad_enabled() || !t.requires_grad()) return y;
+    const auto node = std::make_shared<Quantised>(&t, shared_from_this(), kept);
+    node->finish(y, true);
+    y.set_grad_fn(node);
+    return y;
+  }
+
+ private:
+  Tensor again(int factor, const Tensor& t, int dim) {
+    check(!by_blocks() || !grad_enabled(),
+          "gradients of products in blocks ({}) can't be differentiated again", recipe_->name);
+    return rounded(factor, t, dim, {}, factor == Gradient);
+  }
+
+  const std::shared_ptr<State> recipe_;
+  const std::shared_ptr<History> history_;
+  const DType carrier_;
+};
+
+Recipe::Recipe(const Current&) : state_(new State{.name = "current"}) {}
+Recipe::Recipe(const Delayed& d) : state_(new State{.name = "delayed", .delayed = d}) {
+  check(d.history >= 1 && d.history <= 65536, "a history of {} steps (1 to 65536)", d.history);
+  check(d.margin >= 0 && d.margin <= 64, "margin must be 0 to 64, got {}", d.margin);
+}
+Recipe::Recipe(const Mx&) : state_(new State{.name = "mx", .gradients = Grid::E4M3, .block = 32}) {}
+Recipe::Recipe(const NvFp4&)
+    : state_(new State{
+          .name = "nvfp4", .operands = Grid::E2M1, .gradients = Grid::E2M1, .block = 16}) {}
+
+std::string_view Recipe::name() const { return state_->name; }
+void Recipe::begin_step() const { ++state_->step; }
+
+void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
+  const mixtape::Product product = call.op.product;
+  if (product == mixtape::Product::None) return;
+  const bool convolves = product == mixtape::Product::Convolution;
+  if (convolves && state_->block > 0) return;
+  size_t at[2];
+  Tensor given[2];
+  int found = 0;
+  for (size_t i = 0; i < call.inputs.size() && found < 2; ++i) {
+    const Role role = call.op.role(i);
+    if (role != Role::Activation && role != Role::Parameter) continue;
+    const Tensor& t = *call.inputs[i];
+    if (!ends) {
+      const Tensor leaf = t.grad_fn() ? leaf_of(t) : t;
+      if (leaf && leaf.autograd_meta().is_end) return;
+    }
+    at[found] = i;
+    given[found++] = t;
+  }
+  std::shared_ptr<History> history;
+  if (state_->delayed) {
+    const std::string* const path = Scope::module_path();
+    auto& known = state_->histories[(path && !path->empty() ? *path + '.' : std::string()) +
+                                    std::string(call.op.name)];
+    if (!known) known = std::make_shared<History>();
+    history = known;
+  }
+  const auto one = std::make_shared<Product>(state_, history, carrier);
+  for (int k = 0; k < 2; ++k) {
+    const int dim = convolves ? 0 : k == 1 && product == mixtape::Product::Matmul ? -2 : -1;
+    call.replace(at[k], one->rounded(k, given[k], dim, given));
+  }
+}
+
+StateDict Recipe::state_dict() const {
+  StateDict all;
+  for (const auto& [name, h] : state_->histories) {
+    if (!h->most) continue;
+    Tensor seen({Factors}, i64);
+    for (int k = 0; k < Factors; ++k) seen.set(k, double(h->seen[k]));
+    all.emplace_back(name + ".amax", h->most);
+    all.emplace_back(name + ".steps", seen);
+  }
+  return all;
+}
+
+void Recipe::load_state_dict(const StateDict& from) {
+  check(from.empty() || state_->delayed, "a recipe without a history ({}) has no state", name());
+  std::map<std::string, std::shared_ptr<History>> loaded;
+  for (const auto& [name, t] : from) {
+    const bool is_amax = name.ends_with(".amax");
+    check(is_amax || name.ends_with(".steps"), "the state of a recipe has no '{}'", name);
+    auto& h = loaded[name.substr(0, name.rfind('.'))];
+    if (!h) h = std::make_shared<History>();
+    const Shape want = is_amax ? Shape{Factors, state_->delayed->history} : Shape{Factors};
+    check(t.shape() == want, "{} has shape {} here and {} there", name, want, t.shape());
+    if (is_amax)
+      h->most = t.to(f32).clone();
+    else
+      for (int k = 0; k < Factors; ++k) h->seen[k] = int64_t(t.at(k));
+  }
+  for (const auto& [name, h] : loaded)
+    check(bool(h->most), "the state of a recipe lacks {}.amax", name);
+  state_->histories = std::move(loaded);
+}
+
+}  // namespace mixtape::amp

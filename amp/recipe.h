@@ -1,0 +1,56 @@
+#pragma once
+// Recipe: how a region's matrix products and convolutions round their operands to formats of 8 or 4
+// bits. Their numbers stay in the region's bf16 (or f32), which holds them exactly, and sums are
+// f32: so the numbers are those of the format on every device. See docs/fp8.md.
+
+#include <memory>
+#include <string_view>
+
+#include "core/dispatch.h"
+#include "core/state_dict.h"
+
+namespace mixtape::amp {
+
+// Operands are e4m3, gradients of results e5m2 (Micikevicius et al. 2022); each tensor has one
+// scale, a power of two, from its largest |x| in this call.
+struct Current {};
+// The same, with the scale from the largest |x| of the last steps, so that a GPU need not read a
+// tensor before it can round it (NVIDIA's Transformer Engine). A step begins where an outermost
+// region opens while gradients are recorded.
+struct Delayed {
+  int history = 1024;  // steps
+  int margin = 0;      // further powers of two below the largest number of the format
+};
+// OCP's MXFP8: blocks of 32 numbers, along the dimension that the product sums over, with a power
+// of two each; all e4m3. Convolutions stay in 16 bits.
+struct Mx {};
+// NVIDIA's NVFP4: blocks of 16 numbers of 4 bits (e2m1) with a scale in e4m3 each, and a power of
+// two for the tensor. Rounds to nearest, and rotates nothing. Convolutions stay in 16 bits.
+struct NvFp4 {};
+
+// Copies share the history of Delayed: make one recipe and open each step's region with it.
+class Recipe {
+ public:
+  Recipe(const Current&);
+  Recipe(const Delayed& d);  // Error unless history is 1 to 65536 and margin 0 to 64
+  Recipe(const Mx&);
+  Recipe(const NvFp4&);
+
+  std::string_view name() const;  // "current", "delayed", "mx" or "nvfp4"
+  // The history of Delayed, by module and op; others have none. Loading replaces it. Throws Error
+  // for tensors of other names or shapes.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
+
+  // For Autocast. Begins a step; rounds the operands of a product to `carrier`, and leaves other
+  // ops alone, and the first and the last weight of the running model.
+  void begin_step() const;
+  void round_operands(internal::Call& call, DType carrier, bool ends) const;
+
+ private:
+  class State;
+  class Product;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace mixtape::amp

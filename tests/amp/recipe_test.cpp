@@ -1,0 +1,316 @@
+// Recipes: products of operands rounded to 8 and 4 bits, beside values computed here in double.
+
+#include "amp/recipe.h"
+
+#include "autograd/function.h"
+#include "nn/nn.h"
+#include "tests/support/amp.h"
+
+namespace mixtape::amp {
+using namespace internal;
+namespace recipe_test {
+
+struct Numbers {  // a format: digits behind the point, lowest exponent, largest number
+  int digits, lowest;
+  double largest;
+};
+constexpr Numbers e4m3{3, -6, 448}, e5m2{2, -14, 57344}, e2m1{1, 0, 6};
+
+double nearest(double x, const Numbers& f) {
+  if (x == 0 || std::isnan(x)) return x;
+  const int e = std::max(std::ilogb(x), f.lowest) - f.digits;
+  return std::clamp(std::ldexp(std::nearbyint(std::ldexp(x, -e)), e), -f.largest, f.largest);
+}
+double power_above(double x) { return x == 0 ? 1 : std::exp2(std::ceil(std::log2(x))); }
+
+using Matrix = std::vector<std::vector<double>>;
+Matrix matrix(const Tensor& t) {
+  const Tensor rows = t.detach().to(Device()).contiguous();
+  Matrix m(size_t(t.size(0)), std::vector<double>(size_t(t.size(1))));
+  for (size_t i = 0; i < m.size(); ++i)
+    for (size_t j = 0; j < m[i].size(); ++j) m[i][j] = rows.at(int64_t(i * m[i].size() + j));
+  return m;
+}
+Matrix transposed(const Matrix& a) {
+  Matrix t(a[0].size(), std::vector<double>(a.size()));
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[i].size(); ++j) t[j][i] = a[i][j];
+  return t;
+}
+double largest(const Matrix& a) {
+  double most = 0;
+  for (const auto& row : a)
+    for (const double x : row) most = std::max(most, std::abs(x));
+  return most;
+}
+// Rounds with one scale for all, or with one for each block of a row.
+Matrix rounded(Matrix a, const Numbers& f, size_t block = 0) {
+  const double all = largest(a), of_tensor = power_above(all / (6 * 448));
+  for (auto& row : a)
+    for (size_t begin = 0; begin < row.size(); begin += block ? block : row.size()) {
+      const size_t end = block ? std::min(begin + block, row.size()) : row.size();
+      double most = block ? 0 : all;
+      for (size_t j = begin; j < end && block; ++j) most = std::max(most, std::abs(row[j]));
+      double scale = power_above(most / f.largest);
+      if (f.largest == 6) scale = nearest(most / 6 / of_tensor, e4m3) * of_tensor;
+      for (size_t j = begin; j < end; ++j)
+        row[j] = scale == 0 ? 0 : nearest(row[j] / scale, f) * scale;
+    }
+  return a;
+}
+Matrix times(const Matrix& a, const Matrix& b_transposed) {
+  Matrix c(a.size(), std::vector<double>(b_transposed.size()));
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < c[i].size(); ++j)
+      for (size_t k = 0; k < a[i].size(); ++k) c[i][j] += a[i][k] * b_transposed[j][k];
+  return c;
+}
+void expect_equal(const Tensor& t, const Matrix& want, double tolerance, const char* what) {
+  const Matrix got = matrix(t);
+  ASSERT_EQ(got.size(), want.size());
+  const double most = largest(want);
+  for (size_t i = 0; i < got.size(); ++i)
+    for (size_t j = 0; j < got[i].size(); ++j)
+      ASSERT_NEAR(got[i][j], want[i][j], tolerance * most) << what << " " << i << " " << j;
+}
+// Numbers over several powers of two, of both signs.
+Tensor spread(const Shape& shape, double seed) {
+  const Tensor t = waves(shape, seed), s = waves(shape, 3 * seed + 1);
+  return (t * exp(s * 3.0)).detach();
+}
+
+struct Case {
+  Recipe recipe;
+  Numbers operand, gradient;
+  size_t block;
+};
+std::vector<Case> cases() {
+  return {{Current{}, e4m3, e5m2, 0},
+          {Delayed{.history = 4}, e4m3, e5m2, 0},  // whose first step is as Current
+          {Mx{}, e4m3, e4m3, 32},
+          {NvFp4{}, e2m1, e2m1, 16}};
+}
+
+TEST(Recipes, LinearIsTheProductOfRoundedFactors) {
+  for (const Case& c : cases()) {
+    // Blocks of 32 and of 16 end within every dimension.
+    const Tensor x = spread({37, 41}, 1).set_requires_grad();
+    const Tensor w = spread({35, 41}, 2).set_requires_grad(), b = zeros({35}).set_requires_grad();
+    const Tensor dy = spread({37, 35}, 3);
+    {
+      const Autocast on({.low = f32, .recipe = c.recipe});
+      linear(x, w, b).backward({.gradient = dy});
+    }
+    const auto round = [&](const Matrix& m, const Numbers& f) { return rounded(m, f, c.block); };
+    const Matrix xs = matrix(x), ws = matrix(w), gs = matrix(dy);
+    const NoGrad off;
+    const Autocast on({.low = f32, .recipe = c.recipe});
+    const std::string name(c.recipe.name());
+    expect_equal(linear(x, w), times(round(xs, c.operand), round(ws, c.operand)), 1e-6,
+                 name.c_str());
+    expect_equal(x.grad(), times(round(gs, c.gradient), round(transposed(ws), c.operand)), 1e-6,
+                 name.c_str());
+    expect_equal(w.grad(),
+                 times(round(transposed(gs), c.gradient), round(transposed(xs), c.operand)), 1e-6,
+                 name.c_str());
+    expect_near(b.grad(), sum(dy, {0}), 1e-6);
+  }
+}
+
+TEST(Recipes, MatmulRoundsBothOperandsAlongTheSum) {
+  for (const Case& c : cases()) {
+    const Tensor a = spread({5, 50}, 1).set_requires_grad(), b = spread({50, 7}, 2);
+    const Tensor dc = spread({5, 7}, 3);
+    const Autocast on({.low = f32, .recipe = c.recipe});
+    const Tensor y = matmul(a, b);
+    const Matrix bt = transposed(matrix(b));
+    expect_equal(y, times(rounded(matrix(a), c.operand, c.block), rounded(bt, c.operand, c.block)),
+                 1e-6, "y");
+    y.backward({.gradient = dc});
+    expect_equal(a.grad(),
+                 times(rounded(matrix(dc), c.gradient, c.block),
+                       rounded(transposed(bt), c.operand, c.block)),
+                 1e-6, "da");
+  }
+}
+
+// bf16 holds the numbers of the formats times their scales: the product differs by its own
+// rounding.
+TEST(Recipes, NumbersAreExactInBf16) {
+  for (const Case& c : cases()) {
+    const Tensor x = spread({9, 70}, 1), w = spread({6, 70}, 2);
+    const Autocast on({.recipe = c.recipe});
+    const Tensor y = linear(x, w);
+    EXPECT_EQ(y.dtype(), bf16);
+    const Matrix want =
+        times(rounded(matrix(x), c.operand, c.block), rounded(matrix(w), c.operand, c.block));
+    const Matrix got = matrix(y);
+    for (size_t i = 0; i < got.size(); ++i)
+      for (size_t j = 0; j < got[i].size(); ++j)
+        EXPECT_NEAR(got[i][j], want[i][j], 0x1p-8 * std::abs(want[i][j]) + 1e-5) << c.recipe.name();
+  }
+}
+
+TEST(Recipes, ConvolutionsAreRoundedByTensor) {
+  const Tensor x = spread({2, 3, 5, 5}, 1).set_requires_grad(), w = spread({4, 3, 3, 3}, 2);
+  const Tensor dy = spread({2, 4, 5, 5}, 3);
+  const auto by_tensor = [](const Tensor& t, const Numbers& f) {
+    const Matrix m = rounded(matrix(t.detach().reshape({1, t.numel()})), f);
+    Tensor r(t.shape(), f32);
+    for (int64_t i = 0; i < t.numel(); ++i) r.set(i, m[0][size_t(i)]);
+    return r.to(t.device());
+  };
+  const Tensor exact = by_tensor(x, e4m3).set_requires_grad();
+  const Tensor want = conv2d(exact, by_tensor(w, e4m3), {}, {.padding = {1, 1}});
+  want.backward({.gradient = by_tensor(dy, e5m2)});
+  {
+    const Autocast on({.low = f32, .recipe = Current{}});
+    const Tensor y = conv2d(x, w, {}, {.padding = {1, 1}});
+    expect_near(y, want, 1e-6);
+    y.backward({.gradient = dy});
+    expect_near(x.grad(), exact.grad(), 1e-6);
+  }
+  const Autocast on({.low = f32, .recipe = Mx{}});  // blocks have no dimension to lie along
+  expect_near(
+      conv2d(x, w),
+      [&] {
+        const NoPolicy off;
+        return conv2d(x, w);
+      }(),
+      0);
+}
+
+TEST(Recipes, OtherOpsRunAsUnderBf16) {
+  const Tensor x = leaf({4, 4});
+  const Autocast on({.recipe = Current{}});
+  EXPECT_EQ(softmax(x).dtype(), f32);
+  EXPECT_EQ(relu(x).dtype(), f32);
+  EXPECT_EQ(einsum("ij,kj->ik", {x, x}).dtype(), bf16);
+  const Tensor integers = from({1, 2}, {2}, i64);
+  EXPECT_EQ((integers + 1).dtype(), i64);
+  EXPECT_EQ(matmul(x.to(f64), x.to(f64)).dtype(), f64);
+}
+
+TEST(Recipes, OverridesDecideFirst) {
+  const Tensor x = spread({4, 40}, 1), w = spread({3, 40}, 2);
+  const auto under = [&](const AutocastOptions& o) {
+    const Autocast on(o);
+    return linear(x, w);
+  };
+  const Tensor f8 = under({.recipe = Current{}}), half = under({.low = bf16});
+  EXPECT_NE(to_vector(f8), to_vector(half));
+  EXPECT_EQ(to_vector(half),
+            to_vector(under({.overrides = {{"linear", Precision::Low}}, .recipe = Current{}})));
+  EXPECT_EQ(under({.overrides = {{"linear", Precision::Full}}, .recipe = Current{}}).dtype(), f32);
+  const Autocast on({.recipe = Current{}});
+  EXPECT_EQ(to_vector(f8), to_vector(under({}))) << "an inner region has the outer one's recipe";
+  EXPECT_EQ(to_vector(half), to_vector(under({.low = bf16}))) << "unless it says its dtype";
+}
+
+struct Three : nn::Module<Three> {
+  nn::Linear first{40, 40}, middle{40, 40}, last{40, 40};
+  MIXTAPE_FIELDS(first, middle, last)
+  Tensor forward(const Tensor& x) const { return last(middle(first(x))); }
+};
+
+TEST(Recipes, TheFirstAndTheLastWeightStayIn16Bits) {
+  Three net;
+  const Tensor x = spread({8, 40}, 1);
+  const auto after = [&](const AutocastOptions& o) {
+    const Autocast on(o);
+    return to_vector(net(x));
+  };
+  const NoGrad off;
+  const auto half = after({.low = bf16}), inner = after({.recipe = Current{}});
+  EXPECT_NE(half, inner);
+  const Overrides keep{{"middle", Precision::Low}};
+  EXPECT_EQ(half, after({.overrides = keep, .recipe = Current{}})) << "no other layer is rounded";
+  EXPECT_NE(inner, after({.recipe = Current{}, .ends = true}));
+}
+
+TEST(Recipes, AnOverflowStaysOne) {
+  for (const Case& c : cases()) {
+    const Tensor x = ones({2, 64}), w = ones({3, 64});
+    x.set(70, std::numeric_limits<double>::infinity());
+    const Autocast on({.recipe = c.recipe});
+    const Tensor y = linear(x, w);
+    EXPECT_TRUE(std::isnan(y.at(3))) << c.recipe.name();
+    if (c.block == 32) {
+      EXPECT_EQ(y.at(0), 64);
+    }
+    EXPECT_EQ(sum(linear(zeros({2, 64}), w)).item(), 0) << c.recipe.name();
+    EXPECT_EQ(linear(zeros({0, 64}), w).shape(), Shape({0, 3}));
+  }
+}
+
+// The scale of a step is that of the largest number of the steps before.
+TEST(Delayed, ScalesByTheHistory) {
+  const Recipe recipe(Delayed{.history = 2});
+  const Tensor w = ones({1, 1}).set_requires_grad();
+  const auto step = [&](double x) {
+    const Autocast on({.low = f32, .recipe = recipe});
+    const double y = linear(full({1, 1}, x), w).item();
+    const NoGrad off;
+    EXPECT_EQ(linear(full({1, 1}, x), w).item(), y) << "evaluation notes nothing";
+    return y;
+  };
+  EXPECT_EQ(step(448), 448);                 // scale 1, from the step itself
+  EXPECT_EQ(step(7168), 448);                // beyond what the history knows
+  EXPECT_EQ(step(7168), 7168);               // scale 16
+  for (const double third_step : {0, 0, 1})  // a ring of two forgets 7168
+    EXPECT_EQ(step(3.0 / 64), third_step ? 3.0 / 64 : 4.0 / 64) << "the least under 16 is 2/64";
+}
+
+TEST(Delayed, MarginLeavesRoom) {
+  const Recipe recipe(Delayed{.history = 1, .margin = 2});
+  const Tensor w = ones({1, 1});
+  const auto step = [&](double x) {
+    const Autocast on({.low = f32, .recipe = recipe});
+    return linear(full({1, 1}, x), w).item();
+  };
+  step(448);
+  EXPECT_EQ(step(1792), 1792);
+}
+
+TEST(Delayed, AHistoryResumes) {
+  const auto run = [](const Recipe& recipe, const Tensor& w, double x) {
+    const Autocast on({.low = f32, .recipe = recipe});
+    const Tensor y = linear(full({1, 1}, x), w);
+    y.backward();
+    return y.item();
+  };
+  const Tensor w = ones({1, 1}).set_requires_grad();
+  Recipe one(Delayed{.history = 3}), other(Delayed{.history = 3});
+  run(one, w, 448);
+  run(one, w, std::numeric_limits<double>::infinity());  // not noted
+  const StateDict state = one.state_dict();
+  EXPECT_EQ(state.at("linear.steps").at(0), 2);
+  EXPECT_EQ(state.at("linear.steps").at(2), 2);
+  EXPECT_EQ(to_vector(state.at("linear.amax").to(Device())),
+            (std::vector<double>{448, 0, 0, 1, 1, 0, 1, 1, 0}));
+  StateDict copy;
+  for (const auto& [name, t] : state) copy.emplace_back(name, t.clone());
+  other.load_state_dict(copy);
+  EXPECT_EQ(run(one, w, 1000), run(other, w, 1000));
+  EXPECT_EQ(run(one, w, 1000), run(other, w, 1000));
+}
+
+TEST(Recipes, SayWhatTheyNeed) {
+  EXPECT_ERROR(Recipe(Delayed{.history = 0}), "a history of 0 steps (1 to 65536)");
+  EXPECT_ERROR(Recipe(Delayed{.margin = -1}), "margin must be 0 to 64, got -1");
+  EXPECT_ERROR(Autocast({.low = f16, .recipe = Mx{}}), "the recipe mx needs low = bf16 or f32");
+  EXPECT_ERROR(Recipe(Mx{}).load_state_dict({{"linear.amax", ones({3, 1})}}),
+               "a recipe without a history (mx) has no state");
+  Recipe delayed(Delayed{.history = 4});
+  EXPECT_ERROR(delayed.load_state_dict({{"linear.other", ones({3})}}), "has no 'linear.other'");
+  EXPECT_ERROR(delayed.load_state_dict({{"linear.amax", ones({3, 5})}}),
+               "linear.amax has shape [3, 4] here and [3, 5] there");
+  EXPECT_ERROR(delayed.load_state_dict({{"linear.steps", ones({3})}}), "lacks linear.amax");
+  const Tensor x = leaf({2, 32}), w = leaf({3, 32});
+  const Autocast on({.recipe = Mx{}});
+  EXPECT_ERROR(grad({sum(linear(x, w))}, {x}, {.create_graph = true}),
+               "gradients of products in blocks (mx) can't be differentiated again");
+}
+
+}  // namespace recipe_test
+}  // namespace mixtape::amp
