@@ -32,9 +32,12 @@ Quartiles quartiles(std::vector<double> v) {
   return {v[n / 4], (v[(n - 1) / 2] + v[n / 2]) / 2, v[n - 1 - n / 4]};
 }
 
+constexpr double longest = 120;  // seconds for all rounds of a workload, if there are more than 5
+
 struct Workload {
   int threads;
   std::vector<Variant> variants;
+  std::vector<std::string> forms = {};              // per variant
   std::vector<std::vector<double>> seconds = {};    // per variant and round
   std::map<DType, std::vector<double>> roofs = {};  // operations per second, one per round
 
@@ -44,8 +47,11 @@ struct Workload {
     set_peer_threads(threads);
     std::vector<Call> calls;
     std::vector<int64_t> counts;
+    double round = 0;  // seconds
     for (const Variant& v : variants) {
-      calls.push_back(v.make());
+      Task task = v.make();
+      forms.push_back(std::move(task.form));
+      calls.push_back(std::move(task.call));
       calls.back()();
       if (chosen.smoke) continue;
       calls.back()();
@@ -53,12 +59,14 @@ struct Workload {
       const double once = stretch(calls.back(), 1);
       counts.back() = std::clamp<int64_t>(
           int64_t(std::ceil(chosen.stretch * 1e-3 / std::max(once, 1e-9))), 1, 1'000'000);
+      round += once * double(counts.back() + 1);
     }
     std::vector<std::vector<double>> all(variants.size());
     if (chosen.smoke) {
       for (auto& one : all) one = {1};
     } else {
-      for (int r = 0; r < chosen.rounds; ++r) {
+      const int rounds = std::min(chosen.rounds, std::max(5, int(longest / round)));
+      for (int r = 0; r < rounds; ++r) {
         for (const DType dtype : {f32, bf16})
           roofs[dtype].push_back(multiply_add_rate(dtype, threads));
         for (size_t i = 0; i < calls.size(); ++i) {
@@ -100,6 +108,7 @@ void report(benchmark::State& state, const Workload& w, size_t index) {
   const Quartiles t = quartiles(w.seconds[index]);
   for (auto _ : state) state.SetIterationTime(t.median);
   if (chosen.smoke) return;
+  state.SetLabel(w.forms[index]);
   auto& counters = state.counters;
   counters["low_ms"] = t.low * 1e3;
   counters["high_ms"] = t.high * 1e3;

@@ -14,18 +14,26 @@ namespace mixtape::bench {
 
 using Call = std::function<void()>;
 
+// A repeatable call, and the form in which a peer makes it, if it has several.
+struct Task {
+  Call call;
+  std::string form;
+  template <class F>
+  Task(F call, std::string form = {}) : call(std::move(call)), form(std::move(form)) {}
+};
+
 struct Variant {
   DType dtype;                    // determines the peak
   std::string peer;               // empty: this library
   double operations;              // of one call; 0: unknown
   std::function<double()> bytes;  // moved by one call; null: unknown
-  std::function<Call()> make;     // returns a repeatable call, which lives while it is timed
+  std::function<Task()> make;     // its call lives while it is timed
 };
 
 struct Settings {
   bool smoke = false;        // tiny sizes, each runs once without measuring
   bool full = false;         // also slow workloads
-  int rounds = 9;            // each times every variant once
+  int rounds = 9;            // each times every variant once; at least 5, fewer of slow calls
   double stretch = 8;        // minimum milliseconds of calls timed together
   std::vector<int> threads;  // runs each workload with these; default: 1 and all
 };

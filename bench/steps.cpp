@@ -61,7 +61,7 @@ Call training(const LstmSize& s, DType low) {
   const auto net = std::make_shared<models::LstmLanguageModel>(
       s.vocabulary,
       models::LstmLanguageModelOptions{
-          .embedding = s.embedding, .hidden = s.hidden, .num_layers = 1, .dropout = 0});
+          .embedding = s.embedding, .hidden = s.hidden, .num_layers = s.layers, .dropout = 0});
   return step(low, net,
               std::make_shared<optim::Adam>(net->parameters(), optim::AdamOptions{.lr = 1e-3}),
               [=](const models::LstmLanguageModel& n) {
@@ -84,20 +84,56 @@ Call training(const GptSize& s, DType low) {
       [=](const models::Gpt& n) { return models::next_token_loss(n(text.x), text.y); }, 1.0);
 }
 
-Call training_resnet20(int64_t batch, DType low) {
+Call training(const VitSize& s, DType low) {
   const Seed seed(1);
-  const Tensor x = randn({batch, 3, 32, 32}), y = randint(0, 10, {batch});
-  const auto net = std::make_shared<models::CifarResNet>();
+  const Tensor x = randn({s.batch, 3, s.side, s.side}), y = randint(0, s.classes, {s.batch});
+  const auto net = std::make_shared<Vit>(s);
+  return step(low, net,
+              std::make_shared<optim::AdamW>(net->parameters(), optim::AdamWOptions{.lr = 1e-3}),
+              [=](const Vit& n) { return cross_entropy(n(x), y); });
+}
+
+namespace {
+
+template <class Net>
+Call training(const std::shared_ptr<Net>& net, const ResNetSize& s, DType low) {
+  const Tensor x = randn({s.batch, 3, s.side, s.side}), y = randint(0, s.classes, {s.batch});
   return step(low, net,
               std::make_shared<optim::SGD>(net->parameters(),
                                            optim::SGDOptions{.lr = 0.1, .momentum = 0.9}),
-              [=](const models::CifarResNet& n) { return cross_entropy(n(x), y); });
+              [=](const Net& n) { return cross_entropy(n(x), y); });
 }
 
-double resnet20_operations(int64_t batch) {
-  // The first convolution, whose images need no gradient; six per width; two that halve the size.
-  const double first = 32 * 32 * 3 * 16 * 9.0, same = 32 * 32 * 16 * 16 * 9.0;
-  return 2.0 * double(batch) * (2 * first + 3 * (6 + 0.5 + 5 + 0.5 + 5) * same);
+}  // namespace
+
+Call training(const ResNetSize& s, DType low) {
+  const Seed seed(1);
+  if (s.cifar())
+    return training(std::make_shared<models::CifarResNet>(models::CifarResNetOptions{
+                        .depth = s.depth, .num_classes = s.classes, .width = s.width}),
+                    s, low);
+  return training(std::make_shared<models::ResNet>(
+                      models::resnet50({.num_classes = s.classes, .width = s.width})),
+                  s, low);
+}
+
+double ResNetSize::operations() const {
+  int64_t in = width, pixels = cifar() ? side * side : side * side / 16;
+  double rest = double(features() * classes);
+  for (const Block& b : blocks()) {
+    const int64_t strided = pixels / (b.stride * b.stride);
+    if (cifar()) {
+      rest += double(strided * (in * b.out * 9 + b.out * b.out * 9));
+    } else {  // its first convolution sees all pixels, the shortcut those that are left
+      rest += double(pixels * in * b.channels + strided * b.channels * (9 * b.channels + b.out));
+      if (in != b.out) rest += double(strided * in * b.out);
+    }
+    in = b.out, pixels = strided;
+  }
+  // The first convolution's images need no gradient.
+  const double first =
+      cifar() ? double(side * side * 3 * 9 * width) : double(side * side / 4 * 3 * 49 * width);
+  return 2.0 * double(batch) * (2 * first + 3 * rest);
 }
 
 }  // namespace mixtape::bench

@@ -7,12 +7,11 @@
 namespace mixtape::bench {
 
 // Repeatable calls in f32, or with autocast to `low`.
-Call training(const MlpSize& size, DType low);   // SGD with momentum
-Call training(const CnnSize& size, DType low);   // Adam
-Call training(const LstmSize& size, DType low);  // Adam
-Call training(const GptSize& size, DType low);   // AdamW, with gradients clipped to norm 1
-// CIFAR's ResNet-20 on that many images: SGD with momentum.
-Call training_resnet20(int64_t batch, DType low);
-double resnet20_operations(int64_t batch);
+Call training(const MlpSize& size, DType low);     // SGD with momentum
+Call training(const CnnSize& size, DType low);     // Adam
+Call training(const LstmSize& size, DType low);    // Adam
+Call training(const GptSize& size, DType low);     // AdamW, with gradients clipped to norm 1
+Call training(const VitSize& size, DType low);     // AdamW
+Call training(const ResNetSize& size, DType low);  // SGD with momentum
 
 }  // namespace mixtape::bench

@@ -33,12 +33,15 @@ void declare() {
   add("demo", demo_cnn);
   add("lstm", lstm);
   add("gpt", gpt);
-  const int64_t batch = pick(32, 2);
-  std::vector<Variant> variants;
-  for (const DType low : {f32, f16, bf16})
-    variants.push_back(
-        {low, "", resnet20_operations(batch), {}, [=] { return training_resnet20(batch, low); }});
-  compare("train/resnet20", variants);
+  add("resnet20", resnet20);
+  const bool smoke = settings().smoke;
+  if (!settings().full && !smoke) return;
+  // Networks of the size that people train: up to seconds per step.
+  add("lstm_2x512", smoke ? LstmSize{2, 3, 5, 4, 4, 2} : lstm_2x512);
+  add("vit_s", smoke ? VitSize{2, 32, 16, 1, 2, 8, 5} : vit_s);
+  add("resnet50", smoke ? ResNetSize{2, 64, 50, 4, 5} : resnet50);
+  add("gpt2_256", smoke ? GptSize{2, 4, 5, 1, 2, 8} : gpt2_256);
+  if (!smoke) add("gpt2_1024", gpt2_1024);
 }
 
 }  // namespace

@@ -34,6 +34,8 @@ def figure(line: dict) -> dict:
     if "per_op" in line:
         ms = line["per_op"] * 1e3
     found["ms"] = ms
+    if line.get("label"):
+        found["form"] = line["label"]
     for key in "low_ms", "high_ms", "rounds", "flops", "bytes", "of_peak", "of_copy":
         if key in line:
             found[key] = line[key]
@@ -109,35 +111,36 @@ def roof_text(f: dict) -> str:
 
 def rate_text(f: dict) -> str:
     if f["name"].startswith("train/"):
-        return f"{1e3 / f['ms']:.0f} steps/s"
+        return f"{1e3 / f['ms']:.3g} steps/s" if f["ms"] > 10 else f"{1e3 / f['ms']:.0f} steps/s"
     if "flops" in f:
         return f"{f['flops'] / 1e9:.0f} GFLOP/s"
     return f"{f['bytes'] / 1e9:.0f} GB/s" if f.get("of_copy", 100) < 10 else ""
 
 
-def against(f: dict, peer: str) -> str:
+def against(f: dict, peer: str, forms: dict) -> str:
     low, ratio, high = f.get(f"of_{peer}", [0, 0, 0])
-    return f"{ratio:.2f} ({low:.2f} to {high:.2f})" if ratio else ""
+    form = forms.get(key({**f, "peer": peer}))
+    return f"{ratio:.2f} ({low:.2f} to {high:.2f})" + (f", {form}" if form else "") if ratio else ""
 
 
-def row(f: dict, peers: list[str]) -> list[str]:
+def row(f: dict, peers: list[str], forms: dict) -> list[str]:
     if "error" in f:
         return [f["name"], str(f.get("threads", "")), f.get("dtype", ""), f"ERROR: {f['error']}", *[""] * (4 + len(peers))]
     spread = f"{100 * (f['high_ms'] - f['low_ms']) / f['ms']:.1f} %" if "low_ms" in f else ""
     faster = f"{1 / f['of_f32'][1]:.2f}x" if "of_f32" in f else ""
     return [f["name"], str(f.get("threads", "")), f.get("dtype", ""), time_text(f["ms"]), spread, rate_text(f), faster,
-            roof_text(f), *(against(f, peer) for peer in peers)]
+            roof_text(f), *(against(f, peer, forms) for peer in peers)]
 
 
-def workloads(figures: list[dict]) -> list[str]:
-    """A table for each program that has peers of its own."""
+def workloads(figures: list[dict], forms: dict) -> list[str]:
+    """A table for each program that has peers of its own. `forms`: in which a peer was fastest, by key()."""
     lines, groups = [], {}
     for f in figures:
         groups.setdefault(f["name"].split("/")[0], []).append(f)
     for peers in sorted({tuple(peers_of(g)) for g in groups.values()}, key=lambda p: (p[:1] != ("libtorch",), p)):
         mine = [f for g in groups.values() if tuple(peers_of(g)) == peers for f in g]
         lines += ["", *table(["workload", "threads", "", "time", "spread", "rate", "over f32", "of the roof",
-                              *(f"of {peer}" for peer in peers)], [row(f, peers) for f in mine])]
+                              *(f"of {peer}" for peer in peers)], [row(f, peers, forms) for f in mine])]
     return lines
 
 
@@ -164,8 +167,9 @@ def markdown(results: dict) -> str:
     lines = [f"# {results.get('device', 'This machine')}, {results.get('date', '')}", "",
              f"Made by `{results.get('command', 'script/bench')}`. Times are medians of rounds in which precisions and "
              "peers take turns, `spread` is what lies between the quartiles, `of PEER` our time over its, by rounds "
-             "(quartiles in brackets): below 1 is faster. The peak is what multiply-adds in registers reach in the same "
-             "rounds, a copy one that touches as many bytes." +
+             "(quartiles in brackets): below 1 is faster. A peer is in the fastest of its forms; without a name, the plain "
+             "one. The peak is what multiply-adds in registers reach in the same rounds, a copy one that touches as many "
+             "bytes." +
              (f" libtorch is {results['libtorch']}." if "libtorch" in results else ""), ""]
     rates = {"f32 multiply-adds": ("fma_gflops", "GFLOP/s"), "bf16 products summed in f32": ("bf16_gflops", "GFLOP/s"),
              "copy of memory, read and written": ("copy_gbytes", "GB/s")}
@@ -176,7 +180,7 @@ def markdown(results: dict) -> str:
                         if f"{key}/threads:{threads[0]}" in results["machine"]])
     ours = [f for f in results["figures"] if "peer" not in f and "peak_mb" not in f]
     if ours:
-        lines += workloads(ours)
+        lines += workloads(ours, {key(f): f["form"] for f in results["figures"] if "form" in f})
     if products := [f for f in ours if f["name"].startswith("gemm/") and "of_peak" in f]:
         lines += means(products)
     if memory := [f for f in results["figures"] if "peak_mb" in f]:

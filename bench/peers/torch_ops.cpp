@@ -1,8 +1,10 @@
 // libtorch's ops for the cases of bench_ops, bench_conv and bench_attention, by name.
+#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <map>
 
+#include "bench/peers/form.h"
 #include "bench/peers/torch.h"
 
 namespace mixtape::peers {
@@ -50,6 +52,12 @@ const std::map<std::string, Op>& ops() {
       {"sum_images", [](const Tensors& x, const Options&) { return x[0].sum({2, 3}); }},
       {"mean_images", [](const Tensors& x, const Options&) { return x[0].mean({2, 3}); }},
       {"prelu", [](const Tensors& x, const Options&) { return at::prelu(x[0], x[1]); }},
+#if TORCH_VERSION_MAJOR >= 2
+      {"attention/sdpa",
+       [](const Tensors& x, const Options& o) {
+         return at::scaled_dot_product_attention(x[0], x[1], x[2], {}, 0, o[0] != 0);
+       }},
+#endif
       {"attention",  // causal
        [](const Tensors& x, const Options& o) {
          auto scores = at::matmul(x[0], x[1].transpose(-2, -1)) / std::sqrt(double(x[0].size(-1)));
@@ -63,11 +71,8 @@ const std::map<std::string, Op>& ops() {
   return all;
 }
 
-}  // namespace
-
-bool has(const bench::Case& c, DType dtype) { return dtype != f16 && ops().contains(c.op); }
-
-bench::Call op(const bench::Case& c, DType dtype, bool backward) {
+// The call of an op in a form, or of its gradients.
+bench::Call op(const bench::Case& c, DType dtype, bool backward, const Form& form) {
   const auto type = dtype == bf16 ? torch::kBFloat16 : torch::kFloat;
   Tensors inputs, leaves;
   for (const bench::CaseInput& in : c.inputs) {
@@ -75,11 +80,13 @@ bench::Call op(const bench::Case& c, DType dtype, bool backward) {
     if (in.classes > 0) {
       inputs.push_back(torch::randint(0, in.classes, shape, torch::kLong));
     } else {
-      inputs.push_back(torch::randn(shape).to(type));
+      const auto x = torch::randn(shape).to(type);
+      inputs.push_back(
+          form.channels_last && x.dim() == 4 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x);
       if (backward) leaves.push_back(inputs.back().requires_grad_());
     }
   }
-  const Op run = ops().at(c.op);
+  const Op run = ops().at(form.sdpa ? c.op + "/sdpa" : c.op);
   const Options options = c.options;
   if (!backward)
     return [=] {
@@ -88,6 +95,20 @@ bench::Call op(const bench::Case& c, DType dtype, bool backward) {
     };
   const auto y = run(inputs, options), dy = torch::randn_like(y);
   return [=] { torch::autograd::grad({y}, leaves, {dy}, /*retain_graph=*/true); };
+}
+
+}  // namespace
+
+bool has(const bench::Case& c, DType dtype) { return dtype != f16 && ops().contains(c.op); }
+
+bench::Task op(const bench::Case& c, DType dtype, bool backward) {
+  Choices choices;
+  if (c.inputs[0].shape.size() == 4 && c.op != "attention")
+    choices.push_back({"channels-last", &Form::channels_last});
+  if (ops().contains(c.op + "/sdpa"))
+    choices.push_back({"scaled_dot_product_attention", &Form::sdpa});
+  return fastest(choices, at::get_num_threads(),
+                 [&](const Form& form) -> bench::Call { return op(c, dtype, backward, form); });
 }
 
 }  // namespace mixtape::peers
