@@ -80,7 +80,7 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
     if (g) g = cast(g, dtype) * cast(inverse, dtype);
     views.push_back(optim::gradient_view(g));
   }
-  kernels::find_nonfinite(inverse.device(), views, View{}, found);
+  kernels::find_nonfinite(inverse.device(), views, View{}, found, View{});
   // Groups may have been added since the last loss, at the end.
   if (overflow_)
     kernels::accumulate(found.device(), overflow_, found.with_layout({{overflow_.numel()}, {1}}));

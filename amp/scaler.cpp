@@ -162,6 +162,7 @@ void GradScaler::check_options(const ScalerOptions& o) {
   check(o.hysteresis >= 1, "hysteresis must be >= 1, got {}", o.hysteresis);
   check(o.max_consecutive_skips >= 0, "max_consecutive_skips must be >= 0, got {}",
         o.max_consecutive_skips);
+  check(o.histogram >= 0, "histogram must be >= 0, got {}", o.histogram);
 }
 
 GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
@@ -213,7 +214,8 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
-                            iteration.flags.emplace_back(Shape{1}, f32, device));
+                            iteration.flags.emplace_back(Shape{1}, f32, device), View{});
+    if (options_.calibrate && !s.calibrated) calibrate(s, wide);
   }
   const Tensor scaled = mul(wide, cast(s.value(), wide.dtype()));
   if (scaled.requires_grad())
@@ -269,10 +271,12 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   state.found = Tensor({int64_t(grads.size())}, f32, device);
   state.shared = shared_params(opt);
   for (const auto& [i, p] : with_grad) p.grad().storage()->begin_write();
-  kernels::unscale(device, grads, s.inverse(), state.found);
+  const View exponents = count_next(opt, grads.size(), device);
+  kernels::unscale(device, grads, s.inverse(), state.found, exponents);
+  if (exponents) find_underflow(opt, s);
   if (!shared.empty()) {
     const Tensor found(state.found.shape(), f32, device);
-    kernels::find_nonfinite(device, divided, View{}, found);
+    kernels::find_nonfinite(device, divided, View{}, found, View{});
     kernels::accumulate(device, found, state.found);
   }
   for (const auto& [i, p] : with_grad) {
@@ -378,7 +382,10 @@ void GradScaler::find_overflow(Step& step, const StepOptions& options,
   if (step.state.stage != Stage::Ready) return;  // unscale() did
   if (!options.unscaled) step.factor = step.scale.inverse();
   const Tensor found({int64_t(step.grads.size())}, f32, step.device);
-  kernels::find_nonfinite(step.device, step.grads, step.factor, found);
+  const View exponents =
+      options.unscaled ? View{} : count_next(step.opt, step.grads.size(), step.device);
+  kernels::find_nonfinite(step.device, step.grads, step.factor, found, exponents);
+  if (exponents) find_underflow(step.opt, step.scale);
   // Groups may have been added since, at the end.
   if (earlier_overflow)
     kernels::accumulate(step.device, earlier_overflow,
@@ -439,7 +446,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     if (new_scale)
       s.set(*new_scale);
     else if (!found.empty())
-      s.update(std::move(found), ended, options_);
+      s.update(std::move(found), ended, options_, id);
   }
   if (!new_scale && !capture()) poll();
 }
@@ -447,6 +454,7 @@ void GradScaler::update(std::optional<double> new_scale) {
 void GradScaler::poll() {
   for (auto& [id, s] : scales_)
     if (s.has_scaled) poll(s);
+  for (auto& [id, h] : histories_) warn_of_underflow(h);
 }
 
 void GradScaler::abandon() {

@@ -21,6 +21,28 @@ enum class ScalerCount : int;
 
 namespace mixtape::amp {
 
+struct GradientHistogram;  // amp/gradient_histogram.h
+
+// A rule of your own for the scale, in place of growth and backoff. update() asks it, and waits for
+// the device to do so.
+class LossScale {
+ public:
+  struct Update {
+    double scale;              // of the steps that end
+    bool overflow, bad_loss;   // a gradient, or the loss itself, was not finite: it was skipped
+    int64_t updates, skipped;  // so far, with this one
+    int loss;                  // id of the loss
+  };
+  virtual ~LossScale() = default;
+  virtual double next(const Update& update) = 0;  // positive and finite in f32
+  // Called with the scale that calibration found; returns the one to take, such as the smallest
+  // that processes found.
+  virtual double start(double found) { return found; }
+  // Saved and loaded with the scaler's, as "policy.NAME".
+  virtual StateDict state_dict() const { return {}; }
+  virtual void load_state_dict(const StateDict&) {}
+};
+
 struct ScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;        // > 1
@@ -32,6 +54,11 @@ struct ScalerOptions {
   int64_t hysteresis = 1;  // updates with overflow, in a row, until the scale backs off
   // Skipped steps in a row that are a ScaleCollapse; 0: only one warning, after 50.
   int64_t max_consecutive_skips = 0;
+  // The first finite loss finds its scale, by backward passes that are not part of the training:
+  // the largest power of two by which all f16 gradients are at most 2^12, a 16th of what f16 holds.
+  bool calibrate = false;
+  int64_t histogram = 0;  // counts gradients by exponent once in so many steps; 0: never
+  std::shared_ptr<LossScale> policy = {};
 };
 
 // The scale fell below its minimum, or too many steps in a row were skipped. The message has the
@@ -93,7 +120,10 @@ struct ScaleState {   // a loss scale and its counters, on the device of the las
   void set(double value);
   void move_to(Device device);
   void update(std::vector<internal::View> found, const Iteration& ended,
-              const ScalerOptions& options);
+              const ScalerOptions& options, int id);
+  void ask_policy(const std::vector<internal::View>& found,
+                  const std::vector<internal::View>& losses, LossScale& policy, int id);
+  void write(double value);  // on the device
 
   // S and 1/S, f32, 0-d: views that the kernel scaler_update writes.
   Tensor value() const { return values.with_layout(internal::Layout({}, {}, 0)); }
@@ -107,7 +137,8 @@ struct ScaleState {   // a loss scale and its counters, on the device of the las
   int64_t moves = 0;          // updates that may have moved the scale
   Readback pending_counters;  // counts on their way to poll()
   Tensor last_loss;
-  bool warned = false;  // of skips in a row
+  bool warned = false;                     // of skips in a row
+  std::optional<int64_t> calibrated = {};  // backward passes that finding the scale took
   Iteration iteration;
 };
 
@@ -123,6 +154,10 @@ struct OptimizerHistory {  // from the optimizer's first step on
   std::string kind;
   std::vector<std::string> names;
   Tensor last;  // OptimizerState::found of the last step that was not finite
+  int64_t steps = 0;
+  Tensor exponents = {}, worst = {};  // see the kernels unscale and find_underflow
+  Readback pending_worst;
+  bool warned = false;  // of underflow
 };
 
 }  // namespace detail
@@ -189,6 +224,10 @@ class GradScaler {
   };
   // The parameters whose gradients were not finite in their optimizer's last step with any.
   std::vector<Overflow> last_overflow() const;
+  // The gradients of an optimizer's last step that counted them. Throws Error if none has.
+  GradientHistogram histogram(const optim::Optimizer& opt) const;
+  // Backward passes that finding the scale took; none if it was not calibrated.
+  std::optional<int64_t> calibration_passes(int id = 0) const;
   // Names for last_overflow and ScaleCollapse, in the order of the optimizer's params().
   void name_parameters(const optim::Optimizer& opt, std::vector<std::string> names);
 
@@ -212,9 +251,13 @@ class GradScaler {
                   const Tensor& earlier_overflow);
   StepResult step_disabled(optim::Optimizer& opt, const StepOptions& options);
   Step check_ready(optim::Optimizer& opt, const StepOptions& options);
-  static void find_overflow(Step& step, const StepOptions& options, const Tensor& earlier_overflow);
+  void find_overflow(Step& step, const StepOptions& options, const Tensor& earlier_overflow);
   static void join_found(detail::OptimizerState& state, bool steps);
   void commit(Step& step, StepResult& result);
+  internal::View count_next(const optim::Optimizer& opt, size_t parameters, Device device);
+  void find_underflow(const optim::Optimizer& opt, const detail::ScaleState& s);
+  void warn_of_underflow(detail::OptimizerHistory& h) const;
+  void calibrate(detail::ScaleState& s, const Tensor& loss) const;
 
   detail::ScaleState& scale_state(int id);
   detail::OptimizerHistory& history_of(const optim::Optimizer& opt, size_t parameters,

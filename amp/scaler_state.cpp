@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "amp/scaler.h"
 #include "amp/trace.h"
 #include "autograd/ops.h"
+#include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
@@ -84,6 +86,10 @@ ScaleState::ScaleState(double value)
 void ScaleState::set(double value) {
   static std::atomic<uint64_t> last_number = 0;
   if (std::exchange(known_value, value) != value) number = ++last_number;
+  write(value);
+}
+
+void ScaleState::write(double value) {
   const double rounded = static_cast<float>(value);
   values.storage()->begin_write();
   kernels::fill(values.device(), rounded, this->value());
@@ -96,7 +102,7 @@ void ScaleState::move_to(Device device) {
 }
 
 void ScaleState::update(std::vector<View> found, const Iteration& ended,
-                        const ScalerOptions& options) {
+                        const ScalerOptions& options, int id) {
   std::vector<View> losses(ended.flags.begin(), ended.flags.end());
   // A loss that contains unscaled gradients is not finite where those overflowed.
   if (ended.inverse_taken) {
@@ -105,12 +111,34 @@ void ScaleState::update(std::vector<View> found, const Iteration& ended,
   }
   known_value = 0;
   moves += options.min_scale < options.max_scale;
-  const kernels::ScalePolicy policy{options.growth_factor,   options.backoff_factor,
-                                    options.min_scale,       options.max_scale,
-                                    options.growth_interval, options.hysteresis};
+  constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  kernels::ScalePolicy policy{options.growth_factor, options.backoff_factor,  options.min_scale,
+                              options.max_scale,     options.growth_interval, options.hysteresis};
+  if (options.policy) policy.interval = policy.hysteresis = never;
   for (const Tensor& t : {values, counts, history}) t.storage()->begin_write();
   kernels::scaler_update(values.device(), found, losses, policy, values, counts, history);
   for (const Tensor& t : {values, counts, history}) t.storage()->bump_version();
+  if (options.policy) ask_policy(found, losses, *options.policy, id);
+}
+
+void ScaleState::ask_policy(const std::vector<View>& found, const std::vector<View>& losses,
+                            LossScale& policy, int id) {
+  check(!capture(), "a policy of the scale runs on the host: it cannot be part of a capture");
+  const Device device = values.device();
+  bool overflow = false, bad_loss = false;
+  for (const View& f : found) {
+    const Tensor reason({}, f32, device), copy({f.size()}, f32, device);
+    kernels::scaler_skip_reason(device, f, losses, reason, copy);
+    overflow |= reason.item() == 1;
+    bad_loss |= reason.item() == 2;
+  }
+  const int64_t updates = counts.at<int64_t>(int64_t(ScalerCount::Ended));
+  const double next = policy.next({values.at(0), overflow && !bad_loss, bad_loss, updates,
+                                   counts.at<int64_t>(int64_t(ScalerCount::Skipped)), id});
+  check(detail::is_scale(next), "the policy's scale must be positive and finite in f32, got {}",
+        next);
+  write(next);
+  history.set((updates - 1) % history.numel(), next);
 }
 
 detail::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, size_t parameters,
@@ -217,6 +245,7 @@ StateDict GradScaler::state_dict() const {
                             [](const Tensor& flag) { return flag.item() != 0; }))
       add(name_for_loss("had_nonfinite_loss", id), 1, i32);
   }
+  if (options_.policy) dict.add("policy.", options_.policy->state_dict());
   return dict;
 }
 
@@ -225,7 +254,10 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   const Scope scope("load_state_dict");
   check(!dict.empty(),
         "the state is empty: a disabled scaler saved it (skip loading to start anew)");
-  optim::StateReader reader(dict);
+  StateDict own, of_policy = options_.policy ? dict.under("policy.") : StateDict();
+  for (const auto& entry : dict)
+    if (!options_.policy || !entry.first.starts_with("policy.")) own.push_back(entry);
+  optim::StateReader reader(own);
   ScalerOptions options = options_;
   options.growth_factor = reader.number("growth_factor");
   options.backoff_factor = reader.number("backoff_factor");
@@ -237,6 +269,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
     if (int id = 0; std::sscanf(name.c_str(), "scale.%d", &id) == 1)
       loaded[id] = read_scale(reader, id, options);
   reader.check_all_read();
+  if (options_.policy) options_.policy->load_state_dict(of_policy);
   abandon();  // a state is one between iterations
   options_ = options;
   for (const auto& [id, from] : loaded) {
@@ -246,6 +279,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
       s.counts.set(int64_t(saved_counts[k].second), double(from.counts[k]));
     s.counts.set(int64_t(ScalerCount::Longest), 0);
     s.pending_counters = {};  // they are older
+    s.calibrated = 0;
     s.iteration.had_nonfinite_loss = from.had_nonfinite_loss;
   }
 }

@@ -296,6 +296,23 @@ struct Engine {
     enqueue(node_of(y), std::move(g));
   }
 
+  static std::vector<Tensor> leaves_of(const Tensor& y) {
+    std::multimap<uint64_t, Tensor> leaves;
+    std::unordered_set<const Node*> seen;
+    std::vector<std::shared_ptr<Node>> open{node_of(y)};
+    while (!open.empty()) {
+      const std::shared_ptr<Node> n = std::move(open.back());
+      open.pop_back();
+      if (!n || !seen.insert(n.get()).second) continue;
+      const Tensor leaf = n->is_leaf() ? n->leaf() : Tensor();
+      if (leaf && leaf.requires_grad()) leaves.emplace(n->order, leaf);
+      for (const Ctx::Edge& e : n->ctx.edges_) open.push_back(e.node);
+    }
+    std::vector<Tensor> all;
+    for (const auto& [order, leaf] : leaves) all.push_back(leaf);
+    return all;
+  }
+
   // Finds the nodes that lead to a captured one, oldest first, among those newer than `known`.
   void mark_needed(std::vector<const Node*> open, uint64_t known = 0) {
     std::map<uint64_t, const Node*> all;
@@ -351,6 +368,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   }
   return result;
 }
+
+std::vector<Tensor> leaves_of(const Tensor& y) { return Engine::leaves_of(y); }
 
 void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfinite) {
   if (backward_state.loss_scale) *backward_state.loss_scale = {.number = number, .moves = moves};

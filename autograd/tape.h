@@ -213,6 +213,9 @@ struct GradOptions {
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
 
+// The leaves that y was computed from and that require gradients, oldest first.
+std::vector<Tensor> leaves_of(const Tensor& y);
+
 // Calls f with the gradient of x, the sum over all its uses, once per backward() or grad() that
 // reaches x. A tensor that f returns replaces it, for grad() as well. Hooks run in the order of
 // registration, as they were when the run began. A result's hooks belong to its op. Throws Error

@@ -268,10 +268,13 @@ MIXTAPE_KERNEL(dropout, const Draw& at, double p, In x,
 
 // --- optimizers and the scaler: many tensors in one call; scalars are f32 in device memory, but
 // factors of gradients may be f64 ---
-MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale,
-               Out found);  // g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite
-MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale,
-               Out found);  // the same without writing or rounding the products
+// g *= inv_scale; found[i] = 1 if g or g*inv_scale is not finite. On the way, `exponents` (i32
+// [grads, exponent_bins], or none) becomes the number of elements g, before the product, that have
+// each exponent field in f32: bin 0 has zeros, bin 255 what is not finite.
+constexpr int64_t exponent_bins = 256;
+MIXTAPE_KERNEL(unscale, std::span<const View> grads, In inv_scale, Out found, Out exponents);
+MIXTAPE_KERNEL(find_nonfinite, std::span<const View> grads, In inv_scale, Out found,
+               Out exponents);  // the same without writing or rounding the products
 MIXTAPE_KERNEL(tensor_stats, std::span<const View> tensors,
                Out stats);  // dense floats; f64 [tensors, 5], a TensorStats
                             // (kernels/common/tensor_stats.h) each
@@ -292,6 +295,10 @@ MIXTAPE_KERNEL(clip_value, std::span<const View> grads,
 // The reason to skip a step: 2 if one of `losses` is set, else 1 if an element of found is, else 0.
 // Copies found to last if any of it is set. All f32.
 MIXTAPE_KERNEL(scaler_skip_reason, In found, std::span<const View> losses, Out reason, Out last);
+// The parameter whose gradients have underflowed most, by the counts of unscale() and the scale S
+// of that time: worst (f32 [3]) = its number, or that of all parameters if all gradients are zero,
+// or -1 for none; the part of its gradients that is zero; and S. See kernels/common/scaling.h.
+MIXTAPE_KERNEL(find_underflow, In exponents, In scale, Out worst);
 // Updates scale [S, 1/S] and counts by the flags of a step; history[updates % size] = S.
 MIXTAPE_KERNEL(scaler_update, std::span<const View> found, std::span<const View> losses,
                const ScalePolicy& policy, Out scale, Out counts, Out history);

@@ -91,7 +91,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& of, double max_norm, const Clip
   if (options.error_if_nonfinite)
     check(std::isfinite(norm.item()), "the norm of {} gradients is {}",
           std::ranges::count_if(params, &Tensor::has_grad), norm.item());
-  kernels::unscale(device, grads, factor, Tensor({int64_t(grads.size())}, f32, device));
+  kernels::unscale(device, grads, factor, Tensor({int64_t(grads.size())}, f32, device), View{});
   bump_versions(params);
   return norm;
 }

@@ -45,6 +45,45 @@ MIXTAPE_HD inline void update_scale(const ScalePolicy& policy, bool bad_loss, bo
   history[count(ScalerCount::Ended)++ % remembered] = s;
 }
 
+// The state of a parameter's gradients, by the exponent fields of their products with the scale.
+struct Underflow {
+  static constexpr int first_normal = 127 - 14;  // of f16
+  int64_t zeros = 0, low = 0, others = 0;        // low: f16 has them with fewer bits, or as zero
+
+  MIXTAPE_HD void add(int bin, int32_t count) {
+    (bin == 0 ? zeros : bin < first_normal ? low : others) += count;
+  }
+  MIXTAPE_HD float zero_part() const {
+    const int64_t all = zeros + low + others;
+    return all == 0 ? 0 : float(double(zeros) / double(all));
+  }
+  // Many zeros alone are no sign (relu makes some, as do words that did not occur), nor are small
+  // numbers; of both, f16 makes one from the other.
+  MIXTAPE_HD bool is_likely() const { return zero_part() > 0.05f && low > others; }
+};
+// The worst of parameters: that of the lower number, of two that are equal.
+struct WorstUnderflow {
+  float zero_part = 0;
+  int parameter = -1;
+  bool all_zero = true;
+
+  MIXTAPE_HD void add(const Underflow& u, int number) {
+    if (u.is_likely()) join({u.zero_part(), number, true});
+    all_zero = all_zero && u.low + u.others == 0;
+  }
+  MIXTAPE_HD void join(const WorstUnderflow& b) {
+    const bool worse = b.parameter >= 0 && (parameter < 0 || b.zero_part > zero_part ||
+                                            (b.zero_part == zero_part && b.parameter < parameter));
+    if (worse) zero_part = b.zero_part, parameter = b.parameter;
+    all_zero = all_zero && b.all_zero;
+  }
+  MIXTAPE_HD void write(int parameters, float scale, float* worst) const {
+    worst[0] = float(all_zero ? parameters : parameter);
+    worst[1] = all_zero ? 1 : zero_part;
+    worst[2] = scale;
+  }
+};
+
 // The norm of gradients times `scale`, and the factor that scales them and limits it to max_norm.
 struct ClipFactor {
   double norm, factor;

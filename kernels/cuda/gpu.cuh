@@ -68,11 +68,12 @@ __device__ inline T shuffle_xor(T v, int mask) {
   return for_each_word(v, [mask](auto word) { return __shfl_xor_sync(~0u, word, mask); });
 }
 
-// True if v is true in any lane of the warp; the number of lower lanes with the same v.
+// True if v is true in any lane of the warp; the lanes with the same v, a bit each; the number of
+// lower ones.
 __device__ inline bool any_lane(bool v) { return __any_sync(~0u, v) != 0; }
-__device__ inline int same_before(int v) {
-  return __popc(__match_any_sync(~0u, v) & ((1u << lane()) - 1));
-}
+__device__ inline int count_bits(uint32_t bits) { return __popc(bits); }
+__device__ inline uint32_t same_lanes(int v) { return __match_any_sync(~0u, v); }
+__device__ inline int same_before(int v) { return count_bits(same_lanes(v) & ((1u << lane()) - 1)); }
 
 // The block's shared memory, whose size launch() sets, from a byte offset on: a multiple of 16. It
 // is aligned to 1024 bytes.
@@ -203,6 +204,7 @@ __device__ inline void store_global(T* p, const V& v) {
 }
 
 __device__ inline void atomic_max(int* p, int v) { atomicMax(p, v); }
+__device__ inline void atomic_add(int* p, int v) { atomicAdd(p, v); }
 
 // A function Y(X...) as a parameter of device functions: here by its own type, to be inlined.
 template <class F, class Y, class... X>
@@ -238,11 +240,15 @@ inline bool any_lane(bool v, SourceLocation where = SourceLocation::here()) {
     if (all[l]) return true;
   return false;
 }
-inline int same_before(int v, SourceLocation where = SourceLocation::here()) {
+inline int count_bits(uint32_t bits) { return std::popcount(bits); }
+inline uint32_t same_lanes(int v, SourceLocation where = SourceLocation::here()) {
   const simt::Gathered<int> all(v, where);
-  int same = 0;
-  for (int l = 0; l < simt::lane(); ++l) same += all[l] == v;
+  uint32_t same = 0;
+  for (int l = 0; l < warp_size; ++l) same |= uint32_t(all[l] == v) << l;
   return same;
+}
+inline int same_before(int v, SourceLocation where = SourceLocation::here()) {
+  return count_bits(same_lanes(v, where) & ((1u << simt::lane()) - 1));
 }
 
 template <class T>
@@ -308,6 +314,7 @@ void store_as(Shared<T> p, const V& v) {
   store_as(p.unchecked(), v);
 }
 
+inline void atomic_add(int* p, int v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 inline void atomic_max(int* p, int v) {
   int old = __atomic_load_n(p, __ATOMIC_RELAXED);
   while (old < v &&

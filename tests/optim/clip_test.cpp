@@ -1,5 +1,7 @@
 // Clipping: flags of gradients that are not finite, norms, limits.
 #include <array>
+#include <bit>
+#include <cmath>
 #include <thread>
 
 #include "autograd/ops.h"
@@ -20,7 +22,7 @@ TEST(Kernels, UnscaleFlagsEachTensorThatIsNotFinite) {
     const std::vector<View> views(grads.begin(), grads.end());
     const Tensor found({6}, f32);
     kernels::Launch launch(DefaultDevice::current());
-    (writes ? kernels::unscale : kernels::find_nonfinite)(launch, views, scalar(2), found);
+    (writes ? kernels::unscale : kernels::find_nonfinite)(launch, views, scalar(2), found, View{});
     // 120000 is finite in f32, but not as an f16 gradient.
     EXPECT_EQ(to_vector(found), (std::vector<double>{0, 1, 1, 1, double(writes), 0}));
     EXPECT_EQ(grads[0].at(1), writes ? 8 : 4);
@@ -35,11 +37,51 @@ TEST(Kernels, UnscaleFindsTheOneBadElement) {
     kernels::fill(launch, 1, g);
     g.set(bad, -inf);
     const Tensor found({1}, f32);
-    kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found);
+    kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found, View{});
     EXPECT_EQ(found.item(), 1) << bad;
     g.set(bad, 3e38);
-    kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found);
+    kernels::find_nonfinite(launch, std::vector<View>{g}, scalar(0x1p-16), found, View{});
     EXPECT_EQ(found.item(), 0) << bad;
+  }
+}
+
+TEST(Kernels, UnscaleCountsExponents) {
+  using std::ldexp;
+  for (const int64_t n : {1, 3, 255, 257, 8191, 40001}) {
+    const auto made = [&](DType t, int low, int high) {
+      const Tensor x = Tensor({n}, t, Device::cpu());
+      for (int64_t i = 0; i < n; ++i)
+        x.set(i,
+              i % 7 == 3 ? -0.0 : (i % 2 ? 1.5 : -1) * ldexp(1, low + int(i * i % (high - low))));
+      return x;
+    };
+    const std::vector<Tensor> grads = {made(f32, -140, 127), made(f16, -24, 15),
+                                       Tensor({0}, f32),     made(bf16, -126, 127),
+                                       made(f64, -120, 120), full({n}, nan, f32, Device::cpu())};
+    std::vector<double> want(grads.size() * 256);
+    for (size_t g = 0; g < grads.size(); ++g)
+      for (int64_t i = 0; i < grads[g].numel(); ++i)
+        ++want[g * 256 + (std::bit_cast<uint32_t>(float(grads[g].at(i))) >> 23 & 255)];
+    std::vector<std::vector<double>> unscaled;
+    for (const bool counts : {false, true}) {
+      std::vector<Tensor> here;
+      for (const Tensor& g : grads) here.push_back(g.clone().copied_to(DefaultDevice::current()));
+      const std::vector<View> views(here.begin(), here.end());
+      const Tensor found({int64_t(grads.size())}, f32),
+          exponents({int64_t(grads.size()), kernels::exponent_bins}, i32);
+      kernels::Launch launch(DefaultDevice::current());
+      for (const auto& kernel : {kernels::find_nonfinite, kernels::unscale}) {
+        kernel(launch, views, scalar(0.125), found, counts ? View(exponents) : View{});
+        if (counts) {
+          EXPECT_EQ(to_vector(exponents), want) << n;
+        }
+        EXPECT_EQ(to_vector(found), (std::vector<double>{0, 0, 0, 0, 0, 1}));
+      }
+      for (size_t g = 0; g < 5; ++g) {
+        if (!counts) unscaled.push_back(to_vector(here[g]));
+        EXPECT_EQ(to_vector(here[g]), unscaled[g]) << "counting changes nothing";
+      }
+    }
   }
 }
 

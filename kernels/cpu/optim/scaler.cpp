@@ -24,6 +24,18 @@ void scaler_skip_reason(Launch&, In found, std::span<const View> losses, Out rea
   if (overflow) std::copy_n(found.as<float>(), found.size(), last.as<float>());
 }
 
+void find_underflow(Launch&, In exponents, In scale, Out worst) {
+  const int parameters = int(exponents.shape()[0]);
+  WorstUnderflow all;
+  for (int p = 0; p < parameters; ++p) {
+    Underflow u;
+    for (int e = 0; e < exponent_bins; ++e)
+      u.add(e, exponents.as<int32_t>()[p * exponent_bins + e]);
+    all.add(u, p);
+  }
+  all.write(parameters, *scale.as<float>(), worst.as<float>());
+}
+
 void scaler_update(Launch&, std::span<const View> found, std::span<const View> losses,
                    const ScalePolicy& policy, Out scale, Out counts, Out history) {
   update_scale(policy, any(losses), any(found), scale.as<float>(), counts.as<int32_t>(),

@@ -47,12 +47,14 @@ void for_gradients(std::span<const View> grads, Run run) {
   }
 }
 
-// Calls f(bits, four, gradient) for the elements of this block's chunk, with two loads in flight.
+// Calls f(bits, four, gradient) for the elements of this block's chunk, with two loads in flight,
+// and as often in each thread: at the chunk's end, `four` may have no elements.
 template <class T, class F>
 __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f) {
   constexpr int64_t across = 4 * chunk_threads;
   const Gradient& g = table.item[chunk.tensor];
-  for (int64_t i = chunk.begin + 4 * int64_t(gpu::thread().x); i < chunk.end; i += 2 * across) {
+  for (int64_t start = chunk.begin; start < chunk.end; start += 2 * across) {
+    const int64_t i = start + 4 * int64_t(gpu::thread().x);
     const Four first = four_at(i, chunk.end, g.aligned),
                second = four_at(i + across, chunk.end, g.aligned);
     const Words<T> one = fetch<T>(g.data, g.type, first), other = fetch<T>(g.data, g.type, second);
@@ -61,16 +63,57 @@ __device__ void for_chunk(const Table<Gradient>& table, const Chunk& chunk, F f)
   }
 }
 
+// The counts of a block's elements by exponent: a row per warp in shared memory, so that there are
+// no atomic additions to it.
+class ExponentCounts {
+ public:
+  static constexpr int warps = chunk_threads / gpu::warp_size;
+  static constexpr size_t bytes = warps * exponent_bins * sizeof(int32_t);
+
+  __device__ ExponentCounts()
+      : all_(gpu::shared_memory<int32_t>()),
+        mine_(gpu::shared_memory<int32_t>(gpu::thread().x / gpu::warp_size * exponent_bins *
+                                          sizeof(int32_t))) {
+    for (int e = gpu::lane(); e < exponent_bins; e += gpu::warp_size) mine_[e] = 0;
+    gpu::sync_warp();
+  }
+  // Called by all lanes of a warp; one without an element passes `exists` = false. The first lane
+  // of those with the same exponent adds for all.
+  __device__ void add(float x, bool exists) {
+    const int bin = exists ? int(std::bit_cast<uint32_t>(x) << 1 >> 24) : -1;
+    const uint32_t same = gpu::same_lanes(bin), before = (1u << gpu::lane()) - 1;
+    if (exists && (same & before) == 0) mine_[bin] += gpu::count_bits(same);
+    gpu::sync_warp();
+  }
+  __device__ void add_to(int32_t* total) const {
+    gpu::sync_block();
+    const int e = int(gpu::thread().x);
+    static_assert(chunk_threads == exponent_bins);
+    int sum = 0;
+    for (int w = 0; w < warps; ++w) sum += all_[w * exponent_bins + e];
+    if (sum > 0) gpu::atomic_add(total + e, sum);
+  }
+
+ private:
+  gpu::Shared<int32_t> all_, mine_;
+};
+
 // Tests the product alone, rounded if it is stored: no factor makes an infinity or NaN finite.
-template <class T, bool writes>
-__global__ void scale_and_find(Table<Gradient> table, Scalar factor, float* found) {
+template <class T, bool writes, bool counts>
+__global__ void scale_and_find(Table<Gradient> table, Scalar factor, float* found,
+                               int32_t* exponents) {
   const Chunk chunk = chunk_of_block(table);
+  std::conditional_t<counts, ExponentCounts, char> count{};
   const T by(factor.or_else(1));
   bool bad = false;
   for_chunk<T>(table, chunk, [&](const Words<T>& bits, const Four& four, const Gradient& g) {
     T x[4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) x[e] = element(bits, g.type, e) * by;
+    for (int e = 0; e < 4; ++e) {
+      const T given = element(bits, g.type, e);
+      if constexpr (counts) count.add(float(given), e < four.count);
+      x[e] = given * by;
+    }
     const Words<T> rounded = packed(x, g.type);
     if (writes) store(g.data, g.type, four, rounded);
 #pragma unroll
@@ -79,16 +122,30 @@ __global__ void scale_and_find(Table<Gradient> table, Scalar factor, float* foun
       bad = bad || (e < four.count && kept * T(0) != T(0));
     }
   });
-  if (bad) found[table.number[chunk.tensor]] = 1;
+  const int64_t tensor = table.number[chunk.tensor];
+  if (bad) found[tensor] = 1;
+  if constexpr (counts) count.add_to(exponents + tensor * exponent_bins);
 }
 
 template <bool writes>
-void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found) {
+void run_scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out found,
+                        Out exponents) {
   if (grads.empty()) return;
   fill(launch, 0, found);
+  if (exponents) fill(launch, 0, exponents);
   for_gradients(grads, [&]<class T>(const Table<Gradient>& table) {
-    launch_table(launch, writes ? "unscale" : "find_nonfinite", scale_and_find<T, writes>, table,
-                 Scalar(factor), found.as<float>());
+    const auto start = [&](auto kernel, size_t bytes) {
+      gpu::launch({writes ? "unscale" : "find_nonfinite",
+                   {unsigned(table.blocks()), 1, 1},
+                   {unsigned(chunk_threads), 1, 1},
+                   bytes},
+                  launch.stream, kernel, table, Scalar(factor), found.as<float>(),
+                  exponents ? exponents.as<int32_t>() : nullptr);
+    };
+    if (exponents)
+      start(scale_and_find<T, writes, true>, ExponentCounts::bytes);
+    else
+      start(scale_and_find<T, writes, false>, 0);
   });
 }
 
@@ -274,13 +331,29 @@ struct UpdateScale {
   }
 };
 
+__global__ void reduce_underflow(const int32_t* exponents, int parameters, const float* scale,
+                                 float* worst) {
+  WorstUnderflow mine;
+  for (int p = int(gpu::thread().x); p < parameters; p += chunk_threads) {
+    Underflow u;
+    for (int e = 0; e < exponent_bins; ++e) u.add(e, exponents[int64_t(p) * exponent_bins + e]);
+    mine.add(u, p);
+  }
+  const WorstUnderflow all = over_block(mine, [](WorstUnderflow a, const WorstUnderflow& b) {
+    a.join(b);
+    return a;
+  });
+  if (gpu::thread().x == 0) all.write(parameters, *scale, worst);
+}
+
 }  // namespace
 
-void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
-  run_scale_and_find<true>(launch, grads, inv_scale, found);
+void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out found, Out exponents) {
+  run_scale_and_find<true>(launch, grads, inv_scale, found, exponents);
 }
-void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, Out found) {
-  run_scale_and_find<false>(launch, grads, inv_scale, found);
+void find_nonfinite(Launch& launch, std::span<const View> grads, In inv_scale, Out found,
+                    Out exponents) {
+  run_scale_and_find<false>(launch, grads, inv_scale, found, exponents);
 }
 
 void tensor_stats(Launch& launch, std::span<const View> tensors, Out stats) {
@@ -338,6 +411,13 @@ void scaler_skip_reason(Launch& launch, In found, std::span<const View> losses, 
   run_reduce_flags(
       launch, "scaler_skip_reason", std::span(&found, 1), losses,
       WriteSkipReason{found.as<const float>(), found.size(), reason.as<float>(), last.as<float>()});
+}
+
+void find_underflow(Launch& launch, In exponents, In scale, Out worst) {
+  constexpr size_t bytes = chunk_threads / gpu::warp_size * sizeof(WorstUnderflow);
+  gpu::launch({"find_underflow", {1, 1, 1}, {chunk_threads, 1, 1}, bytes}, launch.stream,
+              reduce_underflow, exponents.as<const int32_t>(), int(exponents.shape()[0]),
+              scale.as<const float>(), worst.as<float>());
 }
 
 void scaler_update(Launch& launch, std::span<const View> found, std::span<const View> losses,

@@ -1,0 +1,155 @@
+// The search for a loss scale: backward passes on the first loss's graph, which stays, until the
+// largest f16 gradient is where it should be. They add to no grad().
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "amp/scaler.h"
+#include "autograd/ops.h"
+#include "core/capture.h"
+#include "core/check.h"
+#include "core/warn.h"
+#include "kernels/common/tensor_stats.h"
+#include "kernels/kernels.h"
+
+namespace mixtape::amp {
+using namespace internal;
+namespace {
+
+using kernels::TensorStats;
+
+constexpr int headroom = 4;     // powers of two: gradients grow in training
+constexpr int end_of_f16 = 16;  // 2^16 is the first that it does not have
+constexpr int most_passes = 24;
+constexpr int first_stride = 16, far = 120;  // of exponents
+
+// The gradients that reach the ops of a backward pass, in the dtypes in which they travel.
+class GradientSurvey final : public Observer {
+ public:
+  void add(const Tensor& g) {
+    if (!g || g.numel() == 0) return;
+    const Unobserved aside;
+    const Tensor dense = contiguous(g.detach());
+    const View view = dense;
+    const Tensor stats({1, kernels::stats_size}, f64, g.device());
+    kernels::tensor_stats(g.device(), std::span(&view, 1), stats);
+    all_.emplace_back(stats, g.dtype());
+  }
+  struct Result {
+    bool finite = true, any_f16 = false;
+    double largest = 0;  // of f16
+  };
+  Result result() const {
+    Result r;
+    for (const auto& [stats, dtype] : all_) {
+      const Tensor here = stats.copied_to(Device::cpu());
+      const auto& s = *static_cast<const TensorStats*>(here.host());
+      r.finite &= s.is_finite();
+      if (dtype != f16) continue;
+      r.any_f16 = true;
+      r.largest = std::max(r.largest, s.largest);
+    }
+    return r;
+  }
+
+ private:
+  void before_rule(const Node&, const Tensor& dy) override { add(dy); }
+
+  std::vector<std::pair<Tensor, DType>> all_;
+  const Observe watching_{*this};
+};
+
+GradientSurvey::Result backward_at(int exponent, const Tensor& loss,
+                                   const std::vector<Tensor>& leaves) {
+  const ScopedValue<&ThreadState::observer> unseen(nullptr);
+  GradientSurvey survey;
+  const Tensor gradient = full(loss.shape(), std::exp2(exponent), loss.dtype(), loss.device());
+  for (const Tensor& g :
+       grad({loss}, leaves, {.gradients = {gradient}, .retain_graph = true, .allow_unused = true}))
+    survey.add(g);
+  return survey.result();
+}
+
+// Narrows down the exponent of a scale.
+class Search {
+ public:
+  Search(int start, int low, int high) : exponent(start), low_(low), high_(high) {}
+
+  // Takes the result at `exponent`; returns true once that is the one to take.
+  bool take(const GradientSurvey::Result& r) {
+    if (!r.finite) {
+      bad_ = exponent;
+      return is_known(good_) ? between() : go(exponent - stride());
+    }
+    good_ = exponent;
+    if (r.largest == 0) return is_known(bad_) ? between() : go(exponent + stride());
+    const int room = end_of_f16 - headroom - 1 - std::ilogb(r.largest);
+    if (room <= 0) {  // less only makes gradients smaller
+      exponent = std::clamp(exponent + room, low_, high_);
+      return true;
+    }
+    // At more, gradients that were zero may come to light further on.
+    return is_known(bad_) && exponent + room >= bad_ ? between() : go(exponent + room);
+  }
+  bool has_good() const { return is_known(good_); }
+
+  int exponent;
+
+ private:
+  static constexpr int unknown = 1 << 20;
+  static bool is_known(int e) { return e != unknown; }
+  int stride() { return std::exchange(stride_, 2 * stride_); }
+  bool go(int to) {
+    const int next = std::clamp(to, low_, high_);
+    return next == std::exchange(exponent, next);
+  }
+  bool between() {
+    exponent = good_ + (bad_ - good_) / 2;
+    return exponent == good_;
+  }
+
+  const int low_, high_;
+  int good_ = unknown, bad_ = unknown;  // the largest without, the smallest with overflow
+  int stride_ = first_stride;
+};
+
+int exponent_of(double scale, int most) {
+  return scale <= 0 ? -most : std::isinf(scale) ? most : std::clamp(std::ilogb(scale), -most, most);
+}
+
+}  // namespace
+
+void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
+  check(!capture(), "calibrate finds the scale on the host: scale a loss before the capture");
+  if (s.iteration.flags.back().item() != 0) return;  // it tells nothing
+  const std::vector<Tensor> leaves = leaves_of(loss);
+  const bool has_least = options_.min_scale > 0 &&
+                         std::exp2(exponent_of(options_.min_scale, far)) < options_.min_scale;
+  Search search(exponent_of(options_.init_scale, far),
+                exponent_of(options_.min_scale, far) + has_least,
+                exponent_of(options_.max_scale, far));
+  int64_t passes = 0;
+  bool any_f16 = true, found = false;
+  while (!found && any_f16 && passes < most_passes) {
+    ++passes;
+    const GradientSurvey::Result r = backward_at(search.exponent, loss, leaves);
+    any_f16 = r.any_f16;
+    found = any_f16 && search.take(r);
+  }
+  s.calibrated = passes;
+  double scale = options_.init_scale;
+  if (any_f16 && !search.has_good())
+    warn(fmt::format("no loss scale makes all gradients finite: {} were tried", passes));
+  else if (any_f16)
+    scale = std::exp2(search.exponent);
+  s.set(options_.policy ? options_.policy->start(scale) : scale);
+}
+
+std::optional<int64_t> GradScaler::calibration_passes(int id) const {
+  const auto s = scales_.find(id);
+  return s == scales_.end() ? std::nullopt : s->second.calibrated;
+}
+
+}  // namespace mixtape::amp
