@@ -1,0 +1,33 @@
+#pragma once
+// LayerGroup: layers whose gradients are too small, or too large, for the loss scale of the others.
+
+#include <vector>
+
+#include "autograd/hook_list.h"
+#include "core/no_copy.h"
+#include "core/tensor.h"
+
+namespace mixtape::amp {
+
+// Multiplies the gradients inside a group of layers by a scale of its own, beside the loss's: that
+// of the group's result on its way in, and divides those of the group's input and parameters on
+// their way out. So neither the scaler nor the optimizer knows of it. Groups may contain others.
+//   const amp::LayerGroup encoder(net.encoder.parameters(), 0x1p10);
+//   const Tensor h = encoder.end(net.encoder(encoder.begin(x)));
+class LayerGroup : NoCopy {
+ public:
+  // Throws Error unless the parameters, which only these layers use, have f32 or f64 gradients, and
+  // unless the scale and its inverse are positive and finite in f32. (Powers of two lose no bits.)
+  LayerGroup(const std::vector<Tensor>& parameters, double scale);
+  ~LayerGroup();
+
+  Tensor begin(const Tensor& x) const;  // the group's input, for its layers alone
+  Tensor end(const Tensor& y) const;    // the group's result, for all others
+  double scale() const { return scale_; }
+
+ private:
+  const double scale_;
+  std::vector<HookHandle> hooks_;
+};
+
+}  // namespace mixtape::amp
