@@ -9,9 +9,12 @@
 #include "dist/world.h"
 #include "examples/command_line.h"
 #include "mixtape.h"
+#include "nn/models/by_name.h"
+#include "optim/by_name.h"
 #include "train/callbacks.h"
 #include "train/data/data.h"
 #include "train/learner.h"
+#include "train/mixing.h"
 #include "train/ranks.h"
 #include "train/timeline.h"
 
@@ -24,29 +27,83 @@ using train::transforms::compose;
 
 struct Options {
   std::string model = "simple", dataset = "digits", dtype = "float32", device = "cpu", fine_tune,
-              out = "runs/train_images", profile;
-  int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20, chunks = 0;
-  double lr = 1e-2;
+              out = "runs/train_images", profile, optimizer = "adamw", schedule = "one_cycle";
+  int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20, chunks = 0, size = 0;
+  int64_t rand_augment = 0;
+  double lr = 1e-2, mixup = 0, cutmix = 0;
   bool masters = false, benchmark = false, resume = false, shards = false;
   uint64_t seed = 1;
 };
 
+// The optimizer of "name:option=number,...". Without parameters, only checks the text.
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& text, double lr,
+                                                 std::vector<Tensor> params) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  optim::NamedOptions options = {{"lr", lr}};
+  for (size_t at = colon + 1; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, end - at);
+    const size_t equals = std::min(part.find('='), part.size());
+    const std::string value = part.substr(std::min(equals + 1, part.size()));
+    const std::string wrong = number(-1e6, 1e6)(value);
+    check(equals > 0 && wrong.empty(), "\"{}\" is not an option=number", part);
+    options.emplace_back(part.substr(0, equals), std::stod(value));
+    at = end + 1;
+  }
+  if (params.empty()) params = {zeros({2, 2})};
+  return optim::get(text.substr(0, colon), std::move(params), options);
+}
+
+// Accepts text with which f throws no Error.
+Check valid(std::function<void(const std::string&)> f) {
+  return [f = std::move(f)](const std::string& text) -> std::string {
+    try {
+      f(text);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return {};
+  };
+}
+Check share() { return number(1e-6, 1e6); }
+
+bool is_large(const std::string& model) {  // for images of 224 x 224
+  const auto large = {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"};
+  return std::ranges::count(large, model) > 0;
+}
+
 void define(CommandLine& line, Options& o) {
-  line.add("--model", o.model, "NAME", "simple, resnet20, resnet18 or resnet50")
-      .check(one_of({"simple", "resnet20", "resnet18", "resnet50"}));
+  line.add("--model", o.model, "NAME",
+           "simple, resnet18, 34, 50, 101 or 152, or resnet20,\n32, 44, 56 or 110 of CIFAR")
+      .check(one_of(models::model_names()));
   line.add("--dataset", o.dataset, "KIND:DIR",
-           "mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR\n(PNG images, a folder for each "
-           "class), digits or\ndigits:N (drawn on the spot)");
+           "mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR\n(PNG or JPEG images, a "
+           "folder for each class),\ndigits or digits:N (drawn on the spot)");
+  line.add("--size", o.size, "N",
+           "height and width of images from a folder, of\nrandom parts in training; default: "
+           "as they are,\nbut 224 for resnet18 to resnet152")
+      .check(number<int64_t>(1, 4096));
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.flag("--masters", o.masters, "with float16: the whole model, and float32 master weights");
   line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
   line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
-  line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule").check(rate());
+  line.add("--lr", o.lr, "X", "highest learning rate").check(rate());
+  line.add("--lr-schedule", o.schedule, "TEXT",
+           "one_cycle, constant, linear, cosine, wsd:0.2 or\nstep:30,60,80 (times 0.1 at these "
+           "epochs)")
+      .check(valid([](const std::string& text) { optim::check_schedule(text); }));
+  line.add("--optimizer", o.optimizer, "TEXT",
+           "adamw, lamb, ..., or with options\nsgd:momentum=0.9,weight_decay=1e-4")
+      .check(valid([](const std::string& text) { make_optimizer(text, 0, {}); }));
+  line.add("--mixup", o.mixup, "ALPHA", "mixes images, with this parameter of Beta").check(share());
+  line.add("--cutmix", o.cutmix, "ALPHA", "puts a part of an image into another").check(share());
+  line.add("--rand-augment", o.rand_augment, "M", "two random changes of this strength, to 30")
+      .check(number<int64_t>(1, 30));
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
   line.add("--seed", o.seed, "N", "of weights, order and drawn digits").check(any_seed());
   line.add("--fine-tune", o.fine_tune, "FILE",
-           "initial weights (.safetensors); the last layer\nstarts anew if the classes differ")
+           "initial weights (.safetensors, .pt); the last layer\nstarts anew if the classes differ")
       .check(name_of("file"));
   line.add("--out", o.out, "DIR", "folder for weights, metrics.jsonl and last.ckpt")
       .check(name_of("folder"));
@@ -64,10 +121,31 @@ struct Images {
   train::AnyDataset train, valid;
   int64_t classes;
   train::Transform augment;
+  std::optional<train::AnyDataset> plain = {};  // training images without random changes
 };
 
-Images open(const std::string& dataset, uint64_t seed) {
+// Images of a folder, of any sizes, as they are or in this size.
+Images open_folder(const Options& o, const std::string& where) {
+  namespace images = train::images;
+  const auto split = train::from_folder(where, {.valid_fraction = 0.2, .seed = o.seed});
+  Images all{split.train, split.valid, int64_t(split.train.classes().size()), compose({})};
+  const int64_t size = o.size == 0 && is_large(o.model) ? 224 : o.size;
+  if (size > 0) {
+    std::vector<train::InputTransform> changes = {images::random_resized_crop(size),
+                                                  images::random_flip()};
+    if (o.rand_augment > 0)
+      changes.push_back(images::rand_augment({.magnitude = int(o.rand_augment)}));
+    const auto center = images::compose({images::resize(size * 8 / 7), images::center_crop(size)});
+    all.train = train::Mapped(split.train, images::compose(changes));
+    all.valid = train::Mapped(split.valid, center);
+    all.plain = train::Mapped(split.train, center);
+  }
+  return all;
+}
+
+Images open(const Options& o) {
   using train::transforms::random_crop, train::transforms::random_flip;
+  const std::string& dataset = o.dataset;
   const size_t colon = std::min(dataset.find(':'), dataset.size());
   const std::string kind = dataset.substr(0, colon);
   std::string where = dataset.substr(std::min(colon + 1, dataset.size()));
@@ -79,32 +157,17 @@ Images open(const std::string& dataset, uint64_t seed) {
     const std::string wrong = count(4)(where);
     check(wrong.empty(), "--dataset digits: {}", wrong);
     const int64_t n = std::stoll(where);
-    return images(train::make_digits(seed, n, n / 4), 10, random_crop(2));
+    return images(train::make_digits(o.seed, n, n / 4), 10, random_crop(2));
   }
   const auto known = one_of({"mnist", "cifar10", "cifar100", "folder", "digits"});
   const std::string wrong = known(kind);
   check(wrong.empty(), "--dataset: {}", wrong);
   check(!where.empty(), "--dataset {}: no folder; {}:DIR names one", kind, kind);
   if (kind == "mnist") return images(train::load_mnist(where, 0.2), 10, random_crop(2));
-  if (kind == "folder") {
-    const auto split = train::from_folder(where, {.valid_fraction = 0.2, .seed = seed});
-    return images(split, split.train.classes().size(), compose({}));
-  }
+  if (kind == "folder") return open_folder(o, where);
   const bool fine = kind == "cifar100";
   return images(fine ? train::load_cifar100(where) : train::load_cifar10(where), fine ? 100 : 10,
                 compose({random_crop(4), random_flip()}));
-}
-
-nn::Any make_model(const std::string& name, int64_t channels, int64_t classes) {
-  if (name == "resnet20")
-    return models::CifarResNet({.num_classes = classes, .in_channels = channels});
-  if (name == "resnet18")
-    return models::resnet18({.num_classes = classes, .in_channels = channels});
-  if (name == "resnet50")
-    return models::resnet50({.num_classes = classes, .in_channels = channels});
-  nn::Sequential net = models::simple_cnn({channels, 32, 64, 128}, {.batch_norm = true});
-  net.push_back(nn::Linear(128, classes));
-  return net;
 }
 
 // Loads weights and returns a message. A last layer for other classes keeps its initial weights.
@@ -149,8 +212,8 @@ class Training {
         device(usable(o.device)),
         from(checkpoint(o.out, o.resume)),
         seed(o.seed),
-        images(open(o.dataset, o.seed)) {
-    const train::PixelStats stats = train::pixel_stats(images.train);
+        images(open(o)) {
+    const train::PixelStats stats = train::pixel_stats(images.plain.value_or(images.train));
     const auto normalize = train::transforms::normalize(stats.mean, stats.std);
     data.train.emplace(images.train,
                        train::DataLoaderOptions{.batch_size = o.batch_size,
@@ -165,7 +228,7 @@ class Training {
                                                               .device = device,
                                                               .transform = normalize});
     const Shape shape = images.train->get(0).x.shape();
-    model = make_model(o.model, shape[0], images.classes);
+    model = models::get(o.model, {.classes = images.classes, .in_channels = shape[0]});
     try_out(shape);
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
     folder.emplace(o.out);
@@ -173,6 +236,12 @@ class Training {
     callbacks = {std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl")),
                  std::make_shared<train::ModelCheckpoint>(
                      train::ModelCheckpointOptions{.folder = folder->path(), .monitor = ""})};
+    if (o.mixup > 0)
+      callbacks.push_back(std::make_shared<train::MixUp>(
+          train::MixOptions{.classes = images.classes, .alpha = o.mixup}));
+    if (o.cutmix > 0)
+      callbacks.push_back(std::make_shared<train::CutMix>(
+          train::MixOptions{.classes = images.classes, .alpha = o.cutmix}));
     if (!o.profile.empty())
       callbacks.push_back(std::make_shared<train::Profile>(
           o.profile, train::ProfileOptions{.wait = !device.is_host()}));
@@ -182,14 +251,21 @@ class Training {
     nn::ModuleBase& net = *model.module();
     fmt::print("{} training and {} validation images, {} classes\n{}\n{}", images.train->size(),
                images.valid->size(), images.classes, description(o, net, device), loaded);
-    train::Learner learner(std::move(data), std::move(model),
-                           {.metrics = {train::accuracy},
-                            .callbacks = callbacks,
-                            .device = device,
-                            .chunks = o.chunks,
-                            .shards = o.shards});
+    train::Learner learner(
+        std::move(data), std::move(model),
+        {.optimizer =
+             [this](auto params) { return make_optimizer(o.optimizer, o.lr, std::move(params)); },
+         .metrics = {train::accuracy},
+         .callbacks = callbacks,
+         .device = device,
+         .chunks = o.chunks,
+         .shards = o.shards});
     choose_precision(learner, o);
-    learner.fit_one_cycle(o.epochs, o.lr, {.resume = from});
+    const auto schedule = [this](optim::Optimizer& optimizer, int64_t steps) {
+      return optim::get_schedule(o.schedule, optimizer,
+                                 {.total_steps = steps, .epoch_steps = steps / o.epochs});
+    };
+    learner.fit(o.epochs, {.lr = o.lr, .schedule = schedule, .resume = from});
     train::on_first_rank([&] { io::save(weights(), net.state_dict(), {{"model", o.model}}); });
     if (learner.is_stopping())
       throw Interrupted(folder->path() + " holds what was learned: --resume continues");
@@ -225,10 +301,9 @@ class Training {
 
 // Measures steps on random images of the size that the network expects.
 void benchmark(const Options& o, Device device) {
-  const bool large = o.model == "resnet18" || o.model == "resnet50";
-  const int64_t side = large ? 224 : 32, classes = large ? 1000 : 10;
+  const int64_t side = is_large(o.model) ? 224 : 32, classes = is_large(o.model) ? 1000 : 10;
   const Seed seed(o.seed);
-  nn::Any model = make_model(o.model, 3, classes);
+  nn::Any model = models::get(o.model);
   fmt::print("{}; batches of {} random images, {} x {}\n", description(o, *model.module(), device),
              o.batch_size, side, side);
   const DefaultDevice here(device);
@@ -263,9 +338,15 @@ int main(int argc, char** argv) {
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     check(!o.masters || low(o.dtype) == f16, "--masters needs --dtype float16, not {}", o.dtype);
     check(o.benchmark || !line.given("--steps"), "--steps needs --benchmark");
-    for (const char* name : {"--dataset", "--epochs", "--lr", "--workers", "--fine-tune", "--out",
-                             "--resume", "--chunks", "--shards"})
+    for (const char* name : {"--dataset", "--size", "--epochs", "--lr", "--lr-schedule",
+                             "--optimizer", "--mixup", "--cutmix", "--rand-augment", "--workers",
+                             "--fine-tune", "--out", "--resume", "--chunks", "--shards"})
       check(!o.benchmark || !line.given(name), "--benchmark and {} exclude each other", name);
+    const bool resizes = o.size > 0 || is_large(o.model);
+    for (const char* name : {"--size", "--rand-augment"})
+      check(!line.given(name) || o.dataset.starts_with("folder:"), "{} needs --dataset folder:DIR",
+            name);
+    check(!line.given("--rand-augment") || resizes, "--rand-augment needs --size");
     check(!o.resume || o.fine_tune.empty(), "--resume and --fine-tune exclude each other");
     check(!o.benchmark || dist::World::current()->size() == 1, "--benchmark is for one process");
     if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };

@@ -22,7 +22,52 @@ double cosine(double a, double b, double part) {
   return b + (a - b) * (1 + std::cos(std::numbers::pi * part)) / 2;
 }
 
+// Throws unless it is a range, and, if it cycles, that of a momentum of every group.
+void check_momentum(Optimizer& optimizer, double base, double max, bool cycles) {
+  check(0 <= base && base <= max && max < 1,
+        "base_momentum and max_momentum must be a range in [0, 1), got {} and {}", base, max);
+  for (size_t g = 0; cycles && g < optimizer.groups(); ++g) {
+    const std::string_view momentum = optimizer.momentum_name(g);
+    check(!momentum.empty(), "{} has no momentum to cycle", optimizer.name());
+    const double before = optimizer.option(momentum, g);
+    optimizer.set_option(momentum, base, g);  // throws now rather than at the peak
+    optimizer.set_option(momentum, before, g);
+  }
+}
+
 }  // namespace
+
+void ConstantOptions::validate() const {
+  check(factor >= 0, "factor must be >= 0, got {}", factor);
+  check(total_steps >= 0, "total_steps must be >= 0, got {}", total_steps);
+}
+double ConstantOptions::rate(int64_t step, double base_lr) const {
+  return step < total_steps ? base_lr * factor : base_lr;
+}
+
+void MultiplicativeOptions::validate() const {
+  check(static_cast<bool>(factor), "there is no factor");
+}
+double MultiplicativeOptions::rate(int64_t step, double base_lr) const {
+  for (int64_t i = 1; i <= step; ++i) base_lr *= factor(i);
+  return base_lr;
+}
+
+void WarmupStableDecayOptions::validate() const {
+  check(total_steps > 0, "total_steps must be > 0, got {}", total_steps);
+  check(warmup_steps >= 0 && decay_steps >= 0 && warmup_steps <= total_steps - decay_steps,
+        "warmup_steps and decay_steps must fit into {} total_steps, got {} and {}", total_steps,
+        warmup_steps, decay_steps);
+  check(min_lr >= 0, "min_lr must be >= 0, got {}", min_lr);
+}
+double WarmupStableDecayOptions::rate(int64_t step, double base_lr) const {
+  if (step < warmup_steps) return base_lr * fraction_of(step + 1, warmup_steps + 1);
+  const int64_t decaying = step - (total_steps - decay_steps);
+  if (decaying < 0 || (decay_steps == 0 && step < total_steps)) return base_lr;
+  const double part = decay_steps == 0 ? 1 : fraction_of(decaying, decay_steps);
+  if (decay == Decay::Cosine) return cosine(base_lr, min_lr, part);
+  return std::lerp(base_lr, min_lr, decay == Decay::Sqrt ? std::sqrt(part) : part);
+}
 
 void StepLrOptions::validate() const {
   check(step_size > 0, "step_size must be > 0, got {}", step_size);
@@ -100,17 +145,7 @@ OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
   check(options.div_factor > 0, "div_factor must be > 0, got {}", options.div_factor);
   check(options.final_div_factor > 0, "final_div_factor must be > 0, got {}",
         options.final_div_factor);
-  check(0 <= options.base_momentum && options.base_momentum <= options.max_momentum &&
-            options.max_momentum < 1,
-        "base_momentum and max_momentum must be a range in [0, 1), got {} and {}",
-        options.base_momentum, options.max_momentum);
-  for (size_t g = 0; options.cycle_momentum && g < optimizer.groups(); ++g) {
-    const std::string_view momentum = optimizer.momentum_name(g);
-    check(!momentum.empty(), "{} has no momentum to cycle", optimizer.name());
-    const double before = optimizer.option(momentum, g);
-    optimizer.set_option(momentum, options.base_momentum, g);  // throws now rather than at the peak
-    optimizer.set_option(momentum, before, g);
-  }
+  check_momentum(optimizer, options.base_momentum, options.max_momentum, options.cycle_momentum);
   OneCycle::apply(0);
 }
 
@@ -138,6 +173,43 @@ double OneCycle::momentum_at(int64_t step) const {
 void OneCycle::apply(int64_t step) {
   check(step <= options_.total_steps, "step {} of a one_cycle of {} total_steps", step,
         options_.total_steps);
+  Schedule::apply(step);
+  if (!options_.cycle_momentum) return;
+  for (size_t g = 0; g < groups(); ++g)
+    optimizer().set_option(optimizer().momentum_name(g), momentum_at(step), g);
+}
+
+Cyclic::Cyclic(Optimizer& optimizer, const CyclicOptions& options)
+    : Schedule(optimizer), options_(options) {
+  const Scope scope(Cyclic::name());
+  check(options.max_lr > 0, "max_lr must be > 0, got {}", options.max_lr);
+  check(options.steps_up > 0 && options.steps_down >= 0,
+        "steps_up must be > 0 and steps_down >= 0, got {} and {}", options.steps_up,
+        options.steps_down);
+  check(options.gamma > 0, "gamma must be > 0, got {}", options.gamma);
+  check_momentum(optimizer, options.base_momentum, options.max_momentum, options.cycle_momentum);
+  Cyclic::apply(0);
+}
+
+double Cyclic::height(int64_t step) const {
+  const int64_t up = options_.steps_up, down = options_.steps_down > 0 ? options_.steps_down : up;
+  const int64_t cycle = step / (up + down), now = step % (up + down);
+  const double part = now <= up ? double(now) / double(up) : double(up + down - now) / double(down);
+  if (options_.cycle == Cycle::Halving)
+    return std::ldexp(part, -int(std::min<int64_t>(cycle, 1100)));
+  return options_.cycle == Cycle::Exponential ? part * std::pow(options_.gamma, double(step))
+                                              : part;
+}
+
+double Cyclic::at(int64_t step, size_t group) const {
+  return std::lerp(base_lr(group), options_.max_lr, height(step));
+}
+
+double Cyclic::momentum_at(int64_t step) const {
+  return std::lerp(options_.max_momentum, options_.base_momentum, height(step));
+}
+
+void Cyclic::apply(int64_t step) {
   Schedule::apply(step);
   if (!options_.cycle_momentum) return;
   for (size_t g = 0; g < groups(); ++g)

@@ -11,6 +11,17 @@
 
 namespace mixtape::optim {
 
+// base_lr factor, and base_lr from total_steps on: torch's ConstantLR
+struct ConstantOptions {
+  static constexpr std::string_view name = "constant";
+  double factor = 1.0 / 3;
+  int64_t total_steps = 5;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using Constant = ClosedForm<ConstantOptions>;
+
 // base_lr gamma^floor(step / step_size)
 struct StepLrOptions {
   static constexpr std::string_view name = "step_lr";
@@ -75,6 +86,30 @@ struct LambdaOptions {
 };
 using Lambda = ClosedForm<LambdaOptions>;
 
+// base_lr factor(1) factor(2) ... factor(step): torch's MultiplicativeLR
+struct MultiplicativeOptions {
+  static constexpr std::string_view name = "multiplicative";
+  std::function<double(int64_t step)> factor = {};
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;  // calls factor `step` times
+};
+using Multiplicative = ClosedForm<MultiplicativeOptions>;
+
+// Rises linearly to base_lr, stays there, and falls to min_lr in the last decay_steps: as
+// 1 - sqrt(part) (Haegele et al. 2024, arXiv 2405.18392), linearly, or along half a cosine.
+enum class Decay { Sqrt, Linear, Cosine };
+struct WarmupStableDecayOptions {
+  static constexpr std::string_view name = "warmup_stable_decay";
+  int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
+  double min_lr = 0;
+  Decay decay = Decay::Sqrt;
+
+  void validate() const;
+  double rate(int64_t step, double base_lr) const;
+};
+using WarmupStableDecay = ClosedForm<WarmupStableDecayOptions>;
+
 enum class Anneal { Cosine, Linear };
 
 // min_lr + (base_lr - min_lr) (1 + cos(pi step / total_steps)) / 2 (Loshchilov & Hutter 2017), the
@@ -132,6 +167,35 @@ class OneCycle : public Schedule {
   const OneCycleOptions options_;
 };
 
+// The heights of triangles: all the same, each half of the last one's, or times gamma^step.
+enum class Cycle { Triangular, Halving, Exponential };
+struct CyclicOptions {
+  double max_lr = 0;                        // the peak of all groups; each begins at its own rate
+  int64_t steps_up = 2000, steps_down = 0;  // 0: as many as up
+  Cycle cycle = Cycle::Triangular;
+  double gamma = 1;            // of Cycle::Exponential
+  bool cycle_momentum = true;  // momentum (or beta1) falls while the rate rises, and back
+  double base_momentum = 0.8, max_momentum = 0.9;
+};
+
+// Rises to max_lr and falls back, again and again (Smith 2015): torch's CyclicLR.
+class Cyclic : public Schedule {
+ public:
+  // Throws Error if options are out of range, or if there is no momentum to cycle.
+  Cyclic(Optimizer& optimizer, const CyclicOptions& options);
+  std::string_view name() const override { return "cyclic"; }
+  double at(int64_t step, size_t group = 0) const override;
+  double momentum_at(int64_t step) const;
+
+ protected:
+  void apply(int64_t step) override;
+
+ private:
+  double height(int64_t step) const;  // 0 to 1
+
+  const CyclicOptions options_;
+};
+
 // The checked options of a ClosedForm, as a part of another schedule:
 //   optim::Sequential schedule(opt, {.parts = {optim::LinearWarmupOptions{.total_steps = 100},
 //                                              optim::CosineOptions{.total_steps = 900}},
@@ -176,15 +240,18 @@ using Chained = ClosedForm<ChainedOptions>;
 
 // PyTorch's names. Options are those above: StepLR(opt, {.step_size = 30, .gamma = 0.1}), and
 // CosineAnnealingLR(opt, {.total_steps = T_max, .min_lr = eta_min}).
+using ConstantLR = Constant;
 using StepLR = StepLr;
 using MultiStepLR = MultiStep;
 using ExponentialLR = Exponential;
 using LinearLR = LinearWarmup;
 using PolynomialLR = Polynomial;
 using LambdaLR = Lambda;
+using MultiplicativeLR = Multiplicative;
 using CosineAnnealingLR = Cosine;
 using CosineAnnealingWarmRestarts = CosineRestarts;
 using OneCycleLR = OneCycle;
+using CyclicLR = Cyclic;
 using SequentialLR = Sequential;
 using ChainedScheduler = Chained;
 

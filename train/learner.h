@@ -42,13 +42,16 @@ class OptimizerMaker {
     std::optional<amp::ScalerOptions> loss_scale = {};  // of a LossScaleOptimizer
   };
   template <class F, class O = std::invoke_result_t<F&, std::vector<Tensor>>>
-    requires std::derived_from<O, optim::Optimizer> || std::same_as<O, amp::LossScaleOptimizer>
+    requires std::derived_from<O, optim::Optimizer> || std::same_as<O, amp::LossScaleOptimizer> ||
+             std::same_as<O, std::unique_ptr<optim::Optimizer>>
   OptimizerMaker(F make)
       : make_([make = std::move(make)](std::vector<Tensor> params) mutable -> Made {
           O made = make(std::move(params));
           if constexpr (std::same_as<O, amp::LossScaleOptimizer>) {
             const amp::ScalerOptions scale = made.scaler().options();
             return {amp::disable_mixed_precision(std::move(made)), scale};
+          } else if constexpr (std::same_as<O, std::unique_ptr<optim::Optimizer>>) {
+            return {std::move(made)};  // of optim::get
           } else {
             return {std::make_unique<O>(std::move(made))};
           }

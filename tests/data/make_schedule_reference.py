@@ -37,6 +37,14 @@ run("one_cycle/linear", lambda o: s.OneCycleLR(o, max_lr=2.0, total_steps=12, pc
 run("one_cycle/steady", lambda o: s.OneCycleLR(o, max_lr=0.1, total_steps=7, pct_start=0.5, cycle_momentum=False), 7)
 run("one_cycle/falls", lambda o: s.OneCycleLR(o, max_lr=0.1, total_steps=6, pct_start=0.0), 6)
 run("one_cycle/long", lambda o: s.OneCycleLR(o, max_lr=0.1, total_steps=50))
+run("cyclic", lambda o: s.CyclicLR(o, base_lr=0.4, max_lr=1.0, step_size_up=4, step_size_down=7))
+run("cyclic/halving", lambda o: s.CyclicLR(o, base_lr=0.4, max_lr=0.9, step_size_up=5, mode="triangular2", base_momentum=0.6,
+    max_momentum=0.95))
+run("cyclic/exponential", lambda o: s.CyclicLR(o, base_lr=0.4, max_lr=1.4, step_size_up=6, mode="exp_range", gamma=0.97,
+    cycle_momentum=False))
+run("constant", lambda o: s.ConstantLR(o))
+run("constant/long", lambda o: s.ConstantLR(o, factor=0.6, total_iters=30))
+run("multiplicative", lambda o: s.MultiplicativeLR(o, lambda step: 1 - 1 / (step + 3)))
 run("cosine", lambda o: s.CosineAnnealingLR(o, T_max=8, eta_min=0.01))
 run("cosine/long", lambda o: s.CosineAnnealingLR(o, T_max=50))
 run("cosine_restarts", lambda o: s.CosineAnnealingWarmRestarts(o, T_0=7, eta_min=0.01))

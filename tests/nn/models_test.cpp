@@ -11,6 +11,7 @@
 #include "amp/amp.h"
 #include "autograd/gradcheck.h"
 #include "io/safetensors.h"
+#include "nn/models/by_name.h"
 #include "nn/summary.h"
 #include "optim/optim.h"
 #include "tests/support/errors.h"
@@ -185,6 +186,22 @@ TEST(Gpt, ConfigurationsHaveThePublishedSizes) {
   EXPECT_EQ(parameters(gpt2_xl), 1'557'611'200);
   for (const GptConfig& c : {gpt2, gpt2_medium, gpt2_large, gpt2_xl})
     EXPECT_EQ(c.width / c.heads, 64);
+}
+
+TEST(Models, AreMadeByName) {
+  EXPECT_EQ(model_names().size(), 11u);
+  EXPECT_EQ(get("resnet50", {.classes = 10}).module()->num_parameters(), 25'557'032 - 990 * 2049);
+  EXPECT_EQ(get("resnet18").module()->num_parameters(), 11'689'512);
+  EXPECT_EQ(get("resnet34").module()->num_parameters(), 21'797'672);
+  EXPECT_EQ(get("resnet20").module()->num_parameters(), CifarResNet().num_parameters());
+  EXPECT_EQ(get("resnet18").module()->state_dict()[0].first, "conv1.weight");
+  EXPECT_EQ(get("simple", {.classes = 7, .in_channels = 1})(zeros({2, 1, 9, 9})).shape(),
+            Shape({2, 7}));
+  EXPECT_EQ(error([] { get("vgg"); }),
+            "\"vgg\" is not a model: simple, resnet20, resnet32, resnet44, resnet56, resnet110, "
+            "resnet18, resnet34, resnet50, resnet101, resnet152");
+  EXPECT_EQ(error([] { get("resnet18", {.classes = -1}); }), "classes must be >= 0, got -1");
+  EXPECT_EQ(error([] { get("resnet18", {.in_channels = 0}); }), "in_channels must be > 0, got 0");
 }
 
 TEST(Models, Summarise) {

@@ -41,6 +41,22 @@ const std::map<std::string, MakeSchedule> schedules = {
      one_cycle({.max_lr = 0.1, .total_steps = 7, .pct_start = 0.5, .cycle_momentum = false})},
     {"one_cycle/falls", one_cycle({.max_lr = 0.1, .total_steps = 6, .pct_start = 0})},
     {"one_cycle/long", one_cycle({.max_lr = 0.1, .total_steps = 50})},
+    {"cyclic", schedule<Cyclic>(CyclicOptions{.max_lr = 1, .steps_up = 4, .steps_down = 7})},
+    {"cyclic/halving", schedule<Cyclic>(CyclicOptions{.max_lr = 0.9,
+                                                      .steps_up = 5,
+                                                      .cycle = Cycle::Halving,
+                                                      .base_momentum = 0.6,
+                                                      .max_momentum = 0.95})},
+    {"cyclic/exponential", schedule<Cyclic>(CyclicOptions{.max_lr = 1.4,
+                                                          .steps_up = 6,
+                                                          .cycle = Cycle::Exponential,
+                                                          .gamma = 0.97,
+                                                          .cycle_momentum = false})},
+    {"constant", closed(ConstantOptions{})},
+    {"constant/long", closed(ConstantOptions{.factor = 0.6, .total_steps = 30})},
+    {"multiplicative",
+     closed(MultiplicativeOptions{
+         .factor = [](int64_t step) { return 1 - 1 / static_cast<double>(step + 3); }})},
     {"cosine", closed(CosineOptions{.total_steps = 8, .min_lr = 0.01})},
     {"cosine/long", closed(CosineOptions{.total_steps = 50})},
     {"cosine_restarts", closed(CosineRestartsOptions{.first_steps = 7, .min_lr = 0.01})},
@@ -253,7 +269,7 @@ TEST(Schedule, KindsDiffer) {
     kinds.emplace(schedule->name());
     EXPECT_EQ(to_vector(schedule->state_dict()[0].second).size(), schedule->name().size());
   }
-  EXPECT_EQ(kinds.size(), 11u);
+  EXPECT_EQ(kinds.size(), 14u);
 }
 
 TEST(Schedule, OneCycleNeedsAMomentum) {
@@ -270,6 +286,23 @@ TEST(Schedule, OneCycleNeedsAMomentum) {
             "one_cycle: nesterov needs momentum > 0 and dampening 0, got 0 and 0");
   EXPECT_EQ(plain.option("momentum"), 0.8);
   EXPECT_EQ(plain.lr(), 2);
+}
+
+TEST(Schedule, WarmsUpStaysAndDecays) {
+  const WarmupStableDecayOptions o{
+      .warmup_steps = 3, .total_steps = 20, .decay_steps = 4, .min_lr = 1};
+  const auto rates = [](const WarmupStableDecayOptions& all, std::vector<int64_t> steps) {
+    std::vector<double> r;
+    for (const int64_t step : steps) r.push_back(all.rate(step, 9));
+    return r;
+  };
+  using Rates = std::vector<double>;
+  EXPECT_EQ(rates(o, {0, 1, 2, 3, 10, 16, 17, 20, 30}), (Rates{2.25, 4.5, 6.75, 9, 9, 9, 5, 1, 1}));
+  WarmupStableDecayOptions linear = o, cosine = o, none = o;
+  linear.decay = Decay::Linear, cosine.decay = Decay::Cosine, none.decay_steps = 0;
+  EXPECT_EQ(rates(linear, {17, 18, 19}), (Rates{7, 5, 3}));
+  EXPECT_NEAR(rates(cosine, {18})[0], 5, 1e-12);
+  EXPECT_EQ(rates(none, {19, 20}), (Rates{9, 1}));
 }
 
 // Lengths that no number of steps reaches.
@@ -452,6 +485,24 @@ TEST(Schedule, OptionsOutOfRange) {
   EXPECT_EQ(fails(PolynomialOptions{.total_steps = -3}),
             "polynomial: total_steps must be > 0, got -3");
   EXPECT_EQ(fails(PolynomialOptions{.power = -1}), "polynomial: power must be >= 0, got -1");
+  EXPECT_EQ(fails(ConstantOptions{.factor = -1}), "constant: factor must be >= 0, got -1");
+  EXPECT_EQ(fails(ConstantOptions{.total_steps = -1}),
+            "constant: total_steps must be >= 0, got -1");
+  EXPECT_EQ(fails(MultiplicativeOptions{}), "multiplicative: there is no factor");
+  EXPECT_EQ(fails(WarmupStableDecayOptions{}),
+            "warmup_stable_decay: total_steps must be > 0, got 0");
+  EXPECT_EQ(fails(WarmupStableDecayOptions{.warmup_steps = 5, .total_steps = 9, .decay_steps = 5}),
+            "warmup_stable_decay: warmup_steps and decay_steps must fit into 9 total_steps, got 5 "
+            "and 5");
+  EXPECT_EQ(fails(WarmupStableDecayOptions{.total_steps = 9, .min_lr = -1}),
+            "warmup_stable_decay: min_lr must be >= 0, got -1");
+  const auto cyclic = [&](const CyclicOptions& o) { return error([&] { Cyclic(opt, o); }); };
+  EXPECT_EQ(cyclic({}), "cyclic: max_lr must be > 0, got 0");
+  EXPECT_EQ(cyclic({.max_lr = 1, .steps_up = 0}),
+            "cyclic: steps_up must be > 0 and steps_down >= 0, got 0 and 0");
+  EXPECT_EQ(cyclic({.max_lr = 1, .gamma = 0}), "cyclic: gamma must be > 0, got 0");
+  EXPECT_EQ(cyclic({.max_lr = 1, .base_momentum = 0.95}),
+            "cyclic: base_momentum and max_momentum must be a range in [0, 1), got 0.95 and 0.9");
   EXPECT_EQ(fails(LambdaOptions{}), "lambda: there is no factor");
   EXPECT_EQ(fails(LambdaOptions{.factor = [](int64_t) { return -1.0; }}),
             "lambda: lr must be >= 0, got -0.001");

@@ -119,7 +119,7 @@ class Quick(ProgramTest):
                 self.assertEqual(run.returncode, code, argument)
 
     def test_each_model_takes_a_step(self) -> None:
-        for model in "simple", "resnet20", "resnet18", "resnet50":
+        for model in "simple", "resnet20", "resnet18", "resnet34", "resnet50":
             self.assertRegex(self.output("train_images", "--benchmark", "--model", model, "--batch-size", 2, "--steps", 1),
                              r"[\d.]+ ms per step \(median of 1\), [\d.]+ images/s, peak [\d.]+ MiB\n$")
         self.assertFalse((self.folder / "runs").exists())
@@ -139,6 +139,25 @@ class Quick(ProgramTest):
         few = ["train_images", "--dataset", "digits:64", "--epochs", 1, "--batch-size", 16]
         self.assertEqual(self.last_row(*few), self.last_row(*few, "--workers", 2))
         self.assertNotEqual(self.last_row(*few), self.last_row(*few, "--seed", 2))
+
+    def test_images_of_a_folder_in_another_size(self) -> None:
+        self.two_classes()
+        shutil.copytree(self.folder / "images", self.folder / "larger/train")
+        made = self.folder / "made"
+        shutil.rmtree(made)
+        self.idx(11, [3, 7] * 6)
+        self.digits("larger/val", "37", str(made))  # images of another size
+        few = ["train_images", "--dataset", "folder:larger", "--size", 12, "--epochs", 3, "--batch-size", 8, "--optimizer",
+               "sgd:momentum=0.9,weight_decay=1e-4", "--lr", 0.05, "--lr-schedule", "step:1,2"]
+        row = self.last_row(*few, "--mixup", 0.2)
+        self.assertEqual(row[3], 1)
+        self.assertEqual(self.last_row(*few, "--mixup", 0.2, "--workers", 2), row)
+        self.assertEqual(self.last_row(*few, "--cutmix", 1)[3], 1)
+        self.assertNotEqual(self.last_row(*few, "--rand-augment", 9)[1], self.last_row(*few)[1])
+        text = self.output("train_images", "--model", "resnet18", "--dataset", "folder:larger", "--size", 16, "--epochs", 1,
+                           "--lr-schedule", "constant", "--out", "deep")
+        self.assertIn("40 training and 12 validation images, 2 classes\nresnet18: ", text)
+        self.assertEqual(self.weights("deep/weights.safetensors")["fc.weight"]["shape"], [2, 512])
 
     def test_gpt_learns_saves_and_goes_on(self) -> None:
         text = self.output("char_gpt", *SMALL_GPT, "--steps", 60, "--every", 60, "--lr", 0.02, "--save", "gpt.safetensors",
@@ -294,7 +313,7 @@ class Mistakes(ProgramTest):
         self.refused("one_cycle", "--data is required")
 
     def test_images(self) -> None:
-        self.refused("train_images", '--model: "vgg" is not simple, resnet20, resnet18 or resnet50', "--model", "vgg")
+        self.refused("train_images", '--model: "vgg" is not simple, resnet20, resnet32, ', "--model", "vgg")
         self.refused("train_images", '--dataset: "coco" is not mnist, cifar10, cifar100, folder or digits', "--dataset",
                      "coco:x")
         self.refused("train_images", "--dataset mnist: no folder; mnist:DIR names one", "--dataset", "mnist")
@@ -305,7 +324,14 @@ class Mistakes(ProgramTest):
         self.refused("train_images", "--masters needs --dtype float16, not bf16", "--masters", "--dtype", "bf16")
         self.refused("train_images", "none: cannot open", "--dataset", "digits:8", "--fine-tune", "none")
         self.refused("train_images", "--steps needs --benchmark", "--steps", 3)
-        for ignored in "--dataset=digits", "--epochs=2", "--lr=1", "--workers=1", "--fine-tune=x", "--out=x", "--resume":
+        self.refused("train_images", '--lr-schedule: "warp" is not a schedule: constant, step, ', "--lr-schedule", "warp")
+        self.refused("train_images", '--lr-schedule: the schedule "step:3,x" has "x" in place of a number', "--lr-schedule", "step:3,x")
+        self.refused("train_images", '--optimizer: "adem" is not an optimizer: sgd, adam', "--optimizer", "adem")
+        self.refused("train_images", '--optimizer: "momentum" is not an option=number', "--optimizer", "sgd:momentum")
+        self.refused("train_images", "--optimizer: no option 'x' in sgd, which has lr", "--optimizer", "sgd:x=1")
+        self.refused("train_images", "--size needs --dataset folder:DIR", "--size", 64)
+        self.refused("train_images", "--rand-augment needs --size", "--rand-augment", 9, "--dataset", "folder:none")
+        for ignored in "--dataset=digits", "--size=64", "--lr-schedule=constant", "--optimizer=sgd", "--mixup=1", "--cutmix=1", "--epochs=2", "--lr=1", "--workers=1", "--fine-tune=x", "--out=x", "--resume":
             self.refused("train_images", f"--benchmark and {ignored.split('=')[0]} exclude each other", "--benchmark", ignored)
         self.refused("train_images", "--resume: there is no runs/train_images/last.ckpt", "--resume")
         self.refused("train_images", "--resume and --fine-tune exclude each other", "--resume", "--fine-tune", "x", "--out",

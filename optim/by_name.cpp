@@ -1,0 +1,159 @@
+#include "optim/by_name.h"
+
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "core/check.h"
+#include "optim/optimizers.h"
+#include "optim/schedules.h"
+
+namespace mixtape::optim {
+namespace {
+
+template <class O>
+std::unique_ptr<Optimizer> made(std::vector<Tensor> params, const NamedOptions& named,
+                                const CommonOptions& common) {
+  O o;
+  for (const auto& [name, value] : named) {
+    std::string known;
+    bool found = false;
+    for (const Option& option : o.options()) {
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name);
+      if (option.name != name) continue;
+      check_value(option, value);
+      option.set(value);
+      found = true;
+    }
+    check(found, "no option '{}' in {}, which has {}", name, O::name, known);
+  }
+  return std::make_unique<OptimizerOf<O>>(std::move(params), o, common);
+}
+
+template <class... O>
+std::vector<std::string> names_of(kernels::OpList<O...>) {
+  return {std::string(O::name)...};
+}
+
+// A schedule's text, "name:numbers:factor".
+struct ScheduleText {
+  std::string name;
+  std::vector<double> numbers;
+  std::vector<double> factor;  // at most one
+};
+
+std::vector<double> numbers_in(std::string_view list, std::string_view text) {
+  std::vector<double> numbers;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    double number = 0;
+    const auto [rest, error] = std::from_chars(list.data() + at, list.data() + end, number);
+    check(error == std::errc() && rest == list.data() + end && std::isfinite(number),
+          "the schedule \"{}\" has \"{}\" in place of a number", text, list.substr(at, end - at));
+    numbers.push_back(number);
+    at = end + 1;
+  }
+  return numbers;
+}
+
+ScheduleText parse_schedule(std::string_view text) {
+  struct Form {
+    std::string_view name;
+    size_t least, most, factors;  // numbers
+  };
+  constexpr size_t any = 1000;
+  constexpr Form forms[] = {{"constant", 0, 0, 0}, {"step", 1, any, 1},   {"exponential", 1, 1, 0},
+                            {"linear", 0, 0, 0},   {"cosine", 0, 0, 0},   {"polynomial", 1, 1, 0},
+                            {"wsd", 1, 1, 0},      {"one_cycle", 0, 0, 0}};
+  ScheduleText parsed;
+  std::vector<std::string_view> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(':', at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  parsed.name = parts[0];
+  if (parts.size() > 1) parsed.numbers = numbers_in(parts[1], text);
+  if (parts.size() > 2) parsed.factor = numbers_in(parts[2], text);
+  std::vector<std::string_view> names;
+  for (const Form& form : forms) {
+    names.push_back(form.name);
+    if (form.name != parsed.name) continue;
+    const size_t n = parsed.numbers.size();
+    check(form.least <= n && n <= form.most && parsed.factor.size() <= form.factors &&
+              parts.size() <= 3,
+          "the schedule \"{}\" has {} numbers, {} takes {}", text, n + parsed.factor.size(),
+          form.name, form.most == any ? "epochs, and perhaps a factor" : std::to_string(form.most));
+    return parsed;
+  }
+  fail("\"{}\" is not a schedule: {}", parsed.name, fmt::join(names, ", "));
+}
+
+Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
+  const double first = text.numbers.empty() ? 0 : text.numbers[0];
+  const int64_t rest = steps.total_steps - steps.warmup_steps;
+  const std::string& name = text.name;
+  if (name == "constant") return ConstantOptions{.factor = 1};
+  if (name == "linear") return PolynomialOptions{.total_steps = rest};
+  if (name == "cosine") return CosineOptions{.total_steps = rest};
+  if (name == "polynomial") return PolynomialOptions{.total_steps = rest, .power = first};
+  if (name == "exponential") {
+    check(first > 0, "gamma must be > 0, got {}", first);
+    return ExponentialOptions{.gamma = std::pow(first, 1 / double(steps.epoch_steps))};
+  }
+  if (name == "wsd") {
+    check(0 <= first && first <= 1, "the fraction that decays must be in [0, 1], got {}", first);
+    return WarmupStableDecayOptions{
+        .warmup_steps = 0, .total_steps = rest, .decay_steps = std::llround(first * double(rest))};
+  }
+  MultiStepOptions o;
+  for (const double epoch : text.numbers)
+    o.milestones.push_back(std::llround(epoch * double(steps.epoch_steps)) - steps.warmup_steps);
+  if (!text.factor.empty()) o.gamma = text.factor[0];
+  return o;
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> get(std::string_view name, std::vector<Tensor> params,
+                               const NamedOptions& options, const CommonOptions& common) {
+  const kernels::Optimizers all;
+  const std::vector<std::string> names = names_of(all);
+  for (int i = 0; i < all.size; ++i) {
+    if (names[size_t(i)] != name) continue;
+    std::unique_ptr<Optimizer> optimizer;
+    kernels::visit_op(all, i,
+                      [&]<class O>() { optimizer = made<O>(std::move(params), options, common); });
+    return optimizer;
+  }
+  fail("\"{}\" is not an optimizer: {}", name, fmt::join(names, ", "));
+}
+
+std::vector<std::string> optimizer_names() { return names_of(kernels::Optimizers()); }
+
+void check_schedule(std::string_view text) { parse_schedule(text); }
+
+std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimizer,
+                                       const ScheduleSteps& steps) {
+  const ScheduleText parsed = parse_schedule(text);
+  check(steps.epoch_steps > 0 && steps.warmup_steps >= 0,
+        "epoch_steps must be > 0 and warmup_steps >= 0, got {} and {}", steps.epoch_steps,
+        steps.warmup_steps);
+  if (parsed.name == "one_cycle") {
+    check(steps.warmup_steps == 0, "one_cycle warms up itself, but warmup_steps is {}",
+          steps.warmup_steps);
+    return std::make_unique<OneCycle>(optimizer, OneCycleOptions{.total_steps = steps.total_steps});
+  }
+  SequentialOptions all;
+  const double warmup = double(steps.warmup_steps);
+  if (steps.warmup_steps > 0) {
+    all.parts.push_back(
+        LinearWarmupOptions{.total_steps = steps.warmup_steps, .start_factor = 1 / (warmup + 1)});
+    all.milestones = {steps.warmup_steps};
+  }
+  all.parts.push_back(curve(parsed, steps));
+  return std::make_unique<Sequential>(optimizer, all);
+}
+
+}  // namespace mixtape::optim

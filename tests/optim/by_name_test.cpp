@@ -1,0 +1,100 @@
+// Optimizers and schedules by name: the same as by type, and messages that list what there is.
+#include "optim/by_name.h"
+
+#include "autograd/ops.h"
+#include "tests/support/errors.h"
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace optim_by_name_test {
+
+std::vector<double> rates(std::string_view text, const ScheduleSteps& steps, int n) {
+  SGD opt(problem(), {.lr = 1, .momentum = 0.9});
+  const auto schedule = get_schedule(text, opt, steps);
+  std::vector<double> all;
+  for (int i = 0; i < n; ++i) {
+    all.push_back(std::round(opt.lr() * 1e6) / 1e6);
+    schedule->step();
+  }
+  return all;
+}
+using Rates = std::vector<double>;
+
+TEST(ByName, EveryOptimizerHasItsOptions) {
+  const std::vector<std::string> names = optimizer_names();
+  EXPECT_EQ(names.size(), size_t(kernels::Optimizers::size));
+  for (const std::string& name : names) {
+    const auto optimizer = get(name, {zeros({3, 4})}, {{"lr", 0.25}});
+    EXPECT_EQ(optimizer->name(), name);
+    EXPECT_EQ(optimizer->lr(), 0.25);
+  }
+  // Set together, since one alone would not be valid.
+  const auto sgd = get("sgd", problem(), {{"nesterov", 1}, {"momentum", 0.9}}, {.maximize = true});
+  EXPECT_EQ(sgd->option("nesterov"), 1);
+  EXPECT_EQ(sgd->option("momentum"), 0.9);
+  EXPECT_EQ(sgd->option("maximize"), 1);
+}
+
+TEST(ByName, SaysWhichThereAre) {
+  EXPECT_ERROR(get("adem", problem()), "\"adem\" is not an optimizer: sgd, adam, adamw, ");
+  EXPECT_ERROR(
+      get("sgd", problem(), {{"beta1", 1}}),
+      "no option 'beta1' in sgd, which has lr, momentum, dampening, weight_decay, nesterov");
+  EXPECT_ERROR(get("sgd", problem(), {{"lr", -1}}), "lr must be >= 0, got -1");
+  EXPECT_ERROR(get("sgd", problem(), {{"nesterov", 1}}), "nesterov needs momentum > 0");
+  SGD opt(problem(), {.lr = 1});
+  const auto fails = [&](std::string_view text, const ScheduleSteps& steps = {.total_steps = 9}) {
+    return error([&] { get_schedule(text, opt, steps); });
+  };
+  EXPECT_EQ(fails("plateau"),
+            "\"plateau\" is not a schedule: constant, step, exponential, linear, cosine, "
+            "polynomial, wsd, one_cycle");
+  EXPECT_EQ(fails(""),
+            "\"\" is not a schedule: constant, step, "
+            "exponential, linear, cosine, polynomial, wsd, "
+            "one_cycle");
+  EXPECT_EQ(fails("step"),
+            "the schedule \"step\" has 0 numbers, step takes epochs, and perhaps a "
+            "factor");
+  EXPECT_EQ(fails("cosine:3"), "the schedule \"cosine:3\" has 1 numbers, cosine takes 0");
+  EXPECT_EQ(fails("wsd:0.1:2"), "the schedule \"wsd:0.1:2\" has 2 numbers, wsd takes 1");
+  EXPECT_EQ(fails("step:3,x"), "the schedule \"step:3,x\" has \"x\" in place of a number");
+  EXPECT_EQ(fails("step:"), "the schedule \"step:\" has \"\" in place of a number");
+  EXPECT_EQ(fails("step:1e999"), "the schedule \"step:1e999\" has \"1e999\" in place of a number");
+  EXPECT_EQ(fails("step:1:2:3"),
+            "the schedule \"step:1:2:3\" has 2 numbers, step takes epochs, "
+            "and perhaps a factor");
+  EXPECT_EQ(fails("step:0"), "multi_step: a milestone must be > 0, got 0");
+  EXPECT_EQ(fails("exponential:0"), "gamma must be > 0, got 0");
+  EXPECT_EQ(fails("wsd:2"), "the fraction that decays must be in [0, 1], got 2");
+  EXPECT_EQ(fails("cosine", {.total_steps = 5, .warmup_steps = 5}),
+            "cosine: total_steps must be > 0, got 0");
+  EXPECT_EQ(fails("cosine", {.total_steps = 5, .epoch_steps = 0}),
+            "epoch_steps must be > 0 and warmup_steps >= 0, got 0 and 0");
+  EXPECT_EQ(fails("one_cycle", {.total_steps = 5, .warmup_steps = 2}),
+            "one_cycle warms up itself, but warmup_steps is 2");
+  check_schedule("step:30,60,80");
+  EXPECT_ERROR(check_schedule("steps:30"), "\"steps\" is not a schedule");
+}
+
+TEST(ByName, SchedulesFollowTheirText) {
+  EXPECT_EQ(rates("constant", {}, 3), (Rates{1, 1, 1}));
+  EXPECT_EQ(rates("step:1,2", {.epoch_steps = 2}, 5), (Rates{1, 1, 0.1, 0.1, 0.01}));
+  EXPECT_EQ(rates("step:0.5:0.5", {.epoch_steps = 4}, 3), (Rates{1, 1, 0.5}));
+  EXPECT_EQ(rates("exponential:0.25", {.epoch_steps = 2}, 3), (Rates{1, 0.5, 0.25}));
+  EXPECT_EQ(rates("linear", {.total_steps = 4}, 5), (Rates{1, 0.75, 0.5, 0.25, 0}));
+  EXPECT_EQ(rates("polynomial:2", {.total_steps = 2}, 3), (Rates{1, 0.25, 0}));
+  EXPECT_EQ(rates("cosine", {.total_steps = 2}, 3), (Rates{1, 0.5, 0}));
+  EXPECT_EQ(rates("wsd:0.5", {.total_steps = 8}, 6), (Rates{1, 1, 1, 1, 1, 0.5}));
+  // Rises, then runs in the steps that are left; epochs count from the first step.
+  EXPECT_EQ(rates("linear", {.total_steps = 6, .warmup_steps = 3}, 7),
+            (Rates{0.25, 0.5, 0.75, 1, 0.666667, 0.333333, 0}));
+  EXPECT_EQ(rates("step:2", {.epoch_steps = 2, .warmup_steps = 1}, 6),
+            (Rates{0.5, 1, 1, 1, 0.1, 0.1}));
+  SGD opt(problem(), {.lr = 3, .momentum = 0.9});
+  const auto cycle = get_schedule("one_cycle", opt, {.total_steps = 10});
+  EXPECT_NEAR(cycle->at(2), 3, 1e-12);
+}
+
+}  // namespace optim_by_name_test
+}  // namespace mixtape::optim
