@@ -1,10 +1,12 @@
-// A GPT under the names of llama.cpp, whose weights of linear layers are [out, in].
+// GPT and Llama under the names of llama.cpp, whose weights of linear layers are [out, in].
 
 #include "train/gguf.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <span>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -17,15 +19,30 @@ namespace mixtape::train {
 namespace {
 
 // The names of llama.cpp for what ours contain.
-constexpr std::pair<std::string_view, std::string_view> gguf_names[] = {
+using GgufNames = std::span<const std::pair<std::string_view, std::string_view>>;
+constexpr std::pair<std::string_view, std::string_view> gpt_names[] = {
     {"wte.", "token_embd."},       {"wpe.", "position_embd."},
     {"ln_f.", "output_norm."},     {"h.", "blk."},
     {"ln_1.", "attn_norm."},       {"ln_2.", "ffn_norm."},
     {"attn.c_attn.", "attn_qkv."}, {"attn.c_proj.", "attn_output."},
     {"mlp.c_fc.", "ffn_up."},      {"mlp.c_proj.", "ffn_down."}};
+constexpr std::pair<std::string_view, std::string_view> llama_names[] = {
+    {"model.embed_tokens.", "token_embd."},
+    {"model.norm.", "output_norm."},
+    {"lm_head.", "output."},
+    {"model.layers.", "blk."},
+    {"input_layernorm.", "attn_norm."},
+    {"post_attention_layernorm.", "ffn_norm."},
+    {"self_attn.q_proj.", "attn_q."},
+    {"self_attn.k_proj.", "attn_k."},
+    {"self_attn.v_proj.", "attn_v."},
+    {"self_attn.o_proj.", "attn_output."},
+    {"mlp.gate_proj.", "ffn_gate."},
+    {"mlp.up_proj.", "ffn_up."},
+    {"mlp.down_proj.", "ffn_down."}};
 
-std::string gguf_name(std::string name) {
-  for (const auto& [ours, theirs] : gguf_names) {
+std::string gguf_name(std::string name, GgufNames names) {
+  for (const auto& [ours, theirs] : names) {
     const size_t at = name.find(ours);
     if (at != name.npos && (at == 0 || name[at - 1] == '.')) name.replace(at, ours.size(), theirs);
   }
@@ -59,16 +76,22 @@ void add_tokenizer(const GgufOptions& options, int64_t tokens, io::GgufMetadata&
   for (const AddedToken& t : file.added) set(t.id, t.text, t.special ? Control : UserDefined);
   std::vector<std::string> merges;
   for (const auto& [left, right] : file.merges) merges.push_back(left + " " + right);
-  const auto end = std::ranges::find(file.added, options.end_of_text, &AddedToken::text);
-  if (end == file.added.end())
-    fail("{}: has no added token {}: set .end_of_text", path, io::quote(options.end_of_text));
+  const auto added = [&](const std::string& text, const char* option) {
+    const auto found = std::ranges::find(file.added, text, &AddedToken::text);
+    if (found == file.added.end())
+      fail("{}: has no added token {}: set .{}", path, io::quote(text), option);
+    return static_cast<uint32_t>(found->id);
+  };
+  const uint32_t end = added(options.end_of_text, "end_of_text");
+  const uint32_t begin =
+      options.begin_of_text.empty() ? end : added(options.begin_of_text, "begin_of_text");
   metadata.emplace_back("tokenizer.ggml.model", "gpt2");
   metadata.emplace_back("tokenizer.ggml.pre", pretokenizer_name(file, path));
   metadata.emplace_back("tokenizer.ggml.tokens", std::move(texts));
   metadata.emplace_back("tokenizer.ggml.token_type", std::move(types));
   metadata.emplace_back("tokenizer.ggml.merges", std::move(merges));
-  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"})
-    metadata.emplace_back(key, uint32_t(end->id));
+  metadata.emplace_back("tokenizer.ggml.bos_token_id", begin);
+  metadata.emplace_back("tokenizer.ggml.eos_token_id", end);
 }
 
 void check_size(const models::Gpt& net, const models::GptConfig& c) {
@@ -81,41 +104,105 @@ void check_size(const models::Gpt& net, const models::GptConfig& c) {
         net.wte.weight.size(1), net.h.size());
 }
 
+// The entries that every architecture has; `sizes` and `numbers` are its own.
+io::GgufMetadata metadata_of(const std::string& architecture, const GgufOptions& options,
+                             int64_t tokens,
+                             std::initializer_list<std::pair<const char*, int64_t>> sizes,
+                             std::initializer_list<std::pair<const char*, double>> numbers) {
+  const DType dtype = options.dtype;
+  check(dtype == f32 || is_half(dtype), "the dtype must be f32, f16 or bf16, got {}", dtype);
+  constexpr uint32_t all_f32 = 0, mostly_f16 = 1, mostly_bf16 = 32;
+  io::GgufMetadata metadata = {{"general.architecture", architecture},
+                               {"general.name", options.name.empty() ? architecture : options.name},
+                               {"general.file_type", dtype == f32   ? all_f32
+                                                     : dtype == f16 ? mostly_f16
+                                                                    : mostly_bf16},
+                               {architecture + ".vocab_size", uint32_t(tokens)}};
+  for (const auto& [key, size] : sizes)
+    metadata.emplace_back(architecture + key, static_cast<uint32_t>(size));
+  for (const auto& [key, x] : numbers)
+    metadata.emplace_back(architecture + key, static_cast<float>(x));
+  if (options.tokenizer.empty())
+    metadata.emplace_back("tokenizer.ggml.model", "none");
+  else
+    add_tokenizer(options, tokens, metadata);
+  return metadata;
+}
+
+// A head's rows in pairs of those that rotate together.
+Tensor paired_rows(const Tensor& weight, int64_t heads) {
+  const Tensor halves = reshape(weight, {heads, 2, weight.size(0) / heads / 2, -1});
+  return reshape(transpose(halves, 1, 2), weight.shape());
+}
+
+void check_size(const models::Llama& net, const models::LlamaConfig& c) {
+  const auto& layers = net.model.layers;
+  check(
+      layers.size() == size_t(c.layers) &&
+          net.model.embed_tokens.weight.shape() == Shape({c.vocabulary, c.width}) &&
+          layers[0].mlp.gate_proj.weight.size(0) == c.hidden && bool(net.lm_head) != c.tie_weights,
+      "the config has {} tokens, width {}, {} layers of {} hidden, but the model {}, {}, {} of "
+      "{}, or the last layer's weight is tied in one of them",
+      c.vocabulary, c.width, c.layers, c.hidden, net.model.embed_tokens.weight.size(0),
+      net.model.embed_tokens.weight.size(1), layers.size(), layers[0].mlp.gate_proj.weight.size(0));
+}
+
 }  // namespace
 
 void save_gguf(const std::string& path, const models::Gpt& net, const models::GptConfig& config,
                const GgufOptions& options) {
-  const DType dtype = options.dtype;
-  check(dtype == f32 || is_half(dtype), "the dtype must be f32, f16 or bf16, got {}", dtype);
   check_size(net, config);
-  constexpr uint32_t all_f32 = 0, mostly_f16 = 1, mostly_bf16 = 32;
-  const auto number = [](int64_t x) { return static_cast<uint32_t>(x); };
-  io::GgufMetadata metadata = {{"general.architecture", "gpt2"},
-                               {"general.name", options.name},
-                               {"general.file_type", dtype == f32   ? all_f32
-                                                     : dtype == f16 ? mostly_f16
-                                                                    : mostly_bf16},
-                               {"gpt2.vocab_size", number(config.vocabulary)},
-                               {"gpt2.block_count", number(config.layers)},
-                               {"gpt2.context_length", number(config.context)},
-                               {"gpt2.embedding_length", number(config.width)},
-                               {"gpt2.feed_forward_length", number(4 * config.width)},
-                               {"gpt2.attention.head_count", number(config.heads)},
-                               {"gpt2.attention.layer_norm_epsilon", 1e-5f}};
-  if (options.tokenizer.empty())
-    metadata.emplace_back("tokenizer.ggml.model", "none");
-  else
-    add_tokenizer(options, config.vocabulary, metadata);
+  const io::GgufMetadata metadata = metadata_of("gpt2", options, config.vocabulary,
+                                                {{".block_count", config.layers},
+                                                 {".context_length", config.context},
+                                                 {".embedding_length", config.width},
+                                                 {".feed_forward_length", 4 * config.width},
+                                                 {".attention.head_count", config.heads}},
+                                                {{".attention.layer_norm_epsilon", 1e-5}});
   const NoGrad off;
   StateDict tensors;
   for (const auto& [name, t] : net.state_dict()) {
     const bool turned = name.find(".c_") != name.npos && t.rank() == 2;  // models::Conv1D
     const bool narrow = t.rank() == 2 && !name.starts_with("wpe.");
     const Tensor weight = (turned ? t.t() : t).detach();
-    tensors.emplace_back(gguf_name(name), weight.to(narrow ? dtype : f32));
+    tensors.emplace_back(gguf_name(name, gpt_names), weight.to(narrow ? options.dtype : f32));
     if (turned && !config.bias)
-      tensors.emplace_back(gguf_name(name.substr(0, name.rfind('.')) + ".bias"),
+      tensors.emplace_back(gguf_name(name.substr(0, name.rfind('.')) + ".bias", gpt_names),
                            zeros({weight.size(0)}));
+  }
+  io::save_gguf(path, tensors, metadata);
+}
+
+void save_gguf(const std::string& path, const models::Llama& net, const models::LlamaConfig& c,
+               const GgufOptions& options) {
+  check_size(net, c);
+  const int64_t head_size = net.model.layers[0].self_attn.q_proj.weight.size(0) / c.heads;
+  io::GgufMetadata metadata =
+      metadata_of("llama", options, c.vocabulary,
+                  {{".block_count", c.layers},
+                   {".context_length", c.context},
+                   {".embedding_length", c.width},
+                   {".feed_forward_length", c.hidden},
+                   {".attention.head_count", c.heads},
+                   {".attention.head_count_kv", c.kv_heads},
+                   {".attention.key_length", head_size},
+                   {".attention.value_length", head_size},
+                   {".rope.dimension_count", head_size}},
+                  {{".attention.layer_norm_rms_epsilon", c.eps}, {".rope.freq_base", c.rope_base}});
+  const NoGrad off;
+  StateDict tensors;
+  if (c.rope_scaling.original_context > 0) {
+    const std::vector<double> divisors = models::rope_divisors(c);
+    tensors.emplace_back("rope_freqs.weight", from_data(divisors).to(f32));
+  } else if (c.rope_scaling.factor != 1) {
+    metadata.emplace_back("llama.rope.scaling.type", "linear");
+    metadata.emplace_back("llama.rope.scaling.factor", float(c.rope_scaling.factor));
+  }
+  for (const auto& [name, t] : net.state_dict()) {
+    const bool is_q = name.find(".q_proj.") != name.npos, is_k = name.find(".k_proj.") != name.npos;
+    const Tensor weight = t.detach().to(t.rank() == 2 ? options.dtype : f32);
+    tensors.emplace_back(gguf_name(name, llama_names),
+                         is_q || is_k ? paired_rows(weight, is_q ? c.heads : c.kv_heads) : weight);
   }
   io::save_gguf(path, tensors, metadata);
 }

@@ -40,6 +40,15 @@ nn::Linear projection(int64_t in, int64_t out, bool bias) {
   return layer;
 }
 
+// Those of a head, without scaling.
+std::vector<double> rope_frequencies(const LlamaConfig& c) {
+  const int64_t half = head_size_of(c) / 2;
+  std::vector<double> all;
+  for (int64_t i = 0; i < half; ++i)
+    all.push_back(std::pow(c.rope_base, -double(i) / double(half)));
+  return all;
+}
+
 // The part by which a frequency is not divided.
 double kept_part(const RopeScaling& s, double frequency) {
   if (s.original_context == 0) return 0;
@@ -50,14 +59,19 @@ double kept_part(const RopeScaling& s, double frequency) {
 
 }  // namespace
 
-Rotation rotation(const LlamaConfig& c, int64_t count) {
-  const int64_t half = head_size_of(checked(c)) / 2;
-  std::vector<double> frequencies;
-  for (int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(c.rope_base, -double(i) / double(half));
+std::vector<double> rope_divisors(const LlamaConfig& c) {
+  std::vector<double> divisors;
+  for (const double frequency : rope_frequencies(checked(c))) {
     const double kept = kept_part(c.rope_scaling, frequency);
-    frequencies.push_back(frequency * (kept + (1 - kept) / c.rope_scaling.factor));
+    divisors.push_back(1 / (kept + (1 - kept) / c.rope_scaling.factor));
   }
+  return divisors;
+}
+
+Rotation rotation(const LlamaConfig& c, int64_t count) {
+  std::vector<double> frequencies = rope_frequencies(checked(c));
+  const std::vector<double> divisors = rope_divisors(c);
+  for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] /= divisors[i];
   const Tensor angles = outer(arange(0, double(count), 1, f64), from_data(frequencies));
   return {cast(cos(angles), f32), cast(sin(angles), f32)};
 }

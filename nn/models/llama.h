@@ -34,6 +34,8 @@ struct LlamaConfig {
   bool checkpoint = false;  // recompute activations inside blocks in backward
 };
 
+// The numbers by which rope_scaling divides the frequencies of a head, head_size / 2 of them.
+std::vector<double> rope_divisors(const LlamaConfig& c);
 // The angles of `count` positions, by their cosines and sines [count, head_size / 2], f32.
 struct Rotation {
   Tensor cosines, sines;

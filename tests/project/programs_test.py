@@ -3,8 +3,10 @@ data are separate tests in meson.build, and skip without that data.
 
 usage: programs_test.py FOLDER-OF-PROGRAMS CLASS..."""
 import json
+import math
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -17,7 +19,7 @@ import unittest
 programs = pathlib.Path(sys.argv[1]).resolve()
 root = pathlib.Path(__file__).resolve().parents[2]
 script = root / "script"
-ALL = ["train_images", "char_gpt", "gpt2", "one_cycle", "regression", "regression_learner"]
+ALL = ["train_images", "char_gpt", "gpt2", "llama", "one_cycle", "regression", "regression_learner"]
 TEXT = "".join(f"{i} green bottles hanging on the wall, " for i in range(100, 0, -1))
 SMALL_GPT = ["--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "4",
              "--steps", "6", "--every", "3", "--sample", "20"]
@@ -209,6 +211,38 @@ class Quick(ProgramTest):
         for dtype, accumulate in ("bfloat16", 1), ("float16", 2):
             text = self.output("gpt2", *SMALL_GPT2, "--steps", 2, "--dtype", dtype, "--accumulate", accumulate, "--peak", 0.5)
             self.assertRegex(text, r"(?m)^step 2/2  loss 3\.[89].* % of 0.5 TFLOP/s$")
+
+    def test_llama_continues_a_text(self) -> None:
+        width, layers = 8, {f"model.layers.0.{name}.weight": shape for name, shape in {
+            "self_attn.q_proj": [16, 8], "self_attn.k_proj": [8, 8], "self_attn.v_proj": [8, 8], "self_attn.o_proj": [8, 16],
+            "mlp.gate_proj": [12, 8], "mlp.up_proj": [12, 8], "mlp.down_proj": [8, 12], "input_layernorm": [8],
+            "post_attention_layernorm": [8]}.items()}
+        shapes = {"model.embed_tokens.weight": [502, width], "model.norm.weight": [width], **layers}
+        config = {"model_type": "llama", "vocab_size": 502, "hidden_size": width, "intermediate_size": 12, "head_dim": 4,
+                  "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True,
+                  "max_position_embeddings": 32, "bos_token_id": 501, "eos_token_id": 500}
+        data, header, draw = b"", {}, random.Random(1)
+        for name, shape in shapes.items():
+            values = [draw.gauss(0, 1) for _ in range(math.prod(shape))]
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * len(values)]}
+            data += struct.pack(f"<{len(values)}f", *values)
+        text = json.dumps(header).encode()
+        (self.folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        (self.folder / "config.json").write_text(json.dumps(config))
+        tokenizer = (pathlib.Path(__file__).parent.parent / "data/tokenizer_tiny.json").read_text()
+        (self.folder / "tokenizer.json").write_text(tokenizer.replace('"ignore_merges": false', '"ignore_merges": true'))
+        likeliest = ["llama", "--model", ".", "--prompt", "one two", "--sample", 12, "--temperature", 0]
+        wide = self.output(*likeliest, "--dtype", "float32", "--save", "x.gguf").splitlines()
+        self.assertEqual(wide[0], "wrote x.gguf")
+        self.assertTrue(wide[1].startswith("one two"), wide)
+        self.assertGreater(len("\n".join(wide[1:])), len("one two"))
+        self.assertEqual((self.folder / "x.gguf").read_bytes()[:4], b"GGUF")
+        self.assertEqual(self.output(*likeliest, "--dtype", "float32").splitlines(), wide[1:])
+        self.assertTrue(self.output(*likeliest[:6], 5, "--top-k", 5, "--top-p", 0.9).startswith("one two"))
+        self.refused("llama", "--model is required")
+        self.refused("llama", "without --prompt or --save there is nothing to do", "--model", ".")
+        (self.folder / "config.json").write_text(json.dumps({**config, "model_type": "mamba"}))
+        self.refused("llama", 'config.json: model_type is "mamba", not llama', *likeliest[1:])
 
     def test_one_cycle_tells_black_from_white(self) -> None:
         self.two_classes()

@@ -5,10 +5,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 
 #include "core/format.h"
 #include "io/gguf.h"
+#include "io/safetensors.h"
 #include "tests/support/data.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
@@ -210,6 +212,106 @@ TEST(Gguf, RefusesWhatLlamaCppLacks) {
       "no such tokenizer with add_prefix_space false and ignore_merges false");
   EXPECT_ERROR(save_gguf(folder / "y", net, tiny, {.dtype = f64}),
                "the dtype must be f32, f16 or bf16, got f64");
+}
+
+constexpr models::LlamaConfig tiny_llama{.vocabulary = 504,
+                                         .context = 6,
+                                         .layers = 1,
+                                         .heads = 4,
+                                         .kv_heads = 2,
+                                         .width = 8,
+                                         .hidden = 6,
+                                         .head_size = 4,
+                                         .rope_base = 500,
+                                         .rope_scaling = {.factor = 8, .original_context = 256}};
+
+TEST(Gguf, NamesALlamaAsLlamaCppDoes) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  const models::Llama net(tiny_llama);
+  save_gguf(folder / "x.gguf", net, tiny_llama, {.dtype = f32});
+  const GgufFile file(slurp(folder / "x.gguf"));
+  for (const auto& [key, text] :
+       std::map<std::string, std::string>{{"general.architecture", "llama"},
+                                          {"general.name", "llama"},
+                                          {"llama.vocab_size", "504"},
+                                          {"llama.block_count", "1"},
+                                          {"llama.context_length", "6"},
+                                          {"llama.embedding_length", "8"},
+                                          {"llama.feed_forward_length", "6"},
+                                          {"llama.attention.head_count", "4"},
+                                          {"llama.attention.head_count_kv", "2"},
+                                          {"llama.attention.key_length", "4"},
+                                          {"llama.rope.dimension_count", "4"},
+                                          {"llama.rope.freq_base", "500"},
+                                          {"llama.attention.layer_norm_rms_epsilon", "1e-05"}})
+    EXPECT_EQ(file.metadata.at(key), text) << key;
+  EXPECT_EQ(file.places.size(), net.state_dict().size() + 1);
+  EXPECT_EQ(file.f32_at("rope_freqs.weight", 0), 1);
+  EXPECT_EQ(file.f32_at("rope_freqs.weight", 1), float(models::rope_divisors(tiny_llama)[1]));
+  // Rows 0 and 2 of each head rotate together, and 1 and 3.
+  for (const auto& [ours, theirs] :
+       {std::pair("q_proj", "blk.0.attn_q.weight"), std::pair("k_proj", "blk.0.attn_k.weight")}) {
+    const Tensor weight =
+        net.state_dict().at(std::string("model.layers.0.self_attn.") + ours + ".weight");
+    for (int64_t row = 0; row < weight.size(0); ++row) {
+      const int64_t from = row / 4 * 4 + std::array{0, 2, 1, 3}[size_t(row % 4)];
+      EXPECT_EQ(file.f32_at(theirs, size_t(row) * 8 + 5), float(weight.at(from * 8 + 5))) << row;
+    }
+  }
+  EXPECT_EQ(file.f32_at("blk.0.attn_v.weight", 11),
+            float(net.model.layers[0].self_attn.v_proj.weight.at(11)));
+
+  models::LlamaConfig other = tiny_llama;
+  other.rope_scaling = {.factor = 2};
+  other.tie_weights = true;
+  save_gguf(folder / "y.gguf", models::Llama(other), other, {.name = "mine"});
+  const GgufFile linear(slurp(folder / "y.gguf"));
+  EXPECT_EQ(linear.metadata.at("llama.rope.scaling.type"), "linear");
+  EXPECT_EQ(linear.metadata.at("llama.rope.scaling.factor"), "2");
+  EXPECT_EQ(linear.metadata.at("general.name"), "mine");
+  EXPECT_FALSE(linear.places.contains("output.weight"));
+  EXPECT_FALSE(linear.places.contains("rope_freqs.weight"));
+  EXPECT_ERROR(save_gguf(folder / "z.gguf", net, other),
+               "the config has 504 tokens, width 8, 1 layers of 6 hidden, but the model 504, 8, 1 "
+               "of 6, or the last layer's weight is tied in one of them");
+}
+
+TEST(Gguf, LlamaIsReadByItsPackage) {
+  if (!test::python("import gguf"))
+    GTEST_SKIP() << "needs Python with gguf (MIXTAPE_PYTHON names the interpreter)";
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  const models::Llama net(tiny_llama);
+  io::save(folder / "x.safetensors", net);
+  save_gguf(folder / "x.gguf", net, tiny_llama,
+            {.dtype = f32,
+             .tokenizer = llama_tokenizer(folder),
+             .end_of_text = "<|end|>",
+             .begin_of_text = "<|pad|>"});
+  // The rule of convert_hf_to_gguf.py for the rows of q_proj and k_proj.
+  EXPECT_TRUE(test::python(R"(
+import sys, gguf, json, numpy
+file = gguf.GGUFReader(sys.argv[1] + "/x.gguf")
+raw = open(sys.argv[1] + "/x.safetensors", "rb").read()
+size = int.from_bytes(raw[:8], "little")
+ours = {}
+for name, t in json.loads(raw[8:8 + size]).items():
+    if name != "__metadata__":
+        begin, end = t["data_offsets"]
+        ours[name] = numpy.frombuffer(raw[8 + size + begin:8 + size + end], "f4").reshape(t["shape"])
+def permute(w, heads):
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 1)
+theirs = {t.name: t.data for t in file.tensors}
+for name, w in ours.items():
+    if "q_proj" in name or "k_proj" in name:
+        w = permute(w, 4 if "q_proj" in name else 2)
+    assert (theirs.pop(names.get_name(name, try_suffixes=(".weight",))) == w).all(), name
+assert list(theirs) == ["rope_freqs.weight"]
+assert file.fields["llama.attention.head_count_kv"].contents() == 2
+assert file.fields["tokenizer.ggml.bos_token_id"].contents() == 501)",
+                           folder.path()));
 }
 
 TEST(Gguf, IsReadByItsPackage) {

@@ -1,0 +1,131 @@
+// Llama from folders of Hugging Face: the configuration, the weights, and what is wrong with them.
+
+#include "train/llama.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "core/format.h"
+#include "io/safetensors.h"
+#include "tests/support/data.h"
+#include "tests/support/python.h"
+#include "tests/support/temp_folder.h"
+
+namespace mixtape::train {
+namespace llama_folder_test {
+
+using test::slurp;
+using test::TempFolder;
+
+std::string config_with(std::string_view from, std::string_view to) {
+  std::string text = slurp(test::data_file("llama_config.json"));
+  const size_t at = text.find(from);
+  EXPECT_NE(at, text.npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(LlamaConfig, IsThatOfTransformers) {
+  const LlamaFile file =
+      parse_llama_config(config_with("\"eos_token_id\": null", "\"eos_token_id\": [3, 4]"), "c");
+  const models::LlamaConfig& c = file.config;
+  EXPECT_EQ((std::vector{c.vocabulary, c.context, c.layers, c.heads, c.kv_heads, c.width, c.hidden,
+                         c.head_size}),
+            (std::vector<int64_t>{11, 16, 2, 4, 2, 8, 12, 4}));
+  EXPECT_EQ(c.eps, 1e-5);
+  EXPECT_EQ(c.rope_base, 500);
+  EXPECT_EQ(c.rope_scaling.factor, 4);
+  EXPECT_EQ(c.rope_scaling.original_context, 32);
+  EXPECT_FALSE(c.tie_weights || c.attention_bias || c.mlp_bias);
+  EXPECT_EQ(file.begin_of_text, std::vector<int64_t>{1});
+  EXPECT_EQ(file.end_of_text, (std::vector<int64_t>{3, 4}));
+}
+
+// As files had it before transformers 5.
+TEST(LlamaConfig, ReadsOldFiles) {
+  const std::string sizes = R"("vocab_size": 11, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "hidden_size": 8, "intermediate_size": 12, "tie_word_embeddings": true, "eos_token_id": 2)";
+  const LlamaFile plain = parse_llama_config("{" + sizes + ", \"rope_scaling\": null}", "c");
+  EXPECT_EQ(plain.config.kv_heads, 4);
+  EXPECT_EQ(plain.config.eps, 1e-6);
+  EXPECT_EQ(plain.config.rope_base, 1e4);
+  EXPECT_TRUE(plain.config.tie_weights);
+  EXPECT_EQ(plain.end_of_text, std::vector<int64_t>{2});
+  const auto scaled = [&](const std::string& scaling) {
+    return parse_llama_config(
+               "{" + sizes + ", \"rope_theta\": 500000.0, \"rope_scaling\": {" + scaling + "}}",
+               "c")
+        .config;
+  };
+  EXPECT_EQ(scaled(R"("type": "linear", "factor": 2)").rope_scaling.factor, 2);
+  const auto llama3 = scaled(R"("rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+    "high_freq_factor": 4, "original_max_position_embeddings": 8192)");
+  EXPECT_EQ(llama3.rope_base, 5e5);
+  EXPECT_EQ(llama3.rope_scaling.original_context, 8192);
+  EXPECT_ERROR(scaled(R"("type": "yarn", "factor": 2)"),
+               "c: rope_type is \"yarn\", not default, linear or llama3");
+}
+
+TEST(LlamaConfig, SaysWhatIsWrong) {
+  const auto refusal = [](const char* from, const char* to) {
+    return test::error([&] { parse_llama_config(config_with(from, to), "c"); });
+  };
+  EXPECT_EQ(refusal("\"llama\"", "\"qwen2\""), "c: model_type is \"qwen2\", not llama");
+  EXPECT_EQ(refusal("\"silu\"", "\"gelu\""), "c: hidden_act is \"gelu\", not silu");
+  EXPECT_EQ(refusal("\"vocab_size\": 11", "\"size\": 11"), "c: has no vocab_size");
+  EXPECT_EQ(refusal("\"vocab_size\": 11", "\"vocab_size\": \"x\""),
+            "c: vocab_size has the wrong type: \"x\"");
+  EXPECT_EQ(refusal("\"vocab_size\": 11", "\"vocab_size\": [1, 2]"),
+            "c: has 2 values of vocab_size");
+  EXPECT_EQ(refusal("\"vocab_size\": 11", "\"vocab_size\": -1"),
+            "c: vocab_size must be from 1 to 16777216, got -1");
+  EXPECT_ERROR(parse_llama_config("[1]", "c"), "c: is no object");
+  EXPECT_ERROR(parse_llama_config("1", "c"), "c: is no object");
+  EXPECT_ERROR(parse_llama_config(R"({"a": [[[[[[[[1]]]]]]]]})", "c"), "c: nests deeper than 8");
+}
+
+TEST(LoadLlama, ReadsAFolder) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  test::spit(folder / "config.json", slurp(test::data_file("llama_config.json")));
+  const models::LlamaConfig c =
+      parse_llama_config(slurp(test::data_file("llama_config.json")), "c").config;
+  const models::Llama net(c);
+  io::save(folder / "model.safetensors", net);
+  const Tensor tokens = from({1, 2, 3}, {1, 3}, i64);
+  EXPECT_TRUE(equal(load_llama(folder.path()).net(tokens), net(tokens)));
+  const models::Llama other(c);
+  io::save_sharded(folder / "model.safetensors", other.state_dict(), {.max_bytes = 2000});
+  EXPECT_TRUE(equal(load_llama(folder.path()).net(tokens), other(tokens)));
+
+  test::spit(folder / "config.json", config_with("\"hidden_size\": 8", "\"hidden_size\": 1048576"));
+  EXPECT_ERROR(load_llama(folder.path()),
+               "model.embed_tokens.weight has shape [11, 8], but by config.json [11, 1048576]");
+  test::spit(folder / "config.json", config_with("layers\": 2", "layers\": 1000000"));
+  EXPECT_ERROR(load_llama(folder.path()), "has no model.layers.999999.self_attn.q_proj.weight");
+}
+
+TEST(LoadLlama, IsThatOfTransformers) {
+  if (!test::python("import transformers, torch"))
+    GTEST_SKIP() << "needs Python with transformers (MIXTAPE_PYTHON names the interpreter)";
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  ASSERT_TRUE(test::python(R"(
+import sys, torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+torch.manual_seed(1)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+                                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+                                     tie_word_embeddings=True, initializer_range=0.3))
+model.save_pretrained(sys.argv[1])
+tokens = torch.randint(50, (2, 20))
+save_file({"tokens": tokens, "logits": model(tokens).logits.detach()}, sys.argv[1] + "/expected.safetensors"))",
+                           folder.path()));
+  const LoadedLlama loaded = load_llama(folder.path());
+  const StateDict expected = io::load(folder / "expected.safetensors").tensors;
+  EXPECT_TRUE(loaded.config.tie_weights);
+  EXPECT_TRUE(allclose(loaded.net(expected.at("tokens")), expected.at("logits"), 1e-4, 1e-4));
+}
+
+}  // namespace llama_folder_test
+}  // namespace mixtape::train

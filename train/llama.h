@@ -1,0 +1,28 @@
+#pragma once
+// Llama from a folder as Hugging Face has it.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/models/llama.h"
+
+namespace mixtape::train {
+
+// A config.json.
+struct LlamaFile {
+  models::LlamaConfig config;
+  std::vector<int64_t> begin_of_text = {};  // one token that texts begin with, or none
+  std::vector<int64_t> end_of_text = {};    // tokens at which generation ends
+};
+// Throws Error that begins with `name` if it is invalid or is of another model.
+LlamaFile parse_llama_config(std::string_view json, const std::string& name);
+
+struct LoadedLlama : LlamaFile {
+  models::Llama net;
+};
+// Reads config.json and model.safetensors, or the files that model.safetensors.index.json names.
+// The model is f32 on the default device.
+LoadedLlama load_llama(const std::string& folder);
+
+}  // namespace mixtape::train
