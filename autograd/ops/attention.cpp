@@ -1,7 +1,6 @@
 // Scaled dot-product attention as one op. Where it fits, one kernel computes it without scores in
 // memory, and another its gradients. Else there are two products, and between them one kernel for
-// scale, mask and softmax; scores stay f32 until then, and the probabilities are saved. And the
-// rotation of queries and keys by their positions.
+// scale, mask and softmax; scores stay f32 until then, and the probabilities are saved.
 
 #include <cmath>
 #include <limits>
@@ -193,26 +192,6 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 };
 
-// Linear in x, and an orthogonal matrix: its gradient is the rotation back.
-struct Rotary {
-  static constexpr OpInfo info{
-      "rotary_embedding", Precision::Native, {Role::Activation, Role::Statistic, Role::Statistic}};
-  static Tensor forward(Ctx& ctx, const Tensor& given, const Tensor& cosines, const Tensor& sines,
-                        bool back) {
-    const Tensor x = given.strides()[-1] == 1 ? given : given.contiguous();
-    const bool heads_inside = x.rank() > 3 && x.strides()[-3] < x.strides()[-2];
-    const Tensor y = heads_inside
-                         ? GradientTensors::apart(x.shape(), ctx.dtype(), x.device(), false)
-                         : ctx.output(x.shape());
-    ctx.run(kernels::rotate_halves, back, x, cosines, sines, y);
-    ctx.save(Tensor(), cosines, sines);
-    return y;
-  }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, bool back) {
-    return {call<Rotary>(dy, ctx.saved(1), ctx.saved(2), !back), Tensor(), Tensor()};
-  }
-};
-
 // Queries [.., heads, t, d] as [.., groups, heads of a group, t, d]; all that one group has at one
 // position are queries of one matrix, so that its keys are read once.
 Tensor grouped_queries(const Tensor& q, int64_t groups, bool together) {
@@ -278,19 +257,6 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
                                     const AttentionOptions& o) {
   const Scope scope(Attention::info.name);
   return o.enable_gqa ? grouped_attention(q, k, v, o) : attend(q, k, v, o);
-}
-
-Tensor rotary_embedding(const Tensor& x, const Tensor& cosines, const Tensor& sines) {
-  const Scope scope(Rotary::info.name);
-  check_real(x);
-  check(x.rank() >= 2 && x.size(-1) % 2 == 0, "the input has shape {}, not [..., t, an even size]",
-        x.shape());
-  const Shape angles{x.size(-2), x.size(-1) / 2};
-  check_shape(cosines, "the table of cosines", angles);
-  check_shape(sines, "the table of sines", angles);
-  const DType wide = accumulate_dtype(x.dtype());
-  const auto table = [&](const Tensor& t) { return cast(t.detach(), wide).contiguous(); };
-  return call<Rotary>(x, table(cosines), table(sines), false);
 }
 
 }  // namespace mixtape
