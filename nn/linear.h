@@ -14,6 +14,11 @@ inline DType dtype_of_operand(const ModuleBase& module, const Tensor& x) {
   return mixtape::dtype_of_operand(x);
 }
 
+// The numbers of a layer's adapter, which add_lora (nn/lora.h) gives it.
+struct LoraScale {
+  double scale = 1, dropout = 0;
+};
+
 // [..., in] -> [..., out]. Weight and bias start uniform within 1 / sqrt(in).
 struct Linear : Module<Linear> {
   struct Options {
@@ -22,6 +27,9 @@ struct Linear : Module<Linear> {
   };
   Tensor weight;  // [out, in]
   Tensor bias;    // [out], or none
+  Tensor lora_A;  // [rank, in], or none: without an adapter
+  Tensor lora_B;  // [out, rank], or none
+  LoraScale lora;
 
   Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
   Linear(int64_t in, int64_t out, const Options& options) : activation_(options.activation) {
@@ -32,11 +40,15 @@ struct Linear : Module<Linear> {
   }
   // A residual is added to the sums before the activation.
   Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
-    return linear(x, weight, bias, {activation_, residual});
+    return linear(x, weight, bias, {activation_, lora_A ? adapted(x, residual) : residual});
   }
-  MIXTAPE_FIELDS(weight, bias)
+  // The weight, plus the adapter's.
+  Tensor whole_weight() const;
+  MIXTAPE_FIELDS(weight, bias, lora_A, lora_B)
 
  private:
+  Tensor adapted(const Tensor& x, const Tensor& residual) const;  // the residual and the adapter's
+
   Activation activation_;
 };
 

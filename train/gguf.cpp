@@ -176,6 +176,8 @@ void save_gguf(const std::string& path, const models::Gpt& net, const models::Gp
 void save_gguf(const std::string& path, const models::Llama& net, const models::LlamaConfig& c,
                const GgufOptions& options) {
   check_size(net, c);
+  for (const auto& [name, t] : net.state_dict())
+    check(!name.ends_with(".lora_A"), "{} is of an adapter: merge_lora() before", name);
   const int64_t head_size = net.model.layers[0].self_attn.q_proj.weight.size(0) / c.heads;
   io::GgufMetadata metadata =
       metadata_of("llama", options, c.vocabulary,

@@ -1,88 +1,20 @@
-// Takes from the events of a config.json what Llama needs, by the path of keys.
+// Takes what Llama needs from a config.json.
 
 #include "train/llama.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <map>
-#include <optional>
 
 #include "core/check.h"
 #include "core/format.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "io/safetensors.h"
 #include "io/text.h"
+#include "train/config_reader.h"
 
 namespace mixtape::train {
 namespace {
-
-using io::JsonScalar;
-
-// All values by their paths, such as "rope_scaling.factor"; those of a list have one path.
-class ConfigReader final : public io::JsonEvents {
- public:
-  explicit ConfigReader(const std::string& name) : name_(name) {}
-
-  void open(char bracket) override {
-    check(bracket == '{' || !path_.empty(), "{}: is no object", name_);
-    check(path_.size() < 8, "{}: nests deeper than 8", name_);
-    path_.push_back(path_.empty() ? "" : bracket == '{' ? key_ + "." : key_);
-  }
-  void close() override { path_.pop_back(); }
-  void key(std::string& name) override { key_ = path_.back() + name; }
-  void scalar(JsonScalar& value) override {
-    check(!path_.empty(), "{}: is no object", name_);
-    if (!std::holds_alternative<std::nullptr_t>(value)) all_[key_].push_back(std::move(value));
-  }
-
-  // The value of a key; if there is none, `otherwise`, without which it must be there.
-  template <class T>
-  T value(const std::string& key, std::optional<T> otherwise = {}) const {
-    const auto found = all_.find(key);
-    if (found == all_.end()) {
-      check(otherwise.has_value(), "{}: has no {}", name_, key);
-      return *otherwise;
-    }
-    check(found->second.size() == 1, "{}: has {} values of {}", name_, found->second.size(), key);
-    return as<T>(key, found->second[0]);
-  }
-  int64_t size(const std::string& key, std::optional<int64_t> otherwise = {}) const {
-    constexpr int64_t most = 1 << 24;
-    const auto n = value<int64_t>(key, otherwise);
-    check((0 < n && n <= most) || n == otherwise, "{}: {} must be from 1 to {}, got {}", name_, key,
-          most, n);
-    return n;
-  }
-  void expect(const std::string& key, const std::string& wanted) const {
-    const auto found = value<std::string>(key, wanted);
-    check(found == wanted, "{}: {} is {}, not {}", name_, key, io::quote(found), wanted);
-  }
-  std::vector<int64_t> list(const std::string& key) const {
-    std::vector<int64_t> numbers;
-    if (const auto found = all_.find(key); found != all_.end())
-      for (const JsonScalar& x : found->second) numbers.push_back(as<int64_t>(key, x));
-    return numbers;
-  }
-  bool has(const std::string& key) const { return all_.contains(key); }
-
- private:
-  template <class T>
-  T as(const std::string& key, const JsonScalar& x) const {
-    if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>) {
-      if (const auto* whole = std::get_if<uint64_t>(&x); whole && *whole < uint64_t{1} << 53)
-        return static_cast<T>(*whole);
-    }
-    if (const auto* same = std::get_if<T>(&x)) return *same;
-    fail("{}: {} has the wrong type: {}", name_, key, io::quote(io::json_text(x)));
-  }
-
-  const std::string& name_;
-  std::vector<std::string> path_;
-  std::string key_;
-  std::map<std::string, std::vector<JsonScalar>> all_;
-};
 
 models::RopeScaling rope_scaling(const ConfigReader& file, const std::string& in,
                                  const std::string& name) {
@@ -140,7 +72,7 @@ LlamaFile parse_llama_config(std::string_view json, const std::string& name) {
   c.tie_weights = file.value<bool>("tie_word_embeddings", false);
   c.attention_bias = file.value<bool>("attention_bias", false);
   c.mlp_bias = file.value<bool>("mlp_bias", false);
-  return {c, file.list("bos_token_id"), file.list("eos_token_id")};
+  return {c, file.list<int64_t>("bos_token_id"), file.list<int64_t>("eos_token_id")};
 }
 
 LoadedLlama load_llama(const std::string& folder) {

@@ -161,7 +161,8 @@ Llama::Llama(const LlamaConfig& c) : model(c), context_(c.context) {
 Tensor Llama::forward(const Tensor& tokens, KeyValueCache* cache) const {
   std::optional<NoGrad> off;
   if (cache) off.emplace();
-  return linear(model(tokens, cache), last_weight());
+  const Tensor x = model(tokens, cache);
+  return lm_head ? (*lm_head)(x) : linear(x, model.embed_tokens.weight);
 }
 Tensor Llama::forward(const Tensor& tokens, const Tensor& targets) const {
   return linear_cross_entropy(model(tokens), last_weight(), targets);

@@ -108,8 +108,8 @@ struct Llama : nn::Module<Llama> {
   MIXTAPE_FIELDS(model, lm_head)
 
  private:
-  const Tensor& last_weight() const {
-    return lm_head ? lm_head->weight : model.embed_tokens.weight;
+  Tensor last_weight() const {
+    return lm_head ? lm_head->whole_weight() : model.embed_tokens.weight;
   }
 
   int64_t context_;

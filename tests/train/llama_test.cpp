@@ -1,4 +1,5 @@
-// Llama from folders of Hugging Face: the configuration, the weights, and what is wrong with them.
+// Llama and adapters from folders of Hugging Face: configurations, weights, and what is wrong with
+// them.
 
 #include "train/llama.h"
 
@@ -7,9 +8,12 @@
 
 #include "core/format.h"
 #include "io/safetensors.h"
+#include "nn/init.h"
 #include "tests/support/data.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
+#include "train/gguf.h"
+#include "train/lora.h"
 
 namespace mixtape::train {
 namespace llama_folder_test {
@@ -125,6 +129,88 @@ save_file({"tokens": tokens, "logits": model(tokens).logits.detach()}, sys.argv[
   const StateDict expected = io::load(folder / "expected.safetensors").tensors;
   EXPECT_TRUE(loaded.config.tie_weights);
   EXPECT_TRUE(allclose(loaded.net(expected.at("tokens")), expected.at("logits"), 1e-4, 1e-4));
+}
+
+void stir(nn::ModuleBase& net) {
+  const NoGrad off;
+  for (const auto& [name, t] : nn::lora_state_dict(net)) nn::init::normal_(t, 0, 0.3);
+}
+
+TEST(LoraFolder, IsReadAgain) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  const models::LlamaConfig c =
+      parse_llama_config(slurp(test::data_file("llama_config.json")), "c").config;
+  const Seed seed(1);
+  models::Llama net(c), other = net.clone(), all = net.clone();
+  const Tensor tokens = from({1, 2, 3}, {1, 3}, i64);
+  const nn::LoraOptions options{
+      .rank = 2, .alpha = 3, .dropout = 0.25, .targets = {"q_proj", "down_proj"}};
+  EXPECT_ERROR(save_lora(folder / "a", net, options), "there are no adapters to save");
+  nn::add_lora(net, options);
+  stir(net);
+  save_lora(folder / "a", net, options);
+  const nn::LoraOptions read = load_lora(folder / "a", other);
+  EXPECT_EQ(read.rank, 2);
+  EXPECT_EQ(read.alpha, 3);
+  EXPECT_EQ(read.dropout, 0.25);
+  EXPECT_EQ(read.targets, options.targets);
+  net.eval();
+  other.eval();
+  EXPECT_TRUE(equal(net(tokens), other(tokens)));
+  EXPECT_ERROR(save_gguf(folder / "x", net, c),
+               "model.layers.0.self_attn.q_proj.lora_A is of an adapter: merge_lora() before");
+
+  nn::add_lora(all, {});
+  save_lora(folder / "all", all, {});
+  models::Llama more(c);
+  EXPECT_TRUE(load_lora(folder / "all", more).targets.empty());
+  const std::string config = slurp(folder / "a/adapter_config.json");
+  const auto refusal = [&](std::string_view from, std::string_view to) {
+    std::string text = config;
+    test::spit(folder / "a/adapter_config.json", text.replace(text.find(from), from.size(), to));
+    return test::error([&] { load_lora(folder / "a", more); });
+  };
+  EXPECT_TRUE(refusal("LORA", "IA3").ends_with("peft_type is \"IA3\", not LORA"));
+  EXPECT_TRUE(refusal("\"none\"", "\"all\"").ends_with("bias is \"all\", not none"));
+  EXPECT_TRUE(refusal("\"r\"", "\"use_dora\": true, \"r\"")
+                  .ends_with("use_dora and use_rslora must be false"));
+}
+
+TEST(LoraFolder, IsThatOfPeft) {
+  if (!test::python("import transformers, torch, peft"))
+    GTEST_SKIP()
+        << "needs Python with transformers and peft (MIXTAPE_PYTHON names the interpreter)";
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  ASSERT_TRUE(test::python(R"(
+import sys
+from transformers import LlamaConfig, LlamaForCausalLM
+LlamaForCausalLM(LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                             num_attention_heads=4, max_position_embeddings=64, initializer_range=0.3)
+                 ).save_pretrained(sys.argv[1]))",
+                           folder.path()));
+  LoadedLlama ours = load_llama(folder.path());
+  const nn::LoraOptions options{.rank = 4, .alpha = 6, .targets = {"q_proj", "down_proj"}};
+  nn::add_lora(ours.net, options);
+  const Seed seed(2);
+  stir(ours.net);
+  save_lora(folder / "ours", ours.net, options);
+  ASSERT_TRUE(test::python(R"(
+import sys, torch
+from peft import PeftModel
+from safetensors.torch import save_file
+from transformers import LlamaForCausalLM
+model = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(sys.argv[1]), sys.argv[1] + "/ours")
+tokens = torch.randint(50, (2, 20))
+save_file({"tokens": tokens, "logits": model(tokens).logits.detach()}, sys.argv[1] + "/expected.safetensors")
+model.save_pretrained(sys.argv[1] + "/theirs"))",
+                           folder.path()));
+  const StateDict expected = io::load(folder / "expected.safetensors").tensors;
+  LoadedLlama theirs = load_llama(folder.path());
+  load_lora(folder / "theirs", theirs.net);
+  for (const LoadedLlama* loaded : {&ours, &theirs})
+    EXPECT_TRUE(allclose(loaded->net(expected.at("tokens")), expected.at("logits"), 1e-4, 1e-4));
 }
 
 }  // namespace llama_folder_test

@@ -1,0 +1,72 @@
+// Memory of tokens that were read, attention to them, and the loop that samples the next ones.
+
+#include <algorithm>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "nn/models/language.h"
+
+namespace mixtape::models {
+
+void KeyValues::append(const Tensor& new_k, const Tensor& new_v, int64_t room) {
+  check(!new_k.requires_grad() && !new_v.requires_grad(),
+        "keys and values are recorded: a cache needs NoGrad");
+  const int64_t end = tokens + new_k.size(2);
+  const auto put = [&](Tensor& all, const Tensor& more) {
+    if (!all || all.size(2) < end) {
+      Shape shape = more.shape();
+      shape[2] = std::max({end, room, all ? 2 * all.size(2) : 0});
+      const Tensor larger = empty(shape, more.dtype(), more.device());
+      if (tokens > 0) copy_(narrow(larger, 2, 0, tokens), narrow(all, 2, 0, tokens));
+      all = larger;
+    }
+    copy_(narrow(all, 2, tokens, more.size(2)), more);
+  };
+  const NoGrad off;
+  put(k, new_k);
+  put(v, new_v);
+  tokens = end;
+}
+
+Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, KeyValues* past,
+                        int64_t room, double dropout) {
+  const int64_t before = past ? past->tokens : 0, t = q.size(2);
+  AttentionOptions o{
+      .causal = t > 1 && before == 0, .dropout = dropout, .enable_gqa = q.size(1) != k.size(1)};
+  if (!past) return scaled_dot_product_attention(q, k, v, o);
+  past->append(k, v, room);
+  if (t > 1 && before > 0) {
+    const auto count = [&](int64_t from, const Shape& shape) {
+      return reshape(arange(double(from), double(before + t), 1, i64, q.device()), shape);
+    };
+    o.mask = le(count(0, {1, before + t}), count(before, {t, 1}));
+  }
+  const auto all = [&](const Tensor& x) { return narrow(x, 2, 0, past->tokens); };
+  return scaled_dot_product_attention(q, all(past->k), all(past->v), o);
+}
+
+Tensor generate(const std::function<Tensor(const Tensor& tokens, KeyValueCache& cache)>& read,
+                Tensor tokens, int64_t count, int64_t context, const SampleOptions& o) {
+  const NoGrad off;
+  const int64_t room = std::min(tokens.size(-1) + count, context);
+  KeyValueCache cache{.room = room};
+  Tensor unread = tokens, ended;
+  for (int64_t i = 0; i < count; ++i) {
+    if (cache.tokens + unread.size(-1) > context) {
+      cache = {.room = room};
+      unread = narrow(tokens, -1, tokens.size(-1) - context, context);
+    }
+    unread = sample(read(unread, cache), o);
+    tokens = cat({tokens, unread}, -1);
+    if (o.stop.empty()) continue;
+    for (const int64_t token : o.stop) {
+      const Tensor is = eq(unread, double(token));
+      ended = ended ? Tensor(logical_or(ended, is)) : is;
+    }
+    if (all(ended).item<bool>()) break;
+  }
+  return tokens;
+}
+
+}  // namespace mixtape::models

@@ -1,0 +1,159 @@
+// LoRA: adapters start without effect, learn alone, merge, and travel under PEFT's names.
+
+#include "nn/lora.h"
+
+#include <gtest/gtest.h>
+
+#include "amp/amp.h"
+#include "nn/models/llama.h"
+#include "optim/optim.h"
+#include "tests/support/errors.h"
+
+namespace mixtape::nn {
+namespace lora_test {
+
+using models::next_token_loss;
+using test::error;
+
+models::Llama small() {
+  const Seed seed(1);
+  return models::Llama({.vocabulary = 11,
+                        .context = 16,
+                        .layers = 2,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .width = 8,
+                        .hidden = 12});
+}
+const Tensor& text() {
+  static const Tensor tokens = [] {
+    const DefaultDevice here(Device::cpu());
+    return from({1, 5, 3, 9, 9, 2, 7, 4, 0, 10, 6, 8}, {2, 6}, i64);
+  }();
+  return tokens;
+}
+// Adapters that change results.
+void stir(ModuleBase& net) {
+  const NoGrad off;
+  const Seed seed(3);
+  for (const auto& [name, t] : lora_state_dict(net)) init::normal_(t, 0, 0.5);
+}
+
+TEST(Lora, StartsWithoutEffectAndLearnsAlone) {
+  models::Llama net = small();
+  const Tensor tokens = text().to(DefaultDevice::current()), before = net(tokens);
+  const int64_t all = net.num_parameters();
+  const auto paths = add_lora(net, {.rank = 2, .alpha = 4, .targets = {"q_proj", "mlp.up_proj"}});
+  EXPECT_EQ(paths, (std::vector<std::string>{
+                       "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.up_proj",
+                       "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.up_proj"}));
+  EXPECT_TRUE(equal(net(tokens), before));
+  EXPECT_EQ(net.num_parameters(), all + 2 * 2 * (8 + 8) + 2 * 2 * (8 + 12));
+  next_token_loss(net(tokens), tokens).backward();
+  for (const auto& [name, p] : net.named_parameters()) {
+    const bool adapter = name.ends_with(".lora_A") || name.ends_with(".lora_B");
+    EXPECT_EQ(p.requires_grad(), adapter) << name;
+    EXPECT_EQ(p.has_grad(), adapter) << name;
+  }
+}
+
+// One layer against the formula; with an activation and a residual, which come after it.
+TEST(Lora, AddsTheProductOfItsMatrices) {
+  const Seed seed(2);
+  Linear layer(6, 4, {.activation = Activation::Relu});
+  add_lora(layer, {.rank = 3, .alpha = 6});
+  stir(layer);
+  const Tensor x = randn({5, 6}), residual = randn({5, 4});
+  const Tensor weight = layer.weight + matmul(layer.lora_B, layer.lora_A) * 2;
+  EXPECT_TRUE(allclose(layer.whole_weight(), weight));
+  EXPECT_TRUE(
+      allclose(layer(x, residual), relu(linear(x, weight, layer.bias) + residual), 1e-5, 1e-6));
+  EXPECT_TRUE(allclose(layer(x), relu(linear(x, weight, layer.bias)), 1e-5, 1e-6));
+}
+
+TEST(Lora, MergesIntoWeights) {
+  models::Llama net = small();
+  const Tensor tokens = text().to(DefaultDevice::current());
+  add_lora(net, {.rank = 2});
+  const Tensor before = net(tokens);
+  stir(net);
+  const Tensor adapted = net(tokens), loss = net(tokens, tokens);
+  EXPECT_FALSE(allclose(adapted, before, 1e-2, 1e-2));
+  EXPECT_NEAR(loss.item(), next_token_loss(adapted, tokens).item(), 1e-5);  // also of lm_head
+  merge_lora(net);
+  EXPECT_TRUE(lora_state_dict(net).empty());
+  EXPECT_TRUE(allclose(net(tokens), adapted, 1e-4, 1e-5));
+  EXPECT_EQ(net.state_dict().size(), small().state_dict().size());
+}
+
+TEST(Lora, LearnsInEveryPrecision) {
+  const Tensor tokens = text().to(DefaultDevice::current());
+  for (const DType low : {f32, f16, bf16})
+    for (const bool narrow : {false, true}) {  // base weights in that dtype, too
+      models::Llama net = small();
+      if (narrow) net.to(low);
+      const Seed seed(4);
+      add_lora(net, {.rank = 4, .alpha = 8, .dropout = 0.05, .dtype = f32});
+      optim::AdamW opt(net.parameters(), {.lr = 3e-2});
+      amp::GradScaler scaler(low);
+      double first = 0, last = 0;
+      for (int step = 0; step < 25; ++step) {
+        opt.zero_grad();
+        Tensor loss;
+        {
+          const amp::Autocast on({.low = low});
+          loss = net(tokens, tokens);
+        }
+        last = loss.item();
+        if (step == 0) first = last;
+        scaler.scale(loss).backward();
+        scaler.step(opt);
+        scaler.update();
+      }
+      EXPECT_LT(last, 0.9 * first) << low << narrow;
+    }
+}
+
+TEST(Lora, TravelsUnderPeftsNames) {
+  models::Llama net = small(), other = small();
+  const Tensor tokens = text().to(DefaultDevice::current());
+  for (models::Llama* n : {&net, &other}) add_lora(*n, {.rank = 2, .targets = {"v_proj"}});
+  stir(net);
+  const StateDict adapters = lora_state_dict(net);
+  EXPECT_EQ(adapters.size(), 4u);
+  EXPECT_EQ(adapters[0].first, "base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight");
+  EXPECT_EQ(adapters[0].second.shape(), (Shape{2, 8}));
+  EXPECT_EQ(adapters[1].first, "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight");
+  EXPECT_EQ(adapters[1].second.shape(), (Shape{4, 2}));
+  load_lora_state_dict(other, adapters);
+  EXPECT_TRUE(equal(other(tokens), net(tokens)));
+  EXPECT_TRUE(equal(net.clone()(tokens), net(tokens)));
+  EXPECT_EQ(error([&] { load_lora_state_dict(other, {}); }),
+            "load_lora_state_dict: 0 tensors for 4 of adapters");
+  StateDict wrong = adapters;
+  wrong[1].second = zeros({4, 3});
+  EXPECT_EQ(error([&] { load_lora_state_dict(other, wrong); }),
+            "load_lora_state_dict: base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight "
+            "has shape [4, 3], not [4, 2]");
+  wrong[1].first = "x";
+  EXPECT_EQ(error([&] { load_lora_state_dict(other, wrong); }),
+            "load_lora_state_dict: there is no "
+            "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight");
+}
+
+TEST(Lora, RefusesWhatDoesNotFit) {
+  models::Llama net = small();
+  EXPECT_EQ(error([&] { add_lora(net, {.rank = 0}); }), "add_lora: rank must be > 0, got 0");
+  EXPECT_EQ(error([&] { add_lora(net, {.dropout = 2}); }),
+            "add_lora: dropout must be from 0 to 1, got 2");
+  EXPECT_EQ(error([&] { add_lora(net, {.targets = {"proj"}}); }),
+            "add_lora: no Linear of Llama is among the targets");
+  EXPECT_EQ(error([&] { add_lora(net, {.targets = {"embed_tokens"}}); }),
+            "add_lora: model.embed_tokens is a Embedding, not a Linear");
+  add_lora(net, {.targets = {"lm_head"}});
+  EXPECT_EQ(error([&] { add_lora(net, {.targets = {"lm_head"}}); }),
+            "add_lora: lm_head has an adapter");
+}
+
+}  // namespace lora_test
+}  // namespace mixtape::nn

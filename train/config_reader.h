@@ -1,0 +1,81 @@
+#pragma once
+// ConfigReader: the values of a small JSON file of Hugging Face, by the paths of their keys.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/check.h"
+#include "io/json.h"
+#include "io/text.h"
+
+namespace mixtape::train {
+
+// All values by their paths, such as "rope_scaling.factor"; those of a list have one path.
+class ConfigReader final : public io::JsonEvents {
+ public:
+  explicit ConfigReader(const std::string& name) : name_(name) {}
+
+  void open(char bracket) override {
+    check(bracket == '{' || !path_.empty(), "{}: is no object", name_);
+    check(path_.size() < 8, "{}: nests deeper than 8", name_);
+    path_.push_back(path_.empty() ? "" : bracket == '{' ? key_ + "." : key_);
+  }
+  void close() override { path_.pop_back(); }
+  void key(std::string& name) override { key_ = path_.back() + name; }
+  void scalar(io::JsonScalar& value) override {
+    check(!path_.empty(), "{}: is no object", name_);
+    if (!std::holds_alternative<std::nullptr_t>(value)) all_[key_].push_back(std::move(value));
+  }
+
+  // The value of a key; if there is none, `otherwise`, without which it must be there.
+  template <class T>
+  T value(const std::string& key, std::optional<T> otherwise = {}) const {
+    const auto found = all_.find(key);
+    if (found == all_.end()) {
+      check(otherwise.has_value(), "{}: has no {}", name_, key);
+      return *otherwise;
+    }
+    check(found->second.size() == 1, "{}: has {} values of {}", name_, found->second.size(), key);
+    return as<T>(key, found->second[0]);
+  }
+  int64_t size(const std::string& key, std::optional<int64_t> otherwise = {}) const {
+    constexpr int64_t most = 1 << 24;
+    const auto n = value<int64_t>(key, otherwise);
+    check((0 < n && n <= most) || n == otherwise, "{}: {} must be from 1 to {}, got {}", name_, key,
+          most, n);
+    return n;
+  }
+  void expect(const std::string& key, const std::string& wanted) const {
+    const auto found = value<std::string>(key, wanted);
+    check(found == wanted, "{}: {} is {}, not {}", name_, key, io::quote(found), wanted);
+  }
+  template <class T>
+  std::vector<T> list(const std::string& key) const {
+    std::vector<T> values;
+    if (const auto found = all_.find(key); found != all_.end())
+      for (const io::JsonScalar& x : found->second) values.push_back(as<T>(key, x));
+    return values;
+  }
+  bool has(const std::string& key) const { return all_.contains(key); }
+
+ private:
+  template <class T>
+  T as(const std::string& key, const io::JsonScalar& x) const {
+    if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>) {
+      if (const auto* whole = std::get_if<uint64_t>(&x); whole && *whole < uint64_t{1} << 53)
+        return static_cast<T>(*whole);
+    }
+    if (const auto* same = std::get_if<T>(&x)) return *same;
+    fail("{}: {} has the wrong type: {}", name_, key, io::quote(io::json_text(x)));
+  }
+
+  const std::string& name_;
+  std::vector<std::string> path_;
+  std::string key_;
+  std::map<std::string, std::vector<io::JsonScalar>> all_;
+};
+
+}  // namespace mixtape::train

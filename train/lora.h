@@ -1,0 +1,18 @@
+#pragma once
+// Adapters of nn/lora.h in folders, as Hugging Face's PEFT has them.
+
+#include <string>
+
+#include "nn/lora.h"
+
+namespace mixtape::train {
+
+// Writes adapter_model.safetensors and adapter_config.json, which PeftModel.from_pretrained reads;
+// `options` are those of add_lora.
+void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOptions& options);
+
+// Gives `net` the adapters of a folder, with their options, which are returned. Throws Error if
+// they are of another kind than LoRA or do not fit.
+nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net);
+
+}  // namespace mixtape::train
