@@ -36,8 +36,9 @@ Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : option
 }
 
 double Ema::decay() const {
-  if (!options_.warmup) return options_.decay;
   const double t = static_cast<double>(updates_);
+  if (options_.equal) return t / (t + 1);
+  if (!options_.warmup) return options_.decay;
   return std::min(options_.decay, (1 + t) / (10 + t));
 }
 
@@ -45,8 +46,8 @@ double Ema::decay() const {
 void Ema::update() {
   const Scope scope("ema");
   check(applied_ == 0, "an update while the averages are applied");
-  if (options_.warmup)
-    check_no_capture("the decay changes in a warm-up: update() averages between replays");
+  if (options_.warmup || options_.equal)
+    check_no_capture("the decay changes: update() averages between replays");
   std::vector<kernels::Update> updates(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor &t = tensors_[i], &average = averages_[i];

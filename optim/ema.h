@@ -14,6 +14,9 @@ struct EmaOptions {
   double decay = 0.999;
   // Uses min(decay, (1 + t) / (10 + t)) at update t = 0, 1, ..., to forget the first weights soon.
   bool warmup = false;
+  // The plain mean of all updates, in place of both: SWA (Izmailov et al. 2018). Begin to update
+  // late, and seldom, such as once an epoch.
+  bool equal = false;
 };
 
 // Averages, f32 (f64 for f64), that start as the tensors' values. Does not move: guards refer to

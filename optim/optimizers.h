@@ -30,6 +30,12 @@ using AdagradOptions = kernels::Adagrad;
 using Adagrad = OptimizerOf<AdagradOptions>;
 using AdadeltaOptions = kernels::Adadelta;
 using Adadelta = OptimizerOf<AdadeltaOptions>;
+using AdamaxOptions = kernels::Adamax;
+using Adamax = OptimizerOf<AdamaxOptions>;
+using RpropOptions = kernels::Rprop;
+using Rprop = OptimizerOf<RpropOptions>;
+using ASGDOptions = kernels::ASGD;
+using ASGD = OptimizerOf<ASGDOptions>;
 
 // With both trust limits at 1 it is AdamW, for groups of biases and norms.
 using LambOptions = kernels::Lamb;

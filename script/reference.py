@@ -9,7 +9,7 @@ from markdown import cell, code, table
 # The headers of a layer that has a list of its own besides: nn.md, ops.md.
 ONLY = {"nn": {"fields", "hooks", "init", "module", "parametrize", "summary"}}
 # Headers elsewhere whose structs are a layer's options.
-OPTIONS = {"optim": ["kernels/common/optimizers.h"]}
+OPTIONS = {"optim": ["kernels/common/optimizers.h", "kernels/common/optimizers_more.h"]}
 # Headers that only our own sources include.
 INTERNAL = {
     "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "philox", "pinned_blocks", "pooled", "readback", "runtime"},

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kernels/common/moments.h"
+#include "kernels/common/optimizers_more.h"
 #include "kernels/common/update.h"
 
 namespace mixtape::kernels {
@@ -426,8 +427,8 @@ struct Muon {
 };
 
 // The optimizers that optimizer_step runs.
-using Optimizers =
-    OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Lamb, Muon>;
+using Optimizers = OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Adamax,
+                          Rprop, ASGD, Lamb, Muon>;
 
 // Refers to one of them, by its position in the list. visit() calls run(o) with it.
 struct AnyOptimizer {

@@ -112,7 +112,7 @@ def flattened(name: str, optimizer) -> dict[str, torch.Tensor]:
 def solve_in_torch(name: str, make, halfway: dict[str, torch.Tensor]) -> list[np.ndarray]:
     params = [torch.tensor(values(k, 0), requires_grad=True) for k in range(len(SHAPES))]
     optimizer = make(params)
-    torch.set_default_dtype(torch.float64 if name.startswith("nadam") else torch.float32)  # of its product of momenta
+    torch.set_default_dtype(torch.float64 if name.startswith(("nadam", "asgd")) else torch.float32)  # of their own numbers
     for t in range(1, STEPS + 1):
         for k, p in enumerate(params):
             p.grad = None if is_late(name, k, t) else torch.tensor(values(k, t))
@@ -179,6 +179,18 @@ def main() -> None:
         "adadelta/default": lambda p: o.Adadelta(p),
         "adadelta/decay": lambda p: o.Adadelta(p, lr=0.5, rho=0.7, eps=1e-3, weight_decay=0.1),
         "adadelta/maximize": lambda p: o.Adadelta(p, lr=2, maximize=True),
+    }
+    # Written with torch 2.15.
+    in_torch |= {
+        "adamax/default": lambda p: o.Adamax(p),
+        "adamax/decay": lambda p: o.Adamax(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+        "adamax/late": lambda p: o.Adamax(p, lr=0.05, maximize=True),
+        "rprop/default": lambda p: o.Rprop(p),
+        "rprop/limits": lambda p: o.Rprop(p, lr=0.1, etas=(0.3, 1.5), step_sizes=(0.05, 0.2)),
+        "rprop/late": lambda p: o.Rprop(p, lr=0.05, maximize=True),
+        "asgd/default": lambda p: o.ASGD(p),
+        "asgd/decay": lambda p: o.ASGD(p, lr=0.1, lambd=0.01, alpha=0.5, t0=4, weight_decay=0.1),
+        "asgd/late": lambda p: o.ASGD(p, lr=0.1, lambd=0.05, maximize=True),
     }
     plainly = {
         "lion/default": Lion(),

@@ -308,8 +308,7 @@ TEST(Graph, RefusesStepsThatMakeState) {
             "impossible during a capture: a schedule steps between replays");
   optim::Ema ema(net.parameters(), {.warmup = true});
   EXPECT_EQ(refusal([&] { ema.update(); }),
-            "ema: impossible during a capture: the decay changes in a warm-up: update() averages "
-            "between replays");
+            "ema: impossible during a capture: the decay changes: update() averages between replays");
   net.to(f16);
   optim::SGD masters(net.parameters(), {}, {.multi_precision = true});
   EXPECT_EQ(refusal([&] { step(masters); }), "sgd: " + first + "masters: run it once before");

@@ -36,6 +36,20 @@ TEST(Ema, IsTheRecursionInF64) {
     }
 }
 
+TEST(Ema, IsThePlainMeanIfAsked) {
+  const Params params = problem();
+  Ema ema(params, {.equal = true});
+  std::vector<double> sums(all_values(params).size());
+  for (uint32_t t = 1; t <= 5; ++t) {
+    set_all(params, t);
+    const std::vector<double> now = all_values(params);
+    for (size_t i = 0; i < now.size(); ++i) sums[i] += now[i];
+    ema.update();
+  }
+  const std::vector<double> ours = all_values(ema.averages());
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], sums[i] / 5, 1e-6);
+}
+
 // Shared weights appear twice in a state dict.
 TEST(Ema, GivesBackWhatIsThereTwice) {
   const Tensor w = from({1}, {1});

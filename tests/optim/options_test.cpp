@@ -128,7 +128,8 @@ TEST(Optim, MomentumHasANameWhereThereIsOne) {
   const std::map<std::string, std::string> wanted = {
       {"sgd", "momentum"},  {"adam", "beta1"},  {"adamw", "beta1"}, {"rmsprop", "momentum"},
       {"adagrad", ""},      {"adadelta", ""},   {"lion", "beta1"},  {"lamb", "beta1"},
-      {"muon", "momentum"}, {"nadam", "beta1"}, {"radam", "beta1"},
+      {"muon", "momentum"}, {"nadam", "beta1"}, {"radam", "beta1"}, {"adamax", "beta1"},
+      {"rprop", ""},        {"asgd", ""},
   };
   EXPECT_EQ(names, wanted);
 }
@@ -177,6 +178,10 @@ TEST(Optim, OptionsOutOfRange) {
             "adagrad: initial_accumulator_value must be >= 0, got -1");
   EXPECT_EQ(error([&] { Adadelta(p, {.rho = 1.5}); }), "adadelta: rho must be in [0, 1), got 1.5");
   EXPECT_EQ(error([&] { Lion(p, {.betas = {0.9, 1}}); }), "lion: beta2 must be in [0, 1), got 1");
+  EXPECT_EQ(error([&] { Rprop(p, {.eta_plus = 0.5}); }),
+            "rprop: eta_plus must be >= 1, got 0.5 and 1");
+  EXPECT_EQ(error([&] { Rprop(p, {.min_step = 2, .max_step = 1}); }),
+            "rprop: min_step must be <= max_step, got 2 and 1");
   EXPECT_EQ(error([&] { Lamb(p, {.min_norm = 3, .max_norm = 2}); }),
             "lamb: min_norm must be <= max_norm, got 3 and 2");
   EXPECT_EQ(error([&] { Lamb(p, {.min_trust = 2, .max_trust = 1}); }),

@@ -1,0 +1,130 @@
+// L-BFGS: PyTorch's values and numbers of evaluations, resumed, and its messages.
+#include "optim/lbfgs.h"
+
+#include "autograd/ops.h"
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace optim_lbfgs_test {
+
+struct LbfgsReference {
+  std::string name;
+  int64_t evaluations;
+  std::vector<double> values;
+};
+const LbfgsReference lbfgs_references[] = {
+#include "tests/data/lbfgs_reference.inc"
+};
+constexpr auto wolfe = LineSearch::StrongWolfe;
+const std::map<std::string, LBFGSOptions> cases = {
+    {"plain", {.lr = 0.1, .max_iter = 5}},
+    {"short", {.lr = 0.3, .max_iter = 4, .history_size = 2}},
+    {"wolfe", {.max_iter = 5, .line_search = wolfe}},
+    {"wolfe/long", {.lr = 0.5, .max_iter = 8, .history_size = 3, .line_search = wolfe}},
+    {"wolfe/few", {.max_iter = 10, .max_eval = 4, .line_search = wolfe}},
+};
+
+// Rosenbrock's function, as in make_lbfgs_reference.py.
+struct Rosenbrock {
+  Tensor x, y;
+  LBFGS opt;
+  explicit Rosenbrock(const LBFGSOptions& o, DType dtype = f64)
+      : x(from({-1.2, 0.7, -0.5}, {3}, dtype).set_requires_grad()),
+        y(from({1, -1, 2}, {3}, dtype).set_requires_grad()),
+        opt({x, y}, o) {}
+  double step() {
+    return opt.step([&] {
+      opt.zero_grad();
+      const Tensor loss = sum(100 * square(y - square(x)) + square(1 - x));
+      loss.backward();
+      return loss;
+    });
+  }
+};
+
+TEST(LBFGS, StepsArePyTorchs) {
+  EXPECT_EQ(std::size(lbfgs_references), cases.size());
+  for (const LbfgsReference& r : lbfgs_references) {
+    Rosenbrock f(cases.at(r.name));
+    for (size_t t = 0; t < 6; ++t) {
+      f.step();
+      const std::vector<double> now = all_values({f.x, f.y});
+      for (size_t i = 0; i < 6; ++i)
+        EXPECT_NEAR(now[i], r.values[6 * t + i], 1e-6 * std::max(1.0, std::abs(now[i])))
+            << r.name << " step " << t;
+    }
+    EXPECT_EQ(f.opt.evaluations(), r.evaluations) << r.name;
+  }
+}
+
+TEST(LBFGS, FindsTheMinimumInF32AndBehindFrozenParameters) {
+  Rosenbrock f({.max_iter = 100, .line_search = wolfe}, f32);
+  const double first = f.step(), second = f.step();
+  EXPECT_LT(second, first);
+  for (const double v : all_values({f.x, f.y})) EXPECT_NEAR(v, 1, 1e-2);
+  // One without a gradient stays.
+  const Tensor a = from({3}, {1}).set_requires_grad(), b = from({5}, {1}).set_requires_grad();
+  LBFGS opt({a, b}, {.line_search = wolfe});
+  opt.step([&] {
+    opt.zero_grad();
+    const Tensor loss = sum(square(a - 1));
+    loss.backward();
+    return loss;
+  });
+  EXPECT_NEAR(a.item(), 1, 1e-4);
+  EXPECT_EQ(b.item(), 5);
+}
+
+TEST(LBFGS, GoesOnFromASavedState) {
+  const LBFGSOptions o{.max_iter = 4, .history_size = 5, .line_search = wolfe};
+  Rosenbrock whole(o), resumed(o);
+  for (int t = 0; t < 3; ++t) whole.step();
+  resumed.opt.load_state_dict(snapshot(whole.opt.state_dict()));
+  copy_(resumed.x.detach(), whole.x.detach());
+  copy_(resumed.y.detach(), whole.y.detach());
+  whole.step();
+  resumed.step();
+  EXPECT_EQ(all_values({resumed.x, resumed.y}), all_values({whole.x, whole.y}));
+  EXPECT_EQ(resumed.opt.evaluations(), whole.opt.evaluations());
+}
+
+TEST(LBFGS, EndsWhereThereIsNothingToDo) {
+  const Tensor a = from({1}, {1}, f64).set_requires_grad();
+  LBFGS opt({a});
+  const auto closure = [&] {
+    opt.zero_grad();
+    const Tensor loss = sum(square(a - 1)) + 7;
+    loss.backward();
+    return loss;
+  };
+  EXPECT_EQ(opt.step(closure), 7);
+  EXPECT_EQ(opt.evaluations(), 1);
+}
+
+TEST(LBFGS, SaysWhatIsWrong) {
+  const Tensor a = from({1}, {1}).set_requires_grad();
+  const auto fails = [&](const LBFGSOptions& o) { return error([&] { LBFGS({a}, o); }); };
+  EXPECT_EQ(error([] { LBFGS({}); }), "lbfgs: no parameters to optimize");
+  EXPECT_EQ(error([] { LBFGS({from({1}, {1}, i64)}); }),
+            "lbfgs: parameter 0 must be a dense float leaf, got i64 [1]");
+  EXPECT_EQ(error([] { LBFGS({Tensor()}); }),
+            "lbfgs: parameter 0 must be a dense float leaf, got no tensor");
+  EXPECT_EQ(fails({.lr = 0}), "lbfgs: lr must be > 0 and finite, got 0");
+  EXPECT_EQ(fails({.max_iter = 0}), "lbfgs: max_iter must be > 0, got 0");
+  EXPECT_EQ(fails({.max_eval = -1}), "lbfgs: max_eval must be >= 0, got -1");
+  EXPECT_EQ(fails({.tolerance_grad = -1}), "lbfgs: tolerances must be >= 0, got -1 and 1e-09");
+  EXPECT_EQ(fails({.history_size = 0}), "lbfgs: history_size must be > 0, got 0");
+  LBFGS opt({a});
+  EXPECT_EQ(error([&] { opt.step([&] { return a + zeros({2}); }); }),
+            "lbfgs: the closure must return one number, got [2]");
+  EXPECT_EQ(error([&] { opt.step([] { return Tensor(); }); }),
+            "lbfgs: the closure must return one number, got no tensor");
+  Rosenbrock f({.max_iter = 4});
+  f.step();
+  EXPECT_EQ(error([&] { opt.load_state_dict(f.opt.state_dict()); }),
+            "lbfgs: direction must have shape [1], got [6]");
+  EXPECT_EQ(error([&] { opt.load_state_dict({}); }), "lbfgs: iterations is missing");
+}
+
+}  // namespace optim_lbfgs_test
+}  // namespace mixtape::optim
