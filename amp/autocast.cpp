@@ -81,10 +81,10 @@ Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* aroun
   check(is_half(low) || low == f32, "autocast: low must be f16, bf16 or f32, got {}", low);
   const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;
-  std::optional<Recipe> recipe = o.recipe;
+  Recipe recipe = o.recipe;
   if (!recipe && !o.low && !o.dtype && around) recipe = around->recipe();
   if (recipe)
-    check(low != f16, "autocast: the recipe {} needs low = bf16 or f32, got {}", recipe->name(),
+    check(low != f16, "autocast: the recipe {} needs low = bf16 or f32, got {}", recipe.name(),
           low);
   return {o.enabled && !off,
           o.cache,
@@ -99,7 +99,7 @@ Autocast::Autocast(const AutocastOptions& options)
       cache_(innermost() ? innermost()->cache_ : &own_cache_),
       open_(this) {
   if (state_.recipe && state_.enabled && cache_ == &own_cache_ && grad_enabled())
-    state_.recipe->begin_step();
+    state_.recipe.begin_step();
 }
 Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {
   state_.rules = std::make_shared<const Rules>(*state_.rules);
@@ -150,7 +150,7 @@ void Autocast::apply(Call& call) {
     to = state_.low;
     call.out = state_.rules->widens_products() ? f32 : to;
     if (state_.recipe && !by_override) [[unlikely]]
-      state_.recipe->round_operands(call, to, state_.ends);
+      state_.recipe.round_operands(call, to, state_.ends);
   } else if (precision == Precision::Widest) {
     to = of_arrays.value_or(to);
   } else if (precision == Precision::Full) {

@@ -27,7 +27,7 @@ struct AutocastOptions {
   // Products round their operands to 8 or 4 bits, in a region of bf16 or f32: Current{}, Delayed{},
   // Mx{} or NvFp4{}. Default: none if `low` is given, else the outer region's. Not where an
   // override says Low, nor for the first and the last weight of the running model, unless `ends`.
-  std::optional<Recipe> recipe = {};
+  Recipe recipe = {};
   bool ends = false;
 };
 
@@ -84,7 +84,7 @@ class Autocast final : public internal::Policy {
   DType dtype() const { return low(); }
   Preset preset() const { return state_.rules->preset(); }
   const std::shared_ptr<const Rules>& rules() const { return state_.rules; }
-  const std::optional<Recipe>& recipe() const { return state_.recipe; }
+  const Recipe& recipe() const { return state_.recipe; }
   // The outermost region's: nested regions share its cache.
   const CastCache::Stats& cache_stats() const { return cache_->stats; }
 
@@ -97,7 +97,7 @@ class Autocast final : public internal::Policy {
     bool enabled, cache;
     DType low;
     std::shared_ptr<const Rules> rules;
-    std::optional<Recipe> recipe;
+    Recipe recipe;
     bool ends;
   };
   Autocast(const Autocast& region);  // for snapshot()

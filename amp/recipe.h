@@ -31,11 +31,13 @@ struct NvFp4 {};
 // Copies share the history of Delayed: make one recipe and open each step's region with it.
 class Recipe {
  public:
+  Recipe() = default;  // none
   Recipe(const Current&);
   Recipe(const Delayed& d);  // Error unless history is 1 to 65536 and margin 0 to 64
   Recipe(const Mx&);
   Recipe(const NvFp4&);
 
+  explicit operator bool() const { return bool(state_); }
   std::string_view name() const;  // "current", "delayed", "mx" or "nvfp4"
   // The history of Delayed, by module and op; others have none. Loading replaces it. Throws Error
   // for tensors of other names or shapes.

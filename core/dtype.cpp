@@ -11,7 +11,7 @@
 namespace mixtape {
 
 bool holds(DType t, double value) {
-  if (is_float(t) || t == boolean) return true;
+  if (is_float(t) || t == boolean || is_f8(t)) return true;
   const double low = t == u8    ? 0
                      : t == i32 ? -0x1p31
                                 : -0x1p63,
@@ -26,11 +26,21 @@ DType parse_dtype(std::string_view text) {
     std::string_view name;
     DType dtype;
   } names[] = {
-      {"f64", f64},     {"fp64", f64},    {"float64", f64},  {"double", f64},      {"f32", f32},
-      {"fp32", f32},    {"float32", f32}, {"float", f32},    {"f16", f16},         {"fp16", f16},
-      {"float16", f16}, {"half", f16},    {"bf16", bf16},    {"bfloat16", bf16},   {"i64", i64},
-      {"int64", i64},   {"long", i64},    {"i32", i32},      {"int32", i32},       {"int", i32},
-      {"u8", u8},       {"uint8", u8},    {"bool", boolean}, {"boolean", boolean},
+      {"f64", f64},         {"fp64", f64},
+      {"float64", f64},     {"double", f64},
+      {"f32", f32},         {"fp32", f32},
+      {"float32", f32},     {"float", f32},
+      {"f16", f16},         {"fp16", f16},
+      {"float16", f16},     {"half", f16},
+      {"bf16", bf16},       {"bfloat16", bf16},
+      {"i64", i64},         {"int64", i64},
+      {"long", i64},        {"i32", i32},
+      {"int32", i32},       {"int", i32},
+      {"u8", u8},           {"uint8", u8},
+      {"bool", boolean},    {"boolean", boolean},
+      {"f8_e4m3", f8_e4m3}, {"float8_e4m3fn", f8_e4m3},
+      {"f8_e5m2", f8_e5m2}, {"float8_e5m2", f8_e5m2},
+      {"f8_e8m0", f8_e8m0}, {"float8_e8m0fnu", f8_e8m0},
   };
   std::string accepted;
   for (const auto& n : names) {

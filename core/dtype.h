@@ -11,18 +11,40 @@
 
 namespace mixtape {
 
-enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, u8, boolean };
+template <int exponent, bool infinities>
+struct Float8;  // core/float8.h has their conversions
+using F8E4M3 = Float8<4, false>;
+using F8E5M2 = Float8<5, true>;
+struct F8E8M0;
+
+// The last three, of 8 bits, only store numbers: they are converted, copied, moved and saved, and
+// no op computes with them.
+enum class DType : uint8_t {
+  f64,
+  f32,
+  f16,
+  bf16,
+  i64,
+  i32,
+  u8,
+  boolean,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e8m0
+};
 using enum DType;
 
 constexpr std::string_view name(DType t) {
-  constexpr std::string_view names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool"};
+  constexpr std::string_view names[] = {"f64", "f32",  "f16",     "bf16",    "i64",    "i32",
+                                        "u8",  "bool", "f8_e4m3", "f8_e5m2", "f8_e8m0"};
   return names[static_cast<int>(t)];
 }
 constexpr size_t size_of(DType t) {
-  constexpr uint64_t sizes = 0x01'01'04'08'02'02'04'08;  // a byte each, in a register
-  return sizes >> 8 * static_cast<int>(t) & 0xff;
+  constexpr uint64_t sizes = 0x111'1148'2248;  // four bits each, in a register
+  return sizes >> 4 * static_cast<int>(t) & 0xf;
 }
 constexpr bool is_float(DType t) { return t <= bf16; }
+constexpr bool is_f8(DType t) { return t >= f8_e4m3; }
 constexpr bool is_half(DType t) { return t == f16 || t == bf16; }
 constexpr bool is_integer(DType t) { return t >= i64 && t <= u8; }
 // The dtype of sums, statistics and optimizer states for elements of dtype t.
@@ -62,10 +84,16 @@ constexpr DType dtype_of() {
     return u8;
   else if constexpr (std::is_same_v<T, bool>)
     return boolean;
+  else if constexpr (std::is_same_v<T, F8E4M3>)
+    return f8_e4m3;
+  else if constexpr (std::is_same_v<T, F8E5M2>)
+    return f8_e5m2;
+  else if constexpr (std::is_same_v<T, F8E8M0>)
+    return f8_e8m0;
   else
     static_assert(sizeof(T) == 0,
-                  "not an element type: double, float, Half, BFloat16, int64_t, int32_t, uint8_t "
-                  "or bool");
+                  "not an element type: double, float, Half, BFloat16, int64_t, int32_t, uint8_t, "
+                  "bool, F8E4M3, F8E5M2 or F8E8M0");
 }
 
 namespace detail {
@@ -97,7 +125,7 @@ namespace detail {
 }  // namespace detail
 
 // f.operator()<T>() with the C++ type of `t`; visit_float throws Error unless that is a float.
-// There is no other switch over DType outside kernels/cuda.
+// There is no other switch over DType outside kernels/cuda. visit() takes what ops compute with.
 template <class F>
 decltype(auto) visit_float(DType t, F&& f) {
   switch (t) {
@@ -128,6 +156,19 @@ decltype(auto) visit(DType t, F&& f) {
     default:
       return visit_float(t, f);
   }
+}
+
+template <class F>
+decltype(auto) visit_f8(DType t, F&& f) {
+  if (t == f8_e4m3) return f.template operator()<F8E4M3>();
+  if (t == f8_e5m2) return f.template operator()<F8E5M2>();
+  return f.template operator()<F8E8M0>();
+}
+// As visit, for the dtypes that only store, too.
+template <class F>
+decltype(auto) visit_stored(DType t, F&& f) {
+  if (is_f8(t)) return visit_f8(t, f);
+  return visit(t, f);
 }
 
 // f.operator()<In, Out>() where `out` is `in` or, beside a 16-bit `in`, f32; else Error.

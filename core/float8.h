@@ -47,6 +47,27 @@ struct Float8 {
   }
 };
 
+// A power of two, from 2^-127 to 2^127: the scale of a block. The nearest, the upper if in the
+// middle or below 2^-126; NaN for what is not positive.
+struct F8E8M0 {
+  uint8_t bits = 0;
+
+  F8E8M0() = default;
+  MIXTAPE_HD constexpr explicit F8E8M0(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
+  MIXTAPE_HD constexpr explicit F8E8M0(double x) : bits(round(Half::odd_float(x))) {}
+  MIXTAPE_HD constexpr operator float() const {
+    const uint32_t f = bits == 0xff ? 0x7fc00000u : bits == 0 ? 0x400000u : uint32_t(bits) << 23;
+    return std::bit_cast<float>(f);
+  }
+
+ private:
+  MIXTAPE_HD static constexpr uint8_t round(uint32_t f) {
+    const bool positive = f > 0 && f <= 0x7f800000u;
+    const uint32_t q = f < 0x800000u ? f > 0x400000u : (f + 0x400000u) >> 23;
+    return uint8_t(positive ? q : 0xffu);
+  }
+};
+
 using F8E4M3 = Float8<4, false>;  // e4m3fn: up to 448, beyond 464 NaN
 using F8E5M2 = Float8<5, true>;   // the upper half of an f16
 

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "core/check.h"
+#include "core/float8.h"
 #include "core/format.h"
 
 namespace mixtape {
@@ -114,7 +115,7 @@ std::string formatted(const T& value, std::string_view spec) {
 // An integer as a floating-point number where the specification is for those.
 template <class T>
 std::string element(T v, std::string_view spec) {
-  if constexpr (is_float(dtype_of<T>()))
+  if constexpr (is_float(dtype_of<T>()) || is_f8(dtype_of<T>()))
     return formatted(static_cast<math_t<T>>(v), spec);
   else if (spec.find_first_of(".aefgAEFG") == spec.npos)
     return formatted(static_cast<int64_t>(v), spec);
@@ -128,7 +129,7 @@ std::vector<std::string> words_of(const std::vector<T>& values, const PrintOptio
   std::vector<std::string> words;
   if (!spec.empty()) {
     for (const T v : values) words.push_back(element(v, spec));
-  } else if constexpr (is_float(dtype_of<T>())) {
+  } else if constexpr (is_float(dtype_of<T>()) || is_f8(dtype_of<T>())) {
     return float_words(values, options);
   } else {
     for (const T v : values) {
@@ -148,7 +149,7 @@ class Page {
       : x_(x),
         line_width_(static_cast<size_t>(options.line_width)),
         shown_(shown(x.shape(), options)) {
-    visit(x.dtype(), [&]<class T>() {
+    visit_stored(x.dtype(), [&]<class T>() {
       std::vector<T> values;
       gather(0, 0, values);
       words_ = words_of(values, options, spec, x.rank() == 0);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/float8.h"
 #include "core/float_mode.h"
 #include "core/format.h"
 #include "core/pooled.h"
@@ -106,7 +107,7 @@ template <detail::Number T>
 T Tensor::at(int64_t i) const {
   check_index(i, shape());
   const FloatMode mode;
-  return visit(dtype(), [&]<class E>() {
+  return visit_stored(dtype(), [&]<class E>() {
     const E* const p = static_cast<const E*>(raw()) + layout().at(i);
     if (device().is_host()) return value_of<T>(*p);
     E value;
@@ -122,7 +123,7 @@ void Tensor::set(int64_t i, double value) const {
   check(!impl_->grad_fn || !thread_state.recording,
         "set() of the result of a recorded op, which would make its gradient wrong (make a new "
         "tensor by where or index_put, set() a detach(), or open a NoGrad)");
-  visit(dtype(), [&]<class T>() {
+  visit_stored(dtype(), [&]<class T>() {
     T* const p = static_cast<T*>(raw()) + layout().at(i);
     const T converted = convert<T>(value);
     impl_->storage->begin_write();
@@ -201,7 +202,7 @@ Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {
         "{} values for the shape {}, which needs {}", values.size(), shape, shape.size());
   const Tensor out(shape, dtype, Device::cpu());
   const FloatMode mode;
-  visit(dtype, [&]<class T>() {
+  visit_stored(dtype, [&]<class T>() {
     std::transform(values.begin(), values.end(), out.data<T>(), convert<T>);
   });
   return out.copied_to(DefaultDevice::current());
@@ -249,7 +250,7 @@ std::vector<T> to_vector(const Tensor& x) {
   const Tensor here = x.copied_to(Device::cpu());
   std::vector<T> out(static_cast<size_t>(x.numel()));
   const FloatMode mode;
-  visit(x.dtype(), [&]<class E>() {
+  visit_stored(x.dtype(), [&]<class E>() {
     const E* data = static_cast<const E*>(here.raw());
     for (size_t i = 0; i < out.size(); ++i)
       out[i] = value_of<T>(data[x.layout().at(static_cast<int64_t>(i))]);

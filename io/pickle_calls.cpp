@@ -28,11 +28,11 @@ constexpr TorchDType torch_dtypes[] = {
     {"uint16", "", 2},
     {"uint32", "", 4},
     {"uint64", "", 8},
-    {"float8_e4m3fn", "", 1},
-    {"float8_e5m2", "", 1},
+    {"float8_e4m3fn", "", 1, f8_e4m3},
+    {"float8_e5m2", "", 1, f8_e5m2},
     {"float8_e4m3fnuz", "", 1},
     {"float8_e5m2fnuz", "", 1},
-    {"float8_e8m0fnu", "", 1},
+    {"float8_e8m0fnu", "", 1, f8_e8m0},
     {"float4_e2m1fn_x2", "", 1},
 };
 

@@ -35,12 +35,15 @@ class PickleWriter {
     for (const int64_t x : numbers) add_int(x);
     add("t");
   }
-  // _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())
+  // _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or v3, with a dtype after
+  // those, of bytes.
   void add_tensor(const Tensor& t, size_t key) {
     const internal::Layout dense(t.shape());
-    add("ctorch._utils\n_rebuild_tensor_v2\n((");
+    const TorchDType& dtype = torch_dtype(t.dtype());
+    const bool typed = !dtype.storage.empty();
+    add(fmt::format("ctorch._utils\n_rebuild_tensor_v{}\n((", typed ? 2 : 3));
     add_text("storage");
-    add(fmt::format("ctorch\n{}\n", torch_dtype(t.dtype()).storage));
+    add(typed ? fmt::format("ctorch\n{}\n", dtype.storage) : "ctorch.storage\nUntypedStorage\n");
     add_text(fmt::format("{}", key));
     add_text("cpu");
     add_int(t.numel());
@@ -49,7 +52,9 @@ class PickleWriter {
     add_tuple(dense.shape);
     add_tuple(dense.strides);
     add("\x89"
-        "ccollections\nOrderedDict\n)RtR");
+        "ccollections\nOrderedDict\n)R");
+    if (!typed) add(fmt::format("ctorch\n{}\n", dtype.name));
+    add("tR");
   }
   const std::string& finish() {
     add("u.");  // SETITEMS, STOP

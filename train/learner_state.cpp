@@ -122,7 +122,7 @@ StateDict Learner::collect(bool whole) {
   all.add("model.", model_.module->state_dict());
   all.add("optimizer.", shards_ && whole ? shards_->state_dict() : optimizer->state_dict());
   all.add("scaler.", scaler.state_dict());
-  if (autocast && autocast->recipe) all.add("recipe.", autocast->recipe->state_dict());
+  if (autocast && autocast->recipe) all.add("recipe.", autocast->recipe.state_dict());
   if (schedule) all.add("schedule.", schedule->state_dict());
   if (data.train) all.add("data.", data.train->state_dict());
   // Validations are not resumed: save the epoch of the next one.
@@ -195,7 +195,7 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   // (Saved without a scaler, one that is needed now starts afresh.)
   if (const StateDict part = dict.under("scaler."); !part.empty()) scaler.load_state_dict(part);
   if (const StateDict part = dict.under("recipe."); autocast && autocast->recipe && !part.empty())
-    autocast->recipe->load_state_dict(part);
+    autocast->recipe.load_state_dict(part);
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
   if (data.train && reader.find("data.epoch")) data.train->load_state_dict(dict.under("data."));
   if (data.valid && reader.find("valid.epoch"))

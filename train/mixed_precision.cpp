@@ -38,7 +38,7 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
               .backoff_factor = o.backoff_factor,
               .growth_interval = o.growth_interval,
               .enabled = low_ == f16},
-      recipe_(o.enabled ? o.recipe : std::nullopt) {
+      recipe_(o.enabled ? o.recipe : amp::Recipe()) {
   check(!recipe_ || low_ != f16, "a recipe needs amp_mode = bf16 or f32, got {}", low_);
   check(is_half(low_) || low_ == f32, "amp_mode must be f16, bf16 or f32, got {}", low_);
   (void)amp::GradScaler(scaler_);  // throws now, before anything changes

@@ -12,8 +12,8 @@ struct AmpOptions {
   amp::DTypeOrName amp_mode = f16;  // bf16 needs no scaler
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  bool enabled = true;                     // false: same as to_fp32
-  std::optional<amp::Recipe> recipe = {};  // products in 8 or 4 bits; amp_mode bf16 or f32
+  bool enabled = true;      // false: same as to_fp32
+  amp::Recipe recipe = {};  // products in 8 or 4 bits; amp_mode bf16 or f32
 };
 
 // The model in f16 except normalization layers, with f32 masters (as fastai v1 and Apex O2 do), or
@@ -50,7 +50,7 @@ class MixedPrecision : public Callback {
   DType low_;
   std::optional<MasterOptions> masters_;  // set: the whole model is in low_
   amp::ScalerOptions scaler_;
-  std::optional<amp::Recipe> recipe_ = {};
+  amp::Recipe recipe_ = {};
 };
 
 }  // namespace mixtape::train

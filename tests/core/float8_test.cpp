@@ -37,6 +37,7 @@ std::pair<uint64_t, uint64_t> checksums() {
 TEST(Float8, IsThatOfMlDtypes) {
   EXPECT_EQ(checksums<F8E4M3>(), std::pair(0xdad1d9c50f749ca5u, 0x2774c221a9b3efc5u));
   EXPECT_EQ(checksums<F8E5M2>(), std::pair(0x6c1e56b6fb09c905u, 0xe0b75d497df94d25u));
+  EXPECT_EQ(checksums<F8E8M0>(), std::pair(0x6d2c8b41c3f0e5a5u, 0x09baf3c8cf01425bu));
 }
 
 TEST(Float8, RoundsOnceToNearestEven) {

@@ -37,6 +37,12 @@ TEST(Print, ShapesDtypesAndDevicesGoToStreams) {
   EXPECT_EQ(out.str(), "[2, 3] [3, 1] bf16 cpu cuda:1 []");
 }
 
+TEST(Print, NumbersOf8BitsAreFloats) {
+  EXPECT_EQ(to_string(from({1.5, -0.3, 500}, {3}, f8_e4m3)), "[ 1.5 -0.3  nan]\nf8_e4m3 [3]");
+  EXPECT_EQ(fmt::format("{:.2f}", from({1.1}, {}, f8_e5m2)), "1.00");
+  EXPECT_EQ(fmt::format("{:.2f}", from({3}, {}, f8_e8m0)), "4.00");
+}
+
 // A specification is fmt's for each element; it replaces the line of dtype and shape.
 TEST(Print, TakesFormatSpecifications) {
   const Tensor x = from({1, -2.5, 1000, 0.0625}, {2, 2});

@@ -27,7 +27,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean};
+constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean, f8_e4m3, f8_e5m2};
 
 // A file with this header and `data` bytes of zeros.
 std::string file_with(std::string header, size_t data) {
@@ -51,6 +51,7 @@ TEST(SafeTensors, RoundTripsEveryDtype) {
     tensors.emplace_back(name + ".empty", Tensor({3, 0, 2}, t));
   }
   tensors.emplace_back("values", from({-1.5, 65504, 1e-7, INFINITY}, {4}, f16));
+  tensors.emplace_back("powers", from({0.25, 1, 0x1p100}, {3}, f8_e8m0));
   const Metadata metadata{{"format", "pt"}, {"quote \" and \u00e9", "line\nbreak"}};
   save(folder / "all.safetensors", tensors, metadata);
 
@@ -174,8 +175,8 @@ TEST(SafeTensors, RefusesHostileFiles) {
        "and nothing else"},
       {file_with(tensor(R"("dtype":8,"shape":[1],"data_offsets":[0,1])"), 1),
        "f: tensor \"w\": dtype is not a string"},
-      {file_with(tensor(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])"), 1),
-       "f: tensors of dtypes that are not here: \"w\" (\"F8_E4M3\")"},
+      {file_with(tensor(R"("dtype":"F4","shape":[1],"data_offsets":[0,1])"), 1),
+       "f: tensors of dtypes that are not here: \"w\" (\"F4\")"},
       {file_with(tensor(R"("dtype":"","shape":[1],"data_offsets":[0,1])"), 1),
        "f: tensors of dtypes that are not here: \"w\" (\"\")"},
       {file_with(tensor(R"("dtype":"U8","shape":1,"data_offsets":[0,1])"), 1),
@@ -296,13 +297,13 @@ TEST(SafeTensors, SaysWhatOtherFilesAre) {
 
 TEST(SafeTensors, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
   const std::string header = R"({"a":{"dtype":"I16","shape":[2],"data_offsets":[0,4]},)"
-                             R"("b.q":{"dtype":"F8_E4M3","shape":[1,3],"data_offsets":[4,7]},)"
+                             R"("b.q":{"dtype":"F4","shape":[1,3],"data_offsets":[4,7]},)"
                              R"("b.r":{"dtype":"U32","shape":[],"data_offsets":[7,11]},)"
                              R"("w":{"dtype":"F32","shape":[1],"data_offsets":[11,15]}})";
   std::string file = file_with(header, 15);
   file[file.size() - 15] = 7;
   EXPECT_EQ(parse_error(file).substr(0, parse_error(file).find('\n')),
-            "f: tensors of dtypes that are not here: \"a\" (\"I16\"), \"b.q\" (\"F8_E4M3\"), "
+            "f: tensors of dtypes that are not here: \"a\" (\"I16\"), \"b.q\" (\"F4\"), "
             "\"b.r\" (\"U32\"); leave them out, {.skip = {\"a\", ...}}, or load their bytes, "
             "{.keep_bytes = true}");
   const auto parse = [&](const ReadOptions& options) {
@@ -319,7 +320,7 @@ TEST(SafeTensors, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
   EXPECT_EQ(kept.tensors.at("b.q").shape(), Shape({3}));
   ASSERT_EQ(kept.raw.size(), 2u);
   EXPECT_EQ(kept.raw[0].name, "a");
-  EXPECT_EQ(kept.raw[1].dtype, "F8_E4M3");
+  EXPECT_EQ(kept.raw[1].dtype, "F4");
   EXPECT_EQ(kept.raw[1].shape, Shape({1, 3}));
 
   std::string many = "{";

@@ -90,5 +90,35 @@ TEST(Quantise, TakesAllFloatsAndWritesBf16) {
   EXPECT_EQ(none.at(0), 0) << "a block of NVFP4 whose scale vanished";
 }
 
+// Each conversion rounds once, from the element itself.
+TEST(Stored, NumbersOf8BitsConvertFromAndToAll) {
+  const auto expect = [&]<class F8>(F8) {
+    constexpr DType f8 = dtype_of<F8>();
+    for (const DType t : all_dtypes) {
+      const Tensor x = random({70}, t, 1, is_float(t) ? -300 : 0, t == boolean ? 2 : 120);
+      const Tensor y({70}, f8), z({70}, t);
+      launch([&](Launch& l) {
+        cpu::convert(l, x, y);
+        cpu::convert(l, y, z);
+      });
+      for (int64_t i = 0; i < 70; ++i) {
+        const float want(F8(double(x.at(i))));
+        if (std::isnan(want)) {
+          EXPECT_TRUE(std::isnan(y.at(i)));
+          continue;
+        }
+        EXPECT_EQ(y.at(i), want) << name(t);
+        EXPECT_EQ(z.at(i), t == boolean ? want != 0 : is_float(t) ? want : std::trunc(want));
+      }
+    }
+    const Tensor tie = filled({1}, f64, 1.0625 + 0x1p-40), y({1}, f8);
+    launch([&](Launch& l) { cpu::convert(l, tie, y); });
+    EXPECT_EQ(y.at(0), float(F8(1.0625 + 0x1p-40)));
+  };
+  expect(F8E4M3());
+  expect(F8E5M2());
+  expect(F8E8M0());
+}
+
 }  // namespace kernels_quantise_test
 }  // namespace mixtape::kernels

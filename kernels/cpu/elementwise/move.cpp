@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/float8.h"
 #include "kernels/common/scalar.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -23,6 +24,31 @@ void convert_loop(void* const* p, int64_t n, const void*) {
   } else {
     for (int64_t i = 0; i < n; ++i) y[i] = convert_to<To>(x[i]);
   }
+}
+
+// Elements of 8 bits, from and to all others.
+template <class From, class To>
+void convert_f8(void* const* p, int64_t n, const void*) {
+  const From* const x = static_cast<const From*>(p[0]);
+  To* const y = static_cast<To*>(p[1]);
+  using Wide =
+      std::conditional_t<std::is_same_v<From, double> || std::is_integral_v<From>, double, float>;
+  for (int64_t i = 0; i < n; ++i) {
+    const Wide v = static_cast<Wide>(x[i]);
+    if constexpr (is_f8(dtype_of<To>()))
+      y[i] = To(v);
+    else
+      y[i] = convert_to<To>(v);
+  }
+}
+ContiguousLoop f8_loop(DType from, DType to) {
+  if (!is_f8(to))
+    return visit_f8(from, [&]<class F8>() {
+      return visit(to, []<class To>() -> ContiguousLoop { return &convert_f8<F8, To>; });
+    });
+  return visit_f8(to, [&]<class F8>() {
+    return visit_stored(from, []<class From>() -> ContiguousLoop { return &convert_f8<From, F8>; });
+  });
 }
 
 template <class Word>
@@ -60,6 +86,8 @@ void accumulate_loop(void* const* p, int64_t n, const void*) {
 
 void convert(Launch& launch, In x, Out y) {
   if (x.dtype == y.dtype) return copy(x, y);
+  if (is_f8(x.dtype) || is_f8(y.dtype))
+    return for_each_contiguous(launch, {&x, &y}, f8_loop(x.dtype, y.dtype));
   for_each_contiguous(
       launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
         return visit(y.dtype, []<class To>() -> ContiguousLoop { return &convert_loop<From, To>; });

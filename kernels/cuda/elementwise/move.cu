@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/float8.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
 namespace mixtape::kernels::cuda {
@@ -67,9 +68,46 @@ struct AddTo {
   }
 };
 
+// Codes of 8 bits of a number, and back.
+struct ToF8 {
+  DType type;
+  MIXTAPE_HD uint8_t operator()(auto x) const {
+    return type == f8_e4m3 ? F8E4M3(x).bits : type == f8_e5m2 ? F8E5M2(x).bits : F8E8M0(x).bits;
+  }
+};
+struct FromF8 {
+  DType type;
+  MIXTAPE_HD float operator()(uint8_t code) const {
+    return type == f8_e4m3   ? float(std::bit_cast<F8E4M3>(code))
+           : type == f8_e5m2 ? float(std::bit_cast<F8E5M2>(code))
+                             : float(std::bit_cast<F8E8M0>(code));
+  }
+};
+View with_dtype(const View& v, DType t) { return {v.data, t, v.layout}; }
+
+void convert_f8(Launch& launch, In x, Out y) {
+  const View from = with_dtype(x, is_f8(x.dtype) || x.dtype == boolean ? u8 : x.dtype);
+  if (!is_f8(x.dtype)) {
+    const View to = with_dtype(y, u8);
+    if (is_half(x.dtype) || x.dtype == f32)
+      map<uint8_t, float>(launch, "to_f8", ToF8{y.dtype}, to, from);
+    else
+      map<uint8_t, double>(launch, "to_f8", ToF8{y.dtype}, to, from);
+  } else if (is_half(y.dtype) || y.dtype == f32) {
+    map<float, uint8_t>(launch, "from_f8", FromF8{x.dtype}, y, from);
+  } else {
+    const View wide{launch.scratch<float>(x.size()), f32, Layout(x.shape())};
+    map<float, uint8_t>(launch, "from_f8", FromF8{x.dtype}, wide, from);
+    convert(launch, wide, y);
+  }
+}
+
 }  // namespace
 
 void convert(Launch& launch, In x, Out y) {
+  if (x.dtype == y.dtype && is_f8(x.dtype))
+    return convert(launch, with_dtype(x, u8), with_dtype(y, u8));
+  if (is_f8(x.dtype) || is_f8(y.dtype)) return convert_f8(launch, x, y);
   visit(x.dtype, [&]<class From>() {
     visit(y.dtype,
           [&]<class To>() { map<To, From>(launch, "convert", Convert<To, From>(), y, x); });

@@ -30,5 +30,46 @@ TEST(CudaQuantise, NumbersAndScalesAreThoseOfTheCpu) {
       }
 }
 
+constexpr DType stored[] = {f8_e4m3, f8_e5m2, f8_e8m0};
+
+// A tensor of numbers that are whole for integers, and of all signs but for bool.
+Tensor numbers(DType t, int64_t n) {
+  Tensor x({n}, f64);
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = std::ldexp(1 + double(i % 37) / 37, int(i % 23) - 11) * (i % 2 ? -1 : 1);
+    x.set(i, t == boolean    ? double(i % 2)
+             : t == u8       ? double(i % 256)
+             : is_integer(t) ? i - n / 2
+                             : v);
+  }
+  Tensor y({n}, t);
+  for (int64_t i = 0; i < n; ++i) y.set(i, x.at(i));
+  return y;
+}
+
+TEST(CudaQuantise, StoredBytesAreThoseOfTheCpu) {
+  for (const DType f8 : stored)
+    for (const DType other :
+         {f64, f32, f16, bf16, i64, i32, u8, boolean, f8_e4m3, f8_e5m2, f8_e8m0})
+      for (const bool back : {false, true}) {
+        const DType from = back ? f8 : other, to = back ? other : f8;
+        if (back && !is_float(to) && !is_f8(to)) continue;  // NaN as an integer is of the device
+        const Tensor x = numbers(from, 1000), all[2] = {Tensor({1000}, to), Tensor({1000}, to)};
+        launch([&](Launch& l) {
+          cpu::convert(l, x, all[0]);
+          cuda::convert(l, x, all[1]);
+        });
+        for (int64_t i = 0; i < 1000; ++i) {
+          const double want = all[0].at(i), got = all[1].at(i);
+          ASSERT_TRUE(want == got || (std::isnan(want) && std::isnan(got)))
+              << name(from) << " to " << name(to) << " " << i << ": " << want << " " << got;
+        }
+      }
+  const Tensor x = numbers(f8_e4m3, 1000), y({1000}, i32);
+  launch([&](Launch& l) { cuda::convert(l, x, y); });
+  for (int64_t i = 0; i < 1000; ++i)
+    ASSERT_TRUE(std::isnan(x.at(i)) || y.at(i) == std::trunc(x.at(i))) << x.at(i);
+}
+
 }  // namespace kernels_cuda_quantise_test
 }  // namespace mixtape::kernels
