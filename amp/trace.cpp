@@ -21,8 +21,13 @@ constexpr int64_t rows_at_once = 1024;
 
 bool is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
-// The numbers of t, contiguous, in any order; broadcast ones once.
-Tensor dense(const Tensor& t) {
+Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
+  return stats.with_layout(Layout({count, stats_size}, {stats_size, 1}, first * stats_size));
+}
+
+}  // namespace
+
+Tensor detail::numbers_of(const Tensor& t) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
   for (int d = 0; d < t.rank(); ++d)
     if (t.strides()[d] != 0 && t.shape()[d] > 1) dims.emplace_back(t.strides()[d], t.shape()[d]);
@@ -35,12 +40,6 @@ Tensor dense(const Tensor& t) {
   const Tensor numbers = t.with_layout(Layout(shape, strides));
   return numbers.is_contiguous() ? numbers : contiguous(numbers);
 }
-
-Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
-  return stats.with_layout(Layout({count, stats_size}, {stats_size, 1}, first * stats_size));
-}
-
-}  // namespace
 
 std::string BadOp::text() const {
   std::string what;
@@ -102,7 +101,7 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
   const auto add = [&](std::span<const Tensor> some) {
     for (const Tensor& t : some) {
       if (!is_counted(t)) continue;
-      const Tensor& counted = all.emplace_back(dense(t));
+      const Tensor& counted = all.emplace_back(detail::numbers_of(t));
       entry.tensors.push_back({t.dtype(), t.shape(), t.numel() / counted.numel()});
     }
   };

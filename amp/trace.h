@@ -32,6 +32,11 @@ struct BadOp {
   std::string text() const;
 };
 
+namespace detail {
+// The numbers of t, contiguous, in any order; broadcast ones once.
+Tensor numbers_of(const Tensor& t);
+}  // namespace detail
+
 // Watches the ops of this thread, forward and backward, and throws nothing: under a GradScaler an
 // occasional overflow is normal. An op costs three small kernels more; reading results, or every
 // thousand tensors, waits for the device. Infinities of masked_fill and pad do not count, nor do

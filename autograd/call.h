@@ -18,6 +18,8 @@
 //                     begin as zeros
 // An attribute with a DType member `out` requests that result dtype, which no policy changes.
 
+#include <array>
+#include <bit>
 #include <tuple>
 
 #include "autograd/tape.h"
@@ -163,8 +165,83 @@ Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
 }
 
 template <class Op, class... Args>
+Tensor run_op(const Tensor* out, const Args&... args);
+
+// Reads the arguments of a repeated call, in order.
+struct RepeatedArguments {
+  std::span<const Tensor> inputs;
+  std::span<const int64_t> lists;
+  std::string_view attributes;
+
+  Tensor tensor();
+  std::vector<Tensor> list();
+  void read(void* to, size_t bytes);
+  template <class A>
+  A next() {
+    if constexpr (is_list<A>) {
+      return list();
+    } else if constexpr (is_tensor<A>) {
+      return A(tensor());
+    } else {
+      std::array<std::byte, sizeof(A)> bytes;
+      read(bytes.data(), sizeof(A));
+      return std::bit_cast<A>(bytes);
+    }
+  }
+};
+template <class A>
+constexpr bool is_plain = is_tensor<A> || is_list<A> ||
+                          (std::is_trivially_copyable_v<A> && !std::is_pointer_v<A> &&
+                           !std::is_same_v<A, std::string_view>);
+
+template <class Op, class... Args>
+constexpr internal::Repeat repeat_of() {
+  internal::Repeat repeat{Op::info, __PRETTY_FUNCTION__, nullptr, nullptr};
+  if constexpr ((is_plain<Args> && ...)) {
+    repeat.attributes = [](const void* const* arguments) {
+      std::string bytes;
+      const auto add = [&]<class A>(const A*) {
+        if constexpr (!is_tensor<A> && !is_list<A>)
+          bytes.append(static_cast<const char*>(*arguments), sizeof(A));
+        ++arguments;
+      };
+      (add(static_cast<const Args*>(nullptr)), ...);
+      return bytes;
+    };
+    repeat.run = [](std::span<const Tensor> inputs, std::span<const int64_t> lists,
+                    std::string_view attributes) {
+      RepeatedArguments all{inputs, lists, attributes};
+      const std::tuple<Args...> args{all.next<Args>()...};
+      return std::apply([](const auto&... a) { return run_op<Op>(nullptr, a...); }, args);
+    };
+  }
+  return repeat;
+}
+template <class Op, class... Args>
+inline constexpr internal::Repeat repeat = repeat_of<Op, Args...>();
+template <class Op, class... Args>
+inline const bool listed_repeat = internal::list_repeat(repeat<Op, Args...>);
+
+// Tells observers of a call, with its arguments.
+template <class Op, class... Args>
+[[gnu::noinline]] void observe_after(internal::Call& call, const Tensor& y, const Args&... args) {
+  const void* const arguments[] = {&args..., nullptr};
+  InlineVector<int64_t, 4> lists;
+  const auto collect = [&]<class A>(const A& a) {
+    if constexpr (is_list<A>) lists.push_back(int64_t(a.size()));
+  };
+  (collect(args), ...);
+  const internal::Repetition repetition{
+      repeat<Op, Args...>, arguments, {lists.begin(), lists.size()}};
+  call.repetition = &repetition;
+  observe(&internal::Observer::after, call, y);
+  call.repetition = nullptr;
+}
+
+template <class Op, class... Args>
 Tensor run_op(const Tensor* out, const Args&... args) {
   (void)listed_op<Op>;
+  (void)listed_repeat<Op, Args...>;
   const internal::Scope scope(Op::info.name);
 
   InlineVector<const Tensor*, 6> inputs;
@@ -200,7 +277,8 @@ Tensor run_op(const Tensor* out, const Args&... args) {
     Ctx ctx(call, false);
     y = run_forward<Op>(ctx, inputs.begin(), args...);
   }
-  detail::observe(&internal::Observer::after, call, y);
+  if (thread_state.observer) [[unlikely]]
+    observe_after<Op>(call, y, args...);
   return y;
 }
 

@@ -1,6 +1,7 @@
 #include "autograd/tape.h"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_set>
 
 #include "autograd/call.h"
@@ -120,6 +121,27 @@ static bool are_alike(const Call& call) {
     if (const Role role = call.op.role(i); role == Role::Index || role == Role::Mask) return false;
   }
   return true;
+}
+
+Tensor RepeatedArguments::tensor() {
+  check(!inputs.empty(), "a call to be repeated has too few inputs");
+  const Tensor& first = inputs.front();
+  inputs = inputs.subspan(1);
+  return first;
+}
+std::vector<Tensor> RepeatedArguments::list() {
+  check(!lists.empty() && lists[0] >= 0 && lists[0] <= int64_t(inputs.size()),
+        "a call to be repeated has no such list of inputs");
+  const size_t n = size_t(lists[0]);
+  std::vector<Tensor> all(inputs.begin(), inputs.begin() + std::ptrdiff_t(n));
+  inputs = inputs.subspan(n);
+  lists = lists.subspan(1);
+  return all;
+}
+void RepeatedArguments::read(void* to, size_t bytes) {
+  check(attributes.size() >= bytes, "a call to be repeated has too few attributes");
+  std::memcpy(to, attributes.data(), bytes);
+  attributes.remove_prefix(bytes);
 }
 
 bool prepare(Call& call, bool broadcasts, bool differentiable) {

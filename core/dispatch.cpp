@@ -10,7 +10,18 @@ std::vector<const OpInfo*>& catalogue() {
   return *ops;
 }
 
+std::vector<const internal::Repeat*>& repeats() {
+  static auto* const all = new std::vector<const internal::Repeat*>;
+  return *all;
+}
+
 }  // namespace
+
+std::span<const internal::Repeat* const> internal::all_repeats() { return repeats(); }
+bool internal::list_repeat(const Repeat& repeat) {
+  repeats().push_back(&repeat);
+  return true;
+}
 
 std::span<const OpInfo* const> all_ops() { return catalogue(); }
 bool list_op(const OpInfo& op) {

@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,25 @@ bool list_op(const OpInfo&);
 
 namespace internal {
 
+// The way to write down a call of an op with arguments of some types, and to make it again in
+// another process of the same build. Null functions: an attribute is no plain data.
+struct Repeat {
+  const OpInfo& op;
+  const char* types;  // of the arguments, as the compiler spells them
+  std::string (*attributes)(const void* const* arguments);  // their bytes
+  // Calls the op with its tensors in order, and the sizes of lists of them.
+  Tensor (*run)(std::span<const Tensor> inputs, std::span<const int64_t> lists,
+                std::string_view attributes);
+};
+// A call's own arguments.
+struct Repetition {
+  const Repeat& how;
+  const void* const* arguments;
+  std::span<const int64_t> lists;
+};
+std::span<const Repeat* const> all_repeats();  // of every call linked into this program
+bool list_repeat(const Repeat&);
+
 // One call of an op, before it runs.
 struct Call {
   const OpInfo& op;
@@ -27,7 +48,7 @@ struct Call {
   std::optional<DType> out = {};    // dtype of the result; by default that of the first activation
   bool backward = false;            // made by a backward rule
   bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
-  const Tensor* result = nullptr;  // where call_out() puts the result
+  const Tensor* result = nullptr;          // where call_out() puts the result
 
   // Substitutes `t` for an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {
@@ -56,6 +77,7 @@ struct Call {
     Tensor by = {};
   };
   std::vector<Replaced> replaced = {};
+  const Repetition* repetition = nullptr;  // in Observer::after()
 };
 
 // Decides the dtypes in which ops of this thread run. The innermost policy alone applies.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "kernels/common/instruction_set.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -84,3 +85,7 @@ const Microkernel<float>& microkernel_or_portable(Isa isa, DType dtype) {
 }
 
 }  // namespace mixtape::kernels::cpu
+
+std::string_view mixtape::kernels::instruction_set() {
+  return cpu::names[static_cast<int>(cpu::current_isa())];
+}

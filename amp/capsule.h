@@ -1,0 +1,71 @@
+#pragma once
+// Capsules: the op in which an overflow began, with all that it takes to run it again, in a file.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dispatch.h"
+#include "core/state_dict.h"
+
+namespace mixtape::amp {
+
+// A call of an op, or of its backward rule. The file is safetensors, with all but tensors in its
+// metadata. It can be replayed by programs of the same sources and compiler.
+struct Capsule {
+  struct Input {
+    Tensor tensor = {};  // without one: an optional input that was absent
+    bool requires_grad = false;
+    DType grad_dtype = f32;  // of its gradient
+  };
+  std::string op, module, types;  // types: of the call's arguments
+  std::string finding;            // BadOp::text()
+  std::string device, instruction_set, compiler;
+  uint64_t seed = 0, offset = 0;  // of the thread's random numbers, after the op
+  std::vector<Input> inputs = {};
+  std::vector<int64_t> lists = {};  // sizes of lists of inputs
+  std::string attributes = {};      // their bytes
+  std::optional<DType> out = {};    // the dtype asked for
+  Tensor gradient = {};             // of the result; if there is one, the backward rule failed
+  std::string checksum = {};        // of what came of it
+
+  static Capsule load(const std::string& path);  // throws Error if the file is no capsule
+  void save(const std::string& path) const;
+
+  // On the DefaultDevice: the result, or the gradients of inputs that require one, with float
+  // inputs in another dtype if given. Throws Error if this program has no such call.
+  std::vector<Tensor> replay(std::optional<DType> dtype = {}) const;
+  bool reproduces() const;     // every bit of it
+  std::string report() const;  // of replays in f16, bf16, f32 and f64, and which of them cure it
+  std::string test(const std::string& path) const;  // that one of those stays finite, as C++
+};
+
+// While one is alive, looks at the results of this thread's ops, forward and backward, and writes
+// the first that made infinities or NaN of finite numbers to a file. Waits for each op and keeps
+// the inputs of those whose backward is to come: open one for the few steps in question. What
+// masked_fill and pad write does not count, nor do sums of gradients.
+class OverflowCapsule final : public internal::Observer {
+ public:
+  [[nodiscard]] explicit OverflowCapsule(std::string path) : path_(std::move(path)) {}
+  bool found() const { return found_; }  // the file is written
+
+ private:
+  struct Kept {
+    Capsule capsule;
+    std::vector<uint64_t> versions;
+  };
+  void after(const internal::Call& call, const Tensor& result) override;
+  void after_rule(const internal::Node& node, const Tensor& dy,
+                  std::span<const Tensor> gradients) override;
+  bool examine(Capsule& c, int kind, std::span<const Tensor> inputs,
+               std::span<const Tensor> results);
+
+  const std::string path_;
+  bool found_ = false;
+  std::map<uint64_t, Kept> kept_;  // by the order of their nodes
+  const Observe watching_{*this};
+};
+
+}  // namespace mixtape::amp

@@ -1,0 +1,161 @@
+// The file of a capsule. Numbers are stored once, in the order of their strides, so that broadcast
+// inputs take no more than they did.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "amp/capsule.h"
+#include "amp/trace.h"
+#include "autograd/tape.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "io/safetensors.h"
+
+namespace mixtape::amp {
+using namespace internal;
+namespace {
+
+constexpr auto format = "mixtape overflow capsule 1";
+
+// The layout of numbers_of(t) that makes t of them.
+Layout layout_of_numbers(const Tensor& t) {
+  std::vector<int> order;
+  for (int d = 0; d < t.rank(); ++d)
+    if (t.strides()[d] != 0 && t.shape()[d] > 1) order.push_back(d);
+  std::ranges::sort(order, std::greater(),
+                    [&](int d) { return std::pair(t.strides()[d], t.shape()[d]); });
+  Layout layout(t.shape(), Shape(t.shape()));
+  for (int d = 0; d < t.rank(); ++d) layout.strides.dim[d] = 0;
+  int64_t step = 1;
+  for (auto d = order.rbegin(); d != order.rend(); step *= t.shape()[*d++])
+    layout.strides.dim[*d] = step;
+  return layout;
+}
+
+std::string text_of(std::span<const int64_t> numbers) {
+  return fmt::format("{}", fmt::join(numbers, " "));
+}
+std::vector<int64_t> numbers_of_text(std::string_view text) {
+  std::vector<int64_t> all;
+  const char *at = text.data(), *const end = at + text.size();
+  while (at != end) {
+    if (*at == ' ') {
+      ++at;
+      continue;
+    }
+    int64_t number = 0;
+    const auto [next, error] = std::from_chars(at, end, number);
+    check(error == std::errc() && number >= 0, "\"{}\" are no whole numbers", text);
+    all.push_back(number);
+    at = next;
+  }
+  return all;
+}
+std::span<const int64_t> span_of(const Shape& s) { return {s.dim, size_t(s.rank)}; }
+
+// The tensor of that layout over stored numbers. Throws Error if it would read others.
+Tensor restored(const Tensor& numbers, std::string_view shape, std::string_view strides) {
+  const std::vector<int64_t> sizes = numbers_of_text(shape), steps = numbers_of_text(strides);
+  check(sizes.size() == steps.size(), "{} sizes with {} strides", sizes.size(), steps.size());
+  const Layout layout{Shape(sizes), Shape(steps)};
+  int64_t last = 0, size = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    size = sizes[d] == 0 ? 0 : size;
+    int64_t reach = 0;
+    const bool fits = sizes[d] == 0 || (!__builtin_mul_overflow(sizes[d] - 1, steps[d], &reach) &&
+                                        !__builtin_add_overflow(last, reach, &last));
+    check(fits && last < std::max<int64_t>(numbers.numel(), 1), "strides {} go beyond {} numbers",
+          strides, numbers.numel());
+  }
+  check(size == 0 || numbers.numel() > 0, "an input of shape [{}] has no numbers", shape);
+  return numbers.with_layout(layout);
+}
+
+class Fields {
+ public:
+  Fields(const io::Metadata& all, const std::string& path) : all_(all), path_(path) {}
+  const std::string& operator[](const std::string& name) const {
+    const auto at = all_.find(name);
+    check(at != all_.end(), "{}: no \"{}\": not a capsule of an overflow", path_, name);
+    return at->second;
+  }
+  bool has(const std::string& name) const { return all_.contains(name); }
+
+ private:
+  const io::Metadata& all_;
+  const std::string& path_;
+};
+
+}  // namespace
+
+void Capsule::save(const std::string& path) const {
+  const Unobserved aside;
+  StateDict tensors;
+  io::Metadata fields{{"format", format},
+                      {"op", op},
+                      {"module", module},
+                      {"types", types},
+                      {"finding", finding},
+                      {"device", device},
+                      {"instruction_set", instruction_set},
+                      {"compiler", compiler},
+                      {"random", fmt::format("{} {}", seed, offset)},
+                      {"inputs", fmt::format("{}", inputs.size())},
+                      {"lists", text_of(lists)},
+                      {"out", out ? std::string(name(*out)) : ""},
+                      {"checksum", checksum}};
+  const auto add = [&](const std::string& name, const Tensor& t) {
+    const Layout layout = layout_of_numbers(t);
+    tensors.emplace_back(name, detail::numbers_of(t));
+    fields[name + ".shape"] = text_of(span_of(layout.shape));
+    fields[name + ".strides"] = text_of(span_of(layout.strides));
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].tensor) continue;
+    const std::string name = fmt::format("input.{}", i);
+    add(name, inputs[i].tensor);
+    if (inputs[i].requires_grad) fields[name + ".gradient"] = mixtape::name(inputs[i].grad_dtype);
+  }
+  if (gradient) add("gradient", gradient);
+  Tensor bytes({int64_t(attributes.size())}, u8, Device::cpu());
+  std::copy(attributes.begin(), attributes.end(), bytes.data<uint8_t>());
+  tensors.emplace_back("attributes", bytes);
+  io::save(path, tensors, fields);
+}
+
+Capsule Capsule::load(const std::string& path) {
+  const io::SafeTensors file = io::load(path);
+  const Fields fields(file.metadata, path);
+  check(fields["format"] == format, "{}: \"{}\" is not \"{}\"", path, fields["format"], format);
+  Capsule c;
+  c.op = fields["op"], c.module = fields["module"], c.types = fields["types"];
+  c.finding = fields["finding"], c.checksum = fields["checksum"];
+  c.device = fields["device"];
+  c.instruction_set = fields["instruction_set"], c.compiler = fields["compiler"];
+  const std::vector<int64_t> random = numbers_of_text(fields["random"]),
+                             count = numbers_of_text(fields["inputs"]);
+  check(random.size() == 2 && count.size() == 1 && count[0] <= int64_t(file.tensors.size()) + 64,
+        "{}: not a capsule of an overflow", path);
+  c.seed = uint64_t(random[0]), c.offset = uint64_t(random[1]);
+  c.lists = numbers_of_text(fields["lists"]);
+  if (!fields["out"].empty()) c.out = parse_dtype(fields["out"]);
+  const auto get = [&](const std::string& name) {
+    return restored(file.tensors.at(name), fields[name + ".shape"], fields[name + ".strides"]);
+  };
+  for (int64_t i = 0; i < count[0]; ++i) {
+    Input& in = c.inputs.emplace_back();
+    const std::string name = fmt::format("input.{}", i);
+    if (!file.tensors.contains(name)) continue;
+    in.tensor = get(name);
+    in.requires_grad = fields.has(name + ".gradient");
+    if (in.requires_grad) in.grad_dtype = parse_dtype(fields[name + ".gradient"]);
+  }
+  if (file.tensors.contains("gradient")) c.gradient = get("gradient");
+  const Tensor bytes = file.tensors.at("attributes");
+  check(bytes.dtype() == u8 && bytes.is_contiguous(), "{}: attributes of {}", path, bytes.dtype());
+  c.attributes.assign(bytes.data<uint8_t>(), bytes.data<uint8_t>() + bytes.numel());
+  return c;
+}
+
+}  // namespace mixtape::amp

@@ -1,0 +1,200 @@
+// Capsules of overflows: found, saved, and replayed elsewhere.
+#include "amp/capsule.h"
+#include "core/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "io/safetensors.h"
+#include "tests/support/amp.h"
+#include "tests/support/temp_folder.h"
+
+namespace mixtape::amp {
+namespace capsule_test {
+
+using Plant = std::function<void()>;
+
+Tensor big(const Shape& shape, double size, DType dtype = f16) {
+  return (values(shape) * size).to(dtype).detach();
+}
+Tensor big_leaf(const Shape& shape, double size, DType dtype = f16) {
+  return big(shape, size, dtype).set_requires_grad();
+}
+// Goes backward through y with a gradient of that size.
+void back(const Tensor& y, double size) {
+  y.backward({.gradient = full(y.shape(), size, y.dtype())});
+}
+
+// An overflow each, with the beginning of what is found.
+std::vector<std::pair<std::string, Plant>> plants() {
+  return {
+      {"forward of matmul: ", [] { matmul(big({65, 300}, 100), big({300, 33}, 100)); }},
+      {"forward of linear: ", [] { linear(big({5, 64}, 300), big({7, 64}, 300), big({7}, 1)); }},
+      {"forward of mul: ", [] { mul(big({4, 1, 50}, 700), big({3, 1}, 900)); }},
+      {"forward of add: ", [] { add(big({31}, 6e4), big({31}, 6e4)); }},
+      {"forward of exp: ", [] { exp(big({17}, 1000, f32)); }},
+      {"forward of square: ", [] { square(big({40}, 1e20, f32)); }},
+      {"forward of reciprocal: ", [] { reciprocal(zeros({5})); }},
+      {"forward of log: ", [] { log(zeros({5})); }},
+      {"forward of sqrt: ", [] { sqrt(full({5}, -1)); }},
+      {"forward of div: ", [] { div(big({6}, 6e4), big({6}, 1e-3)); }},
+      {"forward of cumsum: ", [] { cumsum(big({3, 500}, 3e38, f32), 1); }},
+      {"forward of mul_scalar: ", [] { big({33}, 6e4) * 3.0; }},
+      {"cast: ", [] { big({20}, 1e6, f32).to(f16); }},
+      {"forward of conv2d: ", [] { conv2d(big({2, 8, 9, 9}, 300), big({4, 8, 3, 3}, 300)); }},
+      {"forward of matmul: ",
+       [] {
+         const Autocast on({.low = f16});
+         matmul(big({8, 64}, 300, f32).t().contiguous().t(), big({64, 8}, 300, f32));
+       }},
+      {"backward of mul: ", [] { back(big_leaf({12}, 1) * big({12}, 6e4), 6e4); }},
+      {"backward of matmul: ",
+       [] { back(matmul(big_leaf({6, 100}, 1), big({100, 90}, 900)), 30000); }},
+      {"backward of linear: ",
+       [] {
+         const Autocast on({.low = f16});
+         const Tensor h = linear(big({9, 20}, 1e-3, f32), big_leaf({20, 20}, 0.1, f32));
+         back(linear(h, big_leaf({8, 20}, 900, f32), big_leaf({8}, 1, f32)), 6e4);
+       }},
+      {"backward of sqrt: ", [] { back(sqrt(zeros({7}).set_requires_grad()), 1); }},
+      {"backward of div: ", [] { back(div(big({9}, 1), big_leaf({9}, 1e-3)), 100); }},
+  };
+}
+
+std::string found(const Plant& plant, const std::string& path) {
+  OverflowCapsule capsule(path);
+  plant();
+  return capsule.found() ? Capsule::load(path).finding : "nothing";
+}
+
+int64_t bytes_of(const Capsule& c) {
+  int64_t bytes = 0;
+  for (const Capsule::Input& in : c.inputs)
+    if (in.tensor) bytes += in.tensor.numel() * int64_t(size_of(in.tensor.dtype()));
+  if (c.gradient) bytes += c.gradient.numel() * int64_t(size_of(c.gradient.dtype()));
+  return bytes;
+}
+
+// Plants twenty overflows, and runs itself again to replay them with one thread.
+TEST(Capsule, ReplaysInAnotherProcess) {
+  const char* const folder = std::getenv("MIXTAPE_TEST_CAPSULES");
+  if (folder) {
+    for (size_t i = 0; i < plants().size(); ++i)
+      EXPECT_TRUE(Capsule::load(fmt::format("{}/{}", folder, i)).reproduces()) << i;
+    return;
+  }
+  const test::TempFolder made;
+  for (int i = 0; const auto& [what, plant] : plants()) {
+    const std::string finding = found(plant, made / std::to_string(i++));
+    EXPECT_NE(finding.find(what), std::string::npos) << what << finding;
+  }
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command = fmt::format(
+      "MIXTAPE_NUM_THREADS=1 MIXTAPE_TEST_CAPSULES={} {} "
+      "--gtest_filter=Capsule.ReplaysInAnotherProcess > {}",
+      made.path(), self, made / "log");
+  EXPECT_EQ(std::system(command.c_str()), 0) << test::slurp(made / "log");
+}
+
+// The rest of a file is 2 KB.
+TEST(Capsule, IsSmallerThanTwiceItsInputs) {
+  const test::TempFolder folder;
+  for (const auto& [what, plant] : plants()) {
+    found(plant, folder / "c");
+    const auto size = int64_t(std::filesystem::file_size(folder / "c"));
+    EXPECT_LT(size, bytes_of(Capsule::load(folder / "c")) + 2500) << what;
+  }
+  const Tensor x = big({64, 300}, 100), w = big({300, 64}, 100);
+  found([&] { matmul(x, w); }, folder / "c");
+  const auto size = int64_t(std::filesystem::file_size(folder / "c"));
+  EXPECT_LT(size, 2 * bytes_of(Capsule::load(folder / "c")));
+  found([&] { mul(big({1000}, 700).expand({500, 1000}), big({500, 1}, 900)); }, folder / "c");
+  EXPECT_LT(int64_t(std::filesystem::file_size(folder / "c")), 6000) << "what is broadcast, once";
+}
+
+TEST(Capsule, SaysWhichPrecisionCuresIt) {
+  const test::TempFolder folder;
+  found([] { matmul(full({2, 4}, 300, f16), full({4, 3}, 300, f16)); }, folder / "c");
+  const Capsule c = Capsule::load(folder / "c");
+  const std::string report = c.report();
+  EXPECT_TRUE(
+      report.starts_with("forward of matmul: 6 inf in f16 [2, 3], from f16, f16 with absmax 300\n"))
+      << report;
+  EXPECT_TRUE(
+      report.ends_with("replayed: the same, bit for bit\n"
+                       "  f16   6 inf, 0 nan\n"
+                       "  bf16  finite, absmax 3.6e+05\n"
+                       "  f32   finite, absmax 3.6e+05\n"
+                       "  f64   finite, absmax 3.6e+05\n"
+                       "bf16, f32, f64 would do\n"))
+      << report;
+  const std::string test = c.test("c");
+  EXPECT_EQ(std::ranges::count(test, '\n'), 10);
+  EXPECT_NE(test.find("capsule.replay(bf16)"), std::string::npos);
+}
+
+TEST(Capsule, SaysIfNothingCures) {
+  const test::TempFolder folder;
+  found([] { log(zeros({2})); }, folder / "c");
+  EXPECT_TRUE(Capsule::load(folder / "c")
+                  .report()
+                  .ends_with("no precision cures it: look at where its inputs come from\n"));
+}
+
+TEST(Capsule, HoldsTheFirstOpOnly) {
+  const test::TempFolder folder;
+  EXPECT_EQ(found([] { sum(big({3}, 1)); }, folder / "c"), "nothing");
+  EXPECT_FALSE(std::filesystem::exists(folder / "c"));
+  EXPECT_EQ(found([] { add(full({2}, INFINITY), full({2}, 1)); }, folder / "c"), "nothing")
+      << "it passes on what it was given";
+  EXPECT_EQ(found([] { masked_fill(ones({2}), ones({2}, boolean), -INFINITY); }, folder / "c"),
+            "nothing");
+  const std::string first = found(
+      [] {
+        const Tensor y = exp(full({2}, 1000));
+        sqrt(full({2}, -1.0));
+        y - y;
+      },
+      folder / "c");
+  EXPECT_TRUE(first.starts_with("forward of exp: 2 inf")) << first;
+}
+
+TEST(Capsule, KeepsWhatWasRandom) {
+  const test::TempFolder folder;
+  const Seed seed(9);
+  const std::string what = found([] { dropout(full({50}, 6e4, f16), 0.5); }, folder / "c");
+  EXPECT_NE(what.find("forward of dropout"), std::string::npos) << what;
+  const Capsule c = Capsule::load(folder / "c");
+  rand({100});
+  EXPECT_TRUE(c.reproduces());
+  EXPECT_EQ(c.seed, 9u);
+}
+
+TEST(Capsule, RefusesOtherFiles) {
+  const test::TempFolder folder;
+  io::save(folder / "x", {{"a", ones({2})}});
+  EXPECT_ERROR(Capsule::load(folder / "x"), "no \"format\": not a capsule of an overflow");
+  found([] { log(zeros({2})); }, folder / "c");
+  Capsule c = Capsule::load(folder / "c");
+  c.types = "others";
+  EXPECT_ERROR(c.replay(), "no such call of log is in this program");
+  const auto change = [&](const std::string& field, const std::string& value) {
+    io::SafeTensors file = io::load(folder / "c");
+    file.metadata[field] = value;
+    io::save(folder / "d", file.tensors, file.metadata);
+    return test::error([&] { Capsule::load(folder / "d").replay(); });
+  };
+  EXPECT_EQ(change("module", ""), "no error");
+  EXPECT_NE(change("format", "2").find("\"2\" is not \"mixtape overflow capsule 1\""),
+            std::string::npos);
+  EXPECT_NE(change("input.0.strides", "9").find("go beyond 2 numbers"), std::string::npos);
+  EXPECT_NE(change("input.0.shape", "3").find("go beyond 2 numbers"), std::string::npos);
+  EXPECT_NE(change("input.0.shape", "x").find("no whole numbers"), std::string::npos);
+  EXPECT_NE(change("input.0.shape", "2 2").find("2 sizes with 1 strides"), std::string::npos);
+  EXPECT_NE(change("inputs", "0").find("too few inputs"), std::string::npos);
+}
+
+}  // namespace capsule_test
+}  // namespace mixtape::amp
