@@ -18,14 +18,6 @@ namespace {
 
 enum Factor { First, Second, Gradient, Factors };
 
-// The largest |x| of each factor in the last steps, on their device: f32 [factors, history], a ring
-// of which `seen` have been filled. The scale is that of the step that runs.
-struct History {
-  Tensor most;
-  Tensor scale[Factors];
-  int64_t seen[Factors] = {}, step[Factors] = {};
-};
-
 Tensor largest(const Tensor& x) {  // |x|, f32, of x's rank
   Shape one;
   for (int d = 0; d < x.rank(); ++d) one.push_back(1);
@@ -57,6 +49,14 @@ Tensor blocks_of(const Tensor& x, int64_t start, int64_t count, int64_t size) {
 }
 
 }  // namespace
+
+// The largest |x| of each factor in the last steps, on their device: f32 [factors, history], a ring
+// of which `seen` have been filled. The scale is that of the step that runs.
+struct Recipe::History {
+  Tensor most;
+  Tensor scale[Factors];
+  int64_t seen[Factors] = {}, step[Factors] = {};
+};
 
 class Recipe::State {
  public:

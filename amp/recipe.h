@@ -50,6 +50,7 @@ class Recipe {
   void round_operands(internal::Call& call, DType carrier, bool ends) const;
 
  private:
+  struct History;
   class State;
   class Product;
   std::shared_ptr<State> state_;
