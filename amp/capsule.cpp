@@ -20,9 +20,8 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
+using detail::is_counted;
 using kernels::TensorStats;
-
-bool is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
 // Joined over tensors, of which none need be floats.
 TensorStats stats_of(std::span<const Tensor> tensors) {

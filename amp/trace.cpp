@@ -14,18 +14,19 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
+using detail::is_counted;
 using kernels::stats_size;
 using kernels::TensorStats;
 
 constexpr int64_t rows_at_once = 1024;
-
-bool is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
 Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
   return stats.with_layout(Layout({count, stats_size}, {stats_size, 1}, first * stats_size));
 }
 
 }  // namespace
+
+bool detail::is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
 Tensor detail::numbers_of(const Tensor& t) {
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size

@@ -33,6 +33,7 @@ struct BadOp {
 };
 
 namespace detail {
+bool is_counted(const Tensor& t);  // has numbers that can be infinite or NaN
 // The numbers of t, contiguous, in any order; broadcast ones once.
 Tensor numbers_of(const Tensor& t);
 }  // namespace detail
