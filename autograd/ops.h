@@ -328,11 +328,14 @@ Tensor softplus(const Tensor& x);  // log(1 + exp(x))
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);
 Tensor elu(const Tensor& x, double alpha = 1);  // alpha (exp(x) - 1) below zero
 Tensor selu(const Tensor& x);
-Tensor relu6(const Tensor& x);        // clamp(x, 0, 6)
-Tensor hardsigmoid(const Tensor& x);  // clamp(x / 6 + 1 / 2, 0, 1)
-Tensor hardswish(const Tensor& x);    // x * hardsigmoid(x)
-Tensor mish(const Tensor& x);         // x * tanh(softplus(x))
-Tensor softsign(const Tensor& x);     // x / (1 + |x|)
+Tensor relu6(const Tensor& x);                          // clamp(x, 0, 6)
+Tensor hardsigmoid(const Tensor& x);                    // clamp(x / 6 + 1 / 2, 0, 1)
+Tensor hardswish(const Tensor& x);                      // x * hardsigmoid(x)
+Tensor mish(const Tensor& x);                           // x * tanh(softplus(x))
+Tensor celu(const Tensor& x, double alpha = 1);         // elu(x / alpha) * alpha
+Tensor softshrink(const Tensor& x, double size = 0.5);  // nearer to 0 by that, at most to 0
+Tensor hardshrink(const Tensor& x, double size = 0.5);  // 0 where |x| <= size
+Tensor softsign(const Tensor& x);                       // x / (1 + |x|)
 Tensor log_sigmoid(const Tensor& x);
 // log(x / (1 - x)), the inverse of sigmoid; with eps, of x clamped to [eps, 1 - eps].
 Tensor logit(const Tensor& x, std::optional<double> eps = {});
@@ -508,6 +511,18 @@ Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = 
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
 
+struct UnfoldOptions {
+  Size2 dilation = 1, padding = 0, stride = 1;
+};
+// The windows of images as columns, for products: x [n, c, h, w] -> [n, c window, windows], the
+// last two in row-major order.
+Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& options = {});
+// Its gradient as a function: adds columns [n, c window, windows] up to images [n, c, size].
+Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& options = {});
+// x (k + alpha / size * the sum of squares of `size` neighbouring channels)^-beta, x [n, c, ...].
+Tensor local_response_norm(const Tensor& x, int64_t size, double alpha = 1e-4, double beta = 0.75,
+                           double k = 1);
+
 struct AttentionOptions {
   Tensor mask = {};     // [..., queries, keys]: bool (true: attend), or floats added to scores
   bool causal = false;  // query i attends to keys 0..i; not together with a mask
@@ -570,6 +585,36 @@ struct EmbeddingBagOptions {
 // offset of each bag [bags] (waits for the device) -> [bags, n]. An empty bag gives zeros.
 Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
                      const EmbeddingBagOptions& options = {});
+
+// --- volumes: [n, c, d, h, w]; made of the ops of images ---
+struct Size3 {  // planes, rows and columns: {1, 2, 2}, or 2 for all
+  int64_t d, h, w;
+  Size3(int64_t all) : d(all), h(all), w(all) {}
+  Size3(int64_t planes, int64_t rows, int64_t columns) : d(planes), h(rows), w(columns) {}
+  Size2 plane() const { return {h, w}; }
+};
+struct Conv3dOptions {
+  Size3 stride = 1, padding = 0, dilation = 1;
+  int64_t groups = 1;
+};
+// weight [o, c/groups, kd, kh, kw], bias [o] or none -> [n, o, d', h', w']; sums over planes are
+// f32 for f16 and bf16.
+Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Conv3dOptions& options = {});
+struct ConvTranspose3dOptions {
+  Size3 stride = 1, padding = 0, output_padding = 0, dilation = 1;
+  int64_t groups = 1;
+};
+// The gradient of conv3d as a function: weight [c, o/groups, kd, kh, kw] -> [n, o, d', h', w']
+Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose3dOptions& options = {});
+struct Pool3dOptions {
+  Size3 stride = 0, padding = 0;  // stride 0 means the window's size
+  bool ceil_mode = false, count_include_pad = true;
+};
+Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
+Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
+Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size);
 
 // --- losses ---
 // Every loss takes it by name, {.reduction = Reduction::Sum}, or in place of its options.
@@ -671,6 +716,31 @@ struct TripletMarginOptions {
 // max(0, margin + |anchor - positive| - |anchor - negative|), pairwise distances of [..., size].
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& options = {});
+// The same with a distance of one's own: [..., size] twice -> [...].
+Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& positive,
+                                         const Tensor& negative,
+                                         Tensor (*distance)(const Tensor&, const Tensor&),
+                                         const TripletMarginOptions& options = {});
+struct MultiMarginOptions {
+  Reduction reduction = Reduction::Mean;
+  double margin = 1;
+  int p = 1;                  // or 2: squares
+  Tensor class_weights = {};  // [classes]
+};
+// The mean over other classes i of max(0, margin - x[target] + x[i])^p: x [n, classes], target i64
+// [n].
+Tensor multi_margin_loss(const Tensor& x, const Tensor& target,
+                         const MultiMarginOptions& options = {});
+struct CtcOptions {
+  Reduction reduction = Reduction::Mean;  // Mean: divided by the target's length, then over n
+  int64_t blank = 0;
+  bool zero_infinity = false;  // 0 for an input that is too short for its target
+};
+// Connectionist temporal classification (Graves et al. 2006): log-probabilities [t, n, classes],
+// targets i64 [n, s], and the lengths i64 [n] of inputs and targets. Gradients are exact with
+// respect to log-probabilities, unlike PyTorch's, but equal to them below a log_softmax.
+Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
+                const Tensor& target_lengths, const CtcOptions& options = {});
 struct MarginOptions {
   Reduction reduction = Reduction::Mean;
   double margin = 0;

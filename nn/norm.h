@@ -100,13 +100,19 @@ struct InstanceNormOptions {
   double eps = 1e-5;
   bool affine = false;
 };
-// Normalises each channel of each image of x [n, c, h, w], also in evaluation.
-struct InstanceNorm2d : Module<InstanceNorm2d> {
+// The shape of inputs of that rank, for messages.
+inline const char* layout_of(int rank) {
+  return rank == 3 ? "[n, c, length]" : rank == 4 ? "[n, c, h, w]" : "[n, c, d, h, w]";
+}
+// Normalises each channel of each element of a batch, also in evaluation.
+template <class Derived, int rank>
+struct InstanceNorm : Module<Derived> {
   Tensor weight, bias;  // [channels], or none
 
-  explicit InstanceNorm2d(int64_t channels, const InstanceNormOptions& o = {})
+  explicit InstanceNorm(int64_t channels, const InstanceNormOptions& o = {})
       : channels_(channels), eps_(o.eps) {
-    const internal::Scope scope("InstanceNorm2d");
+    const std::string name = type_name(typeid(Derived));
+    const internal::Scope scope(name);
     check(channels > 0, "channels must be > 0, got {}", channels);
     check_eps(eps_);
     if (!o.affine) return;
@@ -114,8 +120,8 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
     bias = parameter(zeros({channels}));
   }
   Tensor forward(const Tensor& x) const {
-    check(x.rank() == 4 && x.size(1) == channels_, "the input has shape {}, not [n, {}, h, w]",
-          x.shape(), channels_);
+    check(x.rank() == rank && x.size(1) == channels_,
+          "the input has shape {}, not {} with {} channels", x.shape(), layout_of(rank), channels_);
     return instance_norm(x, weight, bias, eps_);
   }
   bool keeps_f32() const override { return true; }
@@ -124,6 +130,9 @@ struct InstanceNorm2d : Module<InstanceNorm2d> {
  private:
   int64_t channels_;
   double eps_;
+};
+struct InstanceNorm2d : InstanceNorm<InstanceNorm2d, 4> {  // [n, c, h, w]
+  using InstanceNorm::InstanceNorm;
 };
 
 // Computes batch norm in training in place of the op, where batches have parts elsewhere: set by
@@ -166,7 +175,7 @@ struct BatchNorm : Module<Derived> {
   }
   Tensor forward(const Tensor& x) const {
     check(min_rank <= x.rank() && x.rank() <= max_rank, "the input has shape {}, not {}", x.shape(),
-          max_rank == 4 ? "[n, c, h, w]" : "[n, c] or [n, c, length]");
+          max_rank == 3 ? "[n, c] or [n, c, length]" : layout_of(max_rank));
     const bool training = this->is_training();
     const auto normed = training && batch_norm_state.in_training ? batch_norm_state.in_training
                                                                  : &mixtape::batch_norm;

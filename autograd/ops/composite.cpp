@@ -36,6 +36,21 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
   return cast(log(p) - log1p(-p), x.dtype());
 }
 
+Tensor celu(const Tensor& x, double alpha) {
+  const Scope scope("celu");
+  check(alpha > 0, "alpha must be > 0, got {}", alpha);
+  return alpha == 1 ? elu(x) : elu(x / alpha) * alpha;
+}
+Tensor softshrink(const Tensor& x, double size) {
+  const Scope scope("softshrink");
+  check(size >= 0, "the size must be >= 0, got {}", size);
+  return x - clamp(x, -size, size);
+}
+Tensor hardshrink(const Tensor& x, double size) {
+  const Scope scope("hardshrink");
+  return masked_fill(x, le(abs(x), size), 0);
+}
+
 Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf,
                   std::optional<double> minus_inf) {
   const Scope scope("nan_to_num");

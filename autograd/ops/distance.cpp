@@ -86,21 +86,54 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
 // max(0, x) with gradient 1 at 0, so that pairs exactly at the margin still move.
 static Tensor hinge(const Tensor& x) { return clamp(x, 0, {}); }
 
-Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
-                           const TripletMarginOptions& o) {
-  const Scope scope("triplet_margin_loss");
+template <class F>
+static Tensor triplet_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletMarginOptions& o, const F& distance) {
   check(anchor.shape() == positive.shape() && anchor.shape() == negative.shape(),
         "an anchor of shape {}, a positive of shape {} and a negative of shape {}", anchor.shape(),
         positive.shape(), negative.shape());
   const auto loss = [&](const Tensor& a, const Tensor& p, const Tensor& n) {
-    const auto distance = [&](const Tensor& u, const Tensor& v) {
-      return pairwise_distance(u, v, o.p, o.eps);
-    };
     Tensor apart = distance(a, n);
     if (o.swap) apart = minimum(apart, distance(p, n));
     return reduce_losses(hinge(distance(a, p) - apart + o.margin), o.reduction);
   };
   return in_f32(loss, anchor, positive, negative);
+}
+
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletMarginOptions& o) {
+  const Scope scope("triplet_margin_loss");
+  return triplet_loss(anchor, positive, negative, o, [&](const Tensor& u, const Tensor& v) {
+    return pairwise_distance(u, v, o.p, o.eps);
+  });
+}
+
+Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& positive,
+                                         const Tensor& negative,
+                                         Tensor (*distance)(const Tensor&, const Tensor&),
+                                         const TripletMarginOptions& o) {
+  const Scope scope("triplet_margin_with_distance_loss");
+  check(distance != nullptr, "the distance is no function");
+  return triplet_loss(anchor, positive, negative, o, distance);
+}
+
+Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMarginOptions& o) {
+  const Scope scope("multi_margin_loss");
+  check(x.rank() == 2 && target.shape() == Shape{x.size(0)},
+        "an input of shape {} and a target of {}, not [n, classes] and [n]", x.shape(),
+        target.shape());
+  check(o.p == 1 || o.p == 2, "p must be 1 or 2, got {}", o.p);
+  check_shape(o.class_weights, "class_weights", {x.size(1)});
+  const Tensor index = unsqueeze(target, 1), own = one_hot(target, x.size(1), f32);
+  const auto loss = [&](const Tensor& a) {
+    Tensor each = hinge(o.margin - gather(a, 1, index) + a);
+    if (o.p == 2) each = square(each);
+    if (o.class_weights)
+      each = each * unsqueeze(gather(cast(o.class_weights, a.dtype()), 0, target), 1);
+    const Tensor others = sum(masked_fill(each, gt(own, 0), 0), {1}) / double(x.size(1));
+    return reduce_losses(others, o.reduction);
+  };
+  return in_f32(loss, x);
 }
 
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,

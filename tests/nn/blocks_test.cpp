@@ -110,7 +110,8 @@ TEST(Norms, AreTheOps) {
             "GroupNorm: 4 channels do not divide into 3 groups");
   EXPECT_EQ(error([] { nn::InstanceNorm2d(0); }), "InstanceNorm2d: channels must be > 0, got 0");
   EXPECT_EQ(error([&] { instance(randn({2, 3, 4, 4})); }),
-            "InstanceNorm2d: the input has shape [2, 3, 4, 4], not [n, 4, h, w]");
+            "InstanceNorm2d: the input has shape [2, 3, 4, 4], not [n, c, h, w] with "
+            "4 channels");
 }
 
 TEST(MultiheadAttention, StartsAsPyTorchs) {

@@ -1,7 +1,7 @@
 #pragma once
 // A module against PyTorch's module of the same name: parameters by name and shape and, with equal
-// weights, outputs and gradients. Reads modules_reference.json, models_reference.json and
-// llama_reference.json.
+// weights, outputs and gradients. Reads modules_reference.json, models_reference.json,
+// llama_reference.json and more_reference.json.
 
 #include <gtest/gtest.h>
 
@@ -96,8 +96,8 @@ using Models = std::map<std::string, std::function<Model()>>;
 inline const json& reference(const std::string& group) {
   static const json groups = [] {
     json all;
-    for (const char* name :
-         {"modules_reference.json", "models_reference.json", "llama_reference.json"})
+    for (const char* name : {"modules_reference.json", "models_reference.json",
+                             "llama_reference.json", "more_reference.json"})
       all.update(read_reference(name));
     return all;
   }();

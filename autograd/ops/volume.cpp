@@ -1,0 +1,189 @@
+// Convolutions and pools of volumes, made of those of images: a convolution is a sum over planes of
+// its kernel, a pool is one of planes and then one along depth. And the windows of images.
+
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
+
+namespace mixtape {
+using namespace internal;
+using namespace ops;
+namespace {
+
+void check_volume(const Tensor& x, const Tensor& weight) {
+  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w]", x.shape());
+  check(!weight || weight.rank() == 5, "the weight has shape {}, not [.., .., kd, kh, kw]",
+        weight ? weight.shape() : Shape{});
+}
+
+// The planes of x [n, c, d, h, w] as images: [n, d, c, h, w], dense.
+Tensor planes_of(const Tensor& x) { return contiguous(permute(x, {0, 2, 1, 3, 4})); }
+Tensor joined(const Tensor& x) { return flatten(x, 0, 1); }
+
+// Pads depth, dimension `dim` of five.
+Tensor pad_depth(const Tensor& x, int dim, int64_t before, int64_t after) {
+  if (before == 0 && after == 0) return x;
+  std::vector<int64_t> sizes(size_t(2 * (x.rank() - dim)), 0);
+  sizes[sizes.size() - 2] = before;
+  sizes[sizes.size() - 1] = after;
+  return pad(x, sizes);
+}
+
+// pool2d of planes, then along depth, where a plane is a line.
+template <class F>
+Tensor pool_volume(const Tensor& x, const F& pool2d) {
+  check_volume(x, {});
+  const Tensor y = pool2d(flatten(x, 0, 1), false);  // [n c, d, h', w']
+  const int64_t h = y.size(2), w = y.size(3);
+  const Tensor z = pool2d(reshape(y, {y.size(0), 1, y.size(1), h * w}), true);
+  return reshape(z, {x.size(0), x.size(1), z.size(2), h, w});
+}
+template <class Pool>
+Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o, Pool pool) {
+  return pool_volume(x, [&](const Tensor& t, bool depth) {
+    const Size2 along(window.d, 1), step(o.stride.d > 0 ? o.stride.d : window.d, 1);
+    return pool(t, depth ? along : window.plane(),
+                PoolOptions{.stride = depth ? step : o.stride.plane(),
+                            .padding = depth ? Size2(o.padding.d, 0) : o.padding.plane(),
+                            .ceil_mode = o.ceil_mode,
+                            .count_include_pad = o.count_include_pad});
+  });
+}
+
+// Each window element of each channel, as a kernel that takes it: [c kh kw, 1, kh, kw].
+Tensor takers(int64_t channels, Size2 window, const Tensor& like) {
+  const int64_t size = window.h * window.w;
+  const Tensor one = reshape(eye(size, like.dtype(), like.device()), {size, 1, window.h, window.w});
+  return repeat(one, {channels, 1, 1, 1});
+}
+
+}  // namespace
+
+Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
+  const Scope scope("conv3d");
+  check_volume(x, weight);
+  const int64_t n = x.size(0), kd = weight.size(2), reach = o.dilation.d * (kd - 1);
+  const Tensor planes = pad_depth(planes_of(x), 1, o.padding.d, o.padding.d);
+  const int64_t space = planes.size(1) - reach;
+  check(space > 0 && o.stride.d > 0, "a kernel of {} planes, {} apart, for {} with stride {}", kd,
+        o.dilation.d, planes.size(1), o.stride.d);
+  const int64_t depth = (space - 1) / o.stride.d + 1;
+  Tensor y;
+  for (int64_t k = 0; k < kd; ++k) {
+    const int64_t first = k * o.dilation.d;
+    const Tensor taken = slice(planes, 1, first, first + space, o.stride.d);
+    const Tensor plane = conv2d(joined(taken), select(weight, 2, k), k == 0 ? bias : Tensor(),
+                                {.stride = o.stride.plane(),
+                                 .padding = o.padding.plane(),
+                                 .dilation = o.dilation.plane(),
+                                 .groups = o.groups,
+                                 .residual = y});
+    y = kd > 1 && is_half(plane.dtype()) ? cast(plane, f32) : plane;
+    if (k + 1 == kd) y = cast(y, dtype_of_operand(x));
+  }
+  const Shape split{n, depth, y.size(1), y.size(2), y.size(3)};
+  return permute(reshape(y, split), {0, 2, 1, 3, 4});
+}
+
+Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose3dOptions& o) {
+  const Scope scope("conv_transpose3d");
+  check_volume(x, weight);
+  check(o.stride.d > 0 && 0 <= o.output_padding.d &&
+            (o.output_padding.d < o.stride.d || o.output_padding.d < o.dilation.d),
+        "output_padding {} of planes must be less than their stride {} or dilation {}",
+        o.output_padding.d, o.stride.d, o.dilation.d);
+  const int64_t n = x.size(0), d = x.size(2), s = o.stride.d, kd = weight.size(2);
+  const int64_t spread = (d - 1) * s + 1, reach = o.dilation.d * (kd - 1);
+  const Tensor planes = joined(planes_of(x));
+  Tensor y;
+  DType dtype = x.dtype();
+  for (int64_t k = 0; k < kd; ++k) {
+    const Tensor plane = conv_transpose2d(planes, select(weight, 2, k), {},
+                                          {.stride = o.stride.plane(),
+                                           .padding = o.padding.plane(),
+                                           .output_padding = o.output_padding.plane(),
+                                           .dilation = o.dilation.plane(),
+                                           .groups = o.groups});
+    dtype = plane.dtype();
+    const Shape shape = plane.shape(), apart{n, d, 1, shape[1], shape[2], shape[3]};
+    const Tensor gaps = pad_depth(reshape(wide(plane), apart), 2, 0, s - 1);
+    const Tensor placed = narrow(flatten(gaps, 1, 2), 1, 0, spread);
+    const int64_t before = k * o.dilation.d;
+    const Tensor term = pad_depth(placed, 1, before, reach - before + o.output_padding.d);
+    y = y ? y + term : term;
+  }
+  const int64_t depth = y.size(1) - 2 * o.padding.d;
+  check(depth > 0, "a padding of {} planes leaves none of {}", o.padding.d, y.size(1));
+  y = permute(narrow(y, 1, o.padding.d, depth), {0, 2, 1, 3, 4});
+  if (bias) y = y + cast(reshape(bias, {bias.size(0), 1, 1, 1}), y.dtype());
+  return cast(y, dtype);
+}
+
+Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& o) {
+  const Scope scope("max_pool3d");
+  return pool_windows(x, window, o, max_pool2d);
+}
+Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& o) {
+  const Scope scope("avg_pool3d");
+  return pool_windows(x, window, o, avg_pool2d);
+}
+Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size) {
+  const Scope scope("adaptive_avg_pool3d");
+  return pool_volume(x, [&](const Tensor& t, bool depth) {
+    return adaptive_avg_pool2d(t, depth ? Size2(size.d, t.size(3)) : size.plane());
+  });
+}
+
+Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
+  const Scope scope("unfold");
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check(window.h > 0 && window.w > 0 && o.stride.h > 0 && o.stride.w > 0 && o.dilation.h > 0 &&
+            o.dilation.w > 0,
+        "window, stride and dilation must be > 0, got {} x {}, {} x {} and {} x {}", window.h,
+        window.w, o.stride.h, o.stride.w, o.dilation.h, o.dilation.w);
+  Tensor y = pad(x, {o.padding.w, o.padding.w, o.padding.h, o.padding.h});
+  for (const int d : {0, 1}) {  // [n, c, windows, .., size, ..], taken at steps of the dilation
+    const int64_t reach = o.dilation[d] * (window[d] - 1) + 1;
+    check(y.size(2 + d) >= reach, "windows reach over {} of {} elements", reach, y.size(2 + d));
+    y = slice(unfold(y, 2 + d, reach, o.stride[d]), -1, 0, reach, o.dilation[d]);
+  }
+  const Tensor columns = permute(y, {0, 1, 4, 5, 2, 3});
+  return flatten(flatten(columns, 1, 3), 2, 3);
+}
+
+Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
+  const Scope scope("fold");
+  const int64_t taps = window.h * window.w;
+  check(taps > 0 && o.stride.h > 0 && o.stride.w > 0, "window and stride must be > 0");
+  int64_t count[2], rest[2];
+  for (const int d : {0, 1}) {
+    const int64_t space = size[d] + 2 * o.padding[d] - o.dilation[d] * (window[d] - 1) - 1;
+    check(space >= 0, "a window of {} x {} for images of {} x {}", window.h, window.w, size.h,
+          size.w);
+    count[d] = space / o.stride[d] + 1;
+    rest[d] = space % o.stride[d];
+  }
+  check(x.rank() == 3 && x.size(1) % taps == 0 && x.size(2) == count[0] * count[1],
+        "columns of shape {}, not [n, c {}, {}]", x.shape(), taps, count[0] * count[1]);
+  const int64_t channels = x.size(1) / taps;
+  return conv_transpose2d(reshape(x, {x.size(0), x.size(1), count[0], count[1]}),
+                          takers(channels, window, x), {},
+                          {.stride = o.stride,
+                           .padding = o.padding,
+                           .output_padding = {rest[0], rest[1]},
+                           .dilation = o.dilation,
+                           .groups = channels});
+}
+
+Tensor local_response_norm(const Tensor& x, int64_t size, double alpha, double beta, double k) {
+  const Scope scope("local_response_norm");
+  check(x.rank() >= 3, "the input has shape {}, not [n, c, ...]", x.shape());
+  check(size > 0, "size must be > 0, got {}", size);
+  const Shape lines{x.size(0), 1, x.size(1), -1};
+  const Tensor a = wide(x), squares = reshape(square(a), lines);
+  const Tensor padded = pad(squares, {0, 0, size / 2, (size - 1) / 2});
+  const Tensor near = reshape(avg_pool2d(padded, {size, 1}, {.stride = 1}), x.shape());
+  return cast(a / pow(near * alpha + k, beta), x.dtype());
+}
+
+}  // namespace mixtape

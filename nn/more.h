@@ -1,0 +1,174 @@
+#pragma once
+// Modules that few networks need, kept out of <mixtape.h>, whose include stays cheap without them:
+// volumes, further pads and activations, windows as columns, the whole transformer.
+
+#include "nn/activation.h"
+#include "nn/conv.h"
+#include "nn/loss.h"
+#include "nn/norm.h"
+#include "nn/pool.h"
+#include "nn/shape.h"
+#include "nn/transformer.h"
+
+namespace mixtape::nn {
+
+// clamp(x, low, high), whose gradient at the bounds is 1.
+struct Hardtanh : Module<Hardtanh> {
+  explicit Hardtanh(double low = -1, double high = 1) : low_(low), high_(high) {}
+  Tensor forward(const Tensor& x) const { return clamp(x, low_, high_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  double low_, high_;
+};
+struct CELU : OpModule<CELU, celu, double> {
+  explicit CELU(double alpha = 1) : OpModule(alpha) {}
+};
+struct Softshrink : OpModule<Softshrink, softshrink, double> {
+  explicit Softshrink(double size = 0.5) : OpModule(size) {}
+};
+struct Hardshrink : OpModule<Hardshrink, hardshrink, double> {
+  explicit Hardshrink(double size = 0.5) : OpModule(size) {}
+};
+struct Tanhshrink : Module<Tanhshrink> {  // x - tanh(x)
+  Tensor forward(const Tensor& x) const { return x - tanh(x); }
+  MIXTAPE_FIELDS()
+};
+
+struct InstanceNorm1d : InstanceNorm<InstanceNorm1d, 3> {  // [n, c, length]
+  using InstanceNorm::InstanceNorm;
+};
+struct InstanceNorm3d : InstanceNorm<InstanceNorm3d, 5> {  // [n, c, d, h, w]
+  using InstanceNorm::InstanceNorm;
+};
+struct BatchNorm3d : BatchNorm<BatchNorm3d, 5, 5> {  // [n, c, d, h, w]
+  using BatchNorm::BatchNorm;
+};
+struct LocalResponseNorm
+    : OpModule<LocalResponseNorm, local_response_norm, int64_t, double, double, double> {
+  explicit LocalResponseNorm(int64_t size, double alpha = 1e-4, double beta = 0.75, double k = 1)
+      : OpModule(size, alpha, beta, k) {}
+};
+
+// Pads sequences [..., length] by `size` elements on each side, or by left and right.
+template <class Derived, PadMode mode>
+struct Pad1d : OpModule<Derived, pad, std::vector<int64_t>, PadMode, double> {
+  explicit Pad1d(int64_t size) : Pad1d(size, size) {}
+  Pad1d(int64_t left, int64_t right) : Pad1d::OpModule({left, right}, mode, 0) {}
+};
+struct ZeroPad1d : Pad1d<ZeroPad1d, PadMode::Constant> {
+  using Pad1d::Pad1d;
+};
+struct ReflectionPad1d : Pad1d<ReflectionPad1d, PadMode::Reflect> {
+  using Pad1d::Pad1d;
+};
+struct ReplicationPad1d : Pad1d<ReplicationPad1d, PadMode::Replicate> {
+  using Pad1d::Pad1d;
+};
+struct CircularPad1d : Pad1d<CircularPad1d, PadMode::Circular> {
+  using Pad1d::Pad1d;
+};
+struct CircularPad2d : Pad2d<CircularPad2d, PadMode::Circular> {
+  using Pad2d::Pad2d;
+};
+// Pads by a value: {left, right} of the last dimension, then those of the dimensions before it.
+struct ConstantPad : OpModule<ConstantPad, pad, std::vector<int64_t>, PadMode, double> {
+  ConstantPad(std::vector<int64_t> sizes, double value)
+      : OpModule(std::move(sizes), PadMode::Constant, value) {}
+};
+
+// [n, c, h, w] -> [n, c window, windows]
+struct Unfold : Module<Unfold> {
+  explicit Unfold(Size2 window, const UnfoldOptions& o = {}) : window_(window), options_(o) {}
+  Tensor forward(const Tensor& x) const { return unfold(x, window_, options_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  Size2 window_;
+  UnfoldOptions options_;
+};
+// [n, c window, windows] -> [n, c, size]
+struct Fold : Module<Fold> {
+  Fold(Size2 size, Size2 window, const UnfoldOptions& o = {})
+      : size_(size), window_(window), options_(o) {}
+  Tensor forward(const Tensor& x) const { return fold(x, size_, window_, options_); }
+  MIXTAPE_FIELDS()
+
+ private:
+  Size2 size_, window_;
+  UnfoldOptions options_;
+};
+
+// [n, in, d, h, w] -> [n, out, d', h', w']
+struct Conv3d : Module<Conv3d> {
+  struct Options {
+    Size3 stride = 1, padding = 0, dilation = 1;
+    int64_t groups = 1;
+    bool bias = true;
+  };
+  Tensor weight;  // [out, in / groups, kd, kh, kw]
+  Tensor bias;    // [out], or none
+
+  Conv3d(int64_t in, int64_t out, Size3 kernel) : Conv3d(in, out, kernel, {}) {}
+  Conv3d(int64_t in, int64_t out, Size3 kernel, const Options& options);
+  Tensor forward(const Tensor& x) const { return conv3d(x, weight, bias, options_); }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  Conv3dOptions options_;
+};
+// The gradient of a Conv3d as a layer.
+struct ConvTranspose3d : Module<ConvTranspose3d> {
+  using Options = ConvTransposeOptions<Size3>;
+  Tensor weight;  // [in, out / groups, kd, kh, kw]
+  Tensor bias;    // [out], or none
+
+  ConvTranspose3d(int64_t in, int64_t out, Size3 kernel) : ConvTranspose3d(in, out, kernel, {}) {}
+  ConvTranspose3d(int64_t in, int64_t out, Size3 kernel, const Options& options);
+  Tensor forward(const Tensor& x) const { return conv_transpose3d(x, weight, bias, options_); }
+  MIXTAPE_FIELDS(weight, bias)
+
+ private:
+  ConvTranspose3dOptions options_;
+};
+struct MaxPool3d : OpModule<MaxPool3d, max_pool3d, Size3, Pool3dOptions> {
+  explicit MaxPool3d(Size3 window, const Pool3dOptions& o = {}) : OpModule(window, o) {}
+};
+struct AvgPool3d : OpModule<AvgPool3d, avg_pool3d, Size3, Pool3dOptions> {
+  explicit AvgPool3d(Size3 window, const Pool3dOptions& o = {}) : OpModule(window, o) {}
+};
+struct AdaptiveAvgPool3d : OpModule<AdaptiveAvgPool3d, adaptive_avg_pool3d, Size3> {
+  explicit AdaptiveAvgPool3d(Size3 size) : OpModule(size) {}
+};
+
+struct TransformerOptions {
+  int64_t encoder_layers = 6, decoder_layers = 6;
+  TransformerEncoderLayerOptions layer = {};  // of each
+};
+struct TransformerMasks {
+  AttentionMasks src = {}, tgt = {}, memory = {};
+};
+// An encoder of a source and a decoder of a target that attends to it (Vaswani et al. 2017), each
+// with a norm at its end. Matrices start Xavier uniform.
+struct Transformer : Module<Transformer> {
+  TransformerEncoder encoder;
+  TransformerDecoder decoder;
+
+  Transformer(int64_t size, int64_t heads, const TransformerOptions& o = {});
+  // src [s, b, size] and tgt [t, b, size], or batch first -> the shape of tgt.
+  Tensor forward(const Tensor& src, const Tensor& tgt, const TransformerMasks& masks = {}) const {
+    return decoder(tgt, encoder(src, masks.src), masks.tgt, masks.memory);
+  }
+  MIXTAPE_FIELDS(encoder, decoder)
+};
+
+// logits [n, classes], target i64 [n]
+struct MultiMarginLoss : WeightedLoss<MultiMarginLoss, multi_margin_loss, MultiMarginOptions,
+                                      &MultiMarginOptions::class_weights> {
+  explicit MultiMarginLoss(MultiMarginOptions o = {}) : WeightedLoss(std::move(o)) {}
+};
+struct CTCLoss : OpModule<CTCLoss, ctc_loss, CtcOptions> {
+  explicit CTCLoss(const CtcOptions& o = {}) : OpModule(o) {}
+};
+
+}  // namespace mixtape::nn

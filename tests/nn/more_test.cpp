@@ -1,0 +1,228 @@
+// The modules of nn/more.h against PyTorch's: names, numbers and gradients; and their messages.
+
+#include "nn/more.h"
+
+#include "amp/amp.h"
+#include "tests/support/errors.h"
+#include "tests/support/modules_reference.h"
+
+namespace mixtape {
+namespace more_test {
+
+using nn::Tensors;
+using test::error;
+using test::model;
+using X = const Tensors&;
+
+// A function of tensors as a module without parameters.
+template <class F>
+test::Model function(F f) {
+  return model(nn::Identity(), [f](const nn::Identity&, X x) { return Tensors{f(x)}; });
+}
+test::Model ctc(CtcOptions o) {
+  return function([o](X x) {
+    const int64_t shift = o.blank == 3 ? 3 : 0;
+    const Tensor targets =
+        remainder(from({1, 2, 2, 3, 1, 0, 1, 1, 1}, {3, 3}, i64) + double(shift), 4);
+    return ctc_loss(log_softmax(x.at(0)), targets, from({6, 4, 3}, {3}, i64),
+                    from({3, 2, 3}, {3}, i64), o);
+  });
+}
+
+const test::Models& models() {
+  using namespace nn;
+  static const test::Models all = {
+      {"Hardtanh", [] { return model(Hardtanh(-0.505, 0.305)); }},
+      {"CELU", [] { return model(CELU()); }},
+      {"CELU alpha", [] { return model(CELU(0.25)); }},
+      {"Softshrink", [] { return model(Softshrink(0.305)); }},
+      {"Hardshrink", [] { return model(Hardshrink(0.305)); }},
+      {"Tanhshrink", [] { return model(Tanhshrink()); }},
+      {"InstanceNorm1d", [] { return model(InstanceNorm1d(2, {.affine = true})); }},
+      {"InstanceNorm3d", [] { return model(InstanceNorm3d(2)); }},
+      {"BatchNorm3d", [] { return model(BatchNorm3d(2, {.eps = 1e-2, .momentum = 0.3})); }},
+      {"LocalResponseNorm", [] { return model(LocalResponseNorm(2, 0.3, 0.6, 1.5)); }},
+      {"LocalResponseNorm images", [] { return model(LocalResponseNorm(3)); }},
+      {"ZeroPad1d", [] { return model(ZeroPad1d(1, 2)); }},
+      {"ReflectionPad1d", [] { return model(ReflectionPad1d(2)); }},
+      {"ReplicationPad1d", [] { return model(ReplicationPad1d(0, 2)); }},
+      {"CircularPad1d", [] { return model(CircularPad1d(2, 1)); }},
+      {"ConstantPad", [] { return model(ConstantPad({1, 2}, 3.5)); }},
+      {"CircularPad2d", [] { return model(CircularPad2d(1, 2, 0, 1)); }},
+      {"Unfold",
+       [] {
+         return model(Unfold({2, 3}, {.dilation = {1, 2}, .padding = {1, 2}, .stride = {2, 1}}));
+       }},
+      {"Fold",
+       [] {
+         return model(
+             Fold({4, 5}, {2, 3}, {.dilation = {2, 1}, .padding = {1, 0}, .stride = {2, 1}}));
+       }},
+      {"Conv3d",
+       [] {
+         return model(Conv3d(
+             4, 2, {2, 3, 2},
+             {.stride = {2, 1, 2}, .padding = {1, 0, 1}, .dilation = {2, 1, 1}, .groups = 2}));
+       }},
+      {"Conv3d plain", [] { return model(Conv3d(1, 2, 2, {.bias = false})); }},
+      {"ConvTranspose3d",
+       [] {
+         return model(ConvTranspose3d(4, 2, {3, 2, 2},
+                                      {.stride = {2, 1, 2},
+                                       .padding = {1, 0, 1},
+                                       .output_padding = {1, 0, 0},
+                                       .dilation = {2, 1, 1},
+                                       .groups = 2}));
+       }},
+      {"ConvTranspose3d plain", [] { return model(ConvTranspose3d(1, 2, 2, {.bias = false})); }},
+      {"MaxPool3d",
+       [] {
+         return model(
+             MaxPool3d({2, 3, 2}, {.stride = {1, 2, 2}, .padding = {1, 1, 0}, .ceil_mode = true}));
+       }},
+      {"AvgPool3d",
+       [] { return model(AvgPool3d({2, 3, 2}, {.stride = {2, 2, 1}, .padding = {1, 1, 0}})); }},
+      {"AvgPool3d without pad",
+       [] {
+         return model(AvgPool3d(2, {.padding = 1, .ceil_mode = true, .count_include_pad = false}));
+       }},
+      {"AdaptiveAvgPool3d", [] { return model(AdaptiveAvgPool3d({2, 1, 3})); }},
+      {"Transformer",
+       [] {
+         const TransformerOptions o{.encoder_layers = 1,
+                                    .decoder_layers = 2,
+                                    .layer = {.dim_feedforward = 3, .dropout = 0}};
+         return model(Transformer(4, 2, o), [](const Transformer& m, X x) {
+           return Tensors{m(x.at(0), x.at(1), TransformerMasks{.tgt = {.causal = true}})};
+         });
+       }},
+      {"Transformer first",
+       [] {
+         const TransformerOptions o{
+             .encoder_layers = 2,
+             .decoder_layers = 1,
+             .layer = {
+                 .dim_feedforward = 3, .dropout = 0, .batch_first = true, .norm_first = true}};
+         return model(Transformer(4, 2, o),
+                      [](const Transformer& m, X x) { return Tensors{m(x.at(0), x.at(1))}; });
+       }},
+      {"MultiMarginLoss",
+       [] {
+         return function([](X x) { return MultiMarginLoss()(x.at(0), from({2, 0, 1}, {3}, i64)); });
+       }},
+      {"MultiMarginLoss squares",
+       [] {
+         return function([](X x) {
+           return multi_margin_loss(x.at(0), from({2, 0, 1}, {3}, i64),
+                                    {.reduction = Reduction::None,
+                                     .margin = 0.7,
+                                     .p = 2,
+                                     .class_weights = from({0.5, 2, 1.25}, {3}, f64)});
+         });
+       }},
+      {"TripletMarginWithDistance",
+       [] {
+         return function([](X x) {
+           return triplet_margin_with_distance_loss(
+               x.at(0), x.at(1), x.at(2),
+               [](const Tensor& u, const Tensor& v) { return sum(abs(u - v), {-1}); },
+               {.reduction = Reduction::Sum, .margin = 1.5, .swap = true});
+         });
+       }},
+      {"CTCLoss", [] { return ctc({.zero_infinity = true}); }},
+      {"CTCLoss none", [] { return ctc({.reduction = Reduction::None, .zero_infinity = true}); }},
+      {"CTCLoss blank",
+       [] { return ctc({.reduction = Reduction::Sum, .blank = 3, .zero_infinity = true}); }},
+  };
+  return all;
+}
+
+struct MoreReference : testing::TestWithParam<std::string> {};
+TEST_P(MoreReference, IsPyTorchs) {
+  test::compare(models().at(GetParam())(), test::reference("more").at(GetParam()));
+}
+INSTANTIATE_TEST_SUITE_P(Modules, MoreReference, testing::ValuesIn(test::names(models())),
+                         test::test_name);
+TEST(MoreReference, HasEveryCase) { test::expect_complete(models(), "more"); }
+
+// f16 and bf16 are near f32, in regions and as they are.
+TEST(Volumes, RunInNarrowDtypes) {
+  const Seed seed(1);
+  const Tensor x = randn({2, 4, 5, 6, 6}), w = randn({6, 4, 3, 3, 3}) * 0.1, b = randn({6});
+  const Tensor wt = randn({4, 6, 3, 2, 2}) * 0.1;
+  const auto near = [](const Tensor& got, const Tensor& want, DType low) {
+    EXPECT_EQ(got.dtype(), low);
+    EXPECT_LT(norm(got.to(f32) - want).item(), (low == f16 ? 1e-3 : 8e-3) * norm(want).item());
+  };
+  const Tensor y = conv3d(x, w, b, {.padding = 1}), z = conv_transpose3d(x, wt, b, {.stride = 2});
+  for (const DType low : {f16, bf16}) {
+    near(conv3d(x.to(low), w.to(low), b.to(low), {.padding = 1}), y, low);
+    near(conv_transpose3d(x.to(low), wt.to(low), b.to(low), {.stride = 2}), z, low);
+    const amp::Autocast on({.low = low});
+    near(conv3d(x, w, b, {.padding = 1}), y, low);
+    near(conv_transpose3d(x, wt, b, {.stride = 2}), z, low);
+  }
+}
+
+TEST(CtcLoss, IsInfiniteForATargetThatIsTooLong) {
+  const Tensor p = log_softmax(zeros({2, 1, 3})), targets = from({1, 1}, {1, 2}, i64),
+               two = from({2}, {1}, i64);
+  EXPECT_TRUE(std::isinf(ctc_loss(p, targets, two, two).item()));
+  EXPECT_EQ(ctc_loss(p, targets, two, two, {.zero_infinity = true}).item(), 0);
+}
+
+TEST(More, SaysWhatDoesNotFit) {
+  const Tensor volume = ones({1, 2, 3, 3, 3}), image = ones({1, 2, 3, 3});
+  EXPECT_EQ(error([&] { conv3d(image, volume); }),
+            "conv3d: the input has shape [1, 2, 3, 3], not [n, c, d, h, w]");
+  EXPECT_EQ(error([&] { conv3d(volume, image); }),
+            "conv3d: the weight has shape [1, 2, 3, 3], not [.., .., kd, kh, kw]");
+  EXPECT_EQ(error([&] { conv3d(volume, ones({1, 2, 4, 1, 1})); }),
+            "conv3d: a kernel of 4 planes, 1 apart, for 3 with stride 1");
+  EXPECT_EQ(error([&] {
+              conv_transpose3d(volume, ones({2, 1, 1, 1, 1}), {}, {.output_padding = {1, 0, 0}});
+            }),
+            "conv_transpose3d: output_padding 1 of planes must be less than their stride 1 or "
+            "dilation 1");
+  EXPECT_EQ(
+      error([&] { conv_transpose3d(volume, ones({2, 1, 1, 1, 1}), {}, {.padding = {2, 0, 0}}); }),
+      "conv_transpose3d: a padding of 2 planes leaves none of 3");
+  EXPECT_EQ(error([&] { unfold(volume, 2); }),
+            "unfold: the input has shape [1, 2, 3, 3, 3], not [n, c, h, w]");
+  EXPECT_EQ(error([&] { unfold(image, 0); }),
+            "unfold: window, stride and dilation must be > 0, got 0 x 0, 1 x 1 and 1 x 1");
+  EXPECT_EQ(error([&] { unfold(image, 4); }), "unfold: windows reach over 4 of 3 elements");
+  EXPECT_EQ(error([&] { fold(image, 4, 0); }), "fold: window and stride must be > 0");
+  EXPECT_EQ(error([&] { fold(ones({1, 4, 4}), 1, 2); }),
+            "fold: a window of 2 x 2 for images of 1 x 1");
+  EXPECT_EQ(error([&] { fold(ones({1, 4, 5}), 3, 2); }),
+            "fold: columns of shape [1, 4, 5], not [n, c 4, 4]");
+  EXPECT_EQ(error([&] { local_response_norm(ones({2, 3}), 1); }),
+            "local_response_norm: the input has shape [2, 3], not [n, c, ...]");
+  EXPECT_EQ(error([&] { local_response_norm(image, 0); }),
+            "local_response_norm: size must be > 0, got 0");
+  EXPECT_EQ(error([&] { celu(image, 0); }), "celu: alpha must be > 0, got 0");
+  EXPECT_EQ(error([&] { softshrink(image, -1); }), "softshrink: the size must be >= 0, got -1");
+  EXPECT_EQ(error([] { nn::Conv3d(3, 2, 1, {.groups = 2}); }),
+            "Conv3d: 3 and 2 channels do not divide into 2 groups");
+  const Tensor x = ones({2, 3}), target = zeros({2}, i64);
+  EXPECT_EQ(error([&] { multi_margin_loss(x, zeros({3}, i64)); }),
+            "multi_margin_loss: an input of shape [2, 3] and a target of [3], not [n, classes] and "
+            "[n]");
+  EXPECT_EQ(error([&] { multi_margin_loss(x, target, {.p = 3}); }),
+            "multi_margin_loss: p must be 1 or 2, got 3");
+  EXPECT_EQ(error([&] { triplet_margin_with_distance_loss(x, x, x, nullptr); }),
+            "triplet_margin_with_distance_loss: the distance is no function");
+  const Tensor p = zeros({4, 2, 3}), classes = zeros({2, 2}, i64), lengths = full({2}, 2, i64);
+  EXPECT_EQ(error([&] { ctc_loss(x, classes, lengths, lengths); }),
+            "ctc_loss: log-probabilities of shape [2, 3], not [t, n, classes]");
+  EXPECT_EQ(error([&] { ctc_loss(p, target, lengths, lengths); }),
+            "ctc_loss: targets of shape [2] for 2 inputs, not [n, s]");
+  EXPECT_EQ(error([&] { ctc_loss(p, classes, zeros({3}, i64), lengths); }),
+            "ctc_loss: the tensor of input lengths has shape [3], not [2]");
+  EXPECT_EQ(error([&] { ctc_loss(p, classes, lengths, lengths, {.blank = 3}); }),
+            "ctc_loss: blank must be from 0 to 2, got 3");
+}
+
+}  // namespace more_test
+}  // namespace mixtape
