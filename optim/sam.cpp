@@ -1,0 +1,56 @@
+// Takes a step of SGD up the gradient on copies, which stand in for the parameters: their storages,
+// and so what masters and 16-bit copies know of them, stay as they are.
+#include "optim/sam.h"
+
+#include <cmath>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "core/scope.h"
+#include "kernels/common/optimizers.h"
+#include "kernels/kernels.h"
+#include "optim/clip.h"
+#include "optim/sharing.h"
+
+namespace mixtape::optim {
+using namespace internal;
+
+Ascended::Ascended(const Optimizer& optimizer, double rho) {
+  const Scope scope("sam");
+  check(rho >= 0 && std::isfinite(rho), "rho must be >= 0 and finite, got {}", rho);
+  check(!optimizer.sharing(), "parameters are divided among processes");
+  std::vector<Tensor> params;
+  std::vector<View> grads;
+  std::vector<kernels::Update> updates;
+  for (const Tensor& p : optimizer.params()) {
+    const Tensor g = dense_grad(p);
+    if (!g) continue;
+    params.push_back(p);
+    grads.push_back(g);
+    check(p.device() == params[0].device(), "a parameter is on {}, others on {}", p.device(),
+          params[0].device());
+  }
+  if (params.empty()) return;
+  const double norm = grad_norm(params, grads, 2).item();
+  if (!(norm > 0) || !std::isfinite(norm)) return;
+  std::vector<Tensor> moved;
+  for (size_t i = 0; i < params.size(); ++i) {
+    moved.push_back(dense_copy(params[i], params[i].dtype(), params[i].device()));
+    kernels::Update& update = updates.emplace_back();
+    update.param = moved[i];
+    update.grad = grads[i];
+  }
+  kernels::optimizer_step(params[0].device(), kernels::SGD{.lr = rho}, updates,
+                          kernels::StepControl{.rescale = -1 / norm});
+  for (size_t i = 0; i < params.size(); ++i) {
+    values_.push_back(params[i].detach());
+    params_.push_back(params[i]);
+    params[i].set_data(moved[i]);
+  }
+}
+
+Ascended::~Ascended() {
+  for (size_t i = params_.size(); i-- > 0;) params_[i].set_data(values_[i]);
+}
+
+}  // namespace mixtape::optim

@@ -1,0 +1,84 @@
+// Sharpness-aware minimization: where parameters stand, and that all is as before afterwards.
+#include "optim/sam.h"
+
+#include "autograd/ops.h"
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace optim_sam_test {
+
+// f = (x^2 + 10 y^2) / 2, whose gradient is (x, 10 y).
+Tensor loss_of(const Tensor& x, const Tensor& y) {
+  return (sum(square(x)) + 10 * sum(square(y))) * 0.5;
+}
+
+TEST(Sam, StepsAlongTheGradientOfTheWorstPointNearby) {
+  const Tensor x = from({3}, {1}, f64).set_requires_grad(),
+               y = from({0.4}, {1}, f64).set_requires_grad();
+  SGD opt({x, y}, {.lr = 0.1});
+  loss_of(x, y).backward();
+  {
+    const Ascended worst(opt, 0.5);  // the gradient is (3, 4): to (3 + 0.3, 0.4 + 0.4)
+    EXPECT_NEAR(x.item(), 3.3, 1e-12);
+    EXPECT_NEAR(y.item(), 0.8, 1e-12);
+    opt.zero_grad();
+    loss_of(x, y).backward();
+  }
+  EXPECT_EQ(x.item(), 3);
+  EXPECT_EQ(y.item(), 0.4);
+  opt.step();
+  EXPECT_NEAR(x.item(), 3 - 0.1 * 3.3, 1e-12);
+  EXPECT_NEAR(y.item(), 0.4 - 0.1 * 8, 1e-12);
+}
+
+// A loss scale changes nothing, and what is not finite moves nothing.
+TEST(Sam, LooksAtTheDirectionAlone) {
+  for (const double scale : {1.0, 65536.0, inf, 0.0}) {
+    const Params p = problem();
+    SGD opt(p, {.lr = 0.1});
+    set_grads(p, 1, f32, scale == 0 ? 0 : scale);
+    const std::vector<double> before = all_values(p);
+    double square = 0;
+    for (const double g :
+         all_values({value(0, 1, f32), value(1, 1, f32), value(2, 1, f32), value(3, 1, f32)}))
+      square += g * g;
+    const std::vector<double> grads =
+        all_values({value(0, 1, f32), value(1, 1, f32), value(2, 1, f32), value(3, 1, f32)});
+    {
+      const Ascended worst(opt, 0.25);
+      const std::vector<double> now = all_values(p);
+      const bool moves = scale > 0 && std::isfinite(scale);
+      for (size_t i = 0; i < now.size(); ++i)
+        EXPECT_NEAR(now[i], before[i] + (moves ? 0.25 * grads[i] / std::sqrt(square) : 0), 1e-6);
+    }
+    EXPECT_EQ(all_values(p), before);
+  }
+}
+
+// Masters and moments do not notice.
+TEST(Sam, KeepsMastersAndParametersWithoutGradients) {
+  const Params p = problem(f16), q = problem(f16);
+  AdamW opt(p, {.lr = 0.01}, {.multi_precision = true}),
+      plain(q, {.lr = 0.01}, {.multi_precision = true});
+  for (uint32_t t = 1; t < 5; ++t) {
+    set_grads(p, t, f16);
+    set_grads(q, t, f16);
+    p[2].set_grad({});
+    q[2].set_grad({});
+    {
+      const Ascended worst(opt);
+    }
+    opt.step();
+    plain.step();
+  }
+  EXPECT_EQ(bits(opt), bits(plain));
+}
+
+TEST(Sam, SaysWhatIsWrong) {
+  SGD opt(problem(), {.lr = 0.1});
+  EXPECT_EQ(error([&] { const Ascended far(opt, -1); }), "sam: rho must be >= 0 and finite, got -1");
+  const Ascended nothing(opt);  // without gradients
+}
+
+}  // namespace optim_sam_test
+}  // namespace mixtape::optim
