@@ -45,18 +45,18 @@ struct Workload {
     if (!seconds.empty()) return;
     const kernels::cpu::ThreadLimit limit(threads);
     set_peer_threads(threads);
-    std::vector<Call> calls;
+    std::vector<Task> tasks;
     std::vector<int64_t> counts;
     double round = 0;  // seconds
     for (const Variant& v : variants) {
-      Task task = v.make();
-      forms.push_back(std::move(task.form));
-      calls.push_back(std::move(task.call));
-      calls.back()();
+      tasks.push_back(v.make());
+      const Task& task = tasks.back();
+      forms.push_back(task.form);
+      task.call();
       if (chosen.smoke) continue;
-      calls.back()();
+      task.call();
       counts.push_back(1);
-      const double once = stretch(calls.back(), 1);
+      const double once = stretch(task, 1);
       counts.back() = std::clamp<int64_t>(
           int64_t(std::ceil(chosen.stretch * 1e-3 / std::max(once, 1e-9))), 1, 1'000'000);
       round += once * double(counts.back() + 1);
@@ -69,21 +69,22 @@ struct Workload {
       for (int r = 0; r < rounds; ++r) {
         for (const DType dtype : {f32, bf16})
           roofs[dtype].push_back(multiply_add_rate(dtype, threads));
-        for (size_t i = 0; i < calls.size(); ++i) {
+        for (size_t i = 0; i < tasks.size(); ++i) {
           // A peer's threads spin before they sleep (4 ms in libgomp) and would take cores from the
           // next variant.
           if (threads > 1 && !variants[(i + variants.size() - 1) % variants.size()].peer.empty())
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          calls[i]();
-          all[i].push_back(stretch(calls[i], counts[i]));
+          tasks[i].call();
+          all[i].push_back(stretch(tasks[i], counts[i]));
         }
       }
     }
     seconds = std::move(all);
   }
-  double stretch(const Call& call, int64_t count) const {
+  double stretch(const Task& task, int64_t count) const {
+    if (task.timed) return task.timed(count) / double(count);
     const double start = now(threads);
-    for (int64_t i = 0; i < count; ++i) call();
+    for (int64_t i = 0; i < count; ++i) task.call();
     return (now(threads) - start) / double(count);
   }
   // The fraction of the machine's peak, per round.
@@ -172,7 +173,11 @@ void compare(const std::string& name, const std::vector<Variant>& variants) {
       if (!variants[i].peer.empty()) line += "/" + variants[i].peer;
       benchmark::RegisterBenchmark(line.c_str(),
                                    [w, i](benchmark::State& state) {
-                                     w->measure();
+                                     try {
+                                       w->measure();
+                                     } catch (const std::exception& e) {
+                                       return state.SkipWithError(e.what());
+                                     }
                                      report(state, *w, i);
                                    })
           ->Unit(benchmark::kMillisecond)
@@ -192,6 +197,8 @@ int run(int argc, char** argv, void (*declare)()) {
       chosen.smoke = true;
     else if (std::strcmp(argv[i], "--full") == 0)
       chosen.full = true;
+    else if (std::strncmp(argv[i], "--torch=", 8) == 0)
+      chosen.torch = argv[i] + 8;
     else if (take(argv[i], "--rounds", one))
       chosen.rounds = one[0];
     else if (take(argv[i], "--stretch", one))

@@ -18,6 +18,7 @@ using Call = std::function<void()>;
 struct Task {
   Call call;
   std::string form;
+  std::function<double(int64_t)> timed;  // seconds of that many calls; null: timed from outside
   template <class F>
   Task(F call, std::string form = {}) : call(std::move(call)), form(std::move(form)) {}
 };
@@ -35,6 +36,7 @@ struct Settings {
   bool full = false;         // also slow workloads
   int rounds = 9;            // each times every variant once; at least 5, fewer of slow calls
   double stretch = 8;        // minimum milliseconds of calls timed together
+  std::string torch;         // a command that trains by PyTorch, see script/bench_torch.py; or ""
   std::vector<int> threads;  // runs each workload with these; default: 1 and all
 };
 const Settings& settings();

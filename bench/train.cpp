@@ -1,13 +1,42 @@
 // Training steps in each precision, compared with libtorch's of the same networks in f32 and with
-// CPU autocast to bf16. bench_memory measures memory, without peers.
+// CPU autocast to bf16, and with PyTorch's, eager and compiled (--torch=COMMAND). bench_memory
+// measures memory, without peers.
 
+#include "bench/peers/process.h"
 #include "bench/steps.h"
+#include "kernels/cpu/loops/parallel.h"
 #ifdef MIXTAPE_TORCH
 #include "bench/peers/torch.h"
 #endif
 
 namespace mixtape::bench {
 namespace {
+
+// The network and its sizes, as script/bench_torch.py wants them.
+template <class... Sizes>
+std::string arguments(const char* net, const Sizes&... sizes) {
+  std::string all = net;
+  ((all += ' ' + std::to_string(sizes)), ...);
+  return all;
+}
+std::string arguments(const MlpSize& s) {
+  return arguments("mlp", s.batch, s.in, s.hidden, s.classes);
+}
+std::string arguments(const CnnSize& s) {
+  return arguments("cnn", s.conv1, s.conv2, s.padding, s.flat, s.batch);
+}
+std::string arguments(const LstmSize& s) {
+  return arguments("lstm", s.batch, s.context, s.vocabulary, s.embedding, s.hidden, s.layers);
+}
+std::string arguments(const GptSize& s) {
+  return arguments("gpt", s.batch, s.context, s.vocabulary, s.layers, s.heads, s.width);
+}
+std::string arguments(const VitSize& s) {
+  return arguments("vit", s.batch, s.side, s.patch, s.layers, s.heads, s.width, s.classes);
+}
+std::string arguments(const ResNetSize& s) {
+  return arguments("resnet", s.batch, s.side, s.depth, s.width, s.classes);
+}
 
 template <class Size>
 void add(const std::string& name, Size size) {
@@ -21,6 +50,16 @@ void add(const std::string& name, Size size) {
                           return peers::training(size, low == bf16);
                         }});
 #endif
+  if (!settings().torch.empty())
+    for (const DType low : {f32, bf16})
+      for (const std::string peer : {"eager", "compiled"})
+        variants.push_back({low, peer, size.operations(), {}, [=] {
+                              return peers::process(settings().torch + ' ' + arguments(size) +
+                                                    " --dtype " + std::string(mixtape::name(low)) +
+                                                    " --threads " +
+                                                    std::to_string(kernels::cpu::num_threads()) +
+                                                    (peer == "compiled" ? " --compile" : ""));
+                            }});
   compare("train/" + name, variants);
 }
 

@@ -65,7 +65,7 @@ class Options(ScriptTest):
 
     def test_an_option_without_its_value_is_refused(self) -> None:
         for arguments in [("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("bench", "--out"),
-                          ("bench", "--compare", "one"), ("bench", "--libtorch"), ("bench", "--libtorch", "none"),
+                          ("bench", "--compare", "one"), ("bench", "--libtorch"), ("bench", "--libtorch", "none"), ("bench", "--torch"),
                           ("lint", "--only"), ("gpu", "--package"), ("gpu", "--minutes", "x"),
                           ("gpu", "--lab", "--package", "none")]:
             self.assertEqual(self.run_script(*arguments).returncode, 2, arguments)
@@ -287,6 +287,18 @@ echo "${{OPENBLAS_CORETYPE-free}}"
             _, calls = self.build("bench", "train", *given, PROGRAM="exit 0")
             changed, *_ = [call for call in calls if f"-Dlibtorch={wanted}" in call]
             self.assertTrue(changed.startswith("meson configure build "), changed)  # before meson runs with the old one
+
+    def test_bench_runs_the_pytorch_of_an_interpreter(self) -> None:
+        self.assertEqual(self.run_script("bench", "--torch", "none", "train").stderr,
+                         "bench: no Python interpreter none (--help explains)\n")
+        self.write("bin/python", f"#!/bin/sh\nexit $(cat {self.tree}/status)\n", 0o755)
+        self.write("status", "1")
+        python = str(self.tree / "bin/python")
+        self.assertEqual(self.run_script("bench", "--torch", python, "train").stderr,
+                         f"bench: no PyTorch in {python} (--help explains)\n")
+        self.write("status", "0")
+        self.build("bench", "train", "--torch", python, PROGRAM='printf "%s\n" "$@"; exit 1')
+        self.assertIn(f"--torch={python} script/bench_torch.py \n", (self.tree / "build/bench/found/train.txt").read_text())
 
 
 class Nvcc(ScriptTest):
