@@ -194,12 +194,12 @@ TEST(CudaGradients, UnscaleFindsWhatIsNotFinite) {
     const Tensor factor = filled({}, f32, 0.3), found = filled({n}, f32, 7), expected({n}, f32);
     std::vector<Tensor> before;
     for (const Tensor& t : got) before.push_back(from(to_vector(t), t.shape(), t.dtype()));
-    launch([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found); });
-    launch([&](Launch& l) { cpu::find_nonfinite(l, views(want), factor, expected); });
+    launch([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found, View{}); });
+    launch([&](Launch& l) { cpu::find_nonfinite(l, views(want), factor, expected, View{}); });
     EXPECT_EQ(to_vector(found), to_vector(expected));
     for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], to_vector(before[i]), 0, "kept");
-    launch([&](Launch& l) { cuda::unscale(l, views(got), factor, found); });
-    launch([&](Launch& l) { cpu::unscale(l, views(want), factor, expected); });
+    launch([&](Launch& l) { cuda::unscale(l, views(got), factor, found, View{}); });
+    launch([&](Launch& l) { cpu::unscale(l, views(want), factor, expected, View{}); });
     EXPECT_EQ(to_vector(found), to_vector(expected));
     for (size_t i = 0; i < got.size(); ++i)
       expect_close(got[i], to_vector(want[i]), 0, fmt::format("gradient {}", i));
@@ -208,9 +208,9 @@ TEST(CudaGradients, UnscaleFindsWhatIsNotFinite) {
 TEST(CudaGradients, UnscaleJudgesWhatTheDtypeHolds) {
   const Tensor g = filled({5}, f16, 60000), found({1}, f32), factor = filled({}, f32, 2);
   const View view = g;
-  launch([&](Launch& l) { cuda::find_nonfinite(l, std::span(&view, 1), factor, found); });
+  launch([&](Launch& l) { cuda::find_nonfinite(l, std::span(&view, 1), factor, found, View{}); });
   EXPECT_EQ(found.at(0), 0);
-  launch([&](Launch& l) { cuda::unscale(l, std::span(&view, 1), factor, found); });
+  launch([&](Launch& l) { cuda::unscale(l, std::span(&view, 1), factor, found, View{}); });
   EXPECT_EQ(found.at(0), 1);
 }
 
