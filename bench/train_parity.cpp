@@ -2,6 +2,7 @@
 // table and optionally writes a page; exits with 1 if a mode differs by more than the noise.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <cstdio>
@@ -23,8 +24,10 @@ using namespace mixtape::examples;
 namespace {
 
 // After masters: weights of bf16 without them, and f32 weights with moments of 8 bits; then both.
-const std::vector<std::string> all_modes = {"fp32",  "fp16", "bf16", "masters",      "stochastic",
-                                            "kahan", "i8",   "f8",   "stochastic-i8"};
+// Last, products in 8 and 4 bits.
+const std::vector<std::string> all_modes = {
+    "fp32", "fp16",          "bf16", "masters",     "stochastic", "kahan", "i8",
+    "f8",   "stochastic-i8", "fp8",  "fp8-delayed", "mxfp8",      "nvfp4"};
 
 struct Options {
   std::string mnist, text, page;
@@ -54,6 +57,12 @@ void choose(train::Learner& learner, const std::string& mode) {
   if (mode == "masters") learner.to_fp16(train::MasterOptions{});
   if (mode.starts_with("stochastic") || mode == "kahan")
     learner.to_fp16(train::MasterOptions{.dtype = bf16});
+  const std::map<std::string, amp::Recipe> recipes = {{"fp8", amp::Current{}},
+                                                      {"fp8-delayed", amp::Delayed{}},
+                                                      {"mxfp8", amp::Mx{}},
+                                                      {"nvfp4", amp::NvFp4{}}};
+  if (const auto r = recipes.find(mode); r != recipes.end())
+    learner.to_fp16(train::AmpOptions{.amp_mode = bf16, .recipe = r->second});
 }
 
 optim::CommonOptions storage(const std::string& mode) {
@@ -195,6 +204,7 @@ bool compare(const std::string& name, Network network, const Options& o, std::st
 
 int main(int argc, char** argv) {
   Options o;
+  const std::string modes = fmt::format("of {}", fmt::join(all_modes, ", "));
   CommandLine line("train_parity",
                    "Trains networks in fp32, fp16 and bf16, with f32 masters, and with less than "
                    "those, and compares the losses.");
@@ -205,10 +215,7 @@ int main(int argc, char** argv) {
   line.add("--models", o.models, "LIST", "of cnn, lstm, gpt; by default all that there is data for")
       .delimiter(',')
       .check(one_of({"cnn", "lstm", "gpt"}));
-  line.add("--modes", o.modes, "LIST",
-           "of fp32, fp16, bf16, masters, stochastic, kahan, i8, f8, stochastic-i8")
-      .delimiter(',')
-      .check(one_of(all_modes));
+  line.add("--modes", o.modes, "LIST", modes.c_str()).delimiter(',').check(one_of(all_modes));
   line.add("--device", o.device, "NAME", "cpu, cuda, ...");
   line.add("--page", o.page, "FILE.md", "also write the table here");
   return line.run(argc, argv, [&] {

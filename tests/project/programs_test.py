@@ -315,7 +315,8 @@ class Parity(ProgramTest):
         text = self.output("train_parity", "--mnist", "made", "--text", "song.txt", "--seeds", 1, "--steps", 1,
                            "--page", "page.md")
         rows = re.findall(r"^\| (\w+) \| ([\w-]+) \| \d\.\d{4} ± 0.0000 \| \d+\.\d\d % \|", text, re.M)
-        modes = ["fp32", "fp16", "bf16", "masters", "stochastic", "kahan", "i8", "f8", "stochastic-i8"]
+        modes = ["fp32", "fp16", "bf16", "masters", "stochastic", "kahan", "i8", "f8", "stochastic-i8", "fp8",
+                 "fp8-delayed", "mxfp8", "nvfp4"]
         self.assertEqual(rows, [(network, mode) for network in ("cnn", "lstm", "gpt") for mode in modes])
         self.assertEqual((self.folder / "page.md").read_text(), text)
 
