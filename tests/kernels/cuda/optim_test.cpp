@@ -214,6 +214,34 @@ TEST(CudaGradients, UnscaleJudgesWhatTheDtypeHolds) {
   EXPECT_EQ(found.at(0), 1);
 }
 
+TEST(CudaGradients, UnscaleCountsExponents) {
+  const std::vector<Tensor> got = gradients(), want = gradients();
+  const int64_t n = int64_t(got.size()) + 1;
+  const Tensor factor = filled({}, f32, 0.5), scale = filled({}, f32, 2), found({n}, f32),
+               counts = filled({n, kernels::exponent_bins}, i32, 7),
+               expected({n, kernels::exponent_bins}, i32), worst({3}, f32),
+               worst_expected({3}, f32);
+  for (const Tensor& t : {got[0], want[0]}) t.set(0, 0), t.set(t.numel() - 1, nan);
+  launch([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found, counts); });
+  launch([&](Launch& l) { cpu::find_nonfinite(l, views(want), factor, found, expected); });
+  EXPECT_EQ(to_vector(counts), to_vector(expected));
+  launch([&](Launch& l) { cuda::unscale(l, views(got), factor, found, counts); });
+  EXPECT_EQ(to_vector(counts), to_vector(expected)) << "before the product";
+  for (const int64_t parameters : {int64_t(0), n - 1}) {  // all of them zero, or some underflowed
+    for (int64_t i = 0; i < counts.numel(); ++i) counts.set(i, 0), expected.set(i, 0);
+    for (int64_t p = 0; p < parameters; ++p)
+      for (const auto& t : {counts, expected}) {
+        t.set(p * kernels::exponent_bins, double(p * 5 % 17));
+        t.set(p * kernels::exponent_bins + 100, 20);
+      }
+    launch([&](Launch& l) { cuda::find_underflow(l, counts, scale, worst); });
+    launch([&](Launch& l) { cpu::find_underflow(l, expected, scale, worst_expected); });
+    EXPECT_EQ(to_vector(worst), to_vector(worst_expected));
+    EXPECT_EQ(worst.at(2), 2);
+    EXPECT_GE(worst.at(0), 0);
+  }
+}
+
 TEST(CudaGradients, Surveys) {
   const std::vector<Tensor> all = gradients();
   double odd[] = {inf, -inf, nan, 0, -0.0, 0x1p-20, -0x1p-130, 0x1p-1030, 0x1p-14};
