@@ -75,13 +75,17 @@ Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
 }
 
 Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* around) {
-  const DType low = o.low ? o.low->dtype : o.dtype ? o.dtype->dtype : around ? around->low() : bf16;
+  DType low = o.low ? o.low->dtype : o.dtype ? o.dtype->dtype : around ? around->low() : bf16;
   check(!o.dtype || o.dtype->dtype == low, "autocast: low is {} and dtype {}: give one", low,
         o.dtype.value_or(low).dtype);
+  Recipe recipe = o.recipe;
+  if (low == f8_e4m3) {
+    if (!recipe) recipe = Current{};
+    low = bf16;
+  }
   check(is_half(low) || low == f32, "autocast: low must be f16, bf16 or f32, got {}", low);
   const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;
-  Recipe recipe = o.recipe;
   if (!recipe && !o.low && !o.dtype && around) recipe = around->recipe();
   if (recipe)
     check(low != f16, "autocast: the recipe {} needs low = bf16 or f32, got {}", recipe.name(),
@@ -91,7 +95,7 @@ Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* aroun
           low,
           Rules::make(preset, o.overrides, around ? around->rules().get() : nullptr),
           recipe,
-          o.ends || (!o.recipe && recipe && around->state_.ends)};
+          o.ends || (around && !o.recipe && recipe && around->state_.ends)};
 }
 
 Autocast::Autocast(const AutocastOptions& options)

@@ -18,7 +18,9 @@ struct DTypeOrName {  // f16 or "fp16"
 };
 
 struct AutocastOptions {
-  std::optional<DTypeOrName> low = {};    // f16, bf16 or f32; default: the outer region's, or bf16
+  // f16, bf16 or f32; default: the outer region's, or bf16. f8_e4m3 is bf16 with a recipe, by
+  // default Current{}.
+  std::optional<DTypeOrName> low = {};
   std::optional<DTypeOrName> dtype = {};  // PyTorch's name for it; Error if both differ
   std::optional<Preset> preset = {};      // default: the outer region's, or Torch
   Overrides overrides = {};               // take precedence over the outer region's

@@ -19,7 +19,8 @@ std::string_view Quantised::name() const { return quantise.name; }
 const Quantised* quantised_operand(const Ctx& ctx) {
   for (size_t i = 0; i < ctx.inputs(); ++i) {
     const Node* const node = ctx.source(i);
-    if (node && node->name().data() == quantise.name.data())
+    // (First what is at hand: every product of every backward pass asks.)
+    if (node && node->moves && node->name().data() == quantise.name.data())
       return static_cast<const Quantised*>(node);
   }
   return nullptr;

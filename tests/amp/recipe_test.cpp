@@ -199,6 +199,8 @@ TEST(Recipes, OverridesDecideFirst) {
   };
   const Tensor f8 = under({.recipe = Current{}}), half = under({.low = bf16});
   EXPECT_NE(to_vector(f8), to_vector(half));
+  EXPECT_EQ(to_vector(f8), to_vector(under({.low = f8_e4m3})));
+  EXPECT_EQ(to_vector(under({.recipe = Mx{}})), to_vector(under({.low = f8_e4m3, .recipe = Mx{}})));
   EXPECT_EQ(to_vector(half),
             to_vector(under({.overrides = {{"linear", Precision::Low}}, .recipe = Current{}})));
   EXPECT_EQ(under({.overrides = {{"linear", Precision::Full}}, .recipe = Current{}}).dtype(), f32);
