@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes more_reference.json, the modules of nn/more.h in the form of modules_reference.py.
+"""Writes more_reference.json, the modules of nn/more.h and further models in the form of modules_reference.py.
 
 usage: more_reference.py    (with torch 2.15)"""
 import json
@@ -80,10 +80,130 @@ def modules():
     yield "CTCLoss blank", of(ctc("sum", 3, True), 6, 3, 4)
 
 
+def vgg(convolutions, width, hidden, classes, batch_norm):
+    layers, channels = [], 1
+    for i, count in enumerate(convolutions):
+        out = min(width * 2**i, 8 * width)
+        for _ in range(count):
+            layers += [nn.Conv2d(channels, out, 3, padding=1), *([nn.BatchNorm2d(out)] if batch_norm else []), nn.ReLU()]
+            channels = out
+        layers.append(nn.MaxPool2d(2))
+    net = nn.Module()
+    net.features = nn.Sequential(*layers)
+    net.classifier = nn.Sequential(nn.Linear(channels * 49, hidden), nn.ReLU(), nn.Dropout(0), nn.Linear(hidden, hidden),
+                                   nn.ReLU(), nn.Dropout(0), nn.Linear(hidden, classes))
+    return net, lambda m, x: m.classifier(F.adaptive_avg_pool2d(m.features(x), 7).flatten(1))
+
+
+class DoubleConv(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.double_conv = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+
+    def forward(self, x):
+        return self.double_conv(x)
+
+
+class Down(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), DoubleConv(inputs, outputs))
+
+    def forward(self, x):
+        return self.maxpool_conv(x)
+
+
+class Up(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(inputs, inputs // 2, 2, stride=2)
+        self.conv = DoubleConv(inputs, outputs)
+
+    def forward(self, x, beside):
+        x = self.up(x)
+        rows, columns = beside.size(2) - x.size(2), beside.size(3) - x.size(3)
+        x = F.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
+        return self.conv(torch.cat([beside, x], dim=1))
+
+
+class UNet(nn.Module):
+    def __init__(self, inputs, classes, width):
+        super().__init__()
+        self.inc = DoubleConv(inputs, width)
+        for i in range(4):
+            setattr(self, f"down{i + 1}", Down(width * 2**i, width * 2**(i + 1)))
+        for i in range(4):
+            setattr(self, f"up{i + 1}", Up(width * 2**(4 - i), width * 2**(3 - i)))
+        self.outc = nn.Module()
+        self.outc.conv = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        x1 = self.inc(x)
+        x2 = self.down1(x1)
+        x3 = self.down2(x2)
+        x4 = self.down3(x3)
+        y = self.up1(self.down4(x4), x4)
+        return self.outc.conv(self.up4(self.up3(self.up2(y, x3), x2), x1))
+
+
+class PreActivation(nn.Module):
+    def __init__(self, inputs, channels, stride, bottleneck):
+        super().__init__()
+        outputs = 4 * channels if bottleneck else channels
+        conv = lambda i, o, kernel, step=1: nn.Conv2d(i, o, kernel, step, kernel // 2, bias=False)
+        self.bn1, self.conv1 = nn.BatchNorm2d(inputs), conv(inputs, channels, 1 if bottleneck else 3, 1 if bottleneck else stride)
+        self.bn2, self.conv2 = nn.BatchNorm2d(channels), conv(channels, channels, 3, stride if bottleneck else 1)
+        self.bottleneck, self.changes = bottleneck, stride != 1 or inputs != outputs
+        if bottleneck:
+            self.bn3, self.conv3 = nn.BatchNorm2d(channels), conv(channels, outputs, 1)
+        if self.changes:
+            self.downsample = conv(inputs, outputs, 1, stride)
+
+    def forward(self, x):
+        h = self.bn1(x).relu()
+        y = self.conv2(self.bn2(self.conv1(h)).relu())
+        if self.bottleneck:
+            y = self.conv3(self.bn3(y).relu())
+        return y + (self.downsample(h) if self.changes else x)
+
+
+class ResNetV2(nn.Module):
+    def __init__(self, blocks, bottleneck, width, classes):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, width, 7, 2, 3, bias=False)
+        inputs = width
+        for i, count in enumerate(blocks):
+            row = []
+            for j in range(count):
+                row.append(PreActivation(inputs, width * 2**i, 2 if i > 0 and j == 0 else 1, bottleneck))
+                inputs = width * 2**i * (4 if bottleneck else 1)
+            setattr(self, f"layer{i + 1}", nn.Sequential(*row))
+        self.bn, self.fc = nn.BatchNorm2d(inputs), nn.Linear(inputs, classes)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.conv1(x), 3, 2, 1)
+        return self.fc(self.bn(self.layer4(self.layer3(self.layer2(self.layer1(x))))).relu().mean((2, 3)))
+
+
+def zoo():
+    net, run = vgg((1, 1, 2, 2, 2), 1, 3, 2, False)
+    yield "VGG", case(net, [tensor(1, 1, 32, 33)], run)
+    net, run = vgg((2, 2, 2, 2, 2), 1, 2, 2, True)
+    yield "VGG norm", case(net, [tensor(2, 1, 32, 32)], run)
+    yield "UNet", case(UNet(1, 2, 1), [tensor(2, 1, 17, 18)])
+    yield "ResNetV2", case(ResNetV2((1, 2, 1, 1), False, 1, 2), [tensor(2, 1, 18, 17)])
+    yield "ResNetV2 bottleneck", case(ResNetV2((1, 1, 1, 2), True, 1, 2), [tensor(2, 1, 18, 17)])
+
+
 def main():
-    torch.manual_seed(1)
-    lines = ",\n".join(f'"{name}": {json.dumps(c, separators=(",", ":"))}' for name, c in modules())
-    Path(__file__).with_suffix(".json").write_text('{"more": {\n' + lines + "}}\n")
+    groups = []
+    for name, cases in {"more": modules, "zoo": zoo}.items():
+        torch.manual_seed(1)
+        lines = ",\n".join(f'"{name}": {json.dumps(c, separators=(",", ":"))}' for name, c in cases())
+        groups.append(f'"{name}": {{\n{lines}}}')
+    Path(__file__).with_suffix(".json").write_text("{" + ",\n".join(groups) + "}\n")
 
 
 if __name__ == "__main__":
