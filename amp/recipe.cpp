@@ -195,6 +195,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
     at[found] = i;
     given[found++] = t;
   }
+  if (found < 2) return;  // a question about one operand: dtype_of_operand()
   std::shared_ptr<History> history;
   if (state_->delayed) {
     const std::string* const path = Scope::module_path();

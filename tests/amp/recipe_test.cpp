@@ -186,6 +186,7 @@ TEST(Recipes, OtherOpsRunAsUnderBf16) {
   EXPECT_EQ(softmax(x).dtype(), f32);
   EXPECT_EQ(relu(x).dtype(), f32);
   EXPECT_EQ(einsum("ij,kj->ik", {x, x}).dtype(), bf16);
+  EXPECT_EQ(dtype_of_operand(x), bf16);
   const Tensor integers = from({1, 2}, {2}, i64);
   EXPECT_EQ((integers + 1).dtype(), i64);
   EXPECT_EQ(matmul(x.to(f64), x.to(f64)).dtype(), f64);
