@@ -68,20 +68,22 @@ Check valid(std::function<void(const std::string&)> f) {
 Check share() { return number(1e-6, 1e6); }
 
 bool is_large(const std::string& model) {  // for images of 224 x 224
-  const auto large = {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"};
-  return std::ranges::count(large, model) > 0;
+  const auto small = {"simple", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110"};
+  return std::ranges::count(small, model) == 0;
 }
 
 void define(CommandLine& line, Options& o) {
-  line.add("--model", o.model, "NAME",
-           "simple, resnet18, 34, 50, 101 or 152, or resnet20,\n32, 44, 56 or 110 of CIFAR")
+  line.add(
+          "--model", o.model, "NAME",
+          "simple; resnet20, 32, 44, 56 or 110 of CIFAR;\nresnet18, 34, 50, 101 or 152, or so with "
+          "_v2; vgg11,\n13, 16 or 19, or so with _bn")
       .check(one_of(models::model_names()));
   line.add("--dataset", o.dataset, "KIND:DIR",
            "mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR\n(PNG or JPEG images, a "
            "folder for each class),\ndigits or digits:N (drawn on the spot)");
   line.add("--size", o.size, "N",
            "height and width of images from a folder, of\nrandom parts in training; default: "
-           "as they are,\nbut 224 for resnet18 to resnet152")
+           "as they are,\nbut 224 for models of ImageNet")
       .check(number<int64_t>(1, 4096));
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.flag("--masters", o.masters, "with float16: the whole model, and float32 master weights");

@@ -189,7 +189,7 @@ TEST(Gpt, ConfigurationsHaveThePublishedSizes) {
 }
 
 TEST(Models, AreMadeByName) {
-  EXPECT_EQ(model_names().size(), 11u);
+  EXPECT_EQ(model_names().size(), 24u);
   EXPECT_EQ(get("resnet50", {.classes = 10}).module()->num_parameters(), 25'557'032 - 990 * 2049);
   EXPECT_EQ(get("resnet18").module()->num_parameters(), 11'689'512);
   EXPECT_EQ(get("resnet34").module()->num_parameters(), 21'797'672);
@@ -199,7 +199,10 @@ TEST(Models, AreMadeByName) {
             Shape({2, 7}));
   EXPECT_EQ(error([] { get("vgg"); }),
             "\"vgg\" is not a model: simple, resnet20, resnet32, resnet44, resnet56, resnet110, "
-            "resnet18, resnet34, resnet50, resnet101, resnet152");
+            "resnet18, resnet34, resnet50, resnet101, resnet152, resnet18_v2, resnet34_v2, "
+            "resnet50_v2, resnet101_v2, resnet152_v2, vgg11, vgg13, vgg16, vgg19, vgg11_bn, "
+            "vgg13_bn, vgg16_bn, vgg19_bn");
+  EXPECT_EQ(get("resnet18_v2", {.classes = 3}).module()->state_dict()[0].first, "conv1.weight");
   EXPECT_EQ(error([] { get("resnet18", {.classes = -1}); }), "classes must be >= 0, got -1");
   EXPECT_EQ(error([] { get("resnet18", {.in_channels = 0}); }), "in_channels must be > 0, got 0");
 }

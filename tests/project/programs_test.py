@@ -155,6 +155,8 @@ class Quick(ProgramTest):
         self.assertEqual(row[3], 1)
         self.assertEqual(self.last_row(*few, "--mixup", 0.2, "--workers", 2), row)
         self.assertEqual(self.last_row(*few, "--cutmix", 1)[3], 1)
+        for dtype in "float16", "bfloat16":
+            self.assertEqual(self.last_row(*few, "--dtype", dtype)[3], 1, dtype)
         self.assertNotEqual(self.last_row(*few, "--rand-augment", 9)[1], self.last_row(*few)[1])
         text = self.output("train_images", "--model", "resnet18", "--dataset", "folder:larger", "--size", 16, "--epochs", 1,
                            "--lr-schedule", "constant", "--out", "deep")
