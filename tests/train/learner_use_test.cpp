@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "core/warn.h"
 #include "nn/nn.h"
+#include "optim/by_name.h"
 #include "optim/optimizers.h"
 #include "tests/support/errors.h"
 #include "tests/support/training.h"
@@ -103,6 +104,14 @@ TEST(LearnerUse, KeepsTheDefaultLossWithSoftTargets) {
   };
   EXPECT_EQ(history({}),
             history([](const Tensor& x, const Tensor& y) { return cross_entropy(x, y); }));
+}
+
+TEST(LearnerUse, TakesAnOptimizerByName) {
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::get("lion", params, {{"lr", 3e-4}}); };
+  const Learner learner(loaders(), Net(), o);
+  EXPECT_EQ(learner.optimizer->name(), "lion");
+  EXPECT_EQ(learner.optimizer->lr(), 3e-4);
 }
 
 TEST(LearnerUse, DefaultLossOfFloatsIsTheMeanSquaredError) {
