@@ -72,12 +72,12 @@ bool is_large(const std::string& model) {  // for images of 224 x 224
   return std::ranges::count(small, model) == 0;
 }
 
+constexpr const char* known_models =
+    "simple; resnet20, 32, 44, 56 or 110 of CIFAR;\nresnet18, 34, 50, 101 or 152, or so with "
+    "_v2; vgg11,\n13, 16 or 19, or so with _bn";
+
 void define(CommandLine& line, Options& o) {
-  line.add(
-          "--model", o.model, "NAME",
-          "simple; resnet20, 32, 44, 56 or 110 of CIFAR;\nresnet18, 34, 50, 101 or 152, or so with "
-          "_v2; vgg11,\n13, 16 or 19, or so with _bn")
-      .check(one_of(models::model_names()));
+  line.add("--model", o.model, "NAME", known_models).check(one_of(models::model_names()));
   line.add("--dataset", o.dataset, "KIND:DIR",
            "mnist:DIR, cifar10:DIR, cifar100:DIR, folder:DIR\n(PNG or JPEG images, a "
            "folder for each class),\ndigits or digits:N (drawn on the spot)");

@@ -1,6 +1,7 @@
 // L-BFGS: PyTorch's values and numbers of evaluations, resumed, and its messages.
 #include "optim/lbfgs.h"
 
+#include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
 #include "tests/support/optim.h"
 
@@ -119,6 +120,10 @@ TEST(LBFGS, SaysWhatIsWrong) {
             "lbfgs: the closure must return one number, got [2]");
   EXPECT_EQ(error([&] { opt.step([] { return Tensor(); }); }),
             "lbfgs: the closure must return one number, got no tensor");
+  a.set_grad(from({1}, {1}));
+  a.autograd_meta().set_loss_scale({.number = 3});
+  EXPECT_EQ(error([&] { opt.step([] { return scalar(1); }); }),
+            "lbfgs: gradients are multiplied by a loss scale: call backward() of the loss itself");
   Rosenbrock f({.max_iter = 4});
   f.step();
   EXPECT_EQ(error([&] { opt.load_state_dict(f.opt.state_dict()); }),

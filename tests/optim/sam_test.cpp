@@ -1,7 +1,9 @@
 // Sharpness-aware minimization: where parameters stand, and that all is as before afterwards.
 #include "optim/sam.h"
 
+#include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
+#include "optim/sharing.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -76,8 +78,19 @@ TEST(Sam, KeepsMastersAndParametersWithoutGradients) {
 
 TEST(Sam, SaysWhatIsWrong) {
   SGD opt(problem(), {.lr = 0.1});
-  EXPECT_EQ(error([&] { const Ascended far(opt, -1); }), "sam: rho must be >= 0 and finite, got -1");
-  const Ascended nothing(opt);  // without gradients
+  EXPECT_EQ(error([&] { const Ascended far(opt, -1); }),
+            "sam: rho must be >= 0 and finite, got -1");
+  {
+    const Ascended nothing(opt);
+  }  // without gradients
+  struct Divided final : Sharing {
+    Tensor piece_of(const Tensor& t) const override { return t; }
+    void begin_step() override {}
+    void end_step() override {}
+    Tensor join(const Params&, const Tensor& parts, const Tensor&, bool) override { return parts; }
+  };
+  opt.params()[0].autograd_meta().sharing = std::make_shared<Divided>();
+  EXPECT_EQ(error([&] { const Ascended far(opt); }), "sam: parameters are divided among processes");
 }
 
 }  // namespace optim_sam_test
