@@ -5,8 +5,6 @@
 #include <string_view>
 
 #include "autograd/ops.h"
-#include "core/check.h"
-#include "nn/init.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
@@ -16,19 +14,7 @@ struct EmbeddingTable {
   Tensor weight;  // [rows, size]
 
  protected:
-  EmbeddingTable(std::string_view name, int64_t rows, int64_t size, std::optional<int64_t> padding)
-      : padding_(padding) {
-    const internal::Scope scope(name);
-    check(rows > 0 && size > 0, "sizes must be positive: rows {}, size {}", rows, size);
-    weight = parameter(empty({rows, size}));
-    init::normal_(weight);
-    if (!padding_) return;
-    check(-rows <= *padding_ && *padding_ < rows, "padding_idx {} is out of range for {} rows",
-          *padding_, rows);
-    if (*padding_ < 0) *padding_ += rows;
-    const NoGrad off;
-    zero_(select(weight, 0, *padding_));
-  }
+  EmbeddingTable(std::string_view name, int64_t rows, int64_t size, std::optional<int64_t> padding);
   std::optional<int64_t> padding_;
 };
 

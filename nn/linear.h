@@ -2,8 +2,6 @@
 // Linear: y = x W^T + b, and an activation.
 
 #include "autograd/ops.h"
-#include "core/check.h"
-#include "nn/init.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
@@ -32,12 +30,7 @@ struct Linear : Module<Linear> {
   LoraScale lora;
 
   Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
-  Linear(int64_t in, int64_t out, const Options& options) : activation_(options.activation) {
-    const internal::Scope scope("Linear");
-    check(in > 0 && out > 0, "sizes must be positive: in {}, out {}", in, out);
-    weight = init::starting_weight({out, in});
-    bias = init::starting_bias(weight, out, options.bias);
-  }
+  Linear(int64_t in, int64_t out, const Options& options);
   // A residual is added to the sums before the activation.
   Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
     return linear(x, weight, bias, {activation_, lora_A ? adapted(x, residual) : residual});

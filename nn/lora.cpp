@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "nn/init.h"
 #include "nn/linear.h"
 
 namespace mixtape::nn {
@@ -38,20 +39,6 @@ void add_adapter(Linear& layer, const LoraOptions& o) {
 }
 
 }  // namespace
-
-// scale drop(x) AT BT + residual
-Tensor Linear::adapted(const Tensor& x, const Tensor& residual) const {
-  const Tensor in = is_training() && lora.dropout > 0 ? dropout(x, lora.dropout) : x;
-  const Tensor y = linear(linear(in, lora_A) * lora.scale, lora_B);
-  return residual ? y + residual : y;
-}
-
-Tensor Linear::whole_weight() const {
-  if (!lora_A) return weight;
-  const DType wide = accumulate_dtype(weight.dtype());
-  const Tensor product = matmul(cast(lora_B, wide), cast(lora_A, wide), {.alpha = lora.scale});
-  return cast(cast(weight, wide) + cast(product, wide), weight.dtype());
-}
 
 std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& o) {
   const Scope scope("add_lora");

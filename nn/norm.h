@@ -11,7 +11,7 @@
 
 namespace mixtape::nn {
 
-inline void check_eps(double eps) { check(eps >= 0, "eps must be >= 0, got {}", eps); }
+void check_eps(double eps);  // >= 0
 
 struct LayerNormOptions {
   double eps = 1e-5;
@@ -22,14 +22,7 @@ struct LayerNormOptions {
 struct LayerNorm : Module<LayerNorm> {
   Tensor weight, bias;  // [shape], or none
 
-  explicit LayerNorm(const Shape& shape, const LayerNormOptions& o = {})
-      : shape_(shape), eps_(o.eps) {
-    const internal::Scope scope("LayerNorm");
-    check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
-    check_eps(eps_);
-    if (o.affine) weight = parameter(ones(shape));
-    if (o.affine && o.bias) bias = parameter(zeros(shape));
-  }
+  explicit LayerNorm(const Shape& shape, const LayerNormOptions& o = {});
   explicit LayerNorm(int64_t size, const LayerNormOptions& o = {}) : LayerNorm(Shape{size}, o) {}
   Tensor forward(const Tensor& x, std::optional<DType> rounded = {}) const {
     return layer_norm(x, shape_, weight, bias, eps_, rounded);
@@ -50,12 +43,7 @@ struct RMSNormOptions {
 struct RMSNorm : Module<RMSNorm> {
   Tensor weight;  // [shape], or none
 
-  explicit RMSNorm(const Shape& shape, const RMSNormOptions& o = {}) : shape_(shape), eps_(o.eps) {
-    const internal::Scope scope("RMSNorm");
-    check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
-    check_eps(eps_.value_or(0));
-    if (o.affine) weight = parameter(ones(shape));
-  }
+  explicit RMSNorm(const Shape& shape, const RMSNormOptions& o = {});
   explicit RMSNorm(int64_t size, const RMSNormOptions& o = {}) : RMSNorm(Shape{size}, o) {}
   Tensor forward(const Tensor& x, std::optional<DType> rounded = {}) const {
     return rms_norm(x, shape_, weight, eps_.value_or(x.dtype() == f64 ? 0x1p-52 : 0x1p-23),
@@ -77,16 +65,7 @@ struct GroupNormOptions {
 struct GroupNorm : Module<GroupNorm> {
   Tensor weight, bias;  // [channels], or none
 
-  GroupNorm(int64_t groups, int64_t channels, const GroupNormOptions& o = {})
-      : groups_(groups), eps_(o.eps) {
-    const internal::Scope scope("GroupNorm");
-    check(channels > 0 && groups > 0 && channels % groups == 0,
-          "{} channels do not divide into {} groups", channels, groups);
-    check_eps(eps_);
-    if (!o.affine) return;
-    weight = parameter(ones({channels}));
-    bias = parameter(zeros({channels}));
-  }
+  GroupNorm(int64_t groups, int64_t channels, const GroupNormOptions& o = {});
   Tensor forward(const Tensor& x) const { return group_norm(x, groups_, weight, bias, eps_); }
   bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight, bias)

@@ -17,14 +17,7 @@ struct Identity : Module<Identity> {
 // Splits dimension dim into the given sizes.
 struct Unflatten : Module<Unflatten> {
   Unflatten(int dim, const Shape& sizes) : dim_(dim), sizes_(sizes) {}
-  Tensor forward(const Tensor& x) const {
-    const int dim = wrap_dim(dim_, x.rank());
-    Shape shape;
-    for (int d = 0; d < dim; ++d) shape.push_back(x.size(d));
-    for (const int64_t size : infer(sizes_, x.size(dim))) shape.push_back(size);
-    for (int d = dim + 1; d < x.rank(); ++d) shape.push_back(x.size(d));
-    return reshape(x, shape);
-  }
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS()
 
  private:
@@ -63,20 +56,8 @@ struct UpsampleOptions {  // give one of the first two
 };
 // Resizes images [n, c, h, w] to a size, or by a factor.
 struct Upsample : Module<Upsample> {
-  explicit Upsample(const UpsampleOptions& o) : options_(o) {
-    const internal::Scope scope("Upsample");
-    check(o.size.has_value() != o.scale_factor.has_value(),
-          "size is {} and scale_factor is {}: one of them has to be",
-          o.size ? "given" : "not given", o.scale_factor ? "given" : "not given");
-    const Size2 given = o.size ? *o.size : *o.scale_factor;
-    check(given.h > 0 && given.w > 0, "{} must be > 0, got {} x {}",
-          o.size ? "size" : "scale_factor", given.h, given.w);
-  }
-  Tensor forward(const Tensor& x) const {
-    const auto& [size, factor, mode, align_corners] = options_;
-    return interpolate(x, size ? *size : Size2(x.size(-2) * factor->h, x.size(-1) * factor->w),
-                       {.mode = mode, .align_corners = align_corners});
-  }
+  explicit Upsample(const UpsampleOptions& o);
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS()
 
  private:

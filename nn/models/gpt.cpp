@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "autograd/checkpoint.h"
+#include "core/check.h"
+#include "nn/init.h"
 
 namespace mixtape::models {
 using namespace internal;
@@ -49,6 +51,23 @@ Tensor GptBlock::Attention::forward(const Tensor& x, KeyValues* past, const Tens
 GptBlock::Mlp::Mlp(const GptConfig& c)
     : c_fc(c.width, 4 * c.width, c.bias, start_std),
       c_proj(4 * c.width, c.width, c.bias, residual_std(c)) {}
+
+Tensor GptBlock::Mlp::forward(const Tensor& x, const Tensor& residual) const {
+  return c_proj(c_fc(x, LinearOptions{Activation::GeluTanh}), LinearOptions{.residual = residual});
+}
+
+Tensor GptBlock::forward(const Tensor& x, KeyValues* past, int64_t room) const {
+  // x + dropout(f()). If nothing is dropped, the last product in f adds x.
+  const auto add = [&](const Tensor& in, const auto& f) {
+    return dropout.drops() ? in + dropout(f(Tensor())) : f(in);
+  };
+  const Tensor y = add(x, [&](const Tensor& residual) {
+    return attn(ln_1(x, nn::dtype_of_operand(attn.c_attn, x)), past, residual, room);
+  });
+  return add(y, [&](const Tensor& residual) {
+    return mlp(ln_2(y, nn::dtype_of_operand(mlp.c_fc, y)), residual);
+  });
+}
 
 GptBlock::GptBlock(const GptConfig& c)
     : ln_1(checked(c).width), attn(c), ln_2(c.width), mlp(c), dropout(c.dropout) {}

@@ -55,10 +55,7 @@ struct GptBlock : nn::Module<GptBlock> {
   struct Mlp : nn::Module<Mlp> {
     Conv1D c_fc, c_proj;
     explicit Mlp(const GptConfig& c);
-    Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
-      return c_proj(c_fc(x, LinearOptions{Activation::GeluTanh}),
-                    LinearOptions{.residual = residual});
-    }
+    Tensor forward(const Tensor& x, const Tensor& residual = {}) const;
     MIXTAPE_FIELDS(c_fc, c_proj)
   };
 
@@ -71,22 +68,8 @@ struct GptBlock : nn::Module<GptBlock> {
   explicit GptBlock(const GptConfig& c);
   // With a past, x follows it, and its keys and values are appended, with memory for at least
   // `room` tokens. Recording must be off then.
-  Tensor forward(const Tensor& x, KeyValues* past = nullptr, int64_t room = 0) const {
-    const Tensor y = add(x, [&](const Tensor& residual) {
-      return attn(ln_1(x, nn::dtype_of_operand(attn.c_attn, x)), past, residual, room);
-    });
-    return add(y, [&](const Tensor& residual) {
-      return mlp(ln_2(y, nn::dtype_of_operand(mlp.c_fc, y)), residual);
-    });
-  }
+  Tensor forward(const Tensor& x, KeyValues* past = nullptr, int64_t room = 0) const;
   MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
-
- private:
-  // x + dropout(f()). If nothing is dropped, the last product in f adds x.
-  template <class F>
-  Tensor add(const Tensor& x, const F& f) const {
-    return dropout.drops() ? x + dropout(f(Tensor())) : f(x);
-  }
 };
 
 // tokens i64 [b, t] -> logits [b, t, vocabulary] of each next token. The last layer shares its

@@ -5,7 +5,9 @@
 #include <numbers>
 
 #include "autograd/checkpoint.h"
+#include "core/check.h"
 #include "core/format.h"
+#include "nn/init.h"
 
 namespace mixtape::models {
 using namespace internal;

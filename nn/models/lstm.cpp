@@ -1,5 +1,7 @@
 #include "nn/models/lstm.h"
 
+#include "nn/init.h"
+
 namespace mixtape::models {
 using namespace internal;
 

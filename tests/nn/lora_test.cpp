@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "amp/amp.h"
+#include "nn/init.h"
 #include "nn/models/llama.h"
 #include "optim/optim.h"
 #include "tests/support/errors.h"

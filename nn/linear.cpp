@@ -1,0 +1,31 @@
+#include "nn/linear.h"
+
+#include "core/check.h"
+#include "core/format.h"
+#include "nn/init.h"
+
+namespace mixtape::nn {
+using namespace internal;
+
+Linear::Linear(int64_t in, int64_t out, const Options& options) : activation_(options.activation) {
+  const Scope scope("Linear");
+  check(in > 0 && out > 0, "sizes must be positive: in {}, out {}", in, out);
+  weight = init::starting_weight({out, in});
+  bias = init::starting_bias(weight, out, options.bias);
+}
+
+// scale drop(x) AT BT + residual
+Tensor Linear::adapted(const Tensor& x, const Tensor& residual) const {
+  const Tensor in = is_training() && lora.dropout > 0 ? dropout(x, lora.dropout) : x;
+  const Tensor y = linear(linear(in, lora_A) * lora.scale, lora_B);
+  return residual ? y + residual : y;
+}
+
+Tensor Linear::whole_weight() const {
+  if (!lora_A) return weight;
+  const DType wide = accumulate_dtype(weight.dtype());
+  const Tensor product = matmul(cast(lora_B, wide), cast(lora_A, wide), {.alpha = lora.scale});
+  return cast(cast(weight, wide) + cast(product, wide), weight.dtype());
+}
+
+}  // namespace mixtape::nn

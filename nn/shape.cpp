@@ -1,0 +1,31 @@
+#include "nn/shape.h"
+
+namespace mixtape::nn {
+using namespace internal;
+
+Tensor Unflatten::forward(const Tensor& x) const {
+  const int dim = wrap_dim(dim_, x.rank());
+  Shape shape;
+  for (int d = 0; d < dim; ++d) shape.push_back(x.size(d));
+  for (const int64_t size : infer(sizes_, x.size(dim))) shape.push_back(size);
+  for (int d = dim + 1; d < x.rank(); ++d) shape.push_back(x.size(d));
+  return reshape(x, shape);
+}
+
+Upsample::Upsample(const UpsampleOptions& o) : options_(o) {
+  const Scope scope("Upsample");
+  check(o.size.has_value() != o.scale_factor.has_value(),
+        "size is {} and scale_factor is {}: one of them has to be", o.size ? "given" : "not given",
+        o.scale_factor ? "given" : "not given");
+  const Size2 given = o.size ? *o.size : *o.scale_factor;
+  check(given.h > 0 && given.w > 0, "{} must be > 0, got {} x {}", o.size ? "size" : "scale_factor",
+        given.h, given.w);
+}
+
+Tensor Upsample::forward(const Tensor& x) const {
+  const auto& [size, factor, mode, align_corners] = options_;
+  return interpolate(x, size ? *size : Size2(x.size(-2) * factor->h, x.size(-1) * factor->w),
+                     {.mode = mode, .align_corners = align_corners});
+}
+
+}  // namespace mixtape::nn
