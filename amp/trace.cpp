@@ -4,10 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
 
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "core/format.h"
+#include "kernels/common/tensor_stats.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::amp {
@@ -55,6 +59,38 @@ std::string BadOp::text() const {
     text += fmt::format(", from {} with absmax {:.3g}", fmt::join(inputs, ", "), input_absmax);
   return text;
 }
+
+struct OverflowTrace::Entry {  // an op that ran
+  struct Counted {
+    DType dtype;
+    Shape shape;
+    int64_t copies;  // of each counted element
+  };
+  BadOp::Kind kind;
+  bool is_rule;
+  std::string op;
+  const std::string* module;
+  int64_t iteration;
+  size_t inputs = 0;  // number of inputs, which come first in tensors
+  std::vector<Counted> tensors = {};
+  int64_t row = 0;  // their first in stats
+};
+
+struct OverflowTrace::State {
+  Tensor stats;  // of the entries' tensors, on their device
+  int64_t rows = 0;
+  std::vector<Entry> entries;
+  std::vector<BadOp> found;
+  struct Examined {  // the iteration whose entries are being examined
+    int64_t iteration = -1;
+    bool found = false, bad_gradient = false;
+    std::optional<BadOp> outside = {};  // the first of Kind::Input
+  } examined;
+  std::map<std::tuple<std::string, std::string, DType>, Underflow> underflow;
+};
+
+OverflowTrace::OverflowTrace() : state_(std::make_unique<State>()) {}
+OverflowTrace::~OverflowTrace() = default;
 
 OverflowTrace* OverflowTrace::innermost() {
   for (Observer* o = thread_state.observer; o; o = o->outer)
@@ -113,25 +149,28 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
 
   const Device device = all.back().device();
   const int64_t n = int64_t(all.size());
-  if (stats_ && (stats_.device() != device || rows_ + n > stats_.size(0))) read();
-  if (!stats_) stats_ = Tensor({std::max(n, rows_at_once), stats_size}, f64, device);
+  if (state_->stats &&
+      (state_->stats.device() != device || state_->rows + n > state_->stats.size(0)))
+    read();
+  if (!state_->stats) state_->stats = Tensor({std::max(n, rows_at_once), stats_size}, f64, device);
   const std::vector<View> views(all.begin(), all.end());
-  kernels::tensor_stats(device, views, rows(stats_, rows_, n));
-  entry.row = std::exchange(rows_, rows_ + n);
-  entries_.push_back(std::move(entry));
+  kernels::tensor_stats(device, views, rows(state_->stats, state_->rows, n));
+  entry.row = std::exchange(state_->rows, state_->rows + n);
+  state_->entries.push_back(std::move(entry));
 }
 
 void OverflowTrace::read() {
-  if (!stats_) return;
-  const Tensor here = rows(stats_, 0, rows_).copied_to(Device::cpu());
-  stats_ = {};
-  rows_ = 0;
+  if (!state_->stats) return;
+  const Tensor here = rows(state_->stats, 0, state_->rows).copied_to(Device::cpu());
+  state_->stats = {};
+  state_->rows = 0;
   const auto* const first = static_cast<const TensorStats*>(here.host());
-  for (const Entry& e : std::exchange(entries_, {})) examine(e, first + e.row);
+  for (const Entry& e : std::exchange(state_->entries, {})) examine(e, first + e.row);
 }
 
 void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
-  if (examined_.iteration != e.iteration) examined_ = {e.iteration};
+  State::Examined& examined = state_->examined;
+  if (examined.iteration != e.iteration) examined = {e.iteration};
   const std::span all(rows, e.tensors.size()), in = all.first(e.inputs),
                                                out = all.subspan(e.inputs);
   const auto bad = [](const TensorStats& s) { return !s.is_finite(); };
@@ -146,7 +185,7 @@ void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
       found.inputs.push_back(e.tensors[i].dtype);
       found.input_absmax = std::max(found.input_absmax, in[i].largest);
     }
-    const Counted& t = e.tensors[size_t(&s - rows)];
+    const Entry::Counted& t = e.tensors[size_t(&s - rows)];
     found.dtype = t.dtype;
     found.shape = t.shape;
     found.infinities = int64_t(s.infinities) * t.copies;
@@ -158,24 +197,24 @@ void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
     found = finding(e.kind, *made);
   else if (!e.is_rule && given_nan == in.end() && made_nan != out.end())
     found = finding(e.kind, *made_nan);
-  else if (e.is_rule && given && !examined_.bad_gradient)
+  else if (e.is_rule && given && !examined.bad_gradient)
     // No rule made it: it is a sum of finite ones, or was given by the program.
     found = finding(BadOp::Kind::Sum, in[0]);
   // NaN that no op made, perhaps intended in data: NaN gradients are not the rules' fault.
   if (e.kind == BadOp::Kind::Forward && given_nan != in.end() && made_nan != out.end() &&
-      !examined_.found && !examined_.outside)
-    examined_.outside = finding(BadOp::Kind::Input, *given_nan);
-  if (found && !examined_.found) {
+      !examined.found && !examined.outside)
+    examined.outside = finding(BadOp::Kind::Input, *given_nan);
+  if (found && !examined.found) {
     const bool only_nan = found->nans > 0 && found->infinities == 0,
-               excused = e.is_rule && only_nan && examined_.outside;
-    found_.push_back(excused ? *examined_.outside : *found);
-    examined_.found = true;
+               excused = e.is_rule && only_nan && examined.outside;
+    state_->found.push_back(excused ? *examined.outside : *found);
+    examined.found = true;
   }
-  examined_.bad_gradient |= e.kind != BadOp::Kind::Forward && (given || made != out.end());
+  examined.bad_gradient |= e.kind != BadOp::Kind::Forward && (given || made != out.end());
   for (size_t i = e.inputs; e.is_rule && e.kind != BadOp::Kind::Sum && i < all.size(); ++i) {
     const auto& [dtype, shape, copies] = e.tensors[i];
     if (!is_half(dtype)) continue;
-    Underflow& u = underflow_[{e.op, module, dtype}];
+    Underflow& u = state_->underflow[{e.op, module, dtype}];
     u.elements += shape.size();
     u.zeros += int64_t(all[i].zeros) * copies;
     u.subnormals += int64_t(all[i].subnormals) * copies;
@@ -184,13 +223,13 @@ void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
 
 const std::vector<BadOp>& OverflowTrace::found() {
   read();
-  return found_;
+  return state_->found;
 }
 
 std::vector<OverflowTrace::Underflow> OverflowTrace::underflow() {
   read();
   std::vector<Underflow> all;
-  for (const auto& [key, u] : underflow_) {
+  for (const auto& [key, u] : state_->underflow) {
     all.push_back(u);
     std::tie(all.back().op, all.back().module, all.back().dtype) = key;
   }

@@ -2,14 +2,15 @@
 // OverflowTrace: finds the op where an overflow began. Each op's infinities and NaNs, in inputs and
 // outputs, are counted on its device and read later, many ops at once.
 
-#include <map>
-#include <optional>
+#include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "core/dispatch.h"
-#include "kernels/common/tensor_stats.h"
+
+namespace mixtape::kernels {
+struct TensorStats;
+}
 
 namespace mixtape::amp {
 
@@ -44,7 +45,8 @@ Tensor numbers_of(const Tensor& t);
 // steps inside a backward rule with finite gradients.
 class OverflowTrace final : public internal::Observer {
  public:
-  [[nodiscard]] OverflowTrace() = default;
+  [[nodiscard]] OverflowTrace();
+  ~OverflowTrace();
   static OverflowTrace* innermost();  // of this thread, or null
 
   // The first bad op of each iteration that had one, oldest first. Waits for the device.
@@ -60,21 +62,8 @@ class OverflowTrace final : public internal::Observer {
   std::vector<Underflow> underflow();  // largest fraction first; waits for the device
 
  private:
-  struct Counted {
-    DType dtype;
-    Shape shape;
-    int64_t copies;  // of each counted element
-  };
-  struct Entry {  // an op that ran
-    BadOp::Kind kind;
-    bool is_rule;
-    std::string op;
-    const std::string* module;
-    int64_t iteration;
-    size_t inputs = 0;  // number of inputs, which come first in tensors
-    std::vector<Counted> tensors = {};
-    int64_t row = 0;  // their first in stats_
-  };
+  struct Entry;
+  struct State;
   void after(const internal::Call& call, const Tensor& result) override;
   void after_rule(const internal::Node& node, const Tensor& dy,
                   std::span<const Tensor> gradients) override;
@@ -84,16 +73,7 @@ class OverflowTrace final : public internal::Observer {
   void examine(const Entry& entry, const kernels::TensorStats* rows);
 
   int64_t iteration_ = 0;
-  Tensor stats_;  // of the entries' tensors, on their device
-  int64_t rows_ = 0;
-  std::vector<Entry> entries_;
-  std::vector<BadOp> found_;
-  struct Examined {  // the iteration whose entries are being examined
-    int64_t iteration = -1;
-    bool found = false, bad_gradient = false;
-    std::optional<BadOp> outside = {};  // the first of Kind::Input
-  } examined_;
-  std::map<std::tuple<std::string, std::string, DType>, Underflow> underflow_;
+  const std::unique_ptr<State> state_;
   const Observe watching_{*this};
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <optional>
+#include <unordered_map>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -43,12 +44,27 @@ std::string describe(std::span<const Tensor* const> inputs) {
 
 }  // namespace
 
+struct DetectAnomaly::Calls {  // in the forward pass
+  // One of them. `order` is its node's, since the node's address may be reused.
+  struct Made {
+    uint64_t order;
+    int64_t number;
+    std::string trail, inputs;
+  };
+  int64_t count = 0;
+  std::unordered_map<const Node*, Made> made;
+};
+
+DetectAnomaly::DetectAnomaly(const AnomalyOptions& options)
+    : options_(options), calls_(std::make_unique<Calls>()) {}
+DetectAnomaly::~DetectAnomaly() = default;
+
 void DetectAnomaly::after(const Call& call, const Tensor& result) {
   if (call.backward) return;  // a rule's own steps may hold NaN: its gradients are checked
-  ++count_;
+  ++calls_->count;
   if (result.grad_fn() && grad_enabled())
-    made_[result.grad_fn().get()] = {result.grad_fn()->order, count_, Scope::trail(),
-                                     describe(call.inputs)};
+    calls_->made[result.grad_fn().get()] = {result.grad_fn()->order, calls_->count, Scope::trail(),
+                                            describe(call.inputs)};
   if (!options_.forward) return;
   const auto bad = find(result, options_.inf);
   if (!bad) return;
@@ -57,7 +73,7 @@ void DetectAnomaly::after(const Call& call, const Tensor& result) {
     if (const auto already = find(*call.inputs[i], options_.inf); already && cause.empty())
       cause = fmt::format("; input {} held {} before", i, already->what);
   fail("{} in element {} of its result {}, from {}, as op {} under DetectAnomaly{}", bad->what,
-       bad->element, describe(result), describe(call.inputs), count_, cause);
+       bad->element, describe(result), describe(call.inputs), calls_->count, cause);
 }
 
 void DetectAnomaly::after_rule(const Node& node, const Tensor& dy,
@@ -66,11 +82,11 @@ void DetectAnomaly::after_rule(const Node& node, const Tensor& dy,
     const auto bad = find(gradients[i], options_.inf);
     if (!bad) continue;
     const auto before = find(dy, options_.inf);
-    const auto made = made_.find(&node);
+    const auto made = calls_->made.find(&node);
     fail("{} in element {} of the gradient {} of input {}{}; its forward call was {}", bad->what,
          bad->element, describe(gradients[i]), i,
          before ? fmt::format(", the gradient it was given held {} before", before->what) : "",
-         made == made_.end() || made->second.order != node.order
+         made == calls_->made.end() || made->second.order != node.order
              ? "not under DetectAnomaly"
              : fmt::format("op {} under DetectAnomaly, {}from {}", made->second.number,
                            made->second.trail, made->second.inputs));

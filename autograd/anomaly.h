@@ -2,7 +2,6 @@
 // DetectAnomaly: checks each op's result and each gradient as it is made; throws at the first NaN.
 
 #include <memory>
-#include <unordered_map>
 
 #include "core/dispatch.h"
 
@@ -19,22 +18,17 @@ struct AnomalyOptions {
 // does not know its caller's. Ops take several times as long.
 class DetectAnomaly final : internal::Observer {
  public:
-  [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {}) : options_(options) {}
+  [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {});
+  ~DetectAnomaly();
 
  private:
-  // A forward call. `order` is its node's, since the node's address may be reused.
-  struct Made {
-    uint64_t order;
-    int64_t number;
-    std::string trail, inputs;
-  };
+  struct Calls;
   void after(const internal::Call& call, const Tensor& result) override;
   void after_rule(const internal::Node& node, const Tensor& dy,
                   std::span<const Tensor> gradients) override;
 
   const AnomalyOptions options_;
-  int64_t count_ = 0;
-  std::unordered_map<const internal::Node*, Made> made_;
+  const std::unique_ptr<Calls> calls_;
   const Observe watching_{*this};
 };
 
