@@ -7,14 +7,15 @@ from declarations import Declaration, Parameter, closing, function, sections
 from markdown import cell, code, table
 
 # The headers of a layer that has a list of its own besides: nn.md, ops.md.
-ONLY = {"nn": {"fields", "hooks", "init", "module", "parametrize", "summary"}}
+ONLY = {"nn": {"fields", "hooks", "init", "lora", "module", "parametrize", "summary"}}
 # Headers elsewhere whose structs are a layer's options.
 OPTIONS = {"optim": ["kernels/common/optimizers.h", "kernels/common/optimizers_more.h"]}
 # Headers that only our own sources include.
 INTERNAL = {
     "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "philox", "pinned_blocks", "pooled", "readback", "runtime"},
-    "autograd": {"backward_state", "hook_list", "ops"},
+    "autograd": {"backward_state", "hook_list", "ops", "quantised"},
     "io": {"crc", "elements", "text", "zip"},
+    "train": {"config_reader"},
 }
 TITLES = {
     "core": "tensors, dtypes, devices and what surrounds a call",
