@@ -48,7 +48,7 @@ struct Call {
   std::optional<DType> out = {};    // dtype of the result; by default that of the first activation
   bool backward = false;            // made by a backward rule
   bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
-  const Tensor* result = nullptr;          // where call_out() puts the result
+  const Tensor* result = nullptr;  // where call_out() puts the result
 
   // Substitutes `t` for an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {

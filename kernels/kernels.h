@@ -206,8 +206,9 @@ MIXTAPE_KERNEL(masked_softmax, In x, In mask, In bias, bool causal, double scale
 MIXTAPE_KERNEL(attention, In q, In k, In v, const AttentionRule& rule, Out o, Out stats);
 MIXTAPE_KERNEL(attention_grad, In q, In k, In v, In stats, In dy, const AttentionRule& rule, Out dq,
                Out dk, Out dv);  // outputs optional, as o, or f32
-// Rotates each pair of elements i and i + n of x [.., t, 2 n] by the angle whose cosine and sine are
-// c and s [t, n], dense and in f32 (f64 for f64): y_i = c x_i - s x_(i+n) and y_(i+n) = c x_(i+n)
+// Rotates each pair of elements i and i + n of x [.., t, 2 n] by the angle whose cosine and sine
+// are c and s [t, n], dense and in f32 (f64 for f64): y_i = c x_i - s x_(i+n) and y_(i+n) = c
+// x_(i+n)
 // + s x_i; `back`: by minus that angle. The last dimension of x and y has stride 1. y may be x.
 MIXTAPE_KERNEL(rotate_halves, bool back, In x, In c, In s, Out y);
 MIXTAPE_KERNEL(

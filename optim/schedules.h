@@ -168,12 +168,12 @@ class OneCycle : public Schedule {
 };
 
 // The heights of triangles: all the same, each half of the last one's, or times gamma^step.
-enum class Cycle { Triangular, Halving, Exponential };
+enum class Cycle { Triangular, Halving, Decaying };
 struct CyclicOptions {
   double max_lr = 0;                        // the peak of all groups; each begins at its own rate
   int64_t steps_up = 2000, steps_down = 0;  // 0: as many as up
   Cycle cycle = Cycle::Triangular;
-  double gamma = 1;            // of Cycle::Exponential
+  double gamma = 1;            // of Cycle::Decaying
   bool cycle_momentum = true;  // momentum (or beta1) falls while the rate rises, and back
   double base_momentum = 0.8, max_momentum = 0.9;
 };

@@ -73,7 +73,9 @@ __device__ inline T shuffle_xor(T v, int mask) {
 __device__ inline bool any_lane(bool v) { return __any_sync(~0u, v) != 0; }
 __device__ inline int count_bits(uint32_t bits) { return __popc(bits); }
 __device__ inline uint32_t same_lanes(int v) { return __match_any_sync(~0u, v); }
-__device__ inline int same_before(int v) { return count_bits(same_lanes(v) & ((1u << lane()) - 1)); }
+__device__ inline int same_before(int v) {
+  return count_bits(same_lanes(v) & ((1u << lane()) - 1));
+}
 
 // The block's shared memory, whose size launch() sets, from a byte offset on: a multiple of 16. It
 // is aligned to 1024 bytes.

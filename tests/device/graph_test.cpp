@@ -307,8 +307,9 @@ TEST(Graph, RefusesStepsThatMakeState) {
   EXPECT_EQ(refusal([&] { schedule.step(); }),
             "impossible during a capture: a schedule steps between replays");
   optim::Ema ema(net.parameters(), {.warmup = true});
-  EXPECT_EQ(refusal([&] { ema.update(); }),
-            "ema: impossible during a capture: the decay changes: update() averages between replays");
+  EXPECT_EQ(
+      refusal([&] { ema.update(); }),
+      "ema: impossible during a capture: the decay changes: update() averages between replays");
   net.to(f16);
   optim::SGD masters(net.parameters(), {}, {.multi_precision = true});
   EXPECT_EQ(refusal([&] { step(masters); }), "sgd: " + first + "masters: run it once before");

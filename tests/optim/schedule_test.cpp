@@ -49,7 +49,7 @@ const std::map<std::string, MakeSchedule> schedules = {
                                                       .max_momentum = 0.95})},
     {"cyclic/exponential", schedule<Cyclic>(CyclicOptions{.max_lr = 1.4,
                                                           .steps_up = 6,
-                                                          .cycle = Cycle::Exponential,
+                                                          .cycle = Cycle::Decaying,
                                                           .gamma = 0.97,
                                                           .cycle_momentum = false})},
     {"constant", closed(ConstantOptions{})},
