@@ -151,8 +151,8 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit) {
   return read_file(InputFile(path), limit, "");
 }
 
-uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory) {
-  constexpr uint64_t times = 20, least = uint64_t(32) << 20;
+uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory, uint64_t least) {
+  constexpr uint64_t times = 20;
   return max_memory > 0 ? max_memory : std::max(file_bytes * times, least);
 }
 
