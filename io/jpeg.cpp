@@ -1,6 +1,7 @@
 // Uses TurboJPEG's interface. Reads the segments before the pixels first: sizes must suit the file,
 // and only they say whether CMYK is inverted. Decoding stops at libjpeg's first warning, by which
-// it would go on with grey where data are missing, unless there are merely bytes too many.
+// it would go on with grey where data are missing, unless there are merely bytes too many. Since
+// libjpeg tells of no later warning, the end of the image is looked for as well.
 
 #include "io/jpeg.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 constexpr uint64_t largest_jpeg = uint64_t(1) << 28;  // bytes, of a file and of an image
 constexpr uint64_t pixels_of_byte = 512;              // at most: a block of 8 x 8 takes a bit
+constexpr uint64_t least_memory = uint64_t(1) << 29;  // bytes allowed for any file
 
 // A codec of TurboJPEG, freed by its destructor.
 class Codec : NoCopy {
@@ -41,6 +43,9 @@ struct JpegHeader {
   uint64_t width = 0, height = 0, components = 0;
   bool progressive = false, arithmetic = false;
   bool inverted = false;  // Adobe's: CMYK is stored as 255 - ink
+  bool by_scans = false;  // libjpeg keeps the coefficients of all scans
+  uint64_t scan = 0;      // where the first begins
+  uint64_t revision = 0;  // where JFIF's is, if libjpeg would warn of it; or 0
 };
 
 // Reads the segments up to the first scan.
@@ -72,10 +77,33 @@ JpegHeader read_segments(std::string_view file, const std::string& name) {
       h.arithmetic = marker > 0xc8;
     }
     if (marker == 0xee && body.starts_with("Adobe")) h.inverted = true;
-    if (marker == 0xda) break;  // start of scan
+    if (marker == 0xe0 && body.starts_with(std::string_view("JFIF", 5)) && body.size() > 5 &&
+        body[5] != 1)
+      h.revision = at + 9;
+    if (marker == 0xda) {  // start of scan
+      h.by_scans = h.progressive || body.empty() || uint8_t(body[0]) < h.components;
+      h.scan = at;
+      break;
+    }
     at += 2 + length;
   }
   return h;
+}
+
+// Throws unless the marker of the end comes after the scan that begins at `at`.
+void check_end(std::string_view file, uint64_t at, const std::string& name) {
+  while ((at = file.find('\xff', at)) < file.size() - 1) {
+    const uint64_t marker = uint8_t(file[at + 1]);
+    if (marker == 0xd9) return;
+    const bool alone = marker <= 1 || (0xd0 <= marker && marker <= 0xd8);  // data, and restarts
+    if (marker == 0xff)
+      ++at;
+    else if (alone || file.size() - at < 4)
+      at += 2;
+    else
+      at += 2 + std::max(2u, unsigned(uint8_t(file[at + 2])) << 8 | uint8_t(file[at + 3]));
+  }
+  fail("{}: Premature end of JPEG file", name);
 }
 
 void check_size(const JpegHeader& h, uint64_t file, const std::string& name) {
@@ -136,14 +164,21 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   check(options.min_side >= 0, "min_side must be >= 0, got {}", options.min_side);
   check(file.size() <= largest_jpeg, "{}: has {} bytes, more than the {} allowed", name,
         file.size(), largest_jpeg);
-  const JpegHeader h =
-      read_segments({reinterpret_cast<const char*>(file.data()), file.size()}, name);
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  const JpegHeader h = read_segments(bytes, name);
   check_size(h, file.size(), name);
+  check_end(bytes, h.scan, name);
+  if (h.revision > 0) {
+    std::string usual(bytes);
+    usual[h.revision] = 1;
+    return parse_jpeg(std::as_bytes(std::span(usual)), name, options);
+  }
   const Codec codec(tjInitDecompress());
-  int width = 0, height = 0, subsampling = 0, space = 0;
-  const bool known = tjDecompressHeader3(codec, reinterpret_cast<const unsigned char*>(file.data()),
-                                         file.size(), &width, &height, &subsampling, &space) == 0;
-  check(known, "{}: {}", name, codec.error());
+  int width = 0, height = 0, subsampling = 0, space = -1;
+  // It fails at unusual subsampling, too, which decoding does not mind.
+  tjDecompressHeader3(codec, reinterpret_cast<const unsigned char*>(file.data()), file.size(),
+                      &width, &height, &subsampling, &space);
+  check(width > 0 && height > 0 && space >= 0, "{}: {}", name, codec.error());
   const bool inks = space == TJCS_CMYK || space == TJCS_YCCK;
   const int stored = space == TJCS_GRAY ? 1 : 3,
             channels = options.channels == 0 ? stored : options.channels;
@@ -151,9 +186,10 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   width = int(internal::ceil_div(int64_t(width), int64_t(scale)));
   height = int(internal::ceil_div(int64_t(height), int64_t(scale)));
   const uint64_t pixels = uint64_t(width) * uint64_t(height);
-  const uint64_t coefficients = h.progressive ? 2 * h.width * h.height * h.components : 0;
+  const uint64_t coefficients = h.by_scans ? 2 * h.width * h.height * h.components : 0;
   const uint64_t bytes_of_pixel = inks ? 4 + 3 + 1 : channels == 1 ? 1 : 2 * 3;
-  check_memory(pixels * bytes_of_pixel + coefficients, name, file.size(), options.max_memory);
+  check_memory(pixels * bytes_of_pixel + coefficients, name, file.size(),
+               memory_limit(file.size(), options.max_memory, least_memory));
   const Tensor t({channels, height, width}, u8, Device::cpu());
   if (!inks && channels == 1) {
     decode(codec, file, name, t.data<uint8_t>(), width, height, TJPF_GRAY);
@@ -175,7 +211,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
 
 Tensor load_jpeg(const std::string& path, const JpegOptions& options) {
   JpegOptions limited = options;
-  limited.max_memory = memory_limit(InputFile(path).size(), options.max_memory);
+  limited.max_memory = memory_limit(InputFile(path).size(), options.max_memory, least_memory);
   return parse_jpeg(read_whole(path, options.max_memory, 1), path, limited);
 }
 
