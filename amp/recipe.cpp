@@ -188,10 +188,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
     const Role role = call.op.role(i);
     if (role != Role::Activation && role != Role::Parameter) continue;
     const Tensor& t = *call.inputs[i];
-    if (!ends) {
-      const Tensor leaf = t.grad_fn() ? leaf_of(t) : t;
-      if (leaf && leaf.autograd_meta().is_end) return;
-    }
+    if (!ends && t.is_end()) return;
     at[found] = i;
     given[found++] = t;
   }

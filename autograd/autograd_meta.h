@@ -88,7 +88,6 @@ struct AutogradMeta final : AutogradMetaInterface {
   enum class Listing : uint8_t { Plain, Unlisted, Forgotten, Listed };
   Listing listing = Listing::Plain;
   bool keeps_f32_grad = false;  // see Tensor::set_grad_dtype()
-  bool is_end = false;          // the first or the last weight of the model that runs; set by nn
   // Set for a parameter that several processes divide among them, and for this one's piece of it:
   // an optim::Sharing.
   std::shared_ptr<void> sharing;

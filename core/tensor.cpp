@@ -133,7 +133,11 @@ void Tensor::set(int64_t i, double value) const {
   impl().storage->bump_version();
 }
 
-Tensor Tensor::detach() const { return {impl().storage, impl().view}; }
+Tensor Tensor::detach() const {
+  const Tensor t(impl().storage, impl().view);
+  t.mark_end(is_end());
+  return t;
+}
 
 bool Tensor::is_contiguous(MemoryFormat format) const {
   return format == MemoryFormat::ChannelsLast ? layout().is_channels_last() : is_contiguous();
@@ -163,6 +167,7 @@ Tensor Tensor::with_layout(const Layout& layout) const {
       impl_->storage, static_cast<char*>(raw()) + layout.offset * int64_t(size_of(dtype())),
       dtype(), layout);
   view.impl_->view.layout.offset = 0;
+  view.mark_end(is_end());
   return view;
 }
 

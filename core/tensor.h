@@ -2,6 +2,7 @@
 // Tensor: a shared handle to a view of storage. Copying a Tensor copies the handle. Its history
 // and all that follows from that belong to autograd: core holds two opaque pointers.
 
+#include <atomic>
 #include <iosfwd>
 #include <memory>
 #include <span>
@@ -110,6 +111,12 @@ class Tensor {
   // Throws Error on integers and on results of ops.
   const Tensor& set_requires_grad(bool on = true) const;
   bool is_leaf() const { return impl().requires_grad; }
+  // True for the first and the last weight of the model that runs, which nn marks, and for views
+  // that were made of them since.
+  bool is_end() const { return impl().is_end.load(std::memory_order_relaxed); }
+  void mark_end(bool on) const {  // another thread may read it meanwhile
+    if (is_end() != on) impl().is_end.store(on, std::memory_order_relaxed);
+  }
   const std::shared_ptr<internal::Node>& grad_fn() const { return impl().grad_fn; }
   void set_grad_fn(std::shared_ptr<internal::Node> grad_fn) const {
     impl().grad_fn = std::move(grad_fn);
@@ -181,6 +188,7 @@ class Tensor {
     std::shared_ptr<Storage> storage;
     internal::View view;
     bool requires_grad = false;
+    std::atomic<bool> is_end = false;
     std::shared_ptr<internal::Node> grad_fn;
     std::shared_ptr<AutogradMetaInterface> autograd_meta;
   };

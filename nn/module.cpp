@@ -323,12 +323,12 @@ static void mark_ends(const std::vector<Field>& fields) {
   const Tensor *first = nullptr, *last = nullptr;
   for (const Field& f : fields) {
     if (!f.tensor || f.is_buffer || f.tensor->rank() < 2 || f.tensor->grad_fn()) continue;
-    f.tensor->autograd_meta().is_end = false;
     if (!first) first = f.tensor;
     last = f.tensor;
   }
-  for (const Tensor* t : {first, last})
-    if (t) t->autograd_meta().is_end = true;
+  for (const Field& f : fields)
+    if (f.tensor)
+      f.tensor->mark_end(first && (f.tensor->is_same(*first) || f.tensor->is_same(*last)));
 }
 
 const std::string* ModuleBase::find_path(const ModuleBase& root) const {

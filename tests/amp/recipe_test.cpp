@@ -231,6 +231,39 @@ TEST(Recipes, TheFirstAndTheLastWeightStayIn16Bits) {
   EXPECT_NE(inner, after({.recipe = Current{}, .ends = true}));
 }
 
+// A head that is the embedding, read as a view.
+struct Tied : nn::Module<Tied> {
+  nn::Linear first{40, 40}, middle{40, 40};
+  MIXTAPE_FIELDS(first, middle)
+  Tensor forward(const Tensor& x) const {
+    return matmul(middle(matmul(x, first.weight.t())), first.weight.t());
+  }
+};
+
+TEST(Recipes, AViewOfAnEndIsOne) {
+  const Tensor x = spread({8, 40}, 1);
+  const auto after = [&](const auto& net, const AutocastOptions& o) {
+    const Autocast on(o);
+    return to_vector(net(x));
+  };
+  Tied net;
+  for (const bool trained : {true, false}) {
+    net.first.weight.requires_grad_(trained);
+    for (const bool recorded : {true, false}) {
+      const ScopedValue<&ThreadState::recording> recording(recorded);
+      EXPECT_EQ(after(net, {.low = bf16}), after(net, {.recipe = Current{}}))
+          << trained << recorded;
+      EXPECT_NE(after(net, {.low = bf16}), after(net, {.recipe = Current{}, .ends = true}));
+    }
+  }
+  const Tensor plain = ones({2, 2});
+  EXPECT_FALSE(plain.is_end());
+  EXPECT_TRUE(net.first.weight.is_end());
+  EXPECT_TRUE(net.first.weight.t().is_end());
+  EXPECT_TRUE(net.first.weight.detach().is_end());
+  EXPECT_FALSE(net.first.weight.clone().is_end());
+}
+
 TEST(Recipes, AnOverflowStaysOne) {
   for (const Case& c : cases()) {
     const Tensor x = ones({2, 64}), w = ones({3, 64});
