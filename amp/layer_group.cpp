@@ -2,6 +2,7 @@
 #include "amp/layer_group.h"
 
 #include "amp/scaler.h"
+#include "autograd/hook_list.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -11,18 +12,34 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
-// x under another name, whose gradient is multiplied by `factor`.
-Tensor with_gradient_times(const Tensor& x, double factor) {
-  if (!x.requires_grad()) return x;
+// x under another name, whose gradient is multiplied by `factor`. Its graph keeps `with` alive.
+Tensor with_gradient_times(const Tensor& x, double factor,
+                           const std::shared_ptr<const void>& with = nullptr) {
   const NoPolicy as_called;
   const Tensor y = squeeze(unsqueeze(x, 0), 0);  // a view of one's own shape would be x itself
-  register_hook(y, [factor](const Tensor& g) { return g * factor; });
+  if (!y.requires_grad()) return x;              // also under NoGrad
+  register_hook(y, [factor, with](const Tensor& g) { return g * factor; });
   return y;
 }
 
 }  // namespace
 
-LayerGroup::LayerGroup(const std::vector<Tensor>& parameters, double scale) : scale_(scale) {
+// The parameters and their hooks, for as long as the group or a graph that end() is part of lives.
+struct LayerGroup::Parameters : NoCopy {
+  struct Entry {
+    Tensor tensor;
+    bool hooked = false;
+    HookHandle hook = {};
+  };
+  std::vector<Entry> all;
+
+  ~Parameters() {
+    for (Entry& p : all) p.hook.remove();
+  }
+};
+
+LayerGroup::LayerGroup(const std::vector<Tensor>& parameters, double scale)
+    : scale_(scale), parameters_(std::make_shared<Parameters>()) {
   const Scope scope("LayerGroup");
   check(detail::is_scale(scale) && detail::is_scale(1 / scale),
         "the scale and its inverse must be positive and finite in f32, got {}", scale);
@@ -32,15 +49,22 @@ LayerGroup::LayerGroup(const std::vector<Tensor>& parameters, double scale) : sc
           "parameter {} has gradients of {}, which would lose what the group's scale saves: keep "
           "parameters in f32",
           i, p.grad_dtype());
-    if (p.requires_grad())
-      hooks_.push_back(register_hook(p, [by = 1 / scale](const Tensor& g) { return g * by; }));
+    parameters_->all.push_back({p});
   }
 }
-LayerGroup::~LayerGroup() {
-  for (HookHandle& h : hooks_) h.remove();
-}
+
+LayerGroup::~LayerGroup() = default;
 
 Tensor LayerGroup::begin(const Tensor& x) const { return with_gradient_times(x, 1 / scale_); }
-Tensor LayerGroup::end(const Tensor& y) const { return with_gradient_times(y, scale_); }
+Tensor LayerGroup::end(const Tensor& y) const {
+  const Tensor end = with_gradient_times(y, scale_, parameters_);
+  if (!end.requires_grad()) return end;
+  for (Parameters::Entry& p : parameters_->all) {
+    if (p.hooked || !p.tensor.requires_grad()) continue;  // it may have been frozen until now
+    p.hook = register_hook(p.tensor, [by = 1 / scale_](const Tensor& g) { return g * by; });
+    p.hooked = true;
+  }
+  return end;
+}
 
 }  // namespace mixtape::amp

@@ -1,9 +1,9 @@
 #pragma once
 // LayerGroup: layers whose gradients are too small, or too large, for the loss scale of the others.
 
+#include <memory>
 #include <vector>
 
-#include "autograd/hook_list.h"
 #include "core/no_copy.h"
 #include "core/tensor.h"
 
@@ -22,12 +22,15 @@ class LayerGroup : NoCopy {
   ~LayerGroup();
 
   Tensor begin(const Tensor& x) const;  // the group's input, for its layers alone
-  Tensor end(const Tensor& y) const;    // the group's result, for all others
+  // The group's result, for all others. Its graph may outlive the group; parameters may have been
+  // unfrozen since the group was made.
+  Tensor end(const Tensor& y) const;
   double scale() const { return scale_; }
 
  private:
   const double scale_;
-  std::vector<HookHandle> hooks_;
+  struct Parameters;
+  const std::shared_ptr<Parameters> parameters_;
 };
 
 }  // namespace mixtape::amp

@@ -38,6 +38,42 @@ TEST(LayerGroup, EndsWithItsLife) {
   EXPECT_FALSE(group.begin(x).requires_grad());
 }
 
+TEST(LayerGroup, HoldsUntilItsGraphEnds) {
+  const Tensor x = parameter({1, 2}), w = parameter({3, 5});
+  const auto loss = [&] {
+    const LayerGroup group({w}, 8);
+    return sum(group.end(group.begin(x) * w));
+  };
+  loss().backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{3, 5}));
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{1, 2}));
+  w.set_grad({});
+  sum(x * w).backward();
+  EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{1, 2})) << "the graph is gone";
+}
+
+TEST(LayerGroup, FollowsUnfrozenParameters) {
+  const Tensor x = parameter({1, 2}), w = parameter({3, 5});
+  w.set_requires_grad(false);
+  const LayerGroup group({w}, 8);
+  sum(group.end(group.begin(x) * w)).backward();
+  for (int i = 0; i < 3; ++i) {
+    w.set_requires_grad(false);
+    w.set_requires_grad(true);
+    w.set_grad({});
+    sum(group.end(group.begin(x) * w)).backward();
+    EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{1, 2}));
+  }
+}
+
+TEST(LayerGroup, PassesThroughUnderNoGrad) {
+  const Tensor x = parameter({1, 2});
+  const LayerGroup group({parameter({3, 5})}, 8);
+  const NoGrad off;
+  EXPECT_EQ(to_vector(group.begin(x)), to_vector(x));
+  EXPECT_EQ(to_vector(group.end(x)), to_vector(x));
+}
+
 TEST(LayerGroup, ChecksItsArguments) {
   EXPECT_ERROR(LayerGroup({parameter({1})}, 0),
                "LayerGroup: the scale and its inverse must be positive and finite in f32, got 0");
