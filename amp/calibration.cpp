@@ -75,7 +75,8 @@ GradientSurvey::Result backward_at(int exponent, const Tensor& loss,
 // Narrows down the exponent of a scale.
 class Search {
  public:
-  Search(int start, int low, int high) : exponent(start), low_(low), high_(high) {}
+  Search(int start, int low, int high)
+      : exponent(std::clamp(start, low, high)), low_(low), high_(high) {}
 
   // Takes the result at `exponent`; returns true once that is the one to take.
   bool take(const GradientSurvey::Result& r) {
@@ -84,6 +85,7 @@ class Search {
       return is_known(good_) ? between() : go(exponent - stride());
     }
     good_ = exponent;
+    saw_ |= r.largest > 0;
     if (r.largest == 0) return is_known(bad_) ? between() : go(exponent + stride());
     const int room = end_of_f16 - headroom - 1 - std::ilogb(r.largest);
     if (room <= 0) {  // less only makes gradients smaller
@@ -94,6 +96,7 @@ class Search {
     return is_known(bad_) && exponent + room >= bad_ ? between() : go(exponent + room);
   }
   bool has_good() const { return is_known(good_); }
+  bool saw_gradients() const { return saw_; }  // that were not all zero
 
   int exponent;
 
@@ -113,6 +116,7 @@ class Search {
   const int low_, high_;
   int good_ = unknown, bad_ = unknown;  // the largest without, the smallest with overflow
   int stride_ = first_stride;
+  bool saw_ = false;
 };
 
 int exponent_of(double scale, int most) {
@@ -121,15 +125,24 @@ int exponent_of(double scale, int most) {
 
 }  // namespace
 
+void GradScaler::start(detail::ScaleState& s, double scale, int64_t passes) const {
+  if (options_.policy) scale = options_.policy->start(scale);
+  check(detail::is_scale(scale),
+        "the policy's first scale must be positive and finite in f32, got {}", scale);
+  s.set(scale);
+  s.calibrated = passes;
+}
+
 void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
   check(!capture(), "calibrate finds the scale on the host: scale a loss before the capture");
   if (s.iteration.flags.back().item() != 0) return;  // it tells nothing
   const std::vector<Tensor> leaves = leaves_of(loss);
   const bool has_least = options_.min_scale > 0 &&
                          std::exp2(exponent_of(options_.min_scale, far)) < options_.min_scale;
-  Search search(exponent_of(options_.init_scale, far),
-                exponent_of(options_.min_scale, far) + has_least,
-                exponent_of(options_.max_scale, far));
+  const int low = exponent_of(options_.min_scale, far) + has_least,
+            high = exponent_of(options_.max_scale, far);
+  if (low > high) return start(s, options_.init_scale, 0);  // no power of two is allowed
+  Search search(exponent_of(options_.init_scale, far), low, high);
   int64_t passes = 0;
   bool any_f16 = true, found = false;
   while (!found && any_f16 && passes < most_passes) {
@@ -138,18 +151,22 @@ void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
     any_f16 = r.any_f16;
     found = any_f16 && search.take(r);
   }
-  s.calibrated = passes;
+  if (any_f16 && search.has_good() && !search.saw_gradients()) {
+    const GradientSurvey::Result r = backward_at(far, loss, leaves);  // whatever max_scale is
+    if (r.finite && r.largest == 0) return;  // no scale would show any: the next loss may
+  }
   double scale = options_.init_scale;
   if (any_f16 && !search.has_good())
     warn(fmt::format("no loss scale makes all gradients finite: {} were tried", passes));
   else if (any_f16)
     scale = std::exp2(search.exponent);
-  s.set(options_.policy ? options_.policy->start(scale) : scale);
+  start(s, scale, passes);
 }
 
 std::optional<int64_t> GradScaler::calibration_passes(int id) const {
   const auto s = scales_.find(id);
-  return s == scales_.end() ? std::nullopt : s->second.calibrated;
+  const bool none = s == scales_.end() || s->second.calibrated.value_or(0) == 0;
+  return none ? std::nullopt : s->second.calibrated;
 }
 
 }  // namespace mixtape::amp

@@ -215,7 +215,8 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     const View value = s.last_loss;
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
                             iteration.flags.emplace_back(Shape{1}, f32, device), View{});
-    if (options_.calibrate && !s.calibrated) calibrate(s, wide);
+    // Later losses of an iteration add to gradients of its first, and share its scale.
+    if (options_.calibrate && !s.calibrated && iteration.flags.size() == 1) calibrate(s, wide);
   }
   const Tensor scaled = mul(wide, cast(s.value(), wide.dtype()));
   if (scaled.requires_grad())

@@ -54,8 +54,9 @@ struct ScalerOptions {
   int64_t hysteresis = 1;  // updates with overflow, in a row, until the scale backs off
   // Skipped steps in a row that are a ScaleCollapse; 0: only one warning, after 50.
   int64_t max_consecutive_skips = 0;
-  // The first finite loss finds its scale, by backward passes that are not part of the training:
-  // the largest power of two by which all f16 gradients are at most 2^12, a 16th of what f16 holds.
+  // The first loss of an iteration that is finite and has gradients finds its scale, by backward
+  // passes that are not part of the training: the largest power of two by which all f16 gradients
+  // are at most 2^12, a 16th of what f16 holds.
   bool calibrate = false;
   int64_t histogram = 0;  // counts gradients by exponent once in so many steps; 0: never
   std::shared_ptr<LossScale> policy = {};
@@ -137,8 +138,9 @@ struct ScaleState {   // a loss scale and its counters, on the device of the las
   int64_t moves = 0;          // updates that may have moved the scale
   Readback pending_counters;  // counts on their way to poll()
   Tensor last_loss;
-  bool warned = false;                     // of skips in a row
-  std::optional<int64_t> calibrated = {};  // backward passes that finding the scale took
+  bool warned = false;  // of skips in a row
+  // Backward passes that finding the scale took; 0: it is from elsewhere, and stays.
+  std::optional<int64_t> calibrated = {};
   Iteration iteration;
 };
 
@@ -258,6 +260,7 @@ class GradScaler {
   void find_underflow(const optim::Optimizer& opt, const detail::ScaleState& s);
   void warn_of_underflow(detail::OptimizerHistory& h) const;
   void calibrate(detail::ScaleState& s, const Tensor& loss) const;
+  void start(detail::ScaleState& s, double scale, int64_t passes) const;
 
   detail::ScaleState& scale_state(int id);
   detail::OptimizerHistory& history_of(const optim::Optimizer& opt, size_t parameters,

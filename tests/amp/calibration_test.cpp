@@ -144,6 +144,7 @@ TEST(Calibration, IsNotRepeated) {
   resumed.load_state_dict(scaler.state_dict());
   resumed.scale(large.loss());
   EXPECT_EQ(resumed.scale_value(), found);
+  EXPECT_EQ(resumed.calibration_passes(), std::nullopt);
 }
 
 TEST(Calibration, StaysWithinLimits) {
@@ -157,6 +158,7 @@ TEST(Calibration, StaysWithinLimits) {
   EXPECT_EQ(scale(1e-9, 0, 1000), 512) << "the largest power of two";
   EXPECT_EQ(scale(1e3, 3, inf), 256);
   EXPECT_EQ(scale(1e6, 3, inf), 4) << "the smallest power of two";
+  EXPECT_EQ(scale(1, 3, 3), 3) << "no power of two is allowed";
 }
 
 TEST(Calibration, KeepsTheInitialScaleWithoutF16) {
@@ -165,6 +167,33 @@ TEST(Calibration, KeepsTheInitialScaleWithoutF16) {
   scaler.scale(sum(p));
   EXPECT_EQ(scaler.scale_value(), 12);
   EXPECT_EQ(scaler.calibration_passes(), 1);
+}
+
+TEST(Calibration, WaitsForGradientsThatAreNotZero) {
+  const Planted net(1, 1);
+  GradScaler scaler(f16, {.init_scale = 12, .calibrate = true});
+  scaler.scale(net.loss() * 0).backward();
+  EXPECT_EQ(scaler.scale_value(), 12);
+  EXPECT_EQ(scaler.calibration_passes(), std::nullopt);
+  scaler.abandon();
+  const double largest = largest_gradient(scaler.scale(net.loss()));
+  EXPECT_GT(largest, 2048 * 0.99);
+  EXPECT_LE(largest, 4096);
+}
+
+TEST(Calibration, IsNotInTheMiddleOfAnIteration) {
+  const Planted net(1, 1e3);
+  optim::SGD opt(net.weights, {.lr = 0});
+  GradScaler scaler(f16, {.calibrate = true});
+  scaler.scale(net.loss() * inf).backward();
+  scaler.scale(net.loss()).backward();
+  EXPECT_EQ(scaler.step(opt).cause(), Cause::Loss);
+  scaler.update();
+  EXPECT_EQ(scaler.calibration_passes(), std::nullopt);
+  opt.zero_grad();
+  scaler.scale(net.loss()).backward();
+  EXPECT_TRUE(scaler.calibration_passes().has_value());
+  EXPECT_TRUE(scaler.step(opt));
 }
 
 TEST(Calibration, WarnsIfNoScaleHelps) {
@@ -357,6 +386,17 @@ TEST(Policy, MustBeAScale) {
   Loop loop({.policy = std::make_shared<Broken>()});
   EXPECT_ERROR(loop.run_ahead(1),
                "update: the policy's scale must be positive and finite in f32, got 0");
+}
+
+TEST(Policy, MustStartWithAScale) {
+  struct Broken : LossScale {
+    double next(const Update& u) override { return u.scale; }
+    double start(double) override { return 0; }
+  };
+  GradScaler scaler(f16, {.calibrate = true, .policy = std::make_shared<Broken>()});
+  EXPECT_ERROR(scaler.scale(Planted(1, 1).loss()),
+               "scale: the policy's first scale must be positive and finite in f32, got 0");
+  EXPECT_EQ(scaler.scale_value(), 65536);
 }
 
 TEST(Policy, HearsOfCalibration) {
