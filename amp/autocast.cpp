@@ -5,6 +5,7 @@
 
 #include "autograd/autograd_meta.h"
 #include "autograd/backward_state.h"
+#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "core/capture.h"
 #include "core/check.h"
@@ -102,13 +103,15 @@ Autocast::Autocast(const AutocastOptions& options)
     : state_(opened(options, innermost())),
       cache_(innermost() ? innermost()->cache_ : &own_cache_),
       open_(this) {
-  if (state_.recipe && state_.enabled && cache_ == &own_cache_ && grad_enabled())
-    state_.recipe.begin_step();
+  if (state_.recipe && state_.enabled && grad_enabled() && !called_again())
+    state_.began_step = state_.recipe.begin_step();
 }
 Autocast::Autocast(const Autocast& region) : state_(region.state_), cache_(&own_cache_) {
   state_.rules = std::make_shared<const Rules>(*state_.rules);
+  state_.began_step = false;
 }
 Autocast::~Autocast() {
+  if (state_.began_step) state_.recipe.end_step();
   if (!open_ || thread_state.policy == this) return;
   // thread_state.policy would refer to a region that no longer exists.
   std::fputs("Autocast: a region ends before a region opened in it, or on another thread\n",

@@ -101,6 +101,7 @@ class Autocast final : public internal::Policy {
     std::shared_ptr<const Rules> rules;
     Recipe recipe;
     bool ends;
+    bool began_step = false;  // of the recipe
   };
   Autocast(const Autocast& region);  // for snapshot()
   static State opened(const AutocastOptions& options, const Autocast* around);

@@ -65,6 +65,7 @@ class Recipe::State {
   int64_t block = 0;  // 0: the whole tensor
   std::optional<Delayed> delayed = {};
   int64_t step = 1;
+  bool in_step = false;
   std::map<std::string, std::shared_ptr<History>> histories = {};  // by module and op
 
   Tensor rounded(const Tensor& x, int factor, int dim, DType carrier, History* history, bool notes);
@@ -174,7 +175,13 @@ Recipe::Recipe(const NvFp4&)
           .name = "nvfp4", .operands = Grid::E2M1, .gradients = Grid::E2M1, .block = 16}) {}
 
 std::string_view Recipe::name() const { return state_->name; }
-void Recipe::begin_step() const { ++state_->step; }
+
+bool Recipe::begin_step() const {
+  if (std::exchange(state_->in_step, true)) return false;
+  ++state_->step;
+  return true;
+}
+void Recipe::end_step() const { state_->in_step = false; }
 
 void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
   const mixtape::Product product = call.op.product;

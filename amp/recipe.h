@@ -15,8 +15,8 @@ namespace mixtape::amp {
 // scale, a power of two, from its largest |x| in this call.
 struct Current {};
 // The same, with the scale from the largest |x| of the last steps, so that a GPU need not read a
-// tensor before it can round it (NVIDIA's Transformer Engine). A step begins where an outermost
-// region opens while gradients are recorded.
+// tensor before it can round it (NVIDIA's Transformer Engine). A step begins where a
+// region with this recipe opens while gradients are recorded, unless it lies in one that began one.
 struct Delayed {
   int history = 1024;  // steps
   int margin = 0;      // further powers of two below the largest number of the format
@@ -44,9 +44,11 @@ class Recipe {
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
-  // For Autocast. Begins a step; rounds the operands of a product to `carrier`, and leaves other
-  // ops alone, and the first and the last weight of the running model.
-  void begin_step() const;
+  // For Autocast. Begins a step, unless one is under way: then returns false.
+  bool begin_step() const;
+  void end_step() const;
+  // Rounds the operands of a product to `carrier`, and leaves other ops alone, and the first and
+  // the last weight of the running model.
   void round_operands(internal::Call& call, DType carrier, bool ends) const;
 
  private:

@@ -297,6 +297,47 @@ TEST(Delayed, ScalesByTheHistory) {
     EXPECT_EQ(step(3.0 / 64), third_step ? 3.0 / 64 : 4.0 / 64) << "the least under 16 is 2/64";
 }
 
+// A region with the recipe begins a step wherever it stands, but for one within a step.
+TEST(Delayed, AStepBeginsInAnInnerRegionToo) {
+  const Tensor w = ones({1, 1}).set_requires_grad();
+  const auto twice_after = [&](const Recipe& recipe, const auto& region) {
+    for (const double x : {448, 7168}) region([&] { linear(full({1, 1}, x), w); });
+    double y = 0;
+    region([&] { y = linear(full({1, 1}, 7168), w).item(); });
+    EXPECT_EQ(y, 7168);
+    EXPECT_EQ(recipe.state_dict().at("linear.steps").at(0), 3);
+  };
+  const Recipe a(Delayed{.history = 4}), b(Delayed{.history = 4}), c(Delayed{.history = 4}),
+      d(Delayed{.history = 4});
+  twice_after(a, [&](const auto& run) {
+    const Autocast outer({.low = bf16});
+    const Autocast inner({.low = f32, .recipe = a});
+    run();
+  });
+  twice_after(b, [&](const auto& run) {
+    const NoGrad off;
+    const Autocast outer({.low = f32, .recipe = b});
+    const ScopedValue<&ThreadState::recording> on(true);
+    const Autocast inner({.low = f32, .recipe = b});
+    run();
+  });
+  twice_after(c, [&](const auto& run) {
+    const Autocast outer({.enabled = false, .recipe = c});
+    const Autocast inner({.low = f32, .enabled = true, .recipe = c});
+    run();
+  });
+  twice_after(d, [&](const auto& run) {
+    const Autocast outer({.low = f32, .recipe = d});
+    const Autocast half({.low = bf16});
+    {
+      const Autocast inner({.low = f32, .recipe = d});
+      run();
+    }
+    const Autocast inner({.low = f32, .recipe = d});  // the same step
+    run();
+  });
+}
+
 TEST(Delayed, MarginLeavesRoom) {
   const Recipe recipe(Delayed{.history = 1, .margin = 2});
   const Tensor w = ones({1, 1});
