@@ -12,10 +12,12 @@
 
 namespace mixtape::nn {
 
-// clamp(x, low, high), whose gradient at the bounds is 1.
+// clamp(x, low, high), but the gradient at the bounds is 0.
 struct Hardtanh : Module<Hardtanh> {
   explicit Hardtanh(double low = -1, double high = 1) : low_(low), high_(high) {}
-  Tensor forward(const Tensor& x) const { return clamp(x, low_, high_); }
+  Tensor forward(const Tensor& x) const {
+    return masked_fill(masked_fill(x, le(x, low_), low_), ge(x, high_), high_);
+  }
   MIXTAPE_FIELDS()
 
  private:

@@ -39,7 +39,9 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
 Tensor celu(const Tensor& x, double alpha) {
   const Scope scope("celu");
   check(alpha > 0, "alpha must be > 0, got {}", alpha);
-  return alpha == 1 ? elu(x) : elu(x / alpha) * alpha;
+  if (alpha == 1) return elu(x);
+  // (x / alpha * alpha would round, and overflow for a small alpha.)
+  return where(gt(x, 0), x, elu(clamp(x, {}, 0) / alpha) * alpha);
 }
 Tensor softshrink(const Tensor& x, double size) {
   const Scope scope("softshrink");

@@ -43,7 +43,10 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
   }
   const Tensor end = unsqueeze(target_lengths * 2.0, 1);
   const Tensor on_class = where(gt(end, 0), gather(ways, 1, clamp(end - 1.0, 0, {})), no_way);
-  return squeeze(logsumexp(cat({gather(ways, 1, end), on_class}, 1), {1}, true), 1);
+  const Tensor found = squeeze(logsumexp(cat({gather(ways, 1, end), on_class}, 1), {1}, true), 1);
+  // Without steps there is one way to the empty target, and none to others.
+  const Tensor at_once = where(gt(target_lengths, 0), full_like(found, no_way), 0);
+  return where(gt(input_lengths, 0), found, at_once);
 }
 
 }  // namespace
@@ -62,7 +65,7 @@ Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Te
         o.blank);
   const Tensor classes = as_index(targets, "targets"), inputs = as_index(input_lengths, "lengths"),
                lengths = as_index(target_lengths, "lengths");
-  check_index_range(inputs, 0, 1, shape[0] + 1);
+  check_index_range(inputs, 0, 0, shape[0] + 1);
   check_index_range(lengths, 1, 0, targets.size(1) + 1);
   const auto loss = [&](const Tensor& p) {
     const Tensor found = -log_likelihood(p, classes, inputs, lengths, o.blank);

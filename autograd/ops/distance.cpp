@@ -126,7 +126,7 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMargi
   check_shape(o.class_weights, "class_weights", {x.size(1)});
   const Tensor index = unsqueeze(target, 1), own = one_hot(target, x.size(1), f32);
   const auto loss = [&](const Tensor& a) {
-    Tensor each = hinge(o.margin - gather(a, 1, index) + a);
+    Tensor each = relu(o.margin - gather(a, 1, index) + a);  // gradient 0 at the margin
     if (o.p == 2) each = square(each);
     if (o.class_weights)
       each = each * unsqueeze(gather(cast(o.class_weights, a.dtype()), 0, target), 1);

@@ -1,6 +1,9 @@
 // Convolutions and pools of volumes, made of those of images: a convolution is a sum over planes of
 // its kernel, a pool is one of planes and then one along depth. And the windows of images.
 
+#include <algorithm>
+#include <optional>
+
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
 
@@ -15,9 +18,28 @@ void check_volume(const Tensor& x, const Tensor& weight) {
         weight ? weight.shape() : Shape{});
 }
 
+// Planes of a kernel and steps between them, as conv2d checks those of rows.
+void check_depth(int64_t planes, int64_t stride, int64_t padding, int64_t dilation) {
+  check(planes > 0 && stride > 0 && padding >= 0 && dilation > 0,
+        "{} planes of a kernel, stride {} and dilation {} must be > 0, padding {} >= 0", planes,
+        stride, dilation, padding);
+}
+
 // The planes of x [n, c, d, h, w] as images: [n, d, c, h, w], dense.
 Tensor planes_of(const Tensor& x) { return contiguous(permute(x, {0, 2, 1, 3, 4})); }
 Tensor joined(const Tensor& x) { return flatten(x, 0, 1); }
+
+// The shape of all `images` that conv2d makes of planes.
+Shape sums_of(const Tensor& x, const Tensor& weight, int64_t images, const Conv3dOptions& o) {
+  Shape y{images, weight.size(0), 0, 0};
+  for (const int d : {0, 1}) {
+    const int64_t stride = std::max<int64_t>(o.stride.plane()[d], 1);  // conv2d checks it
+    const int64_t reach = o.dilation.plane()[d] * (weight.size(3 + d) - 1) + 1;
+    y[2 + d] =
+        std::max<int64_t>((x.size(3 + d) + 2 * o.padding.plane()[d] - reach) / stride + 1, 0);
+  }
+  return y;
+}
 
 // Pads depth, dimension `dim` of five.
 Tensor pad_depth(const Tensor& x, int dim, int64_t before, int64_t after) {
@@ -39,6 +61,7 @@ Tensor pool_volume(const Tensor& x, const F& pool2d) {
 }
 template <class Pool>
 Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o, Pool pool) {
+  check(o.stride.d >= 0, "the stride of planes must be >= 0, got {}", o.stride.d);
   return pool_volume(x, [&](const Tensor& t, bool depth) {
     const Size2 along(window.d, 1), step(o.stride.d > 0 ? o.stride.d : window.d, 1);
     return pool(t, depth ? along : window.plane(),
@@ -62,24 +85,26 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   const Scope scope("conv3d");
   check_volume(x, weight);
   const int64_t n = x.size(0), kd = weight.size(2), reach = o.dilation.d * (kd - 1);
+  check_depth(kd, o.stride.d, o.padding.d, o.dilation.d);
   const Tensor planes = pad_depth(planes_of(x), 1, o.padding.d, o.padding.d);
   const int64_t space = planes.size(1) - reach;
-  check(space > 0 && o.stride.d > 0, "a kernel of {} planes, {} apart, for {} with stride {}", kd,
-        o.dilation.d, planes.size(1), o.stride.d);
+  check(space > 0, "a kernel of {} planes, {} apart, for {} with stride {}", kd, o.dilation.d,
+        planes.size(1), o.stride.d);
   const int64_t depth = (space - 1) / o.stride.d + 1;
   Tensor y;
+  if (kd > 1 && is_half(dtype_of_operand(x)))  // conv2d adds to f32 in f32
+    y = zeros(sums_of(x, weight, n * depth, o), f32, x.device());
   for (int64_t k = 0; k < kd; ++k) {
     const int64_t first = k * o.dilation.d;
     const Tensor taken = slice(planes, 1, first, first + space, o.stride.d);
-    const Tensor plane = conv2d(joined(taken), select(weight, 2, k), k == 0 ? bias : Tensor(),
-                                {.stride = o.stride.plane(),
-                                 .padding = o.padding.plane(),
-                                 .dilation = o.dilation.plane(),
-                                 .groups = o.groups,
-                                 .residual = y});
-    y = kd > 1 && is_half(plane.dtype()) ? cast(plane, f32) : plane;
-    if (k + 1 == kd) y = cast(y, dtype_of_operand(x));
+    y = conv2d(joined(taken), select(weight, 2, k), k == 0 ? bias : Tensor(),
+               {.stride = o.stride.plane(),
+                .padding = o.padding.plane(),
+                .dilation = o.dilation.plane(),
+                .groups = o.groups,
+                .residual = y});
   }
+  y = cast(y, dtype_of_operand(x));
   const Shape split{n, depth, y.size(1), y.size(2), y.size(3)};
   return permute(reshape(y, split), {0, 2, 1, 3, 4});
 }
@@ -88,23 +113,26 @@ Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const ConvTranspose3dOptions& o) {
   const Scope scope("conv_transpose3d");
   check_volume(x, weight);
-  check(o.stride.d > 0 && 0 <= o.output_padding.d &&
+  check_depth(weight.size(2), o.stride.d, o.padding.d, o.dilation.d);
+  check(0 <= o.output_padding.d &&
             (o.output_padding.d < o.stride.d || o.output_padding.d < o.dilation.d),
         "output_padding {} of planes must be less than their stride {} or dilation {}",
         o.output_padding.d, o.stride.d, o.dilation.d);
   const int64_t n = x.size(0), d = x.size(2), s = o.stride.d, kd = weight.size(2);
   const int64_t spread = (d - 1) * s + 1, reach = o.dilation.d * (kd - 1);
-  const Tensor planes = joined(planes_of(x));
+  const DType dtype = dtype_of_operand(x);
+  std::optional<NoPolicy> in_f32;  // sums over planes: operands are rounded, products are not
+  const auto operand = [&](const Tensor& t) { return in_f32 ? wide(cast(t, dtype)) : t; };
+  if (kd > 1 && is_half(dtype)) in_f32.emplace();
+  const Tensor planes = joined(planes_of(operand(x))), kernel = operand(weight);
   Tensor y;
-  DType dtype = x.dtype();
   for (int64_t k = 0; k < kd; ++k) {
-    const Tensor plane = conv_transpose2d(planes, select(weight, 2, k), {},
+    const Tensor plane = conv_transpose2d(planes, select(kernel, 2, k), {},
                                           {.stride = o.stride.plane(),
                                            .padding = o.padding.plane(),
                                            .output_padding = o.output_padding.plane(),
                                            .dilation = o.dilation.plane(),
                                            .groups = o.groups});
-    dtype = plane.dtype();
     const Shape shape = plane.shape(), apart{n, d, 1, shape[1], shape[2], shape[3]};
     const Tensor gaps = pad_depth(reshape(wide(plane), apart), 2, 0, s - 1);
     const Tensor placed = narrow(flatten(gaps, 1, 2), 1, 0, spread);
@@ -166,6 +194,7 @@ Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
   check(x.rank() == 3 && x.size(1) % taps == 0 && x.size(2) == count[0] * count[1],
         "columns of shape {}, not [n, c {}, {}]", x.shape(), taps, count[0] * count[1]);
   const int64_t channels = x.size(1) / taps;
+  const NoPolicy in_its_own_dtype;  // a sum, no product
   return conv_transpose2d(reshape(x, {x.size(0), x.size(1), count[0], count[1]}),
                           takers(channels, window, x), {},
                           {.stride = o.stride,
@@ -179,6 +208,7 @@ Tensor local_response_norm(const Tensor& x, int64_t size, double alpha, double b
   const Scope scope("local_response_norm");
   check(x.rank() >= 3, "the input has shape {}, not [n, c, ...]", x.shape());
   check(size > 0, "size must be > 0, got {}", size);
+  if (x.numel() == 0) return x;
   const Shape lines{x.size(0), 1, x.size(1), -1};
   const Tensor a = wide(x), squares = reshape(square(a), lines);
   const Tensor padded = pad(squares, {0, 0, size / 2, (size - 1) / 2});

@@ -164,6 +164,63 @@ TEST(Volumes, RunInNarrowDtypes) {
   }
 }
 
+// One plane may add what 16 bits cannot hold if another takes it away.
+TEST(Volumes, SumPlanesInF32) {
+  const Tensor x = full({1, 1, 2, 1, 1}, 40000, f16), w = from({2, -2}, {1, 1, 2, 1, 1}, f16);
+  EXPECT_EQ(conv3d(x, w).item(), 0);
+  const Tensor y = conv_transpose3d(x, w);
+  EXPECT_EQ(select(flatten(y), 0, 1).item(), 0);
+  EXPECT_EQ(y.dtype(), f16);
+  const amp::Autocast on({.low = f16});
+  EXPECT_EQ(conv3d(x.to(f32), w.to(f32)).item(), 0);
+  EXPECT_EQ(select(flatten(conv_transpose3d(x.to(f32), w.to(f32))), 0, 1).item(), 0);
+}
+
+TEST(Fold, SumsInItsOwnDtype) {
+  const Tensor x = full({1, 4, 1}, 70000, f32).set_requires_grad();
+  const amp::Autocast on({.low = f16});
+  const Tensor y = fold(x, 2, 2);
+  EXPECT_TRUE(equal(y, full({1, 1, 2, 2}, 70000)));
+  sum(y * 70000.0).backward();
+  EXPECT_TRUE(equal(x.grad(), full({1, 4, 1}, 70000)));
+}
+
+TEST(Celu, IsTheIdentityAboveZero) {
+  for (const DType dtype : {f32, f16}) {
+    const Tensor x = from({60000, 0.3, 0, -1}, {4}, dtype).set_requires_grad();
+    const Tensor y = celu(x, 1e-3);
+    EXPECT_TRUE(equal(narrow(y, 0, 0, 3), narrow(x, 0, 0, 3).detach())) << dtype;
+    EXPECT_NEAR(select(y, 0, 3).item(), -1e-3, 1e-6);
+    sum(y).backward();
+    EXPECT_TRUE(equal(x.grad(), from({1, 1, 1, 0}, {4}, dtype))) << dtype;
+  }
+}
+
+TEST(Bounds, HaveTheGradientsOfPyTorch) {
+  const Tensor x = from({-2, -1, 0, 1, 2}, {5}).set_requires_grad();
+  const Tensor y = nn::Hardtanh()(x);
+  EXPECT_TRUE(equal(y, from({-1, -1, 0, 1, 1}, {5})));
+  sum(y).backward();
+  EXPECT_TRUE(equal(x.grad(), from({0, 0, 1, 0, 0}, {5})));
+  const Tensor scores = from({1, 0, 0.5}, {1, 3}).set_requires_grad();  // the second at the margin
+  multi_margin_loss(scores, zeros({1}, i64), {.reduction = Reduction::Sum}).backward();
+  EXPECT_TRUE(allclose(scores.grad(), from({-1 / 3., 0, 1 / 3.}, {1, 3})));
+}
+
+TEST(LocalResponseNorm, KeepsAnEmptyBatch) {
+  EXPECT_EQ(local_response_norm(zeros({0, 3, 2, 2}), 2).shape(), (Shape{0, 3, 2, 2}));
+}
+
+TEST(CtcLoss, TakesInputsWithoutSteps) {
+  const Tensor p = log_softmax(zeros({2, 2, 3})).set_requires_grad(),
+               targets = from({1, 1}, {2, 1}, i64), none = zeros({2}, i64),
+               lengths = from({0, 1}, {2}, i64);
+  const Tensor each = ctc_loss(p, targets, none, lengths, {.reduction = Reduction::None});
+  EXPECT_TRUE(equal(each, from({0, INFINITY}, {2})));
+  ctc_loss(p, targets, none, lengths, {.zero_infinity = true}).backward();
+  EXPECT_TRUE(equal(p.grad(), zeros({2, 2, 3})));
+}
+
 TEST(CtcLoss, IsInfiniteForATargetThatIsTooLong) {
   const Tensor p = log_softmax(zeros({2, 1, 3})), targets = from({1, 1}, {1, 2}, i64),
                two = from({2}, {1}, i64);
@@ -179,6 +236,21 @@ TEST(More, SaysWhatDoesNotFit) {
             "conv3d: the weight has shape [1, 2, 3, 3], not [.., .., kd, kh, kw]");
   EXPECT_EQ(error([&] { conv3d(volume, ones({1, 2, 4, 1, 1})); }),
             "conv3d: a kernel of 4 planes, 1 apart, for 3 with stride 1");
+  const Tensor kernel = ones({1, 2, 1, 1, 1});
+  const auto depth = [&](const Conv3dOptions& o) {
+    return error([&] { conv3d(volume, kernel, {}, o); });
+  };
+  EXPECT_EQ(depth({.padding = {-1, 0, 0}}),
+            "conv3d: 1 planes of a kernel, stride 1 and dilation 1 must be > 0, padding -1 >= 0");
+  EXPECT_EQ(depth({.dilation = {0, 1, 1}}),
+            "conv3d: 1 planes of a kernel, stride 1 and dilation 0 must be > 0, padding 0 >= 0");
+  EXPECT_EQ(error([&] { conv3d(volume, ones({1, 2, 0, 1, 1})); }),
+            "conv3d: 0 planes of a kernel, stride 1 and dilation 1 must be > 0, padding 0 >= 0");
+  EXPECT_EQ(error([&] { conv_transpose3d(volume, ones({2, 1, 0, 1, 1})); }),
+            "conv_transpose3d: 0 planes of a kernel, stride 1 and dilation 1 must be > 0, padding "
+            "0 >= 0");
+  EXPECT_EQ(error([&] { max_pool3d(volume, 1, {.stride = {-1, 1, 1}}); }),
+            "max_pool3d: the stride of planes must be >= 0, got -1");
   EXPECT_EQ(error([&] {
               conv_transpose3d(volume, ones({2, 1, 1, 1, 1}), {}, {.output_padding = {1, 0, 0}});
             }),
