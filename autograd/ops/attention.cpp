@@ -239,15 +239,18 @@ Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atte
   const bool together = q.size(-2) == 1 && !o.mask && !o.causal;
   const auto shared = [&](const Tensor& t) { return together ? t : unsqueeze(t, -3); };
   if (o.mask) {
-    check(o.mask.rank() <= 2 || o.mask.size(-3) == 1,
-          "the mask of grouped heads has shape {}, not [..., 1, queries, keys]", o.mask.shape());
-    if (o.mask.rank() > 2) o.mask = unsqueeze(o.mask, -3);
+    const int64_t of = o.mask.rank() > 2 ? o.mask.size(-3) : 1;
+    check(of == 1 || of == q.size(-3),
+          "the mask of {} grouped heads has shape {}, not [..., 1 or {}, queries, keys]",
+          q.size(-3), o.mask.shape(), q.size(-3));
+    if (o.mask.rank() > 2)
+      o.mask = of == 1 ? unsqueeze(o.mask, -3) : grouped_queries(o.mask, groups, false);
   }
   o.enable_gqa = !together;  // the order of the result
   const Tensor y = attend(grouped_queries(q, groups, together), shared(k), shared(v), o);
-  Shape shape = leading(q);
-  shape.push_back(q.size(-2));
-  shape.push_back(v.size(-1));
+  Shape shape;
+  for (int d = 0; d < y.rank() - (together ? 3 : 4); ++d) shape.push_back(y.size(d));
+  for (const int64_t size : {q.size(-3), q.size(-2), v.size(-1)}) shape.push_back(size);
   return reshape(y, shape);
 }
 

@@ -523,7 +523,8 @@ TEST(Attention, GroupsOfHeadsShareKeys) {
   const Seed seed(5);
   const Tensor q = randn({2, 4, 3, 8}), k = randn({2, 2, 5, 8}), v = randn({2, 2, 5, 8});
   const auto all = [](const Tensor& t) { return repeat_interleave(t, 2, 1); };
-  for (const Tensor& mask : {gt(randn({3, 5}), -0.5), gt(randn({2, 1, 3, 5}), -0.5)})
+  for (const Tensor& mask : {gt(randn({3, 5}), -0.5), gt(randn({2, 1, 3, 5}), -0.5),
+                             gt(randn({4, 3, 5}), -0.5), gt(randn({2, 4, 3, 5}), -0.5)})
     EXPECT_TRUE(allclose(attend(q, k, v, {.mask = mask, .enable_gqa = true}),
                          attend(q, all(k), all(v), {.mask = mask})));
   const Tensor joined = flatten(transpose(attend(q, k, v, {.enable_gqa = true}), 1, 2), 2, 3);
@@ -531,8 +532,14 @@ TEST(Attention, GroupsOfHeadsShareKeys) {
   EXPECT_ERROR(attend(q, narrow(k, 1, 0, 1), v, {.enable_gqa = true}),
                "scaled_dot_product_attention: heads of queries [2, 4, 3, 8], keys [2, 1, 5, 8] and "
                "values [2, 2, 5, 8] do not form groups");
-  EXPECT_ERROR(attend(q, k, v, {.mask = gt(randn({4, 3, 5}), 0), .enable_gqa = true}),
-               "the mask of grouped heads has shape [4, 3, 5], not [..., 1, queries, keys]");
+  EXPECT_ERROR(attend(q, k, v, {.mask = gt(randn({2, 3, 5}), 0), .enable_gqa = true}),
+               "the mask of 4 grouped heads has shape [2, 3, 5], not [..., 1 or 4, queries, keys]");
+  for (const int64_t t : {1, 3}) {  // leading dimensions broadcast
+    const Tensor one = narrow(select(q, 0, 0), 1, 0, t);
+    for (const Tensor& queries : {one, unsqueeze(one, 0)})
+      EXPECT_TRUE(allclose(attend(queries, k, v, {.enable_gqa = true}),
+                           attend(queries, all(k), all(v), {})));
+  }
 }
 
 TEST(RotaryEmbedding, RefusesWhatDoesNotFit) {
