@@ -12,11 +12,20 @@ namespace mixtape::models {
 void KeyValues::append(const Tensor& new_k, const Tensor& new_v, int64_t room) {
   check(!new_k.requires_grad() && !new_v.requires_grad(),
         "keys and values are recorded: a cache needs NoGrad");
+  const auto fits = [&](const Tensor& all, const Tensor& more) {
+    if (tokens == 0) return;
+    Shape shape = more.shape();
+    shape[2] = all.size(2);
+    check(all.shape() == shape, "the cache has keys and values {}, the next tokens {}", all.shape(),
+          more.shape());
+  };
+  fits(k, new_k);
+  fits(v, new_v);
   const int64_t end = tokens + new_k.size(2);
   const auto put = [&](Tensor& all, const Tensor& more) {
-    if (!all || all.size(2) < end) {
+    if (tokens == 0 || all.size(2) < end) {
       Shape shape = more.shape();
-      shape[2] = std::max({end, room, all ? 2 * all.size(2) : 0});
+      shape[2] = std::max({end, room, tokens > 0 ? 2 * all.size(2) : 0});
       const Tensor larger = empty(shape, more.dtype(), more.device());
       if (tokens > 0) copy_(narrow(larger, 2, 0, tokens), narrow(all, 2, 0, tokens));
       all = larger;
@@ -27,6 +36,13 @@ void KeyValues::append(const Tensor& new_k, const Tensor& new_v, int64_t room) {
   put(k, new_k);
   put(v, new_v);
   tokens = end;
+}
+
+void KeyValueCache::begin(size_t layers) {
+  check(tokens == 0 || blocks.size() == layers, "the cache has {} layers, the model {}",
+        blocks.size(), layers);
+  blocks.resize(layers);
+  for (KeyValues& block : blocks) block.tokens = tokens;
 }
 
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, KeyValues* past,

@@ -101,7 +101,7 @@ Tensor Gpt::features(const Tensor& tokens, Cache* cache) const {
         context_);
   const Tensor positions = arange(double(begin), double(end), 1, i64, tokens.device());
   Tensor x = drop(wte(tokens) + wpe(positions));
-  if (cache) cache->blocks.resize(h.size());
+  if (cache) cache->begin(h.size());
   for (size_t i = 0; i < h.size(); ++i) {
     const auto block = [&block = h[i], past = cache ? &cache->blocks[i] : nullptr,
                         room = cache ? cache->room : 0](const Tensor& x) {

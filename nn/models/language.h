@@ -29,7 +29,8 @@ struct KeyValues {
   int64_t tokens = 0;
 
   // Appends those of the next tokens [b, heads, t, d]; if memory is short, makes it for at least
-  // `room` tokens, or twice as many as before. Throws Error if k or v are recorded.
+  // `room` tokens, or twice as many as before. Throws Error, before it writes, if k or v are
+  // recorded, or have another b, heads or d than those before.
   void append(const Tensor& new_k, const Tensor& new_v, int64_t room = 0);
 };
 // Those of all layers of a model; initially empty. A model that reads into it records nothing.
@@ -37,6 +38,9 @@ struct KeyValueCache {
   std::vector<KeyValues> blocks = {};
   int64_t tokens = 0;  // read so far
   int64_t room = 0;    // tokens to make memory for at first
+
+  // Begins to read the next tokens: forgets those of a reading that threw.
+  void begin(size_t layers);
 };
 // Attention of each of the t tokens of q, k and v [b, heads, t, d], of which k and v may have fewer
 // heads, to itself and those before it; also to those of a past, to which it appends k and v.

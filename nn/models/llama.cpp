@@ -32,6 +32,10 @@ const LlamaConfig& checked(const LlamaConfig& c) {
   check(c.rope_base > 0 && c.rope_scaling.factor > 0,
         "rope_base and the factor of rope_scaling must be > 0, got {} and {}", c.rope_base,
         c.rope_scaling.factor);
+  check(c.rope_scaling.original_context == 0 ||
+            c.rope_scaling.low_freq_factor < c.rope_scaling.high_freq_factor,
+        "low_freq_factor {} of rope_scaling must be less than high_freq_factor {}",
+        c.rope_scaling.low_freq_factor, c.rope_scaling.high_freq_factor);
   return c;
 }
 
@@ -141,7 +145,7 @@ Tensor LlamaModel::forward(const Tensor& tokens, KeyValueCache* cache) const {
   if (cache) off.emplace();
   const Rotation angles{narrow(cosines, 0, begin, t), narrow(sines, 0, begin, t)};
   Tensor x = embed_tokens(tokens);
-  if (cache) cache->blocks.resize(layers.size());
+  if (cache) cache->begin(layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto block = [&layer = layers[i], angles, past = cache ? &cache->blocks[i] : nullptr,
                         room = cache ? cache->room : 0](const Tensor& in) {
@@ -167,6 +171,8 @@ Tensor Llama::forward(const Tensor& tokens, KeyValueCache* cache) const {
   return lm_head ? (*lm_head)(x) : linear(x, model.embed_tokens.weight);
 }
 Tensor Llama::forward(const Tensor& tokens, const Tensor& targets) const {
+  if (lm_head && lm_head->lora_A && lm_head->lora.dropout > 0 && lm_head->is_training())
+    return next_token_loss((*lm_head)(model(tokens)), targets);
   return linear_cross_entropy(model(tokens), last_weight(), targets);
 }
 

@@ -155,6 +155,28 @@ TEST(KeyValues, AppendWithoutCopies) {
             "keys and values are recorded: a cache needs NoGrad");
 }
 
+// With and without room, and after an Error, a cache gives the logits of all tokens, or refuses.
+TEST(KeyValues, RefuseWhatIsNotTheNext) {
+  const Seed seed(4);
+  Llama net(grouped());
+  const Tensor tokens = randint(0, 11, {2, 6}), two = narrow(tokens, 1, 2, 2);
+  for (const int64_t room : {0, 16}) {
+    KeyValueCache cache{.room = room};
+    net(narrow(tokens, 1, 0, 2), &cache);
+    EXPECT_ERROR(net(narrow(two, 0, 0, 1), &cache), "the next tokens [1, 2, 2, 4]");
+    const Tensor broken = net.model.layers[1].mlp.up_proj.weight;  // one block appends before it
+    net.model.layers[1].mlp.up_proj.weight = zeros({3, 3});
+    EXPECT_ERROR(net(two, &cache), "3");
+    net.model.layers[1].mlp.up_proj.weight = broken;
+    LlamaConfig deeper = grouped();
+    deeper.layers = 3;
+    EXPECT_ERROR(Llama(deeper)(two, &cache), "the cache has 2 layers, the model 3");
+    EXPECT_ERROR(Llama(configs().at("Llama tied"))(two, &cache), "the cache has keys and values [2, 2, ");
+    const Tensor next = net(two, &cache);
+    EXPECT_TRUE(allclose(next, narrow(net(narrow(tokens, 1, 0, 4)), 1, 3, 1), 1e-4, 1e-5));
+  }
+}
+
 TEST(Generate, EndsAtAStop) {
   const Tensor script = from({3, 4, 5, 6, 4, 4, 4, 9}, {2, 4}, i64);
   const auto read = [&](const Tensor& t, KeyValueCache& cache) {
@@ -187,6 +209,8 @@ TEST(Llama, SaysWhatDoesNotFit) {
             "Llama: the size of a head must be even, got 3");
   EXPECT_EQ(refusal([](LlamaConfig& c) { c.rope_scaling.factor = 0; }),
             "Llama: rope_base and the factor of rope_scaling must be > 0, got 500 and 0");
+  EXPECT_EQ(refusal([](LlamaConfig& c) { c.rope_scaling.low_freq_factor = 4; }),
+            "Llama: low_freq_factor 4 of rope_scaling must be less than high_freq_factor 4");
   const Llama net(grouped());
   EXPECT_EQ(error([&] { net(zeros({1, 17}, i64)); }),
             "model: tokens of shape [1, 17] after 0, not [b, t] with at most 16 in all");
