@@ -65,21 +65,24 @@ struct Underflow {
 struct WorstUnderflow {
   float zero_part = 0;
   int parameter = -1;
-  bool all_zero = true;
+  bool all_zero = true, any_zero = false;  // parameters without gradients have none
 
   MIXTAPE_HD void add(const Underflow& u, int number) {
     if (u.is_likely()) join({u.zero_part(), number, true});
     all_zero = all_zero && u.low + u.others == 0;
+    any_zero = any_zero || u.zeros > 0;
   }
   MIXTAPE_HD void join(const WorstUnderflow& b) {
     const bool worse = b.parameter >= 0 && (parameter < 0 || b.zero_part > zero_part ||
                                             (b.zero_part == zero_part && b.parameter < parameter));
     if (worse) zero_part = b.zero_part, parameter = b.parameter;
     all_zero = all_zero && b.all_zero;
+    any_zero = any_zero || b.any_zero;
   }
   MIXTAPE_HD void write(int parameters, float scale, float* worst) const {
-    worst[0] = float(all_zero ? parameters : parameter);
-    worst[1] = all_zero ? 1 : zero_part;
+    const bool vanished = all_zero && any_zero;
+    worst[0] = float(vanished ? parameters : parameter);
+    worst[1] = vanished ? 1 : zero_part;
     worst[2] = scale;
   }
 };

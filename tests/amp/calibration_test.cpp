@@ -328,6 +328,24 @@ TEST(Underflow, IsNotZerosOrSmallNumbersAlone) {
   EXPECT_TRUE(warnings(2, zeros({4}), from({1, 2}, {2})).empty()) << "behind a gate that is shut";
 }
 
+TEST(Underflow, IsNotOfOptimizersWithoutGradientsOfTheirOwn) {
+  std::vector<std::string> told;
+  const OnWarning listening([&](const std::string& text) { told.push_back(text); });
+  const Tensor p = parameter({1, 2});
+  optim::SGD first({p}, {.lr = 0}), second({p}, {.lr = 0});
+  GradScaler scaler({.init_scale = 8, .histogram = 1});
+  for (int i = 0; i < 3; ++i) {
+    p.set_grad({});
+    scaler.scale(sum(p)).backward();
+    scaler.unscale(first);
+    scaler.step(first);
+    scaler.step(second);  // has nothing left to divide
+    scaler.update();
+    hear(scaler);
+  }
+  EXPECT_TRUE(told.empty()) << told[0];
+}
+
 // --- rules of one's own ---
 
 // Triples after each good step, and remembers how many there were.
