@@ -132,7 +132,7 @@ void LossScaleOptimizer::load_state_dict(const StateDict& dict) {
   for (const auto& [name, t] : dict)
     check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
           "'{}' belongs to nothing here", name);
-  GradScaler(scaler_.options()).load_state_dict(scale);  // throws if it does not fit
+  scaler_.check_state(scale);
   held().load_state_dict(rest);
   abandon();
   scaler_.load_state_dict(scale);

@@ -244,6 +244,9 @@ class GradScaler {
  private:
   friend class LossScaleOptimizer;
   struct Step;
+  struct Saved;
+  Saved read_state(const StateDict& dict) const;
+  void check_state(const StateDict& dict) const;  // throws what loading would, but for a policy's
   bool is_divided(const Tensor& p) const;
   bool shares_divided(const optim::Optimizer& opt) const;
   static void check_options(const ScalerOptions& options);

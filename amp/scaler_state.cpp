@@ -249,30 +249,44 @@ StateDict GradScaler::state_dict() const {
   return dict;
 }
 
-void GradScaler::load_state_dict(const StateDict& dict) {
-  if (!enabled()) return;
+struct GradScaler::Saved {
+  ScalerOptions options;
+  std::map<int, SavedScale> scales = {};
+};
+
+GradScaler::Saved GradScaler::read_state(const StateDict& dict) const {
   const Scope scope("load_state_dict");
   check(!dict.empty(),
         "the state is empty: a disabled scaler saved it (skip loading to start anew)");
-  StateDict own, of_policy = options_.policy ? dict.under("policy.") : StateDict();
+  StateDict own;
   for (const auto& entry : dict)
     if (!options_.policy || !entry.first.starts_with("policy.")) own.push_back(entry);
   optim::StateReader reader(own);
-  ScalerOptions options = options_;
-  options.growth_factor = reader.number("growth_factor");
-  options.backoff_factor = reader.number("backoff_factor");
-  options.growth_interval = reader.count("growth_interval");
-  check_options(options);
-  std::map<int, SavedScale> loaded;
-  loaded[0] = read_scale(reader, 0, options);
+  Saved saved{options_};
+  saved.options.growth_factor = reader.number("growth_factor");
+  saved.options.backoff_factor = reader.number("backoff_factor");
+  saved.options.growth_interval = reader.count("growth_interval");
+  check_options(saved.options);
+  saved.scales[0] = read_scale(reader, 0, saved.options);
   for (const auto& [name, tensor] : dict)
     if (int id = 0; std::sscanf(name.c_str(), "scale.%d", &id) == 1)
-      loaded[id] = read_scale(reader, id, options);
+      saved.scales[id] = read_scale(reader, id, saved.options);
   reader.check_all_read();
-  if (options_.policy) options_.policy->load_state_dict(of_policy);
+  return saved;
+}
+
+void GradScaler::check_state(const StateDict& dict) const {
+  if (enabled()) read_state(dict);
+}
+
+void GradScaler::load_state_dict(const StateDict& dict) {
+  if (!enabled()) return;
+  const Saved saved = read_state(dict);
+  const Scope scope("load_state_dict");
+  if (options_.policy) options_.policy->load_state_dict(dict.under("policy."));
   abandon();  // a state is one between iterations
-  options_ = options;
-  for (const auto& [id, from] : loaded) {
+  options_ = saved.options;
+  for (const auto& [id, from] : saved.scales) {
     ScaleState& s = scale_state(id);
     s.set(from.value);
     for (size_t k = 0; k < saved_counts.size(); ++k)

@@ -274,6 +274,26 @@ TEST(LossScaleOptimizer, LoadsNothingThatDoesNotFit) {
   EXPECT_EQ(opt.iterations(), 1);
 }
 
+TEST(LossScaleOptimizer, LoadsAPolicyOnceAndOnlyIfAllFits) {
+  struct Counting : LossScale {
+    int loads = 0;
+    double next(const Update& u) override { return u.scale; }
+    StateDict state_dict() const override { return {{"good", optim::scalar(1)}}; }
+    void load_state_dict(const StateDict&) override { ++loads; }
+  };
+  const Net n = net();
+  const auto policy = std::make_shared<Counting>();
+  LossScaleOptimizer opt =
+      enable_mixed_precision(adamw(n), {.loss_scale = ScalerOptions{.policy = policy}});
+  StateDict dict = optim::snapshot(opt.state_dict());
+  EXPECT_TRUE(dict.contains("scaler.policy.good"));
+  opt.load_state_dict(dict);
+  EXPECT_EQ(policy->loads, 1);
+  std::erase_if(dict, [](const auto& entry) { return entry.first == "optimizer.group.0.lr"; });
+  EXPECT_ANY_THROW(opt.load_state_dict(dict));
+  EXPECT_EQ(policy->loads, 1);
+}
+
 // --- gradients taken behind the scaler's back ---
 
 struct Warnings {
