@@ -33,6 +33,8 @@ class Translation {
     const auto [index, field, named] = split(name, groups_.size(), "parameter");
     if (field == "mu_product" && optimizer_.has_option("momentum_decay", groups_[index]))
       return;  // NAdam computes it from the steps
+    if ((field == "eta" || field == "mu") && optimizer_.has_option("t0", groups_[index]))
+      return;  // and ASGD these
     if (field == "momentum_buffer") has_buffer_[index] = true;
     const std::string key = fmt::format("state.{}.{}", index, field);
     if (field != "step") return static_cast<void>(ours_[key] = value);
@@ -43,15 +45,18 @@ class Translation {
   void add_option(std::string_view name, const Tensor& value) {
     const auto [index, option, named] = split(name, optimizer_.groups(), "group");
     const size_t group = named ? groups_[index] : index;
-    if (option == "betas") {
-      check(value.numel() == 2, "betas must have shape [2], got {}", value.shape());
-      set(group, "beta1", value.at(0));
-      set(group, "beta2", value.at(1));
-    } else if (option == "betas.0" || option == "betas.1") {
-      set(group, option == "betas.0" ? "beta1" : "beta2", number(option, value));
-    } else if (optimizer_.has_option(option, group)) {
-      set(group, option, number(option, value));
+    for (const auto& [pair, first, second] : pairs) {
+      if (!option.starts_with(pair)) continue;
+      const std::string_view item = option.substr(pair.size());
+      if (item.empty()) {
+        check(value.numel() == 2, "{} must have shape [2], got {}", pair, value.shape());
+        set(group, first, value.at(0));
+        return set(group, second, value.at(1));
+      }
+      if (item == ".0" || item == ".1")
+        return set(group, item == ".0" ? first : second, number(option, value));
     }
+    if (optimizer_.has_option(option, group)) set(group, option, number(option, value));
   }
   StateDict result() {
     // SGD and Muon count no steps in PyTorch: their buffer is there, or not yet.
@@ -61,6 +66,10 @@ class Translation {
   }
 
  private:
+  // PyTorch's options of two numbers, and what those are here.
+  static constexpr std::string_view pairs[][3] = {{"betas", "beta1", "beta2"},
+                                                  {"etas", "eta_minus", "eta_plus"},
+                                                  {"step_sizes", "min_step", "max_step"}};
   struct Split {
     size_t index;
     std::string_view field;

@@ -115,6 +115,58 @@ TEST(TorchState, StateAloneKeepsTheOptions) {
   finish("adagrad/decay", params, *opt);
 }
 
+// The state of an optimizer after half of the steps under PyTorch's names.
+StateDict as_torch(const std::string& name, const Params& params) {
+  const auto opt = problems.at(name)(params);
+  for (uint32_t t = 1; t <= optim_problem::steps / 2; ++t) {
+    set_grads(params, t, f64);
+    opt->step();
+  }
+  StateDict dict;
+  for (const auto& [key, t] : opt->state_dict())
+    dict.emplace_back(
+        key.starts_with("group.") ? "param_" + key.substr(0, 5) + "s" + key.substr(5) : key,
+        t.clone());
+  return dict;
+}
+
+TEST(TorchState, ComputesTheRatesOfASGD) {
+  const Params params = problem(f64);
+  StateDict dict = as_torch("asgd/decay", params);
+  for (size_t i = 0; i < params.size(); ++i) {
+    dict.emplace_back(fmt::format("state.{}.eta", i), scalar(0.09));
+    dict.emplace_back(fmt::format("state.{}.mu", i), scalar(1));
+  }
+  ASGD opt(params);
+  load_torch_state_dict(opt, dict);
+  finish("asgd/decay", params, opt);
+}
+
+TEST(TorchState, TakesThePairsOfRprop) {
+  for (const bool as_list : {false, true}) {
+    const Params params = problem(f64);
+    StateDict dict = as_torch("rprop/limits", params);
+    std::erase_if(dict, [](const auto& entry) {
+      return entry.first.find("eta_") != std::string::npos || entry.first.ends_with("min_step") ||
+             entry.first.ends_with("max_step");
+    });
+    const std::string group = "param_groups.0.";
+    if (as_list) {
+      dict.emplace_back(group + "etas.0", scalar(0.3, f64));
+      dict.emplace_back(group + "etas.1", scalar(1.5, f64));
+      dict.emplace_back(group + "step_sizes.0", scalar(0.05, f64));
+      dict.emplace_back(group + "step_sizes.1", scalar(0.2, f64));
+    } else {
+      dict.emplace_back(group + "etas", from({0.3, 1.5}, {2}, f64));
+      dict.emplace_back(group + "step_sizes", from({0.05, 0.2}, {2}, f64));
+    }
+    Rprop opt(params);
+    load_torch_state_dict(opt, dict);
+    EXPECT_EQ(opt.option("max_step"), 0.2);
+    finish("rprop/limits", params, opt);
+  }
+}
+
 TEST(TorchState, CountsInAnyDtype) {
   const Params params = {from({1}, {1}).set_requires_grad()};
   Lion opt(params);
