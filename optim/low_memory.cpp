@@ -60,11 +60,16 @@ void Algorithm::check_plain() const {
 }
 
 // The storage of p's states: in short vectors codes would save nothing, and the largest number of
-// few outweighs the others.
+// few outweighs the others. ASGD's mean of weights moves by less than codes are apart.
 StateFormat Optimizer::Group::format_for(const Tensor& p) const {
   constexpr int64_t least = 4096;
   const StateFormat format = common().state;
-  return p.dtype() == f64 || (format.dtype() == u8 && p.numel() < least) ? f32 : format;
+  const auto is_mean = [&] {
+    const States states = algorithm->states();
+    return !states.empty() && states[0].name == "ax";
+  };
+  const bool codes = format.dtype() == u8 && p.numel() >= least && !is_mean();
+  return p.dtype() == f64 || (format.dtype() == u8 && !codes) ? f32 : format;
 }
 
 DType Optimizer::Group::low_state_dtype(const Tensor& p) const {

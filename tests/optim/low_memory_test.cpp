@@ -516,6 +516,23 @@ struct Own {
   Options options() { return {{"lr", lr}}; }
   void update(Device, Updates, const StepControl&) const {}
 };
+// Codes of a mean of weights are further apart than it moves.
+TEST(LowMemory, KeepsTheMeanOfASGD) {
+  for (const StateFormat format : {i8, f8}) {
+    const Tensor w = ones({64, 64}).set_requires_grad();
+    ASGD opt({w}, {.lr = 1e-3, .t0 = 0}, {.state = format});
+    double sum = 0;
+    for (int t = 1; t <= 20; ++t) {
+      w.set_grad(ones({64, 64}));
+      opt.step();
+      sum += w.at(0);
+    }
+    const Tensor ax = opt.state_dict().at("state.0.ax");
+    EXPECT_EQ(ax.dtype(), f32);
+    EXPECT_NEAR(ax.at(0), sum / 20, 1e-3);
+  }
+}
+
 TEST(LowMemory, IsNotForOptimizersOfOnesOwn) {
   const Tensor p = ones({2}).set_requires_grad();
   p.set_grad(ones({2}));
