@@ -23,6 +23,10 @@ Ascended::Ascended(const Optimizer& optimizer, double rho) {
   std::vector<View> grads;
   std::vector<kernels::Update> updates;
   for (const Tensor& p : optimizer.params()) {
+    check(!is_half(p.dtype()),
+          "parameters must be f32 or f64, got {}, which rounds such a step away: take f32, and "
+          "Autocast for the operations",
+          p.dtype());
     const Tensor g = dense_grad(p);
     if (!g) continue;
     params.push_back(p);

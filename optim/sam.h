@@ -20,7 +20,8 @@ namespace mixtape::optim {
 // device. Parameters, masters and states are afterwards as before, to the bit.
 class Ascended : NoCopy {
  public:
-  // Throws Error if rho is not >= 0, or if parameters are on several devices or divided.
+  // Throws Error if rho is not >= 0, or if parameters are on several devices, divided, or of 16
+  // bits, in which the step is less than their spacing.
   [[nodiscard]] explicit Ascended(const Optimizer& optimizer, double rho = 0.05);
   ~Ascended();
 

@@ -1,8 +1,11 @@
 // Sharpness-aware minimization: where parameters stand, and that all is as before afterwards.
 #include "optim/sam.h"
 
+#include <fmt/format.h>
+
 #include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
+#include "core/format.h"
 #include "optim/sharing.h"
 #include "tests/support/optim.h"
 
@@ -57,14 +60,13 @@ TEST(Sam, LooksAtTheDirectionAlone) {
   }
 }
 
-// Masters and moments do not notice.
-TEST(Sam, KeepsMastersAndParametersWithoutGradients) {
-  const Params p = problem(f16), q = problem(f16);
-  AdamW opt(p, {.lr = 0.01}, {.multi_precision = true}),
-      plain(q, {.lr = 0.01}, {.multi_precision = true});
+// Moments do not notice.
+TEST(Sam, KeepsStatesAndParametersWithoutGradients) {
+  const Params p = problem(), q = problem();
+  AdamW opt(p, {.lr = 0.01}), plain(q, {.lr = 0.01});
   for (uint32_t t = 1; t < 5; ++t) {
-    set_grads(p, t, f16);
-    set_grads(q, t, f16);
+    set_grads(p, t, f32);
+    set_grads(q, t, f32);
     p[2].set_grad({});
     q[2].set_grad({});
     {
@@ -80,6 +82,13 @@ TEST(Sam, SaysWhatIsWrong) {
   SGD opt(problem(), {.lr = 0.1});
   EXPECT_EQ(error([&] { const Ascended far(opt, -1); }),
             "sam: rho must be >= 0 and finite, got -1");
+  for (const DType dtype : {f16, bf16}) {
+    SGD narrow(problem(dtype), {.lr = 0.1}, {.multi_precision = true});
+    EXPECT_EQ(error([&] { const Ascended far(narrow); }),
+              fmt::format("sam: parameters must be f32 or f64, got {}, which rounds such a step "
+                          "away: take f32, and Autocast for the operations",
+                          dtype));
+  }
   {
     const Ascended nothing(opt);
   }  // without gradients
