@@ -42,7 +42,7 @@ double Ema::decay() const {
   return std::min(options_.decay, (1 + t) / (10 + t));
 }
 
-// Takes a step of SGD at rate 1 - decay along average - value.
+// Takes a step of SGD, but for a plain copy, at rate 1 - decay along average - value.
 void Ema::update() {
   const Scope scope("ema");
   check(applied_ == 0, "an update while the averages are applied");
@@ -60,8 +60,13 @@ void Ema::update() {
     updates[i].param = average;
     updates[i].grad = t;
   }
-  const kernels::SGD sgd{.lr = 1 - decay(), .weight_decay = 1};
-  kernels::optimizer_step(averages_[0].device(), sgd, updates, kernels::StepControl{.rescale = -1});
+  const Device device = averages_[0].device();
+  if (options_.equal && updates_ == 0) {  // whatever the first values, even NaN
+    for (const kernels::Update& u : updates) kernels::convert(device, u.grad, u.param);
+  } else {
+    const kernels::SGD sgd{.lr = 1 - decay(), .weight_decay = 1};
+    kernels::optimizer_step(device, sgd, updates, kernels::StepControl{.rescale = -1});
+  }
   for (const Tensor& average : averages_) average.storage()->bump_version();
   ++updates_;
 }

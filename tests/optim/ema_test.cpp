@@ -50,6 +50,16 @@ TEST(Ema, IsThePlainMeanIfAsked) {
   for (size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], sums[i] / 5, 1e-6);
 }
 
+TEST(Ema, ForgetsWhatWasThereBeforeThePlainMean) {
+  for (const double before : {1e8, inf}) {
+    const Tensor w = from({before}, {1});
+    Ema ema({w}, {.equal = true});
+    w.set(0, 0.125);
+    ema.update();
+    EXPECT_EQ(ema.averages()[0].item(), 0.125);
+  }
+}
+
 // Shared weights appear twice in a state dict.
 TEST(Ema, GivesBackWhatIsThereTwice) {
   const Tensor w = from({1}, {1});
