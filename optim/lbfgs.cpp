@@ -30,6 +30,10 @@ void add(Vector& to, double factor, const Vector& x) {
   for (size_t i = 0; i < to.size(); ++i) to[i] += factor * x[i];
 }
 
+void check_finite(const Vector& grad) {
+  for (const double g : grad) check(std::isfinite(g), "a gradient is {}, must be finite", g);
+}
+
 double largest(const Vector& x) {
   double most = 0;
   for (const double v : x) most = std::max(most, std::abs(v));
@@ -118,7 +122,8 @@ void LBFGS::set_values(const Vector& x, double t, const Vector& d) const {
   size_t at = 0;
   for (const Tensor& p : params_) {
     const Tensor moved(p.shape(), f64, Device::cpu());
-    for (int64_t i = 0; i < p.numel(); ++i, ++at) moved.data<double>()[i] = x[at] + t * d[at];
+    for (int64_t i = 0; i < p.numel(); ++i, ++at)
+      moved.data<double>()[i] = t == 0 ? x[at] : x[at] + t * d[at];
     const Tensor there = moved.copied_to(p.device());
     p.storage()->begin_write();
     kernels::convert(p.device(), there, p);
@@ -222,6 +227,7 @@ double LBFGS::step(const Closure& closure) {
   const double first_loss = evaluate(closure);
   double loss = first_loss;
   Vector grad = gradient();
+  check_finite(grad);
   if (largest(grad) <= options_.tolerance_grad) return first_loss;
   const int64_t limit = evaluations_ - 1 + options_.max_eval;
   for (int64_t i = 1; i <= options_.max_iter; ++i) {
@@ -234,15 +240,22 @@ double LBFGS::step(const Closure& closure) {
     step_ = (iterations_ == 1 ? std::min(1.0, 1 / norm) : 1) * options_.lr;
     if (slope > -options_.tolerance_change) break;
     const Vector x = values();
-    if (options_.line_search == LineSearch::StrongWolfe) {
-      Point end = search(closure, x, {0, loss, grad, slope}, step_);
-      step_ = end.t, loss = end.loss, grad = std::move(end.grad);
-      set_values(x, step_, direction_);
-    } else {
-      set_values(x, step_, direction_);
-      if (i == options_.max_iter) break;
-      loss = evaluate(closure);
-      grad = gradient();
+    try {
+      if (options_.line_search == LineSearch::StrongWolfe) {
+        Point end = search(closure, x, {0, loss, grad, slope}, step_);
+        step_ = end.t, loss = end.loss, grad = std::move(end.grad);
+        set_values(x, step_, direction_);
+      } else {
+        set_values(x, step_, direction_);
+        if (i == options_.max_iter) break;
+        loss = evaluate(closure);
+        grad = gradient();
+      }
+      check_finite(grad);
+    } catch (...) {
+      set_values(x, 0, direction_);
+      --iterations_;
+      throw;
     }
     if (evaluations_ >= limit || largest(grad) <= options_.tolerance_grad ||
         largest(direction_) * step_ <= options_.tolerance_change ||

@@ -102,6 +102,44 @@ TEST(LBFGS, EndsWhereThereIsNothingToDo) {
   EXPECT_EQ(opt.evaluations(), 1);
 }
 
+// Where a later evaluation throws, or has no gradient, parameters are those of the last good point.
+TEST(LBFGS, GoesBackWhereATrialFails) {
+  for (const LineSearch line_search : {LineSearch::None, wolfe})
+    for (const bool throws : {true, false}) {
+      const Tensor a = from({3}, {1}, f64).set_requires_grad();
+      LBFGS opt({a}, {.line_search = line_search});
+      int calls = 0;
+      bool fails = true;
+      const auto closure = [&] {
+        opt.zero_grad();
+        const bool now = ++calls > 1 && fails;
+        if (now && throws) throw std::runtime_error("no data");
+        const Tensor loss = sum(square(a - 1)) * (now ? nan : 1);
+        loss.backward();
+        return loss;
+      };
+      if (throws) {
+        EXPECT_THROW(opt.step(closure), std::runtime_error);
+      } else {
+        EXPECT_EQ(error([&] { opt.step(closure); }), "lbfgs: a gradient is nan, must be finite");
+      }
+      EXPECT_EQ(a.item(), 3);
+      fails = false;
+      opt.step(closure);
+      EXPECT_NEAR(a.item(), 1, 1e-6);
+    }
+  const Tensor a = from({nan}, {1}).set_requires_grad();
+  LBFGS opt({a});
+  EXPECT_EQ(error([&] {
+              opt.step([&] {
+                const Tensor loss = sum(square(a));
+                loss.backward();
+                return loss;
+              });
+            }),
+            "lbfgs: a gradient is nan, must be finite");
+}
+
 TEST(LBFGS, SaysWhatIsWrong) {
   const Tensor a = from({1}, {1}).set_requires_grad();
   const auto fails = [&](const LBFGSOptions& o) { return error([&] { LBFGS({a}, o); }); };
