@@ -14,10 +14,12 @@ Linear::Linear(int64_t in, int64_t out, const Options& options) : activation_(op
   bias = init::starting_bias(weight, out, options.bias);
 }
 
-// scale drop(x) AT BT + residual
+// scale drop(x) AT BT + residual; the adapter may be wider than x
 Tensor Linear::adapted(const Tensor& x, const Tensor& residual) const {
   const Tensor in = is_training() && lora.dropout > 0 ? dropout(x, lora.dropout) : x;
-  const Tensor y = linear(linear(in, lora_A) * lora.scale, lora_B);
+  const Tensor wide = cast(in, mixtape::dtype_of_operand(lora_A));
+  const Tensor product = linear(linear(wide, lora_A) * lora.scale, lora_B);
+  const Tensor y = cast(product, mixtape::dtype_of_operand(x));
   return residual ? y + residual : y;
 }
 

@@ -19,13 +19,53 @@ bool is_target(const std::vector<std::string>& targets, const std::string& path)
   });
 }
 
+using Layers = std::vector<std::pair<std::string, Linear*>>;
+
 // Linears with adapters, by their paths.
-std::vector<std::pair<std::string, Linear*>> adapters_in(ModuleBase& net) {
-  std::vector<std::pair<std::string, Linear*>> found;
+Layers adapters_in(ModuleBase& net) {
+  Layers found;
   for (const auto& [path, module] : net.named_modules())
     if (auto* const layer = dynamic_cast<Linear*>(module); layer && layer->lora_A)
       found.emplace_back(path, layer);
   return found;
+}
+
+// The Linears that get adapters, by their paths.
+Layers targets_in(ModuleBase& net, const LoraOptions& o) {
+  check(o.rank > 0, "rank must be > 0, got {}", o.rank);
+  check(0 <= o.dropout && o.dropout <= 1, "dropout must be from 0 to 1, got {}", o.dropout);
+  Layers layers;
+  for (const auto& [path, module] : net.named_modules()) {
+    auto* const layer = dynamic_cast<Linear*>(module);
+    if (o.targets.empty() ? !layer : !is_target(o.targets, path)) continue;
+    check(layer != nullptr, "{} is a {}, not a Linear", path, type_name(typeid(*module)));
+    check(!layer->lora_A, "{} has an adapter", path);
+    layers.emplace_back(path, layer);
+  }
+  check(!layers.empty(), "no Linear of {} is among the targets", type_name(typeid(net)));
+  // Merged, the adapter would change what else has the weight.
+  const StateDict state = net.state_dict();
+  for (const auto& [path, layer] : layers) {
+    const std::string own = path.empty() ? "weight" : path + ".weight";
+    for (const auto& [name, t] : state)
+      check(name == own || t.id() != layer->weight.id(), "{} is {}, too: it cannot have an adapter",
+            own, name);
+  }
+  return layers;
+}
+
+std::string peft_name(const std::string& path, char matrix) {
+  return std::string(peft_prefix) + path + (path.empty() ? "" : ".") + "lora_" + matrix + ".weight";
+}
+
+// The file has these adapters, and no others.
+void check_adapters(const StateDict& from, const std::vector<std::pair<std::string, Shape>>& own) {
+  check(own.size() == from.size(), "{} tensors for {} of adapters", from.size(), own.size());
+  for (const auto& [name, shape] : own) {
+    check(from.contains(name), "there is no {}", name);
+    check(from.at(name).shape() == shape, "{} has shape {}, not {}", name, from.at(name).shape(),
+          shape);
+  }
 }
 
 void add_adapter(Linear& layer, const LoraOptions& o) {
@@ -38,26 +78,42 @@ void add_adapter(Linear& layer, const LoraOptions& o) {
   layer.lora = {o.alpha / double(o.rank), o.dropout};
 }
 
-}  // namespace
-
-std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& o) {
-  const Scope scope("add_lora");
-  check(o.rank > 0, "rank must be > 0, got {}", o.rank);
-  check(0 <= o.dropout && o.dropout <= 1, "dropout must be from 0 to 1, got {}", o.dropout);
-  std::vector<std::pair<std::string, Linear*>> layers;
-  for (const auto& [path, module] : net.named_modules()) {
-    auto* const layer = dynamic_cast<Linear*>(module);
-    if (o.targets.empty() ? !layer : !is_target(o.targets, path)) continue;
-    check(layer != nullptr, "{} is a {}, not a Linear", path, type_name(typeid(*module)));
-    check(!layer->lora_A, "{} has an adapter", path);
-    layers.emplace_back(path, layer);
+// Freezes all but the adapters that are there, and adds those of `layers`.
+std::vector<std::string> add_to(const Layers& layers, ModuleBase& net, const LoraOptions& o) {
+  for (const auto& [name, p] : net.named_parameters()) {
+    if (name.ends_with("lora_A") || name.ends_with("lora_B")) continue;
+    p.set_requires_grad(false);
+    p.set_grad({});
   }
-  check(!layers.empty(), "no Linear of {} is among the targets", type_name(typeid(net)));
-  net.requires_grad_(false);
   std::vector<std::string> paths;
   for (const auto& [path, layer] : layers) {
     add_adapter(*layer, o);
     paths.push_back(path);
+  }
+  return paths;
+}
+
+}  // namespace
+
+std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& o) {
+  const Scope scope("add_lora");
+  return add_to(targets_in(net, o), net, o);
+}
+
+std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& o, const StateDict& values) {
+  const Scope scope("add_lora");
+  const Layers layers = targets_in(net, o);
+  std::vector<std::pair<std::string, Shape>> wanted;
+  for (const auto& [path, layer] : layers) {
+    wanted.emplace_back(peft_name(path, 'A'), Shape{o.rank, layer->weight.size(1)});
+    wanted.emplace_back(peft_name(path, 'B'), Shape{layer->weight.size(0), o.rank});
+  }
+  check_adapters(values, wanted);
+  const std::vector<std::string> paths = add_to(layers, net, o);
+  const NoGrad off;
+  for (const auto& [path, layer] : layers) {
+    copy_(layer->lora_A, values.at(peft_name(path, 'A')).to(layer->lora_A.device()));
+    copy_(layer->lora_B, values.at(peft_name(path, 'B')).to(layer->lora_B.device()));
   }
   return paths;
 }
@@ -74,9 +130,8 @@ void merge_lora(ModuleBase& net) {
 StateDict lora_state_dict(ModuleBase& net) {
   StateDict adapters;
   for (const auto& [path, layer] : adapters_in(net)) {
-    const std::string name = std::string(peft_prefix) + path + (path.empty() ? "" : ".");
-    adapters.emplace_back(name + "lora_A.weight", layer->lora_A.detach());
-    adapters.emplace_back(name + "lora_B.weight", layer->lora_B.detach());
+    adapters.emplace_back(peft_name(path, 'A'), layer->lora_A.detach());
+    adapters.emplace_back(peft_name(path, 'B'), layer->lora_B.detach());
   }
   return adapters;
 }
@@ -84,12 +139,9 @@ StateDict lora_state_dict(ModuleBase& net) {
 void load_lora_state_dict(ModuleBase& net, const StateDict& from) {
   const Scope scope("load_lora_state_dict");
   const StateDict own = lora_state_dict(net);
-  check(own.size() == from.size(), "{} tensors for {} of adapters", from.size(), own.size());
-  for (const auto& [name, t] : own) {
-    check(from.contains(name), "there is no {}", name);
-    check(from.at(name).shape() == t.shape(), "{} has shape {}, not {}", name,
-          from.at(name).shape(), t.shape());
-  }
+  std::vector<std::pair<std::string, Shape>> wanted;
+  for (const auto& [name, t] : own) wanted.emplace_back(name, t.shape());
+  check_adapters(from, wanted);
   const NoGrad off;
   for (const auto& [name, t] : own) copy_(t, from.at(name).to(t.device()));
 }

@@ -21,10 +21,14 @@ struct LoraOptions {
   std::vector<std::string> targets = {};
   std::optional<DType> dtype = {};  // of the adapters; none: that of the weight
 };
-// Freezes all parameters and gives adapters to the target Linears in `net`. B starts as zeros, so
-// that results stay. Returns the paths of those layers. Throws Error if a target is no Linear, or
-// if none is found.
+// Freezes all parameters but adapters, and gives adapters to the target Linears in `net`. B starts
+// as zeros, so that results stay. Returns the paths of those layers. Throws Error if a target is no
+// Linear or its weight is another layer's, too, or if none is found.
 std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& options = {});
+// The same, with values under PEFT's names. Throws Error, before the net changes, if names or
+// shapes differ.
+std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& options,
+                                  const StateDict& values);
 
 // Adds each adapter to its weight, and removes it: results stay, up to rounding. Parameters stay
 // frozen.

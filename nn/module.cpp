@@ -318,11 +318,13 @@ const ModuleBase* ModuleBase::omitted_by(const ModuleBase& root,
   return holder && std::ranges::any_of(parameters(), is_new) ? holder : nullptr;
 }
 
-// The first and the last parameter that is a matrix, or more: recipes of 8 bits leave them alone.
+// The first and the last parameter that is a matrix, or more, and no adapter's: recipes of 8 bits
+// leave them alone.
 static void mark_ends(const std::vector<Field>& fields) {
   const Tensor *first = nullptr, *last = nullptr;
   for (const Field& f : fields) {
     if (!f.tensor || f.is_buffer || f.tensor->rank() < 2 || f.tensor->grad_fn()) continue;
+    if (f.name.ends_with("lora_A") || f.name.ends_with("lora_B")) continue;
     if (!first) first = f.tensor;
     last = f.tensor;
   }

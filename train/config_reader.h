@@ -60,6 +60,16 @@ class ConfigReader final : public io::JsonEvents {
     return values;
   }
   bool has(const std::string& key) const { return all_.contains(key); }
+  // True if an object of that key has values.
+  bool has_within(const std::string& key) const {
+    const auto first = all_.lower_bound(key + ".");
+    return first != all_.end() && first->first.starts_with(key + ".");
+  }
+  // The value as text, of whatever type; without one, nothing.
+  std::string text(const std::string& key) const {
+    const auto found = all_.find(key);
+    return found == all_.end() ? "" : io::json_text(found->second[0]);
+  }
 
  private:
   template <class T>

@@ -28,6 +28,9 @@ models::RopeScaling rope_scaling(const ConfigReader& file, const std::string& in
   s.original_context = file.size(in + "original_max_position_embeddings");
   s.low_freq_factor = file.value<double>(in + "low_freq_factor");
   s.high_freq_factor = file.value<double>(in + "high_freq_factor");
+  check(s.low_freq_factor < s.high_freq_factor,
+        "{}: low_freq_factor {} must be less than high_freq_factor {}", name, s.low_freq_factor,
+        s.high_freq_factor);
   return s;
 }
 
@@ -56,7 +59,7 @@ LlamaFile parse_llama_config(std::string_view json, const std::string& name) {
   file.expect("model_type", "llama");
   file.expect("hidden_act", "silu");
   const std::string rope =
-      file.has("rope_parameters.rope_theta") ? "rope_parameters." : "rope_scaling.";
+      file.has_within("rope_parameters") ? "rope_parameters." : "rope_scaling.";
   models::LlamaConfig c;
   c.vocabulary = file.size("vocab_size");
   c.context = file.size("max_position_embeddings", 2048);

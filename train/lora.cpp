@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "io/text.h"
+#include "nn/linear.h"
 #include "train/config_reader.h"
 
 namespace mixtape::train {
@@ -25,17 +26,17 @@ constexpr const char* config_file = "adapter_config.json";
 void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOptions& o) {
   const StateDict adapters = nn::lora_state_dict(net);
   check(!adapters.empty(), "there are no adapters to save");
-  std::string targets;
-  for (const std::string& t : o.targets)
-    targets += (targets.empty() ? "" : ", ") + io::json_string(t);
-  const std::string list = o.targets.empty() ? "\"all-linear\"" : "[" + targets + "]";
+  std::string targets;  // paths, not names: no others end in them
+  for (const auto& [path, module] : net.named_modules())
+    if (const auto* const layer = dynamic_cast<nn::Linear*>(module); layer && layer->lora_A)
+      targets += (targets.empty() ? "" : ", ") + io::json_string(path);
   std::filesystem::create_directories(folder);
   io::save(file_in(folder, weights_file), adapters, {{"format", "pt"}});
   io::AtomicFile file(file_in(folder, config_file));
-  file.write(
-      fmt::format("{{\n  \"peft_type\": \"LORA\",\n  \"r\": {},\n  \"lora_alpha\": {},\n"
-                  "  \"lora_dropout\": {},\n  \"bias\": \"none\",\n  \"target_modules\": {}\n}}\n",
-                  o.rank, o.alpha, o.dropout, list));
+  file.write(fmt::format(
+      "{{\n  \"peft_type\": \"LORA\",\n  \"r\": {},\n  \"lora_alpha\": {},\n"
+      "  \"lora_dropout\": {},\n  \"bias\": \"none\",\n  \"target_modules\": [{}]\n}}\n",
+      o.rank, o.alpha, o.dropout, targets));
   file.commit();
 }
 
@@ -48,6 +49,13 @@ nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
   config.expect("bias", "none");
   check(!config.value<bool>("use_dora", false) && !config.value<bool>("use_rslora", false),
         "{}: use_dora and use_rslora must be false", name);
+  for (const char* key : {"alpha_pattern", "rank_pattern"})
+    check(!config.has_within(key), "{}: {} must be empty: all adapters have one rank and alpha",
+          name, key);
+  const std::string start = config.text("init_lora_weights");
+  for (const char* kind : {"pissa", "olora", "corda"})
+    check(start.find(kind) == start.npos,
+          "{}: init_lora_weights {} changes the network's own weights", name, start);
   nn::LoraOptions o{.rank = config.size("r"),
                     .alpha = config.value<double>("lora_alpha"),
                     .dropout = config.value<double>("lora_dropout", 0),
@@ -55,8 +63,8 @@ nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
   if (o.targets == std::vector<std::string>{"all-linear"}) o.targets.clear();
   const std::string path = file_in(folder, weights_file);
   const StateDict adapters = io::load(path).tensors;
-  nn::add_lora(net, o);
-  nn::load_lora_state_dict(net, adapters);
+  if (adapters.size() > 0) o.dtype = adapters[0].second.dtype();
+  nn::add_lora(net, o, adapters);
   return o;
 }
 

@@ -7,12 +7,12 @@
 
 namespace mixtape::train {
 
-// Writes adapter_model.safetensors and adapter_config.json, which PeftModel.from_pretrained reads;
-// `options` are those of add_lora.
+// Writes adapter_model.safetensors and adapter_config.json, which
+// PeftModel.from_pretrained reads; `options` are those of add_lora.
 void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOptions& options);
 
-// Gives `net` the adapters of a folder, with their options, which are returned. Throws Error if
-// they are of another kind than LoRA or do not fit.
+// Gives `net` the adapters of a folder, with their options, which are returned, and in their
+// dtype. Throws Error, before the net changes, if they are of another kind than LoRA or do not fit.
 nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net);
 
 }  // namespace mixtape::train

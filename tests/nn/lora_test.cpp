@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "amp/amp.h"
+#include "nn/embedding.h"
 #include "nn/init.h"
 #include "nn/models/llama.h"
 #include "optim/optim.h"
@@ -142,6 +145,82 @@ TEST(Lora, TravelsUnderPeftsNames) {
   EXPECT_EQ(error([&] { load_lora_state_dict(other, wrong); }),
             "load_lora_state_dict: there is no "
             "base_model.model.model.layers.0.self_attn.v_proj.lora_B.weight");
+}
+
+// A second add_lora leaves the first's adapters; what is refused leaves the net.
+TEST(Lora, AddsToOthers) {
+  models::Llama net = small(), other = small();
+  const Tensor tokens = text().to(DefaultDevice::current()), before = other(tokens);
+  add_lora(net, {.rank = 2, .targets = {"v_proj"}});
+  const LoraOptions more{.rank = 3, .targets = {"q_proj"}};
+  add_lora(net, more);
+  EXPECT_EQ(lora_state_dict(net).size(), 8u);
+  for (const auto& [name, p] : net.named_parameters())
+    EXPECT_EQ(p.requires_grad(), name.find("lora_") != name.npos) << name;
+  stir(net);
+  StateDict values;
+  for (const auto& [name, t] : lora_state_dict(net))
+    if (name.find("q_proj") != name.npos) values.emplace_back(name, t);
+  StateDict wrong = values;
+  wrong[3].second = zeros({8, 2});
+  EXPECT_EQ(
+      error([&] { add_lora(other, more, wrong); }),
+      "add_lora: base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight has shape [8, "
+      "2], not [8, 3]");
+  EXPECT_TRUE(lora_state_dict(other).empty());
+  for (const Tensor& p : other.parameters()) EXPECT_TRUE(p.requires_grad());
+  EXPECT_TRUE(equal(other(tokens), before));
+  add_lora(other, more, values);
+  for (const auto& [name, t] : lora_state_dict(other)) EXPECT_TRUE(equal(t, values.at(name)));
+}
+
+struct TiedEnds : Module<TiedEnds> {
+  Embedding first{5, 4};
+  Linear last{4, 5, {.bias = false}};
+  TiedEnds() { last.weight = first.weight; }
+  Tensor forward(const Tensor& x) const { return last(first(x)); }
+  MIXTAPE_FIELDS(first, last)
+};
+TEST(Lora, RefusesATiedWeight) {
+  TiedEnds net;
+  EXPECT_EQ(error([&] { add_lora(net); }),
+            "add_lora: last.weight is first.weight, too: it cannot have an adapter");
+}
+
+// Recipes of 8 bits leave the first and the last weight alone, not the last adapter.
+TEST(Lora, LeavesTheMarksOfEnds) {
+  models::Llama net = small();
+  add_lora(net, {.rank = 2});
+  net(text().to(DefaultDevice::current()));
+  EXPECT_TRUE(net.lm_head->weight.is_end());
+  EXPECT_FALSE(net.lm_head->lora_B.is_end());
+}
+
+TEST(Lora, DropsInputsOfTheLastLayerInTheLoss) {
+  models::Llama net = small();
+  add_lora(net, {.rank = 2, .dropout = 1, .targets = {"lm_head"}});
+  const Tensor tokens = text().to(DefaultDevice::current()), plain = small()(tokens, tokens);
+  stir(net);
+  EXPECT_NEAR(net(tokens, tokens).item(), plain.item(), 1e-5);
+  net.eval();
+  EXPECT_GT(std::abs(net(tokens, tokens).item() - plain.item()), 1e-3);
+}
+
+// Adapters in f32 beside weights in 16 bits, outside of regions.
+TEST(Lora, MayBeWiderThanWeights) {
+  models::Llama net = small();
+  const Tensor tokens = text().to(DefaultDevice::current());
+  add_lora(net, {.rank = 2, .dtype = f32});
+  stir(net);
+  const Tensor before = net(tokens);
+  for (const DType low : {f16, bf16}) {
+    models::Llama narrow = small();
+    narrow.to(low);
+    add_lora(narrow, {.rank = 2, .dtype = f32}, lora_state_dict(net));
+    const Tensor y = narrow(tokens);
+    EXPECT_EQ(y.dtype(), low);
+    EXPECT_LT(norm(y.to(f32) - before).item(), 0.05 * norm(before).item()) << low;
+  }
 }
 
 TEST(Lora, RefusesWhatDoesNotFit) {

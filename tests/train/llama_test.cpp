@@ -65,6 +65,15 @@ TEST(LlamaConfig, ReadsOldFiles) {
     "high_freq_factor": 4, "original_max_position_embeddings": 8192)");
   EXPECT_EQ(llama3.rope_base, 5e5);
   EXPECT_EQ(llama3.rope_scaling.original_context, 8192);
+  EXPECT_ERROR(scaled(R"("rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+    "high_freq_factor": 4, "original_max_position_embeddings": 8192)"),
+               "c: low_freq_factor 4 must be less than high_freq_factor 4");
+  const LlamaFile newer = parse_llama_config(
+      "{" + sizes +
+          R"(, "rope_theta": 7, "rope_parameters": {"rope_type": "linear", "factor": 2}})",
+      "c");
+  EXPECT_EQ(newer.config.rope_scaling.factor, 2);
+  EXPECT_EQ(newer.config.rope_base, 7);
   EXPECT_ERROR(scaled(R"("type": "yarn", "factor": 2)"),
                "c: rope_type is \"yarn\", not default, linear or llama3");
 }
@@ -154,7 +163,9 @@ TEST(LoraFolder, IsReadAgain) {
   EXPECT_EQ(read.rank, 2);
   EXPECT_EQ(read.alpha, 3);
   EXPECT_EQ(read.dropout, 0.25);
-  EXPECT_EQ(read.targets, options.targets);
+  EXPECT_EQ(read.targets, (std::vector<std::string>{
+                              "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.down_proj",
+                              "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.down_proj"}));
   net.eval();
   other.eval();
   EXPECT_TRUE(equal(net(tokens), other(tokens)));
@@ -164,7 +175,12 @@ TEST(LoraFolder, IsReadAgain) {
   nn::add_lora(all, {});
   save_lora(folder / "all", all, {});
   models::Llama more(c);
-  EXPECT_TRUE(load_lora(folder / "all", more).targets.empty());
+  // (PEFT reads "all-linear" as all but the last layer.)
+  EXPECT_EQ(load_lora(folder / "all", more).targets.size(), 15u);
+  models::Llama low(c);
+  low.to(bf16);
+  EXPECT_EQ(load_lora(folder / "a", low).dtype, f32);
+  EXPECT_EQ(nn::lora_state_dict(low)[0].second.dtype(), f32);
   const std::string config = slurp(folder / "a/adapter_config.json");
   const auto refusal = [&](std::string_view from, std::string_view to) {
     std::string text = config;
@@ -175,6 +191,20 @@ TEST(LoraFolder, IsReadAgain) {
   EXPECT_TRUE(refusal("\"none\"", "\"all\"").ends_with("bias is \"all\", not none"));
   EXPECT_TRUE(refusal("\"r\"", "\"use_dora\": true, \"r\"")
                   .ends_with("use_dora and use_rslora must be false"));
+  EXPECT_TRUE(refusal("\"r\"", "\"alpha_pattern\": {\"q_proj\": 4}, \"r\"")
+                  .ends_with("alpha_pattern must be empty: all adapters have one rank and alpha"));
+  EXPECT_TRUE(refusal("\"r\"", "\"rank_pattern\": {\"q.v_proj\": 4}, \"r\"")
+                  .ends_with("rank_pattern must be empty: all adapters have one rank and alpha"));
+  EXPECT_NE(refusal("\"r\"", "\"init_lora_weights\": \"pissa_niter_4\", \"r\"")
+                .find("pissa_niter_4 changes the network's own weights"),
+            std::string::npos);
+  models::Llama fresh(c);
+  test::spit(folder / "a/adapter_config.json", config);
+  std::string text = config;
+  test::spit(folder / "a/adapter_config.json", text.replace(text.find("\"r\": 2"), 6, "\"r\": 3"));
+  EXPECT_ERROR(load_lora(folder / "a", fresh), "has shape [2, 8], not [3, 8]");
+  EXPECT_TRUE(nn::lora_state_dict(fresh).empty());
+  EXPECT_TRUE(fresh.lm_head->weight.requires_grad());
 }
 
 TEST(LoraFolder, IsThatOfPeft) {
