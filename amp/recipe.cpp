@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "autograd/quantised.h"
 #include "core/capture.h"
@@ -51,10 +52,11 @@ Tensor blocks_of(const Tensor& x, int64_t start, int64_t count, int64_t size) {
 }  // namespace
 
 // The largest |x| of each factor in the last steps, on their device: f32 [factors, history], a ring
-// of which `seen` have been filled. The scale is that of the step that runs.
+// of which `seen` have been filled.
 struct Recipe::History {
   Tensor most;
-  Tensor scale[Factors];
+  Tensor past[Factors];   // the largest of the steps before the one that runs
+  Tensor known[Factors];  // what the scale comes from: that or, if 0, this step's so far
   int64_t seen[Factors] = {}, step[Factors] = {};
 };
 
@@ -111,25 +113,28 @@ void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y) co
   round(whole, 1, n - whole);
 }
 
-// The scale of this step: from the steps before or, in the first, from x. Notes x's largest number,
-// but none that is not finite.
+// The scale from the steps before or, where those saw nothing but zeros, from this one so far.
+// Notes x's largest number, but none that is not finite. A call that does not falls back on x's.
 Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid grid,
                                  bool notes) const {
-  const auto grid_scale = [&](const Tensor& m) { return scale_of(grid, delayed->margin, m); };
-  if (!notes) return h.scale[factor] ? h.scale[factor] : grid_scale(largest(x).reshape({}));
+  const auto grid_scale = [&](const Tensor& known, const Tensor& otherwise) {
+    return scale_of(grid, delayed->margin, where(eq(known, 0), otherwise, known));
+  };
+  Tensor most = largest(x).reshape({});
+  Tensor &known = h.known[factor], &past = h.past[factor];
+  if (!notes) return grid_scale(known ? known.copied_to(x.device()) : most, most);
   check_no_capture("the history of Delayed moves from step to step on the host");
-  const Tensor most = nan_to_num(largest(x).reshape({}), 0, 0.0, 0.0);
+  most = nan_to_num(most, 0, 0.0, 0.0);
   if (!h.most) h.most = zeros({Factors, delayed->history}, f32, x.device());
-  if (h.most.device() != x.device()) h.most = h.most.to(x.device());  // a loaded one
+  h.most = h.most.copied_to(x.device());  // a loaded one may be elsewhere
   const Tensor ring = select(h.most, 0, factor);
   const bool begins = std::exchange(h.step[factor], step) != step;
-  if (begins) {
-    h.scale[factor] = grid_scale(h.seen[factor] ? max(ring) : most);
-    ++h.seen[factor];
-  }
+  past = begins ? max(ring) : past.copied_to(x.device());
+  h.seen[factor] += begins;
   const Tensor now = select(ring, 0, (h.seen[factor] - 1) % delayed->history);
   copy_(now, begins ? most : maximum(now, most));
-  return h.scale[factor];
+  known = where(eq(past, 0), now, past);
+  return grid_scale(known, known);
 }
 
 // One call of a product.
@@ -143,7 +148,7 @@ class Recipe::Product final : public Quantiser, public std::enable_shared_from_t
   Tensor gradient(const Tensor& dz, int dim) override { return again(Gradient, dz, dim); }
   // The rounded t with the history of t, in forward. `kept` are the operands as they are.
   Tensor rounded(int factor, const Tensor& t, int dim, std::span<const Tensor> kept,
-                 bool notes = grad_enabled()) {
+                 bool notes = grad_enabled() && !called_again()) {
     const Tensor y = recipe_->rounded(t, factor, dim, carrier_, history_.get(), notes);
     if (!grad_enabled() || !t.requires_grad()) return y;
     const auto node = std::make_shared<Quantised>(&t, shared_from_this(), kept);
@@ -203,10 +208,11 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
   std::shared_ptr<History> history;
   if (state_->delayed) {
     const std::string* const path = Scope::module_path();
-    auto& known = state_->histories[(path && !path->empty() ? *path + '.' : std::string()) +
-                                    std::string(call.op.name)];
-    if (!known) known = std::make_shared<History>();
-    history = known;
+    const std::string name =
+        (path && !path->empty() ? *path + '.' : std::string()) + std::string(call.op.name);
+    const auto known = state_->histories.find(name);
+    history = known != state_->histories.end() ? known->second : std::make_shared<History>();
+    if (grad_enabled()) state_->histories.emplace(name, history);  // other threads may evaluate
   }
   const auto one = std::make_shared<Product>(state_, history, carrier);
   for (int k = 0; k < 2; ++k) {

@@ -28,7 +28,8 @@ struct Mx {};
 // two for the tensor. Rounds to nearest, and rotates nothing. Convolutions stay in 16 bits.
 struct NvFp4 {};
 
-// Copies share the history of Delayed: make one recipe and open each step's region with it.
+// Copies share the history of Delayed: make one recipe for each model and open each step's region
+// with it. (The history knows modules by their paths: two models would share scales.)
 class Recipe {
  public:
   Recipe() = default;  // none

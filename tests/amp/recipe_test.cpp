@@ -2,6 +2,7 @@
 
 #include "amp/recipe.h"
 
+#include "autograd/checkpoint.h"
 #include "autograd/function.h"
 #include "nn/nn.h"
 #include "tests/support/amp.h"
@@ -336,6 +337,82 @@ TEST(Delayed, AStepBeginsInAnInnerRegionToo) {
     const Autocast inner({.low = f32, .recipe = d});  // the same step
     run();
   });
+}
+
+// A scale of 1 would make zeros of these.
+TEST(Delayed, SmallNumbersAfterZerosAreSeen) {
+  const Recipe recipe(Delayed{.history = 4});
+  const Tensor w = ones({1, 1}).set_requires_grad();
+  const double small = 0x1p-20;
+  const auto at = [&](double x) {
+    const Autocast on({.low = f32, .recipe = recipe});
+    return linear(full({1, 1}, x), w).item();
+  };
+  EXPECT_EQ(at(0), 0);
+  {
+    const NoGrad off;
+    EXPECT_EQ(at(small), small) << "evaluation scales by x then";
+  }
+  EXPECT_EQ(at(0), 0);
+  EXPECT_EQ(at(small), small) << "and a step by its own";
+  EXPECT_EQ(at(small), small);
+}
+
+TEST(Delayed, TheFirstStepScalesEachCallByAllSoFar) {
+  const Recipe recipe(Delayed{.history = 4});
+  const Tensor w = ones({1, 1}).set_requires_grad();
+  const auto product = [&](double x) { return linear(full({1, 1}, x), w).item(); };
+  {
+    const Autocast on({.low = f32, .recipe = recipe});
+    EXPECT_EQ(product(0), 0);
+    EXPECT_EQ(product(448), 448);
+    EXPECT_EQ(product(7168), 7168);
+    EXPECT_EQ(product(3.0 / 64), 4.0 / 64) << "the least under 16 is 2/64";
+  }
+  const Autocast on({.low = f32, .recipe = recipe});
+  EXPECT_EQ(product(2 * 7168), 7168) << "later steps by those before";
+  EXPECT_EQ(product(2 * 7168), 7168);
+}
+
+// A checkpoint's second call counts for nothing.
+TEST(Delayed, ASecondCallNotesNothing) {
+  const auto run = [](bool twice) {
+    const Recipe recipe(Delayed{.history = 4});
+    const Tensor w = full({1, 1}, 3).set_requires_grad();
+    const auto f = [&](const Tensor& t) {
+      const Autocast on({.low = f32, .recipe = recipe});
+      return linear(t, w);
+    };
+    std::vector<double> all;
+    std::vector<Tensor> results;
+    for (const double x : {7168, 448}) {
+      const Tensor in = full({1, 1}, x).set_requires_grad();
+      results.push_back(twice ? checkpoint(f, in) : f(in));
+    }
+    for (const Tensor& y : results) y.backward();
+    all.push_back(w.grad().item());
+    for (const auto& [name, t] : recipe.state_dict())
+      for (const double v : to_vector(t.to(f32).to(Device()))) all.push_back(v);
+    return all;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+TEST(Delayed, EvaluatesOnAnotherDevice) {
+  if (DefaultDevice::current() == Device::cpu()) GTEST_SKIP() << "one device";
+  const Recipe recipe(Delayed{.history = 4});
+  const auto product = [&](double x, Device device) {
+    const Autocast on({.low = f32, .recipe = recipe});
+    return linear(full({1, 1}, x).to(device), ones({1, 1}).to(device)).item();
+  };
+  const Device here = DefaultDevice::current();
+  product(448, Device::cpu());
+  {
+    const NoGrad off;
+    EXPECT_EQ(product(7168, here), 448);
+  }
+  EXPECT_EQ(product(7168, here), 448) << "a step there, too";
+  EXPECT_EQ(product(7168, Device::cpu()), 7168);
 }
 
 TEST(Delayed, MarginLeavesRoom) {
