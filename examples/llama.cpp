@@ -41,20 +41,22 @@ void define(CommandLine& line, Options& o) {
   line.add("--save", o.save, "FILE", ".gguf to write in that dtype").check(name_of("file"));
 }
 
+const Options& checked(const Options& o) {
+  check(!o.prompt.empty() || !o.save.empty(), "without --prompt or --save there is nothing to do");
+  return o;
+}
+
 // The input of a run. The constructor finds all mistakes of the user.
 struct Job {
   explicit Job(const Options& given)
-      : o(given),
+      : o(checked(given)),
         device(usable(o.device)),
         low(examples::low(o.dtype)),
         seed(o.seed),
         file(o.model + "/tokenizer.json"),
         tokenizer(train::Tokenizer::load(file)),
         llama(train::load_llama(o.model)),
-        text(cat({from_data(llama.begin_of_text).to(i64), tokenizer.encode(o.prompt)})) {
-    check(!o.prompt.empty() || !o.save.empty(),
-          "without --prompt or --save there is nothing to do");
-  }
+        text(cat({from_data(llama.begin_of_text).to(i64), tokenizer.encode(o.prompt)})) {}
   void run();
   void save() const;
   void continue_text();

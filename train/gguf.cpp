@@ -82,16 +82,18 @@ void add_tokenizer(const GgufOptions& options, int64_t tokens, io::GgufMetadata&
       fail("{}: has no added token {}: set .{}", path, io::quote(text), option);
     return static_cast<uint32_t>(found->id);
   };
-  const uint32_t end = added(options.end_of_text, "end_of_text");
-  const uint32_t begin =
-      options.begin_of_text.empty() ? end : added(options.begin_of_text, "begin_of_text");
+  const bool has_own = !options.begin_of_text.empty();
+  const std::string& begin = has_own ? options.begin_of_text : options.end_of_text;
   metadata.emplace_back("tokenizer.ggml.model", "gpt2");
   metadata.emplace_back("tokenizer.ggml.pre", pretokenizer_name(file, path));
   metadata.emplace_back("tokenizer.ggml.tokens", std::move(texts));
   metadata.emplace_back("tokenizer.ggml.token_type", std::move(types));
   metadata.emplace_back("tokenizer.ggml.merges", std::move(merges));
-  metadata.emplace_back("tokenizer.ggml.bos_token_id", begin);
-  metadata.emplace_back("tokenizer.ggml.eos_token_id", end);
+  if (!begin.empty())
+    metadata.emplace_back("tokenizer.ggml.bos_token_id",
+                          added(begin, has_own ? "begin_of_text" : "end_of_text"));
+  if (!options.end_of_text.empty())
+    metadata.emplace_back("tokenizer.ggml.eos_token_id", added(options.end_of_text, "end_of_text"));
 }
 
 void check_size(const models::Gpt& net, const models::GptConfig& c) {
@@ -145,6 +147,12 @@ void check_size(const models::Llama& net, const models::LlamaConfig& c) {
       "{}, or the last layer's weight is tied in one of them",
       c.vocabulary, c.width, c.layers, c.hidden, net.model.embed_tokens.weight.size(0),
       net.model.embed_tokens.weight.size(1), layers.size(), layers[0].mlp.gate_proj.weight.size(0));
+  const int64_t head = c.head_size > 0 ? c.head_size : c.width / c.heads,
+                q = layers[0].self_attn.q_proj.weight.size(0),
+                k = layers[0].self_attn.k_proj.weight.size(0);
+  check(q == c.heads * head && k == c.kv_heads * head,
+        "the config has {} and {} heads of {}, but the model's queries and keys {} and {} features",
+        c.heads, c.kv_heads, head, q, k);
 }
 
 }  // namespace

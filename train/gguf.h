@@ -11,7 +11,7 @@ namespace mixtape::train {
 struct GgufOptions {
   DType dtype = f16;           // of matrices: f32, f16 or bf16; vectors and positions stay f32
   std::string tokenizer = {};  // tokenizer.json, or vocab.json beside merges.txt; none: no tokens
-  std::string end_of_text = "<|endoftext|>";  // of the tokenizer's added tokens
+  std::string end_of_text = "<|endoftext|>";  // of the tokenizer's added tokens; none: left out
   std::string begin_of_text = {};             // likewise; none: end_of_text
   std::string name = {};                      // of the model; none: its architecture
 };

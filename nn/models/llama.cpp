@@ -29,6 +29,9 @@ const LlamaConfig& checked(const LlamaConfig& c) {
   check(c.head_size > 0 || c.width % c.heads == 0, "a width of {} does not divide into {} heads",
         c.width, c.heads);
   check(head_size_of(c) % 2 == 0, "the size of a head must be even, got {}", head_size_of(c));
+  constexpr int64_t most = 1 << 28;
+  check(c.context <= most / std::max<int64_t>(head_size_of(c) / 2, 1),
+        "a context of {} has more than {} angles of heads of {}", c.context, most, head_size_of(c));
   check(c.rope_base > 0 && c.rope_scaling.factor > 0,
         "rope_base and the factor of rope_scaling must be > 0, got {} and {}", c.rope_base,
         c.rope_scaling.factor);
@@ -78,8 +81,17 @@ Rotation rotation(const LlamaConfig& c, int64_t count) {
   std::vector<double> frequencies = rope_frequencies(checked(c));
   const std::vector<double> divisors = rope_divisors(c);
   for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] /= divisors[i];
-  const Tensor angles = outer(arange(0, double(count), 1, f64), from_data(frequencies));
-  return {cast(cos(angles), f32), cast(sin(angles), f32)};
+  const NoGrad off;
+  const Tensor of = from_data(frequencies);
+  const Shape shape{count, of.size(0)};
+  const Rotation all{empty(shape, f32), empty(shape, f32)};
+  for (int64_t begin = 0, n; begin < count; begin += n) {  // angles need f64 for a while
+    n = std::min<int64_t>(count - begin, 4096);
+    const Tensor angles = outer(arange(double(begin), double(begin + n), 1, f64), of);
+    copy_(narrow(all.cosines, 0, begin, n), cast(cos(angles), f32));
+    copy_(narrow(all.sines, 0, begin, n), cast(sin(angles), f32));
+  }
+  return all;
 }
 
 LlamaBlock::Attention::Attention(const LlamaConfig& c)

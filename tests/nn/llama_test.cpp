@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "amp/amp.h"
 #include "optim/optim.h"
 #include "tests/support/errors.h"
@@ -129,6 +131,12 @@ TEST(Llama, LearnsInEveryPrecision) {
   }
 }
 
+TEST(Llama, HasTheAnglesOfLongContexts) {
+  const Rotation all = rotation(small({.kv_heads = 4}), 5000);
+  for (const int64_t at : {0, 4095, 4096, 4999})
+    EXPECT_EQ(narrow(all.sines, 0, at, 1).item(), float(std::sin(double(at)))) << at;
+}
+
 TEST(Llama, KeepsItsAnglesInF32) {
   Llama net(grouped());
   net.to(bf16);
@@ -171,7 +179,8 @@ TEST(KeyValues, RefuseWhatIsNotTheNext) {
     LlamaConfig deeper = grouped();
     deeper.layers = 3;
     EXPECT_ERROR(Llama(deeper)(two, &cache), "the cache has 2 layers, the model 3");
-    EXPECT_ERROR(Llama(configs().at("Llama tied"))(two, &cache), "the cache has keys and values [2, 2, ");
+    EXPECT_ERROR(Llama(configs().at("Llama tied"))(two, &cache),
+                 "the cache has keys and values [2, 2, ");
     const Tensor next = net(two, &cache);
     EXPECT_TRUE(allclose(next, narrow(net(narrow(tokens, 1, 0, 4)), 1, 3, 1), 1e-4, 1e-5));
   }
@@ -209,6 +218,8 @@ TEST(Llama, SaysWhatDoesNotFit) {
             "Llama: the size of a head must be even, got 3");
   EXPECT_EQ(refusal([](LlamaConfig& c) { c.rope_scaling.factor = 0; }),
             "Llama: rope_base and the factor of rope_scaling must be > 0, got 500 and 0");
+  EXPECT_EQ(refusal([](LlamaConfig& c) { c.context = 1 << 28; }),
+            "Llama: a context of 268435456 has more than 268435456 angles of heads of 4");
   EXPECT_EQ(refusal([](LlamaConfig& c) { c.rope_scaling.low_freq_factor = 4; }),
             "Llama: low_freq_factor 4 of rope_scaling must be less than high_freq_factor 4");
   const Llama net(grouped());

@@ -277,6 +277,30 @@ TEST(Gguf, NamesALlamaAsLlamaCppDoes) {
                "of 6, or the last layer's weight is tied in one of them");
 }
 
+TEST(Gguf, RefusesHeadsOfAnotherLlama) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  models::LlamaConfig other = tiny_llama;
+  other.heads = 2;
+  EXPECT_ERROR(save_gguf(folder / "z", models::Llama(tiny_llama), other),
+               "the config has 2 and 2 heads of 4, but the model's queries and keys 16 and 8 "
+               "features");
+}
+
+TEST(Gguf, LeavesOutTokensThatAreNotNamed) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  const models::Llama net(tiny_llama);
+  const std::string tokenizer = llama_tokenizer(folder);
+  save_gguf(folder / "x", net, tiny_llama,
+            {.tokenizer = tokenizer, .end_of_text = "", .begin_of_text = "<|end|>"});
+  const GgufFile begins(slurp(folder / "x"));
+  EXPECT_TRUE(begins.metadata.contains("tokenizer.ggml.bos_token_id"));
+  EXPECT_FALSE(begins.metadata.contains("tokenizer.ggml.eos_token_id"));
+  save_gguf(folder / "y", net, tiny_llama, {.tokenizer = tokenizer, .end_of_text = ""});
+  EXPECT_FALSE(GgufFile(slurp(folder / "y")).metadata.contains("tokenizer.ggml.bos_token_id"));
+}
+
 TEST(Gguf, LlamaIsReadByItsPackage) {
   if (!test::python("import gguf"))
     GTEST_SKIP() << "needs Python with gguf (MIXTAPE_PYTHON names the interpreter)";
