@@ -1,5 +1,6 @@
 #include "amp/recipe.h"
 
+#include <cmath>
 #include <map>
 
 #include "autograd/checkpoint.h"
@@ -73,7 +74,7 @@ class Recipe::State {
   Tensor rounded(const Tensor& x, int factor, int dim, DType carrier, History* history, bool notes);
 
  private:
-  void round_blocks(Grid grid, const Tensor& x, const Tensor& y) const;
+  void round_blocks(Grid grid, const Tensor& x, const Tensor& y, const Tensor& of_tensor) const;
   Tensor scale_from(History& h, const Tensor& x, int factor, Grid grid, bool notes) const;
 };
 
@@ -85,7 +86,8 @@ Tensor Recipe::State::rounded(const Tensor& x, int factor, int dim, DType carrie
   if (x.numel() == 0) return y;
   if (block > 0) {
     const bool across = dim == -2;
-    round_blocks(grid, across ? x.t() : x, across ? y.t() : y);
+    round_blocks(grid, across ? x.t() : x, across ? y.t() : y,
+                 grid == Grid::E2M1 ? largest(x).reshape({}) : Tensor());
   } else {
     const Tensor scale =
         history ? scale_from(*history, x, factor, grid, notes) : scale_of(grid, 0, largest(x));
@@ -95,9 +97,14 @@ Tensor Recipe::State::rounded(const Tensor& x, int factor, int dim, DType carrie
 }
 
 // Blocks along the last dimension, of which the last may be shorter.
-void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y) const {
+void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y,
+                                 const Tensor& of_tensor) const {
+  if (x.rank() == max_rank) {  // blocks are one dimension more
+    for (int64_t i = 0; i < x.size(0); ++i)
+      round_blocks(grid, select(x, 0, i), select(y, 0, i), of_tensor);
+    return;
+  }
   const int64_t n = x.size(-1), whole = n / block * block;
-  const Tensor of_tensor = grid == Grid::E2M1 ? largest(x).reshape({}) : Tensor();
   const auto round = [&](int64_t start, int64_t count, int64_t size) {
     if (count == 0 || size == 0) return;
     const Tensor from = blocks_of(x, start, count, size);
@@ -179,7 +186,7 @@ Recipe::Recipe(const NvFp4&)
     : state_(new State{
           .name = "nvfp4", .operands = Grid::E2M1, .gradients = Grid::E2M1, .block = 16}) {}
 
-std::string_view Recipe::name() const { return state_->name; }
+std::string_view Recipe::name() const { return state_ ? state_->name : "none"; }
 
 bool Recipe::begin_step() const {
   if (std::exchange(state_->in_step, true)) return false;
@@ -200,6 +207,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
     const Role role = call.op.role(i);
     if (role != Role::Activation && role != Role::Parameter) continue;
     const Tensor& t = *call.inputs[i];
+    if (!is_float(t.dtype()) || t.dtype() == f64) return;  // the op says what it takes
     if (!ends && t.is_end()) return;
     at[found] = i;
     given[found++] = t;
@@ -223,6 +231,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
 
 StateDict Recipe::state_dict() const {
   StateDict all;
+  if (!state_) return all;
   for (const auto& [name, h] : state_->histories) {
     if (!h->most) continue;
     Tensor seen({Factors}, i64);
@@ -233,8 +242,28 @@ StateDict Recipe::state_dict() const {
   return all;
 }
 
+namespace {
+
+Tensor finite_sizes(const std::string& name, const Tensor& t) {
+  const Tensor sizes = t.to(f32);
+  check(min(sizes).item() >= 0 && std::isfinite(max(sizes).item()),
+        "{} must be finite and not negative", name);
+  return sizes;
+}
+int64_t whole_number(const std::string& name, double x) {
+  check(x >= 0 && x < 0x1p53 && x == std::floor(x), "{} must be whole numbers from 0 on, got {}",
+        name, x);
+  return int64_t(x);
+}
+
+}  // namespace
+
 void Recipe::load_state_dict(const StateDict& from) {
-  check(from.empty() || state_->delayed, "a recipe without a history ({}) has no state", name());
+  if (!state_ || !state_->delayed) {
+    check(from.empty(), "a recipe without a history ({}) has no state", name());
+    return;
+  }
+  const Unobserved alone;
   std::map<std::string, std::shared_ptr<History>> loaded;
   for (const auto& [name, t] : from) {
     const bool is_amax = name.ends_with(".amax");
@@ -244,12 +273,16 @@ void Recipe::load_state_dict(const StateDict& from) {
     const Shape want = is_amax ? Shape{Factors, state_->delayed->history} : Shape{Factors};
     check(t.shape() == want, "{} has shape {} here and {} there", name, want, t.shape());
     if (is_amax)
-      h->most = t.to(f32).clone();
+      h->most = finite_sizes(name, t).clone();
     else
-      for (int k = 0; k < Factors; ++k) h->seen[k] = int64_t(t.at(k));
+      for (int k = 0; k < Factors; ++k) h->seen[k] = whole_number(name, t.at(k));
   }
-  for (const auto& [name, h] : loaded)
-    check(bool(h->most), "the state of a recipe lacks {}.amax", name);
+  for (const auto& [name, h] : loaded) {
+    for (const char* const part : {".amax", ".steps"})
+      check(from.contains(name + part), "the state of a recipe lacks {}{}", name, part);
+    for (int k = 0; k < Factors; ++k)
+      if (h->seen[k] > 0) h->known[k] = max(select(h->most, 0, k));
+  }
   state_->histories = std::move(loaded);
 }
 

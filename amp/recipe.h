@@ -39,9 +39,10 @@ class Recipe {
   Recipe(const NvFp4&);
 
   explicit operator bool() const { return bool(state_); }
-  std::string_view name() const;  // "current", "delayed", "mx" or "nvfp4"
-  // The history of Delayed, by module and op; others have none. Loading replaces it. Throws Error
-  // for tensors of other names or shapes.
+  std::string_view name() const;  // "current", "delayed", "mx", "nvfp4" or "none"
+  // The history of Delayed, by module and op; others have none. Loading replaces it; evaluation
+  // then scales by the largest numbers there. Throws Error for tensors of other names, shapes or
+  // values, before it replaces anything.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 

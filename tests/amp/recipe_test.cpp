@@ -449,6 +449,59 @@ TEST(Delayed, AHistoryResumes) {
   EXPECT_EQ(run(one, w, 1000), run(other, w, 1000));
 }
 
+TEST(Delayed, ALoadedHistoryScalesEvaluation) {
+  const Recipe recipe(Delayed{.history = 3});
+  Recipe other(Delayed{.history = 3});
+  const Tensor w = ones({1, 1}).set_requires_grad();
+  const auto run = [&](const Recipe& r, double x) {
+    const Autocast on({.low = f32, .recipe = r});
+    return linear(full({1, 1}, x), w).item();
+  };
+  run(recipe, 448);
+  other.load_state_dict(recipe.state_dict());
+  const NoGrad off;
+  EXPECT_EQ(run(recipe, 7168), 448);
+  EXPECT_EQ(run(other, 7168), 448);
+}
+
+TEST(Recipes, NoneHasNoState) {
+  Recipe none;
+  EXPECT_EQ(none.name(), "none");
+  EXPECT_TRUE(none.state_dict().empty());
+  none.load_state_dict({});
+  EXPECT_ERROR(none.load_state_dict({{"linear.amax", ones({3, 1})}}),
+               "a recipe without a history (none) has no state");
+}
+
+// An operand that bf16 alone refuses is refused.
+TEST(Recipes, OtherDtypesAreNotRounded) {
+  const Tensor x = ones({2, 4}), w = ones({3, 4});
+  const auto message = [](const AutocastOptions& o, const Tensor& a, const Tensor& b) {
+    const Autocast on(o);
+    try {
+      linear(a, b);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  for (const DType t : {f64, i64})
+    for (const Case& c : cases()) {
+      const std::string half = message({.low = bf16}, x, w.to(t));
+      EXPECT_NE(half, "");
+      EXPECT_EQ(half, message({.recipe = c.recipe}, x, w.to(t))) << c.recipe.name();
+    }
+}
+
+TEST(Recipes, BlocksOfOperandsOfEightDimensions) {
+  for (const Case& c : cases()) {
+    const Tensor a = spread({1, 2, 1, 1, 1, 1, 5, 50}, 1), b = spread({1, 2, 1, 1, 1, 1, 50, 7}, 2);
+    const Autocast on({.low = f32, .recipe = c.recipe});
+    expect_near(matmul(a, b).reshape({2, 5, 7}),
+                matmul(a.reshape({2, 5, 50}), b.reshape({2, 50, 7})), 0);
+  }
+}
+
 TEST(Recipes, SayWhatTheyNeed) {
   EXPECT_ERROR(Recipe(Delayed{.history = 0}), "a history of 0 steps (1 to 65536)");
   EXPECT_ERROR(Recipe(Delayed{.margin = -1}), "margin must be 0 to 64, got -1");
@@ -459,7 +512,20 @@ TEST(Recipes, SayWhatTheyNeed) {
   EXPECT_ERROR(delayed.load_state_dict({{"linear.other", ones({3})}}), "has no 'linear.other'");
   EXPECT_ERROR(delayed.load_state_dict({{"linear.amax", ones({3, 5})}}),
                "linear.amax has shape [3, 4] here and [3, 5] there");
-  EXPECT_ERROR(delayed.load_state_dict({{"linear.steps", ones({3})}}), "lacks linear.amax");
+  const Tensor amax = ones({3, 4}), steps = ones({3}, i64);
+  delayed.load_state_dict({{"linear.amax", amax}, {"linear.steps", steps}});
+  EXPECT_ERROR(delayed.load_state_dict({{"linear.steps", steps}}), "lacks linear.amax");
+  EXPECT_ERROR(delayed.load_state_dict({{"other.amax", amax}}), "lacks other.steps");
+  for (const double bad : {-1.0, double(NAN), double(INFINITY)}) {
+    const Tensor one = ones({3, 4});
+    one.set(5, bad);
+    EXPECT_ERROR(delayed.load_state_dict({{"other.amax", one}, {"other.steps", steps}}),
+                 "other.amax must be finite and not negative");
+  }
+  EXPECT_ERROR(
+      delayed.load_state_dict({{"other.amax", amax}, {"other.steps", from({1, -1, 0}, {3})}}),
+      "other.steps must be whole numbers from 0 on, got -1");
+  EXPECT_TRUE(delayed.state_dict().contains("linear.amax")) << "nothing was replaced";
   const Tensor x = leaf({2, 32}), w = leaf({3, 32});
   const Autocast on({.recipe = Mx{}});
   EXPECT_ERROR(grad({sum(linear(x, w))}, {x}, {.create_graph = true}),
