@@ -27,7 +27,9 @@ Tensor Linear::whole_weight() const {
   if (!lora_A) return weight;
   const DType wide = accumulate_dtype(weight.dtype());
   const Tensor product = matmul(cast(lora_B, wide), cast(lora_A, wide), {.alpha = lora.scale});
-  return cast(cast(weight, wide) + cast(product, wide), weight.dtype());
+  const Tensor whole = cast(cast(weight, wide) + cast(product, wide), weight.dtype());
+  whole.mark_end(weight.is_end());
+  return whole;
 }
 
 }  // namespace mixtape::nn

@@ -194,6 +194,7 @@ TEST(Lora, LeavesTheMarksOfEnds) {
   net(text().to(DefaultDevice::current()));
   EXPECT_TRUE(net.lm_head->weight.is_end());
   EXPECT_FALSE(net.lm_head->lora_B.is_end());
+  EXPECT_TRUE(net.lm_head->whole_weight().is_end());
 }
 
 TEST(Lora, DropsInputsOfTheLastLayerInTheLoss) {
