@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -12,14 +13,34 @@
 namespace mixtape::optim {
 namespace {
 
+// With a group of AdamW for what is no matrix.
+std::unique_ptr<Optimizer> muon(std::vector<Tensor> params, const MuonOptions& o,
+                                const CommonOptions& common) {
+  const auto rest = std::ranges::stable_partition(
+      params, [](const Tensor& p) { return !p || p.rank() >= MuonOptions::min_rank; });
+  std::vector<Tensor> others;
+  if (rest.begin() != params.begin()) {  // otherwise Muon says what it needs
+    others.assign(rest.begin(), rest.end());
+    params.erase(rest.begin(), rest.end());
+  }
+  auto made = std::make_unique<Muon>(std::move(params), o, common);
+  if (!others.empty())
+    made->add_group(std::move(others), AdamWOptions{.lr = o.lr, .weight_decay = o.weight_decay},
+                    common);
+  return made;
+}
+
 template <class O>
 std::unique_ptr<Optimizer> made(std::vector<Tensor> params, const NamedOptions& named,
                                 const CommonOptions& common) {
   O o;
+  CommonOptions all = common;
   for (const auto& [name, value] : named) {
     std::string known;
     bool found = false;
-    for (const Option& option : o.options()) {
+    Options options = o.options();
+    options.push_back({"maximize", all.maximize});
+    for (const Option& option : options) {
       known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name);
       if (option.name != name) continue;
       check_value(option, value);
@@ -28,7 +49,10 @@ std::unique_ptr<Optimizer> made(std::vector<Tensor> params, const NamedOptions& 
     }
     check(found, "no option '{}' in {}, which has {}", name, O::name, known);
   }
-  return std::make_unique<OptimizerOf<O>>(std::move(params), o, common);
+  if constexpr (std::is_same_v<O, MuonOptions>)
+    return muon(std::move(params), o, all);
+  else
+    return std::make_unique<OptimizerOf<O>>(std::move(params), o, all);
 }
 
 template <class... O>
@@ -90,6 +114,17 @@ ScheduleText parse_schedule(std::string_view text) {
   fail("\"{}\" is not a schedule: {}", parsed.name, fmt::join(names, ", "));
 }
 
+// Its kind in a state is its text.
+class Named final : public Sequential {
+ public:
+  Named(std::string text, Optimizer& optimizer, const SequentialOptions& options)
+      : Sequential(optimizer, options), text_(std::move(text)) {}
+  std::string_view name() const override { return text_; }
+
+ private:
+  const std::string text_;
+};
+
 Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
   const double first = text.numbers.empty() ? 0 : text.numbers[0];
   const int64_t rest = steps.total_steps - steps.warmup_steps;
@@ -108,8 +143,10 @@ Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
         .warmup_steps = 0, .total_steps = rest, .decay_steps = std::llround(first * double(rest))};
   }
   MultiStepOptions o;
-  for (const double epoch : text.numbers)
+  for (const double epoch : text.numbers) {
+    check(epoch <= 1e9, "an epoch must be at most 1e9, got {}", epoch);
     o.milestones.push_back(std::llround(epoch * double(steps.epoch_steps)) - steps.warmup_steps);
+  }
   if (!text.factor.empty()) o.gamma = text.factor[0];
   return o;
 }
@@ -132,7 +169,10 @@ std::unique_ptr<Optimizer> get(std::string_view name, std::vector<Tensor> params
 
 std::vector<std::string> optimizer_names() { return names_of(kernels::Optimizers()); }
 
-void check_schedule(std::string_view text) { parse_schedule(text); }
+void check_schedule(std::string_view text) {
+  SGD any({Tensor({1}, f32, Device::cpu())}, {.momentum = 0.9});
+  get_schedule(text, any, {.total_steps = 1 << 24, .epoch_steps = 1 << 20});
+}
 
 std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimizer,
                                        const ScheduleSteps& steps) {
@@ -143,7 +183,10 @@ std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimiz
   if (parsed.name == "one_cycle") {
     check(steps.warmup_steps == 0, "one_cycle warms up itself, but warmup_steps is {}",
           steps.warmup_steps);
-    return std::make_unique<OneCycle>(optimizer, OneCycleOptions{.total_steps = steps.total_steps});
+    bool cycles = true;
+    for (size_t g = 0; g < optimizer.groups(); ++g) cycles &= !optimizer.momentum_name(g).empty();
+    return std::make_unique<OneCycle>(
+        optimizer, OneCycleOptions{.total_steps = steps.total_steps, .cycle_momentum = cycles});
   }
   SequentialOptions all;
   const double warmup = double(steps.warmup_steps);
@@ -153,7 +196,7 @@ std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimiz
     all.milestones = {steps.warmup_steps};
   }
   all.parts.push_back(curve(parsed, steps));
-  return std::make_unique<Sequential>(optimizer, all);
+  return std::make_unique<Named>(std::string(text), optimizer, all);
 }
 
 }  // namespace mixtape::optim

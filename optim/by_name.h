@@ -8,9 +8,10 @@
 
 namespace mixtape::optim {
 
-// Options by the names that option() knows, flags as 0 or 1.
+// Options by the names that option() knows, "maximize" too, flags as 0 or 1.
 using NamedOptions = std::vector<std::pair<std::string, double>>;
-// One of optimizer_names(): "sgd", "adamw", ... Throws Error if there is no such optimizer or
+// One of optimizer_names(): "sgd", "adamw", ... Of muon, parameters that are no matrices are a
+// group of AdamW, with the same rate and decay. Throws Error if there is no such optimizer or
 // option, or if values are out of range.
 std::unique_ptr<Optimizer> get(std::string_view name, std::vector<Tensor> params,
                                const NamedOptions& options = {}, const CommonOptions& common = {});
@@ -28,8 +29,11 @@ struct ScheduleSteps {
 //   "linear", "cosine"      to 0 in total_steps
 //   "polynomial:2"          so, with this power
 //   "wsd:0.2"               constant, then to 0 in the last 0.2 of the steps
-//   "one_cycle"             rises to each group's rate and falls; without warm-up
-// Throws Error if it is none of these, or if its numbers are out of range.
+//   "one_cycle"             rises to each group's rate and falls, momentum the other way, if all
+//   groups have one; without
+//                           warm-up
+// A state loads only into a schedule of the same text. Throws Error if it is none of these, or if
+// its numbers are out of range.
 std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimizer,
                                        const ScheduleSteps& steps);
 void check_schedule(std::string_view text);  // throws the same Error of text

@@ -74,7 +74,51 @@ TEST(ByName, SaysWhichThereAre) {
   EXPECT_EQ(fails("one_cycle", {.total_steps = 5, .warmup_steps = 2}),
             "one_cycle warms up itself, but warmup_steps is 2");
   check_schedule("step:30,60,80");
+  check_schedule("one_cycle");
+  const auto refuses = [](std::string_view text) { return error([&] { check_schedule(text); }); };
+  EXPECT_EQ(refuses("wsd:2"), "the fraction that decays must be in [0, 1], got 2");
+  EXPECT_EQ(refuses("polynomial:-1"), "polynomial: power must be >= 0, got -1");
+  EXPECT_EQ(refuses("exponential:0"), "gamma must be > 0, got 0");
+  EXPECT_EQ(refuses("step:0"), "multi_step: a milestone must be > 0, got 0");
+  EXPECT_EQ(refuses("step:1e300"), "an epoch must be at most 1e9, got 1e+300");
+  EXPECT_EQ(refuses("step:1:-1"), "multi_step: gamma must be >= 0, got -1");
   EXPECT_ERROR(check_schedule("steps:30"), "\"steps\" is not a schedule");
+}
+
+TEST(ByName, MuonLeavesWhatIsNoMatrixToAdamW) {
+  const Tensor bias = zeros({3}).set_requires_grad(), weight = zeros({3, 4}).set_requires_grad();
+  const auto opt = get("muon", {bias, weight}, {{"lr", 0.5}, {"weight_decay", 0.125}});
+  ASSERT_EQ(opt->groups(), 2u);
+  EXPECT_TRUE(opt->params(0)[0].is_same(weight));
+  EXPECT_TRUE(opt->params(1)[0].is_same(bias));
+  EXPECT_TRUE(opt->has_option("beta2", 1));
+  EXPECT_EQ(opt->lr(1), 0.5);
+  EXPECT_EQ(opt->option("weight_decay", 1), 0.125);
+  EXPECT_EQ(get("muon", {weight})->groups(), 1u);
+  EXPECT_ERROR(get("muon", {bias}), "muon: parameter 0 of shape [3] is not a matrix");
+}
+
+TEST(ByName, MaximizeIsAnOption) {
+  EXPECT_EQ(get("sgd", problem(), {{"maximize", 1}})->option("maximize"), 1);
+  EXPECT_EQ(get("sgd", problem(), {{"maximize", 0}}, {.maximize = true})->option("maximize"), 0);
+  EXPECT_ERROR(get("sgd", problem(), {{"maximize", 2}}), "maximize must be 0 or 1, got 2");
+}
+
+TEST(ByName, OneCycleNeedsNoMomentum) {
+  for (const std::string& name : optimizer_names()) {
+    const auto opt = get(name, {zeros({3, 4})}, {{"lr", 0.25}});
+    const auto cycle = get_schedule("one_cycle", *opt, {.total_steps = 10});
+    EXPECT_LT(opt->lr(), 0.25) << name;
+    cycle->step();
+  }
+}
+
+TEST(ByName, AStateIsOfOneText) {
+  SGD opt(problem(), {.lr = 1});
+  const auto linear = get_schedule("linear", opt, {.total_steps = 9}),
+             cosine = get_schedule("cosine", opt, {.total_steps = 9});
+  cosine->load_state_dict(get_schedule("cosine", opt, {.total_steps = 9})->state_dict());
+  EXPECT_ERROR(linear->load_state_dict(cosine->state_dict()), "cosine");
 }
 
 TEST(ByName, SchedulesFollowTheirText) {
