@@ -177,6 +177,8 @@ TEST(Images, RefuseWhatTheyCannotDo) {
                "ratio must be > 0 and finite, got 2 to 1");
   EXPECT_ERROR(color_jitter({.contrast = -1}), "contrast must be >= 0 and finite, got -1");
   EXPECT_ERROR(color_jitter({.hue = 0.6}), "hue must be between 0 and 0.5, got 0.6");
+  EXPECT_ERROR(resize(224)(zeros({1, 1, 20000}).to(u8), random),
+               "an image of 1 x 20000 would become one of 224 x 4480000, above 67108864 pixels");
   EXPECT_ERROR(rand_augment({.ops = -1}), "ops must be >= 0, got -1");
   EXPECT_ERROR(rand_augment({.magnitude = 31}), "magnitude must be 0 to 30, got 31");
 }

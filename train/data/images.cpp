@@ -20,6 +20,8 @@ Example Mapped::get(int64_t i) const {
 namespace images {
 namespace {
 
+constexpr int64_t most_pixels = int64_t(1) << 26;  // as those of a file may be
+
 double between(const Range& range, RandomGenerator& random) {
   return range.low + (range.high - range.low) * random.uniform();
 }
@@ -117,7 +119,11 @@ InputTransform resize(int64_t size) {
     const auto scaled = [&](int64_t side) {
       return side == shorter ? size : size * side / std::max<int64_t>(1, shorter);
     };
-    return resized(x, scaled(height), scaled(width));
+    const int64_t tall = scaled(height), wide = scaled(width);
+    check(tall <= most_pixels / wide,
+          "an image of {} x {} would become one of {} x {}, above {} pixels", height, width, tall,
+          wide, most_pixels);
+    return resized(x, tall, wide);
   };
 }
 
