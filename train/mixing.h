@@ -1,7 +1,8 @@
 #pragma once
 // MixUp and CutMix: callbacks that train on mixtures of two images, with the classes' probabilities
 // as targets, which cross_entropy takes. Each image is mixed with the one before it in the batch,
-// so shuffle.
+// so shuffle; with chunks, the one before it in the chunk. A batch or chunk of one stays as it is,
+// with a warning.
 //
 //   learner.add(std::make_shared<MixUp>(MixOptions{.classes = 10}));
 

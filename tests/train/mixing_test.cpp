@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "core/warn.h"
 #include "tests/support/errors.h"
 #include "tests/support/training.h"
 
@@ -48,6 +49,21 @@ std::shared_ptr<Kept> trained(std::shared_ptr<Callback> mixing, DType dtype = f3
   Learner learner(std::move(data), Flatten(), o);
   learner.fit(3);
   return kept;
+}
+
+// There is no other image to mix it with.
+TEST(MixUp, WarnsOfBatchesOfOne) {
+  std::vector<std::string> told;
+  const OnWarning listen([&](const std::string& text) { told.push_back(text); });
+  Loaders data;
+  const TensorDataset three(zeros({3, 2, 6, 8}), zeros({3}, i64));
+  data.train.emplace(three, DataLoaderOptions{.batch_size = 1});
+  data.valid.emplace(three, DataLoaderOptions{.batch_size = 3});
+  LearnerOptions o = quiet();
+  o.callbacks = {std::make_shared<MixUp>(MixOptions{.classes = 4})};
+  Learner(std::move(data), Flatten(), o).fit(1);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("a batch of one stays as it is"), std::string::npos);
 }
 
 TEST(MixUp, MixesInputsAndTargetsAlike) {
