@@ -21,9 +21,14 @@ class ConfigReader final : public io::JsonEvents {
   void open(char bracket) override {
     check(bracket == '{' || !path_.empty(), "{}: is no object", name_);
     check(path_.size() < 8, "{}: nests deeper than 8", name_);
+    keys_.push_back(key_);
     path_.push_back(path_.empty() ? "" : bracket == '{' ? key_ + "." : key_);
   }
-  void close() override { path_.pop_back(); }
+  void close() override {
+    path_.pop_back();
+    key_ = std::move(keys_.back());  // for the next item of a list
+    keys_.pop_back();
+  }
   void key(std::string& name) override { key_ = path_.back() + name; }
   void scalar(io::JsonScalar& value) override {
     check(!path_.empty(), "{}: is no object", name_);
@@ -78,12 +83,14 @@ class ConfigReader final : public io::JsonEvents {
       if (const auto* whole = std::get_if<uint64_t>(&x); whole && *whole < uint64_t{1} << 53)
         return static_cast<T>(*whole);
     }
+    if constexpr (std::is_same_v<T, double>)
+      if (const auto* whole = std::get_if<int64_t>(&x)) return static_cast<T>(*whole);
     if (const auto* same = std::get_if<T>(&x)) return *same;
     fail("{}: {} has the wrong type: {}", name_, key, io::quote(io::json_text(x)));
   }
 
   const std::string& name_;
-  std::vector<std::string> path_;
+  std::vector<std::string> path_, keys_;  // of what is open, and the key before each
   std::string key_;
   std::map<std::string, std::vector<io::JsonScalar>> all_;
 };

@@ -7,15 +7,28 @@
 #include <gtest/gtest.h>
 
 #include "core/format.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "nn/init.h"
 #include "tests/support/data.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
+#include "train/config_reader.h"
 #include "train/gguf.h"
 #include "train/lora.h"
 
 namespace mixtape::train {
+TEST(ConfigReader, KnowsThePathsOfListsOfObjects) {
+  const std::string name = "c";
+  ConfigReader c(name);
+  io::parse_json(R"({"a": [{"b": -1}, {"b": -2, "c": [[3], [4]]}, 5], "d": -2.5})", name, 0, c);
+  EXPECT_EQ(c.list<double>("a.b"), (std::vector<double>{-1, -2}));
+  EXPECT_EQ(c.list<int64_t>("a.b"), (std::vector<int64_t>{-1, -2}));
+  EXPECT_EQ(c.list<int64_t>("a.c"), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(c.value<int64_t>("a"), 5);
+  EXPECT_EQ(c.value<double>("d"), -2.5);
+}
+
 namespace llama_folder_test {
 
 using test::slurp;
