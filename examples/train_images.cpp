@@ -44,10 +44,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& text, double
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string part = text.substr(at, end - at);
     const size_t equals = std::min(part.find('='), part.size());
-    const std::string value = part.substr(std::min(equals + 1, part.size()));
-    const std::string wrong = number(-1e6, 1e6)(value);
-    check(equals > 0 && wrong.empty(), "\"{}\" is not an option=number", part);
-    options.emplace_back(part.substr(0, equals), std::stod(value));
+    check(0 < equals && equals < part.size(), "\"{}\" is not an option=number", part);
+    const std::string name = part.substr(0, equals), value = part.substr(equals + 1);
+    const std::string wrong = number(-1e12, 1e12)(value);
+    check(wrong.empty(), "{}: {}", name, wrong);
+    check(name != "lr", "the rate is --lr");
+    options.emplace_back(name, std::stod(value));
     at = end + 1;
   }
   if (params.empty()) params = {zeros({2, 2})};
@@ -129,9 +131,10 @@ struct Images {
 // Images of a folder, of any sizes, as they are or in this size.
 Images open_folder(const Options& o, const std::string& where) {
   namespace images = train::images;
-  const auto split = train::from_folder(where, {.valid_fraction = 0.2, .seed = o.seed});
-  Images all{split.train, split.valid, int64_t(split.train.classes().size()), compose({})};
   const int64_t size = o.size == 0 && is_large(o.model) ? 224 : o.size;
+  const auto split = train::from_folder(
+      where, {.valid_fraction = 0.2, .seed = o.seed, .min_side = 2 * size});  // crops are parts
+  Images all{split.train, split.valid, int64_t(split.train.classes().size()), compose({})};
   if (size > 0) {
     std::vector<train::InputTransform> changes = {images::random_resized_crop(size),
                                                   images::random_flip()};
@@ -340,9 +343,10 @@ int main(int argc, char** argv) {
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     check(!o.masters || low(o.dtype) == f16, "--masters needs --dtype float16, not {}", o.dtype);
     check(o.benchmark || !line.given("--steps"), "--steps needs --benchmark");
-    for (const char* name : {"--dataset", "--size", "--epochs", "--lr", "--lr-schedule",
-                             "--optimizer", "--mixup", "--cutmix", "--rand-augment", "--workers",
-                             "--fine-tune", "--out", "--resume", "--chunks", "--shards"})
+    for (const char* name :
+         {"--dataset", "--size", "--epochs", "--lr", "--lr-schedule", "--optimizer", "--mixup",
+          "--cutmix", "--rand-augment", "--workers", "--fine-tune", "--out", "--resume", "--chunks",
+          "--shards", "--profile"})
       check(!o.benchmark || !line.given(name), "--benchmark and {} exclude each other", name);
     const bool resizes = o.size > 0 || is_large(o.model);
     for (const char* name : {"--size", "--rand-augment"})

@@ -368,9 +368,12 @@ class Mistakes(ProgramTest):
         self.refused("train_images", '--optimizer: "adem" is not an optimizer: sgd, adam', "--optimizer", "adem")
         self.refused("train_images", '--optimizer: "momentum" is not an option=number', "--optimizer", "sgd:momentum")
         self.refused("train_images", "--optimizer: no option 'x' in sgd, which has lr", "--optimizer", "sgd:x=1")
+        self.refused("train_images", "--optimizer: the rate is --lr", "--optimizer", "sgd:lr=0.5")
+        self.refused("train_images", '--optimizer: t0: "1e13" is not a number from ', "--optimizer", "asgd:t0=1e13")
+        self.refused("train_images", "--lr-schedule: the fraction that decays must be in [0, 1], got 2", "--lr-schedule", "wsd:2")
         self.refused("train_images", "--size needs --dataset folder:DIR", "--size", 64)
         self.refused("train_images", "--rand-augment needs --size", "--rand-augment", 9, "--dataset", "folder:none")
-        for ignored in "--dataset=digits", "--size=64", "--lr-schedule=constant", "--optimizer=sgd", "--mixup=1", "--cutmix=1", "--epochs=2", "--lr=1", "--workers=1", "--fine-tune=x", "--out=x", "--resume":
+        for ignored in "--dataset=digits", "--size=64", "--lr-schedule=constant", "--optimizer=sgd", "--mixup=1", "--cutmix=1", "--epochs=2", "--lr=1", "--workers=1", "--fine-tune=x", "--out=x", "--resume", "--profile=x":
             self.refused("train_images", f"--benchmark and {ignored.split('=')[0]} exclude each other", "--benchmark", ignored)
         self.refused("train_images", "--resume: there is no runs/train_images/last.ckpt", "--resume")
         self.refused("train_images", "--resume and --fine-tune exclude each other", "--resume", "--fine-tune", "x", "--out",
