@@ -13,7 +13,10 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "core/scope.h"
+#include "io/file.h"
+#include "io/text.h"
 #include "kernels/common/instruction_set.h"
+#include "kernels/common/tensor_stats.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::amp {
@@ -38,20 +41,16 @@ TensorStats stats_of(std::span<const Tensor> tensors) {
   return all;
 }
 
-// FNV-1a, 64 bits, of dtypes, shapes and numbers.
+// The checksum of dtypes, shapes and numbers.
 std::string checksum_of(std::span<const Tensor> tensors) {
   const Unobserved aside;
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&](const void* data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i)
-      hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
-  };
+  uint64_t hash = detail::checksum(nullptr, 0);
   for (const Tensor& t : tensors) {
     const std::string what = t ? fmt::format("{} {}", t.dtype(), t.shape()) : "none";
-    add(what.data(), what.size());
+    hash = detail::checksum(what.data(), what.size(), hash);
     if (!t || t.numel() == 0) continue;
     const Tensor here = contiguous(t.detach()).copied_to(Device::cpu());
-    add(here.host(), size_t(here.numel()) * size_of(here.dtype()));
+    hash = detail::checksum(here.host(), size_t(here.numel()) * size_of(here.dtype()), hash);
   }
   return fmt::format("{:016x}", hash);
 }
@@ -84,7 +83,21 @@ DType converted(DType from, DType to) {
 
 }  // namespace
 
+uint64_t detail::checksum(const void* data, size_t bytes, uint64_t before) {
+  for (size_t i = 0; i < bytes; ++i)
+    before = (before ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
+  return before;
+}
+
 // --- finding ---
+
+OverflowCapsule::OverflowCapsule(std::string path) : path_(std::move(path)) {
+  const Scope scope("OverflowCapsule");
+  for (const std::string_view other : {".pt", ".pth", ".bin", ".gguf"})
+    check(!path_.ends_with(other), "a capsule is a file of safetensors, which {} is not named like",
+          path_);
+  const io::AtomicFile can_be_written(path_);
+}
 
 bool OverflowCapsule::examine(Capsule& c, int kind, std::span<const Tensor> inputs,
                               std::span<const Tensor> results) {
@@ -113,6 +126,8 @@ bool OverflowCapsule::examine(Capsule& c, int kind, std::span<const Tensor> inpu
 
 void OverflowCapsule::after(const Call& call, const Tensor& result) {
   if (found_ || backward_state.in_rule || !call.repetition) return;
+  if (std::exchange(went_back_, false))
+    std::erase_if(kept_, [](const auto& entry) { return entry.second.node.expired(); });
   const bool records = bool(result.grad_fn());
   const bool moves = std::ranges::any_of(
       call.inputs, [&](const Tensor* t) { return *t && t->storage() == result.storage(); });
@@ -143,17 +158,21 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
   c.attributes = r.how.attributes(r.arguments);
   c.out = call.out;
   if (looks && examine(c, int(BadOp::Kind::Forward), inputs, {&result, 1})) return;
-  if (records) kept_.insert_or_assign(result.grad_fn()->order, std::move(kept));
+  if (!records) return;
+  kept.node = result.grad_fn();
+  kept_.insert_or_assign(result.grad_fn()->order, std::move(kept));
 }
 
 void OverflowCapsule::after_rule(const Node& node, const Tensor& dy,
                                  std::span<const Tensor> gradients) {
-  auto kept = kept_.extract(node.order);
-  if (found_ || !kept || kept.mapped().capsule.op != node.name()) return;
-  Capsule& c = kept.mapped().capsule;
+  went_back_ = true;
+  const auto entry = kept_.find(node.order);
+  if (found_ || entry == kept_.end() || entry->second.capsule.op != node.name()) return;
+  Kept kept = entry->second;  // which examine() drops
+  Capsule& c = kept.capsule;
   size_t k = 0;
   for (const Capsule::Input& in : c.inputs)
-    if (in.tensor && in.tensor.version() != kept.mapped().versions[k++]) return;  // written to
+    if (in.tensor && in.tensor.version() != kept.versions[k++]) return;  // written to
   std::vector<Tensor> all(gradients.begin(), gradients.end());
   c.gradient = dy.detach();
   examine(c, int(BadOp::Kind::Backward), {&dy, 1}, all);
@@ -182,6 +201,7 @@ std::vector<Tensor> Capsule::replay(std::optional<DType> dtype) const {
     }
     given.push_back(t);
   }
+  if (dtype && op == "cast" && !backward) return {cast(given.at(0), *dtype).detach()};
   std::optional<DType> asked = out;
   if (asked && dtype && is_float(*asked)) asked = converted(*asked, *dtype);
   Tensor y;
@@ -235,8 +255,10 @@ std::string Capsule::report() const {
                         instruction_set, here);
   if (const std::string on = DefaultDevice::current().to_string(); on != device)
     text += fmt::format("made on {}; this is {}\n", device, on);
-  text +=
-      fmt::format("replayed: {}\n", reproduces() ? "the same, bit for bit" : "NOT the same bits");
+  const bool same = reproduces();
+  text += fmt::format("replayed: {}\n", same ? "the same, bit for bit" : "NOT the same bits");
+  if (!same && gradient)
+    text += "(the roundings of a Recipe are not replayed, if it ran under one)\n";
   std::vector<std::string> cures;
   for (const Replay& r : replay_all(*this)) {
     text += fmt::format("  {:4}  ", name(r.dtype));
@@ -253,6 +275,9 @@ std::string Capsule::report() const {
 }
 
 std::string Capsule::test(const std::string& path) const {
+  std::string comment = finding;
+  for (char& c : comment)
+    if (c == '\n' || c == '\r' || c == '\\') c = '/';  // which would end or continue it
   const std::vector<Replay> all = replay_all(*this);
   const auto cure = std::ranges::find_if(all, is_cured);
   const DType dtype = cure == all.end() ? f32 : cure->dtype;
@@ -261,13 +286,13 @@ std::string Capsule::test(const std::string& path) const {
       "#include <mixtape/amp/capsule.h>\n"
       "int main() {{\n"
       "  using namespace mixtape;\n"
-      "  const amp::Capsule capsule = amp::Capsule::load(\"{}\");\n"
+      "  const amp::Capsule capsule = amp::Capsule::load({});\n"
       "  bool finite = true;\n"
       "  for (const Tensor& t : capsule.replay({}))\n"
       "    if (t) finite = finite && all(isfinite(t)).item() != 0;\n"
       "  return finite ? 0 : 1;\n"
       "}}\n",
-      finding, path, name(dtype));
+      comment, io::json_string(path), name(dtype));
 }
 
 }  // namespace mixtape::amp

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +14,9 @@
 namespace mixtape::amp {
 
 // A call of an op, or of its backward rule. The file is safetensors, with all but tensors in its
-// metadata. It can be replayed by programs of the same sources and compiler.
+// metadata. It can be replayed by programs of the same sources and compiler. Replay only capsules
+// of those whose programs you would run: the op takes its attributes as they are in the file.
+// Roundings of a Recipe are no part of it, so that a backward rule under one may not be reproduced.
 struct Capsule {
   struct Input {
     Tensor tensor = {};  // without one: an optional input that was absent
@@ -42,19 +45,27 @@ struct Capsule {
   std::string test(const std::string& path) const;  // that one of those stays finite, as C++
 };
 
+namespace detail {
+// FNV-1a, 64 bits: continues the checksum `before` with more bytes.
+uint64_t checksum(const void* data, size_t bytes, uint64_t before = 0xcbf29ce484222325);
+}  // namespace detail
+
 // While one is alive, looks at the results of this thread's ops, forward and backward, and writes
 // the first that made infinities or NaN of finite numbers to a file. Waits for each op and keeps
-// the inputs of those whose backward is to come: open one for the few steps in question. What
+// its inputs while a backward may come, until the graph goes: open one for the few steps in
+// question. What
 // masked_fill and pad write does not count, nor do sums of gradients.
 class OverflowCapsule final : public internal::Observer {
  public:
-  [[nodiscard]] explicit OverflowCapsule(std::string path) : path_(std::move(path)) {}
+  // Throws Error if the path cannot be written, or is that of another format, such as x.pt.
+  [[nodiscard]] explicit OverflowCapsule(std::string path);
   bool found() const { return found_; }  // the file is written
 
  private:
   struct Kept {
     Capsule capsule;
     std::vector<uint64_t> versions;
+    std::weak_ptr<internal::Node> node;
   };
   void after(const internal::Call& call, const Tensor& result) override;
   void after_rule(const internal::Node& node, const Tensor& dy,
@@ -63,8 +74,8 @@ class OverflowCapsule final : public internal::Observer {
                std::span<const Tensor> results);
 
   const std::string path_;
-  bool found_ = false;
-  std::map<uint64_t, Kept> kept_;  // by the order of their nodes
+  bool found_ = false, went_back_ = false;  // a rule ran since the last op
+  std::map<uint64_t, Kept> kept_;           // by the order of their nodes
   const Observe watching_{*this};
 };
 

@@ -16,12 +16,12 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
-constexpr auto format = "mixtape overflow capsule 1";
+constexpr auto format = "mixtape overflow capsule 1", sum_field = "description_checksum";
 
 // The layout of numbers_of(t) that makes t of them.
 Layout layout_of_numbers(const Tensor& t) {
   std::vector<int> order;
-  for (int d = 0; d < t.rank(); ++d)
+  for (int d = 0; d < t.rank() && t.numel() > 0; ++d)
     if (t.strides()[d] != 0 && t.shape()[d] > 1) order.push_back(d);
   std::ranges::sort(order, std::greater(),
                     [&](int d) { return std::pair(t.strides()[d], t.shape()[d]); });
@@ -36,15 +36,16 @@ Layout layout_of_numbers(const Tensor& t) {
 std::string text_of(std::span<const int64_t> numbers) {
   return fmt::format("{}", fmt::join(numbers, " "));
 }
-std::vector<int64_t> numbers_of_text(std::string_view text) {
-  std::vector<int64_t> all;
+template <class Number = int64_t>
+std::vector<Number> numbers_of_text(std::string_view text) {
+  std::vector<Number> all;
   const char *at = text.data(), *const end = at + text.size();
   while (at != end) {
     if (*at == ' ') {
       ++at;
       continue;
     }
-    int64_t number = 0;
+    Number number = 0;
     const auto [next, error] = std::from_chars(at, end, number);
     check(error == std::errc() && number >= 0, "\"{}\" are no whole numbers", text);
     all.push_back(number);
@@ -70,6 +71,22 @@ Tensor restored(const Tensor& numbers, std::string_view shape, std::string_view 
   }
   check(size == 0 || numbers.numel() > 0, "an input of shape [{}] has no numbers", shape);
   return numbers.with_layout(layout);
+}
+
+// A checksum of all but the tensors' numbers, against accidents.
+std::string sum_of(const io::Metadata& fields, const StateDict& tensors,
+                   const std::string& attributes) {
+  uint64_t sum = detail::checksum(nullptr, 0);
+  const auto add = [&](const std::string& text) {
+    sum = detail::checksum(text.c_str(), text.size() + 1, sum);
+  };
+  for (const auto& [name, value] : fields)
+    if (name != sum_field) add(name), add(value);
+  std::map<std::string, std::string> sorted;
+  for (const auto& [name, t] : tensors) sorted[name] = fmt::format("{} {}", t.dtype(), t.shape());
+  for (const auto& [name, what] : sorted) add(name), add(what);
+  add(attributes);
+  return fmt::format("{:016x}", sum);
 }
 
 class Fields {
@@ -121,6 +138,7 @@ void Capsule::save(const std::string& path) const {
   Tensor bytes({int64_t(attributes.size())}, u8, Device::cpu());
   std::copy(attributes.begin(), attributes.end(), bytes.data<uint8_t>());
   tensors.emplace_back("attributes", bytes);
+  fields[sum_field] = sum_of(fields, tensors, attributes);
   io::save(path, tensors, fields);
 }
 
@@ -133,11 +151,11 @@ Capsule Capsule::load(const std::string& path) {
   c.finding = fields["finding"], c.checksum = fields["checksum"];
   c.device = fields["device"];
   c.instruction_set = fields["instruction_set"], c.compiler = fields["compiler"];
-  const std::vector<int64_t> random = numbers_of_text(fields["random"]),
-                             count = numbers_of_text(fields["inputs"]);
+  const std::vector<uint64_t> random = numbers_of_text<uint64_t>(fields["random"]);
+  const std::vector<int64_t> count = numbers_of_text(fields["inputs"]);
   check(random.size() == 2 && count.size() == 1 && count[0] <= int64_t(file.tensors.size()) + 64,
         "{}: not a capsule of an overflow", path);
-  c.seed = uint64_t(random[0]), c.offset = uint64_t(random[1]);
+  c.seed = random[0], c.offset = random[1];
   c.lists = numbers_of_text(fields["lists"]);
   if (!fields["out"].empty()) c.out = parse_dtype(fields["out"]);
   const auto get = [&](const std::string& name) {
@@ -155,6 +173,8 @@ Capsule Capsule::load(const std::string& path) {
   const Tensor bytes = file.tensors.at("attributes");
   check(bytes.dtype() == u8 && bytes.is_contiguous(), "{}: attributes of {}", path, bytes.dtype());
   c.attributes.assign(bytes.data<uint8_t>(), bytes.data<uint8_t>() + bytes.numel());
+  check(fields[sum_field] == sum_of(file.metadata, file.tensors, c.attributes),
+        "{}: was changed since it was written", path);
   return c;
 }
 

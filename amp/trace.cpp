@@ -33,6 +33,7 @@ Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
 bool detail::is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
 Tensor detail::numbers_of(const Tensor& t) {
+  if (t.numel() == 0) return Tensor({0}, t.dtype(), t.device());
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
   for (int d = 0; d < t.rank(); ++d)
     if (t.strides()[d] != 0 && t.shape()[d] > 1) dims.emplace_back(t.strides()[d], t.shape()[d]);

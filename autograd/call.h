@@ -176,6 +176,7 @@ struct RepeatedArguments {
   Tensor tensor();
   std::vector<Tensor> list();
   void read(void* to, size_t bytes);
+  static void check_rank(const Shape& s);
   template <class A>
   A next() {
     if constexpr (is_list<A>) {
@@ -185,7 +186,9 @@ struct RepeatedArguments {
     } else {
       std::array<std::byte, sizeof(A)> bytes;
       read(bytes.data(), sizeof(A));
-      return std::bit_cast<A>(bytes);
+      const A value = std::bit_cast<A>(bytes);
+      if constexpr (std::is_same_v<A, Shape>) check_rank(value);
+      return value;
     }
   }
 };

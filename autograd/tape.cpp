@@ -144,6 +144,10 @@ void RepeatedArguments::read(void* to, size_t bytes) {
   attributes.remove_prefix(bytes);
 }
 
+void RepeatedArguments::check_rank(const Shape& s) {
+  check(s.rank >= 0 && s.rank <= max_rank, "a call to be repeated has a shape of rank {}", s.rank);
+}
+
 bool prepare(Call& call, bool broadcasts, bool differentiable) {
   const bool alike = !call.inputs.empty() && are_alike(call);
   if (!alike) count_bools(call);

@@ -8,9 +8,11 @@ using namespace mixtape::examples;
 
 int main(int argc, char** argv) {
   std::string file, device = "cpu";
-  CommandLine line("mixtape-replay",
-                   "Runs the op in which an overflow began again, in f16, bf16, f32 and f64, says "
-                   "which of them cure it, and prints a program that tests it.");
+  CommandLine line(
+      "mixtape-replay",
+      "Runs the op in which an overflow began again, in f16, bf16, f32 and f64, says "
+      "which of them cure it, and prints a program that tests it. Trust a capsule like a "
+      "program: its op is run with whatever attributes the file has.");
   line.add("FILE", file, " ", "what amp::OverflowCapsule wrote").required().check(name_of("file"));
   line.add("--device", device, "NAME", "cpu or cuda:0 (default: cpu)").check(name_of("device"));
   return line.run(argc, argv, [&]() -> CommandLine::Work {

@@ -1,5 +1,6 @@
 // Capsules of overflows: found, saved, and replayed elsewhere.
 #include "amp/capsule.h"
+#include "autograd/call.h"
 #include "core/random.h"
 
 #include <fmt/format.h>
@@ -172,6 +173,66 @@ TEST(Capsule, KeepsWhatWasRandom) {
   EXPECT_EQ(c.seed, 9u);
 }
 
+TEST(Capsule, KeepsEverySeed) {
+  const test::TempFolder folder;
+  const Seed seed(~uint64_t(0) - 5);
+  found([] { log(zeros({2})); }, folder / "c");
+  EXPECT_EQ(Capsule::load(folder / "c").seed, ~uint64_t(0) - 5);
+}
+
+TEST(Capsule, TakesOpsOfNothing) {
+  const test::TempFolder folder;
+  const std::string what = found([] { mean(zeros({0})); }, folder / "c");
+  EXPECT_TRUE(what.starts_with("forward of mean: 1 nan")) << what;
+  EXPECT_TRUE(Capsule::load(folder / "c").reproduces());
+  found([] { mean(zeros({3, 0, 2}).transpose(0, 2), {1}); }, folder / "d");
+  EXPECT_TRUE(Capsule::load(folder / "d").reproduces());
+}
+
+TEST(Capsule, ReplaysACastToOtherDTypes) {
+  const test::TempFolder folder;
+  found([] { full({3}, 1e6).to(f16); }, folder / "c");
+  const std::string report = Capsule::load(folder / "c").report();
+  EXPECT_TRUE(
+      report.ends_with("  f16   3 inf, 0 nan\n"
+                       "  bf16  finite, absmax 9.99e+05\n"
+                       "  f32   finite, absmax 1e+06\n"
+                       "  f64   finite, absmax 1e+06\n"
+                       "bf16, f32, f64 would do\n"))
+      << report;
+}
+
+TEST(Capsule, SeesTheSecondBackwardOfAGraph) {
+  const test::TempFolder folder;
+  const std::string what = found(
+      [] {
+        const Tensor y = big_leaf({12}, 1) * full({12}, 300, f16);
+        y.backward({.gradient = full({12}, 1, f16), .retain_graph = true});
+        y.backward({.gradient = full({12}, 60000, f16)});
+      },
+      folder / "c");
+  EXPECT_TRUE(what.starts_with("backward of mul: 12 inf")) << what;
+}
+
+TEST(Capsule, ChecksItsPath) {
+  const test::TempFolder folder;
+  EXPECT_ERROR(OverflowCapsule(folder / "none/c"), "cannot create a file beside it: No such file");
+  EXPECT_ERROR(OverflowCapsule("c.pt"),
+               "OverflowCapsule: a capsule is a file of safetensors, which c.pt is not named like");
+  {
+    const OverflowCapsule unused(folder / "c");
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "c"));
+}
+
+TEST(Capsule, WritesATestThatCompiles) {
+  Capsule c;
+  c.op = "none", c.finding = "forward of log in a\nb\\";
+  const std::string test = c.test("a\"b\\c");
+  EXPECT_TRUE(test.starts_with("// forward of log in a/b/\n#include")) << test;
+  EXPECT_NE(test.find("load(\"a\\\"b\\\\c\")"), std::string::npos) << test;
+}
+
 TEST(Capsule, RefusesOtherFiles) {
   const test::TempFolder folder;
   io::save(folder / "x", {{"a", ones({2})}});
@@ -186,14 +247,27 @@ TEST(Capsule, RefusesOtherFiles) {
     io::save(folder / "d", file.tensors, file.metadata);
     return test::error([&] { Capsule::load(folder / "d").replay(); });
   };
-  EXPECT_EQ(change("module", ""), "no error");
+  EXPECT_NE(change("module", "other").find("was changed since it was written"), std::string::npos);
   EXPECT_NE(change("format", "2").find("\"2\" is not \"mixtape overflow capsule 1\""),
             std::string::npos);
   EXPECT_NE(change("input.0.strides", "9").find("go beyond 2 numbers"), std::string::npos);
   EXPECT_NE(change("input.0.shape", "3").find("go beyond 2 numbers"), std::string::npos);
   EXPECT_NE(change("input.0.shape", "x").find("no whole numbers"), std::string::npos);
   EXPECT_NE(change("input.0.shape", "2 2").find("2 sizes with 1 strides"), std::string::npos);
-  EXPECT_NE(change("inputs", "0").find("too few inputs"), std::string::npos);
+  EXPECT_NE(change("lists", "1").find("was changed since it was written"), std::string::npos);
+  EXPECT_NE(change("input.0.shape", "1").find("was changed since it was written"),
+            std::string::npos);
+  Capsule without = Capsule::load(folder / "c");
+  without.inputs.clear();
+  EXPECT_ERROR(without.replay(), "a call to be repeated has too few inputs");
+  const auto attribute = [](const Shape& shape) {
+    const std::string bytes(reinterpret_cast<const char*>(&shape), sizeof(Shape));
+    return mixtape::detail::RepeatedArguments{{}, {}, bytes}.next<Shape>();
+  };
+  Shape shape({2, 3});
+  EXPECT_EQ(attribute(shape), shape);
+  shape.rank = 99;
+  EXPECT_ERROR(attribute(shape), "a call to be repeated has a shape of rank 99");
 }
 
 }  // namespace capsule_test
