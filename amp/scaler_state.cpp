@@ -46,11 +46,17 @@ std::string name_for_loss(std::string_view name, int id) {
   return id == 0 ? std::string(name) : fmt::format("{}.{}", name, id);
 }
 
+}  // namespace
+
+namespace detail {
 struct SavedScale {
   double value = 0;
   bool had_nonfinite_loss = false;
-  std::array<int64_t, saved_counts.size()> counts = {};
-};
+  std::array<int64_t, 3> counts = {};  // saved_counts
+}  // namespace detail
+using detail::SavedScale;
+
+namespace {};
 
 SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& options) {
   SavedScale s;
@@ -69,7 +75,7 @@ SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& o
   return s;
 }
 
-}  // namespace
+}  // namespace detail
 
 bool detail::is_scale(double value) {
   const float s = static_cast<float>(value);

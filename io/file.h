@@ -60,7 +60,8 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint6
 
 // Readers of files that unpack, or whose numbers take more room than their text, have an option
 // max_memory: the most bytes that they may take. By default (0) these are 20 times the file's size,
-// and at least `least`, 32 MiB, but 512 MiB for an image.
+// and at least `least`.
+inline constexpr uint64_t least_for_image = uint64_t(512) << 20;
 uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory,
                       uint64_t least = uint64_t(32) << 20);
 // Throws Error that names the file, the limit and max_memory if `needed` bytes are above it.

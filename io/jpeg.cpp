@@ -23,7 +23,6 @@ namespace {
 
 constexpr uint64_t largest_jpeg = uint64_t(1) << 28;  // bytes, of a file and of an image
 constexpr uint64_t pixels_of_byte = 512;              // at most: a block of 8 x 8 takes a bit
-constexpr uint64_t least_memory = uint64_t(1) << 29;  // bytes allowed for any file
 
 // A codec of TurboJPEG, freed by its destructor.
 class Codec : NoCopy {
@@ -189,7 +188,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   const uint64_t coefficients = h.by_scans ? 2 * h.width * h.height * h.components : 0;
   const uint64_t bytes_of_pixel = inks ? 4 + 3 + 1 : channels == 1 ? 1 : 2 * 3;
   check_memory(pixels * bytes_of_pixel + coefficients, name, file.size(),
-               memory_limit(file.size(), options.max_memory, least_memory));
+               memory_limit(file.size(), options.max_memory, least_for_image));
   const Tensor t({channels, height, width}, u8, Device::cpu());
   if (!inks && channels == 1) {
     decode(codec, file, name, t.data<uint8_t>(), width, height, TJPF_GRAY);
@@ -211,7 +210,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
 
 Tensor load_jpeg(const std::string& path, const JpegOptions& options) {
   JpegOptions limited = options;
-  limited.max_memory = memory_limit(InputFile(path).size(), options.max_memory, least_memory);
+  limited.max_memory = memory_limit(InputFile(path).size(), options.max_memory, least_for_image);
   return parse_jpeg(read_whole(path, options.max_memory, 1), path, limited);
 }
 

@@ -20,9 +20,8 @@ namespace mixtape::io {
 #ifdef MIXTAPE_PNG
 namespace {
 
-constexpr uint64_t largest = uint64_t(1) << 28;       // bytes, of a file and of an image
-constexpr uint64_t max_png_inflation = 1032;          // most bytes that deflate makes from one
-constexpr uint64_t least_memory = uint64_t(1) << 29;  // bytes allowed for any file
+constexpr uint64_t largest = uint64_t(1) << 28;  // bytes, of a file and of an image
+constexpr uint64_t max_png_inflation = 1032;     // most bytes that deflate makes from one
 constexpr std::string_view signature("\x89PNG\r\n\x1a\n", 8);
 constexpr png_uint_32 channel_formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
                                            PNG_FORMAT_RGBA};
@@ -95,7 +94,7 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
   image.format = channel_formats[channels];
   const bool planar = channels == 1;  // already
   check_memory(uint64_t(PNG_IMAGE_SIZE(image)) * (planar ? 1 : 2), name, file.size(),
-               memory_limit(file.size(), max_memory, least_memory));
+               memory_limit(file.size(), max_memory, least_for_image));
   const Tensor t({channels, image.height, image.width}, u8, Device::cpu());
   std::vector<uint8_t> interleaved(planar ? 0 : PNG_IMAGE_SIZE(image));
   uint8_t* const pixels = planar ? t.data<uint8_t>() : interleaved.data();
@@ -108,7 +107,7 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
 
 Tensor load_png(const std::string& path, int channels, uint64_t max_memory) {
   return parse_png(read_whole(path, max_memory, 1), path, channels,
-                   memory_limit(InputFile(path).size(), max_memory, least_memory));
+                   memory_limit(InputFile(path).size(), max_memory, least_for_image));
 }
 
 void save_png(const std::string& path, const Tensor& image) {
