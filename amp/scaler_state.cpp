@@ -53,10 +53,11 @@ struct SavedScale {
   double value = 0;
   bool had_nonfinite_loss = false;
   std::array<int64_t, 3> counts = {};  // saved_counts
+};
 }  // namespace detail
 using detail::SavedScale;
 
-namespace {};
+namespace {
 
 SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& options) {
   SavedScale s;
@@ -75,7 +76,7 @@ SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& o
   return s;
 }
 
-}  // namespace detail
+}  // namespace
 
 bool detail::is_scale(double value) {
   const float s = static_cast<float>(value);
