@@ -197,8 +197,7 @@ double Cyclic::height(int64_t step) const {
   const double part = now <= up ? double(now) / double(up) : double(up + down - now) / double(down);
   if (options_.cycle == Cycle::Halving)
     return std::ldexp(part, -int(std::min<int64_t>(cycle, 1100)));
-  return options_.cycle == Cycle::Decaying ? part * std::pow(options_.gamma, double(step))
-                                              : part;
+  return options_.cycle == Cycle::Decaying ? part * std::pow(options_.gamma, double(step)) : part;
 }
 
 double Cyclic::at(int64_t step, size_t group) const {
