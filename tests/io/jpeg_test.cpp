@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
-#include "autograd/ops.h"
 #include "core/check.h"
 #include "tests/support/damage.h"
 #include "tests/support/temp_folder.h"
@@ -29,6 +29,12 @@ using test::TempFolder;
 
 Tensor parse(std::string_view file, const JpegOptions& o = {}) {
   return parse_jpeg(std::as_bytes(std::span(file)), "f", o);
+}
+
+Tensor grey_of(const Shape& shape) {  // all 128
+  const Tensor t(shape, u8);
+  std::memset(t.host(), 128, size_t(t.numel()));
+  return t;
 }
 
 // A smooth image, which loses little.
@@ -156,21 +162,21 @@ std::string of_scans(const Tensor& y, const Tensor& b, const Tensor& r, char sam
 }
 
 TEST(Jpeg, ReadsFilesOfAScanForEachComponent) {
-  const Tensor y = waves(1, 40, 50), grey = full({1, 40, 50}, 128).to(u8);
+  const Tensor y = waves(1, 40, 50), grey = grey_of({1, 40, 50});
   const std::string file = of_scans(y, grey, grey, 0x11);
   const Tensor read = parse(file);
   EXPECT_EQ(read.shape(), Shape({3, 40, 50}));
   EXPECT_LT(mean_difference(parse(file, {.channels = 1}), y), 2);
   EXPECT_ERROR(parse(file, {.max_memory = 23'999}),
                "f: needs 24000 bytes of memory, more than the 23999 allowed");
-  const Tensor small = full({1, 20, 13}, 128).to(u8);  // 4:1:0, which TurboJPEG has no name for
+  const Tensor small = grey_of({1, 20, 13});  // 4:1:0, which TurboJPEG has no name for
   const Tensor unusual = parse(of_scans(y, small, small, 0x42));
   EXPECT_EQ(mean_difference(unusual, read), 0);
 }
 
 // libjpeg warns of the bytes too many, and would not of what is missing later.
 TEST(Jpeg, RefusesTruncatedFilesWithBytesTooMany) {
-  const Tensor y = waves(1, 40, 50), grey = full({1, 40, 50}, 128).to(u8);
+  const Tensor y = waves(1, 40, 50), grey = grey_of({1, 40, 50});
   const std::string clean = of_scans(y, grey, y, 0x11), more = of_scans(y, grey, y, 0x11, "abc");
   EXPECT_EQ(mean_difference(parse(more), parse(clean)), 0);
   for (size_t cut = 2; cut < 60; ++cut)
