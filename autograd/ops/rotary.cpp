@@ -20,8 +20,11 @@ struct Rotary {
     Shape shape = x.shape();
     if (heads_inside) std::swap(shape[-3], shape[-2]);
     const Tensor made = ctx.output(shape), y = heads_inside ? transpose(made, -3, -2) : made;
-    ctx.run(kernels::rotate_halves, back, x, cosines, sines, y);
-    ctx.save(Tensor(), cosines, sines);
+    const DType wide = accumulate_dtype(x.dtype());
+    const auto table = [&](const Tensor& t) { return t.to(wide).contiguous(); };
+    const Tensor c = table(cosines), s = table(sines);
+    ctx.run(kernels::rotate_halves, back, x, c, s, y);
+    ctx.save(Tensor(), c, s);
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, bool back) {
@@ -39,8 +42,9 @@ Tensor rotary_embedding(const Tensor& x, const Tensor& cosines, const Tensor& si
   const Shape angles{x.size(-2), x.size(-1) / 2};
   check_shape(cosines, "the table of cosines", angles);
   check_shape(sines, "the table of sines", angles);
-  const DType wide = accumulate_dtype(x.dtype());
-  const auto table = [&](const Tensor& t) { return cast(t.detach(), wide).contiguous(); };
+  const auto table = [&](const Tensor& t) {  // of x's dtype or wider
+    return is_half(t.dtype()) && !is_half(x.dtype()) ? cast(t.detach(), x.dtype()) : t.detach();
+  };
   return call<Rotary>(x, table(cosines), table(sines), false);
 }
 
