@@ -56,7 +56,8 @@ TEST(MixUp, WarnsOfBatchesOfOne) {
   std::vector<std::string> told;
   const OnWarning listen([&](const std::string& text) { told.push_back(text); });
   Loaders data;
-  const TensorDataset three(zeros({3, 2, 6, 8}), zeros({3}, i64));
+  const Device cpu = Device::cpu();
+  const TensorDataset three(zeros({3, 2, 6, 8}, f32, cpu), zeros({3}, i64, cpu));
   data.train.emplace(three, DataLoaderOptions{.batch_size = 1});
   data.valid.emplace(three, DataLoaderOptions{.batch_size = 3});
   LearnerOptions o = quiet();
