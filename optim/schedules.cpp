@@ -34,6 +34,10 @@ void check_momentum(Optimizer& optimizer, double base, double max, bool cycles) 
     optimizer.set_option(momentum, before, g);
   }
 }
+// `groups`: those the schedule began with, to which others may have been added.
+void set_momentum(Optimizer& optimizer, size_t groups, double momentum) {
+  for (size_t g = 0; g < groups; ++g) optimizer.set_option(optimizer.momentum_name(g), momentum, g);
+}
 
 }  // namespace
 
@@ -174,9 +178,7 @@ void OneCycle::apply(int64_t step) {
   check(step <= options_.total_steps, "step {} of a one_cycle of {} total_steps", step,
         options_.total_steps);
   Schedule::apply(step);
-  if (!options_.cycle_momentum) return;
-  for (size_t g = 0; g < groups(); ++g)
-    optimizer().set_option(optimizer().momentum_name(g), momentum_at(step), g);
+  if (options_.cycle_momentum) set_momentum(optimizer(), groups(), momentum_at(step));
 }
 
 Cyclic::Cyclic(Optimizer& optimizer, const CyclicOptions& options)
@@ -210,9 +212,7 @@ double Cyclic::momentum_at(int64_t step) const {
 
 void Cyclic::apply(int64_t step) {
   Schedule::apply(step);
-  if (!options_.cycle_momentum) return;
-  for (size_t g = 0; g < groups(); ++g)
-    optimizer().set_option(optimizer().momentum_name(g), momentum_at(step), g);
+  if (options_.cycle_momentum) set_momentum(optimizer(), groups(), momentum_at(step));
 }
 
 void SequentialOptions::validate() const {
