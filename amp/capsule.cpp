@@ -131,8 +131,8 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
   const bool records = bool(result.grad_fn());
   const bool moves = std::ranges::any_of(
       call.inputs, [&](const Tensor* t) { return *t && t->storage() == result.storage(); });
-  const bool looks = is_counted(result) && !moves && call.op.name != "masked_fill" &&
-                     call.op.name != "pad" && !stats_of({&result, 1}).is_finite();
+  const bool looks = is_counted(result) && !moves && !detail::writes_infinities(call.op) &&
+                     !stats_of({&result, 1}).is_finite();
   const Repetition& r = *call.repetition;
   if ((!records && !looks) || !r.how.run) return;
   Kept kept;

@@ -31,6 +31,9 @@ Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
 }  // namespace
 
 bool detail::is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
+bool detail::writes_infinities(const OpInfo& op) {
+  return op.name == "masked_fill" || op.name == "pad";
+}
 
 Tensor detail::numbers_of(const Tensor& t) {
   if (t.numel() == 0) return Tensor({0}, t.dtype(), t.device());
@@ -100,7 +103,7 @@ OverflowTrace* OverflowTrace::innermost() {
 }
 
 void OverflowTrace::after(const Call& call, const Tensor& result) {
-  if (backward_state.in_rule || call.op.name == "masked_fill" || call.op.name == "pad") return;
+  if (backward_state.in_rule || detail::writes_infinities(call.op)) return;
   std::vector<Tensor> inputs;
   for (const Tensor* t : call.inputs) {
     if (!is_counted(*t)) continue;

@@ -35,6 +35,8 @@ struct BadOp {
 
 namespace detail {
 bool is_counted(const Tensor& t);  // has numbers that can be infinite or NaN
+// Infinities that an op writes are the program's intention: masked_fill and pad.
+bool writes_infinities(const OpInfo& op);
 // The numbers of t, contiguous, in any order; broadcast ones once.
 Tensor numbers_of(const Tensor& t);
 }  // namespace detail
