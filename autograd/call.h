@@ -21,6 +21,7 @@
 #include <array>
 #include <bit>
 #include <tuple>
+#include <typeinfo>
 
 #include "autograd/tape.h"
 #include "core/check.h"
@@ -197,9 +198,12 @@ constexpr bool is_plain = is_tensor<A> || is_list<A> ||
                           (std::is_trivially_copyable_v<A> && !std::is_pointer_v<A> &&
                            !std::is_same_v<A, std::string_view>);
 
+template <class... Args>
+inline constexpr const std::type_info* types_of[] = {&typeid(Args)..., nullptr};
+
 template <class Op, class... Args>
 constexpr internal::Repeat repeat_of() {
-  internal::Repeat repeat{Op::info, __PRETTY_FUNCTION__, nullptr, nullptr};
+  internal::Repeat repeat{Op::info, __PRETTY_FUNCTION__, types_of<Args...>, nullptr, nullptr};
   if constexpr ((is_plain<Args> && ...)) {
     repeat.attributes = [](const void* const* arguments) {
       std::string bytes;

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "core/check.h"
+
 namespace mixtape {
 namespace {
 
@@ -21,6 +23,12 @@ std::span<const internal::Repeat* const> internal::all_repeats() { return repeat
 bool internal::list_repeat(const Repeat& repeat) {
   repeats().push_back(&repeat);
   return true;
+}
+
+const void* internal::Repetition::find(const std::type_info& type, int nth) const {
+  for (size_t i = 0; how.arguments[i]; ++i)
+    if (*how.arguments[i] == type && nth-- == 0) return arguments[i];
+  fail("{} has fewer arguments of type {} than were asked for", how.op.name, type.name());
 }
 
 std::span<const OpInfo* const> all_ops() { return catalogue(); }

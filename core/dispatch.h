@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,8 @@ namespace internal {
 // another process of the same build. Null functions: an attribute is no plain data.
 struct Repeat {
   const OpInfo& op;
-  const char* types;  // of the arguments, as the compiler spells them
+  const char* types;                       // of the arguments, as the compiler spells them
+  const std::type_info* const* arguments;  // the same, in order, and a null at their end
   std::string (*attributes)(const void* const* arguments);  // their bytes
   // Calls the op with its tensors in order, and the sizes of lists of them.
   Tensor (*run)(std::span<const Tensor> inputs, std::span<const int64_t> lists,
@@ -37,6 +39,14 @@ struct Repetition {
   const Repeat& how;
   const void* const* arguments;
   std::span<const int64_t> lists;
+
+  // The argument of type A, or the nth of several (from 0 on), for observers that know the op.
+  // Throws Error if there is none.
+  template <class A>
+  const A& argument(int nth = 0) const {
+    return *static_cast<const A*>(find(typeid(A), nth));
+  }
+  const void* find(const std::type_info& type, int nth) const;
 };
 std::span<const Repeat* const> all_repeats();  // of every call linked into this program
 bool list_repeat(const Repeat&);

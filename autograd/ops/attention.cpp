@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
@@ -64,12 +65,6 @@ class GradientTensors {
   const bool grouped_;
   bool joined_ = false;
   Tensor all_;
-};
-
-struct AttentionParams {
-  bool causal, grouped;
-  double scale;
-  DropoutMask drop;
 };
 
 struct Attention {  // leading dimensions are equal; the mask is bool, or added to the scores

@@ -1,6 +1,7 @@
 // A convolution and its gradients for the input (a transposed convolution) and for the weight:
 // three ops, each linear in both operands, that differentiate into each other, to any order.
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
@@ -22,25 +23,10 @@ MemoryFormat order_of(const Tensor& x, const Tensor& y, const Window& w) {
   return std::max(order_of(x, w), order_of(y, w));
 }
 
-// The attributes of all three: window, shapes of operands as Conv2d sees them, the result's dtype.
-struct Geometry {
-  Window window;
-  Shape input, weight, output;
-  Activation activation = Activation::None;  // applied to Conv2d's sums
-  std::optional<DType> out = {};
-
-  // The same without the activation.
-  Geometry linear(std::optional<DType> dtype = {}) const {
-    Geometry g = *this;
-    g.activation = Activation::None;
-    g.out = dtype;
-    return g;
-  }
-};
-
 // Calls one of the three with a result dtype; the two that take a bias get an absent one.
 template <class Op, class... Bias>
-Tensor apply(const Tensor& x, const Tensor& y, const Geometry& g, DType want, const Bias&... none) {
+Tensor apply(const Tensor& x, const Tensor& y, const ConvGeometry& g, DType want,
+             const Bias&... none) {
   const Factors f(x, y);
   return call<Op>(f.a, f.b, none..., g.linear(f.product(want)));
 }
@@ -52,7 +38,7 @@ struct Conv2d {
       {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic},
       Product::Convolution};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& w, const Tensor& bias,
-                        const Geometry& g, const Tensor& residual = {}) {
+                        const ConvGeometry& g, const Tensor& residual = {}) {
     check_real(x);
     const MemoryFormat order = order_of(x, g.window);
     Tensor y = image(ctx, g.output, order, dtype_with(ctx, residual)), before;
@@ -67,9 +53,9 @@ struct Conv2d {
     save_activation(ctx, g.activation, bias, residual, before, y);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const Geometry& g);
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g);
   // (An absent residual would cost every call an input.)
-  static Tensor of(const Tensor& x, const Tensor& w, const Tensor& bias, const Geometry& g,
+  static Tensor of(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                    const Tensor& residual) {
     return residual ? call<Conv2d>(x, w, bias, g, residual) : call<Conv2d>(x, w, bias, g);
   }
@@ -81,7 +67,7 @@ struct ConvTranspose2d {  // (dy, w) -> dx
                                {Role::Activation, Role::Parameter, Role::Statistic},
                                Product::Convolution};
   static Tensor forward(Ctx& ctx, const Tensor& dy, const Tensor& w, const Tensor& bias,
-                        const Geometry& g) {
+                        const ConvGeometry& g) {
     check_real(dy);
     const MemoryFormat order = order_of(dy, g.window);
     Tensor dx = image(ctx, g.input, order);
@@ -89,12 +75,12 @@ struct ConvTranspose2d {  // (dy, w) -> dx
     ctx.save(dy, w);
     return dx;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dx, const Geometry& g);
+  static Grads backward(const Ctx& ctx, const Tensor& dx, const ConvGeometry& g);
 };
 
 struct Conv2dWeight {  // (x, dy) -> dw
   static constexpr OpInfo info{"conv2d_weight", Precision::Low};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& dy, const Geometry& g) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& dy, const ConvGeometry& g) {
     Tensor dw = ctx.output(g.weight);
     const MemoryFormat order = order_of(x, dy, g.window);
     ctx.run(kernels::conv2d_weight, x.contiguous(order), dy.contiguous(order), g.window, dw,
@@ -102,10 +88,10 @@ struct Conv2dWeight {  // (x, dy) -> dw
     ctx.save(x, dy);
     return dw;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dw, const Geometry& g);
+  static Grads backward(const Ctx& ctx, const Tensor& dw, const ConvGeometry& g);
 };
 
-Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
+Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g) {
   const Tensor of_sums = pre_activation_gradient(ctx, g.activation, dy, [&] {
     return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), g.linear(), ctx.saved(4));
   });
@@ -138,14 +124,14 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const Geometry& g) {
           [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
       of_sums);
 }
-Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const Geometry& g) {
+Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const ConvGeometry& g) {
   RoundedFactors q(ctx, dx);
   return ctx.grads(
       [&] { return apply<Conv2d>(q.dz(0), ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
       [&] { return apply<Conv2dWeight>(q.dz(0), ctx.saved(0), g, ctx.grad_dtype(1)); },
       [&] { return bias_gradient(ctx, 2, dx, 0b1101); });
 }
-Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const Geometry& g) {
+Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const ConvGeometry& g) {
   return ctx.grads(
       [&] { return apply<ConvTranspose2d>(ctx.saved(1), dw, g, ctx.grad_dtype(0), Tensor()); },
       [&] { return apply<Conv2d>(ctx.saved(0), dw, g, ctx.grad_dtype(1), Tensor()); });
@@ -186,7 +172,7 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const
   const Shape y{x.size(0), outputs, w.count(x.size(2), 0), w.count(x.size(3), 1)};
   for (const Shape& planes : {x.shape(), y}) check_counted("planes", {planes[2], planes[3]});
   check_shape(o.residual, "the residual", y);
-  return Conv2d::of(x, weight, bias, Geometry{w, x.shape(), weight.shape(), y, o.activation},
+  return Conv2d::of(x, weight, bias, ConvGeometry{w, x.shape(), weight.shape(), y, o.activation},
                     o.residual);
 }
 
@@ -246,7 +232,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     check(y[2 + d] > 0, "padding {} leaves nothing of {}", w.padding[d], whole);
   }
   for (const Shape& planes : {x.shape(), y}) check_counted("planes", {planes[2], planes[3]});
-  return call<ConvTranspose2d>(x, weight, bias, Geometry{w, y, weight.shape(), x.shape()});
+  return call<ConvTranspose2d>(x, weight, bias, ConvGeometry{w, y, weight.shape(), x.shape()});
 }
 
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,

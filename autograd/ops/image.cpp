@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
 
@@ -12,7 +13,6 @@ using namespace ops;
 namespace {
 
 using kernels::Sampling;
-using Samplings = std::array<kernels::Sampling, 2>;  // of rows, of columns
 
 // Weighted sums over rectangles of an image. Linear; the gradient is the transpose, the same op in
 // the other direction. Name: a struct with the names of both.

@@ -1,5 +1,6 @@
 // Normalisation. Statistics are f32 for any dtype of activations, and saved for backward.
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
 
@@ -103,11 +104,6 @@ struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
     ctx.run(kernels::group_norm_grad, x, groups, w, ctx.saved(2), ctx.saved(3), dyc, dx, dw, db);
     return {dx, dw, db};
   }
-};
-
-struct BatchNormParams {
-  bool training;
-  double momentum, eps;
 };
 
 struct BatchNorm {  // x [n, c, inner]

@@ -2,6 +2,7 @@
 // all of them and a step costs a product and a kernel, not a dozen nodes. State that passes between
 // steps beside h stays f32. Figures: bench/worklog/006.
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/gradients.h"
@@ -41,11 +42,6 @@ Tensor laid_out(const Tensor& w, int64_t steps) {
   return is_half(w.dtype()) ? w.t().contiguous().t() : w.contiguous();
 }
 
-struct Attributes {
-  bool reverse;
-  Tensor state;  // [b, n], f32 or f64, of a cell that has one: forward leaves the last one here
-};
-
 template <class C>
 struct Recurrent {
   static constexpr OpInfo info{
@@ -56,7 +52,7 @@ struct Recurrent {
   static constexpr bool has_c = C::id == Cell::Lstm, has_state = has_c || C::id == Cell::Gru;
   static constexpr bool splits = C::id == Cell::Gru;  // dx and dh differ
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const Tensor& h0, const Tensor& c0, const Attributes& a) {
+                        const Tensor& h0, const Tensor& c0, const RecurrentParams& a) {
     check_real(x);
     const int64_t steps = x.size(0), b = x.size(1), n = weight.size(1);
     const Tensor y = ctx.output({has_c ? steps + 1 : steps, b, n});
@@ -85,7 +81,7 @@ struct Recurrent {
 
   // Back through the steps: the gates' gradients dx and dh (which differ where a gate acts on h's
   // part alone), and with dh the hidden state's, dh w. Then dw = sum over steps of dhT h.
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const Attributes& a) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const RecurrentParams& a) {
     if (grad_enabled()) return by_ops(ctx, dy, a.reverse);
     const Tensor y = ctx.saved(5), dyc = dy.contiguous();
     const int64_t steps = ctx.shape(0)[0], b = y.size(1), n = y.size(2);
@@ -159,7 +155,8 @@ struct Recurrent {
 
 // The state after the last step, from the row of y that rounds it.
 template <class C>
-Tensor last_state(const Tensor& y, const Tensor& weight, const Tensor& start, const Attributes& a) {
+Tensor last_state(const Tensor& y, const Tensor& weight, const Tensor& start,
+                  const RecurrentParams& a) {
   using Op = Recurrent<C>;
   const Tensor rounded = select(y, 0, !Op::has_c && a.reverse ? 0 : -1);
   const bool keeps = weight.dtype() == f32 || (start && start.dtype() == f32);
@@ -182,7 +179,7 @@ Tensor recurrent(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   check_shape(bias, "the bias", {C::gates * n});
   check_shape(h0, "h0", {x.size(1), n});
   check_shape(c0, "c0", {x.size(1), n});
-  Attributes a{options.reverse, {}};
+  RecurrentParams a{options.reverse, {}};
   if (Op::has_state) a.state = Tensor({x.size(1), n}, accumulate_dtype(x.dtype()), x.device());
   const Tensor y = call<Op>(x, weight, bias, h0, c0, a);
   if (options.last_state) *options.last_state = last_state<C>(y, weight, Op::has_c ? c0 : h0, a);

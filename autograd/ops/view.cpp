@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
 
@@ -57,21 +58,6 @@ struct DiagonalOf {
   int64_t offset;
   int a, b;
   Layout of(const Layout& l) const { return diagonal(l, offset, a, b); }
-};
-
-// One of the `parts` tensors in x [b, t, parts heads d], by heads: [b, heads, t, d].
-struct HeadsOf {
-  static constexpr OpInfo view{"split_heads"}, place{"place_heads"};
-  static constexpr bool covers = true;
-  int64_t parts, heads, index;
-  bool batch_first;
-  Layout of(const Layout& x) const {
-    const Shape &n = x.shape, &s = x.strides;
-    const int64_t d = n[2] / (parts * heads);
-    const Layout all({n[0], n[1], heads, d}, {s[0], s[1], d * s[2], s[2]},
-                     x.offset + index * heads * d * s[2]);
-    return permute(all, batch_first ? Dims{0, 2, 1, 3} : Dims{1, 2, 0, 3});
-  }
 };
 
 // Zeros with x as one part: the transpose of selecting that part.
@@ -284,6 +270,14 @@ Tensor expand(const Tensor& x, const Shape& wanted) {
   for (int d = 0, from = x.rank() - wanted.rank; d < shape.rank; ++d)
     if (shape[d] == -1 && from + d >= 0) shape[d] = x.shape()[from + d];
   return shape == x.shape() ? unchanged(x) : call<Expand>(x, shape);
+}
+
+Layout HeadsOf::of(const Layout& x) const {
+  const Shape &n = x.shape, &s = x.strides;
+  const int64_t d = n[2] / (parts * heads);
+  const Layout all({n[0], n[1], heads, d}, {s[0], s[1], d * s[2], s[2]},
+                   x.offset + index * heads * d * s[2]);
+  return permute(all, batch_first ? Dims{0, 2, 1, 3} : Dims{1, 2, 0, 3});
 }
 
 Layout BasicIndex::of(Layout x) const {

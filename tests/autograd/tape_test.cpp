@@ -560,6 +560,30 @@ TEST(Tape, ObserversSeeForwardAndBackward) {
       << "mul, sum and the reshape that drops its dimension";
 }
 
+struct Scaled : Function<Scaled> {
+  static constexpr OpInfo info{"scaled"};
+  static Tensor forward(Ctx&, const Tensor& x, double by, const Shape& shape, double plus) {
+    return reshape(x * by + plus, shape);
+  }
+};
+
+TEST(Tape, ObserversReadArgumentsByType) {
+  struct Reads : Observer {
+    std::string log;
+    void after(const Call& c, const Tensor&) override {
+      if (c.op.name != "scaled") return;
+      const Repetition& r = *c.repetition;
+      log =
+          fmt::format("{} {} {}", r.argument<double>(), r.argument<double>(1), r.argument<Shape>());
+      EXPECT_ERROR(r.argument<double>(2), "scaled has fewer arguments of type d than were asked");
+      EXPECT_ERROR(r.argument<bool>(), "scaled has fewer arguments of type b");
+    }
+  } reads;
+  const Observe watch(reads);
+  Scaled::apply(zeros({6}), 2.0, Shape{2, 3}, 3.0);
+  EXPECT_EQ(reads.log, "2 3 [2, 3]");
+}
+
 TEST(Tape, ObserversTellRulesFromTheEngine) {
   struct Rules : Observer {
     std::vector<std::string> log;

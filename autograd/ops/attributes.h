@@ -1,0 +1,61 @@
+#pragma once
+// Attributes of ops that are more than numbers, for the ops and for observers that read them
+// (Repetition::argument).
+
+#include <array>
+#include <optional>
+
+#include "autograd/ops.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
+#include "kernels/kernels.h"
+
+namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
+
+// Of a convolution and both of its gradients: window, shapes of operands as conv2d sees them, and
+// the result's dtype.
+struct ConvGeometry {
+  kernels::Window window;
+  Shape input, weight, output;
+  Activation activation = Activation::None;  // applied to conv2d's sums
+  std::optional<DType> out = {};
+
+  // The same without the activation.
+  ConvGeometry linear(std::optional<DType> dtype = {}) const {
+    ConvGeometry g = *this;
+    g.activation = Activation::None;
+    g.out = dtype;
+    return g;
+  }
+};
+
+using Samplings = std::array<kernels::Sampling, 2>;  // of rows, of columns
+
+struct AttentionParams {
+  bool causal, grouped;
+  double scale;
+  DropoutMask drop;
+};
+
+struct BatchNormParams {
+  bool training;
+  double momentum, eps;
+};
+
+struct RecurrentParams {
+  bool reverse;
+  Tensor state;  // [b, n], f32 or f64, of a cell that has one: forward leaves the last one here
+};
+
+// Queries, keys or values of all heads: x [b, t, parts heads d] -> [b, heads, t, d].
+struct HeadsOf {
+  static constexpr OpInfo view{"split_heads"}, place{"place_heads"};
+  static constexpr bool covers = true;  // by all parts together
+  int64_t parts, heads, index;
+  bool batch_first;
+  internal::Layout of(const internal::Layout& x) const;
+};
+
+}  // namespace ops
+}  // namespace mixtape
