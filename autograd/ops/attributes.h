@@ -13,7 +13,7 @@
 namespace mixtape {
 namespace [[gnu::visibility("hidden")]] ops {
 
-// Of a convolution and both of its gradients: window, shapes of operands as conv2d sees them, and
+// A convolution and both of its gradients: window, shapes of operands as conv2d sees them, and
 // the result's dtype.
 struct ConvGeometry {
   kernels::Window window;
