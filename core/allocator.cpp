@@ -114,9 +114,9 @@ class Pool {
  public:
   explicit Pool(Device device) : device_(device) {}
 
-  void* allocate(size_t bytes, int stream) {
+  void* allocate(size_t bytes, int stream, MemoryOf use) {
     const bool possible = bytes <= largest;
-    if (possible && is_large(bytes)) return piece(bytes, stream);
+    if (possible && is_large(bytes)) return piece(bytes, stream, use);
     const SizeClass size = SizeClass::of(possible ? bytes : largest);
     {
       const std::lock_guard lock(lock_);
@@ -125,7 +125,7 @@ class Pool {
       if (!free.empty()) {
         void* block = free.back();
         free.pop_back();
-        count(bytes);
+        count(bytes, use);
         unpoison(block, bytes);
         return block;
       }
@@ -133,11 +133,11 @@ class Pool {
     void* block = nullptr;
     if (possible) block = device_.is_host() ? ask(size.bytes) : cut(size, stream);
     if (!block) out_of_memory(bytes);
-    adopt(block, size, bytes, stream);
+    adopt(block, size, bytes, stream, use);
     return block;
   }
 
-  void release(void* block, size_t bytes, int stream) noexcept {
+  void release(void* block, size_t bytes, int stream, MemoryOf use) noexcept {
     const SizeClass size = SizeClass::of(bytes);
     if (device_.is_host()) poison(block, size.bytes);  // a device may not be done with it
     const std::lock_guard lock(lock_);
@@ -145,7 +145,7 @@ class Pool {
       shelf(stream).arenas[kind_of(bytes)].give(block);
     else
       shelf(stream).of[size.index].free.push_back(block);  // never grows: adopt() made room
-    stats_.in_use -= static_cast<int64_t>(bytes);
+    held_by(use) -= static_cast<int64_t>(bytes);
   }
 
   void empty_cache() noexcept {
@@ -194,6 +194,7 @@ class Pool {
   void reset_peak() {
     const std::lock_guard lock(lock_);
     stats_.peak = stats_.in_use;
+    stats_.peak_total = stats_.in_use + scratch_;
   }
 
  private:
@@ -217,12 +218,21 @@ class Pool {
     return stream < 0 ? without_stream_ : *shelves_[static_cast<size_t>(stream)];
   }
 
-  void count(size_t bytes) {
-    stats_.in_use += static_cast<int64_t>(bytes);
+  int64_t& held_by(MemoryOf use) { return use == MemoryOf::Tensors ? stats_.in_use : scratch_; }
+  void count(size_t bytes, MemoryOf use) {
+    held_by(use) += static_cast<int64_t>(bytes);
     stats_.peak = std::max(stats_.peak, stats_.in_use);
+    stats_.peak_total = std::max(stats_.peak_total, stats_.in_use + scratch_);
     ++stats_.allocations;
   }
 
+  // (Addresses of meta are none of the process.)
+  void poison(void* memory, size_t bytes) const noexcept {
+    if (!device_.is_meta()) mixtape::poison(memory, bytes);
+  }
+  void unpoison(void* memory, size_t bytes) const noexcept {
+    if (!device_.is_meta()) mixtape::unpoison(memory, bytes);
+  }
   bool is_large(size_t bytes) const { return !device_.is_host() && bytes > small; }
   void make_shelf(int stream) {
     if (stream >= 0 && !shelves_[size_t(stream)])
@@ -257,7 +267,7 @@ class Pool {
     system_release(memory, device_);
   }
 
-  void* piece(size_t bytes, int stream) {
+  void* piece(size_t bytes, int stream, MemoryOf use) {
     const size_t kind = kind_of(bytes);
     const Kind& k = kinds[kind];
     const size_t size = round_up(bytes + gap, k.unit);
@@ -265,7 +275,7 @@ class Pool {
     const auto take = [&](Arena& arena) {
       void* const block = arena.take(size, k.least);
       if (block) {
-        count(bytes);
+        count(bytes, use);
         unpoison(block, bytes);
       }
       return block;
@@ -364,13 +374,13 @@ class Pool {
   }
 
   // Records a new block and reserves room for its return.
-  void adopt(void* block, SizeClass size, size_t bytes, int stream) {
+  void adopt(void* block, SizeClass size, size_t bytes, int stream, MemoryOf use) {
     const std::lock_guard lock(lock_);
     Class& c = shelf(stream).of[size.index];
     if (c.free.capacity() <= c.blocks) c.free.reserve(2 * c.blocks + 8);
     ++c.blocks;
     c.bytes = size.bytes;
-    count(bytes);
+    count(bytes, use);
     poison(block, size.bytes);
     unpoison(block, bytes);
   }
@@ -378,7 +388,7 @@ class Pool {
   [[noreturn]] void out_of_memory(size_t bytes) {
     const MemoryStats now = stats();
     fail("out of memory on {}: {} bytes requested, {} in use, {} reserved, {} at peak", device_,
-         bytes, now.in_use, now.reserved, now.peak);
+         bytes, now.in_use, now.reserved, now.peak_total);
   }
 
   const Device device_;
@@ -387,6 +397,7 @@ class Pool {
   std::array<std::unique_ptr<Shelf>, max_streams> shelves_;
   std::atomic<uint64_t> held_{0};  // a bit per stream
   MemoryStats stats_;
+  int64_t scratch_ = 0;  // bytes held by kernels
 };
 
 // Never destroyed, since tensors may outlive any static.
@@ -418,11 +429,11 @@ Pool& pool(Device device) {
 
 }  // namespace
 
-void* allocate(size_t bytes, Device device, int stream) {
-  return pool(device).allocate(bytes, stream);
+void* allocate(size_t bytes, Device device, int stream, MemoryOf use) {
+  return pool(device).allocate(bytes, stream, use);
 }
-void release(void* block, size_t bytes, Device device, int stream) noexcept {
-  pool(device).release(block, bytes, stream);
+void release(void* block, size_t bytes, Device device, int stream, MemoryOf use) noexcept {
+  pool(device).release(block, bytes, stream, use);
 }
 MemoryStats memory_stats(Device device) { return pool(device).stats(); }
 void reset_peak(Device device) { pool(device).reset_peak(); }

@@ -1,6 +1,6 @@
 #pragma once
-// The memory of tensors. Freed blocks are cached in size classes, so a training step in steady
-// state makes no system call. Statistics count live blocks, not cached ones.
+// The memory of tensors and kernels. Freed blocks are cached in size classes, so a training step in
+// steady state makes no system call. Statistics count live blocks, not cached ones.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,16 +9,20 @@
 
 namespace mixtape {
 
+enum class MemoryOf : uint8_t { Tensors, Kernels };  // who holds it; kernels do during a call
+
 // 64-byte aligned (256 on a device), uninitialised. Zero bytes give a valid, distinct pointer.
 // Throws Error with requested, in use, reserved and peak bytes when the system has no more, after
 // one retry on an emptied cache. A device's block belongs to a stream (by number): once released,
 // it is reused on that stream alone, whose later work is ordered after the earlier.
-void* allocate(size_t bytes, Device device, int stream = -1);
-void release(void* block, size_t bytes, Device device, int stream = -1) noexcept;
+void* allocate(size_t bytes, Device device, int stream = -1, MemoryOf use = MemoryOf::Tensors);
+void release(void* block, size_t bytes, Device device, int stream = -1,
+             MemoryOf use = MemoryOf::Tensors) noexcept;
 
 struct MemoryStats {
-  int64_t in_use = 0;        // bytes held by live blocks
-  int64_t peak = 0;          // the most that in_use has been since reset_peak
+  int64_t in_use = 0;        // bytes held by live blocks of tensors
+  int64_t peak = 0;          // the most that in_use has been since reset_peak: see amp/plan.h
+  int64_t peak_total = 0;    // the most with scratch memory, which each thread of a kernel may have
   int64_t reserved = 0;      // bytes taken from the system: in use or kept for reuse
   int64_t allocations = 0;   // blocks allocated since the start
   int64_t system_calls = 0;  // allocations that the cache could not serve

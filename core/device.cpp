@@ -8,7 +8,7 @@
 
 namespace mixtape {
 
-constexpr std::string_view type_names[device_types] = {"cpu", "cuda"};
+constexpr std::string_view type_names[device_types] = {"cpu", "cuda", "meta"};
 
 Device Device::best() { return runtime::devices().empty() ? cpu() : runtime::devices().front(); }
 
@@ -25,7 +25,7 @@ void Device::require() const {
 bool Device::supports_fast(DType dtype) const {
   require();
   if (!is_half(dtype)) return is_float(dtype);
-  if (!is_host()) return runtime::of(type).properties(index).major >= (dtype == f16 ? 7 : 8);
+  if (!is_like_cpu()) return runtime::of(type).properties(index).major >= (dtype == f16 ? 7 : 8);
 #ifdef __x86_64__
   __builtin_cpu_init();
   return dtype == bf16 && __builtin_cpu_supports("avx512bf16");
@@ -42,19 +42,24 @@ DefaultDevice::DefaultDevice(Device device) : outer_(current_) {
 Device Device::parse(std::string_view text) {
   for (int t = 0; t < device_types; ++t) {
     const std::string_view name = type_names[t];
-    const Device first{DeviceType(t), 0};
+    const Device first{DeviceType(t), 0}, stand_in = meta(DeviceType(t));
     if (text == name) return first;
-    if (first.is_host() || !text.starts_with(name) || text.substr(name.size(), 1) != ":") continue;
+    if (!first.is_meta() && text == stand_in.to_string()) return stand_in;
+    if (first.is_host() || first.is_meta() || !text.starts_with(name) ||
+        text.substr(name.size(), 1) != ":")
+      continue;
     const char *digits = text.data() + name.size() + 1, *last = text.data() + text.size();
     int index = -1;
     const auto [end, error] = std::from_chars(digits, last, index);
     if (error == std::errc() && end == last && index >= 0) return {first.type, index};
   }
-  fail("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ...", text);
+  fail("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ..., meta:cpu, meta:cuda", text);
 }
 
 std::string Device::to_string() const {
   const std::string name(type_names[int(type)]);
+  if (is_meta() && 0 <= index && index < int(DeviceType::meta))
+    return name + ":" + std::string(type_names[index]);
   return is_host() ? name : name + ":" + std::to_string(index);
 }
 

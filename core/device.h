@@ -12,8 +12,8 @@
 
 namespace mixtape {
 
-enum class DeviceType : uint8_t { cpu, cuda };
-inline constexpr int device_types = 2;
+enum class DeviceType : uint8_t { cpu, cuda, meta };  // meta: shapes alone, the last
+inline constexpr int device_types = 3;
 inline constexpr int max_devices = 16;  // of one type
 inline constexpr int device_slots = 1 + (device_types - 1) * max_devices;
 
@@ -23,11 +23,19 @@ struct Device {
 
   static constexpr Device cpu() { return {}; }
   static constexpr Device cuda(int i = 0) { return {DeviceType::cuda, i}; }
+  // Stands in for a device of another type: tensors have no memory, and ops run no kernel, but they
+  // choose, allocate and keep what they would there. Reading a value throws Error.
+  static constexpr Device meta(DeviceType of = DeviceType::cpu) {
+    return {DeviceType::meta, int(of)};
+  }
   static Device best();  // the first CUDA device, or the CPU where there is none
-  static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1"
+  static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1", "meta:cuda"
 
   void require() const;  // throws Error if this machine has no such device
   bool is_host() const { return type == DeviceType::cpu; }  // the host can read its memory
+  bool is_meta() const { return type == DeviceType::meta; }
+  // True if ops choose for the CPU's kernels: on the CPU, and where meta stands in for it.
+  bool is_like_cpu() const { return is_host() || *this == meta(); }
   // A number below device_slots: 0 for the CPU, one for each other device.
   size_t slot() const {
     return is_host() ? 0 : (size_t(type) - 1) * max_devices + size_t(index) + 1;
@@ -35,7 +43,7 @@ struct Device {
   // True if matrices of this dtype are multiplied in hardware: f32 and f64 everywhere, bf16 on CPUs
   // with AVX-512 BF16, f16 and bf16 on tensor cores. Throws Error if there is no such device.
   bool supports_fast(DType dtype) const;
-  std::string to_string() const;  // "cpu", "cuda:0"
+  std::string to_string() const;  // "cpu", "cuda:0", "meta:cuda"
 
   friend bool operator==(const Device&, const Device&) = default;
 };

@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t major_version = 1;
 
 DLDeviceType type_of(DeviceType t) {
-  constexpr DLDeviceType types[device_types] = {kDLCPU, kDLCUDA};
+  constexpr DLDeviceType types[device_types] = {kDLCPU, kDLCUDA, kDLCPU};
   return types[size_t(t)];
 }
 
@@ -52,6 +52,7 @@ template <class Managed>
 Managed* leave(const Tensor& x) {
   const Scope scope("to_dlpack");
   check(!x.requires_grad(), "{} of {} requires a gradient: detach() it", x.shape(), x.dtype());
+  check(!x.device().is_meta(), "a tensor on {} has no memory that could be shared", x.device());
   if (!x.device().is_host()) {  // the receiver does not know this thread's stream
     x.storage()->touch();
     synchronize(x.device());

@@ -19,7 +19,7 @@ class GraphState;
 // hold the results of the last replay.
 class Graph : NoCopy {
  public:
-  explicit Graph(Device device);  // throws Error on the CPU, which queues nothing
+  explicit Graph(Device device);  // throws Error on the CPU and on meta, which queue nothing
   ~Graph();
 
   // Queues the work, in the order of this thread's stream. Throws Error if nothing was captured,

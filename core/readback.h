@@ -20,7 +20,8 @@ struct PinnedBlock {
   int stream = -1;
 };
 
-// A copy of at most `most` bytes. On the CPU it is immediate.
+// A copy of at most `most` bytes. On the CPU it is immediate, and so are the zeros that it brings
+// from meta, which mean for the library's own flags and counters: nothing went wrong.
 class Readback {
  public:
   static constexpr size_t most = 256;
@@ -58,7 +59,7 @@ using Problem = std::function<std::string(const void*)>;
 
 // Checks values on a device. The Error comes at once on the CPU or with `wait`, else when this
 // thread next polls or waits for the device (another check, item(), synchronize()), and names the
-// op and module of this call. During a capture, every replay checks.
+// op and module of this call. During a capture, every replay checks; meta has nothing to check.
 void check_later(const void* values, size_t bytes, Device device, Problem problem,
                  SourceLocation where = SourceLocation::here(), bool wait = false);
 

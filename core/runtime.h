@@ -1,6 +1,7 @@
 #pragma once
 // The services of a device type below the kernels: memory, streams, copies. A program links one of
 // three for CUDA: the driver's, the emulator's, or that of a build without CUDA, without a device.
+// The type meta has addresses, and does nothing.
 
 #include <cstddef>
 #include <cstdint>
@@ -67,8 +68,9 @@ class Runtime {
 };
 
 const Runtime& cuda();                 // the linked implementation
+const Runtime& meta();                 // its devices stand in for the types before it
 const Runtime& of(DeviceType type);    // any type but the host's
-const std::vector<Device>& devices();  // all of this machine but the host
+const std::vector<Device>& devices();  // all of this machine but the host and meta
 // Kernels run after they are launched, and any later call tells the error of one. A name must live
 // for good.
 void note_launch(const char* kernel);

@@ -23,7 +23,7 @@ class Storage : NoCopy {
  public:
   Storage(size_t bytes, Device device) : bytes_(bytes), device_(device) {
     enter();
-    data_ = bytes <= sizeof few_ && device.is_host() ? few_ : allocate(bytes, device, stream_);
+    data_ = bytes <= sizeof few_ && device.is_like_cpu() ? few_ : allocate(bytes, device, stream_);
   }
   // Memory from another library, freed with its owner `foreign` and not counted as tensor memory.
   Storage(std::shared_ptr<void> foreign, size_t bytes, Device device)
@@ -40,6 +40,8 @@ class Storage : NoCopy {
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Those that memory_stats() counts: none that are inline, or another library's.
+  size_t counted_bytes() const { return data_ == few_ || foreign_ ? 0 : bytes_; }
   Device device() const { return device_; }
   bool is_foreign() const { return foreign_ != nullptr; }
   // True if they have bytes in common, as two storages of foreign memory may.

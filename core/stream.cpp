@@ -169,7 +169,7 @@ void Stream::wait_for(const Stream& other) const {
 }
 
 void synchronize(Device device) {
-  if (device.is_host()) return;
+  if (device.is_host() || device.is_meta()) return;
   check_no_capture("nothing has run that could be waited for");
   count_synchronization();
   runtime::of(device.type).synchronize(Stream::current(device).handle, device.index);
@@ -181,7 +181,9 @@ int64_t orders_between_streams() { return orders.load(std::memory_order_relaxed)
 int64_t synchronizations() { return waits.load(std::memory_order_relaxed); }
 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
-  if (bytes == 0) return;
+  if (bytes == 0 || to_device.is_meta()) return;
+  check(!from_device.is_meta(), "a tensor on {} has a shape, and no values that could be read",
+        from_device);
   if (to_device.is_host() && from_device.is_host()) {
     std::memcpy(to, from, bytes);
     return;

@@ -149,7 +149,7 @@ Tensor Tensor::like_in_order(DType dtype) const {
                                                            : t;
 }
 Tensor internal::with_padded_rows(const Shape& shape, DType dtype, Device device) {
-  if (device.is_host() || !pads_rows(shape)) return Tensor(shape, dtype, device);
+  if (device.is_like_cpu() || !pads_rows(shape)) return Tensor(shape, dtype, device);
   const Layout rows = padded_rows(shape);
   Shape whole = shape;
   whole[-1] = rows.strides[-2];

@@ -282,7 +282,7 @@ namespace internal {
 // Uninitialised. On a GPU long rows are padded to a multiple of 16 bytes (padded_rows()).
 Tensor with_padded_rows(const Shape& shape, DType dtype, Device device);
 inline bool has_padded_rows(const Tensor& t) {
-  return !t.device().is_host() && has_padded_rows(t.layout());
+  return !t.device().is_like_cpu() && has_padded_rows(t.layout());
 }
 }  // namespace internal
 

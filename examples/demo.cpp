@@ -214,7 +214,8 @@ class Training {
       }
     }
     result_.train_loss = sum / double(batches_.batches());
-    result_.peak_bytes = std::max(result_.peak_bytes, memory_stats(job_.device).peak - before_);
+    result_.peak_bytes =
+        std::max(result_.peak_bytes, memory_stats(job_.device).peak_total - before_);
     result_.valid = evaluate(net_, valid_, low_);
     if (!job_.log) return;
     job_.log->write({{"mode", result_.mode},

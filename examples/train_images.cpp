@@ -331,7 +331,7 @@ void benchmark(const Options& o, Device device) {
   std::ranges::nth_element(ms, middle);
   fmt::print("{:.2f} ms per step (median of {}), {:.1f} images/s, peak {:.1f} MiB\n", *middle,
              o.steps, 1e3 * double(o.batch_size) / *middle,
-             double(memory_stats(device).peak) / (1 << 20));
+             double(memory_stats(device).peak_total) / (1 << 20));
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ struct Kernel {
   }
   template <class... A>
   void operator()(Launch& launch, A&&... args) const {
+    if (launch.device.is_meta()) return;  // there is nothing to compute with
     const Function run = by_type[size_t(launch.device.type)];
     if (!run)
       raise(std::string("kernel '") + name + "' is not in this build for " +

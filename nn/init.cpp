@@ -89,7 +89,8 @@ Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
   if (low > 0) low = -std::exchange(high, -low);
   const double below = normal_probability(low), within = normal_probability(high) - below;
   // (Above 0, whose quantile in an infinite tail is infinite.)
-  std::vector<double> values = to_vector(uniform(t.shape(), 0x1p-25, 1 + 0x1p-25, f64));
+  std::vector<double> values =
+      to_vector(uniform(t.shape(), 0x1p-25, 1 + 0x1p-25, f64, Device::cpu()));
   for (double& v : values)
     v = std::clamp(o.mean + sign * o.std * normal_quantile(below + v * within), o.low, o.high);
   return assign(t, values);

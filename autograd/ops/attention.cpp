@@ -117,13 +117,14 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   static bool fits(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& bias, const AttentionParams& params) {
     const int64_t queries = q.size(-2), keys = k.size(-2), d = q.size(-1), most = 1 << 30;
-    if (bias && (q.device().is_host() || (ctx.recording() && bias.requires_grad()))) return false;
+    if (bias && (q.device().is_like_cpu() || (ctx.recording() && bias.requires_grad())))
+      return false;
     if (q.numel() == 0 || k.numel() == 0 || v.numel() == 0 || ctx.dtype() != q.dtype() ||
         !(float(params.scale) > 0 && params.scale < 1e30))
       return false;
     // On the CPU it pays where whole blocks of keys are hidden (worklog 155); gradients of a head
     // are computed by one thread.
-    if (q.device().is_host()) {
+    if (q.device().is_like_cpu()) {
       if (!params.causal || params.drop.p > 0) return false;
       return ctx.recording() ? queries >= 512 && q.numel() / (queries * d) >= 32 : queries >= 256;
     }

@@ -38,7 +38,7 @@ Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device)
 // k, where they are transposed in registers, others dense across, where they are read in place
 // (bench/worklog/161).
 Tensor laid_out(const Tensor& w, int64_t steps) {
-  if (steps < 8 || !w.device().is_host()) return w;
+  if (steps < 8 || !w.device().is_like_cpu()) return w;
   return is_half(w.dtype()) ? w.t().contiguous().t() : w.contiguous();
 }
 

@@ -48,7 +48,7 @@ Tensor lines_along(const Tensor& x, int dim) {
   int64_t a = 1, b = 1;
   for (int d = 0; d < x.rank(); ++d) (d < dim ? a : b) *= d == dim ? 1 : x.size(d);
   const bool are_rows = permute(x.layout(), moved_last(x.rank(), dim)).is_contiguous();
-  if (are_rows || b < fewest || x.size(dim) > longest || !x.device().is_host())
+  if (are_rows || b < fewest || x.size(dim) > longest || !x.device().is_like_cpu())
     return rows_along(x, dim);
   return reshape(x, {a, x.size(dim), b});
 }

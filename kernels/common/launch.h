@@ -28,14 +28,15 @@ class Launch : NoCopy {
     runtime::of(device.type).select(device.index);
   }
   ~Launch() {
-    for (const Scratch& b : scratch_) release(b.data, b.bytes, device, number_);
+    for (const Scratch& b : scratch_) release(b.data, b.bytes, device, number_, MemoryOf::Kernels);
   }
 
   // Uninitialised, 64-byte aligned, valid until the launch is destroyed.
   template <class T>
   T* scratch(int64_t count) {
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    void* const data = scratch_.push_back({allocate(bytes, device, number_), bytes}).data;
+    void* const block = allocate(bytes, device, number_, MemoryOf::Kernels);
+    void* const data = scratch_.push_back({block, bytes}).data;
 #ifdef MIXTAPE_EMULATED
     if (!device.is_host()) simt::record_scratch(data, bytes);
 #endif

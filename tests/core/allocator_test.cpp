@@ -88,6 +88,22 @@ TEST(Allocator, BooksBalance) {
   EXPECT_EQ(memory_stats().in_use, before.in_use);
 }
 
+TEST(Allocator, MemoryOfKernelsIsCountedApart) {
+  const MemoryStats before = memory_stats();
+  reset_peak();
+  void* const scratch = allocate(1000, {}, -1, MemoryOf::Kernels);
+  void* const block = allocate(500, {});
+  release(scratch, 1000, {}, -1, MemoryOf::Kernels);
+  MemoryStats now = memory_stats();
+  EXPECT_EQ(now.in_use, before.in_use + 500);
+  EXPECT_EQ(now.peak, before.in_use + 500);
+  EXPECT_EQ(now.peak_total, before.in_use + 1500);
+  EXPECT_EQ(now.allocations, before.allocations + 2);
+  reset_peak();
+  EXPECT_EQ(memory_stats().peak_total, before.in_use + 500);
+  release(block, 500, {});
+}
+
 TEST(Allocator, ABlockIsAtMostAnEighthTooLarge) {
   for (size_t bytes : {65u, 513u, 1025u, 5000u, 100'000u, 1'000'001u, 33'000'000u}) {
     empty_cache();
@@ -141,7 +157,7 @@ TEST(Allocator, FailureEmptiesTheCacheAndSaysWhatIsHeld) {
     EXPECT_EQ(text.substr(0, text.find('\n')),
               "out of memory on cpu: " + std::to_string(bytes) + " bytes requested, " +
                   std::to_string(s.in_use) + " in use, " + std::to_string(s.reserved) +
-                  " reserved, " + std::to_string(s.peak) + " at peak");
+                  " reserved, " + std::to_string(s.peak_total) + " at peak");
     EXPECT_LE(s.reserved, reserved - (1 << 20));
   }
   EXPECT_TRUE(kept.intact());

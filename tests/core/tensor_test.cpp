@@ -93,12 +93,18 @@ TEST(DType, ParsesTheNamesPeopleUse) {
 }
 
 TEST(Device, ParsesAndPrints) {
-  for (Device d : {Device::cpu(), Device::cuda(), Device::cuda(3)})
+  for (Device d : {Device::cpu(), Device::cuda(), Device::cuda(3), Device::meta(),
+                   Device::meta(DeviceType::cuda)})
     EXPECT_EQ(Device::parse(d.to_string()), d);
+  EXPECT_EQ(Device::parse("meta"), Device::parse("meta:cpu"));
+  EXPECT_EQ(Device::parse("meta:cuda").to_string(), "meta:cuda");
   EXPECT_EQ(Device::parse("cuda"), Device::cuda(0));
-  for (auto text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", ""})
+  for (auto text : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999", "meta:0",
+                    "meta:meta", ""})
     EXPECT_EQ(error([=] { Device::parse(text); }),
-              fmt::format("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ...", text));
+              fmt::format("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ..., "
+                          "meta:cpu, meta:cuda",
+                          text));
 }
 
 TEST(Device, KnowsWhatItMultipliesFast) {

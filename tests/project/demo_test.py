@@ -202,7 +202,7 @@ class Mistakes(DemoTest):
         self.refused("--modes: fp16 is listed twice", "--modes", "float16,bf16,FP16")
         self.refused("--valid-fraction needs --data", "--valid-fraction", 0.2)
         self.refused('--modes: "" is not fp32, tf32, fp16 or bf16', "--modes", "")
-        self.refused("unknown device 'gpu'; known are cpu, cuda, cuda:0, cuda:1, ...", "--device", "gpu")
+        self.refused("unknown device 'gpu'; known are cpu, cuda, cuda:0, cuda:1, ..., meta:cpu, meta:cuda", "--device", "gpu")
         self.refused("there is no device cuda:9: ", "--device", "cuda:9")
         self.refused("--modes: fp32 is listed twice", "--modes", "fp32,bf16,fp32")
         self.refused("--epochs: 1 required N missing", "--epochs")

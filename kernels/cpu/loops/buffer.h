@@ -13,8 +13,8 @@ class Buffer : NoCopy {
  public:
   explicit Buffer(int64_t count)
       : bytes_(static_cast<size_t>(count) * sizeof(T)),
-        data_(static_cast<T*>(allocate(bytes_, Device::cpu()))) {}
-  ~Buffer() { release(data_, bytes_, Device::cpu()); }
+        data_(static_cast<T*>(allocate(bytes_, Device::cpu(), -1, MemoryOf::Kernels))) {}
+  ~Buffer() { release(data_, bytes_, Device::cpu(), -1, MemoryOf::Kernels); }
 
   T* data() const { return data_; }
 

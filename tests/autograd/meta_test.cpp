@@ -1,0 +1,76 @@
+// Every op, forward and backward, on shapes alone: results and gradients have the shapes, dtypes
+// and strides that they have on the device, and as much memory is taken at most.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "autograd/ops.h"
+#include "autograd/tape.h"
+#include "core/format.h"
+#include "core/random.h"
+#include "tests/support/errors.h"
+#include "tests/support/op_cases.h"
+
+namespace mixtape {
+namespace autograd_meta_test {
+
+using tests::OpCase;
+
+// Ops that read values, of a mask or of lengths.
+const std::vector<std::string> refused{"gather_index_mask", "gather_masked_select",
+                                       "gather_masked_select_broadcast", "scatter_index_put_mask",
+                                       "to_device"};
+
+struct Made {
+  std::vector<std::string> tensors;  // the result, and gradients
+  int64_t peak;
+};
+
+Made run_on(Device device, const OpCase& c, DType dtype) {
+  std::vector<Tensor> inputs;
+  for (const Tensor& x : tests::make_inputs(c, dtype, false)) inputs.push_back(x.to(device));
+  std::vector<Tensor> leaves;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (c.differentiable && c.inputs[i].differentiated())
+      leaves.push_back(inputs[i].set_requires_grad());
+  const DefaultDevice here(device);
+  const Seed seed(9);
+  const int64_t before = memory_stats(device).in_use;
+  reset_peak(device);
+  std::vector<Tensor> all{c.run(inputs)};
+  if (all[0].requires_grad())
+    for (const Tensor& dx :
+         grad({all[0]}, leaves,
+              {.gradients = {full(all[0].shape(), 0.5, all[0].dtype())}, .allow_unused = true}))
+      all.push_back(dx);
+  Made made{{}, memory_stats(device).peak - before};
+  for (const Tensor& t : all)
+    made.tensors.push_back(t ? fmt::format("{} {} {}", t.dtype(), t.shape(), t.strides()) : "none");
+  return made;
+}
+
+class Shapes : public testing::TestWithParam<OpCase> {};
+TEST_P(Shapes, AreThoseOfTheDevice) {
+  const OpCase& c = GetParam();
+  for (const Device device : {Device::cpu(), Device::best()})
+    for (const DType dtype : {f32, bf16}) {
+      if (is_half(dtype) && !c.half) continue;
+      const Device meta = Device::meta(device.type);
+      if (std::ranges::count(refused, c.name())) {
+        EXPECT_ERROR(run_on(meta, c, dtype), "has a shape, and no values");
+        continue;
+      }
+      const Made want = run_on(device, c, dtype), made = run_on(meta, c, dtype);
+      EXPECT_EQ(made.tensors, want.tensors) << fmt::format("{} {}", device, dtype);
+      EXPECT_EQ(made.peak, want.peak) << fmt::format("{} {}", device, dtype);
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Meta, Shapes, testing::ValuesIn(tests::op_cases()),
+                         [](const auto& c) { return c.param.name(); });
+
+}  // namespace autograd_meta_test
+}  // namespace mixtape
