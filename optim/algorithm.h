@@ -19,10 +19,10 @@ using kernels::Updates;
 
 void check_value(const Option& option, double value);  // throws Error if it is out of bounds
 
-// A buffer of the parameter's size: whether these options need it, and its first value.
+// A buffer of the parameter's size: whether these options need it, its kind and its first value.
 struct State {
   std::string_view name;
-  bool used = true, nonnegative = false;
+  bool used = true, nonnegative = false, is_weight = false;
   double initial = 0;
 };
 using States = InlineVector<State, kernels::Update::max_states>;
@@ -121,6 +121,7 @@ class AlgorithmOf final : public Algorithm {
       for (const kernels::StateInfo info : O::states) {
         State& state = all.push_back({info.name});
         state.nonnegative = info.nonnegative;
+        state.is_weight = info.is_weight;
         if constexpr (requires { o_.uses(0); }) state.used = o_.uses(int(all.size()) - 1);
         if constexpr (requires { o_.initial(); }) state.initial = o_.initial();
       }

@@ -60,16 +60,17 @@ void Algorithm::check_plain() const {
 }
 
 // The storage of p's states: in short vectors codes would save nothing, and the largest number of
-// few outweighs the others. ASGD's mean of weights moves by less than codes are apart.
+// few outweighs the others. Weights move by less than numbers of few bits are apart.
 StateFormat Optimizer::Group::format_for(const Tensor& p) const {
   constexpr int64_t least = 4096;
   const StateFormat format = common().state;
-  const auto is_mean = [&] {
-    const States states = algorithm->states();
-    return !states.empty() && states[0].name == "ax";
+  const auto holds_weights = [&] {
+    for (const State& state : algorithm->states())
+      if (state.is_weight) return true;
+    return false;
   };
-  const bool codes = format.dtype() == u8 && p.numel() >= least && !is_mean();
-  return p.dtype() == f64 || (format.dtype() == u8 && !codes) ? f32 : format;
+  if (p.dtype() == f64 || format == f32 || holds_weights()) return f32;
+  return format.dtype() == u8 && p.numel() < least ? f32 : format;
 }
 
 DType Optimizer::Group::low_state_dtype(const Tensor& p) const {

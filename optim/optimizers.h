@@ -41,6 +41,17 @@ using ASGD = OptimizerOf<ASGDOptions>;
 using LambOptions = kernels::Lamb;
 using Lamb = OptimizerOf<LambOptions>;
 
+// SGD whose steps are in proportion to the norm of each parameter, for large batches of images.
+// With both trust limits at 1 it is SGD, for groups of biases and norms.
+using LarsOptions = kernels::Lars;
+using Lars = OptimizerOf<LarsOptions>;
+
+// AdamW that needs no schedule, and no length of training, as it averages weights. Trains at a
+// point between the last weights and their mean: evaluate and save what Averaged shows
+// (optim/averaged.h).
+using ScheduleFreeAdamWOptions = kernels::ScheduleFreeAdamW;
+using ScheduleFreeAdamW = OptimizerOf<ScheduleFreeAdamWOptions>;
+
 // For the matrices of hidden layers (of size(0) rows if they have more than two dimensions). Add
 // biases, norms, embeddings and the last layer as a group of AdamWOptions: a vector is an Error.
 using MuonOptions = kernels::Muon;

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/int_math.h"
 #include "nn/summary.h"
+#include "optim/averaged.h"
 #include "train/learner.h"
 #include "train/ranks.h"
 
@@ -41,6 +42,7 @@ void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
   state.batches = batches;
   if (evaluating_) return body();
   const Flag flag(evaluating_);
+  const optim::Averaged of_a_schedule_free_optimizer(*optimizer);
   with_events(&Callback::on_valid_begin, &Callback::on_valid_end, body);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The arithmetic of LAMB and Muon on whole parameters, for both devices: the trust ratio, and
+// The arithmetic of LAMB, LARS and Muon on whole parameters, for both devices: the trust ratio, and
 // Newton-Schulz steps that make a matrix about orthogonal.
 
 #include <algorithm>
@@ -10,15 +10,25 @@
 namespace mixtape::kernels {
 using namespace internal;
 
+template <class O>
+concept Layerwise = requires { O::moves_states_first; };
+
 struct SquaredNorms {
-  double param = 0, direction = 0;
+  double param = 0, measured = 0;
 };
 
-// The factor of lr for one parameter: phi(|p|) / |direction|; 1 where either norm is 0.
+// The factor of lr for one parameter; 1 where either norm is 0. LAMB: phi(|p|) / |direction|
 MIXTAPE_HD inline double trust_ratio(const Lamb& o, const SquaredNorms& squared) {
   const double norm = std::clamp(sqrt(squared.param), o.min_norm, o.max_norm);
-  const double length = sqrt(squared.direction);
+  const double length = sqrt(squared.measured);
   const double ratio = norm > 0 && length > 0 ? norm / length : 1;
+  return std::clamp(ratio, o.min_trust, o.max_trust);
+}
+// LARS: trust_coefficient |p| / (|g| + weight_decay |p|)
+MIXTAPE_HD inline double trust_ratio(const Lars& o, const SquaredNorms& squared) {
+  const double norm = sqrt(squared.param), length = sqrt(squared.measured);
+  const double ratio =
+      norm > 0 && length > 0 ? o.trust_coefficient * norm / (length + o.weight_decay * norm) : 1;
   return std::clamp(ratio, o.min_trust, o.max_trust);
 }
 

@@ -25,6 +25,10 @@ inline constexpr int state_count = int(std::size(O::states));
 //   requirements(), optional: what options in range must satisfy together
 //   min_rank, optional: the fewest dimensions of a parameter
 //   Step<T>: step(p, g, state) is the new p; state.get(k) is state k, state.set(k, v) returns v
+// Layerwise ones take two passes, between which the norms of a parameter and of measured() give
+// trust_ratio() (layerwise.h):
+//   moves_states_first: whether the first pass stores states, or the second
+//   Step<T>: step.measured(p, g, state), and step.moved(p, g, state, trust), the new p
 
 // b = momentum b + (1 - dampening) g, or g the first time; p -= lr (nesterov ? g + momentum b : b)
 struct SGD {
@@ -335,11 +339,11 @@ struct Adadelta {
 };
 
 // Moments; p -= lr trust (r + weight_decay p), where r is Adam's m / (1 - b1^t) / (sqrt(v / (1 -
-// b2^t)) + eps), in two passes: the first moves the moments, and its norms give the trust ratio
-// (You et al. 2020, algorithm 2).
+// b2^t)) + eps) (You et al. 2020, algorithm 2).
 struct Lamb {
   static constexpr std::string_view name = "lamb";
   static constexpr StateInfo states[] = {"exp_avg", square("exp_avg_sq")};
+  static constexpr bool moves_states_first = true;
   double lr = 1e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-6, weight_decay = 0;
@@ -361,14 +365,27 @@ struct Lamb {
   template <class T>
   struct Step {
     Moments<T> moments;
+    double lr;
     T unbias1, unbias2, eps, decay;
 
     MIXTAPE_HD Step(const Lamb& o, double steps)
         : moments(o.betas),
+          lr(o.lr),
           unbias1(T(1 / (1 - pow(o.betas.first, steps + 1)))),
           unbias2(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
           eps(T(o.eps)),
           decay(T(o.weight_decay)) {}
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V measured(V p, V g, State state) const {
+      const auto [m, v] = moments.move(g, state);
+      return direction(p, m, v);
+    }
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V moved(V p, V, State state, double trust) const {
+      return fma(V(T(-lr * trust)), direction(p, state.get(0), state.get(1)), p);
+    }
+
+   private:
     template <class V>
     [[gnu::always_inline]] MIXTAPE_HD V direction(V p, V m, V v) const {
       return fma(p, V(decay), m * V(unbias1) / fma(sqrt(v), V(unbias2), V(eps)));
@@ -428,7 +445,7 @@ struct Muon {
 
 // The optimizers that optimizer_step runs.
 using Optimizers = OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Adamax,
-                          Rprop, ASGD, Lamb, Muon>;
+                          Rprop, ASGD, Lamb, Muon, Lars, ScheduleFreeAdamW>;
 
 // Refers to one of them, by its position in the list. visit() calls run(o) with it.
 struct AnyOptimizer {

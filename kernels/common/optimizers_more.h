@@ -1,6 +1,8 @@
 #pragma once
 // Optimizers that are used less: see kernels/common/optimizers.h, which includes them.
 
+#include <limits>
+
 #include "kernels/common/moments.h"
 
 namespace mixtape::kernels {
@@ -86,7 +88,7 @@ struct Rprop {
 // (Polyak & Juditsky 1992)
 struct ASGD {
   static constexpr std::string_view name = "asgd";
-  static constexpr StateInfo states[] = {"ax"};
+  static constexpr StateInfo states[] = {weight("ax")};
   double lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0;
 
   Options options() {
@@ -111,6 +113,107 @@ struct ASGD {
       const V ax = state.get(0);
       state.set(0, part == T(1) ? p : fma(p - ax, V(part), ax));
       return p;
+    }
+  };
+};
+
+// d = trust (g + weight_decay p), b = momentum b + d, p -= lr (nesterov ? d + momentum b : b),
+// where trust is trust_coefficient |p| / (|g| + weight_decay |p|) (You et al. 2017, algorithm 1,
+// with the rate outside of the momentum, as SGD has it).
+struct Lars {
+  static constexpr std::string_view name = "lars";
+  static constexpr StateInfo states[] = {"momentum_buffer"};
+  static constexpr bool moves_states_first = false;
+  double lr = 1, momentum = 0.9, weight_decay = 0, trust_coefficient = 1e-3;
+  double min_trust = 0, max_trust = std::numeric_limits<double>::infinity();
+  bool nesterov = false;
+
+  Options options() {
+    return {{"lr", lr},
+            {"momentum", momentum},
+            {"weight_decay", weight_decay},
+            {"trust_coefficient", trust_coefficient},
+            {"min_trust", min_trust},
+            {"max_trust", max_trust},
+            {"nesterov", nesterov}};
+  }
+  Requirements requirements() const {
+    return {{min_trust <= max_trust, "min_trust must be <= max_trust", min_trust, max_trust}};
+  }
+  bool uses(int) const { return momentum != 0; }
+
+  template <class T>
+  struct Step {
+    T lr, momentum, decay;
+    bool nesterov;
+
+    MIXTAPE_HD Step(const Lars& o, double)
+        : lr(T(o.lr)), momentum(T(o.momentum)), decay(T(o.weight_decay)), nesterov(o.nesterov) {}
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V measured(V, V g, State) const {
+      return g;
+    }
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V moved(V p, V g, State state, double trust) const {
+      V d = V(T(trust)) * fma(p, V(decay), g);
+      if (momentum != T(0)) {
+        const V buffer = state.set(0, fma(state.get(0), V(momentum), d));
+        d = nesterov ? fma(buffer, V(momentum), d) : buffer;
+      }
+      return p - V(lr) * d;
+    }
+  };
+};
+
+// AdamW's steps of z along gradients at y = b1 x + (1 - b1) z, where x is a mean of all z: v = b2 v
+// + (1 - b2) g^2, d = g / (sqrt(v / (1 - b2^t)) + eps) + weight_decay y, z -= lr_t d, x += c (z -
+// x) with c = lr_t^2 / (lr_1^2 + ... + lr_t^2), and lr_t = lr min(1, t / warmup_steps) (Defazio et
+// al. 2024, algorithm 1). Parameters hold y; optim/averaged.h has x.
+struct ScheduleFreeAdamW {
+  static constexpr std::string_view name = "schedule_free_adamw";
+  static constexpr StateInfo states[] = {weight("z"), square("exp_avg_sq")};
+  double lr = 2.5e-3;
+  Betas betas = {0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0, warmup_steps = 0;
+
+  Options options() { return adam_options(*this, {{"warmup_steps", warmup_steps}}); }
+  Requirements requirements() const {
+    return {{betas.first > 0, "beta1 must be > 0", betas.first, betas.second}};
+  }
+
+  template <class T>
+  struct Step {
+    Moments<T> rates;
+    T part, rate, rate_ahead, unbias, eps, decay;
+    bool first;
+
+    MIXTAPE_HD Step(const ScheduleFreeAdamW& o, double steps)
+        : rates(o.betas),
+          unbias(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
+          eps(T(o.eps)),
+          decay(T(o.weight_decay)),
+          first(steps == 0) {
+      const double t = steps + 1, w = o.warmup_steps;
+      const double lr = t < w ? o.lr * t / w : o.lr;
+      const double c = t < w ? 6 * t / ((t + 1) * (2 * t + 1)) : 1 / (t - w + squares(w));
+      part = T(c);
+      rate = T(-lr);
+      rate_ahead = T(lr * (o.betas.first * (1 - c) - 1));
+    }
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
+      const V z = first ? p : state.get(0);
+      const V v = state.set(1, fma(state.get(1), V(rates.keep2), g * g * V(rates.take2)));
+      V d = g / fma(sqrt(v), V(unbias), V(eps));
+      if (decay != T(0)) d = fma(p, V(decay), d);
+      state.set(0, fma(V(rate), d, z));
+      return fma(V(rate_ahead), d, fma(z - p, V(part), p));
+    }
+
+   private:
+    // (1 / w)^2 + ... + (w / w)^2
+    MIXTAPE_HD static double squares(double w) {
+      return w > 0 ? (w + 1) * (2 * w + 1) / (6 * w) : 0;
     }
   };
 };

@@ -37,15 +37,17 @@ struct Requirement {
 };
 using Requirements = InlineVector<Requirement, 2>;
 
-// The name of an optimizer's state, and its sign: codes of 8 bits need none for sums of squares.
+// The name of an optimizer's state, and its kind: codes of 8 bits need no sign for sums of squares,
+// and weights, which move by less than such codes are apart, are not stored in few bits.
 struct StateInfo {
   std::string_view name;
-  bool nonnegative = false;
+  bool nonnegative = false, is_weight = false;
   constexpr StateInfo(const char* n) : name(n) {}
-  constexpr StateInfo(std::string_view n, bool is_nonnegative = false)
-      : name(n), nonnegative(is_nonnegative) {}
+  constexpr StateInfo(std::string_view n, bool is_nonnegative, bool is_a_weight)
+      : name(n), nonnegative(is_nonnegative), is_weight(is_a_weight) {}
 };
-constexpr StateInfo square(std::string_view name) { return {name, true}; }
+constexpr StateInfo square(std::string_view name) { return {name, true, false}; }
+constexpr StateInfo weight(std::string_view name) { return {name, false, true}; }
 
 struct Betas {  // decay rates of the running means of the gradient and of its square
   double first, second;

@@ -1,7 +1,7 @@
 """Writes what PyTorch's optimizers do to the problem of optim_problem.h, in f64: optim_reference.inc, and
 torch_optim_state.safetensors, their state after half of the steps. Not part of the build. Written with torch 1.13:
     python3 tests/data/make_optim_reference.py
-PyTorch 1.13 has no Lion, LAMB or Muon: they are written out below, from the papers, as plainly as can be."""
+PyTorch 1.13 has no Lion, LAMB, LARS, schedule-free AdamW or Muon: they are written out below, from the papers, as plainly as can be."""
 import json
 import pathlib
 import struct
@@ -60,6 +60,45 @@ class Lamb:
         norm, length = np.clip(np.sqrt((p**2).sum()), *o["norms"]), np.sqrt((u**2).sum())
         trust = norm / length if norm > 0 and length > 0 else 1.0
         return p - o["lr"] * np.clip(trust, *o["trusts"]) * u
+
+
+class Lars:
+    """You et al. 2017, algorithm 1, but with lr outside of the momentum, and the trust ratio limited to a range."""
+
+    def __init__(self, lr=1.0, momentum=0.9, weight_decay=0.0, coefficient=1e-3, trusts=(0, np.inf), nesterov=False,
+                 maximize=False):
+        self.o = locals()
+
+    def step(self, p, g, state, t):
+        o = self.o
+        g = -g if o["maximize"] else g
+        norm, length = np.sqrt((p**2).sum()), np.sqrt((g**2).sum())
+        trust = o["coefficient"] * norm / (length + o["weight_decay"] * norm) if norm > 0 and length > 0 else 1.0
+        g = np.clip(trust, *o["trusts"]) * (g + o["weight_decay"] * p)
+        state["b"] = o["momentum"] * state.get("b", 0) + g
+        return p - o["lr"] * (g + o["momentum"] * state["b"] if o["nesterov"] else state["b"])
+
+
+class ScheduleFreeAdamW:
+    """Defazio et al. 2024, algorithm 1, with x as a variable of its own. Returns y."""
+
+    def __init__(self, lr=2.5e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, warmup=0, maximize=False):
+        self.o = locals()
+
+    def step(self, p, g, state, t):
+        o = self.o
+        g = -g if o["maximize"] else g
+        x, z = state.get("x", p), state.get("z", p)
+        y = (1 - o["beta1"]) * z + o["beta1"] * x
+        lr = o["lr"] * min(1, t / o["warmup"]) if o["warmup"] else o["lr"]
+        state["v"] = o["beta2"] * state.get("v", 0) + (1 - o["beta2"]) * g**2
+        d = g / (np.sqrt(state["v"] / (1 - o["beta2"]**t)) + o["eps"])
+        z = z - lr * d - lr * o["weight_decay"] * y
+        state["sum"] = state.get("sum", 0) + lr**2
+        c = lr**2 / state["sum"]
+        x = (1 - c) * x + c * z
+        state["x"], state["z"] = x, z
+        return (1 - o["beta1"]) * z + o["beta1"] * x
 
 
 class Muon:
@@ -201,6 +240,15 @@ def main() -> None:
         "lamb/norms": Lamb(lr=0.05, norms=(1.5, 2)),
         "lamb/trust": Lamb(lr=0.05, weight_decay=0.1, trusts=(0.3, 0.6), maximize=True),
         "lamb/late": Lamb(lr=0.05),
+        "lars/default": Lars(),
+        "lars/decay": Lars(lr=2, weight_decay=0.1, coefficient=0.02),
+        "lars/plain": Lars(momentum=0, coefficient=0.05),
+        "lars/nesterov": Lars(weight_decay=0.1, coefficient=0.1, trusts=(0.03, 0.1), nesterov=True, maximize=True),
+        "lars/late": Lars(coefficient=0.02),
+        "schedule_free_adamw/default": ScheduleFreeAdamW(),
+        "schedule_free_adamw/decay": ScheduleFreeAdamW(lr=0.05, beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.1),
+        "schedule_free_adamw/warmup": ScheduleFreeAdamW(lr=0.05, warmup=8),
+        "schedule_free_adamw/late": ScheduleFreeAdamW(lr=0.05, weight_decay=0.1, warmup=3, maximize=True),
         "muon/default": Muon(),
         "muon/decay": Muon(lr=0.05, momentum=0.8, weight_decay=0.1),
         "muon/plain": Muon(momentum=0.8, nesterov=False, maximize=True),

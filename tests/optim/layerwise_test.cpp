@@ -1,4 +1,4 @@
-// LAMB and Muon, which need a whole parameter.
+// LAMB, LARS and Muon, which need a whole parameter.
 #include "kernels/kernels.h"
 #include "tests/support/optim.h"
 
@@ -60,6 +60,40 @@ TEST(Lamb, NormsCountEveryElement) {
     const double g = p[0].grad().at(0), step = std::sqrt(norm / static_cast<double>(n));
     EXPECT_NEAR(p[0].at(0), before[0] - (g > 0 ? step : -step), 1e-9) << n;
   }
+}
+
+TEST(Lars, StepsAreInProportionToTheNorm) {
+  const Params p = {from({3, 4}, {2}, f64).set_requires_grad()};
+  p[0].set_grad(from({0, 2}, {2}, f64));
+  Lars opt(p, {.lr = 0.5, .weight_decay = 0.1, .trust_coefficient = 0.02});
+  opt.step();
+  const double trust = 0.02 * 5 / (2 + 0.1 * 5);
+  EXPECT_NEAR(p[0].at(0), 3 - 0.5 * trust * 0.3, 1e-14);
+  EXPECT_NEAR(p[0].at(1), 4 - 0.5 * trust * 2.4, 1e-14);
+}
+
+TEST(Lars, ANormOfZeroIsTrusted) {
+  const Params p = {from({0, 0}, {2}).set_requires_grad(), from({3, 4}, {2}).set_requires_grad()};
+  p[0].set_grad(from({1, 2}, {2}));
+  p[1].set_grad(from({0, 0}, {2}));
+  Lars opt(p, {.lr = 0.5});
+  opt.step();
+  EXPECT_EQ(to_vector(p[0]), (std::vector<double>{-0.5, -1}));
+  EXPECT_EQ(to_vector(p[1]), (std::vector<double>{3, 4}));
+}
+
+TEST(Lars, WithoutTrustIsSGD) {
+  const Params a = problem(f64), b = problem(f64);
+  Lars lars(a, {.lr = 0.01, .weight_decay = 0.1, .min_trust = 1, .max_trust = 1, .nesterov = true});
+  SGD sgd(b, {.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  for (uint32_t t = 1; t <= 5; ++t) {
+    set_grads(a, t, f64);
+    set_grads(b, t, f64);
+    lars.step();
+    sgd.step();
+  }
+  for (size_t i = 0; i < all_values(a).size(); ++i)
+    EXPECT_NEAR(all_values(a)[i], all_values(b)[i], 1e-14);
 }
 
 // All singular values of the step are near 1: in [0.68, 1.14] or so.

@@ -516,9 +516,9 @@ struct Own {
   Options options() { return {{"lr", lr}}; }
   void update(Device, Updates, const StepControl&) const {}
 };
-// Codes of a mean of weights are further apart than it moves.
+// Codes of weights, and even numbers of bf16, are further apart than those move.
 TEST(LowMemory, KeepsTheMeanOfASGD) {
-  for (const StateFormat format : {i8, f8}) {
+  for (const StateFormat format : {StateFormat(bf16), i8, f8}) {
     const Tensor w = ones({64, 64}).set_requires_grad();
     ASGD opt({w}, {.lr = 1e-3, .t0 = 0}, {.state = format});
     double sum = 0;

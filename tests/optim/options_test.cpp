@@ -126,10 +126,14 @@ TEST(Optim, MomentumHasANameWhereThereIsOne) {
   for (const auto& [name, make] : problems)
     names[name.substr(0, name.find('/'))] = make(p)->momentum_name();
   const std::map<std::string, std::string> wanted = {
-      {"sgd", "momentum"},  {"adam", "beta1"},  {"adamw", "beta1"}, {"rmsprop", "momentum"},
-      {"adagrad", ""},      {"adadelta", ""},   {"lion", "beta1"},  {"lamb", "beta1"},
-      {"muon", "momentum"}, {"nadam", "beta1"}, {"radam", "beta1"}, {"adamax", "beta1"},
+      {"sgd", "momentum"},  {"adam", "beta1"},
+      {"adamw", "beta1"},   {"rmsprop", "momentum"},
+      {"adagrad", ""},      {"adadelta", ""},
+      {"lion", "beta1"},    {"lamb", "beta1"},
+      {"muon", "momentum"}, {"nadam", "beta1"},
+      {"radam", "beta1"},   {"adamax", "beta1"},
       {"rprop", ""},        {"asgd", ""},
+      {"lars", "momentum"}, {"schedule_free_adamw", "beta1"},
   };
   EXPECT_EQ(names, wanted);
 }
@@ -186,6 +190,10 @@ TEST(Optim, OptionsOutOfRange) {
             "lamb: min_norm must be <= max_norm, got 3 and 2");
   EXPECT_EQ(error([&] { Lamb(p, {.min_trust = 2, .max_trust = 1}); }),
             "lamb: min_trust must be <= max_trust, got 2 and 1");
+  EXPECT_EQ(error([&] { Lars(p, {.min_trust = 2, .max_trust = 1}); }),
+            "lars: min_trust must be <= max_trust, got 2 and 1");
+  EXPECT_EQ(error([&] { ScheduleFreeAdamW(p, {.betas = {0, 0.9}}); }),
+            "schedule_free_adamw: beta1 must be > 0, got 0 and 0.9");
   EXPECT_EQ(error([&] { Muon(p, {.momentum = 1}); }), "muon: momentum must be in [0, 1), got 1");
   const Tensor bias = from({1, 2}, {2}).set_requires_grad();
   EXPECT_EQ(error([&] { Muon({p[0], bias}); }),

@@ -224,6 +224,15 @@ TEST(State, OptionsDecideWhatStateThereIs) {
   Lamb lamb(params);
   step(lamb);
   EXPECT_EQ(names(lamb), "step exp_avg exp_avg_sq ");
+  Lars lars(params, {.momentum = 0});
+  step(lars);
+  EXPECT_EQ(names(lars), "");
+  lars.set_option("momentum", 0.9);
+  step(lars);
+  EXPECT_EQ(names(lars), "step momentum_buffer ");
+  ScheduleFreeAdamW schedule_free(params);
+  step(schedule_free);
+  EXPECT_EQ(names(schedule_free), "step z exp_avg_sq ");
   Muon muon(params);
   step(muon);
   EXPECT_EQ(names(muon), "step momentum_buffer ");

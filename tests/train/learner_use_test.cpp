@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "core/warn.h"
 #include "nn/nn.h"
+#include "optim/averaged.h"
 #include "optim/by_name.h"
 #include "optim/optimizers.h"
 #include "tests/support/errors.h"
@@ -112,6 +113,28 @@ TEST(LearnerUse, TakesAnOptimizerByName) {
   const Learner learner(loaders(), Net(), o);
   EXPECT_EQ(learner.optimizer->name(), "lion");
   EXPECT_EQ(learner.optimizer->lr(), 3e-4);
+}
+
+// Training goes on from the weights before, also from a checkpoint.
+TEST(LearnerUse, ValidatesTheMeansOfAScheduleFreeOptimizer) {
+  const Seed seed(1);
+  const TempFolder folder;
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::ScheduleFreeAdamW(params, {.lr = 0.02}); };
+  Learner learner(loaders(), Net(), o), other(loaders(), Net(), o);
+  learner.fit(2);
+  const auto weights = to_vector(learner.optimizer->params()[0]);
+  const double loss = learner.history.epochs.back().valid_loss;
+  EXPECT_EQ(learner.validate().loss, loss);
+  EXPECT_EQ(to_vector(learner.optimizer->params()[0]), weights);
+  learner.save(folder / "free.ckpt");
+  other.load(folder / "free.ckpt");
+  EXPECT_EQ(other.validate().loss, loss);
+  EXPECT_EQ(to_vector(other.optimizer->params()[0]), weights);
+  optim::Averaged(*learner.optimizer).keep();
+  EXPECT_NE(to_vector(learner.optimizer->params()[0]), weights);
+  const Predictions p = other.predict(*other.data.valid);
+  EXPECT_NEAR(cross_entropy(p.output, p.y).item(), loss, 1e-6);
 }
 
 TEST(LearnerUse, DefaultLossOfFloatsIsTheMeanSquaredError) {

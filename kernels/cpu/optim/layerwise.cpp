@@ -11,33 +11,49 @@ namespace mixtape::kernels::cpu {
 using namespace internal;
 namespace {
 
-// LAMB's first pass: updates the moments and returns the squared norms.
-template <class Chunk>
-SquaredNorms move_moments(const Lamb& o, const Chunk& chunk) {
+// The first pass of a layerwise optimizer: returns the squared norms.
+template <Layerwise O, class Chunk>
+SquaredNorms measure(const O& o, const Chunk& chunk) {
   using T = typename Chunk::T;
-  const Lamb::Step<T> step(o, chunk.steps);
-  WideSum param, direction;
-  chunk.template for_elements<Writes{.param = false}>([&](int64_t, int64_t count, Vec<T> p,
-                                                          Vec<T> g,
-                                                          StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
-    const auto [m, v] = step.moments.move(g, state);
-    param.add_square(p);
-    direction.add_square(keep(step.direction(p, m, v), count));  // 0 / eps beyond count may be NaN
-    return p;
-  });
-  return {param.total(), direction.total()};
+  const StepOf<O, T> step(o, chunk.steps);
+  WideSum param, measured;
+  chunk.template for_elements<Writes{.param = false, .states = O::moves_states_first}>(
+      [&](int64_t, int64_t count, Vec<T> p, Vec<T> g, StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
+        param.add_square(p);
+        measured.add_square(keep(step.measured(p, g, state), count));  // 0 / 0 beyond count is NaN
+        return p;
+      });
+  return {param.total(), measured.total()};
 }
 
 // Its second pass: moves the parameter.
-template <class Chunk>
-void move_along(const Lamb& o, const Chunk& chunk, double trust) {
+template <Layerwise O, class Chunk>
+void move(const O& o, const Chunk& chunk, double trust) {
   using T = typename Chunk::T;
-  const Lamb::Step<T> step(o, chunk.steps);
-  const Vec<T> rate(T(-o.lr * trust));
-  chunk.template for_elements<Writes{.states = false}>(
-      [&](int64_t, int64_t, Vec<T> p, Vec<T>, StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
-        return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
-      });
+  const StepOf<O, T> step(o, chunk.steps);
+  chunk.template for_elements<Writes{.states = !O::moves_states_first}>(
+      [&](int64_t, int64_t, Vec<T> p, Vec<T> g, StatesAt<T> state)
+          MIXTAPE_INLINE_LAMBDA { return step.moved(p, g, state, trust); });
+}
+
+template <Layerwise O>
+void take_both_passes(Launch& launch, Updates updates, const O& o, const StepControl& control) {
+  const Chunks chunks(launch, updates);
+  SquaredNorms* const norms = launch.scratch<SquaredNorms>(chunks.count());
+  for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t, int64_t number) {
+    norms[number] = measure(o, chunk);
+  });
+  double* const trust = launch.scratch<double>(static_cast<int64_t>(updates.size()));
+  for (size_t tensor = 0; tensor < updates.size(); ++tensor) {
+    SquaredNorms sum;
+    for (int64_t i = chunks.first(tensor); i < chunks.first(tensor + 1); ++i) {
+      sum.param += norms[i].param;
+      sum.measured += norms[i].measured;
+    }
+    trust[tensor] = trust_ratio(o, sum);
+  }
+  for_each_chunk(updates, chunks, control,
+                 [&](const auto& chunk, size_t tensor, int64_t) { move(o, chunk, trust[tensor]); });
 }
 
 // --- Muon ---
@@ -115,25 +131,11 @@ void muon_step(Launch& launch, const Update& update, const Muon& o, const StepCo
 }  // namespace
 
 void take_step(Launch& launch, Updates updates, const Lamb& o, const StepControl& control) {
-  const Chunks chunks(launch, updates);
-  SquaredNorms* const norms = launch.scratch<SquaredNorms>(chunks.count());
-  for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t, int64_t number) {
-    norms[number] = move_moments(o, chunk);
-  });
-  double* const trust = launch.scratch<double>(static_cast<int64_t>(updates.size()));
-  for (size_t tensor = 0; tensor < updates.size(); ++tensor) {
-    SquaredNorms sum;
-    for (int64_t i = chunks.first(tensor); i < chunks.first(tensor + 1); ++i) {
-      sum.param += norms[i].param;
-      sum.direction += norms[i].direction;
-    }
-    trust[tensor] = trust_ratio(o, sum);
-  }
-  for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t tensor, int64_t) {
-    move_along(o, chunk, trust[tensor]);
-  });
+  take_both_passes(launch, updates, o, control);
 }
-
+void take_step(Launch& launch, Updates updates, const Lars& o, const StepControl& control) {
+  take_both_passes(launch, updates, o, control);
+}
 void take_step(Launch& launch, Updates updates, const Muon& o, const StepControl& control) {
   for (const Update& u : updates)
     if (u.param.dtype == f64)

@@ -1,4 +1,4 @@
-// Optimizer steps that need a whole parameter: LAMB its norm, Muon its matrix.
+// Optimizer steps that need a whole parameter: LAMB and LARS its norm, Muon its matrix.
 
 #include "kernels/common/layerwise.h"
 #include "kernels/cuda/optim/update.cuh"
@@ -7,59 +7,80 @@ namespace mixtape::kernels::cuda {
 using namespace internal;
 namespace {
 
-// --- LAMB ---
+// --- LAMB and LARS ---
 
-template <class T, class Item>
-__global__ void lamb_moments(Table<Item> table, Control control, const Lamb::Step<T>* steps,
-                             SquaredNorms* parts) {
+template <class T, class O, class Item>
+__global__ void layerwise_norms(Table<Item> table, Control control, const StepOf<O, T>* steps,
+                                SquaredNorms* parts) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
-  const Lamb::Step<T> step = steps[table.number[chunk.tensor]];
+  const StepOf<O, T> step = steps[table.number[chunk.tensor]];
   SquaredNorms sum;
-  for_elements<Writes{.param = false}>(table.item[chunk.tensor], chunk, control.scale<T>(),
-                                       [&](int64_t i, T p, T g, StatesAt<T> state) {
-                                         const auto [m, v] = step.moments.move(g, state);
-                                         const T d = step.direction(p, m, v);
-                                         if (i < chunk.end) {
-                                           sum.param += double(p) * double(p);
-                                           sum.direction += double(d) * double(d);
-                                         }
-                                         return p;
-                                       });
+  for_elements<Writes{.param = false, .states = O::moves_states_first}>(
+      table.item[chunk.tensor], chunk, control.scale<T>(),
+      [&](int64_t i, T p, T g, StatesAt<T> state) {
+        const T m = step.measured(p, g, state);
+        if (i < chunk.end) {
+          sum.param += double(p) * double(p);
+          sum.measured += double(m) * double(m);
+        }
+        return p;
+      });
   sum.param = sum_over_block(sum.param);
-  sum.direction = sum_over_block(sum.direction);
+  sum.measured = sum_over_block(sum.measured);
   if (gpu::thread().x == 0) parts[chunk.number] = sum;
 }
 
 // The trust ratio of each parameter, a block for each.
-template <class Item>
-__global__ void lamb_trust(Table<Item> table, Control control, OptionsNow<Lamb> o,
-                           const SquaredNorms* parts, double* trust) {
+template <class O, class Item>
+__global__ void layerwise_trust(Table<Item> table, Control control, OptionsNow<O> o,
+                                const SquaredNorms* parts, double* trust) {
   if (control.is_skipped()) return;
   const int k = int(gpu::block().x);
   SquaredNorms sum;
   for (int i = table.first[k] + int(gpu::thread().x); i < table.first[k + 1]; i += chunk_threads) {
     const SquaredNorms part = parts[table.chunks_before + i];
     sum.param += part.param;
-    sum.direction += part.direction;
+    sum.measured += part.measured;
   }
   sum.param = sum_over_block(sum.param);
-  sum.direction = sum_over_block(sum.direction);
+  sum.measured = sum_over_block(sum.measured);
   if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(o(), sum);
 }
 
-template <class T, class Item>
-__global__ void lamb_move(Table<Item> table, Control control, OptionsNow<Lamb> o,
-                          const Lamb::Step<T>* steps, const double* trust) {
+template <class T, class O, class Item>
+__global__ void layerwise_move(Table<Item> table, Control control, const StepOf<O, T>* steps,
+                               const double* trust) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const int number = table.number[chunk.tensor];
-  const Lamb::Step<T> step = steps[number];
-  const T rate(-o().lr * trust[number]);
-  for_elements<Writes{.states = false}>(
-      table.item[chunk.tensor], chunk, T(1), [&](int64_t, T p, T, StatesAt<T> state) {
-        return fma(rate, step.direction(p, state.get(0), state.get(1)), p);
-      });
+  const StepOf<O, T> step = steps[number];
+  const double ratio = trust[number];
+  for_elements<Writes{.states = !O::moves_states_first}>(
+      table.item[chunk.tensor], chunk, control.scale<T>(),
+      [&](int64_t, T p, T g, StatesAt<T> state) { return step.moved(p, g, state, ratio); });
+}
+
+template <class T, Layerwise O>
+void take_both_passes(Launch& launch, Updates updates, const OptionsNow<O>& o,
+                      const Control& control) {
+  int64_t chunks = 0;
+  for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
+  auto* const steps = launch.scratch<StepOf<O, T>>(int64_t(updates.size()));
+  double* const trust = launch.scratch<double>(int64_t(updates.size()));
+  SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
+  launch_begin<T>(launch, updates, o, control, steps);
+  for_parameters<O, T>(updates, [&]<class Item>(const Table<Item>& table) {
+    launch_table(launch, "layerwise_norms", layerwise_norms<T, O, Item>, table, control, steps,
+                 parts);
+    gpu::launch({"layerwise_trust",
+                 {unsigned(table.count), 1, 1},
+                 {unsigned(chunk_threads), 1, 1},
+                 chunk_threads / gpu::warp_size * sizeof(double)},
+                launch.stream, layerwise_trust<O, Item>, table, control, o, parts, trust);
+    launch_table(launch, "layerwise_move", layerwise_move<T, O, Item>, table, control, steps,
+                 trust);
+  });
 }
 
 // --- Muon ---
@@ -166,21 +187,11 @@ void muon_step(const Launch& outer, const Update& update, const OptionsNow<Muon>
 
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Lamb>& o, const Control& control) {
-  int64_t chunks = 0;
-  for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
-  auto* const steps = launch.scratch<Lamb::Step<T>>(int64_t(updates.size()));
-  double* const trust = launch.scratch<double>(int64_t(updates.size()));
-  SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
-  launch_begin<T>(launch, updates, o, control, steps);
-  for_parameters<Lamb, T>(updates, [&]<class Item>(const Table<Item>& table) {
-    launch_table(launch, "lamb_moments", lamb_moments<T, Item>, table, control, steps, parts);
-    gpu::launch({"lamb_trust",
-                 {unsigned(table.count), 1, 1},
-                 {unsigned(chunk_threads), 1, 1},
-                 chunk_threads / gpu::warp_size * sizeof(double)},
-                launch.stream, lamb_trust<Item>, table, control, o, parts, trust);
-    launch_table(launch, "lamb_move", lamb_move<T, Item>, table, control, o, steps, trust);
-  });
+  take_both_passes<T>(launch, updates, o, control);
+}
+template <class T>
+void run_step(Launch& launch, Updates updates, const OptionsNow<Lars>& o, const Control& control) {
+  take_both_passes<T>(launch, updates, o, control);
 }
 
 template <class T>
@@ -192,6 +203,8 @@ void run_step(Launch& launch, Updates updates, const OptionsNow<Muon>& o, const 
 
 template void run_step<float>(Launch&, Updates, const OptionsNow<Lamb>&, const Control&);
 template void run_step<double>(Launch&, Updates, const OptionsNow<Lamb>&, const Control&);
+template void run_step<float>(Launch&, Updates, const OptionsNow<Lars>&, const Control&);
+template void run_step<double>(Launch&, Updates, const OptionsNow<Lars>&, const Control&);
 template void run_step<float>(Launch&, Updates, const OptionsNow<Muon>&, const Control&);
 template void run_step<double>(Launch&, Updates, const OptionsNow<Muon>&, const Control&);
 

@@ -98,9 +98,11 @@ void for_parameters(Updates updates, F f) {
         f);
 }
 
-// Lamb and Muon look at a parameter as a whole (layerwise.cu).
+// Lamb, Lars and Muon look at a parameter as a whole (layerwise.cu).
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Lamb>& o, const Control& control);
+template <class T>
+void run_step(Launch& launch, Updates updates, const OptionsNow<Lars>& o, const Control& control);
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Muon>& o, const Control& control);
 

@@ -185,6 +185,8 @@ TEST(CudaLowMemory, StepsAreThoseOfTheCpu) {
   expect_same_step(Adagrad{.lr = 0.1}, 1, 1);
   expect_same_step(Adadelta{.lr = 0.1}, 3, 3);
   expect_same_step(Lamb{.lr = 0.1}, 3, 2);
+  expect_same_step(Lars{.trust_coefficient = 0.1}, 1, 0);
+  expect_same_step(ScheduleFreeAdamW{.lr = 0.1}, 3, 2);
   expect_same_step(Muon{.lr = 0.1}, 1, 0, true);
 }
 

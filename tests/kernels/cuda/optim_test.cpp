@@ -126,6 +126,19 @@ const Lamb lamb{.lr = 0.1,
                 .min_trust = 0.1,
                 .max_trust = 10};
 TEST(CudaOptim, Lamb) { expect_same_step(lamb, 3); }
+TEST(CudaOptim, Lars) {
+  expect_same_step(Lars{.lr = 0.1, .momentum = 0, .trust_coefficient = 0.1}, 0);
+  expect_same_step(Lars{.lr = 0.1,
+                        .weight_decay = 0.1,
+                        .trust_coefficient = 0.1,
+                        .max_trust = 10,
+                        .nesterov = true},
+                   1, false, 1, -1);
+}
+TEST(CudaOptim, ScheduleFreeAdamW) {
+  expect_same_step(ScheduleFreeAdamW{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 3);
+  expect_same_step(ScheduleFreeAdamW{.lr = 0.1, .eps = 1e-3, .warmup_steps = 5}, 3, false, 1, -1);
+}
 
 TEST(CudaOptim, Muon) {
   expect_same_step(Muon{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, 1, true, 30);

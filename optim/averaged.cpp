@@ -1,0 +1,57 @@
+// Finds the mean x from what is there: y = b1 x + (1 - b1) z, so x = y - (1 - 1 / b1) (y - z).
+#include "optim/averaged.h"
+
+#include <fmt/format.h>
+
+#include "core/check.h"
+#include "core/scope.h"
+#include "kernels/kernels.h"
+#include "optim/sharing.h"
+
+namespace mixtape::optim {
+using namespace internal;
+namespace {
+
+Tensor mean_of(const Tensor& y, const Tensor& z, double beta1) {
+  const Tensor x = dense_copy(y, z.dtype(), y.device());
+  kernels::Update update;
+  update.param = x;
+  update.grad = z;
+  const kernels::SGD towards_z{.lr = 1 - 1 / beta1, .weight_decay = 1};
+  kernels::optimizer_step(y.device(), towards_z, std::span(&update, 1),
+                          kernels::StepControl{.rescale = -1});
+  return x;
+}
+
+}  // namespace
+
+Averaged::Averaged(Optimizer& optimizer) {
+  const Scope scope("averaged");
+  const std::vector<Tensor> masters = optimizer.masters();  // which states follow to a device
+  const StateDict states = optimizer.state_dict();
+  std::vector<Tensor> means;
+  size_t index = 0;
+  for (size_t group = 0; group < optimizer.groups(); ++group)
+    for (const Tensor& p : optimizer.params(group)) {
+      const Tensor& y = masters[index] ? masters[index] : p;
+      const std::string key = fmt::format("state.{}.z", index++);
+      if (!states.contains(key)) continue;
+      check(!optimizer.sharing(), "parameters are divided among processes");
+      const Tensor mean = mean_of(y, states.at(key), optimizer.option("beta1", group));
+      means.push_back(dense_copy(mean, p.dtype(), p.device()));
+      params_.push_back(p);
+      values_.push_back(p.detach());
+    }
+  for (size_t i = 0; i < means.size(); ++i) params_[i].set_data(means[i]);
+}
+
+Averaged::~Averaged() {
+  for (size_t i = params_.size(); i-- > 0;) params_[i].set_data(values_[i]);
+}
+
+void Averaged::keep() {
+  params_.clear();
+  values_.clear();
+}
+
+}  // namespace mixtape::optim

@@ -1,0 +1,114 @@
+// The means that a schedule-free optimizer finds: their values, and that training does not notice
+// that they were looked at.
+#include "optim/averaged.h"
+
+#include <fmt/format.h>
+
+#include "autograd/autograd_meta.h"
+#include "core/format.h"
+#include "optim/sharing.h"
+#include "tests/support/optim.h"
+
+namespace mixtape::optim {
+namespace optim_averaged_test {
+
+// x += c (z - x), with the z of the optimizer's state.
+TEST(Averaged, IsTheMeanOfAllWeightsByTheirRates) {
+  for (const DType dtype : {f64, f32, bf16}) {
+    const Params params = problem(dtype);
+    ScheduleFreeAdamW opt(params, {.lr = 0.05, .weight_decay = 0.1, .warmup_steps = 5},
+                          {.multi_precision = true});
+    std::vector<double> x = all_values(params);
+    double sum = 0;
+    for (uint32_t t = 1; t <= 12; ++t) {
+      set_grads(params, t, dtype);
+      opt.step();
+      const double rate = std::min(1.0, t / 5.0), c = rate * rate / (sum += rate * rate);
+      std::vector<double> z;
+      for (size_t k = 0; k < params.size(); ++k)
+        for (const double value : all_state(opt, fmt::format("state.{}.z", k))) z.push_back(value);
+      ASSERT_EQ(z.size(), x.size());
+      for (size_t i = 0; i < x.size(); ++i) x[i] += c * (z[i] - x[i]);
+    }
+    const std::string before = bits(opt);
+    {
+      const Averaged means(opt);
+      const std::vector<double> got = all_values(params);
+      for (size_t i = 0; i < x.size(); ++i)
+        EXPECT_NEAR(got[i], x[i], dtype == f64 ? 1e-13 : dtype == f32 ? 2e-6 : 0x1p-8) << dtype;
+    }
+    EXPECT_EQ(bits(opt), before);
+  }
+}
+
+TEST(Averaged, LookingChangesNoBitOfTraining) {
+  for (const DType dtype : {f32, f16}) {
+    const Params a = problem(dtype), b = problem(dtype);
+    const Common common{.multi_precision = true, .shadow = bf16};
+    ScheduleFreeAdamW plain(a, {.lr = 0.05}, common), seen(b, {.lr = 0.05}, common);
+    {
+      const Averaged nothing(seen);  // before the first step
+      EXPECT_EQ(all_values(a), all_values(b));
+    }
+    for (uint32_t t = 1; t <= 6; ++t) {
+      set_grads(a, t, dtype);
+      set_grads(b, t, dtype);
+      plain.step();
+      seen.step();
+      const uint64_t version = b[0].version();
+      {
+        const Averaged means(seen);
+        if (t > 1) {
+          EXPECT_NE(all_values(a), all_values(b));
+        }
+      }
+      EXPECT_EQ(b[0].version(), version);
+    }
+    EXPECT_EQ(bits(plain), bits(seen));
+  }
+}
+
+TEST(Averaged, MayBeKept) {
+  const Params params = problem();
+  ScheduleFreeAdamW opt(params, {.lr = 0.05});
+  for (uint32_t t = 1; t <= 3; ++t) {
+    set_grads(params, t, f32);
+    opt.step();
+  }
+  std::vector<double> means;
+  {
+    Averaged kept(opt);
+    kept.keep();
+    means = all_values(params);
+  }
+  EXPECT_EQ(all_values(params), means);
+}
+
+TEST(Averaged, LeavesOtherOptimizersAlone) {
+  const Params params = problem();
+  AdamW opt(params);
+  set_grads(params, 1, f32);
+  opt.step();
+  const std::string before = bits(opt);
+  const Averaged means(opt);
+  EXPECT_EQ(bits(opt), before);
+}
+
+TEST(Averaged, NeedsWholeParameters) {
+  struct Divided final : Sharing {
+    Tensor piece_of(const Tensor& t) const override { return t; }
+    void begin_step() override {}
+    void end_step() override {}
+    Tensor join(const Params&, const Tensor& parts, const Tensor&, bool) override { return parts; }
+  };
+  const Params params = problem();
+  ScheduleFreeAdamW opt(params);
+  set_grads(params, 1, f32);
+  opt.step();
+  params[0].autograd_meta().sharing = std::make_shared<Divided>();
+  EXPECT_EQ(error([&] { const Averaged means(opt); }),
+            "averaged: parameters are divided among processes");
+}
+
+}  // namespace optim_averaged_test
+}  // namespace mixtape::optim
