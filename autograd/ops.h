@@ -154,8 +154,8 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index);
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
-// x[i, j, ...]: i64 or i32 index tensors for the first dimensions, broadcast together, or bool
-// masks over them, which wait for the device. Negative indices count from the end.
+// x[i, j, ...]: integer index tensors (not u8) for the first dimensions, broadcast together, or
+// bool masks over them, which wait for the device. Negative indices count from the end.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
 // x with those elements replaced by values (broadcast), or with them added.
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,

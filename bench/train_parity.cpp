@@ -69,7 +69,7 @@ optim::CommonOptions storage(const std::string& mode) {
   optim::CommonOptions common;
   if (mode.starts_with("stochastic")) common.rounding = optim::Rounding::Stochastic;
   if (mode == "kahan") common.rounding = optim::Rounding::Kahan;
-  if (mode.ends_with("i8")) common.state = optim::i8;
+  if (mode.ends_with("i8")) common.state = i8;
   if (mode == "f8") common.state = optim::f8;
   return common;
 }

@@ -23,16 +23,16 @@ DLDeviceType type_of(DeviceType t) {
 
 DLDataType type_of(DType t) {
   check(!is_f8(t), "{} is not exchanged (convert it)", t);
-  const DLDataTypeCode code = t == boolean  ? kDLBool
-                              : t == bf16   ? kDLBfloat
-                              : t == u8     ? kDLUInt
-                              : is_float(t) ? kDLFloat
-                                            : kDLInt;
+  const DLDataTypeCode code = t == boolean                      ? kDLBool
+                              : t == bf16                       ? kDLBfloat
+                              : t == u8 || t == u16 || t == u32 ? kDLUInt
+                              : is_float(t)                     ? kDLFloat
+                                                                : kDLInt;
   return {code, static_cast<uint8_t>(8 * size_of(t)), 1};
 }
 
 DType dtype_from(DLDataType type) {
-  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean}) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean, i8, i16, u16, u32}) {
     const DLDataType known = type_of(t);
     if (known.code == type.code && known.bits == type.bits && known.lanes == type.lanes) return t;
   }

@@ -11,14 +11,10 @@
 namespace mixtape {
 
 bool holds(DType t, double value) {
-  if (is_float(t) || t == boolean || is_f8(t)) return true;
-  const double low = t == u8    ? 0
-                     : t == i32 ? -0x1p31
-                                : -0x1p63,
-               end = t == u8    ? 0x1p8
-                     : t == i32 ? 0x1p31
-                                : 0x1p63;
-  return low <= value && value < end && value == std::trunc(value);
+  if (!is_integer(t)) return true;
+  const bool is_signed = t == i64 || t == i32 || t == i16 || t == i8;
+  const double end = std::ldexp(1, 8 * static_cast<int>(size_of(t)) - is_signed);
+  return (is_signed ? -end : 0) <= value && value < end && value == std::trunc(value);
 }
 
 DType parse_dtype(std::string_view text) {
@@ -38,6 +34,10 @@ DType parse_dtype(std::string_view text) {
       {"int32", i32},       {"int", i32},
       {"u8", u8},           {"uint8", u8},
       {"bool", boolean},    {"boolean", boolean},
+      {"i8", i8},           {"int8", i8},
+      {"i16", i16},         {"int16", i16},
+      {"u16", u16},         {"uint16", u16},
+      {"u32", u32},         {"uint32", u32},
       {"f8_e4m3", f8_e4m3}, {"float8_e4m3fn", f8_e4m3},
       {"f8_e5m2", f8_e5m2}, {"float8_e5m2", f8_e5m2},
       {"f8_e8m0", f8_e8m0}, {"float8_e8m0fnu", f8_e8m0},

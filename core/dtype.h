@@ -17,8 +17,8 @@ using F8E4M3 = Float8<4, false>;
 using F8E5M2 = Float8<5, true>;
 struct F8E8M0;
 
-// The last three, of 8 bits, only store numbers: they are converted, copied, moved and saved, and
-// no op computes with them.
+// From i8 on they only store numbers, for files and indices: they are converted, copied, moved and
+// saved, and no op computes with them.
 enum class DType : uint8_t {
   f64,
   f32,
@@ -28,6 +28,10 @@ enum class DType : uint8_t {
   i32,
   u8,
   boolean,
+  i8,
+  i16,
+  u16,
+  u32,
   f8_e4m3,
   f8_e5m2,
   f8_e8m0
@@ -35,18 +39,20 @@ enum class DType : uint8_t {
 using enum DType;
 
 constexpr std::string_view name(DType t) {
-  constexpr std::string_view names[] = {"f64", "f32",  "f16",     "bf16",    "i64",    "i32",
-                                        "u8",  "bool", "f8_e4m3", "f8_e5m2", "f8_e8m0"};
+  constexpr std::string_view names[] = {"f64", "f32", "f16",     "bf16",    "i64",
+                                        "i32", "u8",  "bool",    "i8",      "i16",
+                                        "u16", "u32", "f8_e4m3", "f8_e5m2", "f8_e8m0"};
   return names[static_cast<int>(t)];
 }
 constexpr size_t size_of(DType t) {
-  constexpr uint64_t sizes = 0x111'1148'2248;  // four bits each, in a register
+  constexpr uint64_t sizes = 0x111'4221'1148'2248;  // four bits each, in a register
   return sizes >> 4 * static_cast<int>(t) & 0xf;
 }
 constexpr bool is_float(DType t) { return t <= bf16; }
 constexpr bool is_f8(DType t) { return t >= f8_e4m3; }
 constexpr bool is_half(DType t) { return t == f16 || t == bf16; }
-constexpr bool is_integer(DType t) { return t >= i64 && t <= u8; }
+constexpr bool is_integer(DType t) { return t >= i64 && t <= u32 && t != boolean; }
+constexpr bool only_stores(DType t) { return t >= i8; }
 // The dtype of sums, statistics and optimizer states for elements of dtype t.
 constexpr DType accumulate_dtype(DType t) { return t == f64 ? f64 : f32; }
 // The largest finite number of a float dtype.
@@ -84,6 +90,14 @@ constexpr DType dtype_of() {
     return u8;
   else if constexpr (std::is_same_v<T, bool>)
     return boolean;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return i8;
+  else if constexpr (std::is_same_v<T, int16_t>)
+    return i16;
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    return u16;
+  else if constexpr (std::is_same_v<T, uint32_t>)
+    return u32;
   else if constexpr (std::is_same_v<T, F8E4M3>)
     return f8_e4m3;
   else if constexpr (std::is_same_v<T, F8E5M2>)
@@ -91,9 +105,10 @@ constexpr DType dtype_of() {
   else if constexpr (std::is_same_v<T, F8E8M0>)
     return f8_e8m0;
   else
-    static_assert(sizeof(T) == 0,
-                  "not an element type: double, float, Half, BFloat16, int64_t, int32_t, uint8_t, "
-                  "bool, F8E4M3, F8E5M2 or F8E8M0");
+    static_assert(
+        sizeof(T) == 0,
+        "not an element type: double, float, Half, BFloat16, bool, F8E4M3, F8E5M2, F8E8M0, "
+        "or an integer of at most 32 bits or int64_t");
 }
 
 namespace detail {
@@ -158,16 +173,29 @@ decltype(auto) visit(DType t, F&& f) {
   }
 }
 
+// As visit, for the dtypes that only store.
 template <class F>
-decltype(auto) visit_f8(DType t, F&& f) {
-  if (t == f8_e4m3) return f.template operator()<F8E4M3>();
-  if (t == f8_e5m2) return f.template operator()<F8E5M2>();
-  return f.template operator()<F8E8M0>();
+decltype(auto) visit_only_stored(DType t, F&& f) {
+  switch (t) {
+    case i8:
+      return f.template operator()<int8_t>();
+    case i16:
+      return f.template operator()<int16_t>();
+    case u16:
+      return f.template operator()<uint16_t>();
+    case u32:
+      return f.template operator()<uint32_t>();
+    case f8_e4m3:
+      return f.template operator()<F8E4M3>();
+    case f8_e5m2:
+      return f.template operator()<F8E5M2>();
+    default:
+      return f.template operator()<F8E8M0>();
+  }
 }
-// As visit, for the dtypes that only store, too.
 template <class F>
-decltype(auto) visit_stored(DType t, F&& f) {
-  if (is_f8(t)) return visit_f8(t, f);
+decltype(auto) visit_stored(DType t, F&& f) {  // as visit, for all dtypes
+  if (only_stores(t)) return visit_only_stored(t, f);
   return visit(t, f);
 }
 

@@ -15,8 +15,8 @@ namespace mixtape::io {
 namespace {
 
 constexpr uint64_t gguf_alignment = 32;
-constexpr std::pair<DType, uint32_t> gguf_types[] = {{f32, 0},  {f16, 1},  {i32, 26},
-                                                     {i64, 27}, {f64, 28}, {bf16, 30}};
+constexpr std::pair<DType, uint32_t> gguf_types[] = {{f32, 0},  {i8, 24},  {i16, 25}, {f16, 1},
+                                                     {i32, 26}, {i64, 27}, {f64, 28}, {bf16, 30}};
 constexpr uint32_t int32_type = 5, string_type = 8;
 
 uint64_t padding(uint64_t size) {

@@ -25,7 +25,8 @@ constexpr std::string_view suffix = ".npy";
 
 // Kind and width, as in '<f4'. NumPy has no bf16.
 constexpr std::pair<std::string_view, DType> numpy_spellings[] = {
-    {"f8", f64}, {"f4", f32}, {"f2", f16}, {"i8", i64}, {"i4", i32}, {"u1", u8}, {"b1", boolean}};
+    {"f8", f64},     {"f4", f32}, {"f2", f16}, {"i8", i64}, {"i4", i32}, {"u1", u8},
+    {"b1", boolean}, {"i1", i8},  {"i2", i16}, {"u2", u16}, {"u4", u32}};
 
 struct NpyHeader {
   DType dtype = f32;
@@ -106,7 +107,8 @@ class Parser {
                                     [&](const auto& s) { return s.first == kind; });
     check(
         found != std::end(numpy_spellings) && std::string_view("<>=|").find(descr[0]) != descr.npos,
-        "{}: header: dtype {} is not supported (f8 f4 f2 i8 i4 u1 b1 are; convert it with astype)",
+        "{}: header: dtype {} is not supported (f8 f4 f2 i8 i4 i2 i1 u4 u2 u1 b1 are; convert it "
+        "with astype)",
         file_, quote(descr));
     h.dtype = found->second;
     h.big_endian = descr[0] == '>';

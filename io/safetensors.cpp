@@ -24,9 +24,9 @@ constexpr uint64_t length_bytes = 8;
 constexpr uint64_t longest_header = 100'000'000;  // the reference implementation's limit
 
 constexpr std::pair<std::string_view, DType> spellings[] = {
-    {"F64", f64},         {"F32", f32},         {"F16", f16},        {"BF16", bf16},
-    {"I64", i64},         {"I32", i32},         {"U8", u8},          {"BOOL", boolean},
-    {"F8_E4M3", f8_e4m3}, {"F8_E5M2", f8_e5m2}, {"F8_E8M0", f8_e8m0}};
+    {"F64", f64}, {"F32", f32}, {"F16", f16},         {"BF16", bf16},       {"I64", i64},
+    {"I32", i32}, {"U8", u8},   {"BOOL", boolean},    {"I8", i8},           {"I16", i16},
+    {"U16", u16}, {"U32", u32}, {"F8_E4M3", f8_e4m3}, {"F8_E5M2", f8_e5m2}, {"F8_E8M0", f8_e8m0}};
 
 std::string_view spelling(DType t) {
   for (const auto& [text, dtype] : spellings)

@@ -35,8 +35,7 @@ inline bool uses_any(const States& states) {
 // The storage of states: f32 or bf16, or i8 or f8, codes of 8 bits with an f32 scale for each 256.
 class StateFormat {
  public:
-  StateFormat(DType dtype);  // throws Error unless it is f32 or bf16
-  constexpr explicit StateFormat(kernels::StateCode code) : dtype_(u8), code_(code) {}
+  StateFormat(DType format);  // throws Error unless it is f32, bf16, i8 or f8_e4m3
   static StateFormat parse(std::string_view name);  // throws Error unless f32, bf16, i8 or f8
   std::string_view name() const;
   DType dtype() const { return dtype_; }
@@ -47,7 +46,7 @@ class StateFormat {
   DType dtype_;
   kernels::StateCode code_ = kernels::StateCode::None;
 };
-inline constexpr StateFormat i8{kernels::StateCode::Dynamic}, f8{kernels::StateCode::E4M3};
+inline constexpr DType f8 = f8_e4m3;
 Rounding parse_rounding(std::string_view name);  // throws Error unless nearest, stochastic or kahan
 
 // The options of a group that are the same for every optimizer.

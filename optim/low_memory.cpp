@@ -28,15 +28,20 @@ Tensor decoded(const Tensor& codes, const Tensor& scale, StateFormat format, boo
 
 }  // namespace
 
-StateFormat::StateFormat(DType dtype) : dtype_(dtype) {
-  check(dtype == f32 || dtype == bf16, "state must be f32, bf16, i8 or f8, got {}", dtype);
+StateFormat::StateFormat(DType format) : dtype_(format) {
+  check(format == f32 || format == bf16 || format == i8 || format == f8,
+        "state must be f32, bf16, i8 or f8, got {}", format);
+  if (!is_float(format)) {
+    dtype_ = u8;
+    code_ = format == i8 ? kernels::StateCode::Dynamic : kernels::StateCode::E4M3;
+  }
 }
 std::string_view StateFormat::name() const {
   if (code_ == kernels::StateCode::None) return mixtape::name(dtype_);
   return code_ == kernels::StateCode::Dynamic ? "i8" : "f8";
 }
 StateFormat StateFormat::parse(std::string_view name) {
-  for (const StateFormat& format : {StateFormat(f32), StateFormat(bf16), i8, f8})
+  for (const StateFormat& format : std::initializer_list<StateFormat>{f32, bf16, i8, f8})
     if (format.name() == name) return format;
   fail("state must be f32, bf16, i8 or f8, got '{}'", name);
 }

@@ -100,8 +100,8 @@ struct AdvancedIndex {
     at = 0;
   }
   static Tensor wrapped(const Tensor& given, int dim, int64_t n) {
-    check(given.dtype() == i64 || given.dtype() == i32,
-          "indices must be i64 or i32, or a mask bool, got {}", given.dtype());
+    check(is_integer(given.dtype()) && given.dtype() != u8,
+          "indices must be integers but u8, or a mask bool, got {}", given.dtype());
     const Tensor i = as_index(given);
     check_index_range(i, dim, -n, n);
     return where(lt(i, 0), i + double(n), i);

@@ -227,7 +227,7 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(index(x, {i64s({0}), i64s({0}), i64s({0})}),
                "index: indices for 3 dimensions of a tensor of shape [2, 3]");
   EXPECT_ERROR(index(x, {numbers({2})}),
-               "index: indices must be i64 or i32, or a mask bool, got f32");
+               "index: indices must be integers but u8, or a mask bool, got f32");
   EXPECT_ERROR(index(x, {i64s({0, 1}), i64s({0, 1, 2})}), "shapes [2] and [3] do not broadcast");
   EXPECT_ERROR(index(x, {gt(numbers({3}), 0)}),
                "index: a mask of shape [3] for dimensions 0 to 0 of [2, 3]");

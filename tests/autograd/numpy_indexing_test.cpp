@@ -282,8 +282,8 @@ TEST(IndexingErrors, NameBothValues) {
   EXPECT_ERROR(x(0, ints({1}, {-4})), "index: index -4 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(x(Slice(), mask({2}, {1, 1})),
                "index: a mask of shape [2] for dimensions 1 to 1 of [2, 3]");
-  EXPECT_ERROR(x(ones({2}, u8)), "index: indices must be i64 or i32, or a mask bool, got u8");
-  EXPECT_ERROR(x(ones({2})), "index: indices must be i64 or i32, or a mask bool, got f32");
+  EXPECT_ERROR(x(ones({2}, u8)), "index: indices must be integers but u8, or a mask bool, got u8");
+  EXPECT_ERROR(x(ones({2})), "index: indices must be integers but u8, or a mask bool, got f32");
   EXPECT_ERROR(x[0] = zeros({2}), "index_put: copy_: expand: [2] cannot expand to [3]");
   EXPECT_ERROR(x(ints({1}, {0})) = zeros({2, 3}),
                "index_put: expand: [2, 3] cannot expand to [1, 3]");
@@ -292,13 +292,13 @@ TEST(IndexingErrors, NameBothValues) {
   EXPECT_ERROR(expand(x[0], {4, 3})(ints({1}, {0})) = 1.0, "where elements share memory");
 }
 
-// --- i32 and u8 indices and targets ---
+// --- indices and targets of every integer dtype ---
 
 TEST(Indices, MayBeAnyIntegers) {
   const Tensor x = numbers({4, 3}, f32), source = -numbers({2, 3}, f32);
   const Tensor rows = from({3, 1}, {2}, i64), each = from({0, 2, 1, 3, 3, 0}, {2, 3}, i64);
   const Tensor logits = sin(x), classes = from({2, 0, 1, 1}, {4}, i64);
-  for (const DType t : {i32, u8}) {
+  for (const DType t : {i32, u8, i8, i16, u16, u32}) {
     const Tensor i = rows.to(t), e = each.to(t), c = classes.to(t);
     const auto same = [](const Tensor& a, const Tensor& b) { EXPECT_TRUE(equal(a, b)); };
     same(index_select(x, 0, i), index_select(x, 0, rows));
@@ -317,10 +317,13 @@ TEST(Indices, MayBeAnyIntegers) {
          cross_entropy(logits, classes, {.ignore_index = 1}));
     same(nll_loss(log_softmax(logits), c), nll_loss(log_softmax(logits), classes));
   }
+  for (const DType t : {i32, i8, i16, u16, u32}) {
+    const Tensor i = rows.to(t);
+    EXPECT_TRUE(equal(index(x, {i}), index(x, {rows})));
+    EXPECT_TRUE(equal(index_put(x, {i}, source), index_put(x, {rows}, source)));
+    EXPECT_TRUE(equal(x(i, Slice(1, 3)), x(rows, Slice(1, 3))));
+  }
   const Tensor i = rows.to(i32);
-  EXPECT_TRUE(equal(index(x, {i}), index(x, {rows})));
-  EXPECT_TRUE(equal(index_put(x, {i}, source), index_put(x, {rows}, source)));
-  EXPECT_TRUE(equal(x(i, Slice(1, 3)), x(rows, Slice(1, 3))));
   const Tensor table = x.detach().set_requires_grad();
   sum(embedding(table, i) * source).backward();
   EXPECT_EQ(to_vector(table.grad()), (Values{0, 0, 0, -3, -4, -5, 0, 0, 0, 0, -1, -2}));

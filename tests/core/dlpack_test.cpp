@@ -100,15 +100,15 @@ TYPED_TEST(DLPack, WhatIsExportedOutlivesTheTensor) {
 }
 
 TYPED_TEST(DLPack, BringsEveryDtypeThereAndBack) {
-  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean}) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean, i8, i16, u16, u32}) {
     const Tensor x = from({1, 0, 1}, {3}, t);
     TypeParam* const out = TestFixture::exported(x);
     const DLDataType type = out->dl_tensor.dtype;
-    const DLDataTypeCode code = t == boolean  ? kDLBool
-                                : t == bf16   ? kDLBfloat
-                                : t == u8     ? kDLUInt
-                                : is_float(t) ? kDLFloat
-                                              : kDLInt;
+    const DLDataTypeCode code = t == boolean                      ? kDLBool
+                                : t == bf16                       ? kDLBfloat
+                                : t == u8 || t == u16 || t == u32 ? kDLUInt
+                                : is_float(t)                     ? kDLFloat
+                                                                  : kDLInt;
     EXPECT_EQ(type.code, code) << name(t);
     EXPECT_EQ(type.bits, 8 * size_of(t)) << name(t);
     EXPECT_EQ(type.lanes, 1) << name(t);

@@ -43,6 +43,11 @@ TEST(Print, NumbersOf8BitsAreFloats) {
   EXPECT_EQ(fmt::format("{:.2f}", from({3}, {}, f8_e8m0)), "4.00");
 }
 
+TEST(Print, IntegersThatOnlyStoreAreNumbers) {
+  EXPECT_EQ(to_string(from({-65, 7}, {2}, i8)), "[-65   7]\ni8 [2]");
+  EXPECT_EQ(fmt::format("{}", from({4294967295}, {}, u32)), "4294967295\nu32 []");
+}
+
 // A specification is fmt's for each element; it replaces the line of dtype and shape.
 TEST(Print, TakesFormatSpecifications) {
   const Tensor x = from({1, -2.5, 1000, 0.0625}, {2, 2});

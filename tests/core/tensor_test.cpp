@@ -83,13 +83,15 @@ TEST(DType, ParsesTheNamesPeopleUse) {
   for (auto text : {"bf16", "bfloat16"}) EXPECT_EQ(parse_dtype(text), bf16) << text;
   for (auto text : {"f32", "fp32", "float32", "float"}) EXPECT_EQ(parse_dtype(text), f32) << text;
   for (auto text : {"f64", "fp64", "float64", "double"}) EXPECT_EQ(parse_dtype(text), f64) << text;
-  for (DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean, f8_e4m3, f8_e5m2, f8_e8m0})
+  for (DType t :
+       {f64, f32, f16, bf16, i64, i32, u8, boolean, i8, i16, u16, u32, f8_e4m3, f8_e5m2, f8_e8m0})
     EXPECT_EQ(parse_dtype(name(t)), t);
   EXPECT_EQ(
       error([] { parse_dtype("fp8"); }),
       "unknown dtype 'fp8'; known are f64, fp64, float64, double, f32, fp32, float32, float, f16, "
       "fp16, float16, half, bf16, bfloat16, i64, int64, long, i32, int32, int, u8, uint8, bool, "
-      "boolean, f8_e4m3, float8_e4m3fn, f8_e5m2, float8_e5m2, f8_e8m0, float8_e8m0fnu");
+      "boolean, i8, int8, i16, int16, u16, uint16, u32, uint32, f8_e4m3, float8_e4m3fn, f8_e5m2, "
+      "float8_e5m2, f8_e8m0, float8_e8m0fnu");
 }
 
 TEST(Device, ParsesAndPrints) {

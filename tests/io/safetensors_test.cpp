@@ -27,7 +27,8 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolean, f8_e4m3, f8_e5m2};
+constexpr DType all_dtypes[] = {f64,     f32, f16, bf16, i64, i32,     u8,
+                                boolean, i8,  i16, u16,  u32, f8_e4m3, f8_e5m2};
 
 // A file with this header and `data` bytes of zeros.
 std::string file_with(std::string header, size_t data) {
@@ -296,15 +297,15 @@ TEST(SafeTensors, SaysWhatOtherFilesAre) {
 }
 
 TEST(SafeTensors, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
-  const std::string header = R"({"a":{"dtype":"I16","shape":[2],"data_offsets":[0,4]},)"
+  const std::string header = R"({"a":{"dtype":"F6","shape":[2],"data_offsets":[0,4]},)"
                              R"("b.q":{"dtype":"F4","shape":[1,3],"data_offsets":[4,7]},)"
-                             R"("b.r":{"dtype":"U32","shape":[],"data_offsets":[7,11]},)"
+                             R"("b.r":{"dtype":"U64","shape":[],"data_offsets":[7,11]},)"
                              R"("w":{"dtype":"F32","shape":[1],"data_offsets":[11,15]}})";
   std::string file = file_with(header, 15);
   file[file.size() - 15] = 7;
   EXPECT_EQ(parse_error(file).substr(0, parse_error(file).find('\n')),
-            "f: tensors of dtypes that are not here: \"a\" (\"I16\"), \"b.q\" (\"F4\"), "
-            "\"b.r\" (\"U32\"); leave them out, {.skip = {\"a\", ...}}, or load their bytes, "
+            "f: tensors of dtypes that are not here: \"a\" (\"F6\"), \"b.q\" (\"F4\"), "
+            "\"b.r\" (\"U64\"); leave them out, {.skip = {\"a\", ...}}, or load their bytes, "
             "{.keep_bytes = true}");
   const auto parse = [&](const ReadOptions& options) {
     return parse_safetensors(bytes_of(file), "f", options);
@@ -313,7 +314,7 @@ TEST(SafeTensors, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
   EXPECT_EQ(left.tensors.size(), 1u);
   EXPECT_TRUE(left.tensors.contains("w"));
   EXPECT_ERROR(parse({.skip = {"b.q", "b.", "aa"}}),
-               "not here: \"a\" (\"I16\"), \"b.r\" (\"U32\");");
+               "not here: \"a\" (\"F6\"), \"b.r\" (\"U64\");");
   const SafeTensors kept = parse({.skip = {"b.r"}, .keep_bytes = true});
   EXPECT_EQ(kept.tensors.size(), 3u);
   EXPECT_EQ(to_vector(kept.tensors.at("a")), (std::vector<double>{7, 0, 0, 0}));
@@ -325,9 +326,9 @@ TEST(SafeTensors, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
 
   std::string many = "{";
   for (int i = 0; i < 8; ++i)
-    many += fmt::format("{}\"{}\":{{\"dtype\":\"I8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+    many += fmt::format("{}\"{}\":{{\"dtype\":\"F6\",\"shape\":[0],\"data_offsets\":[0,0]}}",
                         i ? "," : "", i);
-  EXPECT_NE(parse_error(file_with(many + "}", 0)).find("\"4\" (\"I8\") and 3 more; leave"),
+  EXPECT_NE(parse_error(file_with(many + "}", 0)).find("\"4\" (\"F6\") and 3 more; leave"),
             std::string::npos);
 }
 

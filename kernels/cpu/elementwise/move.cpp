@@ -26,28 +26,30 @@ void convert_loop(void* const* p, int64_t n, const void*) {
   }
 }
 
-// Elements of 8 bits, from and to all others.
+// Elements that only store numbers, from and to all others.
 template <class From, class To>
-void convert_f8(void* const* p, int64_t n, const void*) {
+void convert_stored(void* const* p, int64_t n, const void*) {
   const From* const x = static_cast<const From*>(p[0]);
   To* const y = static_cast<To*>(p[1]);
-  using Wide =
-      std::conditional_t<std::is_same_v<From, double> || std::is_integral_v<From>, double, float>;
   for (int64_t i = 0; i < n; ++i) {
-    const Wide v = static_cast<Wide>(x[i]);
     if constexpr (is_f8(dtype_of<To>()))
-      y[i] = To(v);
+      y[i] = To(
+          static_cast<std::conditional_t<std::is_same_v<From, double> || std::is_integral_v<From>,
+                                         double, float>>(x[i]));
+    else if constexpr (is_f8(dtype_of<From>()))
+      y[i] = convert_to<To>(static_cast<float>(x[i]));
     else
-      y[i] = convert_to<To>(v);
+      y[i] = convert_to<To>(x[i]);
   }
 }
-ContiguousLoop f8_loop(DType from, DType to) {
-  if (!is_f8(to))
-    return visit_f8(from, [&]<class F8>() {
-      return visit(to, []<class To>() -> ContiguousLoop { return &convert_f8<F8, To>; });
+ContiguousLoop stored_loop(DType from, DType to) {
+  if (!only_stores(to))
+    return visit_only_stored(from, [&]<class From>() {
+      return visit(to, []<class To>() -> ContiguousLoop { return &convert_stored<From, To>; });
     });
-  return visit_f8(to, [&]<class F8>() {
-    return visit_stored(from, []<class From>() -> ContiguousLoop { return &convert_f8<From, F8>; });
+  return visit_only_stored(to, [&]<class To>() {
+    return visit_stored(from,
+                        []<class From>() -> ContiguousLoop { return &convert_stored<From, To>; });
   });
 }
 
@@ -86,8 +88,8 @@ void accumulate_loop(void* const* p, int64_t n, const void*) {
 
 void convert(Launch& launch, In x, Out y) {
   if (x.dtype == y.dtype) return copy(x, y);
-  if (is_f8(x.dtype) || is_f8(y.dtype))
-    return for_each_contiguous(launch, {&x, &y}, f8_loop(x.dtype, y.dtype));
+  if (only_stores(x.dtype) || only_stores(y.dtype))
+    return for_each_contiguous(launch, {&x, &y}, stored_loop(x.dtype, y.dtype));
   for_each_contiguous(
       launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
         return visit(y.dtype, []<class To>() -> ContiguousLoop { return &convert_loop<From, To>; });

@@ -84,6 +84,11 @@ struct FromF8 {
   }
 };
 View with_dtype(const View& v, DType t) { return {v.data, t, v.layout}; }
+// Memory for the elements of `x` as numbers of type T.
+template <class T>
+View wide(Launch& launch, In x) {
+  return {launch.scratch<T>(x.size()), dtype_of<T>(), Layout(x.shape())};
+}
 
 void convert_f8(Launch& launch, In x, Out y) {
   const View from = with_dtype(x, is_f8(x.dtype) || x.dtype == boolean ? u8 : x.dtype);
@@ -96,21 +101,54 @@ void convert_f8(Launch& launch, In x, Out y) {
   } else if (is_half(y.dtype) || y.dtype == f32) {
     map<float, uint8_t>(launch, "from_f8", FromF8{x.dtype}, y, from);
   } else {
-    const View wide{launch.scratch<float>(x.size()), f32, Layout(x.shape())};
-    map<float, uint8_t>(launch, "from_f8", FromF8{x.dtype}, wide, from);
-    convert(launch, wide, y);
+    const View number = wide<float>(launch, x);
+    map<float, uint8_t>(launch, "from_f8", FromF8{x.dtype}, number, from);
+    convert(launch, number, y);
   }
+}
+
+// Integers that only store are widened to i64, and made of i64 or, where floats saturate, of f64.
+bool stores_integers(DType t) { return is_integer(t) && only_stores(t); }
+template <class F>
+void visit_stored_integer(DType t, F f) {
+  visit_only_stored(t, [&]<class S>() {
+    if constexpr (is_integer(dtype_of<S>())) f.template operator()<S>();
+  });
+}
+void widen_integer(Launch& launch, In x, Out y) {
+  const View number = y.dtype == i64 ? y : wide<int64_t>(launch, x);
+  visit_stored_integer(x.dtype, [&]<class S>() {
+    map<int64_t, S>(launch, "widen", Convert<int64_t, S>(), number, x);
+  });
+  if (y.dtype != i64) convert(launch, number, y);
+}
+template <class Wide>
+void narrow_integer(Launch& launch, In x, Out y) {
+  const bool is_wide = x.dtype == dtype_of<Wide>();
+  const View number = is_wide ? x : wide<Wide>(launch, x);
+  if (!is_wide) convert(launch, x, number);
+  visit_stored_integer(
+      y.dtype, [&]<class S>() { map<S, Wide>(launch, "narrow", Convert<S, Wide>(), y, number); });
 }
 
 }  // namespace
 
 void convert(Launch& launch, In x, Out y) {
-  if (x.dtype == y.dtype && is_f8(x.dtype))
-    return convert(launch, with_dtype(x, u8), with_dtype(y, u8));
+  if (x.dtype == y.dtype)
+    return visit_stored(x.dtype, [&]<class T>() {
+      using Word = Bits<sizeof(T)>;
+      map<Word, Word>(launch, "convert", Convert<Word, Word>(), y, x);
+    });
+  if (stores_integers(x.dtype)) return widen_integer(launch, x, y);
+  if (stores_integers(y.dtype))
+    return is_integer(x.dtype) || x.dtype == boolean ? narrow_integer<int64_t>(launch, x, y)
+                                                     : narrow_integer<double>(launch, x, y);
   if (is_f8(x.dtype) || is_f8(y.dtype)) return convert_f8(launch, x, y);
   visit(x.dtype, [&]<class From>() {
-    visit(y.dtype,
-          [&]<class To>() { map<To, From>(launch, "convert", Convert<To, From>(), y, x); });
+    visit(y.dtype, [&]<class To>() {
+      if constexpr (!std::is_same_v<From, To>)
+        map<To, From>(launch, "convert", Convert<To, From>(), y, x);
+    });
   });
 }
 

@@ -30,17 +30,19 @@ TEST(CudaQuantise, NumbersAndScalesAreThoseOfTheCpu) {
       }
 }
 
-constexpr DType stored[] = {f8_e4m3, f8_e5m2, f8_e8m0};
+constexpr DType stored[] = {i8, i16, u16, u32, f8_e4m3, f8_e5m2, f8_e8m0};
 
 // A tensor of numbers that are whole for integers, and of all signs but for bool.
 Tensor numbers(DType t, int64_t n) {
   Tensor x({n}, f64);
   for (int64_t i = 0; i < n; ++i) {
     const double v = std::ldexp(1 + double(i % 37) / 37, int(i % 23) - 11) * (i % 2 ? -1 : 1);
-    x.set(i, t == boolean    ? double(i % 2)
-             : t == u8       ? double(i % 256)
-             : is_integer(t) ? i - n / 2
-                             : v);
+    x.set(i, t == boolean ? double(i % 2)
+             : t == u8    ? double(i % 256)
+             : t == i8    ? double(i % 256) - 128
+             : is_integer(t)
+                 ? double(i) * (t == u16 || t == u32 ? 65 : 1) - (t == u16 || t == u32 ? 0 : n / 2)
+                 : v);
   }
   Tensor y({n}, t);
   for (int64_t i = 0; i < n; ++i) y.set(i, x.at(i));
@@ -48,12 +50,11 @@ Tensor numbers(DType t, int64_t n) {
 }
 
 TEST(CudaQuantise, StoredBytesAreThoseOfTheCpu) {
-  for (const DType f8 : stored)
+  for (const DType one : stored)
     for (const DType other :
-         {f64, f32, f16, bf16, i64, i32, u8, boolean, f8_e4m3, f8_e5m2, f8_e8m0})
+         {f64, f32, f16, bf16, i64, i32, u8, boolean, i8, i16, u16, u32, f8_e4m3, f8_e5m2, f8_e8m0})
       for (const bool back : {false, true}) {
-        const DType from = back ? f8 : other, to = back ? other : f8;
-        if (back && !is_float(to) && !is_f8(to)) continue;  // NaN as an integer is of the device
+        const DType from = back ? one : other, to = back ? other : one;
         const Tensor x = numbers(from, 1000), all[2] = {Tensor({1000}, to), Tensor({1000}, to)};
         launch([&](Launch& l) {
           cpu::convert(l, x, all[0]);
