@@ -38,4 +38,70 @@ Transformer::Transformer(int64_t size, int64_t heads, const TransformerOptions& 
     if (p.rank() > 1) init::xavier_uniform_(p);
 }
 
+AdaptiveLogSoftmaxWithLoss::AdaptiveLogSoftmaxWithLoss(int64_t in, int64_t classes,
+                                                       std::vector<int64_t> cutoffs,
+                                                       const Options& o)
+    : head(1, 1), ends_(std::move(cutoffs)) {
+  const Scope scope("AdaptiveLogSoftmaxWithLoss");
+  ends_.push_back(classes);
+  int64_t least = 1;
+  for (const int64_t end : ends_) {
+    check(end >= least, "cutoffs must increase from 1 to below {} classes, got {} after {}",
+          classes, end, least - 1);
+    least = end + 1;
+  }
+  const auto clusters = static_cast<int64_t>(ends_.size()) - 1;
+  check(clusters > 0, "cutoffs must have one at least");
+  head = Linear(in, common() + clusters, {.bias = o.head_bias});
+  double width = static_cast<double>(in);
+  for (size_t i = 1; i < ends_.size(); ++i) {
+    width /= o.div_value;
+    check(width >= 1, "cluster {} of {} features would have none (div_value {})", i - 1, in,
+          o.div_value);
+    const auto hidden = static_cast<int64_t>(width);
+    tail.push_back(Sequential(Linear(in, hidden, {.bias = false}),
+                              Linear(hidden, ends_[i] - ends_[i - 1], {.bias = false})));
+  }
+}
+
+AdaptiveLogSoftmaxOutput AdaptiveLogSoftmaxWithLoss::forward(const Tensor& x,
+                                                             const Tensor& target) const {
+  check(x.rank() == 2 && target.shape() == Shape{x.size(0)},
+        "needs inputs [n, features] and targets [n], got {} and {}", x.shape(), target.shape());
+  const Tensor classes_of = target.to(i64);
+  Tensor in_head = classes_of;  // a class of the head, or the cluster's
+  std::vector<Tensor> members;
+  for (size_t i = 1; i < ends_.size(); ++i) {
+    const Tensor here = ge(classes_of, double(ends_[i - 1]));
+    in_head = where(here, full_like(in_head, double(common()) + double(i - 1)), in_head);
+    members.push_back(i + 1 == ends_.size() ? here
+                                            : logical_and(here, lt(classes_of, double(ends_[i]))));
+  }
+  Tensor output = -nll_loss(log_softmax(head(x)), in_head, {.reduction = Reduction::None});
+  for (size_t i = 0; i < tail.size(); ++i) {
+    const Tensor rows = flatten(nonzero(members[i]));
+    if (rows.numel() == 0) continue;
+    const Tensor local = index_select(classes_of, 0, rows) - double(ends_[i]),
+                 scores = log_softmax(tail[i](index_select(x, 0, rows)));
+    output = index_add(output, 0, rows, -nll_loss(scores, local, {.reduction = Reduction::None}));
+  }
+  return {output, -mean(output)};
+}
+
+Tensor AdaptiveLogSoftmaxWithLoss::log_prob(const Tensor& x) const {
+  const Tensor first = log_softmax(head(x));
+  std::vector<Tensor> parts{narrow(first, 1, 0, common())};
+  for (size_t i = 0; i < tail.size(); ++i)
+    parts.push_back(log_softmax(tail[i](x)) + narrow(first, 1, common() + int64_t(i), 1));
+  return cat(parts, 1);
+}
+
+Tensor AdaptiveLogSoftmaxWithLoss::predict(const Tensor& x) const {
+  const NoGrad off;
+  const Tensor likeliest = argmax(head(x), 1),
+               rows = flatten(nonzero(ge(likeliest, double(common()))));
+  if (rows.numel() == 0) return likeliest;
+  return index_put(likeliest, {rows}, argmax(log_prob(index_select(x, 0, rows)), 1));
+}
+
 }  // namespace mixtape::nn

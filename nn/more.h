@@ -7,6 +7,7 @@
 #include "nn/loss.h"
 #include "nn/norm.h"
 #include "nn/pool.h"
+#include "nn/sequential.h"
 #include "nn/shape.h"
 #include "nn/transformer.h"
 
@@ -171,6 +172,40 @@ struct MultiMarginLoss : WeightedLoss<MultiMarginLoss, multi_margin_loss, MultiM
 };
 struct CTCLoss : OpModule<CTCLoss, ctc_loss, CtcOptions> {
   explicit CTCLoss(const CtcOptions& o = {}) : OpModule(o) {}
+};
+
+struct AdaptiveLogSoftmaxOutput {
+  Tensor output;  // [n]: log probabilities of the targets
+  Tensor loss;    // [], minus their mean
+  std::array<Tensor*, 2> tensors() { return {&output, &loss}; }
+};
+// The log-softmax of many classes, sorted by how often they occur (Grave et al. 2017): the head has
+// those before cutoffs[0] and a class for each cluster that follows, which ends at the next cutoff,
+// the last at `classes`. A cluster's layers are narrower, 1 / div_value of those before, and see
+// only rows whose target is there. Waits for the device.
+struct AdaptiveLogSoftmaxWithLoss : Module<AdaptiveLogSoftmaxWithLoss> {
+  struct Options {
+    double div_value = 4;
+    bool head_bias = false;
+  };
+  Linear head;
+  std::vector<Sequential> tail;  // of each cluster, two Linears without bias
+
+  AdaptiveLogSoftmaxWithLoss(int64_t in, int64_t classes, std::vector<int64_t> cutoffs)
+      : AdaptiveLogSoftmaxWithLoss(in, classes, std::move(cutoffs), {}) {}
+  AdaptiveLogSoftmaxWithLoss(int64_t in, int64_t classes, std::vector<int64_t> cutoffs,
+                             const Options& o);
+  // x [n, in], targets [n]
+  AdaptiveLogSoftmaxOutput forward(const Tensor& x, const Tensor& target) const;
+  Tensor log_prob(const Tensor& x) const;  // [n, classes]
+  Tensor predict(const Tensor& x) const;   // i64 [n], the likeliest classes
+  MIXTAPE_FIELDS(head, tail)
+
+ private:
+  int64_t classes() const { return ends_.back(); }
+  int64_t common() const { return ends_.front(); }  // classes of the head
+
+  std::vector<int64_t> ends_;  // of the head's classes, and of each cluster's
 };
 
 }  // namespace mixtape::nn

@@ -78,6 +78,11 @@ def modules():
     yield "CTCLoss", of(ctc("mean", 0, True), 6, 3, 4)
     yield "CTCLoss none", of(ctc("none", 0, True), 6, 3, 4)
     yield "CTCLoss blank", of(ctc("sum", 3, True), 6, 3, 4)
+    targets = torch.tensor([0, 9, 3, 4, 1, 7])
+    yield "AdaptiveLogSoftmaxWithLoss", case(nn.AdaptiveLogSoftmaxWithLoss(8, 10, [3, 6], div_value=2, head_bias=True), [tensor(6, 8)],
+                                             lambda m, x: tuple(m(x, targets)))
+    yield "AdaptiveLogSoftmaxWithLoss head", case(nn.AdaptiveLogSoftmaxWithLoss(4, 6, [5]), [tensor(2, 4)],
+                                                  lambda m, x: (*m(x, targets[:1].expand(2)), m.log_prob(x)))
 
 
 def vgg(convolutions, width, hidden, classes, batch_norm):

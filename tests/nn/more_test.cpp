@@ -129,6 +129,23 @@ const test::Models& models() {
                {.reduction = Reduction::Sum, .margin = 1.5, .swap = true});
          });
        }},
+      {"AdaptiveLogSoftmaxWithLoss",
+       [] {
+         return model(
+             AdaptiveLogSoftmaxWithLoss(8, 10, {3, 6}, {.div_value = 2, .head_bias = true}),
+             [](const AdaptiveLogSoftmaxWithLoss& m, X x) {
+               const auto y = m(x.at(0), from({0, 9, 3, 4, 1, 7}, {6}, i64));
+               return Tensors{y.output, y.loss};
+             });
+       }},
+      {"AdaptiveLogSoftmaxWithLoss head",
+       [] {
+         return model(AdaptiveLogSoftmaxWithLoss(4, 6, {5}),
+                      [](const AdaptiveLogSoftmaxWithLoss& m, X x) {
+                        const auto y = m(x.at(0), zeros({2}, i64));
+                        return Tensors{y.output, y.loss, m.log_prob(x.at(0))};
+                      });
+       }},
       {"CTCLoss", [] { return ctc({.zero_infinity = true}); }},
       {"CTCLoss none", [] { return ctc({.reduction = Reduction::None, .zero_infinity = true}); }},
       {"CTCLoss blank",
@@ -144,6 +161,38 @@ TEST_P(MoreReference, IsPyTorchs) {
 INSTANTIATE_TEST_SUITE_P(Modules, MoreReference, testing::ValuesIn(test::names(models())),
                          test::test_name);
 TEST(MoreReference, HasEveryCase) { test::expect_complete(models(), "more"); }
+
+TEST(AdaptiveLogSoftmax, PredictsTheLikeliestOfAllClasses) {
+  const Seed seed(1);
+  const nn::AdaptiveLogSoftmaxWithLoss net(16, 40, {5, 20});
+  const Tensor x = randn({100, 16}) * 4.0, all = net.log_prob(x), likeliest = net.predict(x);
+  EXPECT_TRUE(allclose(sum(exp(all), {1}), ones({100})));
+  EXPECT_TRUE(equal(likeliest, argmax(all, 1)));
+  EXPECT_TRUE(any(ge(likeliest, 20)).item<bool>());  // and some are common
+  EXPECT_TRUE(any(lt(likeliest, 5)).item<bool>());
+  const Tensor target = randint(0, 40, {100});
+  EXPECT_TRUE(allclose(net(x, target).output, flatten(gather(all, 1, unsqueeze(target, 1)))));
+  const amp::Autocast on({.low = bf16});
+  EXPECT_EQ(net(x, target).loss.dtype(), f32);
+  EXPECT_TRUE(allclose(net(x, target).output, flatten(gather(all, 1, unsqueeze(target, 1))), 0.1));
+}
+TEST(AdaptiveLogSoftmax, SaysWhatItNeeds) {
+  using Net = nn::AdaptiveLogSoftmaxWithLoss;
+  EXPECT_ERROR(Net(8, 10, {3, 3}),
+               "cutoffs must increase from 1 to below 10 classes, got 3 after 3");
+  EXPECT_ERROR(Net(8, 10, {10}),
+               "cutoffs must increase from 1 to below 10 classes, got 10 after 10");
+  EXPECT_ERROR(Net(8, 10, {0}), "cutoffs must increase from 1 to below 10 classes, got 0 after 0");
+  EXPECT_ERROR(Net(8, 10, {}), "cutoffs must have one at least");
+  EXPECT_ERROR(Net(8, 10, {2, 5}), "cluster 1 of 8 features would have none (div_value 4)");
+  const Net net(8, 10, {3});
+  EXPECT_ERROR(net(randn({2, 8}), from({1}, {1}, i64)),
+               "needs inputs [n, features] and targets [n], got [2, 8] and [1]");
+  EXPECT_ERROR(net(randn({2, 8}), from({1, 10}, {2}, i64)),
+               "target 7 is out of range for 7 classes");
+  EXPECT_ERROR(net(randn({2, 8}), from({1, -1}, {2}, i64)),
+               "target -1 is out of range for 4 classes");
+}
 
 // f16 and bf16 are near f32, in regions and as they are.
 TEST(Volumes, RunInNarrowDtypes) {
