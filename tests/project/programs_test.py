@@ -19,7 +19,7 @@ import unittest
 programs = pathlib.Path(sys.argv[1]).resolve()
 root = pathlib.Path(__file__).resolve().parents[2]
 script = root / "script"
-ALL = ["train_images", "char_gpt", "gpt2", "llama", "one_cycle", "regression", "regression_learner"]
+ALL = ["train_images", "char_gpt", "gpt2", "llama", "one_cycle", "regression", "regression_learner", "seq2seq"]
 TEXT = "".join(f"{i} green bottles hanging on the wall, " for i in range(100, 0, -1))
 SMALL_GPT = ["--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "4",
              "--steps", "6", "--every", "3", "--sample", "20"]
@@ -112,6 +112,17 @@ class Quick(ProgramTest):
         line = self.output("regression")
         self.assertRegex(line, r"^y = (2\.0\d|1\.9\d) x -(1\.0\d|0\.9\d), mean squared error 0\.0\d+\n$")
         self.assertEqual(self.output("regression_learner"), line)
+
+    def test_seq2seq_learns_to_read_dates(self) -> None:
+        small = ["seq2seq", "--width", 16, "--heads", 2, "--layers", 1, "--batch-size", 16, "--steps", 20, "--every", 10]
+        losses = [float(loss) for loss in re.findall(r"loss (\S+)", self.output(*small, "--lr", 0.01))]
+        self.assertLess(losses[1], losses[0])
+        for dtype in "fp16", "bf16":
+            text = self.output(*small, "--dtype", dtype, "--date", "Nov 27, 2026")
+            self.assertRegex(text, r"\nNov 27, 2026       -> .{10}\n$")
+        self.refused("seq2seq", '"Q" has the character \'Q\', which no date has', "--date", "Q")
+        self.refused("seq2seq", '"September 21, 2026!!" is longer than 18 characters', "--date", "September 21, 2026!!")
+        self.refused("seq2seq", "--width 63 is not a multiple of --heads 4", "--width", 63)
 
     def test_exit_codes_where_nothing_can_be_written(self) -> None:
         with open("/dev/full", "w") as full:
@@ -339,7 +350,7 @@ class Mistakes(ProgramTest):
                          "--bogus")
         for name in "regression", "regression_learner":
             self.refused(name, "unknown device 'gpu'", "--device", "gpu")
-        for name, given in (("train_images", []), ("char_gpt", ["--text", "song.txt"]), ("gpt2", []),
+        for name, given in (("train_images", []), ("char_gpt", ["--text", "song.txt"]), ("gpt2", []), ("seq2seq", []),
                             ("one_cycle", ["--data", "."])):
             self.refused(name, '--dtype: "fp8" is not float32, float16 or bfloat16', *given, "--dtype", "fp8")
             self.refused(name, '--dtype: "int64" is not float32', *given, "--dtype", "int64")
@@ -448,6 +459,12 @@ class Device(ProgramTest):
     def test_one_cycle(self) -> None:
         self.two_classes()
         self.alike("one_cycle", "--data", "images")
+
+    def test_seq2seq(self) -> None:
+        few = ["seq2seq", "--width", 16, "--heads", 2, "--layers", 1, "--batch-size", 4, "--steps", 2, "--every", 1]
+        here, there = (re.findall(r"loss (\S+)", self.output(*few, "--device", d)) for d in ("cpu", "cuda"))
+        for cpu, device in zip(here, there, strict=True):
+            self.assertAlmostEqual(float(cpu), float(device), delta=0.001)
 
     def test_regression(self) -> None:
         for name in "regression", "regression_learner":
