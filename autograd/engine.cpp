@@ -250,7 +250,7 @@ struct Engine {
 
   // See Ctx::take_sum(). What observers see is each rule's own gradient.
   Tensor take_sum(const Ctx::Edge& e) {
-    const auto at = record || thread_state.observer ? queue.end() : queue.find(e.node->order);
+    const auto at = record || values_are_observed() ? queue.end() : queue.find(e.node->order);
     if (at == queue.end()) return {};
     const Tensor sum = at->second.grad.take_whole(e.dtype);
     if (!sum) return {};

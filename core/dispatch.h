@@ -119,8 +119,18 @@ class Observer : NoCopy {
   virtual void after_backward(bool whole) { (void)whole; }
   // The sum of dx over all uses of a leaf has been added to the leaf's `total`.
   virtual void after_accumulate(const Node& leaf, const Tensor& total) { (void)leaf, (void)total; }
+  // False for one that looks at no numbers: ops and rules may then overwrite what it has seen, and
+  // add up gradients on the way, as they do where nobody watches.
+  virtual bool reads_values() const { return true; }
   Observer* outer = nullptr;
 };
+
+// True if an observer of this thread reads values, which must then stay until it has.
+inline bool values_are_observed() {
+  const Observer* o = thread_state.observer;
+  while (o && !o->reads_values()) o = o->outer;
+  return o != nullptr;
+}
 
 }  // namespace internal
 

@@ -51,7 +51,7 @@ Tensor run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, cons
 // The buffer for a gradient computed from dy element by element: dy itself if nothing else uses it.
 Tensor reuse_gradient(const Tensor& dy, const Tensor& v, DType dtype) {
   // (Observers read dy again after the rule.)
-  if (dy.is_unique() && dy.dtype() == dtype && dy.layout().is_dense() && !thread_state.observer)
+  if (dy.is_unique() && dy.dtype() == dtype && dy.layout().is_dense() && !values_are_observed())
     return dy;
   return deciding(dy, v).like(dtype);
 }

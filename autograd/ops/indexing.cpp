@@ -221,7 +221,7 @@ void IndexPlan::write(const Tensor& values) const {
     const Tensor part = advanced ? advanced->replaced(viewed(old), values, false) : values;
     if (advanced && view.steps.empty()) return part;
     // (Observers read the old x after the op.)
-    const bool in_place = !thread_state.observer && !old.layout().repeats();
+    const bool in_place = !values_are_observed() && !old.layout().repeats();
     return replace_part(old, part, view, in_place);
   });
 }

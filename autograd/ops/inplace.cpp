@@ -22,7 +22,7 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
     const NoGrad off;
     x.storage()->begin_write();
     // (Observers read the old x after the op.)
-    const Tensor y = f(direct && !thread_state.observer ? x : Tensor(), x);
+    const Tensor y = f(direct && !values_are_observed() ? x : Tensor(), x);
     if (!direct || y.storage() != x.storage())
       kernels::convert(x.device(), expand(y, x.shape()), x);
     x.storage()->bump_version();

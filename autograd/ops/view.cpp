@@ -105,7 +105,7 @@ struct SliceScatter {
   // dx = dy without the part, dvalues = the part of dy
   static Grads backward(const Ctx& ctx, const Tensor& dy, const BasicIndex& part, bool) {
     const bool reuses =
-        dy.is_unique() && dy.is_contiguous() && !grad_enabled() && !thread_state.observer;
+        dy.is_unique() && dy.is_contiguous() && !grad_enabled() && !values_are_observed();
     Grads g;
     g.push_back(ctx.wants(0) ? dy : Tensor());
     g.push_back(ctx.wants(1) ? basic_index(dy, part) : Tensor());
