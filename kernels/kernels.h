@@ -33,7 +33,7 @@ template <class... Args>
 struct Kernel {
   using Function = void (*)(Launch&, Args...);
   const char* name;
-  Function by_type[device_types];  // by DeviceType; null if the build has no such device
+  Function by_type[device_types];  // by DeviceType; null where there is none
 
   template <class... A>
   void operator()(Device device, A&&... args) const {
@@ -45,8 +45,8 @@ struct Kernel {
     if (launch.device.is_meta()) return;  // there is nothing to compute with
     const Function run = by_type[size_t(launch.device.type)];
     if (!run)
-      raise(std::string("kernel '") + name + "' is not in this build for " +
-            launch.device.to_string());
+      raise(std::string("kernel '") + name + "' runs on the CPU alone, not on " +
+            launch.device.to_string() + " (move the tensors: x.to(Device::cpu()))");
     const internal::FloatMode mode;
 #ifdef MIXTAPE_EMULATED
     if (!launch.device.is_host()) simt::record_call(name);
@@ -78,6 +78,14 @@ Kernel(const char*, void (*const (&)[n])(Launch&, Args...)) -> Kernel<Args...>;
   inline constexpr Kernel name {                         \
     #name, { &cpu::name MIXTAPE_IF_CUDA(, &cuda::name) } \
   }
+// Declares a kernel of the CPU alone. Its ops have rows that say so (OpCase::cpu_only).
+#define MIXTAPE_CPU_KERNEL(name, ...) \
+  namespace cpu {                     \
+  void name(Launch&, __VA_ARGS__);    \
+  }                                   \
+  inline constexpr Kernel name {      \
+    #name, { &cpu::name }             \
+  }
 
 // The scalar arguments of a unary op, such as a slope or two bounds.
 struct Numbers {
@@ -87,6 +95,10 @@ struct Numbers {
 enum class Reduce : int { Sum, Mean, Max, Min, Prod, SumAbs, Norm, MaxAbs };  // Norm: 2-norm
 enum class Cell : int;  // kernels/common/cells.h
 enum class Grid : int;  // kernels/common/quantise.h
+
+// The part of a matrix that a system of equations reads; Unit: with ones on its diagonal.
+enum class Triangular : int { None, Lower, Upper, UnitLower, UnitUpper };
+enum class Fourier : int { Forward, Inverse, FromReal, ToReal };
 
 // Stride, padding and dilation of a convolution over the last two dimensions (rows, columns).
 struct Window {
@@ -178,6 +190,26 @@ MIXTAPE_KERNEL(conv2d_input, In dy, In w, In bias, const Window& window,
                Out dx);  // dense; gradient of x plus an optional bias [c]; w, dy as in conv2d
 MIXTAPE_KERNEL(conv2d_weight, In x, In dy, const Window& window, Out dw,
                Out db);  // dense; gradients of w and optionally of bias [o], in f32 or f64
+
+// --- linear algebra, on the CPU alone: f64, a batch [batch, m, n] of dense row-major matrices, no
+// size 0; what was wrong with each, or 0, is i64 [batch] ---
+// x = a^-1 b. zero_pivot counts from 1; absent for a triangle, whose zeros give infinities.
+MIXTAPE_CPU_KERNEL(solve, Triangular part, In a, In b, Out x, Out zero_pivot);
+MIXTAPE_CPU_KERNEL(determinant, In a, Out y);  // [batch, 3]: det a, its sign, log |det a|
+// l of symmetric parts (a + a^T) / 2 = l l^T. bad_minor: the order of the first that is not
+// positive.
+MIXTAPE_CPU_KERNEL(cholesky, In a, Out l, Out bad_minor);
+// q [batch, m, k], r [batch, k, n] with k = min(m, n), by Householder's reflections.
+MIXTAPE_CPU_KERNEL(qr, In a, Out q, Out r);
+// Eigenvectors, the columns, of symmetric parts: values [batch, n], ascending. failure: 1 not
+// finite, 2 no convergence.
+MIXTAPE_CPU_KERNEL(eigh, In a, Out vectors, Out values, Out failure);
+// u [batch, m, k], s [batch, k], descending, vt [batch, k, n]; failure as in eigh.
+MIXTAPE_CPU_KERNEL(svd, In a, Out u, Out s, Out vt, Out failure);
+MIXTAPE_CPU_KERNEL(matrix_exp, In a, Out y);
+// Transforms of lines, not scaled: f64, dense, complex [lines, n, 2] or real [lines, n]. FromReal
+// gives the first n / 2 + 1 numbers alone, and ToReal takes those.
+MIXTAPE_CPU_KERNEL(fft, Fourier kind, In x, Out y);
 
 // --- planes: dense, x [..., rows, columns] ---
 MIXTAPE_KERNEL(max_pool2d, In x, const Sampling& rows, const Sampling& columns, Out y,

@@ -178,7 +178,7 @@ class Symbols(Installed):
         self.assertEqual([s for s in symbols if "3fmt" in s and s.split()[1] != "W"], [])
 
     def test_a_kernel_leaves_the_shared_library_but_not_its_parts(self) -> None:
-        kernels = set(re.findall(r"MIXTAPE_KERNEL\(\s*(\w+)", (here.parent.parent / "kernels/kernels.h").read_text()))
+        kernels = set(re.findall(r"MIXTAPE_(?:CPU_)?KERNEL\(\s*(\w+)", (here.parent.parent / "kernels/kernels.h").read_text()))
         symbols = run("nm", "--dynamic", "--demangle", "--defined-only", self.libraries / "libmixtape.so")
         found = set(re.findall(r"mixtape::kernels::cpu::([\w:]+)", symbols))
         self.assertIn("gemm", found)
