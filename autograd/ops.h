@@ -402,6 +402,58 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 // The dtype in which linear() reads x here: x's, or the one that Autocast converts it to.
 DType dtype_of_operand(const Tensor& x);
 
+// --- linear algebra: on the CPU alone, in f64, rounded once ---
+// The solution x [..., n, k] of a x = b; leading dimensions broadcast. b is [..., n, k], a vector
+// [n] or vectors of a's leading dimensions. Throws Error if a matrix is singular.
+Tensor solve(const Tensor& a, const Tensor& b);
+struct TriangularOptions {
+  bool upper = false;          // read that triangle of a, else the lower one
+  bool left = true;            // false: x a = b
+  bool unitriangular = false;  // take a's diagonal for ones
+};
+// The same for triangular matrices and b [..., n, k]. A zero on the diagonal gives infinities.
+Tensor solve_triangular(const Tensor& a, const Tensor& b, const TriangularOptions& options = {});
+Tensor inv(const Tensor& a);  // [..., n, n]; throws Error if a matrix is singular
+Tensor det(const Tensor& a);  // [..., n, n] -> [...]; singular matrices have gradients, too
+struct Slogdet {
+  Tensor sign, logabsdet;
+};
+// The sign of the determinant and the logarithm of its size: 0 and -inf for a singular matrix.
+Slogdet slogdet(const Tensor& a);
+// The lower triangle l with a = l l^T, or the upper one l^T, of symmetric parts (a + a^T) / 2.
+// Throws Error unless they are positive definite.
+Tensor cholesky(const Tensor& a, bool upper = false);
+struct Qr {
+  Tensor q, r;
+};
+// a [..., m, n] = q r with orthonormal columns q [..., m, k], an upper triangle r [..., k, n] and
+// k = min(m, n). The gradient needs the first k columns to be independent.
+Qr qr(const Tensor& a);
+struct Eigh {
+  Tensor values, vectors;
+};
+// Eigenvalues [..., n], ascending, and eigenvectors, the columns of [..., n, n], of symmetric parts
+// (a + a^T) / 2. Throws Error if an element is not finite. A sign of each vector is arbitrary, and
+// so are the vectors of equal eigenvalues: gradients need a function that does not depend on that.
+Eigh eigh(const Tensor& a);
+Tensor eigvalsh(const Tensor& a);  // its eigenvalues alone
+struct Svd {
+  Tensor u, s, vh;
+};
+// a [..., m, n] = u diag(s) vh with u [..., m, k], s [..., k], descending, vh [..., k, n] and
+// k = min(m, n). Errors and gradients as of eigh.
+Svd svd(const Tensor& a);
+Tensor svdvals(const Tensor& a);  // its singular values alone
+struct PinvOptions {
+  // Singular values up to this part of the largest count as 0; max(m, n) eps by default.
+  std::optional<double> rtol = {};
+};
+Tensor pinv(const Tensor& a, const PinvOptions& options = {});  // [..., m, n] -> [..., n, m]
+// The shortest x [..., n, k] with the least |a x - b|, for a [..., m, n] of any rank; b as in
+// solve.
+Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& options = {});
+Tensor matrix_exp(const Tensor& a);  // sum of a^i / i!, [..., n, n]
+
 // --- networks: convolutions are cross-correlations; they and pools take an image without n ---
 struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   int64_t h, w;
@@ -615,6 +667,53 @@ struct Pool3dOptions {
 Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size);
+
+// --- Fourier transforms: on the CPU alone, in f64, rounded once ---
+// A complex number is a pair in the last dimension, which counts among no dimensions here: real
+// numbers [..., n] and complex ones [..., n, 2] have the same.
+enum class FftNorm { Backward, Ortho, Forward };  // by n: the inverse, both by sqrt(n), the forward
+struct FftOptions {
+  std::optional<int64_t> n = {};  // numbers along dim, by cutting or by zeros; all by default
+  int dim = -1;
+  FftNorm norm = FftNorm::Backward;  // which direction is divided
+};
+Tensor fft(const Tensor& x, const FftOptions& options = {});  // [..., n, 2] -> [..., n, 2]
+Tensor ifft(const Tensor& x, const FftOptions& options = {});
+Tensor rfft(const Tensor& x,
+            const FftOptions& options = {});  // real [..., n] -> [..., n / 2 + 1, 2]
+// The inverse of rfft: [..., m, 2] -> real [..., n], by default with n = 2 (m - 1).
+Tensor irfft(const Tensor& x, const FftOptions& options = {});
+struct Fft2Options {
+  std::optional<Size2> s = {};  // rows and columns, as FftOptions::n
+  FftNorm norm = FftNorm::Backward;
+};
+// The same over the last two dimensions of numbers: [..., h, w, 2] and, if real, [..., h, w].
+Tensor fft2(const Tensor& x, const Fft2Options& options = {});
+Tensor ifft2(const Tensor& x, const Fft2Options& options = {});
+Tensor rfft2(const Tensor& x, const Fft2Options& options = {});
+Tensor irfft2(const Tensor& x, const Fft2Options& options = {});
+struct StftOptions {
+  std::optional<int64_t> hop_length = {};  // from frame to frame; n_fft / 4 by default
+  std::optional<int64_t> win_length = {};  // of the window, in the middle of a frame; n_fft
+  Tensor window = {};                      // [win_length]; ones
+  bool center = true;                      // frame i lies around, not behind, i hop_length
+  PadMode pad_mode = PadMode::Reflect;     // for that
+  bool normalized = false;                 // divide by sqrt(n_fft)
+  bool onesided = true;                    // leave out what follows from symmetry
+};
+// Transforms of frames of a signal [t] or [b, t] -> [b, n_fft / 2 + 1, frames, 2].
+Tensor stft(const Tensor& x, int64_t n_fft, const StftOptions& options = {});
+struct IstftOptions {
+  std::optional<int64_t> hop_length = {}, win_length = {};
+  Tensor window = {};
+  bool center = true, normalized = false, onesided = true;
+  std::optional<int64_t> length = {};  // of the signal; by default what the frames cover
+};
+// The signal with the nearest stft. Throws Error where no window covers it.
+Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& options = {});
+// sin^2 from 0 to pi, n numbers; periodic: without the last of n + 1.
+Tensor hann_window(int64_t n, bool periodic = true, DType dtype = f32,
+                   Device device = DefaultDevice::current());
 
 // --- losses ---
 // Every loss takes it by name, {.reduction = Reduction::Sum}, or in place of its options.

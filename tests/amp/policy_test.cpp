@@ -92,7 +92,7 @@ std::string bytes(const Tensor& t) {
 
 // Catalogue.EveryPolicyIsTested checks that every op has a row that gets here.
 struct EveryPolicy : testing::TestWithParam<OpCase> {};
-INSTANTIATE_TEST_SUITE_P(Ops, EveryPolicy, testing::ValuesIn(tests::op_cases()),
+INSTANTIATE_TEST_SUITE_P(Ops, EveryPolicy, testing::ValuesIn(tests::cases_here()),
                          [](const auto& i) { return i.param.name(); });
 
 // Inputs in f32, in the 16-bit dtype, and as inside a network: 16-bit activations, f32 parameters.

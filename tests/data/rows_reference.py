@@ -118,7 +118,69 @@ def at_maxima(x):  # of windows of 2 x 2 in an image of 0, 1, 2, ... of the shap
     return x.flatten(2).gather(2, index.flatten(2)).reshape(index.shape)
 
 
+def symmetric(x):  # torch's functions read one triangle
+    return (x + x.mT) / 2
+
+
+def squared(f):
+    """Vectors whose sign is arbitrary."""
+    return lambda x: joined([y.square() if y.dim() == x.dim() else y for y in f(x)])
+
+
+def pairs(f, complex_input=True, complex_result=True):
+    """A function of complex numbers as one of pairs."""
+    def run(x, *more):
+        y = f(torch.view_as_complex(x.contiguous()) if complex_input else x, *more)
+        return torch.view_as_real(y) if complex_result else y
+    return run
+
+
+fft = torch.fft
 ROWS = {
+    # linear algebra and Fourier transforms
+    "solve": torch.linalg.solve,
+    "solve_broadcast": torch.linalg.solve,
+    "solve_vectors": lambda a, b: torch.linalg.solve(a, b) + torch.linalg.solve(a, b[0].expand(2, 3)),
+    "solve_triangular": lambda a, b: torch.linalg.solve_triangular(a, b, upper=False),
+    "solve_triangular_from_the_right": lambda a, b: torch.linalg.solve_triangular(
+        a, b, upper=True, left=False, unitriangular=True),
+    "inv": torch.linalg.inv,
+    "det": torch.linalg.det,
+    "slogdet": lambda x: joined(torch.linalg.slogdet(x)),
+    "cholesky": lambda x: torch.linalg.cholesky(symmetric(x)),
+    "cholesky_upper": lambda x: torch.linalg.cholesky(symmetric(x), upper=True),
+    "qr": lambda x: joined(torch.linalg.qr(x)),
+    "qr_of_wide": lambda x: joined(torch.linalg.qr(x)),
+    "eigh": squared(lambda x: torch.linalg.eigh(symmetric(x))),
+    "eigh_values": lambda x: torch.linalg.eigvalsh(symmetric(x)),
+    "svd": squared(lambda x: torch.linalg.svd(x, full_matrices=False)),
+    "svd_of_wide": squared(lambda x: torch.linalg.svd(x, full_matrices=False)),
+    "svd_values": torch.linalg.svdvals,
+    "pinv": torch.linalg.pinv,
+    "pinv_of_wide": torch.linalg.pinv,
+    "lstsq": lambda a, b: torch.linalg.lstsq(a, b).solution,
+    "lstsq_of_wide": lambda a, b: torch.linalg.lstsq(a, b[..., None]).solution[..., 0],
+    "matrix_exp": torch.linalg.matrix_exp,
+    "fft": pairs(fft.fft),
+    "fft_padded_columns": pairs(lambda x: fft.fft(x, 8, 1, "forward")),
+    "fft_inverse_of_prime_length": pairs(fft.ifft),
+    "fft_inverse_cut": pairs(lambda x: fft.ifft(x, 4, norm="ortho")),
+    "fft_2": pairs(fft.fft2),
+    "fft_2_inverse": pairs(lambda x: fft.ifft2(x, (2, 5), norm="ortho")),
+    "rfft_2": pairs(fft.rfft2, complex_input=False),
+    "rfft": pairs(fft.rfft, complex_input=False),
+    "rfft_of_odd_columns": pairs(lambda x: fft.rfft(x, dim=0, norm="ortho"), complex_input=False),
+    "irfft": pairs(fft.irfft, complex_result=False),
+    "irfft_to_odd": pairs(lambda x: fft.irfft(x, 7, norm="forward"), complex_result=False),
+    "irfft_2": pairs(lambda x: fft.irfft2(x, (4, 5)), complex_result=False),
+    "rfft_in_stft": pairs(lambda x: torch.stft(x, 6, 1, window=torch.ones(6).to(x), return_complex=True), complex_input=False),
+    "rfft_in_stft_of_windows": pairs(lambda x, w: torch.stft(
+        x, 8, 3, 5, w, pad_mode="constant", normalized=True, return_complex=True), complex_input=False),
+    "fft_in_stft_of_both_sides": pairs(lambda x: torch.stft(
+        x, 6, window=torch.ones(6).to(x), center=False, onesided=False, return_complex=True), complex_input=False),
+    "irfft_in_istft": pairs(lambda x: torch.istft(x, 4, window=torch.hann_window(4, dtype=x.real.dtype)), complex_result=False),
+    "irfft_in_istft_of_both_sides": pairs(lambda x, w: torch.istft(
+        x, 8, 3, 6, w, normalized=True, onesided=False, length=12), complex_result=False),
     # elementwise
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "add_broadcast": torch.add,

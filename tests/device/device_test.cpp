@@ -95,7 +95,7 @@ struct OnDevice : testing::TestWithParam<OpCase> {
                    fmt::format("{}: gradient {}", what, i));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ops, OnDevice, testing::ValuesIn(tests::op_cases()),
+INSTANTIATE_TEST_SUITE_P(Ops, OnDevice, testing::ValuesIn(tests::device_cases()),
                          [](const auto& i) { return i.param.name(); });
 
 TEST_P(OnDevice, IsWhatItIsOnTheCpu) {
@@ -117,6 +117,20 @@ struct Edge : OnDevice {};
 INSTANTIATE_TEST_SUITE_P(Edges, Edge, testing::ValuesIn(tests::edge_cases()),
                          [](const auto& i) { return i.param.name(); });
 TEST_P(Edge, IsWhatItIsOnTheCpu) { compare(f32, 1e-5, shapes(GetParam())); }
+
+TEST(Devices, KernelsOfTheCpuAloneSaySo) {
+  int rows = 0;
+  for (const OpCase& c : tests::op_cases()) {
+    if (!c.cpu_only) continue;
+    ++rows;
+    std::vector<Tensor> inputs;
+    for (const Tensor& t : make_inputs(c, f32, false)) inputs.push_back(t.to(device));
+    const DefaultDevice here(device);
+    EXPECT_ERROR(c.run(inputs),
+                 "runs on the CPU alone, not on cuda:0 (move the tensors: x.to(Device::cpu()))");
+  }
+  EXPECT_GT(rows, 0);
+}
 
 TEST(Devices, TensorsMoveWithTheirHistory) {
   const Tensor x = from({1, 2, 3, 4}, {2, 2}).set_requires_grad();

@@ -88,7 +88,7 @@ TEST_P(Rows, ReplayWithOtherInputsOrSayWhyNot) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Every, Rows, testing::ValuesIn(tests::op_cases()),
+INSTANTIATE_TEST_SUITE_P(Every, Rows, testing::ValuesIn(tests::device_cases()),
                          [](const auto& info) { return info.param.name(); });
 
 }  // namespace device_graph_rows_test

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 
 #include "tests/support/op_rows/rows.h"
 
@@ -13,7 +14,7 @@ const std::vector<OpCase>& op_cases() {
   static const std::vector<OpCase> all = [] {
     std::vector<OpCase> cases;
     for (auto* topic :
-         {&elementwise, &views, &indexing, &reductions, &products, &networks, &losses})
+         {&elementwise, &views, &indexing, &reductions, &products, &linalg, &networks, &losses})
       for (OpCase& c : topic()) cases.push_back(std::move(c));
     if (!Device::best().is_host())
       cases.push_back(
@@ -28,6 +29,15 @@ const std::vector<OpCase>& op_cases() {
     return cases;
   }();
   return all;
+}
+
+std::vector<OpCase> device_cases() {
+  std::vector<OpCase> cases = op_cases();
+  std::erase_if(cases, [](const OpCase& c) { return c.cpu_only; });
+  return cases;
+}
+std::vector<OpCase> cases_here() {
+  return std::getenv("MIXTAPE_TEST_DEVICE") ? device_cases() : op_cases();
 }
 
 const std::vector<OpCase>& edge_cases() {

@@ -37,6 +37,7 @@ struct OpCase {
   std::vector<Shape> empty = {};  // input shapes with a size of zero; none: the op throws
   bool half = true;               // runs in f16 and bf16
   bool composite = false;         // other ops prepare the op's inputs
+  bool cpu_only = false;          // its kernel is of the CPU alone: an error on a device
   double step = 1e-6;             // of gradcheck: larger where differences are small
   // The dimension of each input that the broadcasting test repeats from size 1; -1: none. By
   // default the first; none for indices.
@@ -52,6 +53,9 @@ struct OpCase {
 };
 
 const std::vector<OpCase>& op_cases();
+// Those that run on the default device of a test program, or on a device.
+std::vector<OpCase> cases_here();
+std::vector<OpCase> device_cases();
 // Cases where gradients do not exist or numbers are extreme, and further options: only compared
 // with PyTorch.
 const std::vector<OpCase>& edge_cases();

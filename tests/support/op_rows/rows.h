@@ -11,6 +11,7 @@ std::vector<OpCase> views();
 std::vector<OpCase> indexing();
 std::vector<OpCase> reductions();
 std::vector<OpCase> products();
+std::vector<OpCase> linalg();
 std::vector<OpCase> networks();
 std::vector<OpCase> losses();
 std::vector<OpCase> edges();

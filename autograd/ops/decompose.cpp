@@ -1,0 +1,314 @@
+// Decompositions of matrices and what is made of them. An op returns one tensor: several matrices
+// lie beside each other in its last dimension, and the functions take them apart again.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/linalg.h"
+
+namespace mixtape {
+using namespace internal;
+using namespace ops;
+namespace {
+
+// Matrices and rows beside each other in the last dimension, read in order.
+class Parts {
+ public:
+  explicit Parts(const Tensor& all) : all_(all) {}
+  Tensor row(int64_t n) {
+    at_ += n;
+    return narrow(all_, -1, at_ - n, n);
+  }
+  Tensor matrix(int64_t m, int64_t n) {
+    const Tensor elements = row(m * n);
+    Shape shape = elements.shape();
+    shape[-1] = m;
+    shape.push_back(n);
+    return reshape(elements, shape);
+  }
+
+ private:
+  const Tensor all_;
+  int64_t at_ = 0;
+};
+// The result that a kernel wrote to f64 rows, for inputs a.
+Tensor finished_rows(const Ctx& ctx, const Tensor& rows, const Tensor& a) {
+  Shape shape = leading(a);
+  shape.push_back(rows.size(1));
+  return cast(reshape(rows, shape), ctx.dtype());
+}
+Tensor rows_for(const Ctx& ctx, const Tensor& a, int64_t n) {
+  return empty({leading(a).size(), n}, f64, ctx.device());
+}
+
+// a / b, where a 0 stays 0: a function that does not tell vectors of one eigenvalue apart has no
+// gradient there.
+Tensor divided(const Tensor& a, const Tensor& b) {
+  const Tensor none = eq(a, 0);
+  return masked_fill(a / where(none, 1.0, b), none, 0);
+}
+Tensor identity_like(const Tensor& a) { return eye(a.size(-1), a.dtype(), a.device()); }
+// A matrix with that diagonal.
+Tensor as_diagonal(const Tensor& x) { return unsqueeze(x, -1) * identity_like(x); }
+// x_j - x_i at [i, j].
+Tensor gaps_of(const Tensor& x) { return unsqueeze(x, -2) - unsqueeze(x, -1); }
+Tensor symmetric_part(const Tensor& a) { return (a + transpose(a)) * 0.5; }
+Tensor solve_upper(const Tensor& r, const Tensor& b) {
+  return solve_triangular(r, b, {.upper = true});
+}
+std::string why_failed(int64_t failure) {
+  return failure == 1 ? "has an element that is not finite" : "did not converge";
+}
+
+struct QrParts {
+  Tensor q, r;
+
+  QrParts(const Tensor& all, int64_t m, int64_t n) {
+    Parts parts(all);
+    q = parts.matrix(m, std::min(m, n));
+    r = parts.matrix(std::min(m, n), n);
+  }
+};
+struct QrOp {
+  static constexpr OpInfo info{"qr", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    check_matrices(a);
+    const int64_t m = a.size(-2), n = a.size(-1);
+    const Tensor rows = rows_for(ctx, a, std::min(m, n) * (m + n));
+    const QrParts parts(rows, m, n);
+    if (a.numel() > 0) ctx.run(kernels::qr, matrices(a), parts.q, parts.r);
+    const Tensor y = finished_rows(ctx, rows, a);
+    ctx.save(a);
+    ctx.save_result(y);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1];
+    const Tensor a = wide(ctx.saved(0));
+    const QrParts y(precise_result(ctx.saved(1), [&] { return call<QrOp>(a); }), m, n),
+        d(wide(dy), m, n);
+    if (m >= n) return {square_gradient(y.q, y.r, d.q, d.r)};
+    // a = [b c] with b = q r_b square and r_c = q^T c: dc = q dr_c, and q gets c dr_c^T.
+    const auto first = [&](const Tensor& x) { return narrow(x, -1, 0, m); };
+    const auto last = [&](const Tensor& x) { return narrow(x, -1, m, n - m); };
+    const Tensor dq = d.q + matmul(last(a), transpose(last(d.r)));
+    return {cat({square_gradient(y.q, first(y.r), dq, first(d.r)), matmul(y.q, last(d.r))}, -1)};
+  }
+
+ private:
+  // (dq + q s) r^-T, s being symmetric with the lower triangle of r dr^T - dq^T q
+  static Tensor square_gradient(const Tensor& q, const Tensor& r, const Tensor& dq,
+                                const Tensor& dr) {
+    const Tensor inner = matmul(r, transpose(dr)) - matmul(transpose(dq), q);
+    const Tensor s = tril(inner) + transpose(tril(inner, -1));
+    return transpose(solve_upper(r, transpose(dq + matmul(q, s))));
+  }
+};
+
+struct EighParts {
+  Tensor vectors, values;
+
+  EighParts(const Tensor& all, int64_t n) {
+    Parts parts(all);
+    vectors = parts.matrix(n, n);
+    values = parts.row(n);
+  }
+};
+struct EighOp {
+  static constexpr OpInfo info{"eigh", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    check_square(a);
+    const int64_t n = a.size(-1);
+    const Tensor rows = rows_for(ctx, a, n * (n + 1));
+    const Tensor failure = zeros({rows.size(0)}, i64, ctx.device());
+    const EighParts parts(rows, n);
+    if (a.numel() > 0) ctx.run(kernels::eigh, matrices(a), parts.vectors, parts.values, failure);
+    check_each(failure, why_failed);
+    const Tensor y = finished_rows(ctx, rows, a);
+    ctx.save(a);
+    ctx.save_result(y);
+    return y;
+  }
+  // da is the symmetric part of v (diag(dw) + v^T dv / (w_j - w_i)) v^T, the quotient without
+  // diagonal
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const int64_t n = ctx.shape(0)[-1];
+    const EighParts y(
+        precise_result(ctx.saved(1), [&] { return call<EighOp>(wide(ctx.saved(0))); }), n),
+        d(wide(dy), n);
+    const Tensor &v = y.vectors, vt = transpose(v);
+    const Tensor turned = matmul(vt, d.vectors) * (1.0 - identity_like(v));
+    const Tensor inner = as_diagonal(d.values) + divided(turned, gaps_of(y.values));
+    return {symmetric_part(matmul(matmul(v, inner), vt))};
+  }
+};
+
+struct SvdParts {
+  Tensor u, s, vh;
+
+  SvdParts(const Tensor& all, int64_t m, int64_t n) {
+    const int64_t k = std::min(m, n);
+    Parts parts(all);
+    u = parts.matrix(m, k);
+    s = parts.row(k);
+    vh = parts.matrix(k, n);
+  }
+};
+struct SvdOp {
+  static constexpr OpInfo info{"svd", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    check_matrices(a);
+    const int64_t m = a.size(-2), n = a.size(-1);
+    const Tensor rows = rows_for(ctx, a, std::min(m, n) * (m + n + 1));
+    const Tensor failure = zeros({rows.size(0)}, i64, ctx.device());
+    const SvdParts parts(rows, m, n);
+    if (a.numel() > 0) ctx.run(kernels::svd, matrices(a), parts.u, parts.s, parts.vh, failure);
+    check_each(failure, why_failed);
+    const Tensor y = finished_rows(ctx, rows, a);
+    ctx.save(a);
+    ctx.save_result(y);
+    return y;
+  }
+  // With t(x, dx) = (x^T dx - dx^T x) / (s_j^2 - s_i^2):
+  // da = u (t(u, du) S + S t(v, dv) + diag(ds)) v^T + (1 - u u^T) du S^-1 v^T + u S^-1 dv^T (1 - v
+  // v^T)
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1];
+    const SvdParts y(precise_result(ctx.saved(1), [&] { return call<SvdOp>(wide(ctx.saved(0))); }),
+                     m, n),
+        d(wide(dy), m, n);
+    const Tensor &u = y.u, &vt = y.vh, ut = transpose(u), v = transpose(vt);
+    const Tensor columns = unsqueeze(y.s, -2), rows = unsqueeze(y.s, -1);
+    // (Squares could leave the range, their quotients do not.)
+    const auto turned = [&](const Tensor& product) {
+      return divided(product - transpose(product), gaps_of(y.s));
+    };
+    const Tensor inner = turned(matmul(ut, d.u)) * divided(columns, columns + rows) +
+                         as_diagonal(d.s) +
+                         divided(rows, columns + rows) * turned(matmul(vt, transpose(d.vh)));
+    Tensor da = matmul(matmul(u, inner), vt);
+    if (m > n) da = da + matmul(divided(d.u - matmul(u, matmul(ut, d.u)), columns), vt);
+    if (m < n) da = da + matmul(u, divided(d.vh - matmul(matmul(d.vh, v), vt), rows));
+    return {da};
+  }
+};
+
+// Singular values below this part of the largest count as 0.
+double relative_tolerance(const Tensor& a, std::optional<double> given) {
+  const double eps = a.dtype() == f64 ? std::numeric_limits<double>::epsilon()
+                                      : double(std::numeric_limits<float>::epsilon());
+  return given.value_or(double(std::max(a.size(-2), a.size(-1))) * eps);
+}
+// The gradient of a for its pseudoinverse p (Golub and Pereyra 1973).
+Tensor pinv_gradient(const Tensor& a, const Tensor& p, const Tensor& dp) {
+  const Tensor pt = transpose(p), dpt = transpose(dp);
+  if (a.size(-2) <= a.size(-1)) {
+    const Tensor k = matmul(dpt, p), kpt = matmul(k, pt);
+    return kpt - transpose(matmul(p, k)) - matmul(matmul(a, p), kpt) +
+           matmul(matmul(pt, p), dpt - matmul(k, a));
+  }
+  const Tensor k = matmul(p, dpt), ptk = matmul(pt, k);
+  return matmul(matmul(dpt - matmul(a, k), p), pt) - transpose(matmul(k, p)) + ptk -
+         matmul(matmul(ptk, p), a);
+}
+struct Pinv {
+  static constexpr OpInfo info{"pinv", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a, double rtol) {
+    const Tensor y = cast(of(a, rtol), ctx.dtype());
+    ctx.save(a);
+    ctx.save_result(y);
+    return y;
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double rtol) {
+    const Tensor a = wide(ctx.saved(0));
+    const Tensor p = precise_result(ctx.saved(1), [&] { return call<Pinv>(a, rtol); });
+    return {pinv_gradient(a, p, wide(dy))};
+  }
+
+  // v s^-1 u^T in f64
+  static Tensor of(const Tensor& a, double rtol) {
+    check_matrices(a);
+    if (a.numel() == 0) return zeros(transpose(a.layout(), -1, -2).shape, f64, a.device());
+    const Svd x = svd(cast(a, f64));
+    const Tensor none = le(x.s, narrow(x.s, -1, 0, 1) * rtol);
+    const Tensor inverse = masked_fill(1.0 / masked_fill(x.s, none, 1), none, 0);
+    return matmul(transpose(x.vh) * unsqueeze(inverse, -2), transpose(x.u));
+  }
+};
+
+struct Lstsq {  // of one batch
+  static constexpr OpInfo info{"lstsq", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, double rtol) {
+    check_real(b);
+    check_equations(a, b);
+    ctx.save(a, b);
+    return cast(matmul(Pinv::of(a, rtol), cast(b, f64)), ctx.dtype());
+  }
+  // With p, the pseudoinverse of a: db = p^T dx, dp = dx b^T
+  static Grads backward(const Ctx& ctx, const Tensor& dx, double rtol) {
+    const Tensor a = wide(ctx.saved(0)), b = wide(ctx.saved(1)), d = wide(dx);
+    const Tensor p = call<Pinv>(a, rtol);
+    return ctx.grads([&] { return pinv_gradient(a, p, matmul(d, transpose(b))); },
+                     [&] { return matmul(transpose(p), d); });
+  }
+};
+
+struct MatrixExp {
+  static constexpr OpInfo info{"matrix_exp", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    check_square(a);
+    const Tensor in = matrices(a), y = empty(in.shape(), f64, ctx.device());
+    if (a.numel() > 0) ctx.run(kernels::matrix_exp, in, y);
+    ctx.save(a);
+    return cast(reshape(y, a.shape()), ctx.dtype());
+  }
+  // exp([[x, d], [0, x]]) has the derivative at x in direction d in its corner; here x = a^T, d =
+  // dy.
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const Tensor x = transpose(wide(ctx.saved(0))), d = wide(dy);
+    const int64_t n = x.size(-1);
+    const Tensor both = matrix_exp(cat({cat({x, d}, -1), cat({zeros_like(x), x}, -1)}, -2));
+    return {narrow(narrow(both, -2, 0, n), -1, n, n)};
+  }
+};
+
+}  // namespace
+
+Qr qr(const Tensor& a) {
+  const Tensor all = call<QrOp>(a);
+  const QrParts y(all, a.size(-2), a.size(-1));
+  return {y.q, y.r};
+}
+Eigh eigh(const Tensor& a) {
+  const Tensor all = call<EighOp>(a);
+  const EighParts y(all, a.size(-1));
+  return {y.values, y.vectors};
+}
+Tensor eigvalsh(const Tensor& a) { return eigh(a).values; }
+Svd svd(const Tensor& a) {
+  const Tensor all = call<SvdOp>(a);
+  const SvdParts y(all, a.size(-2), a.size(-1));
+  return {y.u, y.s, y.vh};
+}
+Tensor svdvals(const Tensor& a) { return svd(a).s; }
+Tensor pinv(const Tensor& a, const PinvOptions& o) {
+  const Scope scope(Pinv::info.name);
+  check_matrices(a);
+  return call<Pinv>(a, relative_tolerance(a, o.rtol));
+}
+Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& o) {
+  const Scope scope(Lstsq::info.name);
+  check_matrices(a);
+  const double rtol = relative_tolerance(a, o.rtol);
+  return with_columns(a, b, [&](const Tensor& left, const Tensor& right) {
+    check_equations(left, right);
+    return with_batch(left, right,
+                      [&](const Tensor& u, const Tensor& v) { return call<Lstsq>(u, v, rtol); });
+  });
+}
+Tensor matrix_exp(const Tensor& a) { return call<MatrixExp>(a); }
+
+}  // namespace mixtape

@@ -1,0 +1,259 @@
+// Fourier transforms along one dimension, and short-time transforms made of them. A complex number
+// is a pair in the last dimension. Kernels compute in f64, so every result is rounded once.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
+#include "core/readback.h"
+
+namespace mixtape {
+using namespace internal;
+using namespace ops;
+namespace {
+
+using kernels::Fourier;
+
+// The transform of the lines of x, [..., n] or [..., n, 2], into `count` numbers each, times a
+// scale.
+Tensor transform(const Ctx& ctx, Fourier kind, const Tensor& x, int64_t count, double scale) {
+  const bool from_pairs = kind != Fourier::FromReal, to_pairs = kind != Fourier::ToReal;
+  Shape shape = from_pairs ? without(x.shape(), x.rank() - 1) : x.shape();
+  const int64_t lines = without(shape, shape.rank - 1).size();
+  Shape in{lines, shape[-1]}, out{lines, count};
+  shape[-1] = count;
+  if (from_pairs) in.push_back(2);
+  if (to_pairs) {
+    out.push_back(2);
+    shape.push_back(2);
+  }
+  const Tensor y = empty(out, f64, ctx.device());
+  if (y.numel() > 0) ctx.run(kernels::fft, kind, reshape(dense(cast(x, f64)), in), y);
+  return cast(reshape(scale == 1 ? y : y * scale, shape), ctx.dtype());
+}
+
+struct Fft {  // [..., n, 2]
+  static constexpr OpInfo info{"fft", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, bool inverse, double scale) {
+    return transform(ctx, inverse ? Fourier::Inverse : Fourier::Forward, x, x.size(-2), scale);
+  }
+  // The transpose of the transform as a real matrix is that of the conjugate roots.
+  static Grads backward(const Ctx&, const Tensor& dy, bool inverse, double scale) {
+    return {call<Fft>(wide(dy), !inverse, scale)};
+  }
+};
+
+// y [..., n / 2 + 1, 2], with those of the numbers multiplied that stand for two of n: all but the
+// first and, for an even n, the last.
+Tensor scale_doubled(const Tensor& y, int64_t n, double factor) {
+  const Tensor weight = full({y.size(-2), 1}, factor, y.dtype(), y.device());
+  fill_(narrow(weight, 0, 0, 1), 1);
+  if (n % 2 == 0) fill_(narrow(weight, 0, n / 2, 1), 1);
+  return y * weight;
+}
+
+struct Irfft {  // [..., n / 2 + 1, 2] -> [..., n]
+  static constexpr OpInfo info{"irfft", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, int64_t n, double scale) {
+    return transform(ctx, Fourier::ToReal, x, n, scale);
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int64_t n, double scale);
+};
+struct Rfft {  // [..., n] -> [..., n / 2 + 1, 2]
+  static constexpr OpInfo info{"rfft", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, double scale) {
+    return transform(ctx, Fourier::FromReal, x, x.size(-1) / 2 + 1, scale);
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double scale) {
+    const int64_t n = ctx.shape(0)[-1];
+    return {call<Irfft>(scale_doubled(wide(dy), n, 0.5), n, scale)};
+  }
+};
+Grads Irfft::backward(const Ctx&, const Tensor& dy, int64_t n, double scale) {
+  return {scale_doubled(call<Rfft>(wide(dy), scale), n, 2)};
+}
+
+double factor_of(FftNorm norm, int64_t n, bool inverse) {
+  if (norm == FftNorm::Ortho) return 1 / std::sqrt(double(n));
+  return (norm == FftNorm::Backward) == inverse ? 1 / double(n) : 1;
+}
+
+void check_complex(const Tensor& x) {
+  check_real(x);
+  check(x.rank() >= 2 && x.size(-1) == 2, "complex numbers of shape {}, not [..., n, 2]",
+        x.shape());
+}
+int64_t checked_length(int64_t n) {
+  check(n >= 1, "n must be >= 1, got {}", n);
+  return n;
+}
+// x with n elements along a dimension (counted from the end), by cutting or by zeros.
+Tensor resized(const Tensor& x, int dim, int64_t n) {
+  const int64_t now = x.size(dim);
+  if (n <= now) return narrow(x, dim, 0, n);
+  std::vector<int64_t> sizes(size_t(-2 * dim), 0);
+  sizes.back() = n - now;
+  return pad(x, sizes);
+}
+// f of x with dimension `dim` as the last one of its numbers, of which pairs are none.
+template <class F>
+Tensor along_numbers(const Tensor& x, int numbers, int dim, const F& f) {
+  const int d = wrap_dim(dim, numbers), last = numbers - 1;
+  return d == last ? f(x) : transpose(f(transpose(x, d, last)), d, last);
+}
+Tensor complex_transform(const Tensor& x, const FftOptions& o, bool inverse) {
+  check_complex(x);
+  return along_numbers(x, x.rank() - 1, o.dim, [&](const Tensor& lines) {
+    const int64_t n = checked_length(o.n.value_or(lines.size(-2)));
+    return call<Fft>(resized(lines, -2, n), inverse, factor_of(o.norm, n, inverse));
+  });
+}
+FftOptions along_columns(const Fft2Options& o) {
+  return {.n = o.s ? std::optional(o.s->h) : std::nullopt, .dim = -2, .norm = o.norm};
+}
+FftOptions along_rows(const Fft2Options& o) {
+  return {.n = o.s ? std::optional(o.s->w) : std::nullopt, .norm = o.norm};
+}
+
+// The frames of a short-time transform: [n_fft] numbers each, hop_length apart, times a window.
+struct Frames {
+  int64_t n, hop;
+  Tensor window;
+
+  template <class Options>
+  Frames(int64_t n_fft, const Options& o, const Tensor& x) : n(checked_length(n_fft)) {
+    hop = o.hop_length.value_or(n / 4);
+    check(hop >= 1, "hop_length must be >= 1, got {}", hop);
+    const int64_t length = o.win_length.value_or(n), left = (n - length) / 2;
+    check(1 <= length && length <= n, "win_length must be from 1 to {}, got {}", n, length);
+    check_shape(o.window, "the window", {length});
+    const DType dtype = accumulate_dtype(x.dtype());
+    const Tensor given = o.window ? cast(o.window, dtype) : ones({length}, dtype, x.device());
+    window = pad(given, {left, n - length - left});
+  }
+  // The sum of frames [..., count, n] at their places in a signal.
+  Tensor overlap_add(const Tensor& frames) const {
+    const int64_t count = frames.size(-2);
+    Shape flat = leading(frames), whole = flat;
+    flat.push_back(count * n);
+    whole.push_back(n + hop * (count - 1));
+    const Tensor first =
+        unsqueeze(arange(0, double(count), 1, i64, frames.device()) * double(hop), 1);
+    const Tensor places = flatten(first + arange(0, double(n), 1, i64, frames.device()));
+    return index_add(zeros(whole, frames.dtype(), frames.device()), -1, places,
+                     reshape(frames, flat));
+  }
+};
+template <class Options>
+FftOptions fft_options(const Options& o) {
+  return {.norm = o.normalized ? FftNorm::Ortho : FftNorm::Backward};
+}
+
+}  // namespace
+
+Tensor fft(const Tensor& x, const FftOptions& o) {
+  const Scope scope(Fft::info.name);
+  return complex_transform(x, o, false);
+}
+Tensor ifft(const Tensor& x, const FftOptions& o) {
+  const Scope scope("ifft");
+  return complex_transform(x, o, true);
+}
+Tensor rfft(const Tensor& x, const FftOptions& o) {
+  const Scope scope(Rfft::info.name);
+  check_real(x);
+  return along_numbers(x, x.rank(), o.dim, [&](const Tensor& lines) {
+    const int64_t n = checked_length(o.n.value_or(lines.size(-1)));
+    return call<Rfft>(resized(lines, -1, n), factor_of(o.norm, n, false));
+  });
+}
+Tensor irfft(const Tensor& x, const FftOptions& o) {
+  const Scope scope(Irfft::info.name);
+  check_complex(x);
+  return along_numbers(x, x.rank() - 1, o.dim, [&](const Tensor& lines) {
+    const int64_t n = checked_length(o.n.value_or(2 * (lines.size(-2) - 1)));
+    return call<Irfft>(resized(lines, -2, n / 2 + 1), n, factor_of(o.norm, n, true));
+  });
+}
+Tensor fft2(const Tensor& x, const Fft2Options& o) {
+  const Scope scope("fft2");
+  return in_f32([&](const Tensor& t) { return fft(fft(t, along_rows(o)), along_columns(o)); }, x);
+}
+Tensor ifft2(const Tensor& x, const Fft2Options& o) {
+  const Scope scope("ifft2");
+  return in_f32([&](const Tensor& t) { return ifft(ifft(t, along_rows(o)), along_columns(o)); }, x);
+}
+Tensor rfft2(const Tensor& x, const Fft2Options& o) {
+  const Scope scope("rfft2");
+  return in_f32([&](const Tensor& t) { return fft(rfft(t, along_rows(o)), along_columns(o)); }, x);
+}
+Tensor irfft2(const Tensor& x, const Fft2Options& o) {
+  const Scope scope("irfft2");
+  return in_f32([&](const Tensor& t) { return irfft(ifft(t, along_columns(o)), along_rows(o)); },
+                x);
+}
+
+Tensor stft(const Tensor& x, int64_t n_fft, const StftOptions& o) {
+  const Scope scope("stft");
+  check_real(x);
+  check(x.rank() == 1 || x.rank() == 2, "a signal of shape {}, not [t] or [b, t]", x.shape());
+  const Frames frames(n_fft, o, x);
+  return in_f32(
+      [&](const Tensor& t) {
+        const Tensor signal = o.center ? pad(t, {n_fft / 2, n_fft / 2}, o.pad_mode) : t;
+        check(signal.size(-1) >= n_fft, "a frame of {} numbers does not fit into {}", n_fft,
+              signal.size(-1));
+        const Tensor parts = unfold(signal, -1, n_fft, frames.hop) * frames.window;
+        const Tensor y = o.onesided ? rfft(parts, fft_options(o))
+                                    : fft(stack({parts, zeros_like(parts)}, -1), fft_options(o));
+        return transpose(y, -3, -2);
+      },
+      x);
+}
+
+Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& o) {
+  const Scope scope("istft");
+  check_complex(x);
+  const int64_t numbers = o.onesided ? n_fft / 2 + 1 : n_fft;
+  check((x.rank() == 3 || x.rank() == 4) && x.size(-3) == numbers && x.size(-2) > 0,
+        "a transform of shape {}, not [{}, frames, 2] or [b, {}, frames, 2]", x.shape(), numbers,
+        numbers);
+  const Frames frames(n_fft, o, x);
+  const int64_t count = x.size(-2), total = n_fft + frames.hop * (count - 1),
+                begin = o.center ? n_fft / 2 : 0,
+                end = o.length ? begin + *o.length : total - begin;
+  check(end > begin, "length must be >= 1, got {}", end - begin);
+  const auto within = [&](const Tensor& t) {
+    return narrow(t, -1, begin, std::min(end, total) - begin);
+  };
+  const Tensor weight = within(frames.overlap_add(expand(square(frames.window), {count, n_fft})));
+  const Tensor least = cast(min(weight.detach()), f64);
+  check_later(least.raw(), sizeof(double), least.device(), [](const void* found) {
+    const double sum = *static_cast<const double*>(found);
+    return sum > 1e-11
+               ? ""
+               : fmt::format("the squares of windows must not vanish, got a sum of {}", sum);
+  });
+  return in_f32(
+      [&](const Tensor& t) {
+        // (Takes the first of both sides, as PyTorch does.)
+        const Tensor lines = transpose(narrow(t, -3, 0, n_fft / 2 + 1), -3, -2);
+        const Tensor parts = irfft(lines, {.n = n_fft, .norm = fft_options(o).norm});
+        const Tensor y = within(frames.overlap_add(parts * frames.window)) / weight;
+        return resized(y, -1, end - begin);
+      },
+      x);
+}
+
+Tensor hann_window(int64_t n, bool periodic, DType dtype, Device device) {
+  const Scope scope("hann_window");
+  checked_length(n);
+  const double step = 2 * 3.14159265358979323846 / double(periodic || n == 1 ? n : n - 1);
+  const Tensor phase = arange(0, double(n), 1, f64, device) * step;
+  return cast(n == 1 ? ones({1}, f64, device) : 0.5 - cos(phase) * 0.5, dtype);
+}
+
+}  // namespace mixtape

@@ -1,0 +1,238 @@
+// Systems of linear equations, inverses, determinants and Cholesky factors. Kernels compute in f64,
+// so every result is rounded once; rules are made of ops.
+
+#include "autograd/ops/linalg.h"
+
+#include <fmt/format.h>
+
+#include "autograd/ops/gradients.h"
+
+namespace mixtape {
+using namespace internal;
+using namespace ops;
+
+void ops::check_matrices(const Tensor& a) {
+  check_real(a);
+  check(a.rank() >= 2, "matrices of shape {}, not [..., m, n]", a.shape());
+}
+void ops::check_square(const Tensor& a) {
+  check_matrices(a);
+  check(a.size(-2) == a.size(-1), "matrices of shape {} are not square", a.shape());
+}
+void ops::check_equations(const Tensor& a, const Tensor& b) {
+  check_matrices(a);
+  check(b.rank() >= 2 && b.size(-2) == a.size(-2),
+        "matrices of shape {} and right-hand sides of shape {}, not [..., m, n] and [..., m, k]",
+        a.shape(), b.shape());
+}
+Tensor ops::matrices(const Tensor& a) {
+  return reshape(dense(cast(a, f64)), {leading(a).size(), a.size(-2), a.size(-1)});
+}
+void ops::check_each(const Tensor& reports, const std::function<std::string(int64_t)>& problem) {
+  if (reports.device().is_meta()) return;
+  const int64_t* const found = reports.data<int64_t>();
+  for (int64_t i = 0; i < reports.numel(); ++i)
+    check(found[i] == 0, "matrix {} of {} {}", i, reports.numel(), problem(found[i]));
+}
+
+namespace {
+
+using kernels::Triangular;
+
+bool is_upper(Triangular t) { return t == Triangular::Upper || t == Triangular::UnitUpper; }
+bool has_unit_diagonal(Triangular t) {
+  return t == Triangular::UnitLower || t == Triangular::UnitUpper;
+}
+Triangular triangle_of(bool upper, bool unit) {
+  return upper ? (unit ? Triangular::UnitUpper : Triangular::Upper)
+               : (unit ? Triangular::UnitLower : Triangular::Lower);
+}
+Triangular transpose_of(Triangular t) {
+  return t == Triangular::None ? t : triangle_of(!is_upper(t), has_unit_diagonal(t));
+}
+// The elements of a that a system of equations reads; zeros elsewhere.
+Tensor triangle_of(const Tensor& a, Triangular t) {
+  if (t == Triangular::None) return a;
+  const int64_t beside = has_unit_diagonal(t) ? 1 : 0;
+  return is_upper(t) ? triu(a, beside) : tril(a, -beside);
+}
+
+// The solutions of square systems, f64 [batch, n, k]. Without `checked`, those of a singular matrix
+// are infinite or NaN.
+Tensor solutions(const Ctx& ctx, Triangular part, const Tensor& a, const Tensor& b,
+                 bool checked = true) {
+  const Tensor x = empty(b.shape(), f64, ctx.device());
+  const Tensor zero_pivot = zeros({b.size(0)}, i64, ctx.device());
+  if (x.numel() > 0) ctx.run(kernels::solve, part, a, b, x, zero_pivot);
+  if (checked)
+    check_each(zero_pivot, [](int64_t i) {
+      return fmt::format("is singular: pivot {} of its LU factorization is 0", i);
+    });
+  return x;
+}
+
+struct Solve {  // of one batch
+  static constexpr OpInfo info{"solve", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, Triangular part) {
+    check_square(a);
+    check_real(b);
+    check_equations(a, b);
+    const Tensor x =
+        cast(reshape(solutions(ctx, part, matrices(a), matrices(b)), b.shape()), ctx.dtype());
+    ctx.save(a, b);
+    ctx.save_result(x);
+    return x;
+  }
+  // db = a^-T dx, da = -db x^T
+  static Grads backward(const Ctx& ctx, const Tensor& dx, Triangular part) {
+    const Tensor a = wide(ctx.saved(0));
+    const Tensor db = call<Solve>(transpose(a), wide(dx), transpose_of(part));
+    const auto again = [&] { return call<Solve>(a, wide(ctx.saved(1)), part); };
+    return ctx.grads(
+        [&] {
+          const Tensor x = precise_result(ctx.saved(2), again);
+          return triangle_of(-matmul(db, transpose(x)), part);
+        },
+        [&] { return db; });
+  }
+};
+
+struct Inverse {
+  static constexpr OpInfo info{"inv", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a, bool checked) {
+    check_square(a);
+    const Tensor in = matrices(a), one = eye(a.size(-1), f64, a.device());
+    const Tensor y = cast(
+        reshape(solutions(ctx, Triangular::None, in, contiguous(expand(one, in.shape())), checked),
+                a.shape()),
+        ctx.dtype());
+    ctx.save(a);
+    ctx.save_result(y);
+    return y;
+  }
+  // da = -y^T dy y^T
+  static Grads backward(const Ctx& ctx, const Tensor& dy, bool checked) {
+    const Tensor y =
+        precise_result(ctx.saved(1), [&] { return call<Inverse>(wide(ctx.saved(0)), checked); });
+    return {-matmul(matmul(transpose(y), wide(dy)), transpose(y))};
+  }
+};
+
+// f64 [batch, 3]: the determinant, its sign and the logarithm of its size.
+Tensor determinants(const Ctx& ctx, const Tensor& a) {
+  check_square(a);
+  const Tensor y = empty({leading(a).size(), 3}, f64, ctx.device());
+  if (a.numel() > 0) {
+    ctx.run(kernels::determinant, matrices(a), y);
+  } else {  // of no elements: 1
+    fill_(y, 1);
+    fill_(narrow(y, 1, 2, 1), 0);
+  }
+  return y;
+}
+Tensor on_matrices(const Tensor& x) { return unsqueeze(unsqueeze(x, -1), -1); }
+
+// d det(a) / da = det(a) a^-T. For singular matrices U S V^T it is det(U V) U C V^T, with a
+// diagonal C of products of all other singular values.
+Tensor cofactors(const Tensor& a) {
+  const Tensor size = det(a), singular = on_matrices(eq(size, 0));
+  const Tensor one = eye(a.size(-1), a.dtype(), a.device());
+  const Tensor regular = on_matrices(size) * transpose(inv(where(singular, one, a)));
+  if (a.device().is_meta() || !any(singular).item<bool>()) return regular;
+  const Svd parts = svd(a);
+  const Tensor others = prod(where(eq(one, 1), 1.0, unsqueeze(parts.s, -2)), {-1});
+  const Tensor signs = on_matrices(det(parts.u) * det(parts.vh));
+  return where(singular, signs * matmul(parts.u * unsqueeze(others, -2), parts.vh), regular);
+}
+
+struct Det {
+  static constexpr OpInfo info{"det", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    const Tensor y = select(determinants(ctx, a), 1, 0);
+    ctx.save(a);
+    return cast(reshape(y, leading(a)), ctx.dtype());
+  }
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    return {on_matrices(wide(dy)) * cofactors(wide(ctx.saved(0)))};
+  }
+};
+
+struct SignAndLog {  // [..., 2]
+  static constexpr OpInfo info{"slogdet", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    const Tensor y = narrow(determinants(ctx, a), 1, 1, 2);
+    ctx.save(a);
+    Shape shape = leading(a);
+    shape.push_back(2);
+    return cast(reshape(y, shape), ctx.dtype());
+  }
+  // d log |det a| / da = a^-T, infinite or NaN if a is singular
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const Tensor inverse = call<Inverse>(wide(ctx.saved(0)), false);
+    return {on_matrices(wide(select(dy, -1, 1))) * transpose(inverse)};
+  }
+};
+
+struct Cholesky {
+  static constexpr OpInfo info{"cholesky", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    check_square(a);
+    const Tensor in = matrices(a), l = empty(in.shape(), f64, ctx.device());
+    const Tensor bad_minor = zeros({in.size(0)}, i64, ctx.device());
+    if (a.numel() > 0) ctx.run(kernels::cholesky, in, l, bad_minor);
+    check_each(bad_minor, [](int64_t i) {
+      return fmt::format("is not positive definite: its leading minor of order {} is not positive",
+                         i);
+    });
+    const Tensor y = cast(reshape(l, a.shape()), ctx.dtype());
+    ctx.save(a);
+    ctx.save_result(y);
+    return y;
+  }
+  // da is the symmetric part of l^-T p l^-1, p being the lower triangle of l^T dl, its diagonal
+  // halved
+  static Grads backward(const Ctx& ctx, const Tensor& dl) {
+    const Tensor l = precise_result(ctx.saved(1), [&] { return cholesky(wide(ctx.saved(0))); });
+    const Tensor lt = transpose(l), half = eye(l.size(-1), l.dtype(), l.device()) * 0.5;
+    const Tensor p = tril(matmul(lt, wide(dl))) * (1.0 - half);
+    const Tensor left = call<Solve>(lt, p, Triangular::Upper);
+    const Tensor both = call<Solve>(lt, transpose(left), Triangular::Upper);
+    return {(both + transpose(both)) * 0.5};
+  }
+};
+
+}  // namespace
+
+Tensor solve(const Tensor& a, const Tensor& b) {
+  const Scope scope(Solve::info.name);
+  check_square(a);
+  return with_columns(a, b, [](const Tensor& left, const Tensor& right) {
+    check_equations(left, right);
+    return with_batch(left, right, [](const Tensor& u, const Tensor& v) {
+      return call<Solve>(u, v, Triangular::None);
+    });
+  });
+}
+Tensor solve_triangular(const Tensor& a, const Tensor& b, const TriangularOptions& o) {
+  const Scope scope("solve_triangular");
+  check_square(a);
+  if (!o.left)  // x a = b: a^T x^T = b^T
+    return transpose(
+        solve_triangular(transpose(a), transpose(b), {!o.upper, true, o.unitriangular}));
+  check_equations(a, b);
+  return with_batch(a, b, [&](const Tensor& u, const Tensor& v) {
+    return call<Solve>(u, v, triangle_of(o.upper, o.unitriangular));
+  });
+}
+Tensor inv(const Tensor& a) { return call<Inverse>(a, true); }
+Tensor det(const Tensor& a) { return call<Det>(a); }
+Slogdet slogdet(const Tensor& a) {
+  const Tensor y = call<SignAndLog>(a);
+  return {select(y, -1, 0), select(y, -1, 1)};
+}
+Tensor cholesky(const Tensor& a, bool upper) {
+  const Tensor l = call<Cholesky>(a);
+  return upper ? transpose(l) : l;
+}
+
+}  // namespace mixtape

@@ -1,0 +1,41 @@
+#pragma once
+// Steps that ops of linear algebra share: checks, and matrices as kernels take them.
+
+#include "autograd/ops/checks.h"
+#include "autograd/ops/rows.h"
+
+namespace mixtape {
+namespace [[gnu::visibility("hidden")]] ops {
+
+// Real matrices [..., m, n], and square ones.
+void check_matrices(const Tensor& a);
+void check_square(const Tensor& a);
+// Matrices and right-hand sides with as many rows.
+void check_equations(const Tensor& a, const Tensor& b);
+// Matrices [batch, m, n] in f64, dense.
+Tensor matrices(const Tensor& a);
+// Throws Error for the first matrix for which a kernel reported anything but 0. `problem` makes the
+// end of the message from that.
+void check_each(const Tensor& reports, const std::function<std::string(int64_t)>& problem);
+
+// An op's result for its rule. One of 16 bits is rounded: then `again` makes it from wide inputs.
+template <class F>
+Tensor precise_result(const Tensor& y, const F& again) {
+  return is_half(y.dtype()) ? again() : y;
+}
+// f(a, b) with a vector b [n], or vectors [..., n] for matrices of that batch, as columns.
+template <class F>
+Tensor with_columns(const Tensor& a, const Tensor& b, const F& f) {
+  const bool vector =
+      b.rank() == 1 || (b.rank() + 1 == a.rank() && b.shape() == without(a.shape(), a.rank() - 1));
+  return vector ? squeeze(f(a, unsqueeze(b, -1)), -1) : f(a, b);
+}
+// f(a, b) with the leading dimensions of both broadcast.
+template <class F>
+Tensor with_batch(const Tensor& a, const Tensor& b, const F& f) {
+  const Shape batch = broadcast(leading(a), leading(b));
+  return f(expand_leading(a, batch), expand_leading(b, batch));
+}
+
+}  // namespace ops
+}  // namespace mixtape

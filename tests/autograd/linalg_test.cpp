@@ -1,0 +1,165 @@
+// Linear algebra beyond rows: large matrices, identities, singular and broken inputs, threads.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/gradcheck.h"
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "kernels/cpu/loops/parallel.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+namespace linalg_test {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+Tensor drawn(const Shape& shape, uint64_t number = 1) {
+  const Seed seed(number);
+  return randn(shape, f64);
+}
+double distance(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.shape(), b.shape());
+  return a.numel() == 0 ? 0 : max(abs(a - b)).item();
+}
+Tensor identity(int64_t n, int64_t batch) { return expand(eye(n, f64), {batch, n, n}); }
+
+TEST(Linalg, SolvesLargeSystems) {
+  for (const int64_t n : {1, 2, 17, 64, 150}) {
+    const Tensor a = drawn({3, n, n}), b = drawn({3, n, 5}, 2);
+    EXPECT_LT(distance(matmul(a, solve(a, b)), b), 1e-9) << n;
+    EXPECT_LT(distance(matmul(a, inv(a)), identity(n, 3)), 1e-9) << n;
+    const Tensor lower = tril(a, -1) * (1 / double(n)) + identity(n, 3);
+    EXPECT_LT(
+        distance(matmul(lower, solve_triangular(a * (1 / double(n)), b, {.unitriangular = true})),
+                 b),
+        1e-11);
+  }
+}
+
+TEST(Linalg, DecomposesLargeMatrices) {
+  for (const auto& [m, n] :
+       {std::pair<int64_t, int64_t>{1, 1}, {40, 40}, {150, 60}, {60, 150}, {129, 128}}) {
+    const Tensor a = drawn({2, m, n});
+    const int64_t k = std::min(m, n);
+    const Qr x = qr(a);
+    EXPECT_LT(distance(matmul(x.q, x.r), a), 1e-12) << m << " x " << n;
+    EXPECT_LT(distance(matmul(transpose(x.q), x.q), identity(k, 2)), 1e-12);
+    EXPECT_EQ(distance(x.r, triu(x.r)), 0);
+    const Svd y = svd(a);
+    EXPECT_LT(distance(matmul(y.u * unsqueeze(y.s, -2), y.vh), a), 1e-12) << m << " x " << n;
+    EXPECT_LT(distance(matmul(transpose(y.u), y.u), identity(k, 2)), 1e-12);
+    EXPECT_LT(distance(matmul(y.vh, transpose(y.vh)), identity(k, 2)), 1e-12);
+    EXPECT_EQ(distance(y.s, sort(y.s, -1, true).values), 0);
+    const Tensor p = pinv(a);
+    EXPECT_LT(distance(matmul(matmul(a, p), a), a), 1e-10);
+    EXPECT_LT(distance(matmul(matmul(p, a), p), p), 1e-10);
+    const Tensor square = matmul(a, transpose(a));
+    const Eigh e = eigh(square);
+    EXPECT_LT(distance(matmul(e.vectors * unsqueeze(e.values, -2), transpose(e.vectors)), square),
+              1e-11 * double(n));
+    EXPECT_EQ(distance(e.values, sort(e.values).values), 0);
+    const Tensor positive = square + identity(m, 2);
+    EXPECT_LT(distance(matmul(cholesky(positive), cholesky(positive, true)), positive),
+              1e-11 * double(n));
+  }
+}
+
+TEST(Linalg, ADeterminantIsTheProductOfEigenvalues) {
+  const Tensor a = drawn({4, 30, 30}), s = a + transpose(a), w = eigvalsh(s);
+  const Slogdet y = slogdet(s);
+  EXPECT_LT(distance(y.logabsdet, sum(log(abs(w)), {-1})), 1e-9);
+  EXPECT_EQ(distance(y.sign, prod(sign(w), {-1})), 0);
+  EXPECT_LT(distance(det(s) / (y.sign * exp(y.logabsdet)), ones({4}, f64)), 1e-10);
+  EXPECT_NEAR(slogdet(eye(400, f64) * 1e-3).logabsdet.item(), 400 * std::log(1e-3), 1e-9);
+  EXPECT_EQ(det(eye(400, f64) * 1e-3).item(), 0) << "beyond f64";
+}
+
+TEST(Linalg, AMatrixExponentialIsThatOfItsEigenvalues) {
+  for (const double size : {0.0, 1e-3, 1.0, 30.0}) {
+    const Tensor a = drawn({2, 20, 20}) * size, s = (a + transpose(a)) * 0.1;
+    const Eigh e = eigh(s);
+    const Tensor want = matmul(e.vectors * unsqueeze(exp(e.values), -2), transpose(e.vectors));
+    EXPECT_LT(distance(matrix_exp(s), want), 1e-12 * max(abs(want)).item()) << size;
+  }
+  EXPECT_TRUE(all(isnan(matrix_exp(full({2, 2}, nan)))).item<bool>());
+}
+
+TEST(Linalg, LeastSquaresOfRankDeficientMatricesAreShortest) {
+  const Tensor thin = drawn({5, 2}), a = matmul(thin, drawn({2, 4}, 2)), b = drawn({5, 3}, 3);
+  const Tensor x = lstsq(a, b);
+  EXPECT_LT(distance(matmul(transpose(a), matmul(a, x) - b), zeros({4, 3}, f64)), 1e-12);
+  EXPECT_LT(distance(matmul(matmul(pinv(a), a), x), x), 1e-12) << "in the span of the rows";
+  const Tensor y = from({3, 0, 0, 1e-3}, {2, 2}, f64);
+  EXPECT_NEAR(pinv(y).at(3), 1000, 1e-9);
+  EXPECT_EQ(pinv(y, {.rtol = 1e-2}).at(3), 0);
+}
+
+TEST(Linalg, ASingularMatrixHasADeterminantWithGradients) {
+  const Tensor a = from({1, 2, 3, 2, 4, 6, 1, 0, 1, 1, 2, 0, 0, 3, 1, 1, 1, 1}, {2, 3, 3}, f64);
+  a.set_requires_grad();
+  EXPECT_EQ(det(a).at(0), 0);
+  const auto f = [](const std::vector<Tensor>& in) { return det(in[0]); };
+  EXPECT_EQ(gradcheck(f, {a}, {.second_order = true}), "");
+  const Slogdet y = slogdet(a);
+  EXPECT_EQ(y.sign.at(0), 0);
+  EXPECT_EQ(y.logabsdet.at(0), -INFINITY);
+}
+
+// A function of repeated eigenvalues that does not tell their vectors apart.
+TEST(Linalg, RepeatedEigenvaluesHaveGradients) {
+  const Tensor a = from({2, 0, 0, 0, 2, 0, 0, 0, 5}, {3, 3}, f64).set_requires_grad();
+  EXPECT_LT(distance(grad({sum(eigvalsh(a))}, {a})[0], eye(3, f64)), 1e-15);
+  EXPECT_LT(distance(grad({sum(svdvals(a))}, {a})[0], eye(3, f64)), 1e-15);
+}
+
+TEST(Linalg, HasTheSameBitsForAnyNumberOfThreads) {
+  const Tensor a = drawn({64, 24, 24});
+  const auto all = [&] {
+    const Svd s = svd(a);
+    return std::vector{solve(a, a * 2), inv(a), det(a), qr(a).q,
+                       eigh(a).vectors, s.u,    s.vh,   matrix_exp(a)};
+  };
+  std::vector<Tensor> one;
+  {
+    const kernels::cpu::ThreadLimit limit(1);
+    one = all();
+  }
+  const kernels::cpu::ThreadLimit limit(3);
+  const std::vector<Tensor> three = all();
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(equal(one[i], three[i])) << i;
+}
+
+TEST(Linalg, RoundsOnceFromF64) {
+  const Tensor a = drawn({8, 5, 5}).to(f32);
+  EXPECT_TRUE(equal(inv(a), inv(a.to(f64)).to(f32)));
+  EXPECT_TRUE(equal(svdvals(a.to(bf16)), svdvals(a.to(bf16).to(f64)).to(bf16)));
+}
+
+TEST(Linalg, SaysWhatIsWrong) {
+  const Tensor good = eye(2), singular = from({1, 2, 2, 4}, {2, 2}), both = stack({good, singular});
+  EXPECT_ERROR(solve(both, ones({2, 2, 1})),
+               "solve: matrix 1 of 2 is singular: pivot 2 of its LU factorization is 0");
+  EXPECT_ERROR(inv(singular),
+               "inv: matrix 0 of 1 is singular: pivot 2 of its LU factorization is 0");
+  EXPECT_ERROR(
+      cholesky(stack({good, -good})),
+      "matrix 1 of 2 is not positive definite: its leading minor of order 1 is not positive");
+  EXPECT_ERROR(cholesky(from({1, 0, 0, nan}, {2, 2})),
+               "its leading minor of order 2 is not positive");
+  EXPECT_ERROR(eigh(full({2, 2}, nan)), "eigh: matrix 0 of 1 has an element that is not finite");
+  EXPECT_ERROR(svd(full({3, 2}, INFINITY)), "svd: matrix 0 of 1 has an element that is not finite");
+  EXPECT_ERROR(det(ones({2, 3})), "matrices of shape [2, 3] are not square");
+  EXPECT_ERROR(solve(ones({2, 3}), ones({2, 1})), "matrices of shape [2, 3] are not square");
+  EXPECT_ERROR(qr(ones({3})), "matrices of shape [3], not [..., m, n]");
+  EXPECT_ERROR(solve(good, ones({3, 1})),
+               "matrices of shape [2, 2] and right-hand sides of shape [3, 1], not [..., m, n] and "
+               "[..., m, k]");
+  EXPECT_ERROR(lstsq(ones({3, 2}), ones({2, 2})),
+               "matrices of shape [3, 2] and right-hand sides of shape [2, 2]");
+  EXPECT_ERROR(svd(ones({2, 2}, i64)), "i64");
+}
+
+}  // namespace linalg_test
+}  // namespace mixtape
