@@ -161,8 +161,8 @@ MIXTAPE_KERNEL(quantise, Grid grid, In x, In scale, Out y);
 MIXTAPE_KERNEL(gather, int dim, In x, In index, Out y);
 // y[.., index[.., i, ..], ..] = x[.., i, ..]; in other dims y is at least as long as the index.
 MIXTAPE_KERNEL(scatter, int dim, In index, In x, Out y);
-// As scatter, with +=; y of x's dtype, or f32 if x is f16 or bf16.
-MIXTAPE_KERNEL(scatter_add, int dim, In index, In x, Out y);
+// As scatter, with +=, *=, max or min (NaN wins) by op; y of x's dtype, or f32 if x is f16 or bf16.
+MIXTAPE_KERNEL(scatter_reduce, Reduce op, int dim, In index, In x, Out y);
 MIXTAPE_KERNEL(bounds, In x, Out low_high);  // minimum and maximum of an i64 tensor -> i64 [2]
 // The indices of true elements of a bool mask, in row-major order: i64 [count, rank]; dense.
 MIXTAPE_KERNEL(nonzero, In mask, Out index);
@@ -176,6 +176,10 @@ MIXTAPE_KERNEL(topk, bool largest, In x, Out index);        // [rows, k]
 // absent b is 0, and then the value before the first is 1. Integers give i64; floats sum in f64.
 // (CUDA multiplies neighbouring a's before y: if that overflows, 0 becomes NaN.)
 MIXTAPE_KERNEL(scan, bool transposed, int dim, In a, In b, Out y);
+// The position of the maximum, or minimum, of the elements up to each along dim, i64: the last of
+// equals, NaN wins.
+MIXTAPE_KERNEL(arg_scan, Reduce op, int dim, In x, Out index);
+MIXTAPE_KERNEL(log_cumsum_exp, int dim, In x, Out y);  // log(cumsum(exp(x))), in f64
 
 // --- reductions: y has x's rank, with size 1 in reduced dims ---
 MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);  // SumAbs, Norm and MaxAbs: floats only
@@ -184,6 +188,7 @@ MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
 
 // --- matrix products: f32 accumulation, any strides; a and b have the same batch dims ---
 MIXTAPE_KERNEL(gemm, In a, In b, const Epilogue& epilogue, Out c);  // c = epilogue(a @ b)
+MIXTAPE_KERNEL(gemm_integers, In a, In b, Out c);  // of one dtype; sums wrap around
 MIXTAPE_KERNEL(conv2d, In x, In w, const Epilogue& epilogue, const Window& window,
                Out y);  // dense; x [n,c,h,w], w [o,c/groups,kh,kw], bias [o]; no row sums
 MIXTAPE_KERNEL(conv2d_input, In dy, In w, In bias, const Window& window,

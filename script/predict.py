@@ -38,9 +38,9 @@ HMMA = 16 * 8 * 16  # multiply-adds
 MULTIPLYING = 8  # warps of gemm_groups
 TILE_M, DEPTH = 128, 64  # of gemm_groups for 16-bit numbers
 # Tensors that are given once, and both read and written.
-UPDATED = {"accumulate": slice(1, 2), "scatter_add": slice(2, 3), "unscale": slice(None)}
+UPDATED = {"accumulate": slice(1, 2), "scatter_reduce": slice(2, 3), "unscale": slice(None)}
 PARTS = {"products": r"gemm$", "attention": r"attention", "classifier": r"cross_entropy",
-         "optimizer": r"optimizer_step|norm_parts|norm_of_parts|unscale|clip|gather|scatter_add|bounds",
+         "optimizer": r"optimizer_step|norm_parts|norm_of_parts|unscale|clip|gather|scatter_reduce|bounds",
          "norms, casts, residual": r""}
 
 

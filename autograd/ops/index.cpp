@@ -60,7 +60,7 @@ struct ScatterAdd {  // adds source, of the index's shape, to x or, if absent, z
       ctx.run(kernels::convert, x, y);
     else
       ctx.run(kernels::fill, 0, y);
-    ctx.run(kernels::scatter_add, to.dim, index, source, y);
+    ctx.run(kernels::scatter_reduce, kernels::Reduce::Sum, to.dim, index, source, y);
     ctx.save(index);
     return cast(y, ctx.dtype());
   }
@@ -82,13 +82,6 @@ Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const Optio
     return masked_fill(dy, eq(ctx.saved(0), double(*o.padding_idx)), 0);
   };
   return Gather::backward(ctx, o.padding_idx ? unpadded() : dy, dim);
-}
-
-// The index [k] expanded to a shape that has k elements in dimension dim.
-Tensor for_all_lines(const Tensor& index, int dim, const Shape& shape) {
-  Shape strides = shape;
-  for (int d = 0; d < shape.rank; ++d) strides[d] = d == dim ? index.strides()[0] : 0;
-  return index.with_layout(Layout(shape, strides));
 }
 
 struct Scatter {
@@ -137,35 +130,6 @@ struct Dropout {
     return {dropout(dy, at)};
   }
 };
-
-// An index for each element: x's rank, and no larger than x but in `dim`.
-Tensor element_index(const Tensor& x, int dim, const Tensor& given) {
-  const Tensor index = as_index(given);
-  bool fits = index.rank() == x.rank();
-  for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.size(d) <= x.size(d);
-  check(fits, "an index of shape {} for dimension {} of a tensor of shape {}", index.shape(), dim,
-        x.shape());
-  check_index_range(index, dim, 0, x.size(dim));
-  return index;
-}
-
-// An index for each slice.
-Tensor slice_index(const Tensor& x, int dim, const Tensor& given) {
-  const Tensor index = as_index(given);
-  check(index.rank() == 1, "the index has shape {}, not [k]", index.shape());
-  check_index_range(index, dim, 0, x.size(dim));
-  return index;
-}
-
-// The first elements of x in each dimension, cut to this shape.
-Tensor corner(Tensor x, const Shape& shape) {
-  bool fits = x.rank() == shape.rank;
-  for (int d = 0; fits && d < shape.rank; ++d) fits = shape[d] <= x.size(d);
-  check(fits, "a source of shape {} for an index of shape {}", x.shape(), shape);
-  for (int d = 0; d < shape.rank; ++d)
-    if (x.size(d) != shape[d]) x = narrow(x, d, 0, shape[d]);
-  return x;
-}
 
 std::optional<int64_t> wrap_padding(std::optional<int64_t> row, int64_t rows) {
   if (!row) return row;
@@ -280,6 +244,44 @@ Tensor ops::index_select_unchecked(const Tensor& x, int dim, const Tensor& index
   return call<Gather>(x, for_all_lines(index, d, with_size(x.shape(), d, index.numel())), d);
 }
 
+Tensor ops::element_index(const Tensor& x, int dim, const Tensor& given) {
+  const Tensor index = as_index(given);
+  bool fits = index.rank() == x.rank();
+  for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.size(d) <= x.size(d);
+  check(fits, "an index of shape {} for dimension {} of a tensor of shape {}", index.shape(), dim,
+        x.shape());
+  check_index_range(index, dim, 0, x.size(dim));
+  return index;
+}
+
+Tensor ops::slice_index(const Tensor& x, int dim, const Tensor& given) {
+  const Tensor index = as_index(given);
+  check(index.rank() == 1, "the index has shape {}, not [k]", index.shape());
+  check_index_range(index, dim, 0, x.size(dim));
+  return index;
+}
+
+Tensor ops::corner(Tensor x, const Shape& shape) {
+  bool fits = x.rank() == shape.rank;
+  for (int d = 0; fits && d < shape.rank; ++d) fits = shape[d] <= x.size(d);
+  check(fits, "a source of shape {} for an index of shape {}", x.shape(), shape);
+  for (int d = 0; d < shape.rank; ++d)
+    if (x.size(d) != shape[d]) x = narrow(x, d, 0, shape[d]);
+  return x;
+}
+
+Tensor ops::for_all_lines(const Tensor& index, int dim, const Shape& shape) {
+  Shape strides = shape;
+  for (int d = 0; d < shape.rank; ++d) strides[d] = d == dim ? index.strides()[0] : 0;
+  return index.with_layout(Layout(shape, strides));
+}
+Tensor ops::scatter_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  return call<Scatter>(x, index, source, dim);
+}
+Tensor ops::scatter_add_unchecked(const Tensor& x, int dim, const Tensor& index,
+                                  const Tensor& source) {
+  return call<ScatterAdd>(x, index, source, Target{dim, x.shape()});
+}
 Tensor ops::index_put_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                                 bool accumulate) {
   const Tensor each = for_all_lines(index, dim, source.shape());

@@ -60,6 +60,17 @@ Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype);
 // gather and index_select without their checks, for i64 indices that are known to be in range.
 Tensor gather_unchecked(const Tensor& x, int dim, const Tensor& index);
 Tensor index_select_unchecked(const Tensor& x, int dim, const Tensor& index);
+// An index for each element: x's rank, and no larger than x but in `dim`; or one for each slice.
+// Both check the range.
+Tensor element_index(const Tensor& x, int dim, const Tensor& given);
+Tensor slice_index(const Tensor& x, int dim, const Tensor& given);
+// The index [k] expanded to a shape that has k elements in dimension dim.
+Tensor for_all_lines(const Tensor& index, int dim, const Shape& shape);
+// The first elements of x in each dimension, cut to this shape.
+Tensor corner(Tensor x, const Shape& shape);
+// scatter and scatter_add without their checks: a source of the index's shape.
+Tensor scatter_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+Tensor scatter_add_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 // x with slices `index` [k] along dim replaced by those of source, or with them added.
 Tensor index_put_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                            bool accumulate = false);

@@ -95,6 +95,59 @@ struct Remainder {  // of the division rounded down: has the sign of b
   }
 };
 
+struct Fmod {  // of the division rounded toward zero: has the sign of a
+  static constexpr OpInfo info{"fmod", Precision::Widest};
+  static constexpr bool integers = true;
+  static constexpr Domain domain{.low = 0.3};
+  static constexpr double da = 1;
+  MIXTAPE_HD static auto f(auto a, auto b) { return fmod(a, b); }
+  template <class T>
+  MIXTAPE_HD static T db(T a, T b, T c) {
+    return select(c == a, T(0), round((c - a) / b));
+  }
+};
+
+struct Copysign {  // |a| with the sign of b, that of a zero, too
+  static constexpr OpInfo info{"copysign", Precision::Widest};
+  static constexpr bool flat = true;
+  static constexpr Domain domain{.low = 0.3};
+  static constexpr double db = 0;
+  MIXTAPE_HD static auto f(auto a, auto b) { return copysign(a, b); }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T, T c) {  // 1 where the sign stayed, 0 at 0
+    return select(a > T(0), T(1), select(a < T(0), T(-1), T(0))) *
+           select(c > T(0), T(1), select(c < T(0), T(-1), T(0)));
+  }
+};
+
+struct LogAddExp {  // log(exp(a) + exp(b))
+  static constexpr OpInfo info{"logaddexp", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    const T apart = select(a == b, T(0), abs(a - b));  // equal infinities, too
+    return select(a > b, a, b) + log1p(exp(-apart));
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return sigmoid(select(a == b, T(0), a - b));
+  }
+  MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
+};
+
+struct LogAddExp2 {  // log2(2^a + 2^b)
+  static constexpr OpInfo info{"logaddexp2", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    const T more = log1p(exp2(-abs(a - b))) * T(1.4426950408889634);  // 1 / ln 2
+    return select(a == b, a + T(1), select(a > b, a, b) + more);
+  }
+  template <class T>
+  MIXTAPE_HD static T da(T a, T b, T) {
+    return sigmoid(select(a == b, T(0), a - b) * T(0.6931471805599453));  // ln 2
+  }
+  MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
+};
+
 // The larger operand, the ratio of the smaller to it, and the larger^2 over a^2 + b^2, whose terms
 // might overflow or vanish. No ratio and no weight for two zeros.
 template <class T>
@@ -192,6 +245,7 @@ struct Or {
     return either(a != T(0), b != T(0));
   }
 };
+
 struct Swiglu {
   static constexpr OpInfo info{"swiglu", Precision::Widest};
   MIXTAPE_HD static auto f(auto a, auto b) { return a * sigmoid(a) * b; }
@@ -211,8 +265,34 @@ struct Xor {
   }
 };
 
+// Bits of integers; the op takes those of bools to the logical ones.
+struct Bitwise {
+  static constexpr bool bitwise = true;
+};
+struct BitAnd : Bitwise {
+  static constexpr OpInfo info{"bitwise_and"};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a & b; }
+};
+struct BitOr : Bitwise {
+  static constexpr OpInfo info{"bitwise_or"};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a | b; }
+};
+struct BitXor : Bitwise {
+  static constexpr OpInfo info{"bitwise_xor"};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a ^ b; }
+};
+struct LeftShift : Bitwise {
+  static constexpr OpInfo info{"bitwise_left_shift"};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a << b; }
+};
+struct RightShift : Bitwise {  // keeps the sign
+  static constexpr OpInfo info{"bitwise_right_shift"};
+  MIXTAPE_HD static auto f(auto a, auto b) { return a >> b; }
+};
+
 using BinaryOps =
     OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu, Equal, NotEqual,
-           Less, LessEqual, Greater, GreaterEqual, And, Or, Xor, Swiglu>;
+           Less, LessEqual, Greater, GreaterEqual, And, Or, Xor, Swiglu, Fmod, Copysign, LogAddExp,
+           LogAddExp2, BitAnd, BitOr, BitXor, LeftShift, RightShift>;
 
 }  // namespace mixtape::kernels

@@ -3,8 +3,8 @@
 // with its name, precision, formula and derivatives, as static functions of a type T: float,
 // double, a SIMD vector, Whole for integers or, in derivatives, an expression on the tape. So
 // formulas use only + - * /, T(constant), comparisons, select and the functions of scalar.h.
-// `integers` marks ops that take integers, too; predicates take every dtype. `exact` marks ops
-// whose y is x or a constant.
+// `integers` marks ops that take integers, too, `bitwise` those that take nothing else; predicates
+// take every dtype. `exact` marks ops whose y is x or a constant.
 
 #include "core/view.h"
 #include "kernels/common/binary.h"
@@ -22,6 +22,10 @@ concept Exact = requires { requires F::exact; };
 template <class F>
 concept Constant = requires { double(F::d); };
 
+// True if the op takes integers alone.
+template <class F>
+concept OfBits = requires { requires F::bitwise; };
+
 // The tensor that a unary op saves for its backward pass: y if its derivative is a function of y,
 // which is cheaper, else x; but x if that is f16 or bf16, where y is rounded.
 template <class F>
@@ -37,7 +41,7 @@ constexpr bool saves_y(bool half) {
 template <class F>
 inline constexpr int numbers_of = []<class R, class T, class... S>(R (*)(T, S...)) {
   return int{sizeof...(S)};
-}(&F::template f<float>);
+}(&F::template f<std::conditional_t<OfBits<F>, Whole, float>>);
 // Calls use(s[0], ...) with the scalar arguments that F takes.
 template <class F, class V, class Use>
 MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
@@ -92,13 +96,18 @@ MIXTAPE_HD T passed(T dy, T derivative) {
     return dy * derivative;
 }
 
+template <class F>
+concept Differentiable =
+    FromX<F> || FromY<F> || Constant<F> || ConstantA<F> || requires(float x) { F::da(x, x, x); };
+
 // True if the result is bool, without a derivative.
 template <class F>
-concept Predicate = !FromX<F> && !FromY<F> && !Constant<F> && !ConstantA<F> &&
-                    !requires(float x) { F::da(x, x, x); };
+concept Predicate = !Differentiable<F> && !OfBits<F>;
 
 template <class F>
-concept TakesIntegers = Predicate<F> || requires { requires F::integers; };
+concept TakesIntegers = Predicate<F> || OfBits<F> || requires { requires F::integers; };
+template <class F, class T>  // T: in which the op is computed
+concept Takes = (std::is_same_v<T, Whole> ? TakesIntegers<F> : !OfBits<F>);
 
 // A constant in the type in which an op is computed.
 template <class T>

@@ -14,10 +14,10 @@ namespace mixtape::kernels {
 
 // What an unqualified exp(x) finds for scalars; argument-dependent lookup finds it for other types.
 namespace math {
-using std::abs, std::acos, std::asin, std::atan, std::atan2, std::ceil, std::cos, std::cosh,
-    std::erf, std::erfc, std::exp, std::exp2, std::expm1, std::floor, std::fma, std::fmod, std::log,
-    std::log10, std::log1p, std::log2, std::pow, std::sin, std::sinh, std::sqrt, std::tan,
-    std::tanh, std::trunc;
+using std::abs, std::acos, std::acosh, std::asin, std::asinh, std::atan, std::atan2, std::atanh,
+    std::ceil, std::copysign, std::cos, std::cosh, std::erf, std::erfc, std::exp, std::exp2,
+    std::expm1, std::floor, std::fma, std::fmod, std::log, std::log10, std::log1p, std::log2,
+    std::pow, std::sin, std::sinh, std::sqrt, std::tan, std::tanh, std::trunc;
 MIXTAPE_HD auto round(auto x) { return std::nearbyint(x); }  // ties to even
 template <class T>
 MIXTAPE_HD constexpr T select(bool condition, T a, T b) {
@@ -122,6 +122,17 @@ struct Whole {
     return b.v == -1 ? Whole(0) - a : Whole(a.v / b.v);  // the smallest / -1 would trap
   }
   MIXTAPE_HD friend constexpr Whole operator-(Whole a) { return Whole(0) - a; }
+  MIXTAPE_HD friend constexpr Whole operator&(Whole a, Whole b) { return Whole(a.v & b.v); }
+  MIXTAPE_HD friend constexpr Whole operator|(Whole a, Whole b) { return Whole(a.v | b.v); }
+  MIXTAPE_HD friend constexpr Whole operator^(Whole a, Whole b) { return Whole(a.v ^ b.v); }
+  MIXTAPE_HD friend constexpr Whole operator~(Whole a) { return Whole(~a.v); }
+  // By fewer than 0 or more than 63 bits, all are shifted out.
+  MIXTAPE_HD friend constexpr Whole operator<<(Whole a, Whole b) {
+    return Whole(uint64_t(b.v) < 64 ? uint64_t(a.v) << b.v : 0);
+  }
+  MIXTAPE_HD friend constexpr Whole operator>>(Whole a, Whole b) {
+    return Whole(a.v >> (uint64_t(b.v) < 64 ? b.v : 63));
+  }
   MIXTAPE_HD friend constexpr bool operator==(Whole a, Whole b) { return a.v == b.v; }
   MIXTAPE_HD friend constexpr bool operator!=(Whole a, Whole b) { return a.v != b.v; }
   MIXTAPE_HD friend constexpr bool operator<(Whole a, Whole b) { return a.v < b.v; }

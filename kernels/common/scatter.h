@@ -1,9 +1,31 @@
 #pragma once
-// The form of sums in scatter_add, the same on both devices, so that their bits are the same.
+// The ops by which elements that scatter to one place are combined, and the form of their sums, the
+// same on both devices, so that their bits are the same.
 
-#include "core/view.h"
+#include "kernels/common/binary.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::kernels {
+
+// Calls run.operator()<F>() with the op of two elements that meet.
+template <class Run>
+void visit_meeting(Reduce op, Run run) {
+  if (op == Reduce::Max)
+    run.template operator()<Maximum>();
+  else if (op == Reduce::Prod)
+    run.template operator()<Mul>();
+  else if (op == Reduce::Min)
+    run.template operator()<Minimum>();
+  else
+    run.template operator()<Add>();
+}
+template <class F, class T, class S>
+MIXTAPE_HD T met(T first, S then) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(F::f(Whole(first), Whole(then)));
+  else
+    return F::f(first, static_cast<T>(then));
+}
 
 inline constexpr int64_t few_indices = 32;  // along a line: their order is kept without sorting
 

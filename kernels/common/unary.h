@@ -3,6 +3,7 @@
 // number if it is constant. elementwise.h has the rules for formulas.
 
 #include "kernels/common/activation.h"
+#include "kernels/common/special.h"
 
 namespace mixtape::kernels {
 
@@ -55,6 +56,12 @@ struct Round : Stepwise {
 struct Trunc : Stepwise {
   static constexpr OpInfo info{"trunc", Precision::Any};
   MIXTAPE_HD static auto f(auto x) { return trunc(x); }
+};
+
+struct Frac {  // what trunc takes away
+  static constexpr OpInfo info{"frac", Precision::Any};
+  static constexpr double d = 1;
+  MIXTAPE_HD static auto f(auto x) { return x - trunc(x); }
 };
 
 struct Clamp {
@@ -240,6 +247,36 @@ struct Cosh {
   MIXTAPE_HD static auto d_from_x(auto x) { return sinh(x); }
 };
 
+struct Asinh {
+  static constexpr OpInfo info{"asinh", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return asinh(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    const T a = abs(x), far = select(a > T(1e9), a, T(1));  // whose square may overflow
+    return select(a > T(1e9), T(1) / far, T(1) / sqrt(T(1) + x * x));
+  }
+};
+
+struct Acosh {
+  static constexpr OpInfo info{"acosh", Precision::Full};
+  static constexpr Domain domain{.low = 1.2};
+  MIXTAPE_HD static auto f(auto x) { return acosh(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / (sqrt(x - T(1)) * sqrt(x + T(1)));
+  }
+};
+
+struct Atanh {
+  static constexpr OpInfo info{"atanh", Precision::Full};
+  static constexpr Domain domain{.low = -0.9, .high = 0.9};
+  MIXTAPE_HD static auto f(auto x) { return atanh(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(1) / ((T(1) - x) * (T(1) + x));
+  }
+};
+
 struct Erf {
   static constexpr OpInfo info{"erf", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return erf(x); }
@@ -247,6 +284,45 @@ struct Erf {
   MIXTAPE_HD static T d_from_x(T x) {
     return T(1.1283791670955126) * exp(-(x * x));  // 2 / sqrt(pi)
   }
+};
+
+struct Erfc {  // 1 - erf(x), however small
+  static constexpr OpInfo info{"erfc", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return erfc(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x) {
+    return T(-1.1283791670955126) * exp(-(x * x));
+  }
+};
+
+struct Erfinv {
+  static constexpr OpInfo info{"erfinv", Precision::Full};
+  static constexpr Domain domain{.low = -0.9, .high = 0.9};
+  MIXTAPE_HD static auto f(auto x) { return erfinv(x); }
+  template <class T>
+  MIXTAPE_HD static T d_from_y(T y) {
+    return T(0.8862269254527580) * exp(y * y);  // sqrt(pi) / 2
+  }
+};
+
+struct Lgamma {  // log |Gamma(x)|
+  static constexpr OpInfo info{"lgamma", Precision::Full};
+  static constexpr Domain domain{.low = 0.2};
+  MIXTAPE_HD static auto f(auto x) { return lgamma(x); }
+  MIXTAPE_HD static auto d_from_x(auto x) { return digamma(x); }
+};
+
+struct Digamma {  // the derivative of lgamma
+  static constexpr OpInfo info{"digamma", Precision::Full};
+  static constexpr Domain domain{.low = 0.2};
+  MIXTAPE_HD static auto f(auto x) { return digamma(x); }
+  MIXTAPE_HD static auto d_from_x(auto x) { return trigamma(x); }
+};
+
+struct BitNot {
+  static constexpr OpInfo info{"bitwise_not"};
+  static constexpr bool bitwise = true;
+  MIXTAPE_HD static auto f(auto x) { return ~x; }
 };
 
 // Predicates: the result is bool and there is no derivative. (x - x is 0 only if x is finite.)
@@ -280,6 +356,7 @@ struct Not {
 using UnaryOps = decltype(joined(
     Activations{}, OpList<Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Clamp, Square, Sqrt, Rsqrt,
                           Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan,
-                          Asin, Acos, Atan, Sinh, Cosh, Erf, IsNan, IsInf, IsFinite, Not>{}));
+                          Asin, Acos, Atan, Sinh, Cosh, Erf, IsNan, IsInf, IsFinite, Not, Frac,
+                          Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma, BitNot>{}));
 
 }  // namespace mixtape::kernels

@@ -117,22 +117,52 @@ TEST(Index, ScatterAddSumsInOrder) {
           sum += source.at(i);
           if (t == u8) sum = std::fmod(sum, 256);
         }
-        launch([&](Launch& l) { scatter_add(l, p.dim, index, source, y); });
+        launch([&](Launch& l) { scatter_reduce(l, Reduce::Sum, p.dim, index, source, y); });
         ASSERT_EQ(to_vector(y), want) << p.name << " " << name(t);
       }
     }
   // In f16, 2048 + 1 would stay 2048.
   const Tensor y = filled({2}, f32, 0);
-  launch([&](Launch& l) { scatter_add(l, 0, filled({2052}, i64, 1), filled({2052}, f16, 1), y); });
+  launch([&](Launch& l) {
+    scatter_reduce(l, Reduce::Sum, 0, filled({2052}, i64, 1), filled({2052}, f16, 1), y);
+  });
   EXPECT_EQ(to_vector(y), (Values{0, 2052}));
+}
+
+TEST(Index, ScatterReduceTakesExtremes) {
+  for (const Problem& p : problems)
+    for (const DType t : all_dtypes) {
+      if (t == boolean) continue;
+      const DType to = is_half(t) ? f32 : t;
+      const Tensor x = p.make(to), source = numbered(p.index, t, 90);
+      for (const Tensor& index : indices_of(p, x.size(p.dim)))
+        for (const bool largest : {false, true}) {
+          const Tensor y = p.make(to);
+          Values want = to_vector(x);
+          for (int64_t i = 0; i < source.numel(); ++i) {
+            double& at = want[static_cast<size_t>(named(x, p.dim, index, i))];
+            at = largest ? std::max(at, source.at(i)) : std::min(at, source.at(i));
+          }
+          launch([&](Launch& l) {
+            scatter_reduce(l, largest ? Reduce::Max : Reduce::Min, p.dim, index, source, y);
+          });
+          ASSERT_EQ(to_vector(y), want) << p.name << " " << name(t);
+        }
+    }
+  const Tensor y = filled({2}, f32, 1);
+  launch([&](Launch& l) {
+    scatter_reduce(l, Reduce::Max, 0, filled({3}, i64, 1), from({2, NAN, 3}, {3}), y);
+  });
+  EXPECT_EQ(y.at(0), 1);
+  EXPECT_TRUE(std::isnan(y.at(1)));
 }
 
 // In f32, 2^24 + 1 would stay 2^24, and ten million times 0.1 would be 1087937.
 TEST(Index, ScatterAddCountsBeyondF32) {
   const Tensor one = filled({1}, f32, 0x1p24), rows = filled({3, 2}, f32, 0x1p24);
   launch([&](Launch& l) {
-    scatter_add(l, 0, filled({4096}, i64, 0), filled({4096}, f32, 1), one);
-    scatter_add(l, 0, filled({70000, 2}, i64, 2), filled({70000, 2}, f16, 1), rows);
+    scatter_reduce(l, Reduce::Sum, 0, filled({4096}, i64, 0), filled({4096}, f32, 1), one);
+    scatter_reduce(l, Reduce::Sum, 0, filled({70000, 2}, i64, 2), filled({70000, 2}, f16, 1), rows);
   });
   EXPECT_EQ(to_vector(one), (Values{0x1p24 + 4096}));
   EXPECT_EQ(to_vector(rows),
@@ -147,7 +177,7 @@ TEST(Index, SourcesMayHaveAnyStrides) {
     const Shape shape = dim == 0 ? Shape{7, 40} : Shape{90, 7};
     const Tensor y = filled(shape, f32, 0), last = filled(shape, f32, -1);
     launch([&](Launch& l) {
-      scatter_add(l, dim, index, one.with_layout(Layout({90, 40}, {0, 0})), y);
+      scatter_reduce(l, Reduce::Sum, dim, index, one.with_layout(Layout({90, 40}, {0, 0})), y);
       scatter(l, dim, index, x, last);
     });
     Values counts(static_cast<size_t>(y.numel())), want(counts.size(), -1);
@@ -170,7 +200,7 @@ TEST(Index, SameBitsForAnyThreads) {
     std::vector<Tensor> all;
     for (const int dim : {0, 1}) {
       all.push_back(filled({300, 300}, f32, 0.1));
-      launch([&](Launch& l) { scatter_add(l, dim, index, x, all.back()); });
+      launch([&](Launch& l) { scatter_reduce(l, Reduce::Sum, dim, index, x, all.back()); });
       all.push_back(filled({300, 300}, f32, 0.1));
       launch([&](Launch& l) { scatter(l, dim, index, x, all.back()); });
       all.push_back(output({300, 200}, f32));
@@ -178,7 +208,7 @@ TEST(Index, SameBitsForAnyThreads) {
     }
     all.push_back(filled({101}, f32, 0));
     launch([&](Launch& l) {
-      scatter_add(l, 0, flat, x.with_layout(Layout(Shape{60000})), all.back());
+      scatter_reduce(l, Reduce::Sum, 0, flat, x.with_layout(Layout(Shape{60000})), all.back());
     });
     return all;
   });

@@ -310,6 +310,27 @@ TEST_P(Gemm, ASecondProductAsksTheSystemForNothing) {
   }
 }
 
+TEST(GemmIntegers, WrapsAroundInAnyStrides) {
+  for (const DType t : {i64, i32, u8})
+    for (const auto& [m, n, k] : {std::array{3, 4, 5}, {1, 7, 300}, {40, 33, 1}, {2, 3, 0}}) {
+      const Tensor a = random({2, m, k}, t, 1, 0, 200),
+                   b = random({1, n, k}, t, 2, t == u8 ? 0 : -200, 200), c = output({2, m, n}, t);
+      const Tensor turned = b.with_layout(transpose(expand(b.layout(), {2, n, k}), 1, 2));
+      launch([&](Launch& l) { gemm_integers(l, a, turned, c); });
+      for (int64_t i = 0; i < c.numel(); ++i) {
+        const int64_t row = i / n, column = i % n;
+        int64_t sum = 0;
+        for (int64_t d = 0; d < k; ++d)
+          sum += int64_t(a.at(row * k + d)) * int64_t(b.at(column * k + d));
+        ASSERT_EQ(c.at(i), t == u8 ? double(uint8_t(sum)) : double(sum)) << i;
+      }
+    }
+  const Tensor x({1, 1}, i64), y({1, 1}, i64);
+  x.data<int64_t>()[0] = (int64_t{1} << 62) + 1;  // more bits than f64 has
+  launch([&](Launch& l) { gemm_integers(l, x, x, y); });
+  EXPECT_EQ(y.data<int64_t>()[0], int64_t(uint64_t(x.data<int64_t>()[0]) * x.data<int64_t>()[0]));
+}
+
 TEST_P(Gemm, SameForAnyThreads) {
   const int64_t sizes[][4] = {{1, 400, 310, 150}, {1, 257, 100, 1000}, {1, 33, 900, 300},
                               {1, 700, 20, 500},  {7, 20, 20, 30},     {3, 130, 140, 150}};

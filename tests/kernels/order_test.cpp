@@ -184,6 +184,52 @@ TEST(Scan, IntegersIn64Bits) {
   }
 }
 
+TEST(Scan, ExtremesAreTheLastOfEqualsAndNanWins) {
+  const Tensor x = from({3, 1, 3, -inf, 4, 4, nan, 9, nan, inf}, {10}), index({10}, i64);
+  launch([&](Launch& l) { arg_scan(l, Reduce::Max, 0, x, index); });
+  EXPECT_EQ(to_vector(index), (Values{0, 0, 2, 2, 4, 5, 6, 6, 8, 8}));
+  launch([&](Launch& l) { arg_scan(l, Reduce::Min, 0, x, index); });
+  EXPECT_EQ(to_vector(index), (Values{0, 1, 1, 3, 3, 3, 6, 6, 8, 8}));
+  const Tensor large({3}, i64);  // differ by less than f64 can tell
+  large.data<int64_t>()[0] = (int64_t{1} << 62) + 1;
+  large.data<int64_t>()[1] = int64_t{1} << 62;
+  large.data<int64_t>()[2] = (int64_t{1} << 62) + 2;
+  const Tensor at({3}, i64);
+  launch([&](Launch& l) { arg_scan(l, Reduce::Max, 0, large, at); });
+  EXPECT_EQ(to_vector(at), (Values{0, 0, 2}));
+}
+
+TEST(Scan, ExtremesOfEveryDimensionAndDtype) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8})
+    for (const Shape& shape : {Shape{5, 9, 70}, Shape{1000}, Shape{3, 1, 2}})
+      for (int dim = 0; dim < shape.rank; ++dim) {
+        const Tensor x = random(shape, t, 1, 0, 20), index(shape, i64);
+        launch([&](Launch& l) { arg_scan(l, Reduce::Min, dim, x, index); });
+        int64_t step = 1;
+        for (int d = shape.rank - 1; d > dim; --d) step *= shape[d];
+        for (int64_t i = 0; i < x.numel(); ++i) {
+          const int64_t along = i / step % shape[dim], first = i - along * step;
+          const double least = x.at(first + int64_t(index.at(i)) * step);
+          for (int64_t k = 0; k <= along; ++k)
+            ASSERT_TRUE(x.at(first + k * step) > least ||
+                        (x.at(first + k * step) == least && double(k) <= index.at(i)));
+        }
+      }
+}
+
+TEST(Scan, SumsOfExponentialsStayInRange) {
+  const Tensor x = from({-inf, -inf, 1000, 1000, -1e30, 1001, inf, 0, nan, 1}, {10}, f64),
+               y({10}, f64);
+  launch([&](Launch& l) { log_cumsum_exp(l, 0, x, y); });
+  const double two = 1000 + std::log(2);
+  expect_close(y,
+               {-inf, -inf, 1000, two, two, 1000 + std::log(2 + std::exp(1)), inf, inf, nan, nan},
+               1e-15, "logcumsumexp");
+  const Tensor many = filled({100000}, f32, -3), sums({100000}, f32);
+  launch([&](Launch& l) { log_cumsum_exp(l, 0, many, sums); });
+  EXPECT_NEAR(sums.at(99999), std::log(1e5) - 3, 1e-6);
+}
+
 TEST(Order, SameForAnyThreads) {
   const Tensor x = random({300, 200}, f32, 1);
   expect_same_for_any_threads([&] {

@@ -1,6 +1,6 @@
 // Functions of Vec against the standard library in double, lane by lane, and the thread pool.
 
-#include "kernels/cpu/simd/simd_binary.h"
+#include "kernels/cpu/simd/simd_special.h"
 
 #include <gtest/gtest.h>
 
@@ -80,7 +80,12 @@ TEST(Simd, FunctionsAreAccurate) {
   MATCHES(sinh, 2.5);
   MATCHES(cosh, 2);
   MATCHES(tanh, 3.5);
+  MATCHES(asinh, 3.5);
+  MATCHES(acosh, 3.5);
+  MATCHES(atanh, 3.5);
   MATCHES(erf, 3.5);
+  MATCHES(erfc, 1.5);
+  MATCHES(lgamma, 1.5);
   MATCHES(sin, 2.5);
   MATCHES(cos, 2.5);
   MATCHES(tan, 3.5);
@@ -96,6 +101,64 @@ TEST(Simd, FunctionsAreAccurate) {
   expect_accurate(
       "round", 0, [](Vec<float> x) { return round(x); },
       [](double x) { return std::nearbyint(x); });
+}
+
+TEST(Simd, ResultsOfDoubleFormulasAreRoundedOnce) {
+#define ROUNDS(f)  \
+  expect_accurate( \
+      #f, 0.51, [](Vec<float> x) { return f(x); }, [](double x) { return special::f(x); })
+  ROUNDS(digamma);
+  ROUNDS(trigamma);
+  ROUNDS(erfinv);
+#undef ROUNDS
+}
+
+// Exact values, of 18 digits. (Near a zero of digamma, and where x - trunc(x) loses bits, the error
+// is that of numbers around 1.)
+TEST(Special, GammaFunctions) {
+  const struct {
+    double x, digamma, trigamma;
+  } exact[] = {{0.001, -1000.57557193181028, 1000001.64253319583},
+               {0.5, -1.96351002602142348, 4.93480220054467931},
+               {1, -0.577215664901532861, 1.64493406684822644},
+               {1.4616321449683622, -9.24126552172942748e-17, 0.967672245447621255},
+               {2.5, 0.703156640645243187, 0.490357756100234865},
+               {8, 2.01564147795561, 0.133137014694031425},
+               {1e5, 11.5129204649618951, 0.0000100000500001666667},
+               {1e300, 690.775527898213705, 9.99999999999999947e-301},
+               {-0.5, 0.0364899739785765206, 8.93480220054467931},
+               {-1e-10, 9999999999.42278397, 9.99999999999999927e+19},
+               {-2.25, 4.15858356465797227, 19.3794105118691374},
+               {-1000.375, 8.20992022255520923, 11.5619616801200756}};
+  for (const auto& [x, first, second] : exact) {
+    EXPECT_NEAR(special::digamma(x), first, 4e-15 * std::max(1.0, std::abs(first))) << x;
+    EXPECT_NEAR(special::trigamma(x), second, 4e-15 * second) << x;
+  }
+  const double inf = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(special::digamma(0.0), -inf);
+  EXPECT_EQ(special::digamma(-0.0), inf);
+  EXPECT_EQ(special::digamma(inf), inf);
+  EXPECT_EQ(special::trigamma(-3.0), inf);
+  for (const double x : {-1.0, -7.0, -1e18, -inf, std::nan("")})
+    EXPECT_TRUE(std::isnan(special::digamma(x))) << x;
+  for (const double x : {0.0, -0.0, -1.0, -7.0, inf, -inf}) EXPECT_EQ(math::lgamma(x), inf) << x;
+}
+
+TEST(Special, ErfinvIsTheInverseOfErf) {
+  const struct {
+    double x, y;
+  } exact[] = {{1e-300, 8.86226925452758036e-301}, {1e-10, 8.86226925452758046e-11},
+               {0.1, 0.088855990494257692},        {0.84, 0.993535628347304187},
+               {0.86, 1.04354184363975884},        {0.99, 1.82138636771844946},
+               {1 - 0x1p-30, 4.32802827580094646}, {1 - 0x1p-53, 5.86358474875516793}};
+  for (const auto& [x, y] : exact) {
+    EXPECT_NEAR(special::erfinv(x), y, 1e-15 * y) << x;
+    EXPECT_EQ(special::erfinv(-x), -special::erfinv(x)) << x;
+  }
+  EXPECT_EQ(special::erfinv(1.0), std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::signbit(special::erfinv(-0.0)));
+  for (const double x : {1.0000001, -2.0, std::nan("")})
+    EXPECT_TRUE(std::isnan(special::erfinv(x))) << x;
 }
 
 // The exponent is a square, whose rounding error multiplies the error of the result by its size.

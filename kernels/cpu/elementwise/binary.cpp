@@ -101,7 +101,7 @@ void binary_grad(Launch& launch, int op, In a, In b, In c, In dy, Out da, Out db
   const DType gradient = da ? da.dtype : db.dtype;
   ContiguousLoop loop = nullptr;
   visit_op(BinaryOps{}, op, [&]<class F>() {
-    if constexpr (!Predicate<F>)
+    if constexpr (Differentiable<F>)
       visit_float(operand_dtype(a, b, dy, gradient), dy.dtype, gradient,
                   [&]<class S, class D, class O>() { loop = &both_gradients<F, S, D, O>; });
   });
@@ -128,7 +128,7 @@ void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In
   const Scalar scalar{b, swapped};
   ContiguousLoop loop = nullptr;
   visit_scalar_op(op, b, swapped, [&]<class F>() {
-    if constexpr (!Predicate<F>)
+    if constexpr (Differentiable<F>)
       visit_float(operand_dtype(a, a, dy, da.dtype), dy.dtype, da.dtype,
                   [&]<class S, class D, class O>() { loop = &scalar_gradient<F, S, D, O>; });
   });

@@ -1,5 +1,5 @@
-// Elements by index along one dimension: gather reads at the index, scatter and scatter_add write
-// there. Writes to the same position happen in the order of the index, on one thread.
+// Elements by index along one dimension: gather reads at the index, scatter and scatter_reduce
+// write there. Writes to the same position happen in the order of the index, on one thread.
 
 #include <algorithm>
 #include <cstdlib>
@@ -100,39 +100,36 @@ void scatter(Launch&, int dim, In index, In x, Out y) {
 
 namespace {
 
-template <class S, class T>
-void add_elements(int dim, In index, In x, Out y) {
+template <class F, class S, class T>
+void reduce_elements(int dim, In index, In x, Out y) {
   const int64_t step = y.strides()[dim];
-  const auto add = [](T& sum, S v) {
-    if constexpr (std::is_integral_v<T>)
-      sum = static_cast<T>(Whole(sum) + Whole(v));
-    else
-      sum += static_cast<T>(v);
-  };
   for_runs(dim, y, index, x, false,
            [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
              const S* const from = x.as<S>() + other;
              T* to = y.as<T>() + at;
              if (run.dense()) {
                to += *at_index * step;
-               for (int64_t i = 0; i < run.count; ++i) add(to[i], from[i]);
+               for (int64_t i = 0; i < run.count; ++i) to[i] = met<F>(to[i], from[i]);
              } else {
-               run.for_each(at_index, step,
-                            [=](int64_t position, int64_t i) { add(to[position], from[i]); });
+               run.for_each(at_index, step, [=](int64_t position, int64_t i) {
+                 to[position] = met<F>(to[position], from[i]);
+               });
              }
            });
 }
 
 }  // namespace
 
-void scatter_add(Launch& launch, int dim, In index, In x, Out y) {
-  if (sums_in_f64(dim, index, y)) {
+void scatter_reduce(Launch& launch, Reduce op, int dim, In index, In x, Out y) {
+  if (op == Reduce::Sum && sums_in_f64(dim, index, y)) {
     const View sums{launch.scratch<double>(y.size()), f64, Layout(y.shape())};
     convert(launch, y, sums);
-    visit_float(x.dtype, [&]<class S>() { add_elements<S, double>(dim, index, x, sums); });
+    visit_float(x.dtype, [&]<class S>() { reduce_elements<Add, S, double>(dim, index, x, sums); });
     return convert(launch, sums, y);
   }
-  visit(x.dtype, [&]<class S>() { add_elements<S, math_t<S>>(dim, index, x, y); });
+  visit_meeting(op, [&]<class F>() {
+    visit(x.dtype, [&]<class S>() { reduce_elements<F, S, math_t<S>>(dim, index, x, y); });
+  });
 }
 
 void bounds(Launch& launch, In x, Out low_high) {

@@ -3,7 +3,7 @@
 
 #include "kernels/common/elementwise.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
-#include "kernels/cpu/simd/simd_binary.h"
+#include "kernels/cpu/simd/simd_special.h"
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
@@ -47,7 +47,8 @@ ContiguousLoop pick(DType in, DType out, Make make) {
   } else {
     if (is_float(in))
       return visit_float(in, out, [&]<class T, class To>() -> ContiguousLoop {
-        return make.template operator()<T, To>();
+        if constexpr (!OfBits<F>) return make.template operator()<T, To>();
+        return nullptr;
       });
     return visit(in, [&]<class T>() -> ContiguousLoop {
       if constexpr (TakesIntegers<F> && is_integer(dtype_of<T>()))

@@ -1,10 +1,12 @@
 // Scans along one dimension: y_i = a_i y_(i-1) + b_i, with running sums and products as special
-// cases, and the transpose, which is its gradient. Each line runs in order, in f64 or i64.
+// cases, and the transpose, which is its gradient; positions of running maxima, and sums of
+// exponentials. Each line runs in order, in f64 or i64.
 
 #include <cstdlib>
 
 #include "kernels/common/always_inline.h"
 #include "kernels/common/elementwise.h"
+#include "kernels/common/scan.h"
 #include "kernels/cpu/loops/line_iterator.h"
 #include "kernels/kernels.h"
 
@@ -44,6 +46,27 @@ MIXTAPE_ALWAYS_INLINE void scan_block(const Steps& s, const S* a, const S* b, O*
   }
 }
 
+// The lines of x by R, of kernels/common/scan.h, which reads no factors.
+template <class R, class S, class O>
+void scan_pairs(int dim, In x, Out y) {
+  using T = std::conditional_t<std::is_integral_v<S>, Whole, double>;
+  const LineIterator<2> lines(dim, y.shape(), {x.strides(), y.strides()});
+  const auto [x_along, y_along] = lines.along;
+  const auto [x_next, y_next] = lines.next;
+  lines.for_blocks(most_columns, lines.length,
+                   [&](const int64_t(&at)[2], int64_t columns, int64_t length) {
+                     Pair<T> state[most_columns];
+                     const S* from = x.as<S>() + at[0];
+                     O* to = y.as<O>() + at[1];
+                     for (int64_t i = 0; i < length; ++i, from += x_along, to += y_along)
+                       for (int64_t c = 0; c < columns; ++c) {
+                         const Pair<T> one = R::step(T(0), T(from[c * x_next]), i);
+                         state[c] = i == 0 ? one : R::compose(state[c], one);
+                         to[c * y_next] = convert_to<O>(R::result(state[c]));
+                       }
+                   });
+}
+
 }  // namespace
 
 void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
@@ -78,6 +101,20 @@ void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
     visit(x.dtype, [&]<class S>() {
       if constexpr (std::is_integral_v<S>) choose.template operator()<S, int64_t>();
     });
+}
+
+void arg_scan(Launch&, Reduce op, int dim, In x, Out index) {
+  visit(x.dtype, [&]<class S>() {
+    if (op == Reduce::Max)
+      scan_pairs<Extreme<true>, S, int64_t>(dim, x, index);
+    else
+      scan_pairs<Extreme<false>, S, int64_t>(dim, x, index);
+  });
+}
+
+void log_cumsum_exp(Launch&, int dim, In x, Out y) {
+  visit_float(x.dtype, y.dtype,
+              [&]<class S, class O>() { scan_pairs<LogSumExp, S, O>(dim, x, y); });
 }
 
 }  // namespace mixtape::kernels::cpu

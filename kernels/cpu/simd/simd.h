@@ -356,6 +356,27 @@ MIXTAPE_ALWAYS_INLINE Vec<float> atan(Vec<float> x) {
   const Vec<float> rest = (0.5f * detail::pi - p) + 0.5f * detail::pi_low;
   return copysign(select(large, rest, p), x);
 }
+
+// Inverse hyperbolic functions by log1p, so that nothing cancels near zero. (The square is left out
+// where it may overflow and counts for no more than a factor of 2.)
+MIXTAPE_ALWAYS_INLINE Vec<float> asinh(Vec<float> x) {
+  const Vec<float> a = abs(x);
+  const Mask<float> large = a > 0x1p60f;
+  const Vec<float> s = select(large, 0.0f, a), s2 = s * s;
+  const Vec<float> y = log1p(a + s2 / (1.0f + sqrt(s2 + 1.0f)));
+  return copysign(select(large, y + 0.693147181f, y), x);
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> acosh(Vec<float> x) {
+  const Mask<float> large = x > 0x1p60f;
+  const Vec<float> t = x - 1.0f, s = select(large, 0.0f, t);
+  const Vec<float> y = log1p(t + sqrt(fma(s, s, s + s)));
+  return select(x < 1.0f, __builtin_nanf(""), select(large, y + 0.693147181f, y));
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> atanh(Vec<float> x) {
+  const Vec<float> a = abs(x);
+  return copysign(0.5f * log1p((a + a) / (1.0f - a)), x);
+}
+
 // double goes to the standard library, one lane at a time.
 #define MIXTAPE_LANE_BY_LANE(f)                                 \
   MIXTAPE_ALWAYS_INLINE Vec<double> f(Vec<double> x) {          \
@@ -371,6 +392,9 @@ MIXTAPE_LANE_BY_LANE(log1p)
 MIXTAPE_LANE_BY_LANE(sinh)
 MIXTAPE_LANE_BY_LANE(cosh)
 MIXTAPE_LANE_BY_LANE(tanh)
+MIXTAPE_LANE_BY_LANE(asinh)
+MIXTAPE_LANE_BY_LANE(acosh)
+MIXTAPE_LANE_BY_LANE(atanh)
 MIXTAPE_LANE_BY_LANE(erf)
 MIXTAPE_LANE_BY_LANE(erfc)
 MIXTAPE_LANE_BY_LANE(sin)

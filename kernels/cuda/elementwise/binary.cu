@@ -34,7 +34,7 @@ template <class F>
 void run(Launch& launch, DType dtype, const Argument& a, const Argument& b, Out c) {
   visit_math(dtype, [&]<class V>() {
     using R = std::conditional_t<Predicate<F>, bool, V>;
-    if constexpr (TakesIntegers<F> || !std::is_same_v<V, Whole>)
+    if constexpr (Takes<F, V>)
       map_numbers<V, R>(launch, F::info.name.data(), Pairwise<F, V>(), {&c}, {a, b});
   });
 }
@@ -42,7 +42,7 @@ void run(Launch& launch, DType dtype, const Argument& a, const Argument& b, Out 
 template <class F>
 void run_gradients(Launch& launch, DType dtype, const Argument& a, const Argument& b, In c, In dy,
                    Out da, Out db) {
-  if constexpr (!Predicate<F>)
+  if constexpr (Differentiable<F>)
     visit_float_math(dtype, [&]<class V>() {
       map_numbers<V>(launch, F::info.name.data(), Gradients<F, V>{bool(da), bool(db)}, {&da, &db},
                      {a, b, {&c}, {&dy}});

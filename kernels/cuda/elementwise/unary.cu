@@ -29,7 +29,7 @@ void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
   visit_op(UnaryOps{}, op, [&]<class F>() {
     visit_math(x.dtype, [&]<class V>() {
       using R = std::conditional_t<Predicate<F>, bool, V>;
-      if constexpr (TakesIntegers<F> || !std::is_same_v<V, Whole>)
+      if constexpr (Takes<F, V>)
         map_numbers<V, R>(launch, F::info.name.data(),
                           Forward<F, V>{{number<V>(s[0]), number<V>(s[1])}}, {&y}, {{&x}});
     });

@@ -1,6 +1,7 @@
 // Indexing along one dimension, in the order of the CPU. If several positions scatter to one
-// target, the largest wins. scatter_add sorts the index, once for all elements that share an index
-// entry (a row of an embedding), and then adds the values of each target in order.
+// target, the largest wins. scatter_reduce sorts the index, once for all elements that share an
+// index entry (a row of an embedding), and then adds or compares the values of each target in
+// order.
 
 #include "kernels/common/scatter.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
@@ -116,27 +117,19 @@ __global__ void scatter_words(Walk<5> walk, int64_t count, int64_t size, int64_t
   }
 }
 
-// --- scatter_add ---
-
-template <class T, class S>
-MIXTAPE_HD T plus(T sum, S x) {
-  if constexpr (std::is_integral_v<T>)
-    return static_cast<T>(Whole(sum) + Whole(x));
-  else
-    return sum + T(gpu::widen(x));
-}
+// --- scatter_reduce ---
 
 // One thread per line of the index. Operand 0 is y, 1 the index, 2 x.
-template <class S, class T>
-__global__ void add_lines(Walk<3> lines, int64_t count, int64_t n, int64_t size, int64_t step,
-                          int64_t along_index, int64_t along_x, const int64_t* index, const S* x,
-                          T* y) {
+template <class F, class S, class T>
+__global__ void reduce_lines(Walk<3> lines, int64_t count, int64_t n, int64_t size, int64_t step,
+                             int64_t along_index, int64_t along_x, const int64_t* index, const S* x,
+                             T* y) {
   for (int64_t line = gpu::global_thread(); line < count; line += gpu::all_threads()) {
     int64_t at[3];
     lines.find(line, at);
     for (int64_t i = 0; i < n; ++i) {
       T* const to = y + at[0] + within(index[at[1] + i * along_index], size) * step;
-      *to = plus(*to, x[at[2] + i * along_x]);
+      *to = met<F>(*to, gpu::widen(x[at[2] + i * along_x]));
     }
   }
 }
@@ -165,10 +158,11 @@ struct SortedIndex {
   int64_t lines, n, inner, step, along;
   Walk<2> of_line, of_inner;
 };
-// Threads down: positions in the sorted lines; the thread at the first of equal keys adds all of
-// their values, in Sum. Threads across: the elements that share the entry, `pack` at a time.
-template <class S, class T, class Sum, int pack>
-__global__ void add_segments(SortedIndex r, const S* x, T* y) {
+// Threads down: positions in the sorted lines; the thread at the first of equal keys takes all of
+// their values together, in Sum. Threads across: the elements that share the entry, `pack` at a
+// time.
+template <class F, class S, class T, class Sum, int pack>
+__global__ void reduce_segments(SortedIndex r, const S* x, T* y) {
   const int64_t position = int64_t(gpu::block().x) * gpu::block_size().y + gpu::thread().y;
   if (position >= r.lines * r.n) return;
   const int64_t line = position / r.n, first = position % r.n;
@@ -204,7 +198,7 @@ __global__ void add_segments(SortedIndex r, const S* x, T* y) {
       for (int k = 0; k < ahead; ++k)
         if (same[k]) {
 #pragma unroll
-          for (int p = 0; p < pack; ++p) sum[p] = plus(sum[p], v[k].v[p]);
+          for (int p = 0; p < pack; ++p) sum[p] = met<F>(sum[p], gpu::widen(v[k].v[p]));
         }
       if (!same[ahead - 1]) break;
     }
@@ -256,8 +250,8 @@ SortedIndex sorted_index(Launch& launch, int dim, In index, In x, In y) {
           walk_of<2>({&inner_of_y, &inner_of_x})};
 }
 
-template <class S, class T, class Sum>
-void add_sorted(Launch& launch, int dim, In index, In x, In y) {
+template <class F, class S, class T, class Sum>
+void reduce_sorted(Launch& launch, int dim, In index, In x, In y) {
   const SortedIndex r = sorted_index(launch, dim, index, x, y);
   constexpr int most = int(16 / std::max(sizeof(S), sizeof(T)));
   bool packed = r.of_inner.rank == 1 && r.of_inner.stride[0][0] == 1 &&
@@ -273,19 +267,19 @@ void add_sorted(Launch& launch, int dim, In index, In x, In y) {
   const unsigned down = 256 / wide;
   const gpu::Index3 blocks{unsigned(ceil_div(r.lines * r.n, down)),
                            unsigned(std::min<int64_t>(ceil_div(across, wide), 65535)), 1};
-  gpu::launch({"add_segments", blocks, {wide, down, 1}}, launch.stream,
-              packed ? add_segments<S, T, Sum, most> : add_segments<S, T, Sum, 1>, r,
+  gpu::launch({"reduce_segments", blocks, {wide, down, 1}}, launch.stream,
+              packed ? reduce_segments<F, S, T, Sum, most> : reduce_segments<F, S, T, Sum, 1>, r,
               x.as<const S>(), y.as<T>());
 }
 
-template <class S, class T>
-void add_unsorted(Launch& launch, int dim, In index, In x, In y) {
+template <class F, class S, class T>
+void reduce_unsorted(Launch& launch, int dim, In index, In x, In y) {
   Layout of_y(index.shape(), y.strides()), of_index = index.layout,
                                            of_x(index.shape(), x.strides());
   for (Layout* l : {&of_y, &of_index, &of_x}) l->shape[dim] = 1;
   collapse(std::array{&of_y, &of_index, &of_x});
   const int64_t lines = of_y.shape.size();
-  gpu::launch_over(launch, "add_lines", lines, add_lines<S, T>,
+  gpu::launch_over(launch, "reduce_lines", lines, reduce_lines<F, S, T>,
                    walk_of<3>({&of_y, &of_index, &of_x}), lines, index.shape()[dim], y.shape()[dim],
                    y.strides()[dim], index.strides()[dim], x.strides()[dim],
                    index.as<const int64_t>(), x.as<const S>(), y.as<T>());
@@ -369,19 +363,22 @@ void scatter(Launch& launch, int dim, In index, In x, Out y) {
   });
 }
 
-void scatter_add(Launch& launch, int dim, In index, In x, Out y) {
+void scatter_reduce(Launch& launch, Reduce op, int dim, In index, In x, Out y) {
   if (index.size() == 0) return;
-  visit(x.dtype, [&]<class S>() {
-    if constexpr (!std::is_same_v<S, bool>) {
-      using T = math_t<S>;
-      using Wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
-      if (index.shape()[dim] <= few_indices)
-        add_unsorted<S, T>(launch, dim, index, x, y);
-      else if (sums_in_f64(dim, index, y))
-        add_sorted<S, T, Wide>(launch, dim, index, x, y);
-      else
-        add_sorted<S, T, T>(launch, dim, index, x, y);
-    }
+  const auto run = [&]<class F, class S>() {
+    using T = math_t<S>;
+    using Wide = std::conditional_t<std::is_same_v<F, Add> && std::is_same_v<T, float>, double, T>;
+    if (index.shape()[dim] <= few_indices)
+      reduce_unsorted<F, S, T>(launch, dim, index, x, y);
+    else if (sums_in_f64(dim, index, y))
+      reduce_sorted<F, S, T, Wide>(launch, dim, index, x, y);
+    else
+      reduce_sorted<F, S, T, T>(launch, dim, index, x, y);
+  };
+  visit_meeting(op, [&]<class F>() {
+    visit(x.dtype, [&]<class S>() {
+      if constexpr (!std::is_same_v<S, bool>) run.template operator()<F, S>();
+    });
   });
 }
 

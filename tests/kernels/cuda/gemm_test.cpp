@@ -104,6 +104,16 @@ TEST(CudaGemm, EveryTensorTileTakesAllLayouts) {
   }
 }
 // mma.sync and wmma sum in the same order, so that each element has the same bits.
+TEST(CudaGemm, MultipliesIntegers) {
+  for (const DType t : {i64, i32, u8}) {
+    const Tensor a = random({2, 3, 20, 70}, t, 1, 0, 200), b = random({3, 33, 70}, t, 2, 0, 200);
+    const Tensor turned = b.with_layout(transpose(expand(b.layout(), {2, 3, 33, 70}), 2, 3));
+    const Tensor got({2, 3, 20, 33}, t), want({2, 3, 20, 33}, t);
+    launch([&](Launch& l) { cuda::gemm_integers(l, a, turned, got); });
+    launch([&](Launch& l) { cpu::gemm_integers(l, a, turned, want); });
+    EXPECT_EQ(to_vector(got), to_vector(want));
+  }
+}
 TEST(CudaGemm, TiersAgreeBitForBit) {
   const auto product = [](const Case& c, GemmPlan plan, cuda::Tier tier) {
     plan.tier = tier;

@@ -57,11 +57,13 @@ void expect_same_index_ops(const Problem& p, DType t, const Tensor& index, const
   ASSERT_EQ(to_vector(y), to_vector(expected)) << what;
   if (t == boolean) return;
   const DType sum_type = is_half(t) ? f32 : t;
-  const Tensor sums = numbered(p.addressed, sum_type, 50),
-               expected_sums = numbered(p.addressed, sum_type, 50);
-  launch([&](Launch& l) { cuda::scatter_add(l, p.dim, index, source, sums); });
-  launch([&](Launch& l) { cpu::scatter_add(l, p.dim, index, source, expected_sums); });
-  ASSERT_EQ(to_vector(sums), to_vector(expected_sums)) << what;
+  for (const Reduce op : {Reduce::Sum, Reduce::Max, Reduce::Min}) {
+    const Tensor sums = numbered(p.addressed, sum_type, 50),
+                 expected_sums = numbered(p.addressed, sum_type, 50);
+    launch([&](Launch& l) { cuda::scatter_reduce(l, op, p.dim, index, source, sums); });
+    launch([&](Launch& l) { cpu::scatter_reduce(l, op, p.dim, index, source, expected_sums); });
+    ASSERT_EQ(to_vector(sums), to_vector(expected_sums)) << what;
+  }
 }
 
 TEST(CudaIndex, EveryDimensionAndDtype) {
@@ -90,24 +92,27 @@ TEST(CudaIndex, AddsRowsInOrder) {
       const Tensor x = random({tokens, dim}, f32, 1), y = filled({70, dim}, f32, 0.1),
                    want = filled({70, dim}, f32, 0.1);
       const Tensor index = names_of_slices(0, {tokens, dim}, 70);
-      launch([&](Launch& l) { cuda::scatter_add(l, 0, index, x, y); });
-      launch([&](Launch& l) { cpu::scatter_add(l, 0, index, x, want); });
+      launch([&](Launch& l) { cuda::scatter_reduce(l, Reduce::Sum, 0, index, x, y); });
+      launch([&](Launch& l) { cpu::scatter_reduce(l, Reduce::Sum, 0, index, x, want); });
       ASSERT_EQ(to_vector(y), to_vector(want)) << tokens << " " << dim;
     }
   const Tensor x = random({5000}, f32, 1), y = filled({3}, f32, 0), want = filled({3}, f32, 0);
-  launch([&](Launch& l) { cuda::scatter_add(l, 0, names({5000}, 3), x, y); });
-  launch([&](Launch& l) { cpu::scatter_add(l, 0, names({5000}, 3), x, want); });
+  launch([&](Launch& l) { cuda::scatter_reduce(l, Reduce::Sum, 0, names({5000}, 3), x, y); });
+  launch([&](Launch& l) { cpu::scatter_reduce(l, Reduce::Sum, 0, names({5000}, 3), x, want); });
   ASSERT_EQ(to_vector(y), to_vector(want));
   const Tensor one = filled({1}, f32, 0), all = filled({2500}, i64, 0);
-  launch([&](Launch& l) { cuda::scatter_add(l, 0, all, filled({2500}, f16, 1), one); });
+  launch([&](Launch& l) {
+    cuda::scatter_reduce(l, Reduce::Sum, 0, all, filled({2500}, f16, 1), one);
+  });
   EXPECT_EQ(one.at(0), 2500);
 }
 
 TEST(CudaIndex, CountsBeyondF32) {
   const Tensor one = filled({1}, f32, 0x1p24), rows = filled({3, 4}, f32, 0x1p24);
   launch([&](Launch& l) {
-    cuda::scatter_add(l, 0, filled({4096}, i64, 0), filled({4096}, f32, 1), one);
-    cuda::scatter_add(l, 0, filled({4096, 4}, i64, 2), filled({4096, 4}, bf16, 1), rows);
+    cuda::scatter_reduce(l, Reduce::Sum, 0, filled({4096}, i64, 0), filled({4096}, f32, 1), one);
+    cuda::scatter_reduce(l, Reduce::Sum, 0, filled({4096, 4}, i64, 2), filled({4096, 4}, bf16, 1),
+                         rows);
   });
   EXPECT_EQ(one.at(0), 0x1p24 + 4096);
   EXPECT_EQ(rows.at(0), 0x1p24);
@@ -125,7 +130,7 @@ TEST(CudaIndex, OneOutOfRangeTouchesNoOtherMemory) {
     EXPECT_EQ(picked.at(0), x.at(0));
     EXPECT_EQ(picked.at(3), x.at(int64_t(index.at(3))));
     launch([&](Launch& l) { cuda::scatter(l, 0, index, source, put); });
-    launch([&](Launch& l) { cuda::scatter_add(l, 0, index, source, sums); });
+    launch([&](Launch& l) { cuda::scatter_reduce(l, Reduce::Sum, 0, index, source, sums); });
     double total = 0, wanted = 0;
     for (const double v : to_vector(sums)) total += v;
     for (const double v : to_vector(source)) wanted += v;

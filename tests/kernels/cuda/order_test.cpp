@@ -145,5 +145,34 @@ TEST(CudaScan, IgnoresWhatMultipliesNothing) {
   }
 }
 
+// Positions of running extremes, and sums of exponentials.
+void expect_same_composed(int dim, const Tensor& x) {
+  const Tensor got = output(x.shape(), i64), want = output(x.shape(), i64);
+  for (const Reduce op : {Reduce::Max, Reduce::Min}) {
+    launch([&](Launch& l) { cuda::arg_scan(l, op, dim, x, got); });
+    launch([&](Launch& l) { cpu::arg_scan(l, op, dim, x, want); });
+    ASSERT_EQ(to_vector(got), to_vector(want)) << fmt::format("{} along {}", x.shape(), dim);
+  }
+  if (!is_float(x.dtype())) return;
+  const Tensor y = output(x.shape(), x.dtype()), expected = output(x.shape(), x.dtype());
+  launch([&](Launch& l) { cuda::log_cumsum_exp(l, dim, x, y); });
+  launch([&](Launch& l) { cpu::log_cumsum_exp(l, dim, x, expected); });
+  expect_close(y, to_vector(expected), x.dtype() == f64 ? 1e-13 : tolerance(x.dtype()),
+               fmt::format("{} along {}", x.shape(), dim));
+}
+TEST(CudaScan, ExtremesAndExponentials) {
+  for (const DType t : {f64, f32, f16, bf16, i64, i32, u8})
+    for (const Shape& shape : {Shape{5, 9, 70}, Shape{1025}, Shape{3, 1, 2}, Shape{2, 30000}})
+      for (int dim = 0; dim < shape.rank; ++dim)
+        expect_same_composed(dim, random(shape, t, 1, 0, 20));
+  for (const int64_t n : {40, 30000}) {
+    const Tensor x = random({n}, f32, 2);
+    for (const int64_t i : {0, 1, 2}) x.set(i, -inf);
+    x.set(7, inf);
+    x.set(n - 3, nan);
+    expect_same_composed(0, x);
+  }
+}
+
 }  // namespace kernels_cuda_order_test
 }  // namespace mixtape::kernels

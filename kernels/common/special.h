@@ -1,0 +1,112 @@
+#pragma once
+// The logarithm of the gamma function, its first two derivatives, and the inverse of erf. Formulas
+// are for double, or vectors of it, without branches; results for float are rounded from there.
+
+#include "kernels/common/scalar.h"
+
+namespace mixtape::kernels {
+namespace special {
+
+// c[0] x^n + ... + c[n], by Horner's rule.
+template <class T, class... C>
+MIXTAPE_HD T horner(T x, double first, C... rest) {
+  T y(first);
+  ((y = y * x + T(rest)), ...);
+  return y;
+}
+
+// x or, if it is negative, 1 - x, whose values differ from those at x by a function of the angle
+// pi x, which is within half a turn of 0 (and pi / 2 where it does not matter).
+template <class T>
+struct Reflected {
+  T x, angle;
+};
+template <class T>
+MIXTAPE_HD Reflected<T> reflected(T x) {
+  const T r = select(x < T(0), x - round(x), T(0.5));
+  return {select(x < T(0), T(1) - x, x), r * T(3.141592653589793)};
+}
+
+// psi(x) = psi(x + 8) - sum of 1 / (x + i), and the asymptotic series from 8 on.
+template <class T>
+MIXTAPE_HD T digamma(T x) {
+  const Reflected<T> at = reflected(x);
+  T sum = T(1) / at.x;  // (with the sign of a zero)
+  for (int i = 1; i < 8; ++i) sum = sum + T(1) / (at.x + T(i));
+  const T y = at.x + T(8), z = T(1) / y / y;
+  const T series =
+      horner(z, 1.0 / 12, -691.0 / 32760, 1.0 / 132, -1.0 / 240, 1.0 / 252, -1.0 / 120, 1.0 / 12);
+  const T psi = log(y) - T(0.5) / y - z * series - sum;
+  const T below = select(at.angle == T(0), T(std::numeric_limits<double>::quiet_NaN()),
+                         psi - T(3.141592653589793) / tan(at.angle));
+  return select(x < T(0), below, psi);
+}
+
+// The derivative of digamma; also made of ops, as whose derivative others follow.
+template <class T>
+MIXTAPE_HD T trigamma(T x) {
+  const Reflected<T> at = reflected(x);
+  T sum(0);
+  for (int i = 0; i < 8; ++i) sum = sum + T(1) / (at.x + T(i)) / (at.x + T(i));
+  const T y = at.x + T(8), z = T(1) / y / y;
+  const T series =
+      horner(z, 7.0 / 6, -691.0 / 2730, 5.0 / 66, -1.0 / 30, 1.0 / 42, -1.0 / 30, 1.0 / 6);
+  const T psi = T(1) / y + z * T(0.5) + z / y * series + sum;
+  const T ratio = T(3.141592653589793) / sin(at.angle);
+  return select(x < T(0), ratio * ratio - psi, psi);
+}
+
+// Wichura 1988 (AS 241): three rational functions, of x^2 in the middle and of the root of minus
+// the logarithm of what x lacks to 1.
+template <class T>
+MIXTAPE_HD T erfinv(T x) {
+  const T a = abs(x), r = sqrt(-log(T(0.5) * (T(1) - a)));
+  const T m = T(0.180625) - T(0.25) * x * x, n = r - T(1.6), f = r - T(5);
+  const T middle = T(0.5) * a *
+                   horner(m, 2.5090809287301226727e3, 3.3430575583588128105e4,
+                          6.7265770927008700853e4, 4.5921953931549871457e4, 1.3731693765509461125e4,
+                          1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080) /
+                   horner(m, 5.2264952788528545610e3, 2.8729085735721942674e4,
+                          3.9307895800092710610e4, 2.1213794301586595867e4, 5.3941960214247511077e3,
+                          6.8718700749205790830e2, 4.2313330701600911252e1, 1.0);
+  const T near =
+      horner(n, 7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1,
+             1.27045825245236838258, 3.64784832476320460504, 5.76949722146069140550,
+             4.63033784615654529590, 1.42343711074968357734) /
+      horner(n, 1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2,
+             1.48103976427480074590e-1, 6.89767334985100004550e-1, 1.67638483018380384940,
+             2.05319162663775882187, 1.0);
+  const T far =
+      horner(f, 2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3,
+             2.65321895265761230930e-2, 2.96560571828504891230e-1, 1.78482653991729133580,
+             5.46378491116411436990, 6.65790464350110377720) /
+      horner(f, 2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5,
+             7.86869131145613259100e-4, 1.48753612908506148525e-2, 1.36929880922735805310e-1,
+             5.99832206555887937690e-1, 1.0);
+  const T size = select(a <= T(0.85), middle, select(r <= T(5), near, far));
+  const T y = select(a == T(1), T(std::numeric_limits<double>::infinity()),
+                     T(0.7071067811865476) * size);  // 1 / sqrt(2)
+  return copysign(y, x);
+}
+
+}  // namespace special
+
+namespace math {
+MIXTAPE_HD inline double lgamma(double x) {
+#ifdef __CUDA_ARCH__
+  return ::lgamma(x);
+#else
+  int sign;  // (std::lgamma writes it to a variable that all threads share.)
+  return ::lgamma_r(x, &sign);
+#endif
+}
+MIXTAPE_HD inline float lgamma(float x) { return static_cast<float>(lgamma(double(x))); }
+MIXTAPE_HD inline double digamma(double x) { return special::digamma(x); }
+MIXTAPE_HD inline float digamma(float x) { return static_cast<float>(digamma(double(x))); }
+MIXTAPE_HD inline double trigamma(double x) { return special::trigamma(x); }
+MIXTAPE_HD inline float trigamma(float x) { return static_cast<float>(trigamma(double(x))); }
+MIXTAPE_HD inline double erfinv(double x) { return special::erfinv(x); }
+MIXTAPE_HD inline float erfinv(float x) { return static_cast<float>(erfinv(double(x))); }
+}  // namespace math
+
+}  // namespace mixtape::kernels

@@ -1,0 +1,56 @@
+#pragma once
+// The functions of special.h for Vecs, and erfc. Those of float are computed in double, in halves.
+
+#include "kernels/common/special.h"
+#include "kernels/cpu/simd/simd_binary.h"
+
+namespace mixtape::kernels {
+namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
+
+namespace detail {
+template <class F>
+MIXTAPE_ALWAYS_INLINE Vec<float> in_double(Vec<float> x, F f) {
+  const auto of_half = [&](HalfFloats from) {
+    return __builtin_convertvector(f(Vec<double>(__builtin_convertvector(from, Doubles))).v,
+                                   HalfFloats);
+  };
+  return joined(of_half(low(x)), of_half(high(x)));
+}
+}  // namespace detail
+
+// exp(-a^2) times a function that varies little, as in normal().
+MIXTAPE_ALWAYS_INLINE Vec<float> erfc(Vec<float> x) {
+  const Vec<float> tail = detail::in_double(abs(x), [](Vec<double> of) {
+    const Vec<double> a = smaller(Vec<double>(10.25), of), b = a * 1.4142135623730951;
+    return detail::exp2_series(a * a * -1.4426950408889634) *  // 1 / ln 2
+           detail::polynomial((b - 4.0) / (b + 4.0), -1.305864588474972e-4, -3.3568054122332103e-4,
+                              1.3155254650118117e-3, 1.0051216481310465e-3, -1.6995831157890988e-2,
+                              6.173099364718204e-2, -0.14341348653644698, 0.24875840353737488,
+                              -0.34079548231282364, 0.18882128429704342);
+  });
+  return select(x < 0.0f, 2.0f - tail, tail);
+}
+
+MIXTAPE_ALWAYS_INLINE Vec<double> digamma(Vec<double> x) { return special::digamma(x); }
+MIXTAPE_ALWAYS_INLINE Vec<double> trigamma(Vec<double> x) { return special::trigamma(x); }
+MIXTAPE_ALWAYS_INLINE Vec<double> erfinv(Vec<double> x) { return special::erfinv(x); }
+MIXTAPE_ALWAYS_INLINE Vec<double> lgamma(Vec<double> x) {
+  return detail::each(x, [](double a) { return math::lgamma(a); });
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> digamma(Vec<float> x) {
+  return detail::in_double(x, [](Vec<double> a) { return digamma(a); });
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> trigamma(Vec<float> x) {
+  return detail::in_double(x, [](Vec<double> a) { return trigamma(a); });
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> erfinv(Vec<float> x) {
+  return detail::in_double(x, [](Vec<double> a) { return erfinv(a); });
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> lgamma(Vec<float> x) {
+  return detail::in_double(x, [](Vec<double> a) { return lgamma(a); });
+}
+
+}  // namespace MIXTAPE_TARGET
+}  // namespace cpu
+}  // namespace mixtape::kernels
