@@ -3,6 +3,11 @@
 
 #include <charconv>
 
+#ifdef __aarch64__
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "core/check.h"
 #include "core/runtime.h"
 
@@ -29,6 +34,8 @@ bool Device::supports_fast(DType dtype) const {
 #ifdef __x86_64__
   __builtin_cpu_init();
   return dtype == bf16 && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+  return dtype == bf16 && (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
 #else
   return false;
 #endif

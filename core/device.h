@@ -41,7 +41,7 @@ struct Device {
     return is_host() ? 0 : (size_t(type) - 1) * max_devices + size_t(index) + 1;
   }
   // True if matrices of this dtype are multiplied in hardware: f32 and f64 everywhere, bf16 on CPUs
-  // with AVX-512 BF16, f16 and bf16 on tensor cores. Throws Error if there is no such device.
+  // with dot products of it, f16 and bf16 on tensor cores. Throws Error if there is no such device.
   bool supports_fast(DType dtype) const;
   std::string to_string() const;  // "cpu", "cuda:0", "meta:cuda"
 

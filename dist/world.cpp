@@ -18,7 +18,7 @@
 #include "dist/mpi_engine.h"
 #include "dist/nccl_engine.h"
 #include "dist/tcp_engine.h"
-#include "kernels/cpu/gemm/microkernel.h"
+#include "kernels/common/instruction_set.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::dist {
@@ -227,10 +227,9 @@ void World::begin(const WorldOptions& options) {
 // Watches the processes of others, learns their machines, and warns if results may depend on which
 // rank computes what.
 void World::meet() {
-  const char* const isa[] = {"portable", "avx2", "avx512", "avx512_bf16"};
   const std::vector<std::string> all =
       gather(fmt::format("{} with instructions of {}", device_.is_host() ? "the CPU" : "a GPU",
-                         isa[int(kernels::cpu::current_isa())]));
+                         kernels::instruction_set()));
   for (int r = 1; r < size(); ++r)
     if (all[size_t(r)] != all[0] && is_first())
       warn(

@@ -1,6 +1,8 @@
 // Epilogues of CPU products (kernels/common/epilogue.h), with every instruction set, against loops
 // in double.
 
+#include <vector>
+
 #include "kernels/common/activation.h"
 #include "kernels/cpu/gemm/microkernel.h"
 #include "tests/support/kernel_compare.h"
@@ -24,9 +26,20 @@ Tensor scaled(const Tensor& x, double alpha) {
 constexpr Activation activations[] = {Activation::None, Activation::Relu, Activation::Gelu,
                                       Activation::GeluTanh};
 
+// One of each kind that this processor has.
+std::vector<cpu::Isa> isas_here() {
+  std::vector<cpu::Isa> here;
+  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16,
+                             cpu::Isa::Neon, cpu::Isa::NeonBf16}) {
+    const cpu::IsaLimit limit(isa);
+    if (cpu::current_isa() == isa) here.push_back(isa);
+  }
+  return here;
+}
+
 TEST(Epilogue, ActivatesSumsBeforeTheyAreRounded) {
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 4, 0}, {17, 33, 65}, {130, 300, 70}, {40, 100, 900}};
-  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16})
+  for (const cpu::Isa isa : isas_here())
     for (const auto& [in, out] : float_pairs)
       for (const auto& [m, n, k] : sizes)
         for (const Activation f : activations) {
@@ -68,7 +81,7 @@ TEST(Epilogue, ActivatesSumsBeforeTheyAreRounded) {
 
 TEST(Epilogue, AddsAResidualOfAnyFloatDtype) {
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 4, 0}, {17, 33, 65}, {130, 300, 70}, {40, 100, 900}};
-  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16})
+  for (const cpu::Isa isa : isas_here())
     for (const auto& [in, out] : float_pairs)
       for (const auto& [m, n, k] : sizes)
         for (const DType dtype : {f32, in}) {
@@ -113,7 +126,7 @@ TEST(Epilogue, RoundsOnce) {  // gelu of 1 + 1/512, which bf16 does not hold, ro
 
 TEST(Epilogue, MayAddToItsResult) {
   const int64_t sizes[][3] = {{3, 4, 5}, {5, 20, 0}, {33, 70, 90}, {200, 60, 900}};
-  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16})
+  for (const cpu::Isa isa : isas_here())
     for (const auto& [in, out] : float_pairs)
       for (const auto& [m, n, k] : sizes)
         for (const bool by_rows : {true, false}) {

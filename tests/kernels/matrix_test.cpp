@@ -24,10 +24,11 @@ class OnEachIsa : public testing::TestWithParam<Isa> {
   const cpu::IsaLimit limit{GetParam()};
 };
 std::string isa_name(const testing::TestParamInfo<Isa>& info) {
-  const char* const names[] = {"Portable", "Avx2", "Avx512", "Avx512Bf16"};
+  const char* const names[] = {"Portable", "Avx2", "Avx512", "Avx512Bf16", "Neon", "NeonBf16"};
   return names[static_cast<int>(info.param)];
 }
-const auto every_isa = testing::Values(Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16);
+const auto every_isa = testing::Values(Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16,
+                                       Isa::Neon, Isa::NeonBf16);
 
 // --- gemm ---
 
@@ -40,7 +41,7 @@ TEST(Isa, TheInnermostLimitHolds) {
     const cpu::IsaLimit outer(Isa::Portable);
     EXPECT_EQ(cpu::current_isa(), Isa::Portable);
     {
-      const cpu::IsaLimit inner(Isa::Avx512Bf16);
+      const cpu::IsaLimit inner(Isa::NeonBf16);
       EXPECT_EQ(cpu::current_isa(), best);
     }
     EXPECT_EQ(cpu::current_isa(), Isa::Portable);
@@ -59,8 +60,9 @@ TEST(IsaDeathTest, BadNameInTheEnvironment) {
     }
     std::_Exit(0);
   };
-  EXPECT_EXIT(report("mmx"), testing::ExitedWithCode(0),
-              "MIXTAPE_ISA must be portable, avx2, avx512 or avx512_bf16, got 'mmx'");
+  EXPECT_EXIT(
+      report("mmx"), testing::ExitedWithCode(0),
+      "MIXTAPE_ISA must be portable, (avx2, avx512 or avx512_bf16|neon or neon_bf16), got 'mmx'");
   EXPECT_EXIT(report("portable"), testing::ExitedWithCode(0), "number 0");
 }
 
@@ -288,7 +290,8 @@ TEST_P(Gemm, SubnormalsOfBf16) {  // the dot product reads them as zero
   const Tensor a = filled({4, 6}, bf16, 0x1p-130), b = filled({6, 5}, bf16, 0x1p10),
                c = output({4, 5}, f32);
   launch([&](Launch& l) { gemm(l, a, b, Epilogue{}, c); });
-  EXPECT_EQ(c.at(3), GetParam() == Isa::Avx512Bf16 ? 0 : 6 * 0x1p-120);
+  EXPECT_EQ(c.at(3),
+            GetParam() == Isa::Avx512Bf16 || GetParam() == Isa::NeonBf16 ? 0 : 6 * 0x1p-120);
 }
 
 TEST_P(Gemm, ASecondProductAsksTheSystemForNothing) {

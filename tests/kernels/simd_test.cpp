@@ -167,10 +167,11 @@ TEST(Simd, NormalIsAccurateHoweverSmall) {
   for (float x = -16; x < 16; x += 1.1e-4f) {
     const double d = x, off = 5 + d * d;
     const auto at = normal(Vec<float>(x));
-    worst[0] =
-        std::max(worst[0], ulps(at.cumulative[7], 0.5 * std::erfc(-d * std::sqrt(0.5))) / off);
-    worst[1] =
-        std::max(worst[1], ulps(at.density[7], 0.3989422804014327 * std::exp(-0.5 * d * d)) / off);
+    worst[0] = std::max(
+        worst[0], ulps(at.cumulative[vec_width - 1], 0.5 * std::erfc(-d * std::sqrt(0.5))) / off);
+    worst[1] = std::max(
+        worst[1],
+        ulps(at.density[vec_width - 1], 0.3989422804014327 * std::exp(-0.5 * d * d)) / off);
   }
   EXPECT_LE(worst[0], 1);
   EXPECT_LE(worst[1], 1);
@@ -242,13 +243,13 @@ TEST(Simd, FunctionsOfTwoAreAccurate) {
         << a << ' ' << b;
     // (A signaling NaN to the power of 0 is NaN in float, and 1 once it is a double.)
     for (const float exponent : {b, std::isnan(a) ? b : std::nearbyint(b)}) {
-      const float power = pow(x, Vec<float>(exponent))[5];
+      const float power = pow(x, Vec<float>(exponent))[1];
       const double exact = std::pow(da, double(exponent));
       worst_power = std::max(worst_power, ulps(power, exact));
       EXPECT_TRUE(std::isnan(power) || std::signbit(power) == std::signbit(exact))
           << a << ' ' << exponent;
     }
-    const float rest = fmod(x, y)[6], want = std::fmod(a, b);
+    const float rest = fmod(x, y)[2], want = std::fmod(a, b);
     EXPECT_TRUE(std::isnan(want) ? std::isnan(rest)
                                  : std::bit_cast<uint32_t>(rest) == std::bit_cast<uint32_t>(want))
         << a << " % " << b << ": " << rest;
@@ -286,29 +287,29 @@ TEST(Simd, CirclesAreExactlyReduced) {
 TEST(Simd, DoubleFunctionsAreTheLibrarys) {
   for (double x = -3; x < 3; x += 0.37) {
     const Vec<double> v = x, positive = std::abs(x), fraction = x / 3;
-    EXPECT_EQ(exp(v)[3], std::exp(x));
-    EXPECT_EQ(exp2(v)[2], std::exp2(x));
+    EXPECT_EQ(exp(v)[1], std::exp(x));
+    EXPECT_EQ(exp2(v)[0], std::exp2(x));
     EXPECT_EQ(expm1(v)[0], std::expm1(x));
-    EXPECT_EQ(log(positive)[3], std::log(std::abs(x)));
-    EXPECT_EQ(log2(positive)[2], std::log2(std::abs(x)));
+    EXPECT_EQ(log(positive)[1], std::log(std::abs(x)));
+    EXPECT_EQ(log2(positive)[0], std::log2(std::abs(x)));
     EXPECT_EQ(log10(positive)[1], std::log10(std::abs(x)));
     EXPECT_EQ(log1p(positive)[1], std::log1p(std::abs(x)));
     EXPECT_EQ(sinh(v)[0], std::sinh(x));
     EXPECT_EQ(cosh(v)[1], std::cosh(x));
     EXPECT_EQ(tanh(v)[1], std::tanh(x));
-    EXPECT_EQ(erf(v)[2], std::erf(x));
-    EXPECT_EQ(erfc(v)[2], std::erfc(x));
+    EXPECT_EQ(erf(v)[0], std::erf(x));
+    EXPECT_EQ(erfc(v)[0], std::erfc(x));
     EXPECT_EQ(sin(v)[0], std::sin(x));
     EXPECT_EQ(cos(v)[1], std::cos(x));
-    EXPECT_EQ(tan(v)[2], std::tan(x));
-    EXPECT_EQ(asin(fraction)[3], std::asin(x / 3));
+    EXPECT_EQ(tan(v)[0], std::tan(x));
+    EXPECT_EQ(asin(fraction)[1], std::asin(x / 3));
     EXPECT_EQ(acos(fraction)[0], std::acos(x / 3));
     EXPECT_EQ(atan(v)[1], std::atan(x));
-    EXPECT_EQ(atan2(v, fraction)[2], std::atan2(x, x / 3));
-    EXPECT_EQ(sqrt(positive)[2], std::sqrt(std::abs(x)));
+    EXPECT_EQ(atan2(v, fraction)[0], std::atan2(x, x / 3));
+    EXPECT_EQ(sqrt(positive)[0], std::sqrt(std::abs(x)));
     EXPECT_EQ(floor(v)[0], std::floor(x));
     EXPECT_EQ(ceil(v)[1], std::ceil(x));
-    EXPECT_EQ(trunc(v)[2], std::trunc(x));
+    EXPECT_EQ(trunc(v)[0], std::trunc(x));
     EXPECT_EQ(round(v)[0], std::nearbyint(x));
     EXPECT_EQ(pow(positive, Vec<double>(1.7))[0], std::pow(std::abs(x), 1.7));
     EXPECT_EQ(fmod(v, Vec<double>(0.7))[0], std::fmod(x, 0.7));
@@ -432,8 +433,9 @@ TEST(Simd, FoldsOverLanes) {
   x[vec_width - 3] = std::nanf("");
   EXPECT_TRUE(std::isnan(hmax(load(x))) && std::isnan(hmin(load(x))));
   EXPECT_EQ(hsum(Vec<double>(0.5)), 0.5 * Vec<double>::width);
-  int64_t n[Vec<int64_t>::width] = {5, -9, 8, 1};
-  EXPECT_EQ(hmax(load(n)), 8);
+  int64_t n[Vec<int64_t>::width] = {5};
+  n[1] = -9;
+  EXPECT_EQ(hmax(load(n)), 5);
   EXPECT_EQ(hmin(load(n)), -9);
 }
 
@@ -454,19 +456,33 @@ TEST(Simd, MasksSelect) {
   EXPECT_TRUE(any(negative | !negative));
 }
 
-#ifdef __x86_64__
+#if defined(__x86_64__)
 // Bits of MXCSR: flush to zero, denormals are zero, and the two of the rounding mode.
+constexpr uint64_t float_modes[] = {0, 0x8000, 0x40, 0x8040, 0x2000, 0x4000, 0x6000, 0xe040};
+uint64_t float_mode() { return __builtin_ia32_stmxcsr(); }
+void set_float_mode(uint64_t mode) { __builtin_ia32_ldmxcsr(static_cast<unsigned>(mode)); }
+#elif defined(__aarch64__)
+// Bits of FPCR: flush to zero, the same for f16, and the two of the rounding mode.
+constexpr uint64_t float_modes[] = {0, 0x1000000, 0x80000, 0x400000, 0x800000, 0xc00000, 0x1c80000};
+uint64_t float_mode() {
+  uint64_t mode;
+  asm volatile("mrs %0, fpcr" : "=r"(mode));
+  return mode;
+}
+void set_float_mode(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+#endif
+#if defined(__x86_64__) || defined(__aarch64__)
 TEST(FloatMode, IsTheUsualOneWhileOneLives) {
-  const unsigned outer = __builtin_ia32_stmxcsr() & ~0xe040u;
-  for (const unsigned bits : {0u, 0x8000u, 0x40u, 0x8040u, 0x2000u, 0x4000u, 0x6000u, 0xe040u}) {
-    __builtin_ia32_ldmxcsr(outer | bits);
-    unsigned inside;
+  const uint64_t all = std::end(float_modes)[-1], outer = float_mode() & ~all;
+  for (const uint64_t bits : float_modes) {
+    set_float_mode(outer | bits);
+    uint64_t inside;
     {
       const internal::FloatMode mode;
-      inside = __builtin_ia32_stmxcsr() & 0xe040u;
+      inside = float_mode() & all;
     }
-    const unsigned after = __builtin_ia32_stmxcsr() & 0xe040u;
-    __builtin_ia32_ldmxcsr(outer);
+    const uint64_t after = float_mode() & all;
+    set_float_mode(outer);
     EXPECT_EQ(inside, 0u) << bits;
     EXPECT_EQ(after, bits);
   }

@@ -7,22 +7,57 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/device.h"
 #include "kernels/common/instruction_set.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
 
-constexpr std::string_view names[] = {"portable", "avx2", "avx512", "avx512_bf16"};
+struct InstructionSet {
+  Isa isa;
+  std::string_view name;
+  const Microkernels* kernels;     // null: products use Eigen
+  const Microkernel<float>* bf16;  // the set's own one
+};
+
+// The instruction sets of this architecture, in ascending order.
+constexpr InstructionSet sets[] = {
+    {Isa::Portable, "portable", nullptr, nullptr},
+#if defined(__x86_64__)
+    {Isa::Avx2, "avx2", &avx2_microkernels, &avx2_microkernels.bf16},
+    {Isa::Avx512, "avx512", &avx512_microkernels, &avx512_microkernels.bf16},
+    {Isa::Avx512Bf16, "avx512_bf16", &avx512_microkernels, &avx512_bf16_microkernel},
+#elif defined(__aarch64__)
+    {Isa::Neon, "neon", &neon_microkernels, &neon_microkernels.bf16},
+    {Isa::NeonBf16, "neon_bf16", &neon_microkernels, &neon_bf16_microkernel},
+#endif
+};
+#if defined(__x86_64__)
+constexpr std::string_view names = "portable, avx2, avx512 or avx512_bf16";
+#elif defined(__aarch64__)
+constexpr std::string_view names = "portable, neon or neon_bf16";
+#else
+constexpr std::string_view names = "portable";
+#endif
+
+// The last one that is not beyond `most`.
+const InstructionSet& set_within(Isa most) {
+  return *(std::upper_bound(std::begin(sets), std::end(sets), most,
+                            [](Isa isa, const InstructionSet& set) { return isa < set.isa; }) -
+           1);
+}
 
 Isa isa_of_processor() {
-#ifdef MIXTAPE_X86_MICROKERNELS
+#if defined(__x86_64__)
   __builtin_cpu_init();
   // (Every processor with AVX2 has F16C, which clang 14 cannot ask for.)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::Portable;
   for (const bool has : {__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512bw"),
                          __builtin_cpu_supports("avx512dq"), __builtin_cpu_supports("avx512vl")})
     if (!has) return Isa::Avx2;
-  return __builtin_cpu_supports("avx512bf16") ? Isa::Avx512Bf16 : Isa::Avx512;
+  return Device::cpu().supports_fast(bf16) ? Isa::Avx512Bf16 : Isa::Avx512;
+#elif defined(__aarch64__)
+  return Device::cpu().supports_fast(bf16) ? Isa::NeonBf16 : Isa::Neon;
 #else
   return Isa::Portable;
 #endif
@@ -31,42 +66,34 @@ Isa isa_of_processor() {
 Isa allowed_isa() {
   const char* const text = std::getenv("MIXTAPE_ISA");
   if (!text) return isa_of_processor();
-  const auto* const at = std::find(std::begin(names), std::end(names), std::string_view(text));
-  check(at != std::end(names),
-        "MIXTAPE_ISA must be portable, avx2, avx512 or avx512_bf16, got '{}'", text);
-  return std::min(isa_of_processor(), static_cast<Isa>(at - names));
+  const auto* const at = std::find_if(std::begin(sets), std::end(sets),
+                                      [&](const InstructionSet& set) { return set.name == text; });
+  check(at != std::end(sets), "MIXTAPE_ISA must be {}, got '{}'", names, text);
+  return std::min(isa_of_processor(), at->isa);
 }
 
-thread_local int limit = static_cast<int>(Isa::Avx512Bf16);  // of the innermost IsaLimit
+thread_local constinit Isa limit = std::end(sets)[-1].isa;  // of the innermost IsaLimit
 
 }  // namespace
 
 Isa current_isa() {
   static const Isa most = allowed_isa();
-  return std::min(most, static_cast<Isa>(limit));
+  return set_within(std::min(most, limit)).isa;
 }
 
-IsaLimit::IsaLimit(Isa most) : outer_(limit) { limit = static_cast<int>(most); }
+IsaLimit::IsaLimit(Isa most) : outer_(limit) { limit = most; }
 IsaLimit::~IsaLimit() { limit = outer_; }
 
 template <>
-const Microkernel<double>* find_microkernel([[maybe_unused]] Isa isa, DType) {
-#ifdef MIXTAPE_X86_MICROKERNELS
-  if (isa >= Isa::Avx512) return &avx512_microkernels.f64;
-  if (isa == Isa::Avx2) return &avx2_microkernels.f64;
-#endif
-  return nullptr;
+const Microkernel<double>* find_microkernel(Isa isa, DType) {
+  const Microkernels* const kernels = set_within(isa).kernels;
+  return kernels ? &kernels->f64 : nullptr;
 }
 template <>
-const Microkernel<float>* find_microkernel([[maybe_unused]] Isa isa, [[maybe_unused]] DType dtype) {
-#ifdef MIXTAPE_X86_MICROKERNELS
-  if (isa == Isa::Portable) return nullptr;
-  const Microkernels& all = isa >= Isa::Avx512 ? avx512_microkernels : avx2_microkernels;
-  if (dtype == f32) return &all.f32;
-  if (dtype == f16) return &all.f16;
-  return isa == Isa::Avx512Bf16 ? &avx512_bf16_microkernel : &all.bf16;
-#endif
-  return nullptr;
+const Microkernel<float>* find_microkernel(Isa isa, DType dtype) {
+  const InstructionSet& set = set_within(isa);
+  if (!set.kernels) return nullptr;
+  return dtype == f32 ? &set.kernels->f32 : dtype == f16 ? &set.kernels->f16 : set.bf16;
 }
 
 template <>
@@ -87,5 +114,5 @@ const Microkernel<float>& microkernel_or_portable(Isa isa, DType dtype) {
 }  // namespace mixtape::kernels::cpu
 
 std::string_view mixtape::kernels::instruction_set() {
-  return cpu::names[static_cast<int>(cpu::current_isa())];
+  return cpu::set_within(cpu::current_isa()).name;
 }

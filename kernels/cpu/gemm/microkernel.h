@@ -12,11 +12,12 @@
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
 
-// In ascending order: a processor with one of them has all before it.
-enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16 };
+// In ascending order: a processor with one of them has all before it of its architecture.
+enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16, Neon, NeonBf16 };
 
 // The instruction set for products of this thread: the best one of the processor, limited by
-// MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16 and by the innermost IsaLimit.
+// MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16, or portable|neon|neon_bf16 on AArch64, and by the
+// innermost IsaLimit.
 Isa current_isa();
 
 class IsaLimit : NoCopy {
@@ -25,7 +26,7 @@ class IsaLimit : NoCopy {
   ~IsaLimit();
 
  private:
-  int outer_;
+  Isa outer_;
 };
 
 // Byte offsets of one segment of k from Tile::a and Tile::b.
@@ -84,8 +85,9 @@ struct Microkernels {
   Microkernel<double> f64;
   Microkernel<float> f32, f16, bf16;
 };
-extern const Microkernels portable_microkernels, avx2_microkernels, avx512_microkernels;
-extern const Microkernel<float> avx512_bf16_microkernel;
+extern const Microkernels portable_microkernels, avx2_microkernels, avx512_microkernels,
+    neon_microkernels;
+extern const Microkernel<float> avx512_bf16_microkernel, neon_bf16_microkernel;
 
 // gemm() by Eigen, without its row sums.
 void eigen_gemm(Launch&, In a, In b, const Epilogue& epilogue, Out c);

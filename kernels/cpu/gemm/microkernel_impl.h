@@ -52,6 +52,39 @@ struct LaneFma {
   }
 };
 
+// Pairs of bf16 for dot products on `n` lanes: each lane takes two steps of k at once.
+template <int n, int rows_>
+struct Bf16Pairs {
+  using T = float;
+  using Group = uint32_t;
+  static constexpr int lanes = n, rows = rows_, vectors = 2, k_group = 2;
+  using Vector = FloatVector<n>;
+  using Groups = WordVector<n>;
+
+  // Interleaves step k with step k + 1, or with zeros if only one is left.
+  MIXTAPE_ALWAYS_INLINE static Groups load_across(const BFloat16* p, int64_t k_stride,
+                                                  int64_t count, int64_t left) {
+    const auto get = [&](const BFloat16* q) MIXTAPE_INLINE_LAMBDA {
+      return count >= n ? load_vector<HalfVector<n>>(q) : load_bytes<HalfVector<n>>(q, 2 * count);
+    };
+    const HalfVector<n> odd = left > 1 ? get(p + k_stride) : HalfVector<n>{};
+    return interleaved(get(p), odd, std::make_integer_sequence<int, 2 * n>());
+  }
+  MIXTAPE_ALWAYS_INLINE static Groups load_along(const BFloat16* p, int64_t count) {
+    return count >= 2 * n ? load_vector<Groups>(p) : load_bytes<Groups>(p, 2 * count);
+  }
+  MIXTAPE_ALWAYS_INLINE static Group load_one(const BFloat16* p, int64_t k_stride, int64_t left) {
+    return p->bits | (left > 1 ? uint32_t(p[k_stride].bits) << 16 : 0);
+  }
+
+ private:
+  template <int... i>
+  MIXTAPE_ALWAYS_INLINE static Groups interleaved(HalfVector<n> even, HalfVector<n> odd,
+                                                  std::integer_sequence<int, i...>) {
+    return reinterpret_cast<Groups>(__builtin_shufflevector(even, odd, (i / 2 + i % 2 * n)...));
+  }
+};
+
 // Rounds lanes of f32 to f16 or bf16, to nearest even; the instruction for bf16 flushes subnormals
 // to zero.
 template <class O, class V>

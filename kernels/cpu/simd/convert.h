@@ -11,6 +11,8 @@
 
 #ifdef __AVX2__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace mixtape::kernels {
@@ -73,6 +75,9 @@ MIXTAPE_ALWAYS_INLINE FloatVector<n> float_from_half(HalfVector<n> x) {
 #if defined(__AVX2__) && defined(__F16C__)
   if constexpr (n == 8) return _mm256_cvtph_ps(reinterpret_cast<__m128i>(x));
 #endif
+#ifdef __aarch64__
+  if constexpr (n == 4) return FloatVector<n>(vcvt_f32_f16(reinterpret_cast<float16x4_t>(x)));
+#endif
   FloatVector<n> y;
   for (int i = 0; i < n; ++i) y[i] = float(Half::from_bits(x[i]));
   return y;
@@ -105,6 +110,9 @@ MIXTAPE_ALWAYS_INLINE HalfVector<n> half_from_float(FloatVector<n> x) {
 #if defined(__AVX2__) && defined(__F16C__)
   if constexpr (n == 8)
     return reinterpret_cast<HalfVector<n>>(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+#endif
+#ifdef __aarch64__
+  if constexpr (n == 4) return reinterpret_cast<HalfVector<n>>(vcvt_f16_f32(x));
 #endif
   HalfVector<n> y;
   for (int i = 0; i < n; ++i) y[i] = Half(float(x[i])).bits;

@@ -24,6 +24,8 @@ MIXTAPE_ALWAYS_INLINE Longs product(Longs a, Longs b) {
 #elif defined(__AVX2__)
   return reinterpret_cast<Longs>(
       _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__aarch64__)
+  return Longs(vmull_u32(vmovn_u64(a), vmovn_u64(b)));
 #else
   return a * b;
 #endif

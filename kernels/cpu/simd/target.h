@@ -9,6 +9,10 @@
 #define MIXTAPE_TARGET avx512
 #elif defined(__AVX2__)
 #define MIXTAPE_TARGET avx2
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define MIXTAPE_TARGET neon_bf16
+#elif defined(__aarch64__)
+#define MIXTAPE_TARGET neon
 #else
 #define MIXTAPE_TARGET portable
 #endif

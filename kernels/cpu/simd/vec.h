@@ -16,6 +16,8 @@
 
 #ifdef __AVX2__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace mixtape::kernels {
@@ -25,6 +27,8 @@ inline namespace MIXTAPE_TARGET {
 // Bytes of a register. (g++ splits longer vectors, and choices and shuffles into single numbers.)
 #ifdef __AVX512F__
 inline constexpr int vector_bytes = 64;
+#elif defined(__aarch64__)
+inline constexpr int vector_bytes = 16;
 #else
 inline constexpr int vector_bytes = 32;
 #endif
@@ -137,6 +141,9 @@ struct Vec {
 #elif defined(__FMA__)
     if constexpr (std::is_same_v<T, float>) return Vector(_mm256_fmadd_ps(a.v, b.v, c.v));
     if constexpr (std::is_same_v<T, double>) return Vector(_mm256_fmadd_pd(a.v, b.v, c.v));
+#elif defined(__aarch64__)
+    if constexpr (std::is_same_v<T, float>) return Vector(vfmaq_f32(c.v, a.v, b.v));
+    if constexpr (std::is_same_v<T, double>) return Vector(vfmaq_f64(c.v, a.v, b.v));
 #endif
     return Vector(W(a.v) * W(b.v) + W(c.v));
   }
@@ -238,6 +245,8 @@ MIXTAPE_ALWAYS_INLINE Vec<float> sqrt(Vec<float> x) {
   return Vec<float>(static_cast<Vec<float>::Vector>(_mm512_maskz_sqrt_ps(detail::all_lanes, x.v)));
 #elif defined(__AVX2__)
   return Vec<float>(static_cast<Vec<float>::Vector>(_mm256_sqrt_ps(x.v)));
+#elif defined(__aarch64__)
+  return Vec<float>(static_cast<Vec<float>::Vector>(vsqrtq_f32(x.v)));
 #else
   return detail::each(x, [](float a) { return std::sqrt(a); });
 #endif
@@ -247,6 +256,8 @@ MIXTAPE_ALWAYS_INLINE Vec<double> sqrt(Vec<double> x) {
   return Vec<double>(static_cast<Vec<double>::Vector>(_mm512_maskz_sqrt_pd(0xff, x.v)));
 #elif defined(__AVX2__)
   return Vec<double>(static_cast<Vec<double>::Vector>(_mm256_sqrt_pd(x.v)));
+#elif defined(__aarch64__)
+  return Vec<double>(static_cast<Vec<double>::Vector>(vsqrtq_f64(x.v)));
 #else
   return detail::each(x, [](double a) { return std::sqrt(a); });
 #endif
@@ -330,7 +341,7 @@ MIXTAPE_ALWAYS_INLINE void in_groups(int64_t n, Get get, Put put) {
   using V = decltype(get(n));
   int64_t i = 0;
   if constexpr (std::is_same_v<V, Vec<float>>) {
-    constexpr int group = vector_bytes == 64 ? 4 : 2;
+    constexpr int group = vector_bytes == 32 ? 2 : 4;  // AVX2 has half as many registers
     for (; i + group * width <= n; i += group * width) {
       V v[group];
 #pragma GCC unroll 4
