@@ -64,7 +64,8 @@ class Options(ScriptTest):
             self.assertEqual(run.stdout, "")
 
     def test_an_option_without_its_value_is_refused(self) -> None:
-        for arguments in [("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("bench", "--out"),
+        for arguments in [("bootstrap", "--arch"), ("bootstrap", "--arch", "pdp11"), ("test", "--arch"), ("test", "--arch", "pdp11"),
+                          ("test", "--filter"), ("test", "--data"), ("bench", "--benchmark_filter"), ("bench", "--out"),
                           ("bench", "--compare", "one"), ("bench", "--libtorch"), ("bench", "--libtorch", "none"), ("bench", "--torch"),
                           ("lint", "--only"), ("gpu", "--package"), ("gpu", "--minutes", "x"),
                           ("gpu", "--lab", "--package", "none")]:
@@ -127,6 +128,22 @@ chmod +x $3/bin/python $3/lib/python3/site-packages/nvidia/cu13/bin/*
         self.assertIn("install --no-deps nvidia-cuda-cuobjdump==", pip.read_text())
         self.assertTrue(os.access(self.tree / "build-tools/bin/nvdisasm", os.X_OK))
 
+    def test_libraries_for_another_processor_are_unpacked_once(self) -> None:
+        self.write("bin/uname", "#!/bin/sh\necho x86_64\n", 0o755)
+        self.write("bin/dpkg-deb", "#!/bin/sh\nmkdir -p $3/usr/lib\n", 0o755)
+        cross = self.tree / "build-tools/aarch64/cross.ini"
+        for fails, calls in (1, 1), (0, 3), (0, 3):
+            run, did = self.bootstrap("none", "--arch", "aarch64", apt_fails=fails)
+            said = "note: no libraries for AArch64: " if fails else ""
+            self.assertEqual((run.returncode, run.stdout.strip(), run.stderr), (0, said.strip(), ""))
+            self.assertEqual((len(did), cross.exists()), (calls, not fails))
+        for call in did:
+            self.assertIn("APT::Architecture=arm64", call)
+            self.assertIn(f"Dir::State={cross.parent}/apt", call)
+        self.assertTrue(did[-1].endswith(" libc6-dev"), did[-1])
+        self.assertIn(f"'--sysroot={cross.parent}/sysroot'", cross.read_text())
+        self.assertTrue((cross.parent / "sysroot/lib").exists())  # where programs look for their loader
+
     def test_without_root_it_prints_the_command(self) -> None:
         run, calls = self.bootstrap("libfmt-dev", user=65534 if os.geteuid() == 0 else None)
         self.assertEqual((run.returncode, calls), (1, []))
@@ -145,7 +162,7 @@ case $1 in
     mkdir -p $2/meson-private $2/meson-info && touch $2/build.ninja && echo x > $2/meson-private/coredata.dat
     printf '{"meson_version": {"full": "1.0"}, "directories": {"source": "%s", "build": "%s"}, "error": false}' $3 $2 \
       > $2/meson-info/meson-info.json ;;
-  introspect) echo '[{"name": "a:cpu / core"}, {"name": "a:cpu / scores"}, {"name": "a:checks / lint"}]' ;;
+  introspect) echo '[{"name": "core"}, {"name": "scores"}, {"name": "lint"}]' ;;
   test)
     mkdir -p $3/meson-logs && [ -z "$LOG" ] || echo "$LOG" > $3/meson-logs/testlog.json
     exit ${STATUS:-0} ;;
@@ -234,9 +251,23 @@ case $2 in */$NO_BUILD) exit 1 ;; esac
                          ["no test ran", "0 passed, 0 failed, 0 skipped"])
 
     def test_a_filter_is_a_part_of_a_name_or_a_glob(self) -> None:
-        for pattern, names in ("core", "a:cpu / core a:cpu / scores"), ("*lint", "a:checks / lint"):
+        for pattern, names in ("core", "core scores"), ("*lint", "lint"):
             _, calls = self.build("test", "--filter", pattern)
             self.assertRegex(calls[-1], rf" --num-processes \d+ {re.escape(names)}$")
+
+    def test_another_processor_is_skipped_or_emulated(self) -> None:
+        run, calls = self.build("test", "--arch", "aarch64")
+        self.assertEqual((run.returncode, calls), (0, []))
+        self.assertRegex(run.stdout, r"^skipped all for aarch64: not here: .*build-tools/aarch64/cross.ini \(script/bootstrap "
+                                     r"--arch aarch64, on Debian for x86_64\)\n0 passed, 0 failed, 1 skipped\n$")
+        self.write("build-tools/aarch64/cross.ini", "")
+        for tool in "aarch64-linux-gnu-g++", "qemu-aarch64":
+            self.write(f"bin/{tool}", "#!/bin/sh\n", 0o755)
+        run, calls = self.build("test", "--arch", "aarch64")
+        self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertIn(f" --cross-file {self.tree}/build-tools/aarch64/cross.ini ", calls[0])
+        self.assertTrue(calls[-2].endswith(" tests/core_test"), calls[-2])
+        self.assertTrue(calls[-1].endswith(" core"), calls[-1])
 
     def test_a_build_folder_is_kept_while_it_is_good(self) -> None:
         self.assertTrue(self.anew())
