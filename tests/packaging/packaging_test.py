@@ -43,12 +43,16 @@ class Installed(unittest.TestCase):
         temp = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temp.cleanup)
         cls.folder = pathlib.Path(temp.name)
-        log = pathlib.Path(build, "meson-logs/install-log.txt")  # what "ninja uninstall" removes: not this copy
-        before = log.read_bytes() if log.exists() else None
-        run("meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", temp.name)
-        log.unlink() if before is None else log.write_bytes(before)
+        cls.install(cls.folder)
         [pc] = cls.folder.rglob("mixtape.pc")
         cls.pkgconfig, cls.libraries = pc.parent, pc.parent.parent
+
+    @staticmethod
+    def install(folder: pathlib.Path, *options: str) -> None:
+        log = pathlib.Path(build, "meson-logs/install-log.txt")  # what "ninja uninstall" removes: not this copy
+        before = log.read_bytes() if log.exists() else None
+        run("meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", folder, *options)
+        log.unlink() if before is None else log.write_bytes(before)
 
     def flags(self, *options: str, **environment: str) -> list[str]:
         environment = dict(os.environ, PKG_CONFIG_PATH=str(self.pkgconfig), PKG_CONFIG_SYSROOT_DIR=str(self.folder), **environment)
@@ -82,6 +86,22 @@ class Found(Installed):
 
     def test_own_op_by_pkg_config(self) -> None:
         self.check(self.link(self.object("own_op.cpp"), shared=True), shared=True)
+
+    def test_a_library_for_a_better_processor(self) -> None:
+        """Where docs/building.md puts one, programs find it without being linked again."""
+        program = self.link(self.object("hello.cpp"), shared=True)
+        loader = re.search(r"interpreter: (.*)]", run("readelf", "--program-headers", program))[1]
+        levels = re.findall(r"^  (\S+) \(supported, searched\)$", run(loader, "--help"), re.MULTILINE)
+        if not levels:
+            self.skipTest("this system's loader knows no levels of processors")
+        folder = self.libraries / "glibc-hwcaps" / levels[0]
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        self.install(self.folder / "again", "--tags", "runtime")
+        [library] = (self.folder / "again").rglob("libmixtape.so.0")
+        shutil.copytree(library.parent, folder, symlinks=True)
+        self.check(program, shared=True)
+        environment = dict(os.environ, LD_LIBRARY_PATH=str(self.libraries), LD_TRACE_LOADED_OBJECTS="1")
+        self.assertIn(f"libmixtape.so.0 => {folder}/", run(program, env=environment))
 
     def test_gdb_finds_its_printers(self) -> None:
         [script] = self.folder.rglob("*-gdb.py")
