@@ -1,11 +1,14 @@
 // Trains GPT-2 on files of tokens, or on random ones, and says how fast: tokens per second, and the
 // share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B). With a
-// tokenizer it reads texts, and continues one.
+// tokenizer it reads texts, and continues one. With --plan it says how much memory that would take.
+
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstdio>
 #include <optional>
 
+#include "amp/plan.h"
 #include "core/check.h"
 #include "core/runtime.h"
 #include "dist/data_parallel.h"
@@ -34,7 +37,8 @@ struct Options {
   int64_t layers = 0, heads = 0, width = 0, vocabulary = 0, context = 0;  // 0: the model's
   int64_t steps = 20, every = 1, batch_size = 8, accumulate = 1, warmup = 0, workers = 1,
           chunks = 0, sample = 100, top_k = 50;
-  double lr = 6e-4, weight_decay = 0.1, clip = 1, dropout = 0, peak = 0, temperature = 0.8;
+  double lr = 6e-4, weight_decay = 0.1, clip = 1, dropout = 0, peak = 0, temperature = 0.8,
+         plan = 0;
   bool checkpoint = false, shards = false;
   uint64_t seed = 1;
 };
@@ -67,6 +71,10 @@ void define(CommandLine& line, Options& o) {
       .check(one_of({"f32", "bf16", "i8", "f8"}));
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
+  line.add("--plan", o.plan, "GIB",
+           "only say what a step takes on such a --device,\nand the largest batch in this much "
+           "memory")
+      .check(number(1e-3, 1e6));
   line.add("--peak", o.peak, "X", "TFLOP/s of the device in that dtype, if it is not known")
       .check(number(1e-3, 1e6));
   line.add("--load", o.load, "FILE", "initial weights, also GPT-2's").check(name_of("file"));
@@ -235,14 +243,13 @@ class Meter {
 };
 
 // Matrices decay; biases and the weights of norms do not.
-optim::AdamW optimizer(const Job& job) {
+optim::AdamW optimizer(const models::Gpt& model, const Options& o) {
   std::vector<Tensor> matrices, vectors;
-  for (const Tensor& p : job.model.parameters()) (p.rank() >= 2 ? matrices : vectors).push_back(p);
+  for (const Tensor& p : model.parameters()) (p.rank() >= 2 ? matrices : vectors).push_back(p);
   optim::CommonOptions common;
-  if (is_half(job.low)) common.shadow = job.low;
-  common.state = optim::StateFormat::parse(job.o.state);
-  optim::AdamWOptions options{
-      .lr = job.o.lr, .betas = {0.9, 0.95}, .weight_decay = job.o.weight_decay};
+  if (is_half(low(o.dtype))) common.shadow = low(o.dtype);
+  common.state = optim::StateFormat::parse(o.state);
+  optim::AdamWOptions options{.lr = o.lr, .betas = {0.9, 0.95}, .weight_decay = o.weight_decay};
   optim::AdamW opt(matrices, options, common);
   options.weight_decay = 0;
   opt.add_group(vectors, options, common);
@@ -250,7 +257,7 @@ optim::AdamW optimizer(const Job& job) {
 }
 
 bool Job::learn() {
-  optim::AdamW opt = optimizer(*this);
+  optim::AdamW opt = optimizer(model, o);
   const int64_t warmup = std::max<int64_t>(o.warmup, 1),
                 rest = std::max<int64_t>(o.steps - warmup, 1);
   optim::Sequential schedule(
@@ -354,11 +361,67 @@ void Job::run() {
   if (prompt && train::is_first_rank()) continue_prompt();
 }
 
+// The steps of Job::learn() on one rank, for random tokens.
+amp::PlannedTraining planned(const Options& o, int64_t batch_size) {
+  struct State {
+    models::Gpt model;
+    optim::AdamW opt;
+    amp::GradScaler scaler;
+  };
+  models::Gpt model(model_options(o));
+  optim::AdamW opt = optimizer(model, o);
+  const auto all = std::make_shared<State>(
+      State{std::move(model), std::move(opt), amp::GradScaler(low(o.dtype))});
+  return {{all, &all->opt}, [all, o, batch_size] {
+            const models::GptConfig config = model_options(o);
+            for (int64_t i = 0; i < o.accumulate; ++i) {
+              const auto tokens = [&] {
+                return randint(0, config.vocabulary,
+                               {batch_size, o.context > 0 ? o.context : config.context});
+              };
+              const Tensor x = tokens(), y = tokens();
+              Tensor loss;
+              {
+                const amp::Autocast on({.low = low(o.dtype)});
+                loss = all->model(x, y) / double(o.accumulate);
+              }
+              all->scaler.scale(loss).backward();
+            }
+            all->scaler.unscale(all->opt);
+            optim::clip_grad_norm(all->model.parameters(), o.clip);
+            all->scaler.step(all->opt);
+            all->scaler.update();
+            all->opt.zero_grad();
+          }};
+}
+
+void print_plan(const Options& given) {
+  std::vector<amp::PlannedMode> modes;
+  for (const char* dtype : {"float32", "float16", "bfloat16"})
+    for (const bool checkpoint : {false, true})
+      for (const char* state : {"f32", "i8"}) {
+        Options o = given;
+        o.dtype = dtype;
+        o.checkpoint = checkpoint;
+        o.state = state;
+        modes.push_back({fmt::format("{}{}{}", dtype, checkpoint ? ", checkpoint" : "",
+                                     o.state == "f32" ? "" : ", i8 state"),
+                         [o](int64_t batch_size) { return planned(o, batch_size); }});
+      }
+  const Device device = Device::meta(Device::parse(given.device).type);
+  fmt::print(
+      "{}, batches of {} texts, on {}\n{}", given.model, given.batch_size, device,
+      amp::plan_text(modes, given.batch_size, int64_t(given.plan * (1 << 30)), {.device = device}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   Options o;
   CommandLine line("gpt2", "Trains GPT-2 on files of tokens, says how fast, and continues texts.");
   define(line, o);
-  return line.run(argc, argv, [&] { return [job = std::make_shared<Job>(o)] { job->run(); }; });
+  return line.run(argc, argv, [&]() -> CommandLine::Work {
+    if (o.plan > 0) return [o] { print_plan(o); };
+    return [job = std::make_shared<Job>(o)] { job->run(); };
+  });
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "amp/plan.h"
 #include "core/check.h"
 #include "dist/world.h"
 #include "examples/command_line.h"
@@ -30,7 +31,7 @@ struct Options {
               out = "runs/train_images", profile, optimizer = "adamw", schedule = "one_cycle";
   int64_t epochs = 10, batch_size = 64, workers = 0, steps = 20, chunks = 0, size = 0;
   int64_t rand_augment = 0;
-  double lr = 1e-2, mixup = 0, cutmix = 0;
+  double lr = 1e-2, mixup = 0, cutmix = 0, plan = 0;
   bool masters = false, benchmark = false, resume = false, shards = false;
   uint64_t seed = 1;
 };
@@ -118,6 +119,10 @@ void define(CommandLine& line, Options& o) {
            "where the time of three steps goes, for ui.perfetto.dev")
       .check(name_of("file"));
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
+  line.add("--plan", o.plan, "GIB",
+           "only say what a step takes on such a --device,\nand the largest batch in this much "
+           "memory")
+      .check(number(1e-3, 1e6));
   line.add("--steps", o.steps, "N", "of the benchmark").check(count());
 }
 
@@ -304,16 +309,20 @@ class Training {
   std::vector<std::shared_ptr<train::Callback>> callbacks;
 };
 
-// Measures steps on random images of the size that the network expects.
+// Random images of the size that the network expects, and classes.
+int64_t side_of(const Options& o) { return is_large(o.model) ? 224 : 32; }
+train::Batch random_batch(const Options& o, int64_t n) {
+  return {randn({n, 3, side_of(o), side_of(o)}), randint(0, is_large(o.model) ? 1000 : 10, {n})};
+}
+
+// Measures steps on random images.
 void benchmark(const Options& o, Device device) {
-  const int64_t side = is_large(o.model) ? 224 : 32, classes = is_large(o.model) ? 1000 : 10;
   const Seed seed(o.seed);
   nn::Any model = models::get(o.model);
   fmt::print("{}; batches of {} random images, {} x {}\n", description(o, *model.module(), device),
-             o.batch_size, side, side);
+             o.batch_size, side_of(o), side_of(o));
   const DefaultDevice here(device);
-  const train::Batch batch{randn({o.batch_size, 3, side, side}),
-                           randint(0, classes, {o.batch_size})};
+  const train::Batch batch = random_batch(o, o.batch_size);
   train::Learner learner({}, std::move(model), {.device = device});
   choose_precision(learner, o);
   std::vector<double> ms;
@@ -334,6 +343,35 @@ void benchmark(const Options& o, Device device) {
              double(memory_stats(device).peak_total) / (1 << 20));
 }
 
+// The same steps on shapes alone.
+amp::PlannedTraining planned(const Options& o, int64_t batch_size) {
+  const auto learner = std::make_shared<train::Learner>(
+      train::Loaders{}, models::get(o.model), train::LearnerOptions{.optimizer = [o](auto params) {
+        return make_optimizer(o.optimizer, o.lr, std::move(params));
+      }});
+  choose_precision(*learner, o);
+  return {{learner, learner->optimizer.get()},
+          [=] { learner->train_batch(random_batch(o, batch_size)); }};
+}
+
+void print_plan(const Options& given) {
+  std::vector<amp::PlannedMode> modes;
+  for (const auto& [name, dtype, masters] : {std::tuple("float32", "float32", false),
+                                             {"float16", "float16", false},
+                                             {"float16 with masters", "float16", true},
+                                             {"bfloat16", "bfloat16", false}}) {
+    Options o = given;
+    o.dtype = dtype;
+    o.masters = masters;
+    modes.push_back({name, [o](int64_t batch_size) { return planned(o, batch_size); }});
+  }
+  const Device device = Device::meta(Device::parse(given.device).type);
+  fmt::print(
+      "{}, batches of {} images, {} x {}, on {}\n{}", given.model, given.batch_size, side_of(given),
+      side_of(given), device,
+      amp::plan_text(modes, given.batch_size, int64_t(given.plan * (1 << 30)), {.device = device}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -343,11 +381,17 @@ int main(int argc, char** argv) {
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     check(!o.masters || low(o.dtype) == f16, "--masters needs --dtype float16, not {}", o.dtype);
     check(o.benchmark || !line.given("--steps"), "--steps needs --benchmark");
-    for (const char* name :
-         {"--dataset", "--size", "--epochs", "--lr", "--lr-schedule", "--optimizer", "--mixup",
-          "--cutmix", "--rand-augment", "--workers", "--fine-tune", "--out", "--resume", "--chunks",
-          "--shards", "--profile"})
-      check(!o.benchmark || !line.given(name), "--benchmark and {} exclude each other", name);
+    const auto exclude = [&](const char* option, std::initializer_list<const char*> others) {
+      for (const char* name : others)
+        check(!line.given(option) || !line.given(name), "{} and {} exclude each other", option,
+              name);
+    };
+    for (const char* option : {"--benchmark", "--plan"})
+      exclude(option, {"--dataset", "--size", "--epochs", "--lr", "--lr-schedule", "--mixup",
+                       "--cutmix", "--rand-augment", "--workers", "--fine-tune", "--out",
+                       "--resume", "--chunks", "--shards", "--profile"});
+    exclude("--benchmark", {"--optimizer", "--plan"});
+    exclude("--plan", {"--dtype", "--masters", "--seed"});
     const bool resizes = o.size > 0 || is_large(o.model);
     for (const char* name : {"--size", "--rand-augment"})
       check(!line.given(name) || o.dataset.starts_with("folder:"), "{} needs --dataset folder:DIR",
@@ -355,6 +399,7 @@ int main(int argc, char** argv) {
     check(!line.given("--rand-augment") || resizes, "--rand-augment needs --size");
     check(!o.resume || o.fine_tune.empty(), "--resume and --fine-tune exclude each other");
     check(!o.benchmark || dist::World::current()->size() == 1, "--benchmark is for one process");
+    if (o.plan > 0) return [o] { print_plan(o); };
     if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };
     return [training = std::make_shared<Training>(o)] { training->run(); };
   });

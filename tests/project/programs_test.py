@@ -225,6 +225,19 @@ class Quick(ProgramTest):
             text = self.output("gpt2", *SMALL_GPT2, "--steps", 2, "--dtype", dtype, "--accumulate", accumulate, "--peak", 0.5)
             self.assertRegex(text, r"(?m)^step 2/2  loss 3\.[89].* % of 0.5 TFLOP/s$")
 
+    def test_plans_need_neither_memory_nor_device(self) -> None:
+        for device in "cpu", "cuda":
+            text = self.output("gpt2", *SMALL_GPT2, "--plan", 0.5, "--device", device)
+            self.assertRegex(text, rf"^gpt2, batches of 4 texts, on meta:{device}\n"
+                                   r"MiB +peak +weights .* +activations +batch in 0.5 GiB\n"
+                                   r"float32 +\d+\.\d.* +\d+\nfloat32, i8 state ")
+            self.assertEqual(text.count("\n"), 14)
+            text = self.output("train_images", "--plan", 80, "--model", "resnet50", "--device", device)
+            self.assertRegex(text, rf"^resnet50, batches of 64 images, 224 x 224, on meta:{device}\n")
+            peaks = [float(peak) for peak in re.findall(r"(?m)^\w+(?: with masters)? +(\d+\.\d)", text)]
+            self.assertEqual(len(peaks), 4)
+            self.assertEqual(max(peaks), peaks[0], "halves of activations")
+
     def test_llama_continues_a_text(self) -> None:
         width, layers = 8, {f"model.layers.0.{name}.weight": shape for name, shape in {
             "self_attn.q_proj": [16, 8], "self_attn.k_proj": [8, 8], "self_attn.v_proj": [8, 8], "self_attn.o_proj": [8, 16],
@@ -386,6 +399,9 @@ class Mistakes(ProgramTest):
         self.refused("train_images", "--rand-augment needs --size", "--rand-augment", 9, "--dataset", "folder:none")
         for ignored in "--dataset=digits", "--size=64", "--lr-schedule=constant", "--optimizer=sgd", "--mixup=1", "--cutmix=1", "--epochs=2", "--lr=1", "--workers=1", "--fine-tune=x", "--out=x", "--resume", "--profile=x":
             self.refused("train_images", f"--benchmark and {ignored.split('=')[0]} exclude each other", "--benchmark", ignored)
+        self.refused("train_images", "--plan and --dtype exclude each other", "--plan", 1, "--dtype", "bf16")
+        self.refused("train_images", "--plan and --dataset exclude each other", "--plan", 1, "--dataset", "digits")
+        self.refused("train_images", "--benchmark and --plan exclude each other", "--plan", 1, "--benchmark")
         self.refused("train_images", "--resume: there is no runs/train_images/last.ckpt", "--resume")
         self.refused("train_images", "--resume and --fine-tune exclude each other", "--resume", "--fine-tune", "x", "--out",
                      self.finished_run())

@@ -1,0 +1,165 @@
+// Plans against measured steps, to the byte.
+#include "amp/plan.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "tests/support/errors.h"
+#include "tests/support/planned.h"
+
+namespace mixtape::amp {
+namespace plan_test {
+
+using test::planned_training;
+
+// A layer of n to n numbers, trained by SGD.
+TrainingMaker layer(int64_t n, const optim::SGDOptions& options = {}) {
+  return [=](int64_t batch_size) {
+    const auto net = std::make_shared<nn::Linear>(n, n, nn::Linear::Options{.bias = false});
+    const auto opt = std::make_shared<optim::SGD>(net->parameters(), options);
+    return PlannedTraining{opt, [=] {
+                             opt->zero_grad();
+                             sum((*net)(zeros({batch_size, n}))).backward();
+                             opt->step();
+                           }};
+  };
+}
+
+struct OfModel : testing::TestWithParam<test::NamedPlannedModel> {};
+TEST_P(OfModel, PeakIsTheMeasuredOne) {
+  const auto precisions = test::planned_precisions();
+  for (size_t i = 0; i < precisions.size(); ++i) {
+    if (GetParam().only.value_or(i) != i) continue;
+    const test::PlannedPrecision& precision = precisions[i];
+    const TrainingMaker make = planned_training(GetParam(), precision);
+    EXPECT_EQ(plan(make, 2).peak(), test::measured(make, 2, Device::cpu())) << precision.name;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Plan, OfModel, testing::ValuesIn(test::planned_models()),
+                         [](const auto& m) { return m.param.name; });
+
+// On a real device the steps run, and are counted alike.
+TEST(Plan, TellsWhatTheBytesAreFor) {
+  for (const char* name : {"resnet20", "LstmClassifier", "Gpt_with_checkpoints", "Llama"})
+    for (const test::PlannedPrecision& precision : test::planned_precisions()) {
+      const auto models = test::planned_models();
+      const auto model = std::ranges::find(models, name, &test::NamedPlannedModel::name);
+      const TrainingMaker make = planned_training(*model, precision);
+      const Plan planned = plan(make, 3), real = plan(make, 3, {.device = Device::cpu()});
+      EXPECT_TRUE(planned == real) << name << ", " << precision.name;
+      for (const int64_t n : {planned.weights, planned.gradients, planned.masters, planned.state,
+                              planned.copies, planned.activations})
+        EXPECT_GE(n, 0) << name << ", " << precision.name;
+    }
+}
+
+TEST(Plan, CountsEachKindOfBytes) {
+  constexpr int64_t n = 256, bytes = n * n * 4;
+  // At the end of a backward: the weight, its gradient and the momentum.
+  const Plan p = plan(layer(n, {.momentum = 0.9}), 1);
+  EXPECT_EQ(p.weights, bytes);
+  EXPECT_EQ(p.gradients, bytes);
+  EXPECT_EQ(p.state, bytes);
+  EXPECT_EQ(p.masters, 0);
+  EXPECT_EQ(p.copies, 0);
+  EXPECT_LT(p.activations, bytes / 10);
+  EXPECT_EQ(plan(layer(n), 1).state, 0);
+  // With a large batch: input and result, and its gradient.
+  const Plan large = plan(layer(n), 100 * n);
+  EXPECT_GE(large.activations, 200 * bytes);
+
+  const auto whole = [](bool masters, std::optional<DType> shadow) {
+    return [=](int64_t) {
+      const auto p = std::make_shared<Tensor>(zeros({n, n}, masters ? bf16 : f32));
+      p->set_requires_grad();
+      const auto opt = std::make_shared<optim::SGD>(
+          std::vector{*p}, optim::SGDOptions{},
+          optim::CommonOptions{.multi_precision = masters, .shadow = shadow});
+      return PlannedTraining{opt, [=] {
+                               sum(*p).backward();
+                               opt->step();
+                             }};
+    };
+  };
+  EXPECT_EQ(plan(whole(true, {}), 1).masters, bytes);
+  EXPECT_EQ(plan(whole(true, {}), 1).weights, bytes / 2);
+  EXPECT_EQ(plan(whole(false, bf16), 1).copies, bytes / 2);
+}
+
+TEST(Plan, LeavesRandomNumbersAndMemoryAsTheyWere) {
+  const Seed seed(4);
+  const uint64_t before = generator().offset();
+  const int64_t held = memory_stats(Device::meta()).in_use;
+  (void)plan(layer(8), 2);
+  EXPECT_EQ(generator().offset(), before);
+  EXPECT_EQ(memory_stats(Device::meta()).in_use, held);
+  EXPECT_EQ(DefaultDevice::current(), Device::cpu());
+}
+
+// 1.6 billion parameters, in memory that this machine need not have.
+TEST(Plan, OfGpt2XlTakesNoSecond) {
+  models::GptConfig config = models::gpt2_xl;
+  const TrainingMaker make =
+      planned_training(test::reader<models::Gpt>("xl", config), test::planned_precisions()[2]);
+  const auto start = std::chrono::steady_clock::now();
+  const Plan p = plan(make, 1);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(p.weights, int64_t{4} * 1557611200);
+  EXPECT_EQ(p.state, 2 * p.weights);
+  EXPECT_LT(taken.count(), 1);
+}
+
+TEST(Plan, FindsTheLargestBatch) {
+  const TrainingMaker make = layer(64);
+  const auto peak = [&](int64_t n) { return plan(make, n).peak(); };
+  for (const int64_t n : {1, 2, 3, 100}) {
+    EXPECT_EQ(largest_batch(make, peak(n)), n);
+    EXPECT_EQ(largest_batch(make, peak(n + 1) - 1), n);
+  }
+  EXPECT_EQ(largest_batch(make, peak(1) - 1), 0);
+}
+
+TEST(Plan, IsATable) {
+  const std::string text = plan_text(
+      {{"sgd", layer(1024)}, {"momentum", layer(1024, {.momentum = 0.9})}}, 256, 100 << 20);
+  EXPECT_EQ(text.substr(0, text.find('\n')),
+            "MiB       peak  weights  gradients  masters  state  copies  activations  batch in "
+            "0.09766 GiB");
+  EXPECT_NE(text.find("\nsgd"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nmomentum"), std::string::npos) << text;
+}
+
+TEST(Plan, SaysWhatItCannotPlan) {
+  EXPECT_ERROR(plan(layer(4), 0), "plan: batch_size must be > 0, got 0");
+  EXPECT_ERROR(plan(layer(4), 1, {.steps = 0}), "plan: steps must be > 0, got 0");
+  EXPECT_ERROR(plan([](int64_t) { return PlannedTraining{}; }, 1),
+               "plan: a planned training needs an optimizer and a step");
+  EXPECT_ERROR(plan(
+                   [](int64_t) {
+                     const Tensor p = zeros({2}, f32, Device::cpu()).set_requires_grad();
+                     return PlannedTraining{std::make_shared<optim::SGD>(std::vector{p}), [] {}};
+                   },
+                   1),
+               "plan: a planned training must be on meta:cpu, but has a parameter on cpu");
+  EXPECT_ERROR(plan(
+                   [](int64_t n) {
+                     PlannedTraining training = layer(4)(n);
+                     training.step = [step = training.step] {
+                       step();
+                       (void)ones({}).item();
+                     };
+                     return training;
+                   },
+                   1),
+               "a tensor on meta:cpu has a shape, and no values that could be read");
+  int64_t calls = 0;
+  EXPECT_ERROR(plan([&](int64_t) { return layer(32 * ++calls)(1); }, 1),
+               "plan: the steps are not the same each time: ");
+  EXPECT_ERROR(largest_batch(layer(4), 100, {.steps = -1}), "largest_batch: steps must be > 0");
+}
+
+}  // namespace plan_test
+}  // namespace mixtape::amp
