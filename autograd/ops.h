@@ -403,6 +403,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 DType dtype_of_operand(const Tensor& x);
 
 // --- linear algebra: on the CPU alone, in f64, rounded once ---
+Tensor inv(const Tensor& a);  // [..., n, n]; throws Error if a matrix is singular
 // The solution x [..., n, k] of a x = b; leading dimensions broadcast. b is [..., n, k], a vector
 // [n] or vectors of a's leading dimensions. Throws Error if a matrix is singular.
 Tensor solve(const Tensor& a, const Tensor& b);
@@ -413,7 +414,6 @@ struct TriangularOptions {
 };
 // The same for triangular matrices and b [..., n, k]. A zero on the diagonal gives infinities.
 Tensor solve_triangular(const Tensor& a, const Tensor& b, const TriangularOptions& options = {});
-Tensor inv(const Tensor& a);  // [..., n, n]; throws Error if a matrix is singular
 Tensor det(const Tensor& a);  // [..., n, n] -> [...]; singular matrices have gradients, too
 struct Slogdet {
   Tensor sign, logabsdet;
@@ -445,7 +445,8 @@ struct Svd {
 Svd svd(const Tensor& a);
 Tensor svdvals(const Tensor& a);  // its singular values alone
 struct PinvOptions {
-  // Singular values up to this part of the largest count as 0; max(m, n) eps by default.
+  // Singular values up to this part of the largest count as 0; max(m, n) eps by default, of f32 for
+  // f16 and bf16.
   std::optional<double> rtol = {};
 };
 Tensor pinv(const Tensor& a, const PinvOptions& options = {});  // [..., m, n] -> [..., n, m]
