@@ -225,8 +225,7 @@ TEST(Graph, ReplaysStepsInLessMemory) {
   const auto train = [](bool replays) {
     const Seed seed(5);
     const Tensor p = randn({4200}, bf16, device).set_requires_grad();
-    optim::AdamW opt({p}, {.lr = 0.01},
-                     {.rounding = optim::Rounding::Stochastic, .state = optim::i8});
+    optim::AdamW opt({p}, {.lr = 0.01}, {.rounding = optim::Rounding::Stochastic, .state = i8});
     p.set_grad(randn({4200}, bf16, device));
     opt.step();
     Graph graph(device);

@@ -335,7 +335,7 @@ TEST(Shards, NeedARuleOfSingleElements) {
   optim::Muon muon({net.a});
   muon.add_group({net.b}, optim::AdamWOptions());
   EXPECT_ERROR(Shards{muon}, "muon does not treat elements one by one in group 0");
-  for (const optim::CommonOptions& common : {optim::CommonOptions{.state = optim::i8},
+  for (const optim::CommonOptions& common : {optim::CommonOptions{.state = i8},
                                              {.state = bf16},
                                              {.rounding = optim::Rounding::Stochastic}}) {
     optim::AdamW low(net.parameters(), {}, common);

@@ -99,7 +99,7 @@ TEST(StateCodes, DynamicOnesAreThoseOfBitsandbytes) {
 
 // The nearest code, but none of 0 for a square that is not 0.
 TEST(StateCodes, AreTheNearest) {
-  for (const StateFormat format : {i8, f8})
+  for (const StateFormat format : std::initializer_list<StateFormat>{i8, f8})
     for (const bool nonnegative : {false, true}) {
       const double largest = format == i8 ? 1 : 448;
       std::vector<double> values = values_of(format, nonnegative);
@@ -128,7 +128,7 @@ TEST(StateCodes, AreTheNearest) {
 }
 
 TEST(StateCodes, BlocksStandAloneAndKeepTheirLargest) {
-  for (const StateFormat format : {i8, f8})
+  for (const StateFormat format : std::initializer_list<StateFormat>{i8, f8})
     for (const bool nonnegative : {false, true}) {
       const Tensor ends = full({513}, 1), at({513}, u8), of({3}, f32), back({513}, f32);
       ends.set(3, inf);
@@ -156,7 +156,7 @@ TEST(StateCodes, BlocksStandAloneAndKeepTheirLargest) {
 
 // One step from the same numbers: what is stored in codes is what f32 states would become.
 TEST(LowMemory, AStepIsThatOfF32BetweenTwoConversions) {
-  for (const StateFormat format : {StateFormat(bf16), i8, f8})
+  for (const StateFormat format : std::initializer_list<StateFormat>{bf16, i8, f8})
     for (const auto& [name, make] : some_problems()) {
       const Params a = parameters();
       const auto low = make(a, {.state = format});
@@ -450,7 +450,7 @@ TEST(LowMemory, LoadsStatesOfAnyFormat) {
 }
 
 TEST(LowMemory, AnInitialStateIsExact) {
-  for (const StateFormat format : {StateFormat(bf16), i8, f8}) {
+  for (const StateFormat format : std::initializer_list<StateFormat>{bf16, i8, f8}) {
     const Tensor p = zeros({5000}).set_requires_grad(), q = zeros({5000}).set_requires_grad();
     const AdagradOptions options{.lr = 0.1, .initial_accumulator_value = 0.5, .eps = 0};
     Adagrad opt({p}, options, {.state = format}), plain({q}, options);
@@ -518,7 +518,7 @@ struct Own {
 };
 // Codes of weights, and even numbers of bf16, are further apart than those move.
 TEST(LowMemory, KeepsTheMeanOfASGD) {
-  for (const StateFormat format : {StateFormat(bf16), i8, f8}) {
+  for (const StateFormat format : std::initializer_list<StateFormat>{bf16, i8, f8}) {
     const Tensor w = ones({64, 64}).set_requires_grad();
     ASGD opt({w}, {.lr = 1e-3, .t0 = 0}, {.state = format});
     double sum = 0;
