@@ -9,6 +9,7 @@
 #include "autograd/function.h"
 #include "autograd/functional.h"
 #include "autograd/ops.h"
+#include "autograd/vmap.h"
 #include "core/dlpack.h"
 #include "core/format.h"
 #include "core/graph.h"

@@ -11,6 +11,10 @@
 //   broadcasts        its inputs are expanded to their common shape, after any policy was applied
 //   first_order_only  its backward rule calls kernels, so it can't be differentiated again
 //   wide_gradient     its rule takes dy in f32 if the result is f16 or bf16
+// An op with parameters may declare
+//   static Grads backward_each(const Ctx&, const Tensor& dy, int64_t n [, attributes...]);
+// the gradients of its parameters, one for each of n examples, whose rows of dy follow each other:
+// [n, shape] each. per_sample_gradients() (autograd/vmap.h) repeats other ops for each example.
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x. With
@@ -69,6 +73,14 @@ Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
     return Op::backward(ctx, dy);
 }
 
+template <class Op, class... A>
+Grads run_backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const A&... a) {
+  if constexpr (requires { Op::backward_each(ctx, dy, n, a...); })
+    return Op::backward_each(ctx, dy, n, a...);
+  else
+    return Op::backward_each(ctx, dy, n);
+}
+
 // Applies policies, broadcasts and checks inputs before an op runs. True if it is to be recorded.
 bool prepare(internal::Call& call, bool broadcasts, bool differentiable);
 // Makes y the result of the node.
@@ -90,7 +102,8 @@ struct OpRules {
   std::string_view name;
   Grads (*backward)(const Ctx&, const Tensor& dy, const Attributes&);
   Tensor (*part)(const Tensor& whole, const Attributes&);  // null if the op does not select
-  bool covers, first_order_only;
+  bool covers, first_order_only, broadcasts;
+  Grads (*backward_each)(const Ctx&, const Tensor& dy, int64_t n, const Attributes&);  // or null
 };
 template <class Op, class Attributes>
 constexpr OpRules<Attributes> rules_of() {
@@ -100,7 +113,18 @@ constexpr OpRules<Attributes> rules_of() {
         return std::apply([&](const auto&... a) { return detail::run_backward<Op>(ctx, dy, a...); },
                           attributes);
       },
-      nullptr, detail::covers<Op>, detail::first_order_only<Op>};
+      nullptr,
+      detail::covers<Op>,
+      detail::first_order_only<Op>,
+      detail::broadcasts<Op>,
+      nullptr};
+  if constexpr (requires { &Op::backward_each; })
+    rules.backward_each = [](const Ctx& ctx, const Tensor& dy, int64_t n,
+                             const Attributes& attributes) {
+      return std::apply(
+          [&](const auto&... a) { return detail::run_backward_each<Op>(ctx, dy, n, a...); },
+          attributes);
+    };
   if constexpr (requires { &Op::part; })
     rules.part = [](const Tensor& whole, const Attributes& attributes) {
       return std::apply([&](const auto&... a) { return Op::part(whole, a...); }, attributes);
@@ -123,6 +147,10 @@ class OpNode final : public internal::Node {
       return detail::forbid_second_order(std::move(g), dy, *this);
     return g;
   }
+  Grads backward_each(const Tensor& dy, int64_t n) override {
+    return rules_.backward_each ? rules_.backward_each(ctx, dy, n, attributes_) : Grads();
+  }
+  bool broadcasts() const override { return rules_.broadcasts; }
   bool selects() const override { return rules_.part; }
   bool covers() const override { return rules_.covers; }
   Tensor part(const Tensor& whole) const override { return rules_.part(whole, attributes_); }

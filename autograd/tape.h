@@ -161,6 +161,10 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   virtual Tensor part(const Tensor& whole) const { return whole; }
   // Replaces backward() for a checkpoint's results.
   virtual CheckpointGraph* checkpoint_graph() { return nullptr; }
+  // The gradients of inputs that n examples share, one for each: [n, shape]. The rows of dy are
+  // theirs, in order. None: the op has no rule for it.
+  virtual Grads backward_each(const Tensor& dy, int64_t n) { return (void)dy, (void)n, Grads(); }
+  virtual bool broadcasts() const { return false; }  // its inputs were expanded to a common shape
 
   // The highest order so far.
   static uint64_t newest() { return count_.load(std::memory_order_relaxed); }

@@ -54,6 +54,7 @@ struct Conv2d {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g);
+  static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const ConvGeometry& g);
   // (An absent residual would cost every call an input.)
   static Tensor of(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                    const Tensor& residual) {
@@ -123,6 +124,29 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g) 
           [&] { return apply<Conv2dWeight>(ctx.saved(0), q.dz(0), g, ctx.grad_dtype(1)); },
           [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
       of_sums);
+}
+// The examples side by side, as groups of channels of their own.
+Grads Conv2d::backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const ConvGeometry& g) {
+  const Tensor dz =
+      of_product(ctx, pre_activation_gradient(ctx, g.activation, dy, [] { return Tensor(); }));
+  const auto apart = [n](const Tensor& t) {
+    return reshape(t, {n, -1, t.size(1), t.size(2), t.size(3)});
+  };
+  const auto beside = [&](const Tensor& t) {
+    return reshape(transpose(apart(t), 0, 1), {t.size(0) / n, n * t.size(1), t.size(2), t.size(3)});
+  };
+  const auto dw = [&] {
+    const Tensor x = beside(ctx.saved(0)), dzs = beside(dz);
+    ConvGeometry all = g;
+    all.window.groups *= n;
+    all.input = x.shape();
+    all.output = dzs.shape();
+    all.weight[0] *= n;
+    const Shape& w = g.weight;
+    return reshape(apply<Conv2dWeight>(x, dzs, all, ctx.grad_dtype(1)),
+                   {n, w[0], w[1], w[2], w[3]});
+  };
+  return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(apart(dz), {1, 3, 4}); });
 }
 Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const ConvGeometry& g) {
   RoundedFactors q(ctx, dx);

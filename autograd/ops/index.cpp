@@ -39,6 +39,8 @@ struct Embedding : Gather {  // rows of a parameter
     return Gather::forward(ctx, table, index, dim);
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, const Options& o);
+  static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, int dim,
+                             const Options& o);
 };
 
 struct Target {
@@ -77,11 +79,23 @@ Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
   });
 }
 
+// dy, but zeros at the padding index.
+Tensor unpadded(const Tensor& dy, const Tensor& index, const Embedding::Options& o) {
+  return o.padding_idx ? masked_fill(dy, eq(index, double(*o.padding_idx)), 0) : dy;
+}
+
 Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const Options& o) {
-  const auto unpadded = [&] {
-    return masked_fill(dy, eq(ctx.saved(0), double(*o.padding_idx)), 0);
-  };
-  return Gather::backward(ctx, o.padding_idx ? unpadded() : dy, dim);
+  return Gather::backward(ctx, unpadded(dy, ctx.saved(0), o), dim);
+}
+// The table of each example below that of the one before.
+Grads Embedding::backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, int, const Options& o) {
+  const Tensor index = ctx.saved(0);
+  const int64_t rows = ctx.shape(0)[0], columns = ctx.shape(0)[1];
+  const Tensor below = arange(0, double(n * rows), double(rows), i64, index.device());
+  const Tensor each = repeat_interleave(below, index.size(0) / n, 0);
+  const Tensor all = call<ScatterAdd>(Tensor(), index + unsqueeze(each, 1), unpadded(dy, index, o),
+                                      Target{0, {n * rows, columns}, ctx.grad_dtype(0)});
+  return {reshape(all, {n, rows, columns})};
 }
 
 struct Scatter {

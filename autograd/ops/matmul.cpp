@@ -103,6 +103,18 @@ struct Linear {  // x [rows, in]
     return with_residual(ctx, ctx.grads(dx, dw, [&] { return bias_gradient(ctx, 2, dz, 0b1); }),
                          of_sums);
   }
+  static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, Activation activation,
+                             bool by_columns) {
+    const Tensor dz =
+        of_product(ctx, pre_activation_gradient(ctx, activation, dy, [] { return Tensor(); }));
+    const auto by_example = [n](const Tensor& t) { return reshape(t, {n, -1, t.size(-1)}); };
+    const auto dw = [&] {
+      const Tensor g = by_example(dz), x = by_example(ctx.saved(0));
+      if (by_columns) return matmul(x.t(), g).t();
+      return g.size(1) == 1 ? g.t() * x : matmul(g.t(), x);
+    };
+    return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(by_example(dz), {1}); });
+  }
   // (An absent residual would cost every call an input.)
   static Tensor of(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
                    bool by_columns, const Tensor& residual) {

@@ -73,6 +73,16 @@ struct RowNorm {  // x [..., n]; weight and bias [n] or none
     ctx.run(kernels::layer_norm_grad, x, w, mean, ctx.saved(2), dyc, sum, dx, dw, db);
     return {dx, dw, db};
   }
+  static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n) {
+    const Tensor g = reshape(wide(dy), {n, -1, dy.size(-1)});
+    const auto of_rows = [n](const Tensor& t) { return reshape(t, {n, -1, 1}); };
+    const auto h = [&] {
+      const Tensor x = reshape(wide(ctx.saved(0)), g.shape());
+      return (centered ? x - of_rows(ctx.saved(3)) : x) * of_rows(ctx.saved(2));
+    };
+    return ctx.grads([] { return Tensor(); }, [&] { return sum(g * h(), {1}); },
+                     [&] { return sum(g, {1}); });
+  }
 };
 
 template <bool instance>
@@ -103,6 +113,17 @@ struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();
     ctx.run(kernels::group_norm_grad, x, groups, w, ctx.saved(2), ctx.saved(3), dyc, dx, dw, db);
     return {dx, dw, db};
+  }
+  static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, int64_t groups, double) {
+    const Shape each{n, dy.size(0) / n, dy.size(1), dy.size(2)};
+    const Tensor g = reshape(wide(dy), each);
+    const auto of_groups = [&](const Tensor& t) { return reshape(t, {dy.size(0), groups, 1}); };
+    const auto h = [&] {
+      const Tensor x = reshape(wide(ctx.saved(0)), {dy.size(0), groups, -1});
+      return reshape((x - of_groups(ctx.saved(2))) * of_groups(ctx.saved(3)), each);
+    };
+    return ctx.grads([] { return Tensor(); }, [&] { return sum(g * h(), {1, 3}); },
+                     [&] { return sum(g, {1, 3}); });
   }
 };
 

@@ -1,0 +1,297 @@
+// vmap as a loop; gradients by example where a call joins parameters and examples.
+#include "autograd/vmap.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "autograd/ops.h"
+#include "autograd/tape.h"
+#include "core/check.h"
+#include "core/format.h"
+
+namespace mixtape {
+using namespace internal;
+
+std::vector<Tensor> detail::vmap(
+    const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& f,
+    const std::vector<Tensor>& inputs, const VmapOptions& options) {
+  std::vector<std::optional<int>> in_dims = options.in_dims;
+  std::optional<int64_t> n;
+  {
+    const Scope scope("vmap");
+    if (in_dims.size() == 1) in_dims.resize(inputs.size(), in_dims[0]);
+    check(in_dims.size() == inputs.size(), "{} in_dims for {} inputs", in_dims.size(),
+          inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!in_dims[i]) continue;
+      check(bool(inputs[i]), "input {} is undefined", i);
+      const int64_t size = inputs[i].size(*in_dims[i]);
+      check(!n || n == size, "input {} has {} examples, others have {}", i, size, n.value_or(0));
+      n = size;
+    }
+    check(n.value_or(0) > 0, "no input has an example");
+  }
+  std::vector<std::vector<Tensor>> results;  // by result, then example
+  for (int64_t b = 0; b < *n; ++b) {
+    std::vector<Tensor> one = inputs;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (in_dims[i]) one[i] = select(inputs[i], *in_dims[i], b);
+    const std::vector<Tensor> y = f(one);
+    const Scope scope("vmap");
+    if (b == 0) results.resize(y.size());
+    check(y.size() == results.size(), "example {} has {} results, the first has {}", b, y.size(),
+          results.size());
+    for (size_t k = 0; k < y.size(); ++k) {
+      check(bool(y[k]), "result {} of example {} is undefined", k, b);
+      const Shape& first = b == 0 ? y[k].shape() : results[k][0].shape();
+      check(y[k].shape() == first, "result {} of example {} has shape {}, that of the first {}", k,
+            b, y[k].shape(), first);
+      results[k].push_back(y[k]);
+    }
+  }
+  const Scope scope("vmap");
+  const size_t dims = options.out_dims.size();
+  check(dims == 1 || dims == results.size(), "{} out_dims for {} results", dims, results.size());
+  std::vector<Tensor> stacked;
+  for (size_t k = 0; k < results.size(); ++k)
+    stacked.push_back(stack(results[k], options.out_dims[dims == 1 ? 0 : k]));
+  return stacked;
+}
+
+namespace {
+
+// A recorded call with inputs that depend on the examples, and with others that need gradients.
+struct JoiningCall {
+  Tensor y;
+  std::vector<Tensor> shared;  // by input: that other one, as given to the call, or none
+};
+
+// Finds those calls. Storages tell what depends on the examples: views and writes in place do, too.
+class Joins : public Observer {
+ public:
+  explicit Joins(const std::vector<Tensor>& examples) {
+    for (const Tensor& t : examples) dependent_.insert(t.storage()->id());
+  }
+  bool reads_values() const override { return false; }
+  void after(const Call& call, const Tensor& y) override {
+    check(!backward_state.saves_nothing, "checkpoint() keeps no graph for gradients by example");
+    JoiningCall joining{y, std::vector<Tensor>(call.inputs.size())};
+    bool any_dependent = false, any_shared = false;
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      const Tensor& t = *call.inputs[i];
+      if (!t) continue;
+      if (dependent_.contains(t.storage()->id())) {
+        any_dependent = true;
+      } else if (t.requires_grad()) {
+        joining.shared[i] = call.given(i);
+        any_shared = true;
+      }
+    }
+    if (!any_dependent) return;
+    dependent_.insert(y.storage()->id());
+    if (any_shared && y.grad_fn()) calls.push_back(std::move(joining));
+  }
+
+  std::vector<JoiningCall> calls;
+
+ private:
+  std::unordered_set<uint64_t> dependent_;
+};
+
+// The sums over each example's rows of g, the gradient of a shared tensor of this shape after it
+// was expanded. No tensor if rows of it belong to single examples.
+Tensor sum_by_example(const Tensor& g, const Shape& shape, int64_t n) {
+  const int more = g.rank() - shape.rank;  // dimensions of g before those of the tensor
+  if (g.rank() == 0 || g.size(0) % n != 0 || (more == 0 && shape[0] != 1)) return {};
+  Shape apart{n, g.size(0) / n}, result{n};
+  for (int d = 1; d < g.rank(); ++d) apart.push_back(g.size(d));
+  Dims over{1};
+  for (int d = 1; d < g.rank(); ++d)
+    if (d < more || shape[d - more] == 1) over.push_back(d + 1);
+  for (const int64_t size : shape) result.push_back(size);
+  return reshape(sum(reshape(g, apart), over), result);
+}
+
+// The gradient of one input, by a rule that runs once for each example: it is linear in dy.
+Tensor repeat_rule(Node& node, size_t input, const Tensor& dy, int64_t n) {
+  check(dy.rank() > 0 && dy.size(0) % n == 0,
+        "{} gives shape {}, whose rows do not belong to {} examples", node.name(), dy.shape(), n);
+  std::vector<Tensor> each;
+  const int64_t rows = dy.size(0) / n;
+  for (int64_t b = 0; b < n; ++b) {
+    const Tensor one = slice_scatter(zeros_like(dy), slice(dy, 0, b * rows, (b + 1) * rows), 0,
+                                     b * rows, (b + 1) * rows);
+    each.push_back(node.backward(one)[input]);
+    if (!each.back()) return {};  // no gradient at all
+  }
+  return stack(each);
+}
+
+// The gradients of a leaf from those of a view of it: [n, shape].
+Tensor place_in(const Tensor& leaf, const Tensor& view, const Tensor& g) {
+  if (view.is_leaf()) return g;
+  Shape whole{g.size(0)}, strides{leaf.numel()};
+  for (const int64_t size : leaf.shape()) whole.push_back(size);
+  for (const int64_t stride : view.strides()) strides.push_back(stride);
+  const Layout part(g.shape(), strides, view.layout().offset - leaf.layout().offset);
+  const bool covers = view.numel() == leaf.numel();
+  if (covers && g.layout() == part) return g.with_layout(Layout(whole));
+  const Tensor all =
+      covers ? Tensor(whole, g.dtype(), g.device()) : zeros(whole, g.dtype(), g.device());
+  copy_(all.with_layout(part), g);
+  return all;
+}
+
+// Gradients by example of the tensors that calls share.
+class SharedGradients {
+ public:
+  SharedGradients(const std::vector<Tensor>& params, int64_t n) : params_(params), n_(n) {
+    for (const Tensor& p : params) sums_.push_back({p});
+  }
+  void add(const JoiningCall& call, const Tensor& dy) {
+    Node& node = *call.y.grad_fn();
+    const Grads each = node.broadcasts() ? node.backward(dy) : node.backward_each(dy, n_);
+    for (size_t i = 0; i < call.shared.size(); ++i) {
+      const Tensor& t = call.shared[i];
+      const Tensor leaf = t ? leaf_of(t) : t;
+      if (!t || (leaf && !find(leaf))) continue;
+      Tensor g = i < each.size() ? each[i] : Tensor();
+      if (g && node.broadcasts()) g = sum_by_example(g, t.shape(), n_);
+      if (!g) g = repeat_rule(node, i, dy, n_);
+      if (!g) continue;
+      const bool is_part = leaf && leaf.is_contiguous() && !t.layout().repeats();
+      is_part ? add_to(leaf, place_in(leaf, t, g)) : add_to(t, g);
+    }
+  }
+  // Takes what was computed from parameters alone, such as a transposed or a normed weight, back to
+  // them: one example after another.
+  std::vector<Tensor> of_params() {
+    std::vector<Tensor> computed, of_computed;
+    for (size_t i = params_.size(); i < sums_.size(); ++i) {
+      computed.push_back(sums_[i].of);
+      of_computed.push_back(sums_[i].gradient);
+    }
+    std::vector<std::vector<Tensor>> rows(params_.size());
+    for (int64_t b = 0; b < n_ && !computed.empty(); ++b) {
+      GradOptions o{.retain_graph = true, .allow_unused = true};
+      for (const Tensor& g : of_computed) o.gradients.push_back(select(g, 0, b));
+      const std::vector<Tensor> dp = grad(computed, params_, o);
+      for (size_t k = 0; k < dp.size(); ++k)
+        if (dp[k]) rows[k].push_back(dp[k]);
+    }
+    std::vector<Tensor> all;
+    for (size_t k = 0; k < params_.size(); ++k) {
+      const Tensor& p = params_[k];
+      if (!rows[k].empty()) add_to(p, stack(rows[k]));
+      Shape shape{n_};
+      for (const int64_t size : p.shape()) shape.push_back(size);
+      const Tensor& g = find(p)->gradient;
+      all.push_back(g ? cast(g, p.dtype()) : zeros(shape, p.dtype(), p.device()));
+    }
+    return all;
+  }
+
+ private:
+  struct Total {
+    Tensor of, gradient = {};
+  };
+  Total* find(const Tensor& t) {
+    const auto at = std::ranges::find_if(sums_, [&](const Total& s) { return s.of.is_same(t); });
+    return at == sums_.end() ? nullptr : &*at;
+  }
+  void add_to(const Tensor& t, const Tensor& g) {
+    if (!find(t)) sums_.push_back({t});
+    Tensor& sum = find(t)->gradient;
+    sum = sum ? sum + cast(g, sum.dtype()) : g;
+  }
+
+  const std::vector<Tensor>& params_;
+  const int64_t n_;
+  std::vector<Total> sums_;  // of the parameters, then of what was computed from them
+};
+
+int64_t examples_in(const std::vector<Tensor>& inputs) {
+  std::optional<int64_t> n;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check(inputs[i] && inputs[i].rank() > 0, "input {} has no dimension of examples", i);
+    check(!n || n == inputs[i].size(0), "input {} has {} examples, others have {}", i,
+          inputs[i].size(0), n.value_or(0));
+    n = inputs[i].size(0);
+  }
+  check(n.value_or(0) > 0, "no input has an example");
+  return *n;
+}
+
+// Compares the last example's gradients with those of its loss alone, all as one vector.
+void check_last(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                const std::vector<Tensor>& params, const std::vector<Tensor>& inputs, int64_t n,
+                const std::vector<Tensor>& all) {
+  std::vector<Tensor> last, alone;
+  for (const Tensor& t : inputs) last.push_back(slice(t, 0, n - 1, n));
+  {
+    const EnableGrad on;
+    alone = grad({f(last)}, params, {.gradients = {ones({1})}, .allow_unused = true});
+  }
+  double difference = 0, size = 0;
+  bool narrow = false, wide = true;
+  for (size_t k = 0; k < params.size(); ++k) {
+    const Tensor got = cast(select(all[k], 0, n - 1), f64);
+    const Tensor want = alone[k] ? cast(alone[k], f64) : zeros_like(got);
+    difference += sum(square(got - want)).item();
+    size += sum(square(want)).item();
+    narrow = narrow || is_half(params[k].dtype());
+    wide = wide && params[k].dtype() == f64;
+  }
+  const double most = (narrow ? 0.1 : wide ? 1e-8 : 1e-2) * std::sqrt(size);
+  check(!(std::sqrt(difference) > most),
+        "the last example's gradient differs by {:.2g} from that of its loss alone, whose norm is "
+        "{:.2g}: examples depend on each other, do not follow each other along dimension 0, or f "
+        "draws (vmap() calls a function for each example)",
+        std::sqrt(difference), std::sqrt(size));
+}
+
+std::vector<Tensor> gradients_of(const Tensor& losses, const std::vector<Tensor>& params, int64_t n,
+                                 const std::vector<JoiningCall>& calls) {
+  const NoGrad off;
+  const NoPolicy as_called;
+  std::vector<Tensor> results;
+  for (const JoiningCall& call : calls) results.push_back(call.y);
+  SharedGradients shared(params, n);
+  if (!results.empty()) {
+    const std::vector<Tensor> dy =
+        grad({losses}, results,
+             {.gradients = {ones_like(losses)}, .retain_graph = true, .allow_unused = true});
+    for (size_t i = 0; i < dy.size(); ++i)
+      if (dy[i]) shared.add(calls[i], dy[i]);
+  }
+  return shared.of_params();
+}
+
+}  // namespace
+
+std::vector<Tensor> per_sample_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                                         const std::vector<Tensor>& params,
+                                         const std::vector<Tensor>& inputs,
+                                         const PerSampleOptions& options) {
+  const Scope scope("per_sample_gradients");
+  const int64_t n = examples_in(inputs);
+  for (size_t k = 0; k < params.size(); ++k)
+    check(params[k] && params[k].is_leaf() && params[k].requires_grad(),
+          "parameter {} is no leaf that requires a gradient", k);
+  Joins joins(inputs);
+  Tensor losses;
+  {
+    const EnableGrad on;
+    const Observe watch(joins);
+    losses = f(inputs);
+  }
+  check(losses && losses.shape() == Shape{n} && losses.requires_grad(),
+        "f must give losses of shape [{}] that depend on parameters, got {}", n,
+        losses ? losses.shape() : Shape{});
+  const std::vector<Tensor> all = gradients_of(losses, params, n, joins.calls);
+  if (options.check && n > 1) check_last(f, params, inputs, n, all);
+  return all;
+}
+
+}  // namespace mixtape

@@ -1,0 +1,72 @@
+#pragma once
+// vmap, a function of one example as one of many; and the gradient of each example's loss.
+//
+//   const Tensor norms = vmap([](const Tensor& row) { return norm(row); })(x);  // [n, k] -> [n]
+
+#include <concepts>
+#include <functional>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace mixtape {
+
+struct VmapOptions {
+  // The dimension of examples in each input, or one for all. std::nullopt: all examples get the
+  // whole input.
+  std::vector<std::optional<int>> in_dims = {0};
+  std::vector<int> out_dims = {0};  // in each result, or one for all
+};
+namespace detail {
+
+std::vector<Tensor> vmap(const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& f,
+                         const std::vector<Tensor>& inputs, const VmapOptions& options);
+
+}  // namespace detail
+
+// A function that calls f(tensors...) for each example, in order, and stacks the results; f returns
+// a tensor or a vector of tensors. So f may do anything, even call vmap() or grad(), and what it
+// draws differs by example. Recorded as the calls are. An op that takes a batch is faster.
+// The function throws Error if in_dims or out_dims do not fit, if there is no example, or if
+// examples differ in number, or their results in shape.
+template <class F>
+auto vmap(F f, VmapOptions options = {}) {
+  return [f = std::move(f), options = std::move(options)](const std::same_as<Tensor> auto&... in) {
+    using Result = std::remove_cvref_t<std::invoke_result_t<const F&, decltype(in)...>>;
+    constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
+    static_assert(several || std::is_same_v<Result, Tensor>);
+    const auto call = [&](const std::vector<Tensor>& one) {
+      return [&]<size_t... i>(std::index_sequence<i...>) -> std::vector<Tensor> {
+        if constexpr (several)
+          return f(one[i]...);
+        else
+          return {f(one[i]...)};
+      }(std::make_index_sequence<sizeof...(in)>());
+    };
+    if constexpr (several)
+      return detail::vmap(call, {in...}, options);
+    else
+      return detail::vmap(call, {in...}, options)[0];
+  };
+}
+
+struct PerSampleOptions {
+  // Compares the gradient of the last example with that of f for it alone, which takes a call more.
+  bool check = true;
+};
+// The gradient of each example's loss for each parameter, [n, shape], without history. f takes the
+// inputs, whose dimension 0 are n examples, and returns their losses [n], none of which may depend
+// on another example. One forward and one backward pass: products, convolutions, embeddings, norms
+// and what broadcasts give a gradient for each example; any other op that takes a parameter runs
+// its rule n times, on the whole batch. Changes no grad(). Throws Error if a parameter is no leaf
+// that requires a gradient, if the losses are not [n], or if the check fails: examples must follow
+// each other along dimension 0 of every op that takes a parameter, and f must not draw.
+std::vector<Tensor> per_sample_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                                         const std::vector<Tensor>& params,
+                                         const std::vector<Tensor>& inputs,
+                                         const PerSampleOptions& options = {});
+
+}  // namespace mixtape

@@ -1,0 +1,303 @@
+// vmap against loops, and gradients by example against those of each example alone.
+#include "autograd/vmap.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "amp/autocast.h"
+#include "autograd/checkpoint.h"
+#include "autograd/ops.h"
+#include "core/dispatch.h"
+#include "core/random.h"
+#include "nn/nn.h"
+#include "tests/support/errors.h"
+
+namespace mixtape {
+using namespace internal;
+namespace vmap_test {
+
+using Tensors = std::vector<Tensor>;
+using test::error;
+
+// --- vmap ---
+
+TEST(Vmap, StacksResultsOfEachExample) {
+  const Tensor x = from({1, 2, 3, 4, 5, 6}, {2, 3}, f64);
+  const auto norms = vmap([](const Tensor& row) { return sum(row * row); });
+  EXPECT_EQ(to_vector(norms(x)), (std::vector<double>{14, 77}));
+  const auto columns =
+      vmap([](const Tensor& c) { return c * 2.0; }, {.in_dims = {1}, .out_dims = {-1}});
+  EXPECT_EQ(to_vector(columns(x)), to_vector(x * 2.0));
+}
+
+TEST(Vmap, GivesAllExamplesWhatHasNoDimension) {
+  const Tensor x = from({1, 2, 3, 4}, {2, 2}), w = from({1, 10}, {2}), absent;
+  const auto f = vmap(
+      [](const Tensor& row, const Tensor& by, const Tensor& none) {
+        EXPECT_FALSE(none);
+        return dot(row, by);
+      },
+      {.in_dims = {0, std::nullopt, std::nullopt}});
+  EXPECT_EQ(to_vector(f(x, w, absent)), (std::vector<double>{21, 43}));
+}
+
+TEST(Vmap, MayBeNestedAndBranch) {
+  const Tensor x = from({1, -2, 3, -4}, {2, 2}), y = from({5, 6}, {2});
+  const auto each = [](const Tensor& a, const Tensor& b) {
+    return a.item() > 0 ? a * b : zeros_like(a);  // a number: each example has its own
+  };
+  const auto row = [&](const Tensor& a) { return vmap(each)(a, y); };
+  EXPECT_EQ(to_vector(vmap(row)(x)), (std::vector<double>{5, 0, 15, 0}));
+  // The outer product.
+  const auto outer =
+      vmap([&](const Tensor& a) { return vmap([&](const Tensor& b) { return a * b; })(y); });
+  EXPECT_EQ(to_vector(outer(from({1, 2}, {2}))), (std::vector<double>{5, 6, 10, 12}));
+}
+
+TEST(Vmap, HasSeveralResults) {
+  const Tensor x = from({1, 2, 3, 4, 5, 6}, {2, 3});
+  const Tensors both =
+      vmap([](const Tensor& r) { return Tensors{sum(r), r * 2.0}; }, {.out_dims = {0, 1}})(x);
+  EXPECT_EQ(to_vector(both[0]), (std::vector<double>{6, 15}));
+  EXPECT_EQ(both[1].shape(), (Shape{3, 2}));
+  EXPECT_EQ(to_vector(both[1]), (std::vector<double>{2, 8, 4, 10, 6, 12}));
+}
+
+TEST(Vmap, IsRecordedAndMayCallGrad) {
+  const Tensor x = from({1, 2, 3, 4}, {2, 2}, f64).set_requires_grad();
+  sum(vmap([](const Tensor& row) { return prod(row); })(x)).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{2, 1, 4, 3}));
+  // The gradient of each example's loss.
+  const Tensor w = from({0.5, 2}, {2}, f64).set_requires_grad();
+  const auto of_w =
+      vmap([](const Tensor& weights,
+              const Tensor& row) { return grad({square(dot(weights, row))}, {weights})[0]; },
+           {.in_dims = {std::nullopt, 0}});
+  EXPECT_EQ(to_vector(of_w(w, x.detach())), (std::vector<double>{9, 18, 57, 76}));
+}
+
+TEST(Vmap, SaysWhatDoesNotFit) {
+  const Tensor x = ones({2, 3}), y = ones({3});
+  const auto f = [](const Tensor& a, const Tensor& b) { return a + b; };
+  EXPECT_EQ(error([&] { vmap(f, {.in_dims = {0, 0, 0}})(x, y); }), "vmap: 3 in_dims for 2 inputs");
+  EXPECT_EQ(error([&] { vmap(f)(x, y); }), "vmap: input 1 has 3 examples, others have 2");
+  EXPECT_EQ(error([&] { vmap(f)(x, Tensor()); }), "vmap: input 1 is undefined");
+  EXPECT_EQ(error([&] { vmap(f, {.in_dims = {std::nullopt}})(x, y); }),
+            "vmap: no input has an example");
+  EXPECT_EQ(error([&] { vmap(f)(ones({0}), ones({0})); }), "vmap: no input has an example");
+  EXPECT_EQ(error([&] { vmap([](const Tensor&) { return Tensor(); })(x); }),
+            "vmap: result 0 of example 0 is undefined");
+  int64_t calls = 0;
+  EXPECT_EQ(error([&] { vmap([&](const Tensor&) { return ones({++calls}); })(x); }),
+            "vmap: result 0 of example 1 has shape [2], that of the first [1]");
+  calls = 0;
+  EXPECT_EQ(error([&] { vmap([&](const Tensor& a) { return Tensors(size_t(++calls), a); })(x); }),
+            "vmap: example 1 has 2 results, the first has 1");
+  EXPECT_EQ(error([&] { vmap([](const Tensor& a) { return a; }, {.out_dims = {0, 0}})(x); }),
+            "vmap: 2 out_dims for 1 results");
+}
+
+// --- gradients by example ---
+
+using Losses = std::function<Tensor(const Tensors&)>;
+
+// Compares with the gradients of each example's loss, computed alone.
+void expect_those_of_a_loop(const Losses& f, const Tensors& params, const Tensors& inputs,
+                            double tolerance = 1e-12, bool check = true) {
+  const Tensors all = per_sample_gradients(f, params, inputs, {.check = check});
+  ASSERT_EQ(all.size(), params.size());
+  const int64_t n = inputs[0].size(0);
+  for (int64_t b = 0; b < n; ++b) {
+    Tensors one;
+    for (const Tensor& t : inputs) one.push_back(slice(t, 0, b, b + 1));
+    const Tensors want = grad({sum(f(one))}, params, {.allow_unused = true});
+    for (size_t k = 0; k < params.size(); ++k) {
+      Shape shape = params[k].shape();
+      const Tensor got = select(all[k], 0, b);
+      ASSERT_EQ(got.shape(), shape);
+      EXPECT_EQ(got.dtype(), params[k].dtype());
+      for (int64_t i = 0; i < got.numel(); ++i)
+        EXPECT_NEAR(got.at(i), want[k] ? want[k].at(i) : 0, tolerance) << "parameter " << k;
+    }
+  }
+  for (const Tensor& p : params) {
+    EXPECT_FALSE(p.grad());
+    EXPECT_FALSE(p.requires_grad() && all[0].requires_grad());
+  }
+}
+Tensor weights(const Shape& shape) { return randn(shape, f64).set_requires_grad(); }
+// A loss of each example from a result of any shape.
+Tensor loss_of(const Tensor& y) {
+  const int64_t n = y.size(0);
+  const Tensor rows = reshape(y, {n, y.numel() / n});
+  return sum(square(rows) + rows * 0.5, {1});
+}
+
+struct Count : Observer {
+  std::map<std::string_view, int> calls;
+  void after(const Call& call, const Tensor&) override { ++calls[call.op.name]; }
+};
+
+TEST(PerSample, LinearLayersTakeOnePass) {
+  const Seed seed(1);
+  const Tensor w = weights({4, 3}), b = weights({4}), v = weights({2, 4}), x = randn({5, 3}, f64);
+  for (const Activation a : {Activation::None, Activation::Relu, Activation::Gelu}) {
+    const Losses f = [&](const Tensors& in) {
+      return loss_of(linear(linear(in[0], w, b, {a}), v));
+    };
+    expect_those_of_a_loop(f, {w, b, v}, {x});
+    expect_those_of_a_loop(f, {b}, {x});
+    Count count;
+    const Observe watch(count);
+    per_sample_gradients(f, {w, b, v}, {x}, {.check = false});
+    EXPECT_EQ(count.calls["linear"], 2);
+  }
+}
+
+TEST(PerSample, SequencesAddUpTheirRows) {
+  const Seed seed(2);
+  const Tensor table = weights({7, 4}), place = weights({3, 4}), scale = weights({4}),
+               shift = weights({4}), w = weights({4, 4}), gain = weights({4}),
+               index = from({0, 1, 2, 2, 2, 6, 5, 4, 0, 3, 3, 3}, {4, 3}, i64);
+  for (const std::optional<int64_t> padding :
+       {std::optional<int64_t>(), std::optional<int64_t>(2)}) {
+    const Losses f = [&](const Tensors& in) {
+      const Tensor x = embedding(table, in[0], {.padding_idx = padding}) + place;
+      const Tensor h = layer_norm(x, {4}, scale, shift);
+      const Tensor a = scaled_dot_product_attention(h, linear(h, w), h, {.causal = true});
+      return loss_of(rms_norm(x + a, {4}, gain));
+    };
+    expect_those_of_a_loop(f, {table, place, scale, shift, w, gain}, {index});
+  }
+}
+
+TEST(PerSample, ConvolutionsInGroupsWithStrides) {
+  const Seed seed(3);
+  const Tensor w = weights({4, 2, 3, 3}), b = weights({4}), scale = weights({4}),
+               shift = weights({4}), v = weights({4, 1, 2, 2}), u = weights({4, 3, 2, 2}),
+               x = randn({3, 4, 6, 5}, f64);
+  const Losses f = [&](const Tensors& in) {
+    const Conv2dOptions first{
+        .stride = {2, 1}, .padding = 1, .groups = 2, .activation = Activation::Relu};
+    const Tensor h = group_norm(conv2d(in[0], w, b, first), 2, scale, shift);
+    return loss_of(conv_transpose2d(conv2d(h, v, {}, {.groups = 4}), u));  // u: by its rule
+  };
+  expect_those_of_a_loop(f, {w, b, scale, shift, v, u}, {x}, 1e-11);
+  const Tensor kernel = weights({3, 4, 3});
+  expect_those_of_a_loop(
+      [&](const Tensors& in) { return loss_of(conv1d(in[0].flatten(2), kernel)); }, {kernel}, {x});
+}
+
+TEST(PerSample, WhatBroadcasts) {
+  const Seed seed(4);
+  const Tensor x = randn({4, 3, 2}, f64), shapes[] = {weights({2}), weights({3, 1}), weights({}),
+                                                      weights({1, 3, 2}), weights({1, 1, 1})};
+  for (const Tensor& p : shapes)
+    expect_those_of_a_loop([&](const Tensors& in) { return loss_of(sin(in[0] * p) + p); }, {p},
+                           {x});
+}
+
+TEST(PerSample, ParametersOfParameters) {
+  const Seed seed(5);
+  const Tensor w = weights({3, 4}), g = weights({4}), x = randn({5, 3}, f64);
+  const Losses f = [&](const Tensors& in) {
+    const Tensor normed = w * (g / norm(w, 2, {0}));
+    return loss_of(matmul(tanh(matmul(in[0], normed)), w.t()));
+  };
+  const Tensor unused = weights({2});
+  expect_those_of_a_loop(f, {w, g, unused}, {x});
+}
+
+TEST(PerSample, OfAModelUnderAutocast) {
+  const Seed seed(6);
+  struct Net : nn::Module<Net> {
+    nn::Linear in{6, 8};
+    nn::LayerNorm norm{8};
+    nn::Linear out{8, 3};
+    Tensor forward(const Tensor& x) const { return out(gelu(norm(in(x)))); }
+    MIXTAPE_FIELDS(in, norm, out)
+  };
+  const Net net;
+  const Tensor x = randn({4, 6}), target = from({0, 2, 1, 1}, {4}, i64);
+  const Losses f = [&](const Tensors& in) {
+    return cross_entropy(net(in[0]), in[1], {.reduction = Reduction::None});
+  };
+  expect_those_of_a_loop(f, net.parameters(), {x, target}, 2e-6);
+  const amp::Autocast on(bf16);
+  expect_those_of_a_loop(f, net.parameters(), {x, target}, 2e-2);
+}
+
+TEST(PerSample, OneExampleAndFrozenParameters) {
+  const Seed seed(7);
+  const Tensor w = weights({2, 3}), frozen = randn({3}, f64), x = randn({1, 3}, f64);
+  expect_those_of_a_loop([&](const Tensors& in) { return loss_of(linear(in[0] * frozen, w)); }, {w},
+                         {x});
+}
+
+TEST(PerSample, FindsExamplesThatDependOnEachOther) {
+  const Seed seed(8);
+  const nn::BatchNorm1d norm(3);
+  const nn::Linear layer(3, 3);
+  const Tensor x = randn({4, 3});
+  const auto found = [&](const Losses& f, const PerSampleOptions& o = {}) {
+    return error([&] { per_sample_gradients(f, layer.parameters(), {x}, o); });
+  };
+  const std::string differs = "per_sample_gradients: the last example's gradient differs by ";
+  const Losses mixed = [&](const Tensors& in) {
+    const Tensor h = layer(in[0]);
+    return loss_of(h - mean(h, {0}));
+  };
+  const Losses normed = [&](const Tensors& in) { return loss_of(norm(layer(in[0]))); };
+  EXPECT_TRUE(found(mixed).starts_with(differs));
+  EXPECT_TRUE(found(mixed).ends_with(
+      "examples depend on each other, do not follow each other along dimension 0, or f draws "
+      "(vmap() calls a function for each example)"));
+  EXPECT_EQ(found(mixed, {.check = false}), "no error");
+  EXPECT_NE(found(normed), "no error");
+  EXPECT_TRUE(found([&](const Tensors& in) {
+                return loss_of(layer(dropout(in[0], 0.5)));
+              }).starts_with(differs));
+  const Tensor y = randn({4, 2, 3});
+  EXPECT_TRUE(error([&] {
+                per_sample_gradients(
+                    [&](const Tensors& in) {
+                      return loss_of(transpose(layer(transpose(in[0], 0, 1)), 0, 1));
+                    },
+                    layer.parameters(), {y});
+              }).starts_with(differs));
+}
+
+TEST(PerSample, SaysWhatDoesNotFit) {
+  const Tensor w = ones({2, 3}).set_requires_grad(), x = ones({4, 3}), product = w * 2.0;
+  const auto found = [&](const Losses& f, const Tensors& params, const Tensors& inputs) {
+    return error([&] { per_sample_gradients(f, params, inputs); });
+  };
+  const Losses f = [&](const Tensors& in) { return sum(linear(in[0], w), {1}); };
+  const std::string op = "per_sample_gradients: ";
+  EXPECT_EQ(found(f, {w}, {}), op + "no input has an example");
+  EXPECT_EQ(found(f, {w}, {ones({0, 3})}), op + "no input has an example");
+  EXPECT_EQ(found(f, {w}, {ones({})}), op + "input 0 has no dimension of examples");
+  EXPECT_EQ(found(f, {w}, {x, ones({3})}), op + "input 1 has 3 examples, others have 4");
+  EXPECT_EQ(found(f, {product}, {x}), op + "parameter 0 is no leaf that requires a gradient");
+  EXPECT_EQ(found([&](const Tensors& in) { return sum(linear(in[0], w)); }, {w}, {x}),
+            op + "f must give losses of shape [4] that depend on parameters, got []");
+  EXPECT_EQ(found([&](const Tensors&) { return ones({4}); }, {w}, {x}),
+            op + "f must give losses of shape [4] that depend on parameters, got [4]");
+  EXPECT_TRUE(found(
+                  [&](const Tensors& in) {
+                    return sum(checkpoint([&](const Tensor& t) { return linear(t, w); }, in[0]),
+                               {1});
+                  },
+                  {w}, {x})
+                  .ends_with("checkpoint() keeps no graph for gradients by example"));
+  EXPECT_EQ(found(
+                [&](const Tensors& in) {
+                  return sum(prelu(in[0].t(), w.flatten()[0].reshape({1})).t(), {1});
+                },
+                {w}, {x}),
+            op + "prelu gives shape [3, 4], whose rows do not belong to 4 examples");
+}
+
+}  // namespace vmap_test
+}  // namespace mixtape
