@@ -7,7 +7,7 @@ from declarations import Declaration, Parameter, closing, function, sections
 from markdown import cell, code, table
 
 # The headers of a layer that has a list of its own besides: nn.md, ops.md.
-ONLY = {"nn": {"fields", "hooks", "init", "lora", "module", "parametrize", "summary"}}
+ONLY = {"nn": {"fields", "functional_call", "hooks", "init", "lora", "module", "parametrize", "summary"}}
 # Headers elsewhere whose structs are a layer's options.
 OPTIONS = {"optim": ["kernels/common/optimizers.h", "kernels/common/optimizers_more.h"]}
 # Headers that only our own sources include.

@@ -1,0 +1,41 @@
+#pragma once
+// functional_call: a module as a function of its tensors.
+
+#include <memory>
+#include <utility>
+
+#include "nn/module.h"
+
+namespace mixtape::nn {
+namespace detail {
+
+void replace_tensors(ModuleBase& module, const StateDict& tensors);
+void keep_for_backward(const Tensor& y, const std::shared_ptr<const void>& object);
+
+}  // namespace detail
+
+// net(args...) with other tensors in place of those of these names, and of all that are tied to
+// them; gradients flow to what was given. `net` itself is left alone, so several threads may do
+// this at once: a copy runs, which shares all other tensors, and buffers that it updates. Its
+// hooks do not run. Throws Error if the module has no tensor of a name, if a shape differs, or if
+// two tensors are given for one that is tied.
+template <std::derived_from<ModuleBase> M, class... Args>
+auto functional_call(const M& net, const StateDict& tensors, Args&&... args) {
+  const auto copy = [&] {
+    const Cloning permit;
+    return std::make_shared<M>(net);
+  }();
+  detail::replace_tensors(*copy, tensors);
+  auto y = std::as_const(*copy)(std::forward<Args>(args)...);
+  // A checkpoint in it calls it again.
+  if constexpr (std::derived_from<decltype(y), Tensor>) {
+    detail::keep_for_backward(y, copy);
+  } else if constexpr (std::same_as<decltype(y), Tensors>) {
+    for (const Tensor& t : y) detail::keep_for_backward(t, copy);
+  } else if constexpr (HoldsTensors<decltype(y)>) {
+    for (const Tensor* t : y.tensors()) detail::keep_for_backward(*t, copy);
+  }
+  return y;
+}
+
+}  // namespace mixtape::nn
