@@ -1,6 +1,8 @@
 // Reads dates as people write them: a transformer whose encoder sees "Nov 27, 2026" and whose
 // decoder writes "2026-11-27", with a training loop of its own. It makes its own data.
 
+#include <fmt/format.h>
+
 #include <chrono>
 
 #include "core/check.h"
