@@ -195,7 +195,7 @@ struct ScheduleFreeAdamW {
           first(steps == 0) {
       const double t = steps + 1, w = o.warmup_steps;
       const double lr = t < w ? o.lr * t / w : o.lr;
-      const double c = t < w ? 6 * t / ((t + 1) * (2 * t + 1)) : 1 / (t - w + squares(w));
+      const double c = t < w ? 6 * t / ((t + 1) * (2 * t + 1)) : 1 / (t - floor(w) + squares(w));
       part = T(c);
       rate = T(-lr);
       rate_ahead = T(lr * (o.betas.first * (1 - c) - 1));
@@ -211,9 +211,10 @@ struct ScheduleFreeAdamW {
     }
 
    private:
-    // (1 / w)^2 + ... + (w / w)^2
+    // (1 / w)^2 + (2 / w)^2 + ... up to 1
     MIXTAPE_HD static double squares(double w) {
-      return w > 0 ? (w + 1) * (2 * w + 1) / (6 * w) : 0;
+      const double n = floor(w);
+      return n > 0 ? n * (n + 1) * (2 * n + 1) / (6 * w * w) : 0;
     }
   };
 };
