@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/scope.h"
 #include "kernels/kernels.h"
+#include "optim/optimizers.h"
 #include "optim/sharing.h"
 
 namespace mixtape::optim {
@@ -27,6 +28,7 @@ Tensor mean_of(const Tensor& y, const Tensor& z, double beta1) {
 
 Averaged::Averaged(Optimizer& optimizer) {
   const Scope scope("averaged");
+  if (!dynamic_cast<const ScheduleFreeAdamW*>(&optimizer) || !optimizer.averaged_.expired()) return;
   const std::vector<Tensor> masters = optimizer.masters();  // which states follow to a device
   const StateDict states = optimizer.state_dict();
   std::vector<Tensor> means;
@@ -37,11 +39,13 @@ Averaged::Averaged(Optimizer& optimizer) {
       const std::string key = fmt::format("state.{}.z", index++);
       if (!states.contains(key)) continue;
       check(!optimizer.sharing(), "parameters are divided among processes");
-      const Tensor mean = mean_of(y, states.at(key), optimizer.option("beta1", group));
+      const Tensor &z = z_.emplace_back(states.at(key)),
+                   mean = mean_of(y, z, optimizer.option("beta1", group));
       means.push_back(dense_copy(mean, p.dtype(), p.device()));
       params_.push_back(p);
       values_.push_back(p.detach());
     }
+  optimizer.averaged_ = alive_ = std::make_shared<int>();
   for (size_t i = 0; i < means.size(); ++i) params_[i].set_data(means[i]);
 }
 
@@ -50,8 +54,13 @@ Averaged::~Averaged() {
 }
 
 void Averaged::keep() {
+  for (size_t i = 0; i < params_.size(); ++i) {
+    z_[i].storage()->begin_write();
+    kernels::convert(z_[i].device(), params_[i], z_[i]);
+  }
   params_.clear();
   values_.clear();
+  alive_.reset();
 }
 
 }  // namespace mixtape::optim

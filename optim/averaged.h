@@ -12,16 +12,17 @@
 namespace mixtape::optim {
 
 // While alive, all handles to the parameters of a schedule-free optimizer see the mean of the
-// weights so far; writes to those are lost. Afterwards parameters, masters and states are as
-// before, to the bit. Those of other optimizers, or without a step, are what they are.
+// weights so far; writes to those are lost, and a step is an Error. Afterwards parameters, masters
+// and states are as before, to the bit. Within another, or for other optimizers, it does nothing.
 class Averaged : NoCopy {
  public:
   [[nodiscard]] explicit Averaged(Optimizer& optimizer);  // throws Error if processes divide it
   ~Averaged();
-  void keep();  // leaves the averages in their place for good, at the end of training
+  void keep();  // leaves the averages for good, from which a further step would start
 
  private:
-  std::vector<Tensor> params_, values_;  // that are replaced, and their former values
+  std::vector<Tensor> params_, values_, z_;  // that are replaced, former values, states
+  std::shared_ptr<const void> alive_;
 };
 
 }  // namespace mixtape::optim

@@ -83,18 +83,25 @@ DType Optimizer::Group::low_state_dtype(const Tensor& p) const {
   return dtype == f32 ? accumulate_dtype(p.dtype()) : dtype;
 }
 
-void Optimizer::Group::make_state(Slot& slot, size_t k, double initial) const {
+// Weights begin as the parameter: a first step that is skipped leaves them so.
+void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) const {
   const Tensor& p = slot.param;
   const StateFormat format = format_for(p);
+  if (state.is_weight) {
+    check_no_capture("the first step makes state: run it once before");
+    const bool has_master = slot.master && is_half(p.dtype());
+    slot.state[k] = dense_copy(has_master ? slot.master : p, state_dtype(p), p.device());
+    return;
+  }
   if (format.dtype() != u8) {
-    slot.state[k] = filled(p.shape(), initial, state_dtype(p), p.device());
+    slot.state[k] = filled(p.shape(), state.initial, state_dtype(p), p.device());
     return;
   }
   // One number everywhere is the largest of each block.
   const bool is_i8 = format == i8;
   slot.state[k] = filled(p.shape(), is_i8 ? 255 : 0x7e, u8, p.device());
   slot.scale[k] = make_scale(p.shape(), p.device());
-  kernels::fill(p.device(), is_i8 ? initial : initial / 448, slot.scale[k]);
+  kernels::fill(p.device(), is_i8 ? state.initial : state.initial / 448, slot.scale[k]);
 }
 
 void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,

@@ -118,6 +118,7 @@ Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
   take_shadows_back();
   id_ = other.id_;
   groups_ = std::exchange(other.groups_, {});
+  averaged_ = std::move(other.averaged_);
   return *this;
 }
 
@@ -238,7 +239,7 @@ void Optimizer::follow(Slot& slot) {
 
 void Optimizer::make_buffers(Slot& slot, const Group& group, const States& states) {
   for (size_t k = 0; k < states.size(); ++k)
-    if (states[k].used && !slot.state[k]) group.make_state(slot, k, states[k].initial);
+    if (states[k].used && !slot.state[k]) group.make_state(slot, k, states[k]);
 }
 
 // Makes missing state, and drops what the options no longer need.
@@ -314,6 +315,7 @@ void Optimizer::flatten_masters(Group& group) {
 void Optimizer::step(const StepControl& control) {
   const Scope scope(name());
   require_groups();
+  check(averaged_.expired(), "a step while averages stand in for the parameters");
   warn_of_forgotten();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale", /*may_be_f64=*/true);

@@ -114,7 +114,7 @@ class Optimizer {
     bool needs_steps(const Tensor& p, const States& states) const {
       return uses_any(states) || (rounds(p) && common().rounding == Rounding::Stochastic);
     }
-    void make_state(Slot& slot, size_t k, double initial) const;
+    void make_state(Slot& slot, size_t k, const State& state) const;
     void load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,
                     bool nonnegative) const;
     bool describe(const Slot& slot, size_t index, kernels::LowMemory& low) const;
@@ -147,6 +147,8 @@ class Optimizer {
   uint64_t id_ = next_id();
   std::vector<Group> groups_;
   std::vector<kernels::Update> updates_;  // of one kernel call; a member to keep its capacity
+  friend class Averaged;
+  std::weak_ptr<const void> averaged_;  // alive while an Averaged is
 };
 
 // The optimizer of an O: one of kernels/common/optimizers.h, or one of the user's own.

@@ -83,7 +83,54 @@ TEST(Averaged, MayBeKept) {
     means = all_values(params);
   }
   EXPECT_EQ(all_values(params), means);
+  const Averaged again(opt);
+  EXPECT_EQ(all_values(params), means);
 }
+
+TEST(Averaged, IsTheParameterBeforeTheFirstStep) {
+  for (const DType dtype : {f32, bf16}) {
+    const Params params = problem(dtype);
+    ScheduleFreeAdamW opt(params, {}, {.multi_precision = true});
+    set_grads(params, 1, dtype);
+    opt.step({.skip = scalar(1)});
+    const std::vector<double> before = all_values(params);
+    const Averaged means(opt);
+    EXPECT_EQ(all_values(params), before);
+  }
+}
+
+TEST(Averaged, DoesNothingWithinAnother) {
+  const Params params = problem();
+  ScheduleFreeAdamW opt(params, {.lr = 0.05});
+  for (uint32_t t = 1; t <= 3; ++t) {
+    set_grads(params, t, f32);
+    opt.step();
+  }
+  const std::string before = bits(opt);
+  {
+    const Averaged means(opt);
+    const std::vector<double> seen = all_values(params);
+    ScheduleFreeAdamW moved = std::move(opt);
+    {
+      const Averaged same(moved);
+      EXPECT_EQ(all_values(params), seen);
+    }
+    EXPECT_EQ(all_values(params), seen);
+    EXPECT_EQ(error([&] { moved.step(); }),
+              "schedule_free_adamw: a step while averages stand in for the parameters");
+    opt = std::move(moved);
+  }
+  EXPECT_EQ(bits(opt), before);
+  opt.step();
+}
+
+struct OwnWithZ {  // a state of the same name
+  static constexpr std::string_view name = "own";
+  static constexpr kernels::StateInfo states[] = {"z"};
+  double lr = 1;
+  Options options() { return {{"lr", lr}}; }
+  void update(Device, Updates, const StepControl&) const {}
+};
 
 TEST(Averaged, LeavesOtherOptimizersAlone) {
   const Params params = problem();
@@ -92,6 +139,10 @@ TEST(Averaged, LeavesOtherOptimizersAlone) {
   opt.step();
   const std::string before = bits(opt);
   const Averaged means(opt);
+  EXPECT_EQ(bits(opt), before);
+  OptimizerOf<OwnWithZ> own(params);
+  own.step();
+  const Averaged nothing(own);
   EXPECT_EQ(bits(opt), before);
 }
 
