@@ -69,6 +69,11 @@ AdaptiveLogSoftmaxOutput AdaptiveLogSoftmaxWithLoss::forward(const Tensor& x,
   check(x.rank() == 2 && target.shape() == Shape{x.size(0)},
         "needs inputs [n, features] and targets [n], got {} and {}", x.shape(), target.shape());
   const Tensor classes_of = target.to(i64);
+  if (target.numel() > 0) {
+    const auto least = min(classes_of).item<int64_t>(), most = max(classes_of).item<int64_t>();
+    check(least >= 0 && most < classes(), "targets must be from 0 to {}, got {} to {}",
+          classes() - 1, least, most);
+  }
   Tensor in_head = classes_of;  // a class of the head, or the cluster's
   std::vector<Tensor> members;
   for (size_t i = 1; i < ends_.size(); ++i) {
