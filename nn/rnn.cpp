@@ -73,13 +73,14 @@ struct Lengths {
   Lengths(const Tensor& given, int64_t t, int64_t b, Device device) {
     check(is_integer(given.dtype()) && given.shape() == Shape{b},
           "lengths are {} {}, not integers {}", given.dtype(), given.shape(), Shape{b});
+    const Tensor wide = given.to(i64);
     if (b > 0) {
-      const Tensor here = given.to(Device::cpu());  // one wait instead of two
+      const Tensor here = wide.to(Device::cpu());  // one wait instead of two
       const double least = min(here).item(), most = max(here).item();
       check(least >= 1 && most <= static_cast<double>(t),
             "lengths must be from 1 to {}, got {} to {}", t, least, most);
     }
-    const Tensor lengths = given.to(i64).to(device);
+    const Tensor lengths = wide.to(device);
     const auto count = [&](int64_t n) { return arange(0, static_cast<double>(n), 1, i64, device); };
     const Tensor step = expand(unsqueeze(count(t), 1), {t, b});
     last = lengths - 1;

@@ -184,6 +184,14 @@ TEST(Recurrent, ReluStopsAtAnEnd) {
   }
 }
 
+TEST(Recurrent, LengthsMayBeAnyIntegers) {
+  const Seed seed(4);
+  const nn::GRU gru(3, 5);
+  const Tensor x = randn({4, 2, 3}), lengths = from({3, 1}, {2}, i64);
+  for (const DType t : {i32, u8, i8, i16, u16, u32})
+    EXPECT_TRUE(equal(gru(x, Tensor(), lengths.to(t)).output, gru(x, Tensor(), lengths).output));
+}
+
 TEST(Recurrent, LengthsMustFit) {
   const nn::GRU gru(3, 5);
   EXPECT_EQ(gru(zeros({4, 0, 3}), Tensor(), zeros({0}, i64)).output.shape(), (Shape{4, 0, 5}));
