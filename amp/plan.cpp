@@ -35,7 +35,7 @@ class Held {
   std::set<uint64_t> seen_;
 };
 
-struct Watched {
+struct Observed {
   int64_t peak = 0, event = -1;  // the most bytes, and when they were first seen
   Plan found = {};
 };
@@ -48,7 +48,7 @@ class PlannedSteps final : Observer {
       : device_(device), counted_(counted), before_(memory_stats(device).in_use) {
     reset_peak(device);
   }
-  Watched run(const TrainingMaker& make, int64_t batch_size, int64_t steps);
+  Observed run(const TrainingMaker& make, int64_t batch_size, int64_t steps);
 
  private:
   void after(const Call& call, const Tensor& y) override;
@@ -64,14 +64,14 @@ class PlannedSteps final : Observer {
   const int64_t before_;
   int64_t events_ = 0;
   int64_t rules_ = 0;  // that ended since the peak
-  Watched result_;
+  Observed result_;
   PlannedTraining training_;
   std::vector<Tensor> params_;
   std::set<uint64_t> weights_;                 // storages of params_
   std::vector<std::weak_ptr<Storage>> casts_;  // of weights
 };
 
-Watched PlannedSteps::run(const TrainingMaker& make, int64_t batch_size, int64_t steps) {
+Observed PlannedSteps::run(const TrainingMaker& make, int64_t batch_size, int64_t steps) {
   training_ = make(batch_size);
   check(training_.optimizer && training_.step, "a planned training needs an optimizer and a step");
   params_ = training_.optimizer->params();
@@ -141,8 +141,8 @@ void PlannedSteps::count() {
 }
 
 // Runs the steps as they would on a training of their own.
-Watched watched(const TrainingMaker& make, int64_t batch_size, const PlanOptions& options,
-                std::optional<int64_t> counted = {}) {
+Observed observed(const TrainingMaker& make, int64_t batch_size, const PlanOptions& options,
+                  std::optional<int64_t> counted = {}) {
   check(batch_size > 0, "batch_size must be > 0, got {}", batch_size);
   check(options.steps > 0, "steps must be > 0, got {}", options.steps);
   const DefaultDevice there(options.device);
@@ -154,8 +154,8 @@ Watched watched(const TrainingMaker& make, int64_t batch_size, const PlanOptions
 
 Plan plan(const TrainingMaker& make, int64_t batch_size, const PlanOptions& options) {
   const Scope scope("plan");
-  const Watched first = watched(make, batch_size, options);
-  const Watched again = watched(make, batch_size, options, first.event);
+  const Observed first = observed(make, batch_size, options);
+  const Observed again = observed(make, batch_size, options, first.event);
   check(first.peak == again.peak, "the steps are not the same each time: {} bytes, then {}",
         first.peak, again.peak);
   Plan plan = again.found;
@@ -167,7 +167,7 @@ Plan plan(const TrainingMaker& make, int64_t batch_size, const PlanOptions& opti
 int64_t largest_batch(const TrainingMaker& make, int64_t bytes, const PlanOptions& options) {
   const Scope scope("largest_batch");
   const auto fits = [&](int64_t batch_size) {
-    return watched(make, batch_size, options).peak <= bytes;
+    return observed(make, batch_size, options).peak <= bytes;
   };
   constexpr int64_t most = int64_t{1} << 30;
   int64_t low = 0, high = 1;  // low fits, high does not

@@ -50,6 +50,7 @@ AdaptiveLogSoftmaxWithLoss::AdaptiveLogSoftmaxWithLoss(int64_t in, int64_t class
           classes, end, least - 1);
     least = end + 1;
   }
+  check(o.div_value >= 1, "div_value must be >= 1, got {}", o.div_value);
   const auto clusters = static_cast<int64_t>(ends_.size()) - 1;
   check(clusters > 0, "cutoffs must have one at least");
   head = Linear(in, common() + clusters, {.bias = o.head_bias});

@@ -184,6 +184,7 @@ TEST(AdaptiveLogSoftmax, SaysWhatItNeeds) {
                "cutoffs must increase from 1 to below 10 classes, got 10 after 10");
   EXPECT_ERROR(Net(8, 10, {0}), "cutoffs must increase from 1 to below 10 classes, got 0 after 0");
   EXPECT_ERROR(Net(8, 10, {}), "cutoffs must have one at least");
+  EXPECT_ERROR(Net(8, 10, {3}, {.div_value = 0}), "div_value must be >= 1, got 0");
   EXPECT_ERROR(Net(8, 10, {2, 5}), "cluster 1 of 8 features would have none (div_value 4)");
   const Net net(8, 10, {3});
   EXPECT_ERROR(net(randn({2, 8}), from({1}, {1}, i64)),
