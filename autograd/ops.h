@@ -154,6 +154,24 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index);
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+enum class ScatterMode { Sum, Prod, Mean, Amax, Amin };
+struct ScatterReduceOptions {
+  bool include_self = true;  // the element of x is one of those that meet
+};
+// x with what scatter() would write to one place added up, multiplied, ...; ties share the gradient
+// of an extremum, NaN wins.
+Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                      ScatterMode mode, const ScatterReduceOptions& options = {});
+// x with slices `index` [k] of dim replaced by a number, or by the slices of source.
+Tensor index_fill(const Tensor& x, int dim, const Tensor& index, double value);
+Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+// gather() whose operands broadcast in other dimensions, as np.take_along_axis: for the result of
+// argsort() or argmax(). Without dim, of the flattened tensors.
+Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim);
+Tensor take_along_dim(const Tensor& x, const Tensor& index);
+// x with the elements where mask is true replaced, in row-major order, by those of source, which
+// has at least as many; x and mask broadcast.
+Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
 // x[i, j, ...]: integer index tensors (not u8) for the first dimensions, broadcast together, or
 // bool masks over them, which wait for the device. Negative indices count from the end.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
@@ -174,6 +192,10 @@ Sorted sort(const Tensor& x, bool) = delete;  // the dimension comes first
 Tensor argsort(const Tensor& x, bool) = delete;
 // The k largest, or smallest, best first; equal elements in the order of x.
 Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
+// The k-th smallest element, k from 1; NaN counts as largest.
+Sorted kthvalue(const Tensor& x, int64_t k, int dim = -1, bool keepdim = false);
+// The most frequent element, the smallest of several, and the position of its last occurrence.
+Sorted mode(const Tensor& x, int dim = -1, bool keepdim = false);
 // The middle element, the lower of two for an even number; NaN if there is one.
 Sorted median(const Tensor& x, int dim, bool keepdim = false);
 Tensor median(const Tensor& x);  // of all; ties share the gradient; NaN of no elements
@@ -181,6 +203,11 @@ Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
 // The q-quantile, interpolated linearly between elements; NaN if there is one.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, double q);  // of all elements
+// True for the elements that are among others of their dtype, or, inverted, for those that are not.
+BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert = false);
+// The count of the numbers in each of `bins` equal parts of [low, high], in x's dtype; of the range
+// of x if low is high. Not differentiable.
+Tensor histc(const Tensor& x, int64_t bins = 100, double low = 0, double high = 0);
 struct Unique {
   Tensor values, inverse, counts;
 };
@@ -205,8 +232,12 @@ Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; N
 inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b);
 inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }
-Tensor remainder(const Tensor& a, const Tensor& b);  // sign of b, as Python's %; integers % 0: 0
-Tensor atan2(const Tensor& a, const Tensor& b);      // the angle of (b, a)
+Tensor remainder(const Tensor& a, const Tensor& b);   // sign of b, as Python's %; integers % 0: 0
+Tensor fmod(const Tensor& a, const Tensor& b);        // sign of a, as C's %; integers % 0: 0
+Tensor copysign(const Tensor& a, const Tensor& b);    // |a| with the sign of b; integers give f32
+Tensor logaddexp(const Tensor& a, const Tensor& b);   // log(exp(a) + exp(b))
+Tensor logaddexp2(const Tensor& a, const Tensor& b);  // log2(2^a + 2^b)
+Tensor atan2(const Tensor& a, const Tensor& b);       // the angle of (b, a)
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
@@ -214,6 +245,8 @@ Tensor div(const Tensor& a, double b);
 Tensor floor_divide(const Tensor& a, double b);  // floor(a / b); for integers exact below 2^53
 Tensor pow(const Tensor& a, double b);
 Tensor remainder(const Tensor& a, double b);
+Tensor fmod(const Tensor& a, double b);
+Tensor copysign(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
@@ -247,12 +280,20 @@ Tensor acos(const Tensor& x);
 Tensor atan(const Tensor& x);
 Tensor sinh(const Tensor& x);
 Tensor cosh(const Tensor& x);
+Tensor asinh(const Tensor& x);
+Tensor acosh(const Tensor& x);
+Tensor atanh(const Tensor& x);
 Tensor erf(const Tensor& x);
-Tensor sign(const Tensor& x);  // 0 for NaN; gradient 0, as for the next four
+Tensor erfc(const Tensor& x);     // 1 - erf(x), however small
+Tensor erfinv(const Tensor& x);   // the inverse of erf
+Tensor lgamma(const Tensor& x);   // log |gamma(x)|
+Tensor digamma(const Tensor& x);  // the derivative of lgamma
+Tensor sign(const Tensor& x);     // 0 for NaN; gradient 0, as for the next four
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
 Tensor round(const Tensor& x);  // ties to even
 Tensor trunc(const Tensor& x);  // toward zero
+Tensor frac(const Tensor& x);   // x - trunc(x); gradient 1
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
@@ -267,6 +308,20 @@ inline Tensor operator-(double a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
+
+// --- bits of integers; of bools they are the logical ops ---
+Tensor bitwise_and(const Tensor& a, const Tensor& b);
+Tensor bitwise_or(const Tensor& a, const Tensor& b);
+Tensor bitwise_xor(const Tensor& a, const Tensor& b);
+Tensor bitwise_not(const Tensor& x);
+// By a negative number of bits, or by more than an element has, all are shifted out.
+Tensor bitwise_left_shift(const Tensor& a, const Tensor& b);
+Tensor bitwise_right_shift(const Tensor& a, const Tensor& b);  // keeps the sign
+Tensor bitwise_and(const Tensor& a, double b);
+Tensor bitwise_or(const Tensor& a, double b);
+Tensor bitwise_xor(const Tensor& a, double b);
+Tensor bitwise_left_shift(const Tensor& a, double b);
+Tensor bitwise_right_shift(const Tensor& a, double b);
 
 // --- comparison: bool ---
 BoolTensor eq(const Tensor& a, const Tensor& b);
@@ -345,6 +400,9 @@ Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
 Tensor swiglu(const Tensor& a,
               const Tensor& b);  // silu(a) b: the gate of a network, and its values
 Tensor softmax(const Tensor& x, int dim = -1);
+// A sample of softmax(logits) that has a gradient (Jang et al. 2017): near one_hot for a small tau,
+// or just that, with the gradient of the soft one, if hard.
+Tensor gumbel_softmax(const Tensor& logits, double tau = 1, bool hard = false, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
 // --- reductions over any dimensions ---
@@ -370,6 +428,40 @@ Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim =
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);
 Tensor cumsum(const Tensor& x, int dim);   // integers give i64
 Tensor cumprod(const Tensor& x, int dim);  // integers give i64
+// The largest, or smallest, element up to each one, and its position: the last of equals; NaN wins.
+Sorted cummax(const Tensor& x, int dim);
+Sorted cummin(const Tensor& x, int dim);
+Tensor logcumsumexp(const Tensor& x, int dim);  // log(cumsum(exp(x))), however large x are
+
+// Differences of neighbours, taken n times, after other elements were put before or after x. Those
+// of bools tell where they change.
+Tensor diff(const Tensor& x, int n = 1, int dim = -1, const Tensor& before = {},
+            const Tensor& after = {});
+// sum() and mean() of the elements that are not NaN.
+Tensor nansum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor nanmean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+struct StdMean {
+  Tensor std, mean;
+};
+StdMean std_mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int correction = 1);
+struct VarMean {
+  Tensor var, mean;
+};
+VarMean var_mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int correction = 1);
+struct AminMax {
+  Tensor min, max;
+};
+AminMax aminmax(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+struct CovOptions {
+  int correction = 1;
+  Tensor fweights = {};  // integers [observations]: how often each was made
+  Tensor aweights =
+      {};  // [observations]: how much each counts. Checking either waits for the device.
+};
+// The covariances of variables: [variables, observations] -> [variables, variables], [observations]
+// -> []; and the coefficients of correlation.
+Tensor cov(const Tensor& x, const CovOptions& options = {});
+Tensor corrcoef(const Tensor& x);
 
 // --- matrix products ---
 struct MatmulOptions {
@@ -377,6 +469,7 @@ struct MatmulOptions {
   double alpha = 1;               // multiplies the sums before they are rounded
 };
 // [..., m, k] @ [..., k, n] -> [..., m, n]; leading dimensions broadcast; 1-d operands as in NumPy.
+// Sums of integers keep their dtype and wrap around.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 Tensor mm(const Tensor& a, const Tensor& b);   // matmul of [m, k] and [k, n]
 Tensor bmm(const Tensor& a, const Tensor& b);  // [b, m, k] @ [b, k, n] -> [b, m, n]
@@ -385,8 +478,17 @@ struct AddmmOptions {
 };
 // beta c + alpha a @ b; c broadcasts to [m, n].
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& options = {});
+// The same of batches: c broadcasts to [b, m, n].
+Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& options = {});
+// Rows of groups, one group after the other, each times its own matrix, as tokens that were sorted
+// by expert: x [rows, k], weight [groups, k, n] -> [rows, n]. Sizes that are a tensor, i64
+// [groups], are waited for.
+Tensor grouped_matmul(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& sizes);
+Tensor grouped_matmul(const Tensor& x, const Tensor& weight, const Tensor& sizes);
 Tensor outer(const Tensor& a, const Tensor& b);  // [m], [n] -> [m, n]
-Tensor dot(const Tensor& a, const Tensor& b);    // [n], [n] -> []
+Tensor kron(const Tensor& a, const Tensor& b);   // each element of a times b, in its place
+Tensor cross(const Tensor& a, const Tensor& b, int dim = -1);  // of vectors of 3; others broadcast
+Tensor dot(const Tensor& a, const Tensor& b);                  // [n], [n] -> []
 // Einstein summation: einsum("bik,bkj->bij", {a, b}). "..." stands for broadcast dimensions; a
 // letter that occurs twice in one operand takes its diagonal; without "->" the result has the
 // letters that occur once, sorted.
@@ -543,10 +645,11 @@ Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
 Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
 
-enum class Interpolation { Nearest, Bilinear, Bicubic };
+enum class Interpolation { Nearest, Bilinear, Bicubic, Trilinear, Area };
 struct InterpolateOptions {
-  Interpolation mode = Interpolation::Nearest;
-  bool align_corners = false;  // not for Nearest: aligns the centres of corners, not edges
+  Interpolation mode = Interpolation::Nearest;  // Area: the mean of what a pixel covers
+  bool align_corners = false;  // not for Nearest and Area: aligns the centres of corners, not edges
+  bool antialias = false;      // Bilinear and Bicubic: also filters where the result is smaller
 };
 // x [n, c, h, w] -> [n, c, size], with PyTorch's pixel positions
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& options = {});
@@ -668,6 +771,8 @@ struct Pool3dOptions {
 Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size);
+// interpolate() of volumes, by Nearest, Trilinear or Area.
+Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& options = {});
 
 // --- Fourier transforms: on the CPU alone, in f64, rounded once ---
 // A complex number is a pair in the last dimension, which counts among no dimensions here: real

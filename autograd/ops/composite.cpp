@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
@@ -51,6 +52,23 @@ Tensor softshrink(const Tensor& x, double size) {
 Tensor hardshrink(const Tensor& x, double size) {
   const Scope scope("hardshrink");
   return masked_fill(x, le(abs(x), size), 0);
+}
+
+// Adds Gumbel noise, -log(-log(u)) of uniform numbers u, of which 0 counts as half a step.
+Tensor gumbel_softmax(const Tensor& logits, double tau, bool hard, int dim) {
+  const Scope scope("gumbel_softmax");
+  check_real(logits);
+  check(tau > 0, "tau must be > 0, got {}", tau);
+  const DType dtype = accumulate_dtype(logits.dtype());
+  const Tensor u = clamp(rand(logits.shape(), dtype, logits.device()), 0x1p-25, {});
+  const auto drawn = [&](const Tensor& x) {
+    const Tensor soft = softmax((x - log(-log(u))) / tau, dim);
+    if (!hard) return soft;
+    const Tensor best = argmax(soft.detach(), dim, true);
+    const Tensor one = scatter(zeros_like(soft), dim, best, ones(best.shape(), dtype, u.device()));
+    return one + (soft - soft.detach());  // the gradient is that of the soft result
+  };
+  return in_f32(drawn, logits);
 }
 
 Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf,

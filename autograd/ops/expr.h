@@ -78,7 +78,10 @@ inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
 inline kernels::Shares<Expr> shares(const Expr& x) { return {sigmoid(x), sigmoid(-x)}; }
 inline kernels::Bend<Expr> bend(const Expr& x) { return {tanh(x), {}}; }  // no slope
 inline Expr erf(const Expr& x) { return erf(x.t); }
-inline Expr erfc(const Expr& x) { return Expr(1) - erf(x); }
+inline Expr erfc(const Expr& x) { return erfc(x.t); }
+inline Expr erfinv(const Expr& x) { return erfinv(x.t); }
+inline Expr digamma(const Expr& x) { return digamma(x.t); }
+inline Expr trigamma(const Expr& x) { return kernels::special::trigamma(x); }
 inline Expr abs(const Expr& x) { return abs(x.t); }
 inline Expr sin(const Expr& x) { return sin(x.t); }
 inline Expr cos(const Expr& x) { return cos(x.t); }
@@ -93,7 +96,8 @@ Tensor passed(const Tensor& dy, const Expr& derivative) {
   Tensor g = derivative.times(dy);
   // Masks only where 0 * dy would be NaN: elsewhere the derivative has a derivative of its own.
   if constexpr (kernels::Flat<F>)
-    g = masked_fill(g, logical_and((derivative == 0).t, logical_not(isfinite(dy))), 0);
+    if (derivative.t)
+      g = masked_fill(g, logical_and((derivative == 0).t, logical_not(isfinite(dy))), 0);
   return g;
 }
 
@@ -126,6 +130,7 @@ inline Reads abs(Reads a) { return a; }
 inline Reads exp(Reads a) { return a; }
 inline Reads log(Reads a) { return a; }
 inline Reads round(Reads a) { return a; }
+inline Reads sigmoid(Reads a) { return a; }
 
 }  // namespace ops
 }  // namespace mixtape

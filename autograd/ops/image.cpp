@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
@@ -148,6 +149,58 @@ struct InterpolateName {
 };
 using Interpolate = Resample<InterpolateName>;
 
+// Where a line is made smaller, by `scale`, a filter as wide as `scale` pixels of the result makes
+// each of them of all elements below it, as PyTorch and Pillow do: a triangle or, if cubic, Keys'
+// cubic convolution with slope -1/2 at 1. Weights are divided by their sum.
+struct Antialias {
+  int64_t taps;               // elements that make each of the result, some of weight 0
+  std::vector<int64_t> from;  // [to, taps]
+  std::vector<double> weight;
+
+  Antialias(int64_t n, int64_t to, bool cubic, bool align_corners) {
+    const double scale = !align_corners ? double(n) / double(to)
+                         : to > 1       ? double(n - 1) / double(to - 1)
+                                        : 0,
+                 width = std::max(scale, 1.0), reach = (cubic ? 2 : 1) * width;
+    taps = std::min<int64_t>(n, 2 * int64_t(std::ceil(reach)) + 1);
+    for (int64_t i = 0; i < to; ++i) {
+      const double centre = scale * (double(i) + 0.5);
+      const int64_t begin = std::max<int64_t>(0, int64_t(centre - reach + 0.5)),
+                    end = std::min(n, int64_t(centre + reach + 0.5));
+      const size_t first = weight.size();
+      double total = 0;
+      for (int64_t k = 0; k < taps; ++k) {
+        const double far = std::abs(double(begin + k) - centre + 0.5) / width;
+        const double w = begin + k >= end ? 0 : cubic ? keys(far) : std::max(0.0, 1 - far);
+        from.push_back(std::min(begin + k, n - 1));
+        weight.push_back(w);
+        total += w;
+      }
+      for (size_t k = first; k < weight.size(); ++k) weight[k] /= total;
+    }
+  }
+  static double keys(double d) {
+    if (d >= 2) return 0;
+    return d < 1 ? (1.5 * d - 2.5) * d * d + 1 : ((-0.5 * d + 2.5) * d - 4) * d + 2;
+  }
+
+  // Along dimension `dim` of images.
+  Tensor operator()(const Tensor& x, int dim) const {
+    const auto n = int64_t(from.size()) / taps;
+    const Tensor each =
+        index_select_unchecked(x, dim, from_data(from).to(x.device()));  // to * taps
+    Shape apart, beside{1, 1, 1, 1, 1};
+    for (int d = 0; d < 4; ++d) {
+      apart.push_back(d == dim ? n : x.size(d));
+      if (d == dim) apart.push_back(taps);
+    }
+    beside[dim] = n;
+    beside[dim + 1] = taps;
+    const Tensor w = reshape(from_data(weight).to(x.device()).to(x.dtype()), beside);
+    return sum(reshape(each, apart) * w, {dim + 1});
+  }
+};
+
 void check_images(const Tensor& x) {
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
 }
@@ -195,8 +248,12 @@ Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
   const Scope scope(Interpolate::info.name);
   check_images(x);
-  check(o.mode != Interpolation::Nearest || !o.align_corners,
-        "nearest neighbours with aligned corners (only the other modes have a choice)");
+  check(o.mode != Interpolation::Trilinear, "mode is Trilinear, which interpolate3d takes");
+  const bool smooth = o.mode == Interpolation::Bilinear || o.mode == Interpolation::Bicubic;
+  check(smooth || !o.align_corners,
+        "nearest neighbours or areas with aligned corners (only the other modes have a choice)");
+  check(smooth || !o.antialias, "antialiasing is for Bilinear and Bicubic");
+  if (o.mode == Interpolation::Area) return adaptive_avg_pool2d(x, size);
   using Kind = Sampling::Kind;
   const Kind kind = o.mode == Interpolation::Nearest    ? Kind::Nearest
                     : o.mode == Interpolation::Bilinear ? Kind::Linear
@@ -206,7 +263,14 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
     return Sampling{
         .kind = kind, .from = x.size(2 + d), .to = size[d], .align_corners = o.align_corners};
   };
-  return call<Interpolate>(x, Samplings{along(0), along(1)});
+  const Samplings lines{along(0), along(1)};
+  if (!o.antialias) return call<Interpolate>(x, lines);
+  check_real(x);
+  const bool cubic = kind == Kind::Cubic;
+  Tensor y = wide(x);
+  for (const int d : {1, 0})
+    y = Antialias(lines[d].from, lines[d].to, cubic, o.align_corners)(y, 2 + d);
+  return cast(y, x.dtype());
 }
 
 // Channel (c, i, j) holds the pixels at row i and column j of every square of f x f.

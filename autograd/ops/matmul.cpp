@@ -25,14 +25,21 @@ void check_inner(const Tensor& a, const Tensor& b) {
 struct Matmul {  // leading dimensions are equal
   static constexpr OpInfo info{"matmul", Precision::Low, {}, Product::Matmul};
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, const MatmulOptions& options) {
-    check_real(a);
     check_inner(a, b);
     const DType out = options.out.value_or(a.dtype());
     check(out == a.dtype() || (out == f32 && is_half(a.dtype())),
           "a result in {} from inputs in {}", out, a.dtype());
+    if (is_integer(a.dtype())) return of_integers(ctx, a, b, options.alpha);
+    check_real(a);
     Tensor c = ctx.output(with_size(a.shape(), -1, b.size(-1)));
     ctx.run(kernels::gemm, a, b, kernels::Epilogue{.alpha = options.alpha}, c);
     ctx.save(a, b);
+    return c;
+  }
+  static Tensor of_integers(Ctx& ctx, const Tensor& a, const Tensor& b, double alpha) {
+    check(alpha == 1, "alpha must be 1 for integers, got {}", alpha);
+    const Tensor c = ctx.output(with_size(a.shape(), -1, b.size(-1)), a.dtype());
+    ctx.run(kernels::gemm_integers, a, b, c);
     return c;
   }
   // da = alpha dc bT, db = alpha aT dc
@@ -203,6 +210,42 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
   if (one_row && c.numel() == b.size(1))
     return call<Addmm>(reshape(added, {b.size(1)}), a, b, o.alpha);
   return call<Addmm>(expand(added, {a.size(0), b.size(1)}), a, b, o.alpha);
+}
+// The sums are scaled, and c is added, before they are rounded.
+Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
+  const Scope scope("baddbmm");
+  check(a.rank() == 3 && b.rank() == 3,
+        "operands have shapes {} and {}, not [b, m, k] and [b, k, n]", a.shape(), b.shape());
+  check(a.size(0) == b.size(0), "{} matrices for {}: both operands need as many", a.size(0),
+        b.size(0));
+  check_real(a);
+  const DType wide = accumulate_dtype(a.dtype()), out = dtype_of_operand(a);
+  const Tensor y = matmul(a, b, {.out = wide, .alpha = o.alpha});
+  if (o.beta == 0) return cast(y, out);  // c is not read, and may be NaN
+  return cast(y + expand(cast(c, wide), y.shape()) * o.beta, out);
+}
+Tensor kron(const Tensor& a, const Tensor& b) {
+  const Scope scope("kron");
+  const int rank = std::max(a.rank(), b.rank());
+  Shape left, right, shape;  // dimensions of a and b alternate
+  for (int d = 0; d < rank; ++d) {
+    const auto size = [&](const Tensor& t) {
+      return d < rank - t.rank() ? 1 : t.size(d - rank + t.rank());
+    };
+    for (const int64_t n : {size(a), int64_t{1}}) left.push_back(n);
+    for (const int64_t n : {int64_t{1}, size(b)}) right.push_back(n);
+    shape.push_back(size(a) * size(b));
+  }
+  return reshape(mul(reshape(a, left), reshape(b, right)), shape);
+}
+Tensor cross(const Tensor& a, const Tensor& b, int dim) {
+  const Scope scope("cross");
+  check(a.size(dim) == 3 && b.size(dim) == 3,
+        "dimension {} of operands of shapes {} and {} is not of size 3", dim, a.shape(), b.shape());
+  const auto product = [&](const Tensor& x, const Tensor& y) {
+    return roll(x, -1, dim) * roll(y, -2, dim) - roll(x, -2, dim) * roll(y, -1, dim);
+  };
+  return in_f32(product, a, b);
 }
 Tensor outer(const Tensor& a, const Tensor& b) {
   const Scope scope("outer");

@@ -241,6 +241,46 @@ struct Cumprod {
   }
 };
 
+template <Reduce op>
+struct RunningExtremum {  // its position
+  static constexpr OpInfo info{op == Reduce::Max ? "cummax" : "cummin"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, int dim) {
+    const Tensor y = ctx.output(x.shape(), i64);
+    ctx.run(kernels::arg_scan, op, dim, x, y);
+    return y;
+  }
+};
+
+struct LogCumsumExp {
+  static constexpr OpInfo info{"logcumsumexp", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& x, int dim) {
+    check_real(x);
+    const Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::log_cumsum_exp, dim, x, y);
+    ctx.save(x);
+    return y;
+  }
+  // dx_i = exp(x_i - y_i) w_i with w_i = dy_i + exp(y_i - y_(i+1)) w_(i+1): no factor exceeds 1. In
+  // f64, as forward: y is rounded. 0 where all x so far are -inf.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int dim) {
+    const Tensor x = cast(ctx.saved(0), f64), y = call<LogCumsumExp>(x, dim);
+    const auto ratio = [](const Tensor& a, const Tensor& b) {  // of equal infinities 1
+      return exp(masked_fill(a - b, logical_and(eq(a, b), isinf(a)), 0));
+    };
+    const Tensor w =
+        call<Recurrence>(ratio(shifted(y, dim, -infinity), y), cast(dy, f64), dim, true);
+    return {masked_fill(ratio(x, y), eq(y, -infinity), 0) * w};
+  }
+};
+
+template <Reduce op>
+Sorted running_extremum(const Tensor& x, int dim) {
+  const Scope scope(RunningExtremum<op>::info.name);
+  const int d = wrap_dim(dim, x.rank());
+  const Tensor indices = call<RunningExtremum<op>>(x, d);
+  return {gather_unchecked(x, d, indices), indices};
+}
+
 // The product of all other elements along dim, for each; exact where some are zero.
 Tensor product_of_others(const Tensor& x, int dim) {
   return shifted(call<Cumprod>(x, dim, false), dim, 1) * call<Cumprod>(x, dim, true);
@@ -393,6 +433,12 @@ Tensor cumprod(const Tensor& x, int dim) {
   const Scope scope("cumprod");
   return call<Cumprod>(x, wrap_dim(dim, x.rank()), false);
 }
+Tensor logcumsumexp(const Tensor& x, int dim) {
+  const Scope scope(LogCumsumExp::info.name);
+  return call<LogCumsumExp>(x, wrap_dim(dim, x.rank()));
+}
+Sorted cummax(const Tensor& x, int dim) { return running_extremum<Reduce::Max>(x, dim); }
+Sorted cummin(const Tensor& x, int dim) { return running_extremum<Reduce::Min>(x, dim); }
 Tensor norm(const Tensor& x, double p, const Dims& dims, bool keepdim) {
   const Scope scope(Norm::info.name);
   const NormOptions o{reduce_options(dims, x.rank()), p};

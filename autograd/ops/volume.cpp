@@ -162,6 +162,22 @@ Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size) {
   });
 }
 
+// (In f32, so that what planes hand on to depth is not rounded.)
+Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
+  const Scope scope("interpolate3d");
+  check_real(x);
+  const bool linear = o.mode == Interpolation::Trilinear;
+  check(linear || o.mode == Interpolation::Nearest || o.mode == Interpolation::Area,
+        "the mode must be Nearest, Trilinear or Area");
+  check(!o.antialias, "antialiasing is for images");
+  InterpolateOptions of_planes = o;
+  if (linear) of_planes.mode = Interpolation::Bilinear;
+  const Tensor y = pool_volume(wide(x), [&](const Tensor& t, bool depth) {
+    return interpolate(t, depth ? Size2(size.d, t.size(3)) : size.plane(), of_planes);
+  });
+  return cast(y, x.dtype());
+}
+
 Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
   const Scope scope("unfold");
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());

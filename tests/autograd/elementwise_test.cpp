@@ -458,8 +458,63 @@ TEST(Elementwise, TakesBoolsAsNumbers) {
   EXPECT_EQ((mask * 2.0).dtype(), f32);
 }
 
+TEST(Elementwise, BitsOfIntegersAndBools) {
+  for (const DType t : {i64, i32, u8}) {
+    const Tensor a = row({12, 7, 255}, t), b = row({10, 1, 15}, t);
+    EXPECT_EQ(to_vector(bitwise_and(a, b)), (Values{8, 1, 15}));
+    EXPECT_EQ(to_vector(bitwise_or(a, b)), (Values{14, 7, 255}));
+    EXPECT_EQ(to_vector(bitwise_xor(a, b)), (Values{6, 6, 240}));
+    EXPECT_EQ(to_vector(bitwise_not(a)), t == u8 ? (Values{243, 248, 0}) : (Values{-13, -8, -256}));
+    EXPECT_EQ(to_vector(bitwise_right_shift(a, 2)), (Values{3, 1, 63}));
+    EXPECT_EQ(bitwise_and(a, b).dtype(), t);
+  }
+  // As in PyTorch, shifts by too many bits leave none.
+  const Tensor n = row({-5, 5}, i32);
+  EXPECT_EQ(to_vector(bitwise_left_shift(n, 31)), (Values{-0x1p31, -0x1p31}));
+  for (const double by : {32.0, 64.0, -1.0}) {
+    EXPECT_EQ(to_vector(bitwise_left_shift(n, by)), (Values{0, 0})) << by;
+    EXPECT_EQ(to_vector(bitwise_right_shift(n, by)), (Values{-1, 0})) << by;
+  }
+  const Tensor yes = row({1, 1, 0}, boolean), no = row({1, 0, 0}, boolean);
+  EXPECT_EQ(to_vector(bitwise_and(yes, no)), (Values{1, 0, 0}));
+  EXPECT_EQ(to_vector(bitwise_or(yes, no)), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(bitwise_xor(yes, no)), (Values{0, 1, 0}));
+  EXPECT_EQ(to_vector(bitwise_not(yes)), (Values{0, 0, 1}));
+  EXPECT_ERROR(bitwise_and(ones({1}), ones({1})),
+               "bitwise_and: elements must be integers or bools, got f32");
+  EXPECT_ERROR(bitwise_not(ones({1}, f16)),
+               "bitwise_not: elements must be integers or bools, got f16");
+  EXPECT_ERROR(bitwise_or(n, 0.5), "bitwise_or_scalar: cannot combine i32 elements with 0.5");
+}
+
+TEST(Elementwise, SignsAndRemainders) {
+  EXPECT_EQ(to_vector(copysign(row({1, -2, 3}, f32), row({-0.0, 1, -4}, f32))),
+            (Values{-1, 2, -3}));
+  EXPECT_EQ(to_vector(copysign(row({3, -4}, i64), -1)), (Values{-3, -4}));
+  EXPECT_EQ(copysign(row({3}, i64), row({-1}, i64)).dtype(), f32);
+  EXPECT_EQ(to_vector(fmod(row({-7, 7, 7}, i64), row({3, -3, 0}, i64))), (Values{-1, 1, 0}));
+  EXPECT_EQ(to_vector(fmod(row({-7, 7}, f32), 3)), (Values{-1, 1}));
+  EXPECT_EQ(to_vector(frac(row({-1.25, 2.5}, f32))), (Values{-0.25, 0.5}));
+}
+
+TEST(Elementwise, SumsOfEqualInfinitiesOfExponentials) {
+  const Tensor a = row({inf, -inf, inf, -inf, 3}, f32).set_requires_grad(),
+               b = row({inf, -inf, -inf, 2, 3}, f32);
+  const Values natural = to_vector(logaddexp(a, b)), binary = to_vector(logaddexp2(a, b));
+  for (const Values& y : {natural, binary}) {
+    EXPECT_EQ(y[0], inf);
+    EXPECT_EQ(y[1], -inf);
+    EXPECT_EQ(y[2], inf);
+    EXPECT_EQ(y[3], 2);
+  }
+  EXPECT_NEAR(natural[4], 3 + std::log(2), 1e-6);
+  EXPECT_EQ(binary[4], 4);
+  EXPECT_EQ(to_vector(grad({sum(logaddexp(a, b))}, {a})[0]), (Values{0.5, 0.5, 1, 0, 0.5}));
+}
+
 TEST(Elementwise, RefusesWhatHasNoAnswer) {
   const Tensor n = arange(0, 3), truth = ones({3}, boolean);
+  EXPECT_ERROR(lgamma(n), "lgamma: elements must be floats, got i64");
   EXPECT_ERROR(exp2(n), "exp2: elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_ERROR(leaky_relu(n), "leaky_relu: elements must be floats, got i64");
   EXPECT_ERROR(lerp(n, n, 1), "lerp: elements must be floats, got i64");

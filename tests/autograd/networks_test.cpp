@@ -391,8 +391,18 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
                "interpolate: the input has shape [2, 3], not [n, c, h, w]");
   EXPECT_ERROR(interpolate(x, {2, 0}), "from 5 elements to 0");
   EXPECT_ERROR(interpolate(ones({1, 2, 0, 3}), {2, 2}), "from 0 elements to 2");
+  EXPECT_ERROR(interpolate(x, {2, 2}, {.mode = Interpolation::Trilinear}),
+               "interpolate: mode is Trilinear, which interpolate3d takes");
+  EXPECT_ERROR(interpolate(x, {2, 2}, {.mode = Interpolation::Area, .antialias = true}),
+               "interpolate: antialiasing is for Bilinear and Bicubic");
+  const Tensor volume = ones({1, 1, 2, 3, 4});
+  EXPECT_ERROR(interpolate3d(volume, 2, {.mode = Interpolation::Bilinear}),
+               "interpolate3d: the mode must be Nearest, Trilinear or Area");
+  EXPECT_ERROR(interpolate3d(volume, 2, {.mode = Interpolation::Trilinear, .antialias = true}),
+               "interpolate3d: antialiasing is for images");
+  EXPECT_ERROR(interpolate3d(x, 2), "interpolate3d: the input has shape [1, 2, 4, 5], not");
   EXPECT_ERROR(interpolate(x, {2, 2}, {.align_corners = true}),
-               "nearest neighbours with aligned corners");
+               "nearest neighbours or areas with aligned corners");
   EXPECT_ERROR(pixel_shuffle(x, 2),
                "pixel_shuffle: 2 channels do not divide into squares of 2 x 2");
   EXPECT_ERROR(pixel_shuffle(x, 0), "squares of 0 x 0");

@@ -268,5 +268,110 @@ TEST(Margins, OfHingeAndSoftMargin) {
   EXPECT_ERROR(soft_margin_loss(x, row({1}, f64)), "soft_margin_loss: the target");
 }
 
+// --- the others ---
+
+TEST(Running, ExtremesFollowPositions) {
+  const Tensor x = row({2, 5, 5, 1, nan, 9}).set_requires_grad();
+  const auto [values, indices] = cummax(x, 0);
+  EXPECT_EQ(to_vector(indices), (Values{0, 1, 2, 2, 4, 4}));
+  EXPECT_EQ(values.at(3), 5);
+  EXPECT_TRUE(std::isnan(values.at(5)));
+  EXPECT_EQ(to_vector(grad({sum(narrow(values, 0, 0, 4))}, {x})[0]), (Values{1, 1, 2, 0, 0, 0}));
+  EXPECT_EQ(to_vector(cummin(i64s({3, 4, 3, 7}), 0).indices), (Values{0, 0, 2, 2}));
+}
+
+TEST(Logcumsumexp, GradientsStayInRange) {
+  const Tensor x = row({-inf, 0, 2000, -2000, 1999}).set_requires_grad();
+  const Tensor y = logcumsumexp(x, 0);
+  EXPECT_EQ(y.at(0), -inf);
+  EXPECT_NEAR(y.at(4), 2000 + std::log1p(std::exp(-1)), 1e-3);
+  const Tensor dx = grad({y}, {x}, {.gradients = {row({1, -1, 1, -1, 1})}})[0];
+  const double share = 1 / (1 + std::exp(-1));
+  const Values want{0, -1, share, 0, 1 - share};  // of 2000: 1 - 1 + share
+  for (int64_t i = 0; i < 5; ++i) EXPECT_NEAR(dx.at(i), want[size_t(i)], 1e-6) << i;
+  EXPECT_ERROR(logcumsumexp(i64s({1}), 0), "logcumsumexp: elements must be floats, got i64");
+}
+
+TEST(NanMean, OfNothingIsNan) {
+  EXPECT_TRUE(std::isnan(nanmean(row({nan, nan})).item()));
+  EXPECT_EQ(nansum(row({nan, nan})).item(), 0);
+  EXPECT_EQ(nansum(i64s({1, 2})).item<int64_t>(), 3);
+  EXPECT_EQ(nanmean(row({60000, nan, 60000}, f16)).item(), 60000);
+  EXPECT_ERROR(nanmean(i64s({1})), "nanmean: elements must be floats, got i64");
+}
+
+TEST(Cov, OfManyDtypesAndWeights) {
+  const Tensor x = from({1, 2, 4, 8, 1, 0}, {2, 3});
+  EXPECT_EQ(cov(x.to(f16)).dtype(), f16);
+  EXPECT_NEAR(cov(select(x, 0, 0)).item(), var(select(x, 0, 0)).item(), 1e-6);
+  EXPECT_NEAR(corrcoef(x).at(1), cov(x).at(1) / std::sqrt(cov(x).at(0) * cov(x).at(3)), 1e-6);
+  EXPECT_EQ(corrcoef(select(x, 0, 0)).item(), 1);
+  EXPECT_NEAR(corrcoef(x * 1e25).at(1), corrcoef(x).at(1), 1e-6);
+  EXPECT_ERROR(cov(ones({2, 2, 2})),
+               "cov: the input has shape [2, 2, 2], not [variables, observations] or");
+  EXPECT_ERROR(cov(x, {.fweights = ones({3})}), "cov: fweights must be integers, got f32");
+  EXPECT_ERROR(cov(x, {.fweights = ones({2}, i64)}), "cov: fweights has shape [2], not [3]");
+  EXPECT_ERROR(cov(x, {.aweights = full({3}, -1)}), "cov: aweights must be >= 0");
+}
+
+TEST(Histc, CountsTheEndsAndLeavesOutTheRest) {
+  const Tensor x = row({0, 1, 1, 2.5, 4, 4.1, -0.1, nan});
+  EXPECT_EQ(to_vector(histc(x, 4, 0, 4)), (Values{1, 2, 1, 1}));
+  EXPECT_EQ(to_vector(histc(row({7, 7, 7}), 2)), (Values{0, 3}));  // of [6, 8]
+  EXPECT_EQ(to_vector(histc(ones({0}), 3)), (Values{0, 0, 0}));
+  EXPECT_EQ(histc(x.to(f16), 4, 0, 4).dtype(), f16);
+  EXPECT_ERROR(histc(x, 0, 0, 1), "histc: bins must be > 0, got 0");
+  EXPECT_ERROR(histc(x, 4, 1, 0), "histc: a range from 1 to 0");
+  EXPECT_ERROR(histc(x, 4, 0, inf), "histc: a range from 0 to inf");
+}
+
+TEST(Isin, IsOfOneDtype) {
+  EXPECT_EQ(to_vector(isin(i64s({3, 1, 4}), i64s({4, 3}))), (Values{1, 0, 1}));
+  EXPECT_EQ(to_vector(isin(row({nan, 1}), row({nan, 1}))), (Values{0, 1}));
+  EXPECT_EQ(to_vector(isin(i64s({3, 1}), zeros({0}, i64))), (Values{0, 0}));
+  EXPECT_EQ(to_vector(isin(i64s({3, 1}), zeros({0}, i64), true)), (Values{1, 1}));
+}
+
+TEST(Kthvalue, CountsFromOne) {
+  const Tensor x = row({3, nan, 1, 2}).set_requires_grad();
+  const auto [value, index] = kthvalue(x, 2);
+  EXPECT_EQ(value.item(), 2);
+  EXPECT_EQ(index.item<int64_t>(), 3);
+  EXPECT_TRUE(std::isnan(kthvalue(x, 4).values.item()));
+  EXPECT_EQ(to_vector(grad({value}, {x})[0]), (Values{0, 0, 0, 1}));
+  EXPECT_ERROR(kthvalue(x, 0), "kthvalue: k must be from 1 to 4, got 0");
+  EXPECT_ERROR(kthvalue(x, 5), "kthvalue: k must be from 1 to 4, got 5");
+}
+
+TEST(Mode, IsTheSmallestOfTheMostFrequent) {
+  const auto [values, indices] = mode(from({2, 1, 2, 1, 3, 5, 5, 5, 1, 1}, {2, 5}, i64));
+  EXPECT_EQ(to_vector(values), (Values{1, 5}));
+  EXPECT_EQ(to_vector(indices), (Values{3, 2}));
+  EXPECT_EQ(mode(row({4, nan, nan})).values.item(), 4);
+  EXPECT_ERROR(mode(ones({2, 0})), "mode: dimension -1 of [2, 0] has no elements");
+}
+
+TEST(Diff, TakesAnyOrder) {
+  const Tensor x = row({1, 4, 9, 16});
+  EXPECT_EQ(to_vector(diff(x, 0)), to_vector(x));
+  EXPECT_EQ(to_vector(diff(x, 2)), (Values{2, 2}));
+  EXPECT_EQ(diff(x, 9).numel(), 0);
+  EXPECT_EQ(to_vector(diff(row({0, 1, 1}, boolean))), (Values{1, 0}));
+  EXPECT_ERROR(diff(x, -1), "diff: n must be >= 0, got -1");
+}
+
+TEST(GumbelSoftmax, SamplesTheDistribution) {
+  const Seed seed(1);
+  const Tensor logits = expand(log(row({0.1, 0.6, 0.3})), {20000, 3}).set_requires_grad();
+  const Tensor y = gumbel_softmax(logits, 0.5, true);
+  EXPECT_NEAR(mean(select(y, 1, 1)).item(), 0.6, 0.02);
+  EXPECT_EQ(max(y).item(), 1);
+  EXPECT_TRUE(allclose(sum(y, {1}), ones({20000})));
+  const Tensor dx = grad({sum(select(y, 1, 0))}, {logits})[0];
+  EXPECT_GT(sum(abs(dx)).item(), 0);
+  EXPECT_TRUE(allclose(sum(dx, {1}), zeros({20000}), 0, 1e-6));
+  EXPECT_ERROR(gumbel_softmax(logits, 0), "gumbel_softmax: tau must be > 0, got 0");
+}
+
 }  // namespace statistics_test
 }  // namespace mixtape

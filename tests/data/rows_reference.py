@@ -18,6 +18,8 @@ WITHOUT = {
     "scaled_dot_product_attention_biased": "draws random numbers",
     "scaled_dot_product_attention_fused_causal": "draws random numbers",
     "binary_cross_entropy_with_pos_weight_learned": "has no gradient for pos_weight",
+    "softmax_gumbel": "draws random numbers",
+    "softmax_gumbel_hard": "draws random numbers",
 }
 
 
@@ -136,6 +138,21 @@ def pairs(f, complex_input=True, complex_result=True):
 
 
 fft = torch.fft
+
+
+def reduced(mode, include_self=True, dim=0):
+    return lambda x, i, source: x.scatter_reduce(dim, i, source[tuple(map(slice, i.shape))], mode, include_self=include_self)
+
+
+def digamma(x):  # torch.digamma's own gradient has 10 digits
+    at = x.detach()
+    return torch.digamma(at) + torch.special.zeta(2, at) * (x - at)
+
+
+def expert_rows(x, w):  # groups of 2, 0 and 3 rows
+    return torch.cat([x[:2] @ w[0], x[2:] @ w[2]])
+
+
 ROWS = {
     # linear algebra and Fourier transforms
     "solve": torch.linalg.solve,
@@ -212,6 +229,16 @@ ROWS = {
     "lerp_near_b": lambda a, b: torch.lerp(a, b, 0.75),
     "remainder_scalar": lambda x: torch.remainder(x, 0.75),
     "pow_from_scalar": lambda x: torch.pow(1.25, x),
+    "digamma": digamma,
+    "digamma_of_negative": torch.digamma,
+    "digamma_special": torch.digamma,
+    "fmod_scalar": lambda x: torch.fmod(x, 0.75),
+    "copysign_scalar": lambda x: torch.copysign(x, -1.0),
+    "bitwise_and_scalar": lambda x: x & 6,
+    "bitwise_or_scalar": lambda x: x | 6,
+    "bitwise_xor_scalar": lambda x: x ^ 6,
+    "bitwise_left_shift_scalar": lambda x: x << 3,
+    "bitwise_right_shift_scalar": lambda x: x >> 3,
     # views
     "reshape": lambda x: x.reshape(2, -1),
     "reshape_of_transposed": lambda x: x.transpose(0, 1).flatten(1),
@@ -279,7 +306,49 @@ ROWS = {
     "gather_sort_of_ties": lambda x: x.sort(dim=0, descending=True, stable=True)[0],
     "topk": lambda x: x.topk(2, 0)[1],
     "gather_topk": lambda x: x.topk(4, 1, largest=False)[0],
+    "scatter_extremum": reduced("amax", dim=1),
+    "scatter_extremum_without_self": reduced("amin", False),
+    "scatter_extremum_of_ties": reduced("amax"),
+    "scatter_product": reduced("prod", dim=1),
+    "scatter_product_without_self": reduced("prod", False),
+    "scatter_product_with_zeros": lambda x, i, source, mask: reduced("prod", dim=1)(x, i, source.masked_fill(mask, 0)),
+    "scatter_add_reduce_sum": reduced("sum"),
+    "scatter_add_reduce_sum_without_self": reduced("sum", False),
+    "scatter_add_reduce_mean": reduced("mean"),
+    "scatter_add_reduce_mean_without_self": reduced("mean", False),
+    "scatter_index_fill": lambda x, i: x.index_fill(1, i, -1.5),
+    "scatter_index_copy": lambda x, i, source: x.index_copy(-2, i, source),
+    "gather_take_along_dim": lambda x, i: torch.take_along_dim(x, i, 2),
+    "gather_take_along_dim_flat": torch.take_along_dim,
+    "where_masked_scatter": torch.masked_scatter,
     # reductions
+    "cummax": lambda x: x.cummax(1)[1],
+    "cummin": lambda x: x.cummin(0)[1],
+    "gather_cummax": lambda x: x.cummax(-2)[0],
+    "gather_cummin": lambda x: x.cummin(1)[0],
+    "logcumsumexp": lambda x: x.logcumsumexp(1),
+    "logcumsumexp_far": lambda x: x.logcumsumexp(-2),
+    "sum_nansum": lambda x, mask: x.masked_fill(mask, math.nan).nansum(1),
+    "sum_nanmean": lambda x, mask: x.masked_fill(mask, math.nan).nanmean(0, True),
+    "sum_var_mean": lambda x: joined(torch.var_mean(x, [0, 2], unbiased=False, keepdim=True)),
+    "sqrt_std_mean": lambda x: joined(torch.std_mean(x, 1)),
+    "max_aminmax": lambda x: joined([x.amin(1), x.amax(1)]),
+    "matmul_cov": torch.cov,
+    "matmul_cov_of_one": lambda x: torch.cov(x, correction=0),
+    "matmul_cov_weighted": lambda x, times, weights: torch.cov(x, fweights=times, aweights=weights),
+    "matmul_cov_of_times": lambda x, times: torch.cov(x, correction=2, fweights=times),
+    "matmul_corrcoef": torch.corrcoef,
+    "scatter_add_histc": lambda x: x.histc(7, -1, 1.5),
+    "scatter_add_histc_of_all": lambda x: x.histc(4),
+    "eq_isin": torch.isin,
+    "logical_not_isin": lambda x, among: torch.isin(x, among, invert=True),
+    "gather_kthvalue": lambda x: x.kthvalue(3)[0],
+    "gather_kthvalue_first": lambda x: x.kthvalue(2, 0, True)[0],
+    "gather_mode": lambda x: x.mode()[0],
+    "gather_mode_first": lambda x: x.mode(0, True)[0],
+    "sub_diff": lambda x: x.diff(2),
+    "sub_diff_beside": lambda x, before, after: x.diff(1, 0, before, after),
+    "logical_xor_diff": torch.diff,
     "prod": lambda x: x.prod(1),
     "prod_of_ties": lambda x: x.prod(1),
     "prod_all": lambda x: (x + 0.5).prod(),
@@ -357,6 +426,15 @@ ROWS = {
     "conv_transpose2d_padded_beyond_the_stride": lambda x, w: F.conv_transpose2d(
         x, w, output_padding=(2, 1), dilation=(3, 2)),
     "matmul_bmm": torch.bmm,
+    "matmul_of_integers": torch.matmul,
+    "grouped_matmul": expert_rows,
+    "grouped_outer": lambda dy, x: torch.stack([x[:2].t() @ dy[:2], 0 * x[:1].t() @ dy[:1], x[2:].t() @ dy[2:]]),
+    "matmul_baddbmm": torch.baddbmm,
+    "matmul_baddbmm_row": lambda c, a, b: torch.baddbmm(c, a, b, beta=-0.5, alpha=2),
+    "mul_kron": torch.kron,
+    "mul_kron_of_ranks": torch.kron,
+    "mul_cross": lambda a, b: torch.linalg.cross(a[None], b),
+    "mul_cross_first": lambda a, b: torch.linalg.cross(a, b, dim=0),
     "mul_outer": torch.outer,
     "addmm": torch.addmm,
     "addmm_row": lambda c, a, b: torch.addmm(c, a, b, beta=-0.5, alpha=2),
@@ -410,6 +488,15 @@ ROWS = {
     "interpolate_corners": lambda x: F.interpolate(x, (5, 9), mode="bilinear", align_corners=True),
     "interpolate_bicubic": lambda x: F.interpolate(x, (7, 3), mode="bicubic"),
     "interpolate_bicubic_corners": lambda x: F.interpolate(x, (5, 9), mode="bicubic", align_corners=True),
+    "adaptive_avg_pool2d_in_interpolate": lambda x: F.interpolate(x, (3, 4), mode="area"),
+    "sum_antialias": lambda x: F.interpolate(x, (4, 3), mode="bilinear", antialias=True),
+    "sum_antialias_larger": lambda x: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
+    "sum_antialias_cubic": lambda x: F.interpolate(x, (5, 2), mode="bicubic", antialias=True),
+    "sum_antialias_corners": lambda x: F.interpolate(x, (4, 3), mode="bilinear", align_corners=True, antialias=True),
+    "interpolate_of_volumes": lambda x: F.interpolate(x, (5, 3, 7)),
+    "interpolate_trilinear": lambda x: F.interpolate(x, (5, 3, 7), mode="trilinear"),
+    "interpolate_trilinear_corners": lambda x: F.interpolate(x, (2, 7, 3), mode="trilinear", align_corners=True),
+    "adaptive_avg_pool2d_in_interpolate3d": lambda x: F.interpolate(x, (2, 3, 3), mode="area"),
     "interpolate_gradient": gradient_of(lambda x: F.interpolate(x, (5, 3), mode="bilinear"), 2, 1, 3, 4),
     "permute_in_pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
     "permute_in_pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
@@ -500,22 +587,23 @@ for name, equation in {
 }.items():
     ROWS[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
 # Functions of PyTorch by their own name.
-for name in """abs acos add asin atan atan2 ceil clone cos cosh div dot eq erf exp exp2 expm1 floor ge gt isfinite
-        isinf isnan le log log10 log1p log2 logical_and logical_not logical_or logical_xor lt matmul maximum
-        minimum mul ne neg pow reciprocal relu remainder round rsqrt sigmoid sign sin sinh sqrt square sub tan tanh
-        tril trunc where""".split():
+for name in """abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or
+        bitwise_right_shift bitwise_xor ceil clone copysign cos cosh div dot eq erf erfc erfinv exp exp2 expm1 floor
+        fmod frac ge gt isfinite isinf isnan le lgamma log log10 log1p log2 logaddexp logaddexp2 logical_and
+        logical_not logical_or logical_xor lt matmul maximum minimum mul ne neg pow reciprocal relu remainder round
+        rsqrt sigmoid sign sin sinh sqrt square sub tan tanh tril trunc where""".split():
     ROWS[name] = getattr(torch, name)
 for name in "conv2d gelu hardswish linear mish relu6 selu silu softplus softsign".split():
     ROWS[name] = getattr(F, name)
 # The same of other inputs: rows such as matmul_batched.
-for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far log_far log1p_far matmul_1d_1d matmul_1d_3d matmul_3d_1d
-        matmul_batched matmul_vector maximum_of_ties minimum_of_ties pow_of_ties rsqrt_far sigmoid_far silu_far
-        softplus_far tanh_far
-        abs_special atan2_special cos_special erf_special exp_special expm1_special gelu_special
-        gelu_tanh_special log_special log1p_special maximum_special minimum_special pow_special
-        reciprocal_special relu_special remainder_by_zero remainder_special rsqrt_special sigmoid_special
-        silu_special sin_special softplus_special sqrt_special square_special tanh_special matmul_special
-        conv2d_special""".split():
+for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far lgamma_of_negative log_far log1p_far matmul_1d_1d
+        matmul_1d_3d matmul_3d_1d matmul_batched matmul_vector maximum_of_ties minimum_of_ties pow_of_ties rsqrt_far
+        sigmoid_far silu_far softplus_far tanh_far abs_special acosh_special asinh_special atan2_special atanh_special
+        copysign_special erfc_special erfinv_special fmod_special frac_special lgamma_special logaddexp_special
+        cos_special erf_special exp_special expm1_special gelu_special gelu_tanh_special log_special log1p_special
+        maximum_special minimum_special pow_special reciprocal_special relu_special remainder_by_zero
+        remainder_special rsqrt_special sigmoid_special silu_special sin_special softplus_special sqrt_special
+        square_special tanh_special matmul_special conv2d_special""".split():
     ROWS[name] = ROWS[max((known for known in ROWS if name.startswith(known + "_")), key=len)]
 for name, number in {"eq": 1, "ne": 1, "lt": 0.3, "le": 0.3, "gt": 0.3, "ge": 0.3}.items():
     ROWS[name + "_scalar"] = lambda x, compare=ROWS[name], number=number: compare(x, torch.tensor(number))

@@ -43,7 +43,8 @@ std::vector<OpCase> cases_here() {
 const std::vector<OpCase>& edge_cases() {
   static const std::vector<OpCase> all = [] {
     std::vector<OpCase> cases = edges();
-    for (OpCase& c : extremes()) cases.push_back(std::move(c));
+    for (auto more : {composed, extremes})
+      for (OpCase& c : more()) cases.push_back(std::move(c));
     return cases;
   }();
   return all;

@@ -11,6 +11,27 @@ std::vector<OpCase> elementwise() {
             .run = [f](In x) { return f(x[0], x[1], x[2], -1.5); },
             .empty = {{0, 4}, {2, 1, 4}, {1, 1}}};
   };
+  const auto labelled = [](OpCase c, std::string label) {
+    c.label = std::move(label);
+    return c;
+  };
+  const auto bits = [](std::string name, Op2 f, double low = -99, double high = 99) -> OpCase {
+    return {.op = std::move(name),
+            .inputs = {{{3, 5}, -99, 99, Input::Index}, {{3, 5}, low, high, Input::Index}},
+            .run = [f](In x) { return f(x[0], x[1]); },
+            .differentiable = false,
+            .empty = {{0, 4}, {0, 4}},
+            .repeat = {0, 0}};
+  };
+  const auto bits_with_scalar = [](std::string name, Tensor (*f)(const Tensor&, double),
+                                   double s) -> OpCase {
+    return {.op = std::move(name),
+            .inputs = {{{3, 5}, -99, 99, Input::Index}},
+            .run = [f, s](In x) { return f(x[0], s); },
+            .differentiable = false,
+            .empty = {{0, 4}},
+            .repeat = {0}};
+  };
   std::vector<OpCase> rows = {
       unary("relu", relu, -3, 3, 0.1),
       unary("relu6", relu6, -3, 9, 0.1),
@@ -41,6 +62,7 @@ std::vector<OpCase> elementwise() {
       unary("ceil", ceil),
       unary("round", round),
       unary("trunc", trunc, -3, 3, 0.1),
+      unary("frac", frac, -3, 3, 0.1),
       with_scalar("clamp", clamp_both, 1.25),
       {.op = "clamp",
        .inputs = {{{3, 5}}},
@@ -66,7 +88,16 @@ std::vector<OpCase> elementwise() {
       unary("atan", atan),
       unary("sinh", sinh, -2, 2),
       unary("cosh", cosh, -2, 2),
+      unary("asinh", asinh),
+      unary("acosh", acosh, 1.2, 4),
+      unary("atanh", atanh, -0.8, 0.8),
       unary("erf", erf),
+      unary("erfc", erfc),
+      unary("erfinv", erfinv, -0.8, 0.8),
+      unary("lgamma", lgamma, 0.3, 5),
+      labelled(unary("lgamma", lgamma, -2.9, -2.1), "of_negative"),
+      unary("digamma", digamma, 0.3, 5),
+      labelled(unary("digamma", digamma, -2.9, -2.1), "of_negative"),
       predicate(unary("isnan", isnan)),
       predicate(unary("isinf", isinf)),
       predicate(unary("isfinite", isfinite)),
@@ -79,6 +110,10 @@ std::vector<OpCase> elementwise() {
       binary("maximum", maximum),
       binary("minimum", minimum),
       binary("remainder", remainder, 0.4, 2),
+      binary("fmod", fmod, 0.4, 2),
+      binary("copysign", copysign),
+      binary("logaddexp", logaddexp),
+      binary("logaddexp2", logaddexp2),
       binary("atan2", atan2, 0.3, 2),
       binary("swiglu", swiglu),
       ternary("addcmul", addcmul, -2),
@@ -114,6 +149,8 @@ std::vector<OpCase> elementwise() {
       with_scalar("div_scalar", div, 0.8),
       with_scalar("pow_scalar", pow, 2.5, 0.3, 2),
       with_scalar("remainder_scalar", remainder, 0.75),
+      with_scalar("fmod_scalar", fmod, 0.75),
+      with_scalar("copysign_scalar", copysign, -1, -2, 2, 0.1),
       with_scalar(
           "sub_from_scalar", +[](const Tensor& x, double s) { return sub(s, x); }, 0.75),
       with_scalar(
@@ -147,6 +184,22 @@ std::vector<OpCase> elementwise() {
        .run = [](In x) { return logical_xor(x[0], x[1]); },
        .differentiable = false,
        .empty = {{0}, {0}}},
+      bits("bitwise_and", bitwise_and),
+      bits("bitwise_or", bitwise_or),
+      bits("bitwise_xor", bitwise_xor),
+      bits("bitwise_left_shift", bitwise_left_shift, 0, 6),
+      bits("bitwise_right_shift", bitwise_right_shift, 0, 6),
+      bits_with_scalar("bitwise_and_scalar", bitwise_and, 6),
+      bits_with_scalar("bitwise_or_scalar", bitwise_or, 6),
+      bits_with_scalar("bitwise_xor_scalar", bitwise_xor, 6),
+      bits_with_scalar("bitwise_left_shift_scalar", bitwise_left_shift, 3),
+      bits_with_scalar("bitwise_right_shift_scalar", bitwise_right_shift, 3),
+      {.op = "bitwise_not",
+       .inputs = {{{3, 5}, -99, 99, Input::Index}},
+       .run = [](In x) { return bitwise_not(x[0]); },
+       .differentiable = false,
+       .empty = {{0, 4}},
+       .repeat = {0}},
       {.op = "where",
        .inputs = {{{3, 4}, 0, 1, Input::Mask}, {{3, 4}}, {{4}}},
        .run = [](In x) { return where(x[0], x[1], x[2]); },
@@ -171,7 +224,7 @@ std::vector<OpCase> elementwise() {
        .run = [](In x) { return clone(x[0]); },
        .empty = {{0, 2}}},
   };
-  for (OpCase& c : rows) c.pointwise = c.op != "glu";
+  for (OpCase& c : rows) c.pointwise = c.op != "glu" && !c.op.starts_with("bitwise");
   return rows;
 }
 

@@ -61,6 +61,14 @@ std::vector<OpCase> elementwise_extremes() {
   special("sin", sin);
   special("cos", cos);
   special("erf", erf);
+  special("asinh", asinh);
+  special("atanh", atanh);
+  special("erfc", erfc);
+  special("erfinv", erfinv);
+  special("frac", frac);
+  special("lgamma", lgamma);
+  cases.push_back(at("acosh", "special", of({nan, inf, 1, 1.5, 2.5, 6}), acosh));
+  cases.push_back(at("digamma", "special", of({nan, inf, 0.5, -0.5, 1, 2.5, -2.5, 6}), digamma));
   const auto power = [&](std::string label, double p) {
     cases.push_back(
         at("pow_scalar", std::move(label), of(specials), [p](X x) { return pow(x, p); }));
@@ -86,6 +94,9 @@ std::vector<OpCase> elementwise_extremes() {
         {nan, inf, -inf, 0, 1, 2, 0.5, -1});
   pairs("remainder", remainder, {nan, inf, -inf, 0, -0.0, 5, -5, 1},
         {3, -3, 0.1, -0.1, inf, -inf, nan});  // 1 / 0.1 rounds up to 10
+  pairs("fmod", fmod, {nan, 0, -0.0, 5, -5, 1}, {3, -3, 0.3, -0.3, inf, -inf, nan});
+  pairs("copysign", copysign, {0, -0.0, 5, -5}, {3, -3, 0, -0.0, inf, -inf});
+  pairs("logaddexp", logaddexp, {nan, 0, 700, -5}, {0, -700, 3, inf, -inf});
   cases.push_back(
       predicate(at("remainder", "by_zero",
                    {constant(of({nan, inf, 0, 5, -5})), constant(of({0, -0.0, 0, 0, 0}))},

@@ -110,6 +110,39 @@ std::vector<OpCase> indexing() {
            },
        .label = "of_gather",
        .composite = true},
+      {.op = "scatter_extremum",
+       .inputs = {{{3, 5}}, i({3, 9}, 5), {{3, 9}}},
+       .run = [](In x) { return scatter_reduce(x[0], 1, x[1], x[2], ScatterMode::Amax); },
+       .empty = {{3, 5}, {3, 0}, {3, 0}},
+       .sums = {{1, 5}, {1, 20480}, {1, 20480}}},
+      {.op = "scatter_extremum",
+       .inputs = {{{6, 3, 2}}, i({9, 2, 1}, 4), {{9, 2, 2}}},
+       .run =
+           [](In x) {
+             return scatter_reduce(x[0], 0, x[1], x[2], ScatterMode::Amin, {.include_self = false});
+           },
+       .label = "without_self"},
+      {.op = "scatter_product",
+       .inputs = {{{3, 5}, 0.5, 2}, i({3, 9}, 5), {{3, 9}, 0.5, 2}},
+       .run = [](In x) { return scatter_reduce(x[0], 1, x[1], x[2], ScatterMode::Prod); },
+       .tolerance = 4,
+       .empty = {{3, 5}, {3, 0}, {3, 0}}},
+      {.op = "scatter_product",
+       .inputs = {{{6, 3, 2}, 0.5, 2}, i({9, 2, 1}, 4), {{9, 2, 2}, -2, 2}},
+       .run =
+           [](In x) {
+             return scatter_reduce(x[0], 0, x[1], x[2], ScatterMode::Prod, {.include_self = false});
+           },
+       .label = "without_self",
+       .tolerance = 4},
+      {.op = "scatter_product",
+       .inputs = {{{2, 4}}, i({2, 9}, 4), {{2, 9}}, {{2, 9}, 0, 1.4, Input::Mask}},
+       .run =
+           [](In x) {
+             return scatter_reduce(x[0], 1, x[1], masked_fill(x[2], x[3], 0), ScatterMode::Prod);
+           },
+       .label = "with_zeros",
+       .tolerance = 4},
       {.op = "argsort",
        .inputs = {{{3, 6}}},
        .run = [](In x) { return argsort(x[0], 1, true); },

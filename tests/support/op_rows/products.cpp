@@ -26,6 +26,9 @@ auto gradient_of(std::function<Tensor(const Tensor&)> f, Shape shape) {
 }  // namespace
 
 std::vector<OpCase> products() {
+  const auto groups_of = [](const Tensor& rows) {  // the second is empty
+    return std::vector<int64_t>{rows.size(0) * 2 / 5, 0, rows.size(0) - rows.size(0) * 2 / 5};
+  };
   const auto linear_to = [](Activation f) {
     return [f](In x) { return linear(x[0], x[1], x[2], {.activation = f}); };
   };
@@ -69,6 +72,27 @@ std::vector<OpCase> products() {
        .tolerance = 4,
        .empty = {{0, 3, 4}, {0, 4, 5}},
        .sums = {{1, 2, 4096}, {1, 4096, 2}}},
+      {.op = "matmul",
+       .inputs = {{{2, 3, 4}, -99, 99, Input::Index}, {{4, 5}, -99, 99, Input::Index}},
+       .run = [](In x) { return matmul(x[0], x[1]); },
+       .label = "of_integers",
+       .differentiable = false},
+      {.op = "grouped_matmul",
+       .inputs = {{{5, 4}}, {{3, 4, 2}}},
+       .run = [=](In x) { return grouped_matmul(x[0], x[1], groups_of(x[0])); },
+       .tolerance = 4,
+       .empty = {{0, 4}, {3, 4, 2}},
+       .repeat = {1, 2},
+       .sums = {{5, 4096}, {3, 4096, 2}}},
+      {.op = "grouped_outer",
+       .inputs = {{{5, 2}}, {{5, 4}}},
+       .run =
+           [=](In x) {  // the gradient of the matrices, recorded
+             const Tensor w = ones({3, 4, 2}, x[0].dtype()).set_requires_grad();
+             const Tensor y = grouped_matmul(x[1], w, groups_of(x[1]));
+             return grad({sum(y * x[0])}, {w}, {.create_graph = true})[0];
+           },
+       .composite = true},
       {.op = "mul",
        .inputs = {{{3}}, {{4}}},
        .run = [](In x) { return outer(x[0], x[1]); },

@@ -14,6 +14,7 @@ std::vector<OpCase> products();
 std::vector<OpCase> linalg();
 std::vector<OpCase> networks();
 std::vector<OpCase> losses();
+std::vector<OpCase> composed();
 std::vector<OpCase> edges();
 std::vector<OpCase> extremes();
 

@@ -1,0 +1,183 @@
+// Elements that are placed by an index or by a mask, and what is made of those that meet in one
+// place.
+
+#include <fmt/format.h>
+
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
+
+namespace mixtape {
+using namespace internal;
+using namespace ops;
+namespace {
+
+using kernels::Reduce;
+
+struct Meeting {
+  int dim;
+  Reduce op;
+  bool include_self;
+};
+
+// A number, expanded to a shape.
+Tensor number_like(const Tensor& x, const Shape& shape, double value) {
+  return expand(full({}, value, x.dtype(), x.device()), shape);
+}
+// True where an element is not named by the index.
+Tensor untouched(const Shape& shape, int dim, const Tensor& index) {
+  const Tensor all = ones(shape, boolean, index.device());
+  return scatter_unchecked(all, dim, index, number_like(all, index.shape(), 0));
+}
+
+struct ScatterReduce {
+  static constexpr std::array<Role, 6> roles = {Role::Activation, Role::Index, Role::Activation};
+  static Tensor reduced(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
+                        const Meeting& m) {
+    check(x.dtype() != boolean,
+          "elements must be numbers, got bool (convert them to a number dtype)");
+    check_counted("indices", {index.size(m.dim)});
+    const Tensor y = ctx.output(x.shape(), is_half(x.dtype()) ? f32 : x.dtype());
+    ctx.run(kernels::convert, x, y);
+    if (!m.include_self)  // begins with 1, or with any source, which is then compared with itself
+      ctx.run(kernels::scatter, m.dim, index,
+              m.op == Reduce::Prod ? number_like(y, index.shape(), 1) : cast(source, y.dtype()), y);
+    ctx.run(kernels::scatter_reduce, m.op, m.dim, index, source, y);
+    ctx.save(x, index, source);
+    return cast(y, ctx.dtype());
+  }
+};
+
+struct ScatterExtremum : ScatterReduce {
+  static constexpr OpInfo info{"scatter_extremum", Precision::Widest, roles};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
+                        const Meeting& m) {
+    const Tensor y = reduced(ctx, x, index, source, m);
+    ctx.save_result(y);
+    return y;
+  }
+  // The elements that equal the result share its gradient.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Meeting& m) {
+    const Tensor x = ctx.saved(0), index = ctx.saved(1), source = ctx.saved(2), y = ctx.saved(3);
+    const DType wide = accumulate_dtype(dy.dtype());
+    Tensor kept = eq(x, y);
+    if (!m.include_self) kept = logical_and(kept, untouched(x.shape(), m.dim, index));
+    kept = cast(kept, wide);
+    const Tensor placed = cast(eq(source, gather_unchecked(y, m.dim, index)), wide);
+    const Tensor share = cast(dy, wide) / scatter_add_unchecked(kept, m.dim, index, placed);
+    return ctx.grads([&] { return kept * share; }, [] { return Tensor(); },
+                     [&] { return placed * gather_unchecked(share, m.dim, index); });
+  }
+};
+
+struct ScatterProduct : ScatterReduce {
+  static constexpr OpInfo info{"scatter_product", Precision::Full, roles};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
+                        const Meeting& m) {
+    return reduced(ctx, x, index, source, m);
+  }
+  // The gradient of a factor is the product of the others: of those that are not 0, which is P or
+  // P / x, times the zero if there is one among them, so that it has a derivative as well. In f64,
+  // whose range is enough for P.
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Meeting& m) {
+    const Tensor x = cast(ctx.saved(0), f64), index = ctx.saved(1),
+                 source = cast(ctx.saved(2), f64);
+    const Tensor x_zero = eq(x, 0), source_zero = eq(source, 0), d = cast(dy, f64);
+    const Tensor counts = m.include_self ? ones(x.shape(), f64, x.device())
+                                         : cast(untouched(x.shape(), m.dim, index), f64);
+    const Tensor product = call<ScatterProduct>(masked_fill(x, x_zero, 1), index,
+                                                masked_fill(source, source_zero, 1), m);
+    const auto total = [&](const Tensor& of_x, const Tensor& of_source) {
+      return scatter_add_unchecked(of_x * counts, m.dim, index, of_source);
+    };
+    const auto zero_in = [](const Tensor& t) { return masked_fill(t, ne(t, 0), 0); };
+    const Tensor zeros = total(cast(x_zero, f64), cast(source_zero, f64)),
+                 zero = total(zero_in(x), zero_in(source));
+    const auto others = [&](const Tensor& t, const Tensor& product, const Tensor& zeros,
+                            const Tensor& zero) {
+      const Tensor left = zeros - cast(eq(t, 0), f64), rest = product / masked_fill(t, eq(t, 0), 1);
+      return where(eq(left, 0), rest, masked_fill((zero - zero_in(t)) * rest, ne(left, 1), 0));
+    };
+    const auto at = [&](const Tensor& t) { return gather_unchecked(t, m.dim, index); };
+    return ctx.grads(
+        [&] { return masked_fill(d * others(x, product, zeros, zero), eq(counts, 0), 0); },
+        [] { return Tensor(); },
+        [&] { return at(d) * others(source, at(product), at(zeros), at(zero)); });
+  }
+};
+
+}  // namespace
+
+Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& given, const Tensor& whole_source,
+                      ScatterMode mode, const ScatterReduceOptions& o) {
+  const Scope scope("scatter_reduce");
+  const int d = wrap_dim(dim, x.rank());
+  const Tensor index = element_index(x, d, given), source = corner(whole_source, index.shape());
+  if (mode == ScatterMode::Prod)
+    return call<ScatterProduct>(x, index, source, Meeting{d, Reduce::Prod, o.include_self});
+  if (mode == ScatterMode::Amax || mode == ScatterMode::Amin)
+    return call<ScatterExtremum>(
+        x, index, source,
+        Meeting{d, mode == ScatterMode::Amax ? Reduce::Max : Reduce::Min, o.include_self});
+  const auto total = [&](const Tensor& from, const Tensor& added) {
+    const Tensor start =
+        o.include_self ? from
+                       : scatter_unchecked(from, d, index, number_like(from, index.shape(), 0));
+    return scatter_add_unchecked(start, d, index, added);
+  };
+  if (mode == ScatterMode::Sum) return total(x, source);
+  check_real(x);
+  const auto mean = [&](const Tensor& from, const Tensor& added) {
+    const Tensor count = total(ones_like(from), ones_like(added));
+    return total(from, added) / clamp(count, 1, {});
+  };
+  return in_f32(mean, x, source);
+}
+
+Tensor index_fill(const Tensor& x, int dim, const Tensor& given, double value) {
+  const Scope scope("index_fill");
+  const int d = wrap_dim(dim, x.rank());
+  const Tensor index = slice_index(x, d, given);
+  check_number(x.dtype(), value);
+  return index_put_unchecked(x, d, index,
+                             number_like(x, with_size(x.shape(), d, index.numel()), value));
+}
+
+Tensor index_copy(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
+  const Scope scope("index_copy");
+  const int d = wrap_dim(dim, x.rank());
+  const Tensor index = slice_index(x, d, given);
+  check_shape(source, "the source", with_size(x.shape(), d, index.numel()));
+  return index_put_unchecked(x, d, index, source);
+}
+
+Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim) {
+  const Scope scope("take_along_dim");
+  check(index.rank() == x.rank(), "an index of shape {} for a tensor of shape {}", index.shape(),
+        x.shape());
+  const int d = wrap_dim(dim, x.rank());
+  const Shape beside = broadcast(with_size(x.shape(), d, 1), with_size(index.shape(), d, 1));
+  return gather(expand(x, with_size(beside, d, x.size(d))), d,
+                expand(index, with_size(beside, d, index.size(d))));
+}
+Tensor take_along_dim(const Tensor& x, const Tensor& index) {
+  return take_along_dim(flatten(x), flatten(index), 0);
+}
+
+Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {
+  const Scope scope("masked_scatter");
+  check(mask.dtype() == boolean, "the mask has dtype {}, not bool", mask.dtype());
+  check(source.dtype() == x.dtype(), "a source of {} for a tensor of {}", source.dtype(),
+        x.dtype());
+  const Shape shape = broadcast(x.shape(), mask.shape());
+  const Tensor chosen = expand(mask, shape), to = expand(x, shape);
+  const Tensor position = cumsum(cast(flatten(chosen), i64), 0) - 1;  // in the source
+  check_range(position, -1, source.numel(), [n = source.numel()](int64_t last) {
+    return fmt::format("the mask chooses at least {} elements, and the source has {}", last + 1, n);
+  });
+  if (source.numel() == 0) return to;
+  const Tensor each = gather_unchecked(flatten(source), 0, clamp(position, 0, {}));
+  return where(chosen, reshape(each, shape), to);
+}
+
+}  // namespace mixtape

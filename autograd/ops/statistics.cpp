@@ -1,0 +1,191 @@
+// Statistics that are composed of reductions, sorts and scans.
+
+#include <cmath>
+#include <limits>
+
+#include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
+
+namespace mixtape {
+using namespace internal;
+using namespace ops;
+namespace {
+
+// x - its mean over the last dimension, and the products of those deviations of all variables,
+// [variables, observations] -> [variables, variables]; each observation counts as often as weights
+// say, if there are any.
+Tensor covariance(const Tensor& x, const CovOptions& o) {
+  const NoPolicy in_its_own_dtype;  // sums of small numbers of any sign
+  const int64_t n = x.size(1);
+  Tensor weights;
+  if (o.fweights) weights = cast(o.fweights, x.dtype());
+  if (o.aweights) {
+    const Tensor a = cast(o.aweights, x.dtype());
+    weights = weights ? weights * a : a;
+  }
+  if (!weights) {
+    const Tensor apart = x - mean(x, {1}, true);
+    return matmul(apart, apart.t()) / double(std::max<int64_t>(0, n - o.correction));
+  }
+  const Tensor total = sum(weights), apart = x - sum(x * weights, {1}, true) / total;
+  const Tensor lost =
+      o.aweights ? sum(weights * cast(o.aweights, x.dtype())) / total * double(o.correction)
+                 : full({}, o.correction, x.dtype(), x.device());
+  return matmul(apart, (apart * weights).t()) / clamp(total - lost, 0, {});
+}
+
+void check_weights(const Tensor& weights, std::string_view what, int64_t n) {
+  if (!weights) return;
+  check_shape(weights, what, {n});
+  const bool negative = n > 0 && min(weights).item() < 0;
+  check(!negative, "{} must be >= 0", what);
+}
+
+// A variable alone, and NaN of no observations.
+Tensor as_variables(const Tensor& x) {
+  check(x.rank() == 1 || x.rank() == 2,
+        "the input has shape {}, not [variables, observations] or [observations]", x.shape());
+  return x.rank() == 1 ? unsqueeze(x, 0) : x;
+}
+
+}  // namespace
+
+Tensor nansum(const Tensor& x, const Dims& dims, bool keepdim) {
+  const Scope scope("nansum");
+  return sum(is_float(x.dtype()) ? masked_fill(x, isnan(x), 0) : x, dims, keepdim);
+}
+Tensor nanmean(const Tensor& x, const Dims& dims, bool keepdim) {
+  const Scope scope("nanmean");
+  check_real(x);
+  const auto mean_of = [&](const Tensor& w) {
+    const Tensor count = sum(logical_not(isnan(w)), dims, keepdim);
+    return nansum(w, dims, keepdim) / cast(count, w.dtype());
+  };
+  return in_f32(mean_of, x);
+}
+
+StdMean std_mean(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
+  const Scope scope("std_mean");
+  return {stddev(x, dims, keepdim, correction), mean(x, dims, keepdim)};
+}
+VarMean var_mean(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
+  const Scope scope("var_mean");
+  return {var(x, dims, keepdim, correction), mean(x, dims, keepdim)};
+}
+AminMax aminmax(const Tensor& x, const Dims& dims, bool keepdim) {
+  const Scope scope("aminmax");
+  return {min(x, dims, keepdim), max(x, dims, keepdim)};
+}
+
+Tensor cov(const Tensor& given, const CovOptions& o) {
+  const Scope scope("cov");
+  check_real(given);
+  const Tensor x = as_variables(given);
+  if (o.fweights)
+    check(is_integer(o.fweights.dtype()), "fweights must be integers, got {}", o.fweights.dtype());
+  check_weights(o.fweights, "fweights", x.size(1));
+  check_weights(o.aweights, "aweights", x.size(1));
+  const Tensor y = in_f32([&](const Tensor& w) { return covariance(w, o); }, x);
+  return x.size(0) == 1 ? reshape(y, {}) : y;
+}
+// (The scale of a variable does not matter; its squares might leave the range.)
+Tensor corrcoef(const Tensor& given) {
+  const Scope scope("corrcoef");
+  check_real(given);
+  const Tensor x = as_variables(given);
+  const auto ratio = [](const Tensor& w) {
+    const Tensor c = covariance(w / scale_of(w, reduce_options({1}, 2)), {}), s = sqrt(diagonal(c));
+    return clamp(c / unsqueeze(s, 1) / s, -1, 1);
+  };
+  const Tensor y = in_f32(ratio, x);
+  return x.size(0) == 1 ? reshape(y, {}) : y;
+}
+
+Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
+  const Scope scope("histc");
+  const NoGrad off;
+  check_real(x);
+  check(bins > 0, "bins must be > 0, got {}", bins);
+  check(low <= high && std::isfinite(high - low), "a range from {} to {}", low, high);
+  const Tensor v = wide(flatten(x.detach()));
+  const auto number = [&](double n) { return full({}, n, v.dtype(), v.device()); };
+  Tensor from = number(low), to = number(high);
+  if (low == high && v.numel() > 0) {  // the range of the numbers, or 1 around one of them
+    from = min(v);
+    to = max(v);
+  }
+  const Tensor none = cast(eq(from, to), v.dtype());
+  from = from - none;
+  to = to + none;
+  const Tensor inside = logical_and(ge(v, from), le(v, to));
+  const Tensor bin = clamp(floor((v - from) / (to - from) * double(bins)), 0, double(bins - 1));
+  const Tensor at =
+      cast(where(inside, bin, double(bins)), i64);  // the others in a bin of their own
+  const Tensor counts = scatter_add(zeros({bins + 1}, v.dtype(), v.device()), 0, at, ones_like(v));
+  return cast(narrow(counts, 0, 0, bins), x.dtype());
+}
+
+BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert) {
+  const Scope scope("isin");
+  const NoGrad off;
+  const Tensor x = flatten(elements.detach());
+  const int64_t n = among.numel();
+  Tensor found = zeros(x.shape(), boolean, x.device());
+  if (n > 0) {
+    const Tensor sorted = sort(flatten(among.detach()), 0).values;
+    const Tensor at = clamp(searchsorted(sorted, x), {}, double(n - 1));
+    found = eq(index_select_unchecked(sorted, 0, at), x);
+  }
+  found = reshape(found, elements.shape());
+  return BoolTensor(invert ? logical_not(found) : found);
+}
+
+Sorted kthvalue(const Tensor& x, int64_t k, int dim, bool keepdim) {
+  const Scope scope("kthvalue");
+  const int64_t n = x.size(dim);
+  check(k >= 1 && k <= n, "k must be from 1 to {}, got {}", n, k);
+  const Tensor indices = narrow(topk(x.detach(), k, dim, false).indices, dim, k - 1, 1);
+  const Tensor values = gather_unchecked(x, dim, indices);
+  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+}
+
+// Among sorted elements, the number of equal ones up to each: it is greatest at the end of the
+// longest run, the first of which has the smallest value.
+Sorted mode(const Tensor& x, int dim, bool keepdim) {
+  const Scope scope("mode");
+  const int64_t n = x.size(dim);
+  check(n > 0, "dimension {} of {} has no elements", dim, x.shape());
+  const Tensor order = argsort(x, dim), sorted = gather_unchecked(x.detach(), dim, order);
+  Shape along;
+  for (int d = 0; d < x.rank(); ++d) along.push_back(1);
+  along[wrap_dim(dim, x.rank())] = n;
+  const Tensor place = expand(reshape(arange(0, double(n), 1, i64, x.device()), along), x.shape());
+  const Tensor differs = ne(narrow(sorted, dim, 1, n - 1), narrow(sorted, dim, 0, n - 1));
+  const Tensor first = zeros(with_size(x.shape(), dim, 1), i64, x.device());
+  const Tensor begin =
+      cummax(cat({first, where(differs, narrow(place, dim, 1, n - 1), 0)}, dim), dim).values;
+  const Tensor end = argmax(place - begin, dim, true);
+  const Tensor indices = gather_unchecked(order, dim, end),
+               values = gather_unchecked(x, dim, indices);
+  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+}
+
+Tensor diff(const Tensor& given, int n, int dim, const Tensor& before, const Tensor& after) {
+  const Scope scope("diff");
+  check(n >= 0, "n must be >= 0, got {}", n);
+  Tensor x = given;
+  if (before) x = cat({before, x}, dim);
+  if (after) x = cat({x, after}, dim);
+  const auto differences = [&](Tensor y) {
+    for (int i = 0; i < n && y.size(dim) > 0; ++i) {
+      const int64_t size = y.size(dim) - 1;
+      const Tensor later = narrow(y, dim, 1, size), earlier = narrow(y, dim, 0, size);
+      y = y.dtype() == boolean ? logical_xor(later, earlier) : later - earlier;
+    }
+    return y;
+  };
+  return n > 1 ? in_f32(differences, x) : differences(x);
+}
+
+}  // namespace mixtape

@@ -1,0 +1,161 @@
+// Functions that are made of other ops, which have their own rows. Only compared with PyTorch.
+#include "tests/support/op_rows/rows.h"
+
+namespace mixtape::tests {
+
+namespace {
+
+OpCase row(std::string op, std::string label, std::vector<Input> inputs,
+           std::function<Tensor(In)> run) {
+  return {.op = std::move(op),
+          .inputs = std::move(inputs),
+          .run = std::move(run),
+          .label = std::move(label)};
+}
+// Both results of a function, as one.
+Tensor both(const Tensor& a, const Tensor& b) { return cat({flatten(a), flatten(b)}); }
+
+std::vector<OpCase> placed() {
+  const auto i = [](const Shape& shape, double high) {
+    return Input{shape, 0, high, Input::Index};
+  };
+  const auto reduced = [&](std::string op, std::string label, ScatterMode mode, bool self) {
+    return row(std::move(op), std::move(label), {{{6, 3}}, i({9, 2}, 4), {{9, 3}}}, [=](In x) {
+      return scatter_reduce(x[0], 0, x[1], x[2], mode, {.include_self = self});
+    });
+  };
+  return {
+      reduced("scatter_add", "reduce_sum", ScatterMode::Sum, true),
+      reduced("scatter_add", "reduce_sum_without_self", ScatterMode::Sum, false),
+      reduced("scatter_add", "reduce_mean", ScatterMode::Mean, true),
+      reduced("scatter_add", "reduce_mean_without_self", ScatterMode::Mean, false),
+      row("scatter_extremum", "of_ties",
+          {{.shape = {3, 4}, .kind = Input::Tied},
+           i({8, 4}, 3),
+           {.shape = {8, 4}, .kind = Input::Tied}},
+          [](In x) { return scatter_reduce(x[0], 0, x[1], x[2], ScatterMode::Amax); }),
+      row("scatter", "index_fill", {{{2, 5, 3}}, i({3}, 5)},
+          [](In x) { return index_fill(x[0], 1, x[1], -1.5); }),
+      row("scatter", "index_copy",
+          {{{2, 5, 3}}, {.shape = {3}, .kind = Input::Index, .values = {4, 0, 2}}, {{2, 3, 3}}},
+          [](In x) { return index_copy(x[0], -2, x[1], x[2]); }),
+      row("gather", "take_along_dim", {{{3, 1, 4}}, i({1, 2, 5}, 4)},
+          [](In x) { return take_along_dim(x[0], x[1], 2); }),
+      row("gather", "take_along_dim_flat", {{{3, 4}}, i({2, 5}, 12)},
+          [](In x) { return take_along_dim(x[0], x[1]); }),
+      row("where", "masked_scatter", {{{3, 4}}, {{2, 3, 1}, 0, 1, Input::Mask}, {{30}}},
+          [](In x) { return masked_scatter(x[0], x[1], x[2]); }),
+  };
+}
+
+std::vector<OpCase> statistics() {
+  const Input holes{{3, 4}, 0, 1, Input::Mask};
+  const auto with_nan = [](In x) { return masked_fill(x[0], x[1], NAN); };
+  const Input ties{.shape = {4, 7}, .low = -2, .high = 2, .kind = Input::Tied};
+  const Input times{{5}, 0, 4, Input::Index}, weights{{5}, 0.2, 1, Input::Constant};
+  return {
+      row("sum", "nansum", {{{3, 4}}, holes}, [=](In x) { return nansum(with_nan(x), {1}); }),
+      row("sum", "nanmean", {{{3, 4}}, holes},
+          [=](In x) { return nanmean(with_nan(x), {0}, true); }),
+      row("sum", "var_mean", {{{3, 4, 2}}},
+          [](In x) {
+            const auto [v, m] = var_mean(x[0], {0, 2}, true, 0);
+            return both(v, m);
+          }),
+      row("sqrt", "std_mean", {{{3, 4}}},
+          [](In x) {
+            const auto [s, m] = std_mean(x[0], {1});
+            return both(s, m);
+          }),
+      row("max", "aminmax", {ties},
+          [](In x) {
+            const auto [low, high] = aminmax(x[0], {1});
+            return both(low, high);
+          }),
+      row("matmul", "cov", {{{3, 5}}}, [](In x) { return cov(x[0]); }),
+      row("matmul", "cov_of_one", {{{5}}}, [](In x) { return cov(x[0], {.correction = 0}); }),
+      row("matmul", "cov_weighted", {{{3, 5}}, times, weights},
+          [](In x) { return cov(x[0], {.fweights = x[1], .aweights = x[2]}); }),
+      row("matmul", "cov_of_times", {{{3, 5}}, times},
+          [](In x) { return cov(x[0], {.correction = 2, .fweights = x[1]}); }),
+      row("matmul", "corrcoef", {{{3, 5}}}, [](In x) { return corrcoef(x[0]); }),
+      predicate(
+          row("scatter_add", "histc", {{{40}}}, [](In x) { return histc(x[0], 7, -1, 1.5); })),
+      predicate(row("scatter_add", "histc_of_all", {ties}, [](In x) { return histc(x[0], 4); })),
+      predicate(row("eq", "isin", {ties, {.shape = {3}, .low = -2, .high = 2, .kind = Input::Tied}},
+                    [](In x) { return isin(x[0], x[1]); })),
+      predicate(row("logical_not", "isin", {ties, {.shape = {3}, .kind = Input::Tied}},
+                    [](In x) { return isin(x[0], x[1], true); })),
+      row("gather", "kthvalue", {{{4, 7}}}, [](In x) { return kthvalue(x[0], 3).values; }),
+      row("gather", "kthvalue_first", {{{4, 7}}},
+          [](In x) { return kthvalue(x[0], 2, 0, true).values; }),
+      row("gather", "mode", {ties}, [](In x) { return mode(x[0]).values; }),
+      row("gather", "mode_first", {ties}, [](In x) { return mode(x[0], 0, true).values; }),
+      row("sub", "diff", {{{3, 5}}}, [](In x) { return diff(x[0], 2); }),
+      row("sub", "diff_beside", {{{3, 4}}, {{1, 4}}, {{2, 4}}},
+          [](In x) { return diff(x[0], 1, 0, x[1], x[2]); }),
+      predicate(row("logical_xor", "diff", {{{3, 5}, 0, 1, Input::Mask}},
+                    [](In x) { return diff(x[0]); })),
+  };
+}
+
+std::vector<OpCase> products_of_parts() {
+  const AddmmOptions scaled{.beta = -0.5, .alpha = 2};
+  return {
+      row("matmul", "baddbmm", {{{2, 3, 5}}, {{2, 3, 4}}, {{2, 4, 5}}},
+          [](In x) { return baddbmm(x[0], x[1], x[2]); }),
+      row("matmul", "baddbmm_row", {{{1, 5}}, {{2, 3, 4}}, {{2, 4, 5}}},
+          [=](In x) { return baddbmm(x[0], x[1], x[2], scaled); }),
+      row("mul", "kron", {{{2, 3}}, {{3, 2}}}, [](In x) { return kron(x[0], x[1]); }),
+      row("mul", "kron_of_ranks", {{{3}}, {{2, 1, 2}}}, [](In x) { return kron(x[0], x[1]); }),
+      row("mul", "cross", {{{4, 3}}, {{2, 1, 3}}}, [](In x) { return cross(x[0], x[1]); }),
+      row("mul", "cross_first", {{{3, 4}}, {{3, 4}}}, [](In x) { return cross(x[0], x[1], 0); }),
+      row("softmax", "gumbel", {{{3, 5}}},
+          [](In x) {
+            const Seed seed(3);
+            return gumbel_softmax(x[0], 0.7);
+          }),
+      row("softmax", "gumbel_hard", {{{3, 5}}},
+          [](In x) {
+            const Seed seed(3);
+            return gumbel_softmax(x[0], 1, true, 0);
+          }),
+  };
+}
+
+std::vector<OpCase> resized() {
+  const auto image = [](std::string op, std::string label, const Shape& x, Size2 size,
+                        InterpolateOptions o) {
+    return row(std::move(op), std::move(label), {{x}},
+               [=](In in) { return interpolate(in[0], size, o); });
+  };
+  const auto volume = [](std::string op, std::string label, Size3 size, InterpolateOptions o) {
+    return row(std::move(op), std::move(label), {{{1, 2, 3, 4, 5}}},
+               [=](In in) { return interpolate3d(in[0], size, o); });
+  };
+  using enum Interpolation;
+  return {
+      image("adaptive_avg_pool2d", "in_interpolate", {1, 2, 5, 7}, {3, 4}, {.mode = Area}),
+      image("sum", "antialias", {1, 2, 9, 7}, {4, 3}, {.mode = Bilinear, .antialias = true}),
+      image("sum", "antialias_larger", {1, 2, 3, 7}, {5, 3}, {.mode = Bilinear, .antialias = true}),
+      image("sum", "antialias_cubic", {1, 1, 12, 9}, {5, 2}, {.mode = Bicubic, .antialias = true}),
+      image("sum", "antialias_corners", {1, 2, 9, 7}, {4, 3},
+            {.mode = Bilinear, .align_corners = true, .antialias = true}),
+      volume("interpolate", "of_volumes", {5, 3, 7}, {}),
+      volume("interpolate", "trilinear", {5, 3, 7}, {.mode = Trilinear}),
+      volume("interpolate", "trilinear_corners", {2, 7, 3},
+             {.mode = Trilinear, .align_corners = true}),
+      volume("adaptive_avg_pool2d", "in_interpolate3d", {2, 3, 3}, {.mode = Area}),
+  };
+}
+
+}  // namespace
+
+std::vector<OpCase> composed() {
+  std::vector<OpCase> cases = placed();
+  for (auto more : {statistics, products_of_parts, resized})
+    for (OpCase& c : more()) cases.push_back(std::move(c));
+  return cases;
+}
+
+}  // namespace mixtape::tests
