@@ -116,7 +116,14 @@ TEST(Device, KnowsWhatItMultipliesFast) {
     EXPECT_FALSE(cpu.supports_fast(t)) << fmt::format("{}", t);
   std::ifstream info("/proc/cpuinfo");
   const std::string text{std::istreambuf_iterator<char>(info), {}};
-  EXPECT_EQ(cpu.supports_fast(bf16), text.find("avx512_bf16") != std::string::npos);
+#ifdef __aarch64__
+  const std::string_view first = "CPU implementer", name = " bf16";
+#else
+  const std::string_view first = "vendor_id", name = "avx512_bf16";
+#endif
+  if (text.find(first) != std::string::npos) {  // an emulator may show the host's
+    EXPECT_EQ(cpu.supports_fast(bf16), text.find(name) != std::string::npos);
+  }
   EXPECT_THROW(Device::cuda(99).supports_fast(f16), Error);
 }
 
@@ -304,8 +311,7 @@ TEST(Tensor, ReadsAsTheTypeAskedFor) {
   EXPECT_EQ(error([&] { whole.at<uint8_t>(1); }), "-1 does not fit u8");
   EXPECT_EQ(error([] { from({NAN}, {1}).item<int64_t>(); }), "nan does not fit i64");
   EXPECT_EQ(error([] { from({-1}, {}, i64).item<size_t>(); }), "-1 does not fit u64");
-  EXPECT_EQ(error([] { to_vector<char>(from({200}, {1}, u8)); }),
-            fmt::format("200 does not fit {}8", std::is_signed_v<char> ? 'i' : 'u'));
+  EXPECT_EQ(error([] { to_vector<signed char>(from({200}, {1}, u8)); }), "200 does not fit i8");
   EXPECT_EQ(error([] { from({70000}, {1}).at<unsigned short>(0); }), "70000 does not fit u16");
 }
 
