@@ -362,6 +362,57 @@ Drawing draw(const BarChart& chart) {
   return {chart.title, double(chart.width), bottom + 28, svg};
 }
 
+namespace {
+
+constexpr double box_row = 26, box_gap = 4, box_margin = 8;
+
+double height_of(const Box& box) {
+  double height = box_row;
+  for (const Box& b : box.inside) height += height_of(b) + box_gap;
+  return height + (box.inside.empty() ? 0 : box_gap);
+}
+
+std::string rect(const char* attributes, double x, double y, double width, double height) {
+  return fmt::format(
+      "<rect {} x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"3\"/>\n",
+      attributes, x, y, width, height);
+}
+
+std::string mark(int color, double x, double y) {
+  if (color < 0) return "";
+  return rect(fmt::format("class=\"b{}\"", size_t(color) % colors).c_str(), x, y, 8, box_row - 12);
+}
+
+std::string boxes(const Box& box, double x, double y, double right) {
+  const double note = letter * double(letters(box.note)), room = right - x - 40 - note;
+  std::string svg = rect("class=\"axis\" fill=\"none\"", x, y, right - x, height_of(box));
+  svg += mark(box.color, x + 7, y + 6) + text(x + 22, y + 17, "", fitted(box.name, room));
+  svg += text(right - 8, y + 17, end, box.note);
+  y += box_row;
+  for (const Box& b : box.inside) {
+    svg += boxes(b, x + box_margin, y, right - box_margin);
+    y += height_of(b) + box_gap;
+  }
+  return svg;
+}
+
+}  // namespace
+
+Drawing draw(const BoxDiagram& diagram) {
+  std::string svg = heading(diagram.width, diagram.title);
+  double x = 16, y = 36;
+  for (const auto& [name, color] : diagram.legend) {
+    svg += mark(color, x, y - 2) + text(x + 14, y + 9, "", name);
+    x += 30 + letter * double(letters(name));
+  }
+  if (!diagram.legend.empty()) y += box_row;
+  for (const Box& box : diagram.boxes) {
+    svg += boxes(box, 16, y, diagram.width - 16);
+    y += height_of(box) + box_gap;
+  }
+  return {diagram.title, double(diagram.width), y + 12, svg};
+}
+
 std::string to_svg(std::span<const Drawing> drawings) {
   double width = 0, height = 0;
   std::string title, elements;

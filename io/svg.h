@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace mixtape::io {
@@ -44,6 +45,19 @@ struct BarChart {
   int width = 720;  // pixels
 };
 
+// A row of a diagram, framed with those that are inside it.
+struct Box {
+  std::string name, note;  // at the left and the right end
+  int color = -1;          // of its mark; -1: none
+  std::vector<Box> inside = {};
+};
+struct BoxDiagram {
+  std::string title = {};
+  std::vector<Box> boxes = {};
+  std::vector<std::pair<std::string, int>> legend = {};  // names of colors
+  int width = 720;                                       // pixels
+};
+
 // A picture, or a part of one.
 struct Drawing {
   std::string title;
@@ -55,6 +69,7 @@ struct Drawing {
 Drawing draw(const Chart& chart);
 Drawing draw(const HeatMap& map);
 Drawing draw(const BarChart& chart);
+Drawing draw(const BoxDiagram& diagram);
 
 // One picture of drawings below each other.
 std::string to_svg(std::span<const Drawing> drawings);
@@ -62,5 +77,6 @@ inline std::string to_svg(const Drawing& drawing) { return to_svg(std::span(&dra
 inline std::string to_svg(const Chart& chart) { return to_svg(draw(chart)); }
 inline std::string to_svg(const HeatMap& map) { return to_svg(draw(map)); }
 inline std::string to_svg(const BarChart& chart) { return to_svg(draw(chart)); }
+inline std::string to_svg(const BoxDiagram& diagram) { return to_svg(draw(diagram)); }
 
 }  // namespace mixtape::io

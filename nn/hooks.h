@@ -34,6 +34,18 @@ template <class T>
 concept HoldsTensors =
     std::derived_from<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) { t.tensors(); };
 
+// Calls f with each tensor in an argument or a result, in order.
+template <class T, class F>
+void for_each_tensor([[maybe_unused]] T& value, [[maybe_unused]] const F& f) {
+  if constexpr (std::derived_from<T, Tensor>) {
+    f(value);
+  } else if constexpr (std::same_as<T, Tensors>) {
+    for (Tensor& t : value) f(t);
+  } else if constexpr (HoldsTensors<T>) {
+    for (Tensor* t : value.tensors()) f(*t);
+  }
+}
+
 // One call of a module with hooks: takes the arguments before forward and the result after it. (Its
 // functions are not inline, since every module instantiates their callers.)
 class HookedCall : NoCopy {
@@ -43,14 +55,8 @@ class HookedCall : NoCopy {
 
   // Adds the tensors in an argument, or in the result.
   template <class T>
-  void add([[maybe_unused]] T& value) {
-    if constexpr (std::derived_from<T, Tensor>) {
-      add_one(value);
-    } else if constexpr (std::same_as<T, Tensors>) {
-      for (Tensor& t : value) add_one(t);
-    } else if constexpr (HoldsTensors<T>) {
-      for (Tensor* t : value.tensors()) add_one(*t);
-    }
+  void add(T& value) {
+    for_each_tensor(value, [this](Tensor& t) { add_one(t); });
   }
   void before_forward();  // runs hooks on the arguments that were added
   void after_forward();   // runs hooks on the result that was added since

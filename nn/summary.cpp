@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -57,35 +58,46 @@ class ScopedHooks : NoCopy {
 
 }  // namespace
 
-std::string summary_of(ModuleBase& net, const std::function<void()>& run) {
-  std::unordered_map<const ModuleBase*, std::string> outputs;
+std::vector<ModuleSummary> summarize(ModuleBase& net, const std::function<void()>& run) {
+  std::unordered_map<const ModuleBase*, std::pair<Shape, DType>> outputs;
   {
     const Evaluating mode(net);
     const NoGrad off;
     const ScopedHooks hooks(net, [&](const ModuleBase& m, const Tensors&, Tensors& y) {
-      if (!y.empty() && y[0]) outputs[&m] = y[0].shape().to_string();
+      if (!y.empty() && y[0]) outputs[&m] = {y[0].shape(), y[0].dtype()};
     });
     run();
   }
-
-  std::vector<SummaryRow> rows{{"module", "type", "output", "parameters"}};
+  std::vector<ModuleSummary> rows;
   std::unordered_set<const void*> seen;
-  int64_t total = 0, trainable = 0, bytes = 0;
   for (const auto& [path, m] : net.named_modules()) {
+    ModuleSummary& row = rows.emplace_back(ModuleSummary{path, type_name(typeid(*m))});
+    if (const auto y = outputs.find(m); y != outputs.end())
+      std::tie(row.output, row.dtype) = y->second;
     Fields fields;
     m->list_fields(fields);
-    int64_t own = 0;
-    for (const Field& f : fields.list()) {
-      if (!f.tensor || !seen.insert(f.tensor->id()).second) continue;
-      const int64_t n = f.tensor->numel();
-      bytes += n * static_cast<int64_t>(size_of(f.tensor->dtype()));
-      if (f.is_buffer) continue;
-      own += n;
-      if (f.tensor->requires_grad()) trainable += n;
-    }
-    total += own;
-    rows.push_back({path, type_name(typeid(*m)), outputs[m], own ? grouped(own) : ""});
+    for (const Field& f : fields.list())
+      if (f.tensor && !f.is_buffer && seen.insert(f.tensor->id()).second)
+        row.parameters += f.tensor->numel();
   }
+  return rows;
+}
+
+std::string summary_of(ModuleBase& net, const std::function<void()>& run) {
+  std::vector<SummaryRow> rows{{"module", "type", "output", "parameters"}};
+  int64_t total = 0, trainable = 0, bytes = 0;
+  for (const ModuleSummary& m : summarize(net, run)) {
+    total += m.parameters;
+    rows.push_back({m.path, m.type, m.output ? m.output->to_string() : "",
+                    m.parameters ? grouped(m.parameters) : ""});
+  }
+  std::unordered_set<const void*> seen;
+  for (const auto& tensors : {net.named_parameters(), net.named_buffers()})
+    for (const auto& [name, t] : tensors) {
+      if (!seen.insert(t.id()).second) continue;
+      bytes += t.numel() * static_cast<int64_t>(size_of(t.dtype()));
+      if (t.requires_grad()) trainable += t.numel();
+    }
   return fmt::format("{}{} parameters, {} trainable, {:.1f} KiB with buffers\n", table(rows),
                      grouped(total), grouped(trainable), static_cast<double>(bytes) / 1024);
 }

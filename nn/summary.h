@@ -1,12 +1,26 @@
 #pragma once
-// summary: a table of a model's modules.
+// summary: a table of a model's modules. (train/picture.h draws it.)
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "nn/module.h"
 
 namespace mixtape::nn {
+
+// A module in a forward pass; parameters are those outside of its own modules, tied ones at their
+// first place.
+struct ModuleSummary {
+  std::string path, type;
+  std::optional<Shape> output = {};  // none: it did not run, or has no tensor as a result
+  DType dtype = f32;                 // of the output
+  int64_t parameters = 0;
+};
+// Describes net and all modules inside it, in the order of their fields, as `run` runs them in
+// evaluation, unrecorded.
+std::vector<ModuleSummary> summarize(ModuleBase& net, const std::function<void()>& run);
 
 // The table for a forward pass that `run` runs.
 std::string summary_of(ModuleBase& net, const std::function<void()>& run);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The headers that a program may include: all but the internal ones of kernels and ops.
+"""The headers that a program may include: all but the internal ones of kernels, ops and the tables of ONNX.
 
 usage: public_headers.py                   prints their names
        public_headers.py FOLDER [DEPFILE]  writes them to FOLDER as programs see them: <mixtape.h> and
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "dist", "train"]
 FROM_ELSEWHERE = ["emulator/simt/record.h"]  # which kernels of builds with -Dcuda=emulated include
-PRIVATE = ("kernels/cpu/", "kernels/cuda/", "autograd/ops/")
+PRIVATE = ("kernels/cpu/", "kernels/cuda/", "autograd/ops/", "train/onnx/")
 INCLUDE = re.compile(r'^(\s*#\s*include )"(.+)"', re.MULTILINE)
 
 

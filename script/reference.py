@@ -203,7 +203,7 @@ def references(root: Path, generated: str) -> dict[Path, str]:
         headers = sorted((root / layer).rglob("*.h"), key=lambda path: (path.parent != root / layer, path))
         headers = [h for h in headers if h.stem not in INTERNAL.get(layer, ()) and h.stem in ONLY.get(layer, {h.stem})]
         for header in [*headers, *(root / name for name in OPTIONS.get(layer, ()) if (root / name).exists())]:
-            if header.parent == root / "autograd/ops":
+            if header.parent in (root / "autograd/ops", root / "train/onnx"):
                 continue
             parts, names = header_parts(root, header, "../../")
             if parts:

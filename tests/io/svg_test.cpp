@@ -156,6 +156,29 @@ TEST(Svg, BarsHaveValuesAndErrors) {
     EXPECT_ERROR(to_svg(BarChart{.bars = {wrong}}), "bar \"b\" has ");
 }
 
+TEST(Svg, BoxesAreInsideEachOther) {
+  const BoxDiagram diagram{
+      .title = "t",
+      .boxes = {{"outer", "", -1, {{"a < b", "note", 1}, {"deep", "", 2, {{"c", "", 9}}}}},
+                {"next", "", 0}},
+      .legend = {{"f16", 1}}};
+  const std::string svg = to_svg(diagram);
+  EXPECT_TRUE(well_formed(svg)) << svg;
+  for (const char* part : {">a &lt; b<", ">note<", ">f16<", "class=\"b0\"", "class=\"b2\""})
+    EXPECT_TRUE(has(svg, part)) << part << svg;
+  const auto count = [&](std::string_view part) {
+    int n = 0;
+    for (size_t at = 0; (at = svg.find(part, at)) != svg.npos; ++at) ++n;
+    return n;
+  };
+  EXPECT_EQ(count("fill=\"none\""), 5) << "frames";
+  EXPECT_EQ(count("class=\"b1\""), 3) << "of the legend, of a < b, and the 9th of 8 colors";
+  // c is 8 pixels inside deep, which is 8 inside outer; a frame is as high as all it contains.
+  EXPECT_TRUE(has(svg, "x=\"32.0\" y=\"144.0\" width=\"656.0\" height=\"26.0\"")) << svg;
+  EXPECT_TRUE(has(svg, "x=\"16.0\" y=\"62.0\" width=\"688.0\" height=\"124.0\"")) << svg;
+  to_svg(BoxDiagram{});
+}
+
 TEST(Svg, StandsBelowEachOther) {
   const Drawing all[] = {draw(Chart{.title = "one", .series = {{"s", {1, 2}, {3, 4}}}}),
                          draw(BarChart{.title = "two", .bars = {{"b", 1, 1, 1}}, .width = 900})};
@@ -234,6 +257,11 @@ TEST_F(Pictures, OfEachKindHaveTheirColors) {
   expect_readable("a bar chart");
   EXPECT_GT(part(0x00, 0x69, 0xb4), 0.03);
   EXPECT_GT(part(0xd1, 0x51, 0x0a), 0.02);
+}
+
+TEST_F(Pictures, OfBoxesAreReadable) {
+  show(to_svg(BoxDiagram{.title = "title", .boxes = {{"a", "note", 0, {{"b", "", 1}}}}}));
+  expect_readable("boxes");
 }
 
 TEST_F(Pictures, OfThisRepositoryAreReadable) {

@@ -1,0 +1,181 @@
+// Fields of a message have a number and a type of wire: 0 a varint, 2 bytes after their length, 5
+// four bytes. Numbers are those of onnx.proto.
+
+#include "io/onnx.h"
+
+#include <bit>
+#include <filesystem>
+
+#include "core/check.h"
+#include "core/format.h"
+#include "io/elements.h"
+#include "io/file.h"
+#include "io/text.h"
+
+namespace mixtape::io {
+namespace {
+
+constexpr uint64_t most_bytes = (uint64_t(1) << 31) - 1;
+
+class Message {
+ public:
+  Message& number(int field, int64_t x) {
+    varint(uint64_t(field) << 3);
+    varint(uint64_t(x));
+    return *this;
+  }
+  Message& real(int field, double x) {
+    varint(uint64_t(field) << 3 | 5);
+    const auto bits = std::bit_cast<uint32_t>(float(x));
+    bytes_.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+    return *this;
+  }
+  // The content may be longer than what is given here; the rest follows elsewhere.
+  Message& bytes(int field, std::string_view content, uint64_t rest = 0) {
+    varint(uint64_t(field) << 3 | 2);
+    varint(content.size() + rest);
+    bytes_ += content;
+    return *this;
+  }
+  Message& message(int field, const Message& m) { return bytes(field, m.bytes_); }
+  const std::string& text() const { return bytes_; }
+
+ private:
+  void varint(uint64_t x) {
+    for (; x >= 0x80; x >>= 7) bytes_ += char(x | 0x80);
+    bytes_ += char(x);
+  }
+  std::string bytes_;
+};
+
+// The version of the format of files in which an opset came.
+int64_t ir_version(int opset) {
+  constexpr int first = 18;
+  constexpr int64_t versions[] = {8, 9, 9, 10, 10, 11};
+  check(opset >= first && opset < first + int(std::size(versions)),
+        "the opset must be from {} to {}, got {}", first, first + std::size(versions) - 1, opset);
+  return versions[opset - first];
+}
+
+Message attribute(const std::string& name, const OnnxAttribute& value) {
+  Message m;
+  m.bytes(1, name);
+  const auto type = [&](int64_t number) { m.number(20, number); };
+  if (const auto* const i = std::get_if<int64_t>(&value)) {
+    m.number(3, *i);
+    type(2);
+  } else if (const auto* const f = std::get_if<double>(&value)) {
+    m.real(2, *f);
+    type(1);
+  } else if (const auto* const s = std::get_if<std::string>(&value)) {
+    m.bytes(4, *s);
+    type(3);
+  } else if (const auto* const numbers = std::get_if<std::vector<int64_t>>(&value)) {
+    for (const int64_t x : *numbers) m.number(8, x);
+    type(7);
+  } else {
+    for (const std::string& text : std::get<std::vector<std::string>>(value)) m.bytes(9, text);
+    type(8);
+  }
+  return m;
+}
+
+Message message_of(const OnnxNode& node) {
+  Message m;
+  for (const std::string& name : node.inputs) m.bytes(1, name);
+  for (const std::string& name : node.outputs) m.bytes(2, name);
+  if (!node.outputs.empty()) m.bytes(3, node.outputs[0]);  // its name
+  m.bytes(4, node.op);
+  for (const auto& [name, value] : node.attributes) m.message(5, attribute(name, value));
+  return m;
+}
+
+Message message_of(const OnnxValue& value) {
+  Message shape;
+  for (const auto& size : value.shape) {
+    Message dim;
+    if (const auto* const name = std::get_if<std::string>(&size))
+      dim.bytes(2, *name);
+    else
+      dim.number(1, std::get<int64_t>(size));
+    shape.message(1, dim);
+  }
+  return Message()
+      .bytes(1, value.name)
+      .message(2,
+               Message().message(1, Message().number(1, onnx_type(value.dtype)).message(2, shape)));
+}
+
+// A tensor's message without its numbers.
+Message message_of(const std::string& name, const Tensor& t) {
+  Message m;
+  for (const int64_t n : t.shape()) m.number(1, n);
+  return m.number(2, onnx_type(t.dtype())).bytes(8, name);
+}
+
+Message entry(std::string_view key, std::string_view value) {
+  return Message().bytes(1, key).bytes(2, value);
+}
+
+// The numbers of all tensors in a file of their own, at multiples of a page; and their messages.
+void write_external(const std::string& path, const StateDict& tensors, Message& graph) {
+  constexpr uint64_t page = 4096;
+  const std::string data = path + ".data";
+  AtomicFile file(data);
+  uint64_t at = 0;
+  for (const auto& [name, t] : tensors) {
+    const uint64_t start = (at + page - 1) / page * page;
+    file.write(std::string(start - at, '\0'));
+    for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
+    at = start + bytes_of(t);
+    Message m = message_of(name, t);
+    m.message(13, entry("location", std::filesystem::path(data).filename().string()));
+    m.message(13, entry("offset", std::to_string(start)));
+    m.message(13, entry("length", std::to_string(bytes_of(t))));
+    graph.message(5, m.number(14, 1));
+  }
+  file.commit();
+}
+
+}  // namespace
+
+int64_t onnx_type(DType dtype) {
+  constexpr int64_t types[] = {11, 1, 10, 16, 7, 6, 2, 9, 3, 5, 4, 12, 17, 19, 24};  // as DType's
+  return types[static_cast<int>(dtype)];
+}
+
+void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
+  check_writable(path, g.initializers, {});
+  Message model, graph;
+  model.number(1, ir_version(g.opset)).bytes(2, "Mixtape");
+  model.message(8, Message().bytes(1, "").number(2, g.opset));
+  for (const OnnxNode& node : g.nodes) graph.message(1, message_of(node));
+  graph.bytes(2, g.name);
+  for (const OnnxValue& value : g.inputs) graph.message(11, message_of(value));
+  for (const OnnxValue& value : g.outputs) graph.message(12, message_of(value));
+
+  // Within a message, fields come in any order: initializers are last, so that they are not copied.
+  std::vector<std::string> heads;
+  uint64_t rest = 0;
+  for (const auto& [name, t] : g.initializers) {
+    if (external) break;
+    const Message numbers = Message().bytes(9, "", bytes_of(t));
+    const std::string head = message_of(name, t).text() + numbers.text();
+    heads.push_back(Message().bytes(5, head, bytes_of(t)).text());
+    rest += heads.back().size() + bytes_of(t);
+  }
+  if (external) write_external(path, g.initializers, graph);
+  check(graph.text().size() + rest < most_bytes - model.text().size() - 16,
+        "{}: {} bytes are more than a file of ONNX may have (write its numbers to a second one)",
+        path, graph.text().size() + rest);
+  AtomicFile file(path);
+  file.write(model.bytes(7, graph.text(), rest).text());
+  for (size_t i = 0; i < heads.size(); ++i) {
+    file.write(heads[i]);
+    for_each_chunk(g.initializers[i].second,
+                   [&](std::span<const std::byte> chunk) { file.write(chunk); });
+  }
+  file.commit();
+}
+
+}  // namespace mixtape::io

@@ -1,0 +1,436 @@
+// ONNX: the bytes of the format, read here by its description; graphs of models and of single ops,
+// whose results in onnxruntime are ours.
+
+#include "train/onnx.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "amp/autocast.h"
+#include "io/onnx.h"
+#include "io/safetensors.h"
+#include "nn/activation.h"
+#include "nn/models/by_name.h"
+#include "nn/models/gpt.h"
+#include "nn/models/llama.h"
+#include "nn/models/lstm.h"
+#include "nn/models/resnet.h"
+#include "nn/models/resnet_v2.h"
+#include "nn/models/unet.h"
+#include "nn/models/vgg.h"
+#include "nn/rnn.h"
+#include "nn/transformer.h"
+#include "tests/support/data.h"
+#include "tests/support/errors.h"
+#include "tests/support/onnx.h"
+#include "tests/support/op_cases.h"
+#include "tests/support/python.h"
+#include "tests/support/temp_folder.h"
+
+namespace mixtape::train {
+namespace onnx_test {
+
+using test::error;
+using test::slurp;
+using test::TempFolder;
+
+// --- as onnxruntime runs them ---
+
+// A folder of models beside inputs and outputs, for onnx_check.py.
+class Exported {
+ public:
+  static bool can_check() { return test::python("import onnx, onnxruntime, ml_dtypes"); }
+
+  // Writes what `save` writes, and what `run` makes of these inputs.
+  void add(const std::string& name, const std::function<void(const std::string& path)>& save,
+           const detail::OnnxRun& run, const std::vector<nn::Tensors>& inputs) {
+    save(folder_ / name + ".onnx");
+    const NoGrad off;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      StateDict all;
+      add_all(all, "in:input", inputs[k]);
+      add_all(all, "out:output", run(inputs[k]));
+      io::save(fmt::format("{}.{}.safetensors", folder_ / name, k), all);
+    }
+  }
+  // A network in f32, and under autocast to f16 and bf16, with batches of two sizes.
+  template <class M>
+  void add_net(const std::string& name, M net, const std::vector<Tensor>& batches,
+               const OnnxOptions& o = {}) {
+    const detail::OnnxRun run = [&](const nn::Tensors& x) {
+      auto y = net(x[0]);
+      nn::Tensors all;
+      nn::for_each_tensor(y, [&](const Tensor& t) { all.push_back(t); });
+      return all;
+    };
+    const auto save = [&](const std::string& path) { save_onnx(path, net, {batches[0]}, o); };
+    if constexpr (requires { net.eval(); })
+      net.eval();
+    else
+      net.module()->eval();
+    std::vector<nn::Tensors> inputs;
+    for (const Tensor& x : batches) inputs.push_back({x});
+    add(name + "_f32", save, run, inputs);
+    for (const DType low : {f16, bf16}) {
+      const amp::Autocast on({.low = low});
+      add(fmt::format("{}_{}", name, low), save, run, inputs);
+    }
+  }
+  // Problems, one line a model.
+  std::string problems() const {
+    const std::string script = test::data_file("onnx_check.py");
+    const bool good = test::python(
+        "import sys, runpy; script, sys.argv[1] = sys.argv[1].split(\"|\"); "
+        "sys.argv[0] = script; runpy.run_path(script, run_name=\"__main__\")",
+        script + "|" + folder_.path());
+    const std::string all = slurp(folder_ / "problems");
+    return good || !all.empty() ? all : "the script failed";
+  }
+
+ private:
+  static void add_all(StateDict& to, const std::string& name, const nn::Tensors& tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i)
+      to.emplace_back(tensors.size() == 1 ? name : fmt::format("{}_{}", name, i),
+                      tensors[i].contiguous());
+  }
+
+  TempFolder folder_;
+};
+#define SKIP_WITHOUT_ONNX()                                                                      \
+  if (!Exported::can_check())                                                                    \
+  GTEST_SKIP() << "needs Python with onnx, onnxruntime and ml_dtypes (MIXTAPE_PYTHON names the " \
+                  "interpreter)"
+
+std::vector<Tensor> images(int64_t channels, int64_t pixels) {
+  return {randn({2, channels, pixels, pixels}), randn({5, channels, pixels, pixels})};
+}
+std::vector<Tensor> texts(int64_t vocabulary, int64_t t) {
+  return {randint(0, vocabulary, {2, t}), randint(0, vocabulary, {3, t})};
+}
+
+constexpr models::GptConfig tiny_gpt{
+    .vocabulary = 50, .context = 16, .layers = 2, .heads = 2, .width = 16};
+constexpr models::LlamaConfig tiny_llama{.vocabulary = 50,
+                                         .context = 16,
+                                         .layers = 2,
+                                         .heads = 4,
+                                         .kv_heads = 2,
+                                         .width = 16,
+                                         .hidden = 24};
+
+TEST(Onnx, ModelsOfImagesRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(1);
+  Exported all;
+  for (const char* name : {"simple", "resnet20"})
+    all.add_net(name, models::get(name, {.classes = 3}), images(3, 32));
+  all.add_net("resnet18", models::resnet18({.num_classes = 3, .width = 4}), images(3, 32));
+  all.add_net("resnet50", models::resnet50({.num_classes = 3, .width = 4}), images(3, 32));
+  all.add_net("cifar_padded",
+              models::CifarResNet({.depth = 8, .shortcut = models::Shortcut::Pad, .width = 4}),
+              images(3, 16));
+  all.add_net("resnet_v2", models::ResNetV2({1, 2, 1, 1}, true, {.num_classes = 3, .width = 4}),
+              images(3, 32));
+  all.add_net("vgg", models::Vgg(11, {.num_classes = 3, .width = 4, .hidden = 8}), images(3, 32));
+  all.add_net("vgg_norm",
+              models::Vgg(11, {.num_classes = 3, .batch_norm = true, .width = 4, .hidden = 8}),
+              images(3, 32));
+  all.add_net("unet", models::UNet({.width = 4}), images(3, 24));
+  EXPECT_EQ(all.problems(), "");
+}
+
+TEST(Onnx, ModelsOfTextsRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(2);
+  Exported all;
+  for (const int opset : {18, 20, 23}) {
+    all.add_net(fmt::format("gpt_{}", opset), models::Gpt(tiny_gpt), texts(50, 7),
+                {.opset = opset});
+    all.add_net(fmt::format("llama_{}", opset), models::Llama(tiny_llama), texts(50, 7),
+                {.opset = opset});
+  }
+  models::LlamaConfig tied = tiny_llama;
+  tied.tie_weights = true;
+  tied.kv_heads = 4;
+  all.add_net("llama_tied", models::Llama(tied), texts(50, 7));
+  all.add_net("lstm", models::LstmClassifier(30, 3, {.embedding = 6, .hidden = 5, .num_layers = 2}),
+              texts(30, 6));
+  all.add_net("lstm_both",
+              models::LstmClassifier(30, 3, {.embedding = 6, .hidden = 5, .bidirectional = true}),
+              texts(30, 6));
+  all.add_net("lstm_language",
+              models::LstmLanguageModel(30, {.embedding = 6, .hidden = 6, .tie_weights = true}),
+              texts(30, 6));
+  EXPECT_EQ(all.problems(), "");
+}
+
+TEST(Onnx, RecurrentLayersRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(3);
+  const std::vector<Tensor> batches{randn({2, 6, 4}), randn({3, 6, 4})};
+  Exported all;
+  for (const bool bias : {true, false}) {
+    const nn::RecurrentLayerOptions o{.bias = bias, .batch_first = true, .bidirectional = true};
+    all.add_net(fmt::format("gru_{}", bias), nn::GRU(4, 5, o), batches);
+    all.add_net(fmt::format("lstm_{}", bias), nn::LSTM(4, 5, o), batches);
+    all.add_net(fmt::format("tanh_{}", bias), nn::RNN(4, 5, o), batches);
+    all.add_net(fmt::format("relu_{}", bias), nn::RNN(4, 5, o, nn::Nonlinearity::Relu), batches);
+  }
+  EXPECT_EQ(all.problems(), "");
+}
+
+// With two inputs, one of them without a batch.
+TEST(Onnx, SeveralInputsRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(4);
+  struct Masked : nn::Module<Masked> {
+    nn::TransformerDecoderLayer layer{
+        8, 2, {.dim_feedforward = 16, .batch_first = true, .norm_first = true}};
+    Tensor forward(const Tensor& x, const Tensor& memory, const Tensor& mask) const {
+      return layer(x, memory, nn::AttentionMasks{.attn_mask = mask});
+    }
+    MIXTAPE_FIELDS(layer)
+  } net;
+  net.eval();
+  const Tensor mask = lt(arange(0, 5, 1, i64), unsqueeze(arange(0, 5, 1, i64), 1));
+  const detail::OnnxRun run = [&](const nn::Tensors& x) -> nn::Tensors {
+    return {net(x[0], x[1], x[2])};
+  };
+  const auto inputs = [&](int64_t b) {
+    return nn::Tensors{randn({b, 5, 8}), randn({b, 4, 8}), mask};
+  };
+  const std::vector<nn::Tensors> batches{inputs(2), inputs(3)};
+  const auto save = [&](const std::string& path) {
+    save_onnx(path, net, {batches[0][0], batches[0][1], batches[0][2]});
+  };
+  Exported all;
+  all.add("f32", save, run, batches);
+  const amp::Autocast on({.low = bf16});
+  all.add("bf16", save, run, batches);
+  EXPECT_EQ(all.problems(), "");
+}
+
+// A module of a call of ops.
+struct Calls : nn::Module<Calls> {
+  std::function<Tensor(const Tensor&)> f;
+  explicit Calls(std::function<Tensor(const Tensor&)> f) : f(std::move(f)) {}
+  Tensor forward(const Tensor& x) const { return f(x); }
+  MIXTAPE_FIELDS()
+};
+
+// Each row of the catalogue whose ops have counterparts, in any dtype and with and without bf16 of
+// ONNX.
+TEST(Onnx, OpsRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  Exported all;
+  std::set<std::string> exported;
+  Calls net([](const Tensor& x) { return x; });
+  const std::pair<DType, int> modes[] = {{f32, 18}, {f16, 18}, {bf16, 18}, {bf16, 22}};
+  for (const tests::OpCase& c : tests::op_cases())
+    for (const std::pair<DType, int>& mode : modes) {
+      const DType dtype = mode.first;
+      if (dtype != f32 && !c.half) continue;
+      const nn::Tensors inputs = tests::make_inputs(c, dtype, false);
+      const detail::OnnxRun run = [&](const nn::Tensors& x) -> nn::Tensors { return {c.run(x)}; };
+      const auto save = [&](const std::string& path) {
+        detail::save_onnx(path, net, inputs, run, {.opset = mode.second, .dynamic_batch = false});
+      };
+      try {
+        all.add(fmt::format("{}_{}_{}", c.name(), dtype, mode.second), save, run, {inputs});
+        exported.insert(c.op);
+      } catch (const Error& e) {
+        const std::string text = e.what();  // some rows call gradients, which are not recorded here
+        EXPECT_TRUE(text.find("ONNX") != text.npos || text.find("without history") != text.npos)
+            << c.name() << ": " << text;
+      }
+    }
+  EXPECT_EQ(all.problems(), "");
+  EXPECT_GE(exported.size(), 120u);
+}
+
+// --- graphs ---
+
+io::OnnxGraph graph_of(auto& net, const Tensor& x, const OnnxOptions& o = {}) {
+  const TempFolder folder;
+  save_onnx(folder / "x.onnx", net, {x}, o);
+  return test::read_onnx(folder / "x.onnx");
+}
+std::string ops_of(const io::OnnxGraph& g) {
+  std::string all;
+  for (const io::OnnxNode& node : g.nodes) all += (all.empty() ? "" : " ") + node.op;
+  return all;
+}
+std::string names_of(const StateDict& tensors) {
+  std::string all;
+  for (const auto& [name, t] : tensors)
+    all += fmt::format("{}{} {} {}", all.empty() ? "" : ", ", name, t.dtype(), t.shape());
+  return all;
+}
+
+struct Classifier : nn::Module<Classifier> {
+  nn::Linear up{4, 8}, down{8, 3};
+  Tensor forward(const Tensor& x) const { return softmax(down(relu(up(x)))); }
+  MIXTAPE_FIELDS(up, down)
+};
+
+TEST(Onnx, GraphHasTheNetworksNamesAndAnyBatch) {
+  Classifier net;
+  const io::OnnxGraph g = graph_of(net, randn({1, 4}));
+  EXPECT_EQ(g.name, "Classifier");
+  EXPECT_EQ(g.opset, 18);
+  EXPECT_EQ(ops_of(g), "Gemm Relu Gemm Softmax");
+  EXPECT_EQ(names_of(g.initializers),
+            "up.weight f32 [8, 4], up.bias f32 [8], down.weight f32 [3, 8], down.bias f32 [3]");
+  EXPECT_EQ(to_vector(g.initializers[0].second), to_vector(net.up.weight));
+  EXPECT_EQ(g.nodes[0].inputs, (std::vector<std::string>{"input", "up.weight", "up.bias"}));
+  EXPECT_TRUE(g.nodes[2].outputs[0].starts_with("down/Gemm_")) << g.nodes[2].outputs[0];
+  EXPECT_EQ(g.nodes[3].outputs[0], "output");
+  using Size = std::variant<int64_t, std::string>;
+  EXPECT_EQ(g.inputs[0].shape, (std::vector<Size>{"batch", int64_t{4}}));
+  EXPECT_EQ(g.outputs[0].shape, (std::vector<Size>{"batch", int64_t{3}}));
+  EXPECT_TRUE(net.is_training());
+
+  const io::OnnxGraph fixed = graph_of(
+      net, randn({5, 4}),
+      {.opset = 21, .dynamic_batch = false, .inputs = {"x"}, .outputs = {"probabilities"}});
+  EXPECT_EQ(fixed.opset, 21);
+  EXPECT_EQ(fixed.inputs[0].name, "x");
+  EXPECT_EQ(fixed.outputs[0].name, "probabilities");
+  EXPECT_EQ(fixed.outputs[0].shape, (std::vector<Size>{int64_t{5}, int64_t{3}}));
+}
+
+// Autocast puts casts before products, and keeps a softmax and an island in f32.
+TEST(Onnx, GraphHasTheCastsOfAutocast) {
+  Classifier net;
+  const Tensor x = randn({2, 4});
+  {
+    const amp::Autocast on({.low = f16});
+    const io::OnnxGraph g = graph_of(net, x);
+    EXPECT_EQ(ops_of(g), "Cast Cast Cast Gemm Relu Cast Cast Gemm Cast Softmax");
+    EXPECT_EQ(names_of(g.initializers).find("f16"), std::string::npos) << "weights stay f32";
+    EXPECT_EQ(g.outputs[0].dtype, f32);
+  }
+  Calls island([&](const Tensor& in) {
+    const Tensor h = net.up(in);
+    const amp::Autocast off({.enabled = false});
+    return net.down(cast(h, f32));
+  });
+  const amp::Autocast on({.low = bf16});
+  EXPECT_EQ(ops_of(graph_of(island, x)), "Cast Cast Cast Gemm Cast Gemm");
+  net.to(f16);
+  const amp::Autocast off({.enabled = false});
+  const io::OnnxGraph half = graph_of(net, x.to(f16));
+  EXPECT_EQ(ops_of(half), "Gemm Relu Gemm Softmax");
+  EXPECT_EQ(half.initializers[0].second.dtype(), f16);
+  EXPECT_EQ(half.inputs[0].dtype, f16);
+}
+
+TEST(Onnx, TiedWeightsAreOne) {
+  models::LlamaConfig tied = tiny_llama;
+  tied.tie_weights = true;
+  models::Llama net(tied);
+  const std::string names = names_of(graph_of(net, randint(0, 50, {2, 5})).initializers);
+  EXPECT_NE(names.find("model.embed_tokens.weight f32 [50, 16]"), names.npos) << names;
+  EXPECT_EQ(names.find("[50, 16]"), names.rfind("[50, 16]"));
+  EXPECT_NE(names.find("model.cosines f32"), names.npos) << "a buffer that no file has";
+}
+
+TEST(Onnx, LaterOpsetsHaveSingleOps) {
+  Calls net([](const Tensor& x) { return gelu(rms_norm(x, {4})); });
+  const Tensor x = randn({2, 4});
+  EXPECT_EQ(ops_of(graph_of(net, x, {.opset = 23})), "RMSNormalization Gelu");
+  EXPECT_EQ(ops_of(graph_of(net, x, {.opset = 20})), "Mul ReduceMean Add Sqrt Div Gelu");
+  EXPECT_EQ(ops_of(graph_of(net, x, {.opset = 18})).find("Gelu"), std::string::npos);
+  Calls sine([](const Tensor& t) { return sin(t); });  // of bf16 from opset 22 on
+  EXPECT_EQ(ops_of(graph_of(sine, x.to(bf16), {.opset = 18})), "Cast Sin Cast");
+  EXPECT_EQ(ops_of(graph_of(sine, x.to(bf16), {.opset = 22})), "Sin");
+}
+
+// Sizes that follow the batch become -1 in a Reshape, and are computed for others.
+TEST(Onnx, SizesFollowTheBatch) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  Exported all;
+  all.add_net("reshape", Calls([](const Tensor& x) { return reshape(x, {x.size(0) * 3, 2}); }),
+              {randn({1, 6}), randn({4, 6})});
+  all.add_net("expand", Calls([](const Tensor& x) {
+                return cat({x, expand(zeros({2}), {x.size(0), 2})}, 1);
+              }),
+              {randn({1, 6}), randn({4, 6})});
+  all.add_net("slice",
+              Calls([](const Tensor& x) { return narrow(reshape(x, {-1}), 0, 0, 2 * x.size(0)); }),
+              {randn({2, 6}), randn({4, 6})});
+  EXPECT_EQ(all.problems(), "");
+}
+
+TEST(Onnx, SaysWhatAGraphCannotExpress) {
+  const auto problem = [](std::function<Tensor(const Tensor&)> f, const OnnxOptions& o = {}) {
+    Calls net(std::move(f));
+    const TempFolder folder;
+    const std::string text =
+        test::error([&] { save_onnx(folder / "x.onnx", net, {ones({2, 3})}, o); });
+    EXPECT_EQ(folder.count(), 0u) << "nothing is written";
+    return text;
+  };
+  EXPECT_EQ(problem([](const Tensor& x) { return unfold(x, 1, 2, 1); }),
+            "Calls: unfold: this op has no counterpart in ONNX");
+  EXPECT_EQ(problem([](const Tensor& x) { return x.size(0) == 2 ? relu(x) : abs(x); }),
+            "batches of 2 and 3 run different ops: output and output");
+  EXPECT_EQ(problem([](const Tensor& x) { return x.size(0) == 2 ? relu(abs(x)) : abs(x); }),
+            "batches of 2 and 3 run different ops: Abs_0 and output");
+  EXPECT_EQ(problem([](const Tensor& x) { return slice(x, 0, 0, x.size(0) - 1); }),
+            "with batches of 2 and 3 a size is 1 and 2, which are no multiples");
+  EXPECT_EQ(problem([](const Tensor& x) { return x * double(x.size(0)); }),
+            "Constant_0 is no constant: it depends on the inputs by other ways than ops");
+  EXPECT_EQ(problem([](const Tensor& x) {
+              const Tensor y = relu(x);
+              fill_(y, 1);
+              return y + x;
+            }),
+            "Calls: add: an input was written to after it was computed");
+  EXPECT_EQ(
+      problem([](const Tensor& x) { return relu(x).with_layout(internal::Layout({3}, {1})) + 1; }),
+      "Calls: add_scalar: an input is a view that no op made");
+  EXPECT_EQ(problem([](const Tensor& x) { return x; }, {.inputs = {"a", "b"}}),
+            "2 names for 1 inputs");
+  EXPECT_EQ(problem([](const Tensor& x) { return norm(x, 0); }),
+            "Calls: norm: the norm of order 0 has no counterpart in ONNX");
+  Calls net([](const Tensor& x) { return x; });
+  const detail::OnnxRun several = [](const nn::Tensors& x) -> nn::Tensors {
+    if (x[0].size(0) == 2) return {relu(x[0]), abs(x[0])};
+    return {relu(x[0]), abs(x[0]), neg(x[0])};
+  };
+  EXPECT_EQ(test::error([&] { detail::save_onnx("x.onnx", net, {ones({2, 3})}, several, {}); }),
+            "batches of 2 and 3 run 2 and 3 ops");
+  EXPECT_EQ(test::error([&] { save_onnx("x.onnx", net, {ones({})}); }),
+            "the first input has shape [], without a batch: set dynamic_batch = false");
+}
+
+TEST(Onnx, SaysWhichWindowsAndNormsAreMissing) {
+  const auto problem = [](std::function<Tensor(const Tensor&)> f) {
+    Calls net(std::move(f));
+    return test::error([&] { save_onnx("x.onnx", net, {ones({2, 2, 5, 5})}); });
+  };
+  EXPECT_EQ(problem([](const Tensor& x) { return adaptive_max_pool2d(x, 3); }),
+            "Calls: adaptive_max_pool2d: ONNX has no 3 x 3 windows of different sizes over 5 x 5 "
+            "pixels");
+  EXPECT_EQ(problem([](const Tensor& x) {
+              return avg_pool2d(x, 2, {.padding = 0, .ceil_mode = true, .count_include_pad = true});
+            }),
+            "Calls: avg_pool2d: ONNX has no mean that counts padding in windows beyond it");
+  EXPECT_EQ(problem([](const Tensor& x) {
+              return batch_norm(x, zeros({2}), ones({2}), {}, {}, {.training = true});
+            }),
+            "Calls: batch_norm: ONNX has batch norms of evaluation alone: call eval()");
+}
+
+}  // namespace onnx_test
+}  // namespace mixtape::train

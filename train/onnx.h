@@ -1,0 +1,55 @@
+#pragma once
+// Networks as ONNX files, which onnxruntime and other programs run.
+
+#include <array>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "nn/module.h"
+
+namespace mixtape::train {
+
+struct OnnxOptions {
+  int opset =
+      18;  // 18 to 23; later ones have single ops for GELU (20), bf16 (22) and RMS norm (23)
+  // The first dimension of the first input, and of others where it is equal, may have any size.
+  // Then the network runs twice, with batches of two sizes. Otherwise sizes are those given.
+  bool dynamic_batch = true;
+  bool external_data = false;  // weights in a second file, `path` + ".data": needed beyond 2 GiB
+  std::vector<std::string> inputs = {},
+                           outputs = {};  // names; none: input, or input_0, input_1, ...
+};
+
+namespace detail {
+using OnnxRun = std::function<nn::Tensors(const nn::Tensors& inputs)>;
+void save_onnx(const std::string& path, nn::ModuleBase& net, const nn::Tensors& inputs,
+               const OnnxRun& run, const OnnxOptions& options);
+}  // namespace detail
+
+// Writes what net(inputs...) computes in evaluation, in the dtypes in which it runs: under an
+// Autocast with its casts. Weights have the names of net's state_dict(). Throws Error for an op
+// without a counterpart in ONNX, which is named with its module, and if the ops or their sizes
+// depend on the batch in a way that a graph cannot express. Values that depend on the inputs by way
+// of C++, as an if by item(), are those of this run.
+//   save_onnx("net.onnx", net, {x}, {.opset = 20});
+template <class M, size_t count>
+void save_onnx(const std::string& path, M& net, const Tensor (&inputs)[count],
+               const OnnxOptions& options = {}) {
+  const detail::OnnxRun run = [&net](const nn::Tensors& x) {
+    auto y = [&]<size_t... i>(std::index_sequence<i...>) {
+      return net(x[i]...);
+    }(std::make_index_sequence<count>());
+    nn::Tensors all;
+    nn::for_each_tensor(y, [&](const Tensor& t) { all.push_back(t); });
+    return all;
+  };
+  if constexpr (std::is_base_of_v<nn::ModuleBase, M>)
+    detail::save_onnx(path, net, {inputs, inputs + count}, run, options);
+  else  // nn::Any
+    detail::save_onnx(path, *net.module(), {inputs, inputs + count}, run, options);
+}
+
+}  // namespace mixtape::train

@@ -1,0 +1,135 @@
+#pragma once
+// GraphBuilder and OpCall: what a translation of an op to ONNX reads and writes. A translation is a
+// row of a table, by the name of the op.
+
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dispatch.h"
+#include "io/onnx.h"
+
+namespace mixtape::train::onnx {
+
+using Name = std::string;  // of a value in the graph; "": absent
+using Sizes = std::vector<int64_t>;
+using Attributes = std::vector<std::pair<std::string, io::OnnxAttribute>>;
+
+// A value before it was reshaped or broadcast, which other ops may read instead.
+struct Origin {
+  Name name;
+  Shape shape;
+};
+
+// Makes a graph, node by node. The names of values follow from the order of calls alone, so that
+// graphs of two traces can be compared.
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(int opset) { graph.opset = opset; }
+  int opset() const { return graph.opset; }
+
+  // Adds a node of one result, in the dtype of its first input if no other is given. An op that has
+  // bf16 only from a later opset on runs in f32.
+  Name node(const std::string& op, std::vector<Name> inputs, Attributes attributes = {},
+            std::optional<DType> dtype = {});
+  std::vector<Name> nodes(const std::string& op, std::vector<Name> inputs, size_t results,
+                          Attributes attributes = {});
+  Name cast(const Name& x, DType to);  // x itself if it has that dtype
+  Name reshape(const Name& x, const Shape& from, const Shape& to);
+  Name expand(const Name& x, const Shape& from, const Shape& to);
+  Name transpose(const Name& x, const Sizes& order);
+  // x[start:stop:step] along one dimension.
+  Name slice(const Name& x, int64_t dim, int64_t start, int64_t stop, int64_t step = 1);
+
+  Name initializer(const Name& name, const Tensor& t);
+  Name constant(const Tensor& t);
+  Name number(double value, DType dtype);  // 0-d
+  // Whole numbers [n]: shapes and positions, of which some may depend on the size of the batch.
+  Name numbers(const Sizes& values);
+
+  DType dtype(const Name& x) const { return dtypes_.at(x); }
+  void set_dtype(const Name& x, DType dtype) { dtypes_[x] = dtype; }
+  Origin before_reshape(const Name& x, const Shape& shape) const;
+  Origin before_expand(const Name& x, const Shape& shape) const;
+  const io::OnnxNode* made_by(const Name& x) const;  // null: an input or initializer
+
+  io::OnnxGraph graph;
+  std::string path;             // of the module that runs
+  std::set<Name> number_lists;  // made by numbers()
+
+ private:
+  Name fresh(const std::string& what);
+
+  std::map<Name, DType> dtypes_;
+  std::map<Name, size_t> makers_;
+  std::map<std::pair<Name, DType>, Name> casts_;
+  std::map<Name, Origin> reshaped_, expanded_;
+  int count_ = 0;
+};
+
+// The tracer as translations use it.
+class Names {
+ public:
+  virtual ~Names() = default;
+  virtual Name name_of(const Tensor& t, const Tensor& given) = 0;
+  virtual void bind(const Tensor& t, const Name& name) = 0;  // a result of an op
+};
+
+// A call of an op that is over, as its translation sees it. Inputs count from 0.
+class OpCall {
+ public:
+  OpCall(GraphBuilder& graph, Names& values, const char* counterpart, const internal::Call& call,
+         const Tensor& result)
+      : g(graph), names(values), to(counterpart), call_(call), result_(result) {}
+
+  size_t inputs() const { return call_.inputs.size(); }
+  bool has(size_t i) const { return i < inputs() && *call_.inputs[i]; }
+  const Tensor& tensor(size_t i) const { return *call_.inputs[i]; }
+  const Shape& shape(size_t i) const { return tensor(i).shape(); }
+  const Tensor& result() const { return result_; }
+  DType dtype() const { return result_.dtype(); }  // of the result
+  std::string_view op() const { return call_.op.name; }
+  template <class A>
+  const A& argument(int nth = 0) const {
+    return call_.repetition->argument<A>(nth);
+  }
+
+  Name in(size_t i) const;  // "" if it is absent
+  Name in(size_t i, DType dtype) const { return has(i) ? g.cast(in(i), dtype) : Name(); }
+  // Inputs that an op of ONNX broadcasts itself: without the expansions that made their shapes
+  // equal, if what the op makes of them has the shape of this result.
+  std::vector<Name> broadcast_inputs(std::optional<DType> dtype = {}) const;
+  Name broadcast_input(size_t i) const { return g.before_expand(in(i), shape(i)).name; }
+
+  GraphBuilder& g;
+  Names& names;
+  const char* const to;  // of the table's row
+
+ private:
+  const internal::Call& call_;
+  const Tensor& result_;
+};
+
+Name gelu(GraphBuilder& g, const Name& x, bool tanh);  // one node from opset 20 on
+
+// Adds the nodes of one call, and returns the name of its result, which is then cast to its dtype.
+using Translation = Name (*)(const OpCall&);
+struct TranslationRow {
+  std::string_view op;
+  Translation translate;
+  const char* to = "";  // the op of ONNX, for translations that several ops share
+};
+
+std::span<const TranslationRow> elementwise_rows();
+std::span<const TranslationRow> view_rows();
+std::span<const TranslationRow> product_rows();
+std::span<const TranslationRow> image_rows();
+std::span<const TranslationRow> reduction_rows();
+std::span<const TranslationRow> norm_rows();  // with softmax
+std::span<const TranslationRow> recurrent_rows();
+
+}  // namespace mixtape::train::onnx

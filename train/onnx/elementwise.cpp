@@ -1,0 +1,261 @@
+// Arithmetic, activations, comparisons and copies. ONNX's ops broadcast, as ours do. A formula of
+// several ops is computed in f32, as our kernels compute it in registers.
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "core/dtype.h"
+#include "train/onnx/builder.h"
+
+namespace mixtape::train::onnx {
+namespace {
+
+Name same(const OpCall& c) { return c.g.node(c.to, c.broadcast_inputs(c.dtype())); }
+// Where bools add up, as our ops have it: a sum is or, a product and.
+Name arithmetic(const OpCall& c) {
+  const bool sum = c.op() == "add" || c.op() == "maximum";
+  return c.g.node(c.dtype() != boolean ? c.to : sum ? "Or" : "And", c.broadcast_inputs(c.dtype()));
+}
+Name logical(const OpCall& c) {
+  std::vector<Name> inputs = c.broadcast_inputs();
+  for (Name& x : inputs) x = c.g.cast(x, boolean);
+  return c.g.node(c.to, inputs);
+}
+Name predicate(const OpCall& c) { return c.g.node(c.to, c.broadcast_inputs(), {}, boolean); }
+Name negated(const OpCall& c) { return c.g.node("Not", {predicate(c)}); }
+
+Name with_number(const OpCall& c) {
+  return c.g.node(c.to, {c.in(0, c.dtype()), c.g.number(c.argument<double>(), c.dtype())});
+}
+Name number_with(const OpCall& c) {
+  return c.g.node(c.to, {c.g.number(c.argument<double>(), c.dtype()), c.in(0, c.dtype())});
+}
+// A whole number is compared with a fraction as f64.
+Name predicate_of_number(const OpCall& c) {
+  const double s = c.argument<double>();
+  const DType own = c.tensor(0).dtype();
+  const DType in = own == boolean ? f32 : is_float(own) || holds(own, s) ? own : f64;
+  return c.g.node(c.to, {c.in(0, in), c.g.number(s, in)}, {}, boolean);
+}
+Name negated_of_number(const OpCall& c) { return c.g.node("Not", {predicate_of_number(c)}); }
+
+Name with_alpha(const OpCall& c) {
+  return c.g.node(c.to, {c.in(0, c.dtype())}, {{"alpha", c.argument<double>()}});
+}
+Name hardsigmoid(const OpCall& c) {
+  return c.g.node("HardSigmoid", {c.in(0, c.dtype())}, {{"alpha", 1.0 / 6}, {"beta", 0.5}});
+}
+Name clip(const OpCall& c, double low, double high) {
+  const auto bound = [&](double x) { return std::isinf(x) ? Name() : c.g.number(x, c.dtype()); };
+  return c.g.node("Clip", {c.in(0, c.dtype()), bound(low), bound(high)});
+}
+Name clamp(const OpCall& c) { return clip(c, c.argument<double>(0), c.argument<double>(1)); }
+Name relu6(const OpCall& c) { return clip(c, 0, 6); }
+
+Name isinf(const OpCall& c) {
+  return c.g.node("IsInf", {c.in(0, c.tensor(0).dtype() == f64 ? f64 : f32)}, {}, boolean);
+}
+Name isfinite(const OpCall& c) {
+  const Name nan = c.g.node("IsNaN", {c.in(0)}, {}, boolean);
+  return c.g.node("Not", {c.g.node("Or", {isinf(c), nan})});
+}
+
+Name as_given(const OpCall& c) { return c.in(0); }
+Name converted(const OpCall& c) { return c.in(0, c.dtype()); }
+Name where(const OpCall& c) {
+  std::vector<Name> x = c.broadcast_inputs();
+  for (const size_t i : {1, 2}) x[i] = c.g.cast(x[i], c.dtype());
+  return c.g.node("Where", x, {}, c.dtype());
+}
+Name masked_fill(const OpCall& c) {
+  double value = c.argument<double>();
+  if (is_float(c.dtype()) && std::isfinite(value))
+    value = std::clamp(value, -largest(c.dtype()), largest(c.dtype()));
+  return c.g.node("Where", {c.broadcast_input(1), c.g.number(value, c.dtype()), c.in(0, c.dtype())},
+                  {}, c.dtype());
+}
+
+// --- formulas ---
+
+// Ops on values of one dtype, of which formulas are made.
+struct Terms {
+  GraphBuilder& g;
+  DType dtype;
+
+  Name number(double x) const { return g.number(x, dtype); }
+  Name add(const Name& a, const Name& b) const { return g.node("Add", {a, b}); }
+  Name sub(const Name& a, const Name& b) const { return g.node("Sub", {a, b}); }
+  Name mul(const Name& a, const Name& b) const { return g.node("Mul", {a, b}); }
+  Name div(const Name& a, const Name& b) const { return g.node("Div", {a, b}); }
+  Name of(const char* op, const Name& x) const { return g.node(op, {x}); }
+};
+using In = const std::vector<Name>&;
+
+// f of the inputs, of which f16 and bf16 become f32.
+template <auto f, bool in_f64 = false>
+Name formula(const OpCall& c) {
+  const DType dtype = !is_float(c.dtype()) ? c.dtype() : in_f64 ? f64 : accumulate_dtype(c.dtype());
+  return f(Terms{c.g, dtype}, c, c.broadcast_inputs(dtype));
+}
+
+Name square(const Terms& t, const OpCall&, In x) { return t.mul(x[0], x[0]); }
+Name rsqrt(const Terms& t, const OpCall&, In x) { return t.of("Reciprocal", t.of("Sqrt", x[0])); }
+Name exp2(const Terms& t, const OpCall&, In x) { return t.g.node("Pow", {t.number(2), x[0]}); }
+Name expm1(const Terms& t, const OpCall&, In x) { return t.sub(t.of("Exp", x[0]), t.number(1)); }
+Name log1p(const Terms& t, const OpCall&, In x) { return t.of("Log", t.add(x[0], t.number(1))); }
+Name log2(const Terms& t, const OpCall&, In x) {
+  return t.div(t.of("Log", x[0]), t.number(std::numbers::ln2));
+}
+Name log10(const Terms& t, const OpCall&, In x) {
+  return t.div(t.of("Log", x[0]), t.number(std::numbers::ln10));
+}
+Name trunc(const Terms& t, const OpCall&, In x) {
+  return t.mul(t.of("Sign", x[0]), t.of("Floor", t.of("Abs", x[0])));
+}
+Name silu(const Terms& t, const OpCall&, In x) { return t.mul(x[0], t.of("Sigmoid", x[0])); }
+Name log_sigmoid(const Terms& t, const OpCall&, In x) {
+  return t.of("Neg", t.of("Softplus", t.of("Neg", x[0])));
+}
+Name glu(const Terms& t, const OpCall&, In x) { return t.mul(x[0], t.of("Sigmoid", x[1])); }
+Name swiglu(const Terms& t, const OpCall& c, In x) { return t.mul(silu(t, c, x), x[1]); }
+Name lerp(const Terms& t, const OpCall& c, In x) {
+  const double w = c.argument<double>();
+  const Name apart = t.sub(x[1], x[0]);
+  return w < 0.5 ? t.add(x[0], t.mul(apart, t.number(w)))
+                 : t.sub(x[1], t.mul(apart, t.number(1 - w)));
+}
+Name addcmul(const Terms& t, const OpCall& c, In x) {
+  return t.add(x[0], t.mul(t.mul(x[1], x[2]), t.number(c.argument<double>())));
+}
+Name addcdiv(const Terms& t, const OpCall& c, In x) {
+  return t.add(x[0], t.mul(t.div(x[1], x[2]), t.number(c.argument<double>())));
+}
+// As Python's %: the sign is that of b.
+Name modulo(const Terms& t, const Name& a, const Name& b) {
+  if (!is_float(t.dtype)) return t.g.node("Mod", {a, b});
+  return t.sub(a, t.mul(b, t.of("Floor", t.div(a, b))));
+}
+Name remainder(const Terms& t, const OpCall&, In x) { return modulo(t, x[0], x[1]); }
+Name remainder_scalar(const Terms& t, const OpCall& c, In x) {
+  return modulo(t, x[0], t.number(c.argument<double>()));
+}
+
+Name gelu_row(const OpCall& c) { return gelu(c.g, c.in(0, c.dtype()), c.op() == "gelu_tanh"); }
+
+constexpr TranslationRow rows[] = {
+    {"abs", same, "Abs"},
+    {"acos", same, "Acos"},
+    {"asin", same, "Asin"},
+    {"atan", same, "Atan"},
+    {"ceil", same, "Ceil"},
+    {"cos", same, "Cos"},
+    {"cosh", same, "Cosh"},
+    {"erf", same, "Erf"},
+    {"exp", same, "Exp"},
+    {"floor", same, "Floor"},
+    {"hardswish", same, "HardSwish"},
+    {"log", same, "Log"},
+    {"mish", same, "Mish"},
+    {"neg", same, "Neg"},
+    {"prelu", same, "PRelu"},
+    {"reciprocal", same, "Reciprocal"},
+    {"relu", same, "Relu"},
+    {"round", same, "Round"},
+    {"selu", same, "Selu"},
+    {"sigmoid", same, "Sigmoid"},
+    {"sign", same, "Sign"},
+    {"sin", same, "Sin"},
+    {"sinh", same, "Sinh"},
+    {"softplus", same, "Softplus"},
+    {"softsign", same, "Softsign"},
+    {"sqrt", same, "Sqrt"},
+    {"tan", same, "Tan"},
+    {"tanh", same, "Tanh"},
+    {"sub", same, "Sub"},
+    {"div", same, "Div"},
+    {"pow", same, "Pow"},
+    {"add", arithmetic, "Add"},
+    {"mul", arithmetic, "Mul"},
+    {"maximum", arithmetic, "Max"},
+    {"minimum", arithmetic, "Min"},
+    {"logical_and", logical, "And"},
+    {"logical_not", logical, "Not"},
+    {"logical_or", logical, "Or"},
+    {"logical_xor", logical, "Xor"},
+    {"eq", predicate, "Equal"},
+    {"ge", predicate, "GreaterOrEqual"},
+    {"gt", predicate, "Greater"},
+    {"isnan", predicate, "IsNaN"},
+    {"le", predicate, "LessOrEqual"},
+    {"lt", predicate, "Less"},
+    {"ne", negated, "Equal"},
+    {"isfinite", isfinite},
+    {"isinf", isinf},
+    {"add_scalar", with_number, "Add"},
+    {"div_scalar", with_number, "Div"},
+    {"mul_scalar", with_number, "Mul"},
+    {"pow_scalar", with_number, "Pow"},
+    {"sub_scalar", with_number, "Sub"},
+    {"div_from_scalar", number_with, "Div"},
+    {"pow_from_scalar", number_with, "Pow"},
+    {"sub_from_scalar", number_with, "Sub"},
+    {"eq_scalar", predicate_of_number, "Equal"},
+    {"ge_scalar", predicate_of_number, "GreaterOrEqual"},
+    {"gt_scalar", predicate_of_number, "Greater"},
+    {"le_scalar", predicate_of_number, "LessOrEqual"},
+    {"lt_scalar", predicate_of_number, "Less"},
+    {"ne_scalar", negated_of_number, "Equal"},
+    {"elu", with_alpha, "Elu"},
+    {"leaky_relu", with_alpha, "LeakyRelu"},
+    {"clamp", clamp},
+    {"hardsigmoid", hardsigmoid},
+    {"relu6", relu6},
+    {"addcdiv", formula<addcdiv>},
+    {"addcmul", formula<addcmul>},
+    {"exp2", formula<exp2>},
+    {"expm1", formula<expm1, true>},
+    {"gelu", gelu_row},
+    {"gelu_tanh", gelu_row},
+    {"glu", formula<glu>},
+    {"lerp", formula<lerp>},
+    {"log10", formula<log10>},
+    {"log1p", formula<log1p, true>},
+    {"log2", formula<log2>},
+    {"log_sigmoid", formula<log_sigmoid>},
+    {"remainder", formula<remainder>},
+    {"remainder_scalar", formula<remainder_scalar>},
+    {"rsqrt", formula<rsqrt>},
+    {"silu", formula<silu>},
+    {"square", formula<square>},
+    {"swiglu", formula<swiglu>},
+    {"trunc", formula<trunc>},
+    {"cast", converted},
+    {"cast_to_integer", converted},
+    {"clone", as_given},
+    {"to_device", as_given},
+    {"masked_fill", masked_fill},
+    {"where", where},
+};
+
+}  // namespace
+
+Name gelu(GraphBuilder& g, const Name& given, bool tanh) {
+  if (g.opset() >= 20)
+    return g.node("Gelu", {given}, {{"approximate", std::string(tanh ? "tanh" : "none")}});
+  const Terms t{g, accumulate_dtype(g.dtype(given))};
+  const Name x = g.cast(given, t.dtype), half = t.mul(x, t.number(0.5));
+  Name y;  // of the interval from -1 to 1
+  if (tanh) {
+    const Name cube = t.mul(t.mul(x, x), x);
+    y = t.of("Tanh", t.mul(t.add(x, t.mul(cube, t.number(0.044715))),
+                           t.number(std::sqrt(2 / std::numbers::pi))));
+  } else {
+    y = t.of("Erf", t.mul(x, t.number(1 / std::numbers::sqrt2)));
+  }
+  return g.cast(t.mul(half, t.add(y, t.number(1))), g.dtype(given));
+}
+
+std::span<const TranslationRow> elementwise_rows() { return rows; }
+
+}  // namespace mixtape::train::onnx

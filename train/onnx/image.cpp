@@ -1,0 +1,102 @@
+// Pools and interpolation: images whose rows and columns are sampled.
+
+#include "autograd/ops.h"
+#include "autograd/ops/attributes.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "train/onnx/builder.h"
+
+namespace mixtape::train::onnx {
+namespace {
+
+using kernels::Sampling;
+
+// The padding behind the elements with which so many windows fit, no more.
+int64_t end_padding(const Sampling& s) {
+  const int64_t over = (s.to - 1) * s.stride + s.size - s.from - s.padding;
+  return std::max(over, over > s.padding - s.stride ? std::min(s.padding, over + s.stride - 1) : 0);
+}
+
+Attributes windows_of(const ops::Samplings& s) {
+  return {{"kernel_shape", Sizes{s[0].size, s[1].size}},
+          {"strides", Sizes{s[0].stride, s[1].stride}},
+          {"pads", Sizes{s[0].padding, s[1].padding, end_padding(s[0]), end_padding(s[1])}}};
+}
+
+Name max_pool2d(const OpCall& c) {
+  return c.g.node("MaxPool", {c.in(0, c.dtype())}, windows_of(c.argument<ops::Samplings>()));
+}
+Name avg_pool2d(const OpCall& c) {
+  const auto& s = c.argument<ops::Samplings>();
+  Attributes attributes = windows_of(s);
+  const bool counts = s[0].count_padding;
+  for (const Sampling& along : s)
+    check(!counts || end_padding(along) <= along.padding,
+          "ONNX has no mean that counts padding in windows beyond it");
+  attributes.emplace_back("count_include_pad", int64_t{counts});
+  return c.g.node("AveragePool", {c.in(0, c.dtype())}, std::move(attributes));
+}
+
+// Adaptive windows that are equal, as plain ones.
+std::optional<Attributes> equal_windows(const ops::Samplings& s) {
+  if (s[0].from % s[0].to != 0 || s[1].from % s[1].to != 0) return {};
+  const Sizes sizes{s[0].from / s[0].to, s[1].from / s[1].to};
+  return Attributes{{"kernel_shape", sizes}, {"strides", sizes}};
+}
+
+// The weights by which a sampling adds up a line: [to, from].
+Tensor weights_of(const Sampling& s) {
+  const Tensor w = zeros({s.to, s.from}, f32, Device::cpu());
+  for (int64_t i = 0; i < s.to; ++i)
+    for (int64_t k = s.begin(i); k < s.end(i); ++k)
+      w.data<float>()[i * s.from + k] = 1 / float(s.end(i) - s.begin(i));
+  return w;
+}
+
+Name adaptive_avg_pool2d(const OpCall& c) {
+  const auto& s = c.argument<ops::Samplings>();
+  if (s[0].to == s[0].from && s[1].to == s[1].from) return c.in(0, c.dtype());
+  const Name x = c.in(0, c.dtype());
+  if (s[0].to == 1 && s[1].to == 1) return c.g.node("GlobalAveragePool", {x});
+  if (const auto windows = equal_windows(s)) return c.g.node("AveragePool", {x}, *windows);
+  const Name rows = c.g.constant(weights_of(s[0])), columns = c.g.constant(weights_of(s[1]).t());
+  const Name wide = c.g.cast(x, f32);
+  return c.g.node("MatMul", {c.g.node("MatMul", {rows, wide}), columns});
+}
+Name adaptive_max_pool2d(const OpCall& c) {
+  const auto& s = c.argument<ops::Samplings>();
+  const auto windows = equal_windows(s);
+  check(windows.has_value(), "ONNX has no {} x {} windows of different sizes over {} x {} pixels",
+        s[0].to, s[1].to, s[0].from, s[1].from);
+  return c.g.node("MaxPool", {c.in(0, c.dtype())}, *windows);
+}
+
+Name interpolate(const OpCall& c) {
+  const auto& s = c.argument<ops::Samplings>();
+  const bool nearest = s[0].kind == Sampling::Kind::Nearest;
+  Attributes attributes{
+      {"axes", Sizes{2, 3}},
+      {"mode", std::string(nearest                               ? "nearest"
+                           : s[0].kind == Sampling::Kind::Linear ? "linear"
+                                                                 : "cubic")},
+      {"coordinate_transformation_mode", std::string(nearest              ? "asymmetric"
+                                                     : s[0].align_corners ? "align_corners"
+                                                                          : "half_pixel")}};
+  if (nearest) attributes.emplace_back("nearest_mode", std::string("floor"));
+  const Name sizes = c.g.numbers({s[0].to, s[1].to});
+  return c.g.node("Resize", {c.in(0, c.dtype()), Name(), Name(), sizes}, std::move(attributes));
+}
+
+constexpr TranslationRow rows_of_images[] = {
+    {"adaptive_avg_pool2d", adaptive_avg_pool2d},
+    {"adaptive_max_pool2d", adaptive_max_pool2d},
+    {"avg_pool2d", avg_pool2d},
+    {"interpolate", interpolate},
+    {"max_pool2d", max_pool2d},
+};
+
+}  // namespace
+
+std::span<const TranslationRow> image_rows() { return rows_of_images; }
+
+}  // namespace mixtape::train::onnx

@@ -1,0 +1,73 @@
+// Reductions, which keep their dimensions with size 1 as ours do, and running sums.
+
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "autograd/ops/gradients.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "train/onnx/builder.h"
+
+namespace mixtape::train::onnx {
+namespace {
+
+Name reduce(const OpCall& c, const char* op, const Name& x, uint32_t dims) {
+  Sizes axes;
+  for (int d = 0; d < c.result().rank(); ++d)
+    if (dims >> d & 1) axes.push_back(d);
+  if (axes.empty()) return x;
+  return c.g.node(op, {x, c.g.numbers(axes)}, {{"keepdims", int64_t{1}}});
+}
+
+Name reduced(const OpCall& c) {
+  return reduce(c, c.to, c.in(0, c.dtype()), c.argument<ops::ReduceOptions>().dims);
+}
+Name any_or_all(const OpCall& c) {  // of 0 and 1
+  const Name truth = c.g.cast(c.in(0, boolean), i32);
+  return reduce(c, c.to, truth, c.argument<ops::ReduceOptions>().dims);
+}
+
+Name norm(const OpCall& c) {
+  const auto& o = c.argument<ops::NormOptions>();
+  const DType wide = accumulate_dtype(c.dtype());
+  const Name x = c.in(0, wide);
+  if (o.p == 1 || o.p == 2) return reduce(c, o.p == 1 ? "ReduceL1" : "ReduceL2", x, o.dims);
+  const Name size = c.g.node("Abs", {x});
+  if (std::isinf(o.p)) return reduce(c, "ReduceMax", size, o.dims);
+  const auto power = [&](const Name& of, double p) {
+    return c.g.node("Pow", {of, c.g.number(p, wide)});
+  };
+  check(o.p != 0, "the norm of order 0 has no counterpart in ONNX");
+  return power(reduce(c, "ReduceSum", power(size, o.p), o.dims), 1 / o.p);
+}
+
+Name position(const OpCall& c) {
+  const Attributes attributes{{"axis", int64_t(c.argument<int>())}, {"keepdims", int64_t{1}}};
+  return c.g.node(c.to, {c.in(0)}, attributes, i64);
+}
+
+Name cumsum(const OpCall& c) {
+  const Name axis = c.g.constant(full({}, c.argument<int>(), i64, Device::cpu()));
+  return c.g.node("CumSum", {c.in(0, c.dtype()), axis}, {{"reverse", int64_t(c.argument<bool>())}});
+}
+
+constexpr TranslationRow rows_of_reductions[] = {
+    {"all", any_or_all, "ReduceMin"},
+    {"any", any_or_all, "ReduceMax"},
+    {"argmax", position, "ArgMax"},
+    {"argmin", position, "ArgMin"},
+    {"cumsum", cumsum},
+    {"logsumexp", reduced, "ReduceLogSumExp"},
+    {"max", reduced, "ReduceMax"},
+    {"mean", reduced, "ReduceMean"},
+    {"min", reduced, "ReduceMin"},
+    {"norm", norm},
+    {"prod", reduced, "ReduceProd"},
+    {"sum", reduced, "ReduceSum"},
+};
+
+}  // namespace
+
+std::span<const TranslationRow> reduction_rows() { return rows_of_reductions; }
+
+}  // namespace mixtape::train::onnx

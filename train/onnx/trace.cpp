@@ -1,0 +1,172 @@
+// Tensors are known by where their numbers are: two of the same storage, layout and dtype are one
+// value, whatever handles lead to them. All that a run makes is kept until its end, so that no
+// memory is used twice.
+
+#include "train/onnx/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "autograd/ops.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "train/onnx/builder.h"
+
+namespace mixtape::train::onnx {
+using namespace internal;
+namespace {
+
+const TranslationRow* find_row(std::string_view op) {
+  static const auto* const all = [] {
+    auto* const rows = new std::map<std::string_view, const TranslationRow*>;
+    for (const auto& table : {elementwise_rows(), view_rows(), product_rows(), image_rows(),
+                              reduction_rows(), norm_rows(), recurrent_rows()})
+      for (const TranslationRow& row : table) (*rows)[row.op] = &row;
+    return rows;
+  }();
+  const auto found = all->find(op);
+  return found == all->end() ? nullptr : found->second;
+}
+
+class Tracer final : public Observer, public Names {
+ public:
+  explicit Tracer(int opset) : g(opset) {}
+
+  Name name_of(const Tensor& t, const Tensor& given) override {
+    const auto found = known_.find(place_of(t));
+    if (found != known_.end()) {
+      check(found->second.version == t.version(), "an input was written to after it was computed");
+      if (found->second.source) g.initializer(found->second.name, found->second.source);
+      return found->second.name;
+    }
+    // A cast that was made before: a 16-bit copy of a weight.
+    if (!t.is_same(given) && t.dtype() != given.dtype() && t.shape() == given.shape())
+      return g.cast(name_of(given, given), t.dtype());
+    check(!computed_.contains(t.storage().get()), "an input is a view that no op made");
+    const Name name = g.constant(t);
+    known_[place_of(t)] = {name, t, t.version()};
+    kept_.push_back(t);
+    return name;
+  }
+  void bind(const Tensor& t, const Name& name) override {
+    known_[place_of(t)] = {g.cast(name, t.dtype()), {}, t.version()};
+    computed_.insert(t.storage().get());
+    kept_.push_back(t);
+  }
+  bool knows(const Tensor& t) const { return known_.contains(place_of(t)); }
+  void add_weight(const Name& name, const Tensor& t) {
+    known_.try_emplace(place_of(t), Known{name, t, t.version()});
+    kept_.push_back(t);
+  }
+
+  GraphBuilder g;
+
+ private:
+  struct Known {
+    Name name;
+    Tensor source;  // of an initializer, which the graph gets when it is read
+    uint64_t version;
+  };
+  using Place = std::vector<int64_t>;
+  static Place place_of(const Tensor& t) {
+    Place place{reinterpret_cast<int64_t>(t.storage().get()), t.offset(), int64_t(t.dtype())};
+    for (int d = 0; d < t.rank(); ++d) {
+      place.push_back(t.size(d));
+      place.push_back(t.size(d) > 1 ? t.strides()[d] : 0);
+    }
+    return place;
+  }
+
+  // Calls within an op's own forward are part of it; those of an op that is composed are its nodes.
+  void before(const Call& call) override { depth_ += !call.composed; }
+  void after(const Call& call, const Tensor& y) override {
+    depth_ -= !call.composed;
+    if (depth_ > 0 || (call.composed && knows(y))) return;
+    const TranslationRow* const row = find_row(call.op.name);
+    check(row != nullptr, "this op has no counterpart in ONNX");
+    const std::string* const module = Scope::module_path();
+    g.path = module ? *module : "";
+    bind(y, row->translate(OpCall(g, *this, row->to, call, y)));
+  }
+
+  std::map<Place, Known> known_;
+  std::set<const Storage*> computed_;  // by the run: none of these is a constant
+  std::vector<Tensor> kept_;
+  int depth_ = 0;
+};
+
+io::OnnxValue value_of(const Name& name, const Tensor& t) {
+  return {name, t.dtype(), {t.shape().begin(), t.shape().end()}};
+}
+
+Name name_of_end(const std::vector<std::string>& given, const char* usual, size_t i, size_t count) {
+  check(given.empty() || given.size() == count, "{} names for {} {}s", given.size(), count, usual);
+  if (!given.empty()) return given[i];
+  return count == 1 ? usual : fmt::format("{}_{}", usual, i);
+}
+
+// Gives a value its name as an output of the graph; one that has a name already, by a node.
+void add_output(io::OnnxGraph& graph, const Name& from, const Name& name, const Tensor& t) {
+  bool renamed = false;
+  const auto taken = [&](const io::OnnxValue& v) { return v.name == from; };
+  if (std::ranges::none_of(graph.outputs, taken))
+    for (io::OnnxNode& node : graph.nodes)
+      for (Name& y : node.outputs)
+        if (y == from) {
+          y = name;
+          renamed = true;
+        }
+  if (renamed)
+    for (io::OnnxNode& node : graph.nodes) std::ranges::replace(node.inputs, from, name);
+  else
+    graph.nodes.push_back({"Identity", {from}, {name}});
+  graph.outputs.push_back(value_of(name, t));
+}
+
+// Drops what no output needs: ops of our own that ONNX does not need, such as expansions.
+void prune(io::OnnxGraph& graph) {
+  std::set<Name> read;
+  for (const io::OnnxValue& y : graph.outputs) read.insert(y.name);
+  std::vector<io::OnnxNode> needed;
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+    const auto is_read = [&](const Name& y) { return read.contains(y); };
+    if (std::ranges::none_of(node->outputs, is_read)) continue;
+    read.insert(node->inputs.begin(), node->inputs.end());
+    needed.push_back(std::move(*node));
+  }
+  graph.nodes.assign(std::make_move_iterator(needed.rbegin()),
+                     std::make_move_iterator(needed.rend()));
+  std::erase_if(graph.initializers, [&](const auto& t) { return !read.contains(t.first); });
+}
+
+}  // namespace
+
+Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRun& run,
+            const OnnxOptions& o) {
+  Tracer tracer(o.opset);
+  io::OnnxGraph& graph = tracer.g.graph;
+  graph.name = nn::type_name(typeid(net));
+  for (const StateDict& all : {net.state_dict(), net.named_buffers()})
+    for (const auto& [name, t] : all) tracer.add_weight(name, t);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Name name = name_of_end(o.inputs, "input", i, inputs.size());
+    graph.inputs.push_back(value_of(name, inputs[i]));
+    tracer.g.set_dtype(name, inputs[i].dtype());
+    tracer.bind(inputs[i], name);
+  }
+  nn::Tensors outputs;
+  {
+    const Observe watching(tracer);
+    outputs = run(inputs);
+  }
+  std::erase_if(outputs, [](const Tensor& t) { return !t; });
+  for (size_t i = 0; i < outputs.size(); ++i)
+    add_output(graph, tracer.name_of(outputs[i], outputs[i]),
+               name_of_end(o.outputs, "output", i, outputs.size()), outputs[i]);
+  prune(graph);
+  return {std::move(graph), std::move(tracer.g.number_lists)};
+}
+
+}  // namespace mixtape::train::onnx

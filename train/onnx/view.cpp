@@ -1,0 +1,120 @@
+// Views and copies of parts, and joining: where our ops only find another layout, ONNX has nodes.
+
+#include <limits>
+
+#include "autograd/ops.h"
+#include "autograd/ops/attributes.h"
+#include "core/check.h"
+#include "core/format.h"
+#include "train/onnx/builder.h"
+
+namespace mixtape::train::onnx {
+using namespace internal;
+namespace {
+
+Name reshaped(const OpCall& c) { return c.g.reshape(c.in(0), c.shape(0), c.result().shape()); }
+Name expanded(const OpCall& c) { return c.g.expand(c.in(0), c.shape(0), c.result().shape()); }
+Name permuted(const OpCall& c) {
+  Sizes order;
+  for (const int d : c.argument<Dims>()) order.push_back(wrap_dim(d, c.result().rank()));
+  return c.g.transpose(c.in(0), order);
+}
+
+// Slices, whole numbers and new dimensions, one after the other.
+Name sliced(const OpCall& c) {
+  Name x = c.in(0);
+  Layout at(c.shape(0));
+  using Kind = ops::BasicIndex::Kind;
+  for (const auto& s : c.argument<ops::BasicIndex>().steps) {
+    const Layout from = at;
+    at = ops::BasicIndex{{s}}.of(at);
+    if (s.kind == Kind::Unsqueeze) {
+      x = c.g.reshape(x, from.shape, at.shape);
+      continue;
+    }
+    const int dim = wrap_dim(s.dim, from.rank());
+    const bool whole = s.kind == Kind::Slice && s.step == 1 && at.shape == from.shape;
+    if (s.kind == Kind::Select) {
+      const Name i = c.g.constant(full({}, double(s.start), i64, Device::cpu()));
+      x = c.g.node("Gather", {x, i}, {{"axis", int64_t(dim)}});
+    } else if (!whole) {
+      x = c.g.slice(x, dim, s.start, s.stop, s.step);
+    }
+  }
+  return x;
+}
+
+Name split_heads(const OpCall& c) {
+  const auto& of = c.argument<ops::HeadsOf>();
+  const Shape& all = c.shape(0);
+  const int64_t size = all[2] / of.parts, d = size / of.heads;
+  const Name x =
+      of.parts == 1 ? c.in(0) : c.g.slice(c.in(0), 2, of.index * size, (of.index + 1) * size);
+  const Name apart = c.g.reshape(x, {all[0], all[1], size}, {all[0], all[1], of.heads, d});
+  return c.g.transpose(apart, of.batch_first ? Sizes{0, 2, 1, 3} : Sizes{1, 2, 0, 3});
+}
+
+Name joined(const OpCall& c) {
+  std::vector<Name> parts;
+  for (size_t i = 0; i < c.inputs(); ++i) parts.push_back(c.in(i, c.dtype()));
+  return c.g.node("Concat", std::move(parts), {{"axis", int64_t(c.argument<int>())}});
+}
+
+Name padded(const OpCall& c) {
+  const auto& margins = c.argument<std::vector<int64_t>>();  // {left, right} from the last one on
+  const size_t rank = size_t(c.result().rank());
+  Sizes pads(2 * rank);
+  for (size_t i = 0; i < margins.size(); ++i) pads[rank - 1 - i / 2 + (i % 2) * rank] = margins[i];
+  return c.g.node(
+      "Pad", {c.in(0, c.dtype()), c.g.numbers(pads), c.g.number(c.argument<double>(), c.dtype())});
+}
+
+Name flipped(const OpCall& c) {
+  Name x = c.in(0);
+  for (int d = 0; d < c.result().rank(); ++d)
+    if (c.argument<uint32_t>() >> d & 1)
+      x = c.g.slice(x, d, -1, std::numeric_limits<int64_t>::min(), -1);
+  return x;
+}
+
+Name triangle(const OpCall& c) {
+  const Name diagonal = c.g.constant(full({}, double(c.argument<int64_t>()), i64, Device::cpu()));
+  return c.g.node("Trilu", {c.in(0, c.dtype()), diagonal}, {{"upper", int64_t(c.op() == "triu")}});
+}
+
+// The index [k] that is the same for all lines along `dim`, if it is.
+Tensor index_of_lines(const Tensor& index, int dim, const Shape& x) {
+  for (int d = 0; d < index.rank(); ++d)
+    if (d != dim && (index.size(d) != x[d] || (index.size(d) > 1 && index.strides()[d] != 0)))
+      return {};
+  return index.with_layout(Layout(Shape{index.size(dim)}, Shape{index.strides()[dim]}));
+}
+Name gathered(const OpCall& c) {
+  const int dim = c.argument<int>();
+  const Attributes axis{{"axis", int64_t(dim)}};
+  const Tensor& x = c.tensor(0);
+  const Tensor lines = index_of_lines(c.tensor(1), dim, x.shape());
+  if (!lines) return c.g.node("GatherElements", {c.in(0), c.in(1)}, axis);
+  const Origin index = c.g.before_reshape(c.names.name_of(lines, lines), lines.shape());
+  Shape made;
+  for (int d = 0; d < dim; ++d) made.push_back(x.size(d));
+  for (const int64_t n : index.shape) made.push_back(n);
+  for (int d = dim + 1; d < x.rank(); ++d) made.push_back(x.size(d));
+  const Name y = c.g.node("Gather", {c.in(0), index.name}, axis);
+  return c.g.reshape(y, made, c.result().shape());
+}
+
+constexpr TranslationRow rows_of_views[] = {
+    {"cat", joined},       {"embedding", gathered},
+    {"expand", expanded},  {"flip", flipped},
+    {"gather", gathered},  {"pad", padded},
+    {"permute", permuted}, {"reshape", reshaped},
+    {"slice", sliced},     {"split_heads", split_heads},
+    {"tril", triangle},    {"triu", triangle},
+};
+
+}  // namespace
+
+std::span<const TranslationRow> view_rows() { return rows_of_views; }
+
+}  // namespace mixtape::train::onnx

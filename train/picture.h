@@ -1,0 +1,29 @@
+#pragma once
+// Pictures of networks.
+
+#include <functional>
+#include <string>
+#include <type_traits>
+
+#include "nn/module.h"
+
+namespace mixtape::train {
+
+// The picture for a forward pass that `run` runs.
+std::string picture_of(nn::ModuleBase& net, const std::function<void()>& run);
+
+// nn::summary as SVG: each module as a box, in that of the module which has it, with its type, the
+// shape of its output and its number of parameters. A mark has the color of the output's dtype, so
+// that the picture of a call under Autocast shows where f32 begins and ends. Runs net(inputs...) in
+// evaluation mode, unrecorded.
+//   io::write_file("net.svg", train::picture(net, x));
+template <class M, class... Inputs>
+std::string picture(M& net, const Inputs&... inputs) {
+  const auto run = [&] { net(inputs...); };
+  if constexpr (std::is_base_of_v<nn::ModuleBase, M>)
+    return picture_of(net, run);
+  else  // nn::Any
+    return picture_of(*net.module(), run);
+}
+
+}  // namespace mixtape::train
