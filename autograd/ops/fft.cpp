@@ -86,8 +86,8 @@ void check_complex(const Tensor& x) {
   check(x.rank() >= 2 && x.size(-1) == 2, "complex numbers of shape {}, not [..., n, 2]",
         x.shape());
 }
-int64_t checked_length(int64_t n) {
-  check(n >= 1, "n must be >= 1, got {}", n);
+int64_t checked_length(int64_t n, std::string_view name = "n") {
+  check(n >= 1, "{} must be >= 1, got {}", name, n);
   return n;
 }
 // x with n elements along a dimension (counted from the end), by cutting or by zeros.
@@ -124,7 +124,7 @@ struct Frames {
   Tensor window;
 
   template <class Options>
-  Frames(int64_t n_fft, const Options& o, const Tensor& x) : n(checked_length(n_fft)) {
+  Frames(int64_t n_fft, const Options& o, const Tensor& x) : n(checked_length(n_fft, "n_fft")) {
     hop = o.hop_length.value_or(n / 4);
     check(hop >= 1, "hop_length must be >= 1, got {}", hop);
     const int64_t length = o.win_length.value_or(n), left = (n - length) / 2;
@@ -217,11 +217,11 @@ Tensor stft(const Tensor& x, int64_t n_fft, const StftOptions& o) {
 Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& o) {
   const Scope scope("istft");
   check_complex(x);
+  const Frames frames(n_fft, o, x);
   const int64_t numbers = o.onesided ? n_fft / 2 + 1 : n_fft;
   check((x.rank() == 3 || x.rank() == 4) && x.size(-3) == numbers && x.size(-2) > 0,
         "a transform of shape {}, not [{}, frames, 2] or [b, {}, frames, 2]", x.shape(), numbers,
         numbers);
-  const Frames frames(n_fft, o, x);
   const int64_t count = x.size(-2), total = n_fft + frames.hop * (count - 1),
                 begin = o.center ? n_fft / 2 : 0,
                 end = o.length ? begin + *o.length : total - begin;

@@ -107,6 +107,8 @@ TEST(Stft, SaysWhatIsWrong) {
   const Tensor x = ones({20});
   EXPECT_ERROR(stft(ones({1, 1, 9}), 4), "a signal of shape [1, 1, 9], not [t] or [b, t]");
   EXPECT_ERROR(stft(x, 32, {.center = false}), "a frame of 32 numbers does not fit into 20");
+  EXPECT_ERROR(stft(x, 0), "stft: n_fft must be >= 1, got 0");
+  EXPECT_ERROR(istft(ones({4, 3, 2}), -8), "istft: n_fft must be >= 1, got -8");
   EXPECT_ERROR(stft(x, 8, {.hop_length = 0}), "hop_length must be >= 1, got 0");
   EXPECT_ERROR(stft(x, 8, {.win_length = 9}), "win_length must be from 1 to 8, got 9");
   EXPECT_ERROR(stft(x, 8, {.window = ones({5})}), "the window");
