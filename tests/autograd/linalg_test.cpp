@@ -66,6 +66,23 @@ TEST(Linalg, DecomposesLargeMatrices) {
   }
 }
 
+// Where squares and sums would leave the range of f64.
+TEST(Linalg, DecomposesHugeAndTinyMatrices) {
+  for (const int exponent : {-1000, -600, 600, 1000}) {
+    const double scale = std::ldexp(1, exponent);
+    const Tensor a = drawn({2, 4, 3}), square = matmul(transpose(a), a) + identity(3, 2);
+    const Qr x = qr(a), y = qr(a * scale);
+    EXPECT_TRUE(equal(y.q, x.q)) << exponent;
+    EXPECT_TRUE(equal(y.r, x.r * scale)) << exponent;
+    EXPECT_LT(distance(svdvals(a * scale) * (1 / scale), svdvals(a)), 1e-14) << exponent;
+    EXPECT_LT(distance(eigvalsh(square * scale) * (1 / scale), eigvalsh(square)), 1e-13);
+    EXPECT_TRUE(equal(cholesky(square * scale), cholesky(square) * std::sqrt(scale))) << exponent;
+  }
+  const Tensor largest = eye(2, f64) * 1.7e308;
+  EXPECT_EQ(eigvalsh(largest).at(0), 1.7e308);
+  EXPECT_EQ(cholesky(largest).at(0), std::sqrt(1.7e308));
+}
+
 TEST(Linalg, ADeterminantIsTheProductOfEigenvalues) {
   const Tensor a = drawn({4, 30, 30}), s = a + transpose(a), w = eigvalsh(s);
   const Slogdet y = slogdet(s);

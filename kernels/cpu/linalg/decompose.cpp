@@ -33,7 +33,11 @@ Eigen::Map<Eigen::VectorXd> row(const View& x, int64_t i) {
 }
 Matrix symmetric_part(const View& x, int64_t i) {
   const auto a = matrix(x, i);
-  return 0.5 * (a + a.transpose());
+  return 0.5 * a + 0.5 * a.transpose();  // (whose sum could leave the range)
+}
+// a 2^exponent
+Matrix times_power(const Matrix& a, int exponent) {
+  return a.unaryExpr([=](double x) { return std::ldexp(x, exponent); });
 }
 
 // Calls f(i) for each matrix of x.
@@ -139,10 +143,14 @@ void cholesky(Launch&, In a, Out l, Out bad_minor) {
 
 void qr(Launch&, In a, Out q, Out r) {
   for_each_matrix(a, [&](int64_t i) {
-    const Eigen::HouseholderQR<Matrix> qr(matrix(a, i));
+    // Eigen squares elements: near 1, no square leaves the range.
+    const double largest = matrix(a, i).cwiseAbs().maxCoeff();
+    const int exponent = largest > 0 && std::isfinite(largest) ? std::ilogb(largest) : 0;
+    const Eigen::HouseholderQR<Matrix> qr(times_power(matrix(a, i), -exponent));
     const int64_t m = a.shape()[1], k = q.shape()[2];
+    const Matrix triangle = qr.matrixQR().topRows(k).template triangularView<Eigen::Upper>();
     matrix(q, i) = qr.householderQ() * Matrix::Identity(m, k);
-    matrix(r, i) = qr.matrixQR().topRows(k).template triangularView<Eigen::Upper>();
+    matrix(r, i) = times_power(triangle, exponent);
   });
 }
 
