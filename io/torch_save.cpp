@@ -46,7 +46,7 @@ class PickleWriter {
     add(typed ? fmt::format("ctorch\n{}\n", dtype.storage) : "ctorch.storage\nUntypedStorage\n");
     add_text(fmt::format("{}", key));
     add_text("cpu");
-    add_int(t.numel());
+    add_int(t.numel() * (typed ? 1 : dtype.bytes));
     add("tQ");
     add_int(0);
     add_tuple(dense.shape);
