@@ -427,6 +427,15 @@ TEST(Onnx, SaysWhichWindowsAndNormsAreMissing) {
             }),
             "Calls: avg_pool2d: ONNX has no mean that counts padding in windows beyond it");
   EXPECT_EQ(problem([](const Tensor& x) {
+              return conv_transpose2d(x, ones({2, 2, 2, 2}), {},
+                                      {.output_padding = 2, .dilation = 3});
+            }),
+            "Calls: conv_transpose2d: ONNX has no output padding of 2 beside a stride of 1");
+  EXPECT_EQ(problem([](const Tensor& x) {
+              return scaled_dot_product_attention(x, x, x, {.dropout = 0.5});
+            }),
+            "Calls: scaled_dot_product_attention: ONNX has no attention with dropout: call eval()");
+  EXPECT_EQ(problem([](const Tensor& x) {
               return batch_norm(x, zeros({2}), ones({2}), {}, {}, {.training = true});
             }),
             "Calls: batch_norm: ONNX has batch norms of evaluation alone: call eval()");

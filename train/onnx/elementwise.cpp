@@ -143,7 +143,7 @@ Name remainder_scalar(const Terms& t, const OpCall& c, In x) {
 
 Name gelu_row(const OpCall& c) { return gelu(c.g, c.in(0, c.dtype()), c.op() == "gelu_tanh"); }
 
-constexpr TranslationRow rows[] = {
+constexpr TranslationRow rows_of_elements[] = {
     {"abs", same, "Abs"},
     {"acos", same, "Acos"},
     {"asin", same, "Asin"},
@@ -256,6 +256,6 @@ Name gelu(GraphBuilder& g, const Name& given, bool tanh) {
   return g.cast(t.mul(half, t.add(y, t.number(1))), g.dtype(given));
 }
 
-std::span<const TranslationRow> elementwise_rows() { return rows; }
+std::span<const TranslationRow> elementwise_rows() { return rows_of_elements; }
 
 }  // namespace mixtape::train::onnx

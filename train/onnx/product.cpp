@@ -85,6 +85,8 @@ Name conv_transpose2d(const OpCall& c) {
     const kernels::Window& w = g.window;
     const int64_t whole = (g.output[2 + d] - 1) * w.stride[d] + w.dilation[d] * (w.size[d] - 1) + 1;
     more.push_back(g.input[2 + d] - (whole - 2 * w.padding[d]));
+    check(more.back() == 0 || more.back() < w.stride[d],
+          "ONNX has no output padding of {} beside a stride of {}", more.back(), w.stride[d]);
   }
   attributes.emplace_back("output_padding", more);
   return c.g.node("ConvTranspose", {c.in(0), c.in(1), c.in(2, in)}, attributes);
@@ -99,6 +101,7 @@ Name keys(const OpCall& c, size_t i) {
 // softmax(scale q kT + bias) v, with scores in f32. A query that may attend to no key gets zeros.
 Name attention(const OpCall& c) {
   const auto& params = c.argument<ops::AttentionParams>();
+  check(params.drop.p == 0, "ONNX has no attention with dropout: call eval()");
   const DType wide = accumulate_dtype(c.tensor(0).dtype());
   const int rank = c.tensor(1).rank();
   Sizes order;
