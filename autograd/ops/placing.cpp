@@ -58,7 +58,8 @@ struct ScatterExtremum : ScatterReduce {
   }
   // The elements that equal the result share its gradient.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Meeting& m) {
-    const Tensor x = ctx.saved(0), index = ctx.saved(1), source = ctx.saved(2), y = ctx.saved(3);
+    const Tensor y = ctx.saved(3), index = ctx.saved(1);  // y as a policy had it rounded
+    const Tensor x = cast(ctx.saved(0), y.dtype()), source = cast(ctx.saved(2), y.dtype());
     const DType wide = accumulate_dtype(dy.dtype());
     Tensor kept = eq(x, y);
     if (!m.include_self) kept = logical_and(kept, untouched(x.shape(), m.dim, index));
