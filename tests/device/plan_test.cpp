@@ -14,8 +14,8 @@ namespace device_plan_test {
 const Device device = Device::cuda(), shapes = Device::meta(DeviceType::cuda);
 
 // Attention there keeps no scores, and f32 images with channels last make copies.
-struct OnDevice : testing::TestWithParam<const char*> {};
-TEST_P(OnDevice, PeakIsTheMeasuredOne) {
+struct PlanOnDevice : testing::TestWithParam<const char*> {};
+TEST_P(PlanOnDevice, PeakIsTheMeasuredOne) {
   const auto models = test::planned_models();
   const auto model = std::ranges::find(models, GetParam(), &test::NamedPlannedModel::name);
   for (const test::PlannedPrecision& precision : test::planned_precisions()) {
@@ -24,7 +24,7 @@ TEST_P(OnDevice, PeakIsTheMeasuredOne) {
         << precision.name;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Plan, OnDevice,
+INSTANTIATE_TEST_SUITE_P(Models, PlanOnDevice,
                          testing::Values("simple", "UNet", "LstmClassifier", "Gpt",
                                          "Gpt_with_checkpoints", "Llama"),
                          [](const auto& m) { return std::string(m.param); });
