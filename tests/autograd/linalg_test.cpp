@@ -124,16 +124,6 @@ TEST(Linalg, ASingularMatrixHasADeterminantWithGradients) {
   EXPECT_EQ(y.logabsdet.at(0), -INFINITY);
 }
 
-// Repeated singular values, zeros as well, of which bases are arbitrary.
-TEST(Linalg, ASingularDeterminantHasSecondDerivatives) {
-  const auto f = [](const std::vector<Tensor>& in) { return det(in[0]); };
-  for (const std::vector<double>& values : {std::vector<double>{1, 0, 0}, {1, 1, 0}, {0, 0, 0}}) {
-    const Tensor a = eye(3, f64) * from(values, {3}, f64);
-    a.set_requires_grad();
-    EXPECT_EQ(gradcheck(f, {a}, {.second_order = true}), "") << values[0] << values[1];
-  }
-}
-
 // A function of repeated eigenvalues that does not tell their vectors apart.
 TEST(Linalg, RepeatedEigenvaluesHaveGradients) {
   const Tensor a = from({2, 0, 0, 0, 2, 0, 0, 0, 5}, {3, 3}, f64).set_requires_grad();
