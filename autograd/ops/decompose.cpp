@@ -34,14 +34,18 @@ class Parts {
   const Tensor all_;
   int64_t at_ = 0;
 };
-// The result that a kernel wrote to f64 rows, for inputs a.
-Tensor finished_rows(const Ctx& ctx, const Tensor& rows, const Tensor& a) {
+// The result of n numbers for each matrix of a, which run(rows) writes to rows of f64; saved with
+// a.
+template <class Run>
+Tensor decomposed(Ctx& ctx, const Tensor& a, int64_t n, const Run& run) {
+  const Tensor rows = empty({leading(a).size(), n}, f64, ctx.device());
+  if (a.numel() > 0) run(rows);
   Shape shape = leading(a);
-  shape.push_back(rows.size(1));
-  return cast(reshape(rows, shape), ctx.dtype());
-}
-Tensor rows_for(const Ctx& ctx, const Tensor& a, int64_t n) {
-  return empty({leading(a).size(), n}, f64, ctx.device());
+  shape.push_back(n);
+  const Tensor y = cast(reshape(rows, shape), ctx.dtype());
+  ctx.save(a);
+  ctx.save_result(y);
+  return y;
 }
 
 // a / b, where a 0 stays 0: a function that does not tell vectors of one eigenvalue apart has no
@@ -77,13 +81,10 @@ struct QrOp {
   static Tensor forward(Ctx& ctx, const Tensor& a) {
     check_matrices(a);
     const int64_t m = a.size(-2), n = a.size(-1);
-    const Tensor rows = rows_for(ctx, a, std::min(m, n) * (m + n));
-    const QrParts parts(rows, m, n);
-    if (a.numel() > 0) ctx.run(kernels::qr, matrices(a), parts.q, parts.r);
-    const Tensor y = finished_rows(ctx, rows, a);
-    ctx.save(a);
-    ctx.save_result(y);
-    return y;
+    return decomposed(ctx, a, std::min(m, n) * (m + n), [&](const Tensor& rows) {
+      const QrParts parts(rows, m, n);
+      ctx.run(kernels::qr, matrices(a), parts.q, parts.r);
+    });
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1];
@@ -122,15 +123,12 @@ struct EighOp {
   static Tensor forward(Ctx& ctx, const Tensor& a) {
     check_square(a);
     const int64_t n = a.size(-1);
-    const Tensor rows = rows_for(ctx, a, n * (n + 1));
-    const Tensor failure = zeros({rows.size(0)}, i64, ctx.device());
-    const EighParts parts(rows, n);
-    if (a.numel() > 0) ctx.run(kernels::eigh, matrices(a), parts.vectors, parts.values, failure);
-    check_each(failure, why_failed);
-    const Tensor y = finished_rows(ctx, rows, a);
-    ctx.save(a);
-    ctx.save_result(y);
-    return y;
+    return decomposed(ctx, a, n * (n + 1), [&](const Tensor& rows) {
+      const Tensor failure = zeros({rows.size(0)}, i64, ctx.device());
+      const EighParts parts(rows, n);
+      ctx.run(kernels::eigh, matrices(a), parts.vectors, parts.values, failure);
+      check_each(failure, why_failed);
+    });
   }
   // da is the symmetric part of v (diag(dw) + v^T dv / (w_j - w_i)) v^T, the quotient without
   // diagonal
@@ -162,15 +160,12 @@ struct SvdOp {
   static Tensor forward(Ctx& ctx, const Tensor& a) {
     check_matrices(a);
     const int64_t m = a.size(-2), n = a.size(-1);
-    const Tensor rows = rows_for(ctx, a, std::min(m, n) * (m + n + 1));
-    const Tensor failure = zeros({rows.size(0)}, i64, ctx.device());
-    const SvdParts parts(rows, m, n);
-    if (a.numel() > 0) ctx.run(kernels::svd, matrices(a), parts.u, parts.s, parts.vh, failure);
-    check_each(failure, why_failed);
-    const Tensor y = finished_rows(ctx, rows, a);
-    ctx.save(a);
-    ctx.save_result(y);
-    return y;
+    return decomposed(ctx, a, std::min(m, n) * (m + n + 1), [&](const Tensor& rows) {
+      const Tensor failure = zeros({rows.size(0)}, i64, ctx.device());
+      const SvdParts parts(rows, m, n);
+      ctx.run(kernels::svd, matrices(a), parts.u, parts.s, parts.vh, failure);
+      check_each(failure, why_failed);
+    });
   }
   // With t(x, dx) = (x^T dx - dx^T x) / (s_j^2 - s_i^2):
   // da = u (t(u, du) S + S t(v, dv) + diag(ds)) v^T + (1 - u u^T) du S^-1 v^T + u S^-1 dv^T (1 - v
