@@ -2,7 +2,7 @@
 // Ops of two tensors: c = f(a, b), and the partial derivatives dc/da and dc/db, as functions of a,
 // b and c or, if constant, numbers. elementwise.h has the rules for formulas.
 
-#include "kernels/common/scalar.h"
+#include "kernels/common/unary.h"
 
 namespace mixtape::kernels {
 
@@ -115,8 +115,7 @@ struct Copysign {  // |a| with the sign of b, that of a zero, too
   MIXTAPE_HD static auto f(auto a, auto b) { return copysign(a, b); }
   template <class T>
   MIXTAPE_HD static T da(T a, T, T c) {  // 1 where the sign stayed, 0 at 0
-    return select(a > T(0), T(1), select(a < T(0), T(-1), T(0))) *
-           select(c > T(0), T(1), select(c < T(0), T(-1), T(0)));
+    return Sign::f(a) * Sign::f(c);
   }
 };
 

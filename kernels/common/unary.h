@@ -291,7 +291,7 @@ struct Erfc {  // 1 - erf(x), however small
   MIXTAPE_HD static auto f(auto x) { return erfc(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(-1.1283791670955126) * exp(-(x * x));
+    return -Erf::d_from_x(x);
   }
 };
 
