@@ -31,7 +31,6 @@ Averaged::Averaged(Optimizer& optimizer) {
   if (!dynamic_cast<const ScheduleFreeAdamW*>(&optimizer) || !optimizer.averaged_.expired()) return;
   const std::vector<Tensor> masters = optimizer.masters();  // which states follow to a device
   const StateDict states = optimizer.state_dict();
-  std::vector<Tensor> means;
   size_t index = 0;
   for (size_t group = 0; group < optimizer.groups(); ++group)
     for (const Tensor& p : optimizer.params(group)) {
@@ -41,16 +40,10 @@ Averaged::Averaged(Optimizer& optimizer) {
       check(!optimizer.sharing(), "parameters are divided among processes");
       const Tensor &z = z_.emplace_back(states.at(key)),
                    mean = mean_of(y, z, optimizer.option("beta1", group));
-      means.push_back(dense_copy(mean, p.dtype(), p.device()));
       params_.push_back(p);
-      values_.push_back(p.detach());
+      means_.put(p, dense_copy(mean, p.dtype(), p.device()));
     }
   optimizer.averaged_ = alive_ = std::make_shared<int>();
-  for (size_t i = 0; i < means.size(); ++i) params_[i].set_data(means[i]);
-}
-
-Averaged::~Averaged() {
-  for (size_t i = params_.size(); i-- > 0;) params_[i].set_data(values_[i]);
 }
 
 void Averaged::keep() {
@@ -58,8 +51,8 @@ void Averaged::keep() {
     z_[i].storage()->begin_write();
     kernels::convert(z_[i].device(), params_[i], z_[i]);
   }
+  means_.keep();
   params_.clear();
-  values_.clear();
   alive_.reset();
 }
 

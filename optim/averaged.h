@@ -8,6 +8,7 @@
 //   }
 
 #include "optim/optimizer.h"
+#include "optim/stand_ins.h"
 
 namespace mixtape::optim {
 
@@ -17,11 +18,11 @@ namespace mixtape::optim {
 class Averaged : NoCopy {
  public:
   [[nodiscard]] explicit Averaged(Optimizer& optimizer);  // throws Error if processes divide it
-  ~Averaged();
   void keep();  // leaves the averages for good, from which a further step would start
 
  private:
-  std::vector<Tensor> params_, values_, z_;  // that are replaced, former values, states
+  StandIns means_;
+  std::vector<Tensor> params_, z_;  // that show means, and their states
   std::shared_ptr<const void> alive_;
 };
 

@@ -72,29 +72,11 @@ void Ema::update() {
 }
 
 Ema::Applied::Applied(Ema& ema) : ema_(ema) {
-  values_.reserve(ema.tensors_.size());
-  try {
-    for (size_t i = 0; i < ema.tensors_.size(); ++i) {
-      const Tensor& t = ema.tensors_[i];
-      const Tensor average = dense_copy(ema.averages_[i], t.dtype(), t.device());
-      values_.push_back(t.detach());
-      t.set_data(average);
-    }
-  } catch (...) {
-    restore();
-    throw;
+  for (size_t i = 0; i < ema.tensors_.size(); ++i) {
+    const Tensor& t = ema.tensors_[i];
+    averages_.put(t, dense_copy(ema.averages_[i], t.dtype(), t.device()));
   }
   ++ema_.applied_;
-}
-
-Ema::Applied::~Applied() {
-  --ema_.applied_;
-  restore();
-}
-
-void Ema::Applied::restore() {
-  // In reverse, so that a tensor listed twice gets its first value back.
-  for (size_t i = values_.size(); i-- > 0;) ema_.tensors_[i].set_data(values_[i]);
 }
 
 void Ema::overwrite_tensors() const {

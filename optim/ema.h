@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "optim/stand_ins.h"
 #include "optim/state.h"
 
 namespace mixtape::optim {
@@ -43,13 +44,11 @@ class Ema : NoCopy {
   class Applied : NoCopy {
    public:
     [[nodiscard]] explicit Applied(Ema& ema);
-    ~Applied();
+    ~Applied() { --ema_.applied_; }
 
    private:
-    void restore();
-
     Ema& ema_;
-    std::vector<Tensor> values_;  // the former values of the tensors that hold averages now
+    StandIns averages_;
   };
 
   // Makes the averages the tensors' values for good. Throws Error while they are applied.

@@ -46,15 +46,7 @@ Ascended::Ascended(const Optimizer& optimizer, double rho) {
   }
   kernels::optimizer_step(params[0].device(), kernels::SGD{.lr = rho}, updates,
                           kernels::StepControl{.rescale = -1 / norm});
-  for (size_t i = 0; i < params.size(); ++i) {
-    values_.push_back(params[i].detach());
-    params_.push_back(params[i]);
-    params[i].set_data(moved[i]);
-  }
-}
-
-Ascended::~Ascended() {
-  for (size_t i = params_.size(); i-- > 0;) params_[i].set_data(values_[i]);
+  for (size_t i = 0; i < params.size(); ++i) moved_.put(params[i], moved[i]);
 }
 
 }  // namespace mixtape::optim

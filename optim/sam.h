@@ -11,6 +11,7 @@
 //   opt.step();
 
 #include "optim/optimizer.h"
+#include "optim/stand_ins.h"
 
 namespace mixtape::optim {
 
@@ -23,10 +24,9 @@ class Ascended : NoCopy {
   // Throws Error if rho is not >= 0, or if parameters are on several devices, divided, or of 16
   // bits, in which the step is less than their spacing.
   [[nodiscard]] explicit Ascended(const Optimizer& optimizer, double rho = 0.05);
-  ~Ascended();
 
  private:
-  std::vector<Tensor> params_, values_;  // that moved, and their former values
+  StandIns moved_;
 };
 
 }  // namespace mixtape::optim
