@@ -19,9 +19,10 @@ using kernels::Updates;
 
 void check_value(const Option& option, double value);  // throws Error if it is out of bounds
 
-// A buffer of the parameter's size: whether these options need it, its kind and its first value.
+// A buffer of a parameter: its shape, whether the options need it, its kind and its first value.
 struct State {
   std::string_view name;
+  Shape shape;
   bool used = true, nonnegative = false, is_weight = false;
   double initial = 0;
 };
@@ -77,7 +78,8 @@ class Algorithm {
   void check_options() const;  // throws Error if options in range do not go together
   virtual int min_rank() const = 0;
   virtual bool is_elementwise() const = 0;  // a step of a piece of a parameter is that of the whole
-  virtual States states() const = 0;        // in the order of Update::state
+  // Those of a parameter of this shape, in the order of Update::state.
+  virtual States states(const Shape& of) const = 0;
   virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
 
   CommonOptions common;
@@ -114,14 +116,18 @@ class AlgorithmOf final : public Algorithm {
       step(0.0f, 0.0f, state);
     };
   }
-  States states() const override {
+  States states(const Shape& of) const override {
     States all;
     if constexpr (requires { O::states; })
       for (const kernels::StateInfo info : O::states) {
-        State& state = all.push_back({info.name});
+        State& state = all.push_back({info.name, of});
+        const int k = int(all.size()) - 1;
         state.nonnegative = info.nonnegative;
         state.is_weight = info.is_weight;
-        if constexpr (requires { o_.uses(0); }) state.used = o_.uses(int(all.size()) - 1);
+        if constexpr (requires { o_.uses(0); }) state.used = o_.uses(k);
+        if constexpr (requires { o_.uses(0, 0); }) state.used = o_.uses(k, of.rank);
+        if (state.used && info.over != kernels::Over::Elements)
+          state.shape[of.rank - (info.over == kernels::Over::Rows ? 1 : 2)] = 1;
         if constexpr (requires { o_.initial(); }) state.initial = o_.initial();
       }
     return all;

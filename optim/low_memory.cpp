@@ -65,16 +65,17 @@ void Algorithm::check_plain() const {
 }
 
 // The storage of p's states: in short vectors codes would save nothing, and the largest number of
-// few outweighs the others. Weights move by less than numbers of few bits are apart.
+// few outweighs the others. Weights move by less than numbers of few bits are apart, and means over
+// rows and columns are few.
 StateFormat Optimizer::Group::format_for(const Tensor& p) const {
   constexpr int64_t least = 4096;
   const StateFormat format = common().state;
-  const auto holds_weights = [&] {
-    for (const State& state : algorithm->states())
-      if (state.is_weight) return true;
+  const auto stays_wide = [&] {
+    for (const State& state : algorithm->states(p.shape()))
+      if (state.is_weight || (state.used && state.shape != p.shape())) return true;
     return false;
   };
-  if (p.dtype() == f64 || format == f32 || holds_weights()) return f32;
+  if (p.dtype() == f64 || format == f32 || stays_wide()) return f32;
   return format.dtype() == u8 && p.numel() < least ? f32 : format;
 }
 
@@ -94,7 +95,7 @@ void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) cons
     return;
   }
   if (format.dtype() != u8) {
-    slot.state[k] = filled(p.shape(), state.initial, state_dtype(p), p.device());
+    slot.state[k] = filled(state.shape, state.initial, state_dtype(p), p.device());
     return;
   }
   // One number everywhere is the largest of each block.
@@ -105,7 +106,7 @@ void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) cons
 }
 
 void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,
-                                  bool nonnegative) const {
+                                  const State& info) const {
   const Tensor& p = slot.param;
   const StateFormat format = format_for(p);
   const bool to_codes = format.dtype() == u8;
@@ -113,9 +114,9 @@ void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, con
   if (!saved) return;
   Tensor& state = slot.state[k];
   if (saved->dtype() != u8) {
-    state = reader.copy_of(key, p.shape(), to_codes ? f32 : state_dtype(p), p.device());
+    state = reader.copy_of(key, info.shape, to_codes ? f32 : state_dtype(p), p.device());
   } else {
-    check(saved->shape() == p.shape(), "{} must have shape {}, got {}", key, p.shape(),
+    check(saved->shape() == info.shape, "{} must have shape {}, got {}", key, info.shape,
           saved->shape());
     const std::string i8_key = key + ".i8_scale", f8_key = key + ".f8_scale";
     const Tensor* scale = reader.find(i8_key);
@@ -130,13 +131,13 @@ void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, con
       slot.scale[k] = scales;
       return;
     }
-    state = decoded(state, scales, found, nonnegative);
+    state = decoded(state, scales, found, info.nonnegative);
     if (!to_codes) state = dense_copy(state, state_dtype(p), p.device());
   }
   if (!to_codes) return;
   const Tensor codes(p.shape(), u8, p.device());
   slot.scale[k] = make_scale(p.shape(), p.device());
-  kernels::encode_blocks(p.device(), format.code(), nonnegative, state, codes, slot.scale[k]);
+  kernels::encode_blocks(p.device(), format.code(), info.nonnegative, state, codes, slot.scale[k]);
   state = codes;
 }
 
@@ -191,7 +192,7 @@ void Optimizer::follow_compensation(Slot& slot) {
 // Returns false if everything is stored the plain way.
 bool Optimizer::Group::describe(const Slot& slot, size_t index, kernels::LowMemory& low) const {
   const Tensor& p = slot.param;
-  const States states = algorithm->states();
+  const States states = algorithm->states(p.shape());
   bool narrow = false;
   for (size_t k = 0; k < states.size(); ++k) {
     low.nonnegative |= uint32_t(states[k].nonnegative) << k;

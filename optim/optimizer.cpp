@@ -79,7 +79,7 @@ void Algorithm::run_kernel(Device device, kernels::AnyOptimizer optimizer, size_
                            Updates updates, const StepControl& control) const {
   const auto fixed = [](const Algorithm& a) {
     std::vector<double> all{a.common.rescale_grad, double(a.common.maximize)};
-    for (const State& state : a.states()) all.push_back(state.used);
+    for (const State& state : a.states({})) all.push_back(state.used);
     return all;
   };
   if (GraphState* const graph = capture()) {
@@ -245,7 +245,7 @@ void Optimizer::make_buffers(Slot& slot, const Group& group, const States& state
 // Makes missing state, and drops what the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
-  const States states = group.algorithm->states();
+  const States states = group.algorithm->states(p.shape());
   make_buffers(slot, group, states);
   const DType dtype = group.state_dtype(p);
   for (size_t k = 0; k < states.size(); ++k) {
@@ -475,9 +475,8 @@ void Optimizer::set_option(std::string_view name, double value, size_t group) {
     }
   }
   // Makes newly needed buffers now, so that a state saved before the next step is complete.
-  const States states = at(group).algorithm->states();
   for (Slot& slot : groups_[group].slots)
-    if (slot.steps) make_buffers(slot, at(group), states);
+    if (slot.steps) make_buffers(slot, at(group), at(group).algorithm->states(slot.param.shape()));
 }
 
 std::string_view Optimizer::momentum_name(size_t group) const {

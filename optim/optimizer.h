@@ -116,7 +116,7 @@ class Optimizer {
     }
     void make_state(Slot& slot, size_t k, const State& state) const;
     void load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,
-                    bool nonnegative) const;
+                    const State& info) const;
     bool describe(const Slot& slot, size_t index, kernels::LowMemory& low) const;
   };
   // f(index over all groups, slot, group)

@@ -59,7 +59,7 @@ StateDict Optimizer::state_dict() const {
   StateDict dict;
   each_slot([&](size_t index, const Slot& slot, const Group& group) {
     const std::string prefix = state_prefix(index);
-    const States states = group.algorithm->states();
+    const States states = group.algorithm->states(slot.param.shape());
     if (slot.steps && group.needs_steps(slot.param, states))
       dict.emplace_back(prefix + "step", slot.steps);
     for (size_t k = 0; k < states.size(); ++k) {
@@ -86,13 +86,13 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
                                      const Group& group) const {
   const Tensor& p = slot.param;
   const std::string prefix = state_prefix(index), step = prefix + "step";
-  const States states = group.algorithm->states();
+  const States states = group.algorithm->states(p.shape());
   Slot loaded{p};
   if (group.needs_steps(p, states)) loaded.steps = reader.copy_of(step, {}, f32, p.device());
   for (size_t k = 0; k < states.size(); ++k) {
     if (!states[k].used) continue;
     const std::string key = prefix + std::string(states[k].name);
-    group.load_state(loaded, k, reader, key, states[k].nonnegative);
+    group.load_state(loaded, k, reader, key, states[k]);
     check(bool(loaded.steps) == bool(loaded.state[k]), "{} is there, but {} is missing",
           loaded.steps ? step : key, loaded.steps ? key : step);
   }

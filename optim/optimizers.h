@@ -52,6 +52,12 @@ using Lars = OptimizerOf<LarsOptions>;
 using ScheduleFreeAdamWOptions = kernels::ScheduleFreeAdamW;
 using ScheduleFreeAdamW = OptimizerOf<ScheduleFreeAdamWOptions>;
 
+// Keeps a number for each row and column of a matrix (the last two dimensions), in place of one for
+// each element. Decay is in proportion to lr alone, and lr is the largest rate: it falls as 1 /
+// sqrt(steps), and is in proportion to the parameter.
+using AdafactorOptions = kernels::Adafactor;
+using Adafactor = OptimizerOf<AdafactorOptions>;
+
 // For the matrices of hidden layers (of size(0) rows if they have more than two dimensions). Add
 // biases, norms, embeddings and the last layer as a group of AdamWOptions: a vector is an Error.
 using MuonOptions = kernels::Muon;

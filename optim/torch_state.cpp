@@ -46,7 +46,7 @@ class Translation {
     const auto [index, option, named] = split(name, optimizer_.groups(), "group");
     const size_t group = named ? groups_[index] : index;
     for (const auto& [pair, first, second] : pairs) {
-      if (!option.starts_with(pair)) continue;
+      if (!option.starts_with(pair) || !optimizer_.has_option(first, group)) continue;
       const std::string_view item = option.substr(pair.size());
       if (item.empty()) {
         check(value.numel() == 2, "{} must have shape [2], got {}", pair, value.shape());
@@ -68,6 +68,7 @@ class Translation {
  private:
   // PyTorch's options of two numbers, and what those are here.
   static constexpr std::string_view pairs[][3] = {{"betas", "beta1", "beta2"},
+                                                  {"eps", "eps1", "eps2"},
                                                   {"etas", "eta_minus", "eta_plus"},
                                                   {"step_sizes", "min_step", "max_step"}};
   struct Split {

@@ -1,6 +1,6 @@
 #pragma once
-// The arithmetic of LAMB, LARS and Muon on whole parameters, for both devices: the trust ratio, and
-// Newton-Schulz steps that make a matrix about orthogonal.
+// The arithmetic of LAMB, LARS, Adafactor and Muon on whole parameters, for both devices: the trust
+// ratio, means by row and column, and Newton-Schulz steps that make a matrix about orthogonal.
 
 #include <algorithm>
 #include <utility>
@@ -15,6 +15,7 @@ concept Layerwise = requires { O::moves_states_first; };
 
 struct SquaredNorms {
   double param = 0, measured = 0;
+  int64_t size = 0;  // elements of the parameter
 };
 
 // The factor of lr for one parameter; 1 where either norm is 0. LAMB: phi(|p|) / |direction|
@@ -31,6 +32,34 @@ MIXTAPE_HD inline double trust_ratio(const Lars& o, const SquaredNorms& squared)
       norm > 0 && length > 0 ? o.trust_coefficient * norm / (length + o.weight_decay * norm) : 1;
   return std::clamp(ratio, o.min_trust, o.max_trust);
 }
+
+// Adafactor: max(eps2, rms(p)) / max(1, rms(u) / d)
+MIXTAPE_HD inline double trust_ratio(const Adafactor& o, const SquaredNorms& squared) {
+  const double size = double(squared.size);
+  const double norm = sqrt(squared.param / size), length = sqrt(squared.measured / size) / o.d;
+  return (o.eps2 > norm ? o.eps2 : norm) / (length > 1 ? length : 1);
+}
+
+// Adafactor's v of matrices [height, width], one after another: rows columns / mean of rows. All in
+// the type of the step, T.
+struct Factors {
+  const void *rows = nullptr, *columns = nullptr, *means = nullptr;  // of a vector: none
+  int64_t height = 0, width = 0;
+
+  template <class T>
+  struct At {          // an element
+    T row;             // its row's number over the mean
+    const T* columns;  // of its matrix
+    int64_t column;
+  };
+  template <class T>
+  MIXTAPE_HD At<T> at(int64_t element, T least) const {  // the least that a mean may be
+    const int64_t row = element / width, matrix = row / height;
+    const T mean = static_cast<const T*>(means)[matrix];
+    return {static_cast<const T*>(rows)[row] / (mean < least ? least : mean),
+            static_cast<const T*>(columns) + matrix * width, element - row * width};
+  }
+};
 
 // Approximates U V^T for x = U S V^T [rows, columns], |x| = 1, in five steps X' = a X + b (X X^T) X
 // + c (X X^T)^2 X, or with X^T X where that is smaller. The coefficients are Keller Jordan's

@@ -17,11 +17,18 @@ template <class O, class T>
 using StepOf = typename O::template Step<T>;
 template <class O>
 inline constexpr int state_count = int(std::size(O::states));
+template <class O>
+inline constexpr int element_states = [] {  // those that Step<T> sees
+  int count = 0;
+  for (const StateInfo& info : O::states) count += info.over == Over::Elements;
+  return count;
+}();
 
 // An optimizer's members, beside its options:
 //   name, states: texts, as they stand in a state dict; square() says that a state is >= 0
 //   options(): the options by name, with their ranges
-//   uses(k), optional: whether these options need state k; initial(), optional: its first value
+//   uses(k), optional: whether these options need state k, or uses(k, rank) where that depends on
+//     the parameter, too; initial(), optional: its first value
 //   requirements(), optional: what options in range must satisfy together
 //   min_rank, optional: the fewest dimensions of a parameter
 //   Step<T>: step(p, g, state) is the new p; state.get(k) is state k, state.set(k, v) returns v
@@ -445,7 +452,7 @@ struct Muon {
 
 // The optimizers that optimizer_step runs.
 using Optimizers = OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Adamax,
-                          Rprop, ASGD, Lamb, Muon, Lars, ScheduleFreeAdamW>;
+                          Rprop, ASGD, Lamb, Muon, Lars, ScheduleFreeAdamW, Adafactor>;
 
 // Refers to one of them, by its position in the list. visit() calls run(o) with it.
 struct AnyOptimizer {

@@ -165,6 +165,63 @@ struct Lars {
   };
 };
 
+// v = (1 - c) v + c g^2 with c = t^beta2_decay, u = g / max(sqrt(v), eps1), p -= lr weight_decay p
+// + min(lr, 1 / sqrt(t)) max(eps2, rms(p)) u / max(1, rms(u) / d), where rms(p) is that before the
+// step (Shazeer & Stern 2018, algorithms 4 and 5). Of matrices, only the means of v over rows and
+// columns are kept, and v is their product over the mean of all. eps1 = 0, PyTorch's None, is the
+// distance from 1 to the next number of the type in which the step is computed.
+struct Adafactor {
+  static constexpr std::string_view name = "adafactor";
+  static constexpr StateInfo states[] = {square("variance"), square("row_var", Over::Rows),
+                                         square("col_var", Over::Columns)};
+  static constexpr bool moves_states_first = true;
+  double lr = 1e-2, beta2_decay = -0.8, eps1 = 0, eps2 = 1e-3, d = 1, weight_decay = 0;
+
+  Options options() {
+    return {{"lr", lr},     {"beta2_decay", beta2_decay, Bounds::Any},
+            {"eps1", eps1}, {"eps2", eps2},
+            {"d", d},       {"weight_decay", weight_decay}};
+  }
+  Requirements requirements() const {
+    return {{beta2_decay <= 0, "beta2_decay must be <= 0", beta2_decay, 0},
+            {d >= 1, "d must be >= 1", d, 1}};
+  }
+  bool uses(int state, int rank) const { return (state == 0) == (rank < 2); }
+
+  // state.get(0) is v; that of a matrix follows from its rows and columns, whatever is set.
+  template <class T>
+  struct Step {
+    T keep, take, rate, shrink, least;
+
+    MIXTAPE_HD Step(const Adafactor& o, double steps)
+        : keep(T(1 - pow(steps + 1, o.beta2_decay))),
+          take(T(pow(steps + 1, o.beta2_decay))),
+          shrink(T(1 - o.lr * o.weight_decay)),
+          least(o.eps1 > 0 ? T(o.eps1) : std::numeric_limits<T>::epsilon()) {
+      const double most = 1 / sqrt(steps + 1);
+      rate = T(o.lr < most ? o.lr : most);
+    }
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V measured(V, V g, State state) const {
+      return in_units(g, state.set(0, averaged(state.get(0), g * g)));
+    }
+    template <class V, class State>
+    [[gnu::always_inline]] MIXTAPE_HD V moved(V p, V g, State state, double trust) const {
+      return fma(V(T(-double(rate) * trust)), in_units(g, state.get(0)), p * V(shrink));
+    }
+    template <class V>
+    [[gnu::always_inline]] MIXTAPE_HD V averaged(V mean, V square) const {
+      return fma(mean, V(keep), square * V(take));
+    }
+
+   private:
+    template <class V>
+    [[gnu::always_inline]] MIXTAPE_HD V in_units(V g, V v) const {
+      return g / Maximum::f(sqrt(v), V(least));
+    }
+  };
+};
+
 // AdamW's steps of z along gradients at y = b1 x + (1 - b1) z, where x is a mean of all z: v = b2 v
 // + (1 - b2) g^2, d = g / (sqrt(v / (1 - b2^t)) + eps) + weight_decay y, z -= lr_t d, x += c (z -
 // x) with c = lr_t^2 / (lr_1^2 + ... + lr_t^2), and lr_t = lr min(1, t / warmup_steps) (Defazio et

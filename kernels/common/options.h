@@ -1,6 +1,7 @@
 #pragma once
 // Option: a number or flag of an optimizer by name, with the bounds that set_option() checks.
 
+#include <cstdint>
 #include <string_view>
 
 #include "core/half.h"  // MIXTAPE_HD
@@ -37,16 +38,25 @@ struct Requirement {
 };
 using Requirements = InlineVector<Requirement, 2>;
 
+// The numbers of a state: one for each element of a parameter or, where that is a matrix or several
+// (its last two dimensions), one for each row or each column.
+enum class Over : uint8_t { Elements, Rows, Columns };
+
 // The name of an optimizer's state, and its kind: codes of 8 bits need no sign for sums of squares,
-// and weights, which move by less than such codes are apart, are not stored in few bits.
+// and weights, which move by less than such codes are apart, are not stored in few bits. States of
+// rows or columns come after those of elements.
 struct StateInfo {
   std::string_view name;
   bool nonnegative = false, is_weight = false;
+  Over over = Over::Elements;
   constexpr StateInfo(const char* n) : name(n) {}
-  constexpr StateInfo(std::string_view n, bool is_nonnegative, bool is_a_weight)
-      : name(n), nonnegative(is_nonnegative), is_weight(is_a_weight) {}
+  constexpr StateInfo(std::string_view n, bool is_nonnegative, bool is_a_weight,
+                      Over what = Over::Elements)
+      : name(n), nonnegative(is_nonnegative), is_weight(is_a_weight), over(what) {}
 };
-constexpr StateInfo square(std::string_view name) { return {name, true, false}; }
+constexpr StateInfo square(std::string_view name, Over over = Over::Elements) {
+  return {name, true, false, over};
+}
 constexpr StateInfo weight(std::string_view name) { return {name, false, true}; }
 
 struct Betas {  // decay rates of the running means of the gradient and of its square

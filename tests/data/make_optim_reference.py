@@ -141,7 +141,10 @@ def flattened(name: str, optimizer) -> dict[str, torch.Tensor]:
     saved = optimizer.state_dict()
     flat = {f"state.{n}.{field}": x for n, state in saved["state"].items() for field, x in state.items() if x is not None}
     for g, group in enumerate(saved["param_groups"]):
-        flat |= {f"param_groups.{g}.{option}": x for option, x in group.items() if x is not None}
+        for option, x in group.items():
+            has_none = isinstance(x, tuple) and None in x  # as Adafactor's eps
+            items = {f"{option}.{i}": item for i, item in enumerate(x)} if has_none else {option: x}
+            flat |= {f"param_groups.{g}.{name}": item for name, item in items.items() if item is not None}
     for key, x in flat.items():
         is_number = isinstance(x, float) or isinstance(x, tuple)
         flat[key] = x.clone() if torch.is_tensor(x) else torch.tensor(x, dtype=torch.float64 if is_number else None)
@@ -230,6 +233,9 @@ def main() -> None:
         "asgd/default": lambda p: o.ASGD(p),
         "asgd/decay": lambda p: o.ASGD(p, lr=0.1, lambd=0.01, alpha=0.5, t0=4, weight_decay=0.1),
         "asgd/late": lambda p: o.ASGD(p, lr=0.1, lambd=0.05, maximize=True),
+        "adafactor/default": lambda p: o.Adafactor(p),
+        "adafactor/decay": lambda p: o.Adafactor(p, lr=0.5, beta2_decay=-0.5, eps=(0.05, 0.1), d=1.2, weight_decay=0.1),
+        "adafactor/late": lambda p: o.Adafactor(p, lr=0.1, eps=(None, 0.3), maximize=True),
     }
     plainly = {
         "lion/default": Lion(),
@@ -263,7 +269,7 @@ def main() -> None:
             numbers = ", ".join(f"{x:.16g}" for p in params for x in p.flatten())
             print(f'{{"{name}", {{{numbers}}}}},', file=file)
     kept = ("sgd/momentum", "adam/amsgrad", "adamw/groups", "rmsprop/all", "adagrad/decay", "adadelta/decay",
-            "nadam/decay", "radam/decay")
+            "nadam/decay", "radam/decay", "adafactor/default", "adafactor/decay")
     write_safetensors(FOLDER / "torch_optim_state.safetensors",
                       {key: x for key, x in halfway.items() if key.rsplit("/", 1)[0] in kept})
 

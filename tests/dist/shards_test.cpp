@@ -332,6 +332,8 @@ TEST(Shards, NeedARuleOfSingleElements) {
   EXPECT_ERROR(Shards{lamb},
                "lamb does not treat elements one by one in group 0, by its rule, rounding or "
                "narrow state, so that ranks cannot divide its parameters");
+  optim::Adafactor adafactor(net.parameters());
+  EXPECT_ERROR(Shards{adafactor}, "adafactor does not treat elements one by one in group 0");
   optim::Muon muon({net.a});
   muon.add_group({net.b}, optim::AdamWOptions());
   EXPECT_ERROR(Shards{muon}, "muon does not treat elements one by one in group 0");

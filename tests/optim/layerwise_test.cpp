@@ -1,4 +1,4 @@
-// LAMB, LARS and Muon, which need a whole parameter.
+// LAMB, LARS, Adafactor and Muon, which need a whole parameter.
 #include "kernels/kernels.h"
 #include "tests/support/optim.h"
 
@@ -94,6 +94,86 @@ TEST(Lars, WithoutTrustIsSGD) {
   }
   for (size_t i = 0; i < all_values(a).size(); ++i)
     EXPECT_NEAR(all_values(a)[i], all_values(b)[i], 1e-14);
+}
+
+// Parameters without elements to share, and stacks of matrices, by torch.optim.Adafactor.
+TEST(Adafactor, ShapesArePyTorchs) {
+  const auto numbers = [](int n, int t) {
+    std::vector<double> all;
+    for (int i = 0; i < n; ++i) all.push_back(((7 * i + 3 * t + 1) % 11 - 5) / 8.0);
+    return all;
+  };
+  const Shape of[] = {{5}, {}, {2, 2, 3}, {1, 1, 2, 1}};
+  const std::pair<AdafactorOptions, std::vector<double>> cases[] = {
+      {{}, {-0.50308009161073852, 0.37483077611022259,  -0.13085229761392117, -0.62434331416518785,
+            0.24481954302403749,  -0.50038051260583361, -0.50481898316405949, 0.37471534354609154,
+            -0.13235564547150797, -0.62263169189601109, 0.24530898493780595,  -0.25126514821717655,
+            0.62946677484364855,  0.12273920103684167,  -0.37318799939887776, 0.49723860116714935,
+            0.002296554555190317, -0.50006966737753922, -0.50328565561632221, 0.37527304509990306}},
+      {{.lr = 0.3, .beta2_decay = -0.6, .eps1 = 0.25, .eps2 = 0.5, .d = 1.5, .weight_decay = 0.1},
+       {-0.56933665431477853, 0.2947313192316186,     -0.29476097331011175,  -0.49562441385731093,
+        0.025145234224159253, -0.5314814878216334,    -0.6169304262495755,   0.27285176698351138,
+        -0.32463298887901909, -0.4860968442127751,    0.0069461274242297736, -0.20207190749098819,
+        0.73441570285389524,  -0.0023735755285753993, -0.18191855182808575,  0.32346781900366167,
+        0.10956927113197254,  -0.59820922811618749,   -0.58760645631252917,  0.21023778023641818}}};
+  for (const auto& [options, wanted] : cases) {
+    Params p;
+    for (const Shape& s : of)
+      p.push_back(from(numbers(int(s.size()), 0), s, f64).set_requires_grad());
+    Adafactor opt(p, options);
+    for (int t = 1; t <= 4; ++t) {
+      for (const Tensor& x : p) x.set_grad(from(numbers(int(x.numel()), t), x.shape(), f64));
+      opt.step();
+    }
+    const std::vector<double> got = all_values(p);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-14) << i;
+    EXPECT_EQ(opt.state_dict().at("state.2.row_var").shape(), (Shape{2, 2, 1}));
+    EXPECT_EQ(opt.state_dict().at("state.2.col_var").shape(), (Shape{2, 1, 3}));
+    EXPECT_EQ(opt.state_dict().at("state.1.variance").shape(), Shape{});
+  }
+}
+
+// Rows and columns of any length, in chunks and lanes of which some are partly filled.
+TEST(Adafactor, LargeMatricesAreSumsOfElements) {
+  for (const Shape& shape : {Shape{3, 7000}, Shape{7000, 3}, Shape{130, 140}, Shape{40001, 1}}) {
+    const Params p = matrix(shape, f64);
+    const std::vector<double> before = to_vector(p[0]), g = to_vector(p[0].grad());
+    const size_t rows = size_t(shape[0]), columns = size_t(shape[1]), n = rows * columns;
+    std::vector<double> row(rows), column(columns);
+    double all = 0, norm = 0, length = 0;
+    for (size_t i = 0; i < n; ++i) {
+      row[i / columns] += g[i] * g[i] / double(columns);
+      column[i % columns] += g[i] * g[i] / double(rows);
+      all += g[i] * g[i] / double(n);
+      norm += before[i] * before[i] / double(n);
+    }
+    const auto direction = [&](size_t i) {
+      return g[i] / std::sqrt(row[i / columns] * column[i % columns] / all);
+    };
+    for (size_t i = 0; i < n; ++i) length += direction(i) * direction(i) / double(n);
+    Adafactor opt(p, {.lr = 0.5});
+    opt.step();
+    const double rate = 0.5 * std::sqrt(norm) / std::max(1.0, std::sqrt(length));
+    for (size_t i = 0; i < n; ++i)
+      ASSERT_NEAR(p[0].at(int64_t(i)), before[i] - rate * direction(i), 1e-10) << shape << i;
+  }
+}
+
+// Means of rows and columns are f32 whatever is asked for, those of elements are not.
+TEST(Adafactor, StatesOfFewNumbersStayWide) {
+  Params p = matrix({64, 128});
+  p.push_back(matrix({8192})[0]);
+  Adafactor opt(p, {}, {.state = i8});
+  opt.step();
+  const StateDict dict = opt.state_dict();
+  EXPECT_EQ(dict.at("state.0.row_var").dtype(), f32);
+  EXPECT_EQ(dict.at("state.1.variance").dtype(), u8);
+  StateDict wrong = dict;
+  for (auto& [name, t] : wrong)
+    if (name == "state.0.row_var") t = Tensor({64, 128}, f32);
+  EXPECT_EQ(error([&] { opt.load_state_dict(wrong); }),
+            "adafactor: state.0.row_var must have shape [64, 1], got [64, 128]");
 }
 
 // All singular values of the step are near 1: in [0.68, 1.14] or so.

@@ -134,6 +134,7 @@ TEST(Optim, MomentumHasANameWhereThereIsOne) {
       {"radam", "beta1"},   {"adamax", "beta1"},
       {"rprop", ""},        {"asgd", ""},
       {"lars", "momentum"}, {"schedule_free_adamw", "beta1"},
+      {"adafactor", ""},
   };
   EXPECT_EQ(names, wanted);
 }
@@ -194,6 +195,9 @@ TEST(Optim, OptionsOutOfRange) {
             "lars: min_trust must be <= max_trust, got 2 and 1");
   EXPECT_EQ(error([&] { ScheduleFreeAdamW(p, {.betas = {0, 0.9}}); }),
             "schedule_free_adamw: beta1 must be > 0, got 0 and 0.9");
+  EXPECT_EQ(error([&] { Adafactor(p, {.beta2_decay = 0.5}); }),
+            "adafactor: beta2_decay must be <= 0, got 0.5 and 0");
+  EXPECT_EQ(error([&] { Adafactor(p, {.d = 0.5}); }), "adafactor: d must be >= 1, got 0.5 and 1");
   EXPECT_EQ(error([&] { Muon(p, {.momentum = 1}); }), "muon: momentum must be in [0, 1), got 1");
   const Tensor bias = from({1, 2}, {2}).set_requires_grad();
   EXPECT_EQ(error([&] { Muon({p[0], bias}); }),

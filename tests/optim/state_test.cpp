@@ -233,6 +233,9 @@ TEST(State, OptionsDecideWhatStateThereIs) {
   ScheduleFreeAdamW schedule_free(params);
   step(schedule_free);
   EXPECT_EQ(names(schedule_free), "step z exp_avg_sq ");
+  Adafactor adafactor(params);
+  step(adafactor);
+  EXPECT_EQ(names(adafactor), "step row_var col_var ");
   Muon muon(params);
   step(muon);
   EXPECT_EQ(names(muon), "step momentum_buffer ");

@@ -44,7 +44,7 @@ void finish(const std::string& name, const Params& params, Optimizer& opt) {
 }
 
 TEST(TorchState, GoesOnAsPyTorchDoes) {
-  EXPECT_EQ(halfway().size(), 8u);
+  EXPECT_EQ(halfway().size(), 10u);
   for (auto [name, dict] : halfway()) {
     const Params params = take_params(dict);
     const auto opt = problems.at(name)(params);

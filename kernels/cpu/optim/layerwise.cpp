@@ -1,4 +1,4 @@
-// Optimizer steps that need a whole parameter: LAMB its norm, Muon its matrix.
+// Optimizer steps that need a whole parameter: LAMB, LARS and Adafactor its norm, Muon its matrix.
 
 #include <cmath>
 
@@ -11,49 +11,127 @@ namespace mixtape::kernels::cpu {
 using namespace internal;
 namespace {
 
+// Gives a step the states as they are: see(element, count, states) returns what it sees.
+constexpr auto as_stored = [](int64_t, int64_t, const auto& states)
+                               MIXTAPE_INLINE_LAMBDA { return states; };
+
 // The first pass of a layerwise optimizer: returns the squared norms.
-template <Layerwise O, class Chunk>
-SquaredNorms measure(const O& o, const Chunk& chunk) {
+template <Layerwise O, class Chunk, class See>
+SquaredNorms measure(const O& o, const Chunk& chunk, See see) {
   using T = typename Chunk::T;
   const StepOf<O, T> step(o, chunk.steps);
   WideSum param, measured;
   chunk.template for_elements<Writes{.param = false, .states = O::moves_states_first}>(
-      [&](int64_t, int64_t count, Vec<T> p, Vec<T> g, StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
+      [&](int64_t i, int64_t count, Vec<T> p, Vec<T> g, StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
         param.add_square(p);
-        measured.add_square(keep(step.measured(p, g, state), count));  // 0 / 0 beyond count is NaN
+        const Vec<T> m = step.measured(p, g, see(chunk.begin + i, count, state));
+        measured.add_square(keep(m, count));  // 0 / 0 beyond count is NaN
         return p;
       });
   return {param.total(), measured.total()};
 }
 
 // Its second pass: moves the parameter.
-template <Layerwise O, class Chunk>
-void move(const O& o, const Chunk& chunk, double trust) {
+template <Layerwise O, class Chunk, class See>
+void move(const O& o, const Chunk& chunk, double trust, See see) {
   using T = typename Chunk::T;
   const StepOf<O, T> step(o, chunk.steps);
   chunk.template for_elements<Writes{.states = !O::moves_states_first}>(
-      [&](int64_t, int64_t, Vec<T> p, Vec<T> g, StatesAt<T> state)
-          MIXTAPE_INLINE_LAMBDA { return step.moved(p, g, state, trust); });
+      [&](int64_t i, int64_t count, Vec<T> p, Vec<T> g, StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
+        return step.moved(p, g, see(chunk.begin + i, count, state), trust);
+      });
 }
 
-template <Layerwise O>
-void take_both_passes(Launch& launch, Updates updates, const O& o, const StepControl& control) {
+// with_states(chunk, tensor, f) calls f(see).
+template <Layerwise O, class With>
+void take_both_passes(Launch& launch, Updates updates, const O& o, const StepControl& control,
+                      With with_states) {
   const Chunks chunks(launch, updates);
   SquaredNorms* const norms = launch.scratch<SquaredNorms>(chunks.count());
-  for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t, int64_t number) {
-    norms[number] = measure(o, chunk);
+  for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t tensor, int64_t number) {
+    with_states(chunk, tensor, [&](auto see) { norms[number] = measure(o, chunk, see); });
   });
   double* const trust = launch.scratch<double>(static_cast<int64_t>(updates.size()));
   for (size_t tensor = 0; tensor < updates.size(); ++tensor) {
-    SquaredNorms sum;
+    SquaredNorms sum{.size = updates[tensor].param.size()};
     for (int64_t i = chunks.first(tensor); i < chunks.first(tensor + 1); ++i) {
       sum.param += norms[i].param;
       sum.measured += norms[i].measured;
     }
     trust[tensor] = trust_ratio(o, sum);
   }
-  for_each_chunk(updates, chunks, control,
-                 [&](const auto& chunk, size_t tensor, int64_t) { move(o, chunk, trust[tensor]); });
+  for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t tensor, int64_t) {
+    with_states(chunk, tensor, [&](auto see) { move(o, chunk, trust[tensor], see); });
+  });
+}
+template <Layerwise O>
+void take_both_passes(Launch& launch, Updates updates, const O& o, const StepControl& control) {
+  take_both_passes(launch, updates, o, control, [](const auto&, size_t, auto f) { f(as_stored); });
+}
+
+// --- Adafactor ---
+
+// The states of elements of a matrix, none of which is stored.
+template <class T>
+struct EstimateAt {
+  Vec<T> v;
+  MIXTAPE_ALWAYS_INLINE Vec<T> get(int) const { return v; }
+  MIXTAPE_ALWAYS_INLINE Vec<T> set(int, Vec<T>) const { return v; }
+};
+
+template <class T>
+MIXTAPE_ALWAYS_INLINE EstimateAt<T> estimate(const Factors& f, T least, int64_t element,
+                                             int64_t count) {
+  auto at = f.at<T>(element, least);
+  if (at.column + count <= f.width)
+    return {Vec<T>(at.row) * read<T>(at.columns + at.column, count)};
+  T all[Vec<T>::width] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    if (at.column == f.width) at = f.at<T>(element + i, least);
+    all[i] = at.row * at.columns[at.column++];
+  }
+  return {load<T, T>(all)};
+}
+
+// mean = the mean after this step, by norms of `length` elements of the gradient.
+template <class T>
+void average(const View& norms, double scale, int64_t length, const Adafactor::Step<T>& step,
+             const View& mean) {
+  const double by = scale / std::sqrt(double(length));
+  visit_float(norms.dtype, [&]<class N>() {
+    const N* const norm = norms.as<N>();
+    for (int64_t i = 0; i < norms.size(); ++i) {
+      const T root = T(double(norm[i]) * by);
+      mean.as<T>()[i] = step.averaged(mean.as<T>()[i], root * root);
+    }
+  });
+}
+
+// Averages the rows and columns of a matrix, or of several.
+template <class T>
+Factors average_factors(Launch& outer, const Update& u, const Adafactor& o, double scale) {
+  const Shape& shape = u.param.shape();
+  const int rank = shape.rank;
+  if (rank < 2 || u.param.size() == 0) return {};
+  Launch launch(outer.device);
+  const View &rows = u.state[1], &columns = u.state[2];
+  const Adafactor::Step<T> step(o, read_scalar(u.steps, 0));
+  const bool widens = std::is_same_v<T, double> && u.grad.dtype != f64;
+  const Buffer<double> copy(widens ? u.grad.size() : 0);
+  const View grad = widens ? View{copy.data(), f64, Layout(shape)} : u.grad;
+  if (widens) convert(launch, u.grad, grad);
+  const DType wide = grad.dtype == f64 ? f64 : f32;
+  for (const View* const mean : {&rows, &columns}) {
+    const Buffer<double> norm_data(mean->size());
+    const View norms{norm_data.data(), wide, Layout(mean->shape())};
+    reduce(launch, Reduce::Norm, grad, norms);
+    average(norms, scale, shape[rank - (mean == &rows ? 1 : 2)], step, *mean);
+  }
+  Shape each = shape;
+  each[rank - 2] = each[rank - 1] = 1;
+  T* const means = outer.scratch<T>(each.size());
+  reduce(launch, Reduce::Mean, rows, View{means, rows.dtype, Layout(each)});
+  return {rows.as<T>(), columns.as<T>(), means, shape[rank - 2], shape[rank - 1]};
 }
 
 // --- Muon ---
@@ -135,6 +213,23 @@ void take_step(Launch& launch, Updates updates, const Lamb& o, const StepControl
 }
 void take_step(Launch& launch, Updates updates, const Lars& o, const StepControl& control) {
   take_both_passes(launch, updates, o, control);
+}
+void take_step(Launch& launch, Updates updates, const Adafactor& o, const StepControl& control) {
+  const double scale = read_scalar(control.grad_scale, 1) * control.rescale;
+  Factors* const factors = launch.scratch<Factors>(static_cast<int64_t>(updates.size()));
+  for (size_t i = 0; i < updates.size(); ++i)
+    factors[i] = updates[i].param.dtype == f64
+                     ? average_factors<double>(launch, updates[i], o, scale)
+                     : average_factors<float>(launch, updates[i], o, scale);
+  take_both_passes(
+      launch, updates, o, control, [&]<class Chunk>(const Chunk&, size_t tensor, auto f) {
+        using T = typename Chunk::T;
+        const Factors& matrix = factors[tensor];
+        if (!matrix.rows) return f(as_stored);
+        const T least = Adafactor::Step<T>(o, 0).least;
+        f([&](int64_t element, int64_t count, const StatesAt<T>&)
+              MIXTAPE_INLINE_LAMBDA { return estimate<T>(matrix, least, element, count); });
+      });
 }
 void take_step(Launch& launch, Updates updates, const Muon& o, const StepControl& control) {
   for (const Update& u : updates)

@@ -115,9 +115,10 @@ void for_each_chunk(Updates updates, const Chunks& chunks, const StepControl& co
   });
 }
 
-// Lamb, Lars and Muon look at a parameter as a whole (layerwise.cpp).
+// Lamb, Lars, Adafactor and Muon look at a parameter as a whole (layerwise.cpp).
 void take_step(Launch& launch, Updates updates, const Lamb& o, const StepControl& control);
 void take_step(Launch& launch, Updates updates, const Lars& o, const StepControl& control);
+void take_step(Launch& launch, Updates updates, const Adafactor& o, const StepControl& control);
 void take_step(Launch& launch, Updates updates, const Muon& o, const StepControl& control);
 
 }  // namespace cpu

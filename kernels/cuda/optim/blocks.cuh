@@ -76,8 +76,8 @@ __device__ void encode_block(const float (&x)[8], const LaneOfBlock& lane, void*
 // An Update with its LowMemory in a kernel's parameters. Its states are all of one type.
 template <class O>
 struct LowItem {
-  ParamItem<state_count<O>> plain;
-  float* scale[state_count<O>];
+  ParamItem<element_states<O>> plain;
+  float* scale[element_states<O>];
   void* compensation;
   const float* steps;
   uint64_t seed;
@@ -87,7 +87,7 @@ struct LowItem {
   DType state_type;
 
   LowItem() = default;
-  LowItem(const ParamItem<state_count<O>>& item, const Update& u)
+  LowItem(const ParamItem<element_states<O>>& item, const Update& u)
       : plain(item),
         compensation(u.low->compensation.data),
         steps(u.steps.as<const float>()),
@@ -96,7 +96,7 @@ struct LowItem {
         rounding(u.low->rounding),
         code(u.low->code),
         state_type(f32) {
-    for (int k = 0; k < state_count<O>; ++k) {
+    for (int k = 0; k < element_states<O>; ++k) {
       scale[k] = u.low->scale[k].template as<float>();
       if (u.state[k]) state_type = u.state[k].dtype;
     }
@@ -184,7 +184,7 @@ struct LowItem {
 // As that of ParamItem.
 template <Writes writes, class O, class F>
 __device__ void for_elements(const LowItem<O>& p, const Chunk& chunk, float grad_scale, F f) {
-  constexpr int states = state_count<O>;
+  constexpr int states = element_states<O>;
   const bool rounds_states = writes.states && p.state_type == bf16;
   Draw draw, draw_for_states;
   if (writes.param && p.rounding == Rounding::Stochastic)

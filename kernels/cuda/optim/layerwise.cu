@@ -1,4 +1,4 @@
-// Optimizer steps that need a whole parameter: LAMB and LARS its norm, Muon its matrix.
+// Optimizer steps that need a whole parameter: LAMB, LARS and Adafactor its norm, Muon its matrix.
 
 #include "kernels/common/layerwise.h"
 #include "kernels/cuda/optim/update.cuh"
@@ -7,19 +7,44 @@ namespace mixtape::kernels::cuda {
 using namespace internal;
 namespace {
 
-// --- LAMB and LARS ---
+// --- LAMB, LARS and Adafactor ---
+
+// The states of an element of a matrix, none of which is stored.
+template <class T>
+struct EstimateAt {
+  T v;
+  __device__ T get(int) const { return v; }
+  __device__ T set(int, T) const { return v; }
+};
+
+// Calls f(the states of element i, as a step sees them): with factors, the estimate.
+template <class T, class Step, class F>
+__device__ T with_states(const Step& step, const Factors* factors, int tensor, int64_t i,
+                         int64_t end, StatesAt<T> state, F f) {
+  if constexpr (std::is_same_v<Step, Adafactor::Step<T>>) {
+    const Factors matrix = factors[tensor];
+    if (matrix.rows) {
+      if (i >= end) return f(EstimateAt<T>{T(1)});
+      const auto at = matrix.at(i, step.least);
+      return f(EstimateAt<T>{at.row * at.columns[at.column]});
+    }
+  }
+  return f(state);
+}
 
 template <class T, class O, class Item>
 __global__ void layerwise_norms(Table<Item> table, Control control, const StepOf<O, T>* steps,
-                                SquaredNorms* parts) {
+                                const Factors* factors, SquaredNorms* parts) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
-  const StepOf<O, T> step = steps[table.number[chunk.tensor]];
+  const int number = table.number[chunk.tensor];
+  const StepOf<O, T> step = steps[number];
   SquaredNorms sum;
   for_elements<Writes{.param = false, .states = O::moves_states_first}>(
       table.item[chunk.tensor], chunk, control.scale<T>(),
       [&](int64_t i, T p, T g, StatesAt<T> state) {
-        const T m = step.measured(p, g, state);
+        const T m = with_states(step, factors, number, i, chunk.end, state,
+                                [&](auto seen) { return step.measured(p, g, seen); });
         if (i < chunk.end) {
           sum.param += double(p) * double(p);
           sum.measured += double(m) * double(m);
@@ -45,12 +70,13 @@ __global__ void layerwise_trust(Table<Item> table, Control control, OptionsNow<O
   }
   sum.param = sum_over_block(sum.param);
   sum.measured = sum_over_block(sum.measured);
+  sum.size = table.size[k];
   if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(o(), sum);
 }
 
 template <class T, class O, class Item>
 __global__ void layerwise_move(Table<Item> table, Control control, const StepOf<O, T>* steps,
-                               const double* trust) {
+                               const Factors* factors, const double* trust) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const int number = table.number[chunk.tensor];
@@ -58,29 +84,124 @@ __global__ void layerwise_move(Table<Item> table, Control control, const StepOf<
   const double ratio = trust[number];
   for_elements<Writes{.states = !O::moves_states_first}>(
       table.item[chunk.tensor], chunk, control.scale<T>(),
-      [&](int64_t, T p, T g, StatesAt<T> state) { return step.moved(p, g, state, ratio); });
+      [&](int64_t i, T p, T g, StatesAt<T> state) {
+        return with_states(step, factors, number, i, chunk.end, state,
+                           [&](auto seen) { return step.moved(p, g, seen, ratio); });
+      });
 }
 
-template <class T, Layerwise O>
+// make_factors(steps) returns where each parameter's Factors are, or null.
+template <class T, Layerwise O, class Make>
 void take_both_passes(Launch& launch, Updates updates, const OptionsNow<O>& o,
-                      const Control& control) {
+                      const Control& control, Make make_factors) {
   int64_t chunks = 0;
   for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
   auto* const steps = launch.scratch<StepOf<O, T>>(int64_t(updates.size()));
   double* const trust = launch.scratch<double>(int64_t(updates.size()));
   SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
   launch_begin<T>(launch, updates, o, control, steps);
+  const Factors* const factors = make_factors(steps);
   for_parameters<O, T>(updates, [&]<class Item>(const Table<Item>& table) {
     launch_table(launch, "layerwise_norms", layerwise_norms<T, O, Item>, table, control, steps,
-                 parts);
+                 factors, parts);
     gpu::launch({"layerwise_trust",
                  {unsigned(table.count), 1, 1},
                  {unsigned(chunk_threads), 1, 1},
                  chunk_threads / gpu::warp_size * sizeof(double)},
                 launch.stream, layerwise_trust<O, Item>, table, control, o, parts, trust);
     launch_table(launch, "layerwise_move", layerwise_move<T, O, Item>, table, control, steps,
-                 trust);
+                 factors, trust);
   });
+}
+
+// Rows or columns of a matrix, or of several, with the norms of their gradients.
+template <class T>
+struct Averaged {
+  T* mean;
+  const void* norms;
+  DType norm_type;
+  double length;  // elements of a row or column
+};
+template <class T>
+__global__ void adafactor_average(Table<Averaged<T>> table, Control control,
+                                  const Adafactor::Step<T>* steps) {
+  if (control.is_skipped()) return;
+  const Chunk chunk = chunk_of_block(table);
+  const Averaged<T> item = table.item[chunk.tensor];
+  const Adafactor::Step<T> step = steps[table.number[chunk.tensor] / 2];
+  const double by = control.scale<double>() / sqrt(item.length);
+  for (int64_t i = chunk.begin + gpu::thread().x; i < chunk.end; i += chunk_threads) {
+    const double norm = item.norm_type == f64 ? static_cast<const double*>(item.norms)[i]
+                                              : double(static_cast<const float*>(item.norms)[i]);
+    const T root(norm * by);
+    item.mean[i] = step.averaged(item.mean[i], root * root);
+  }
+}
+
+__global__ void place_factors(Table<Factors> table, Factors* all) {
+  const int k = int(gpu::block().x);
+  if (gpu::thread().x == 0) all[table.number[k]] = table.item[k];
+}
+
+// Items 2 k and 2 k + 1 are the rows and the columns of parameter k.
+template <class T>
+void average_factors(Launch& launch, Updates updates, const Control& control,
+                     const Adafactor::Step<T>* steps) {
+  for_tables<Averaged<T>>(
+      2 * updates.size(), 0,
+      [&](size_t i, Averaged<T>& item, int64_t& size) {
+        const Update& u = updates[i / 2];
+        const Shape& shape = u.param.shape();
+        if (!is_computed_in<T>(u) || shape.rank < 2 || shape.size() == 0) return false;
+        const View& mean = u.state[1 + i % 2];
+        Launch of_reduce(launch.device);
+        View grad = u.grad;
+        if (std::is_same_v<T, double> && grad.dtype != f64) {
+          grad = {of_reduce.scratch<double>(grad.size()), f64, Layout(shape)};
+          convert(of_reduce, u.grad, grad);
+        }
+        const DType wide = grad.dtype == f64 ? f64 : f32;
+        const View norms{launch.scratch<double>(mean.size()), wide, Layout(mean.shape())};
+        reduce(of_reduce, Reduce::Norm, grad, norms);
+        item = {mean.as<T>(), norms.data, wide, double(shape[shape.rank - 1 - int(i % 2)])};
+        size = mean.size();
+        return true;
+      },
+      [&](const Table<Averaged<T>>& table) {
+        launch_table(launch, "adafactor_average", adafactor_average<T>, table, control, steps);
+      });
+}
+
+// The Factors of all parameters, in device memory.
+template <class T>
+const Factors* make_factors(Launch& launch, Updates updates, const Control& control,
+                            const Adafactor::Step<T>* steps) {
+  average_factors(launch, updates, control, steps);
+  Factors* const all = launch.scratch<Factors>(int64_t(updates.size()));
+  for_tables<Factors>(
+      updates.size(), 0,
+      [&](size_t i, Factors& item, int64_t& size) {
+        const Update& u = updates[i];
+        const Shape& shape = u.param.shape();
+        size = 1;
+        item = {};
+        if (!is_computed_in<T>(u)) return false;
+        if (shape.rank < 2 || shape.size() == 0) return true;
+        Shape each = shape;
+        each[shape.rank - 2] = each[shape.rank - 1] = 1;
+        const View &rows = u.state[1],
+                   means{launch.scratch<T>(each.size()), rows.dtype, Layout(each)};
+        Launch of_reduce(launch.device);
+        reduce(of_reduce, Reduce::Mean, rows, means);
+        item = {rows.data, u.state[2].data, means.data, shape[shape.rank - 2],
+                shape[shape.rank - 1]};
+        return true;
+      },
+      [&](const Table<Factors>& table) {
+        gpu::launch({"place_factors", {unsigned(table.blocks()), 1, 1}, {gpu::warp_size, 1, 1}},
+                    launch.stream, place_factors, table, all);
+      });
+  return all;
 }
 
 // --- Muon ---
@@ -187,11 +308,18 @@ void muon_step(const Launch& outer, const Update& update, const OptionsNow<Muon>
 
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Lamb>& o, const Control& control) {
-  take_both_passes<T>(launch, updates, o, control);
+  take_both_passes<T>(launch, updates, o, control, [](const auto*) { return nullptr; });
 }
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Lars>& o, const Control& control) {
-  take_both_passes<T>(launch, updates, o, control);
+  take_both_passes<T>(launch, updates, o, control, [](const auto*) { return nullptr; });
+}
+template <class T>
+void run_step(Launch& launch, Updates updates, const OptionsNow<Adafactor>& o,
+              const Control& control) {
+  take_both_passes<T>(launch, updates, o, control, [&](const Adafactor::Step<T>* steps) {
+    return make_factors(launch, updates, control, steps);
+  });
 }
 
 template <class T>
@@ -205,6 +333,8 @@ template void run_step<float>(Launch&, Updates, const OptionsNow<Lamb>&, const C
 template void run_step<double>(Launch&, Updates, const OptionsNow<Lamb>&, const Control&);
 template void run_step<float>(Launch&, Updates, const OptionsNow<Lars>&, const Control&);
 template void run_step<double>(Launch&, Updates, const OptionsNow<Lars>&, const Control&);
+template void run_step<float>(Launch&, Updates, const OptionsNow<Adafactor>&, const Control&);
+template void run_step<double>(Launch&, Updates, const OptionsNow<Adafactor>&, const Control&);
 template void run_step<float>(Launch&, Updates, const OptionsNow<Muon>&, const Control&);
 template void run_step<double>(Launch&, Updates, const OptionsNow<Muon>&, const Control&);
 

@@ -76,7 +76,7 @@ ParamItem<states> plain_item(const Update& u) {
 // LowItem.
 template <class O, class T, class F>
 void for_parameters(Updates updates, F f) {
-  constexpr int states = state_count<O>;
+  constexpr int states = element_states<O>;
   const int64_t chunks = for_tables<ParamItem<states>>(
       updates.size(), 0,
       [&](size_t i, ParamItem<states>& item, int64_t& size) {
@@ -98,11 +98,14 @@ void for_parameters(Updates updates, F f) {
         f);
 }
 
-// Lamb, Lars and Muon look at a parameter as a whole (layerwise.cu).
+// Lamb, Lars, Adafactor and Muon look at a parameter as a whole (layerwise.cu).
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Lamb>& o, const Control& control);
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Lars>& o, const Control& control);
+template <class T>
+void run_step(Launch& launch, Updates updates, const OptionsNow<Adafactor>& o,
+              const Control& control);
 template <class T>
 void run_step(Launch& launch, Updates updates, const OptionsNow<Muon>& o, const Control& control);
 

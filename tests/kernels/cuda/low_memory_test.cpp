@@ -187,7 +187,27 @@ TEST(CudaLowMemory, StepsAreThoseOfTheCpu) {
   expect_same_step(Lamb{.lr = 0.1}, 3, 2);
   expect_same_step(Lars{.trust_coefficient = 0.1}, 1, 0);
   expect_same_step(ScheduleFreeAdamW{.lr = 0.1}, 3, 2);
+  expect_same_step(Adafactor{.lr = 0.1}, 1, 1);
   expect_same_step(Muon{.lr = 0.1}, 1, 0, true);
+}
+
+TEST(CudaLowMemory, ARoundedMatrixHasStatesOfRowsAndColumns) {
+  LowMemory low;
+  low.rounding = Rounding::Kahan;
+  Parameter a(300, bf16, low, f32, false, 6), b(300, bf16, low, f32, false, 6);
+  const Adafactor options{.lr = 0.1};
+  const AnyOptimizer adafactor = options;
+  for (Parameter* p : {&a, &b}) {
+    for (View* v : {&p->update.param, &p->update.grad}) v->layout = Layout({4, 75});
+    p->update.state[1].layout = Layout({4, 1});
+    p->update.state[2].layout = Layout({1, 75});
+  }
+  launch([&](Launch& l) { cuda::optimizer_step(l, adafactor, std::span(&a.update, 1), {}); });
+  launch([&](Launch& l) { cpu::optimizer_step(l, adafactor, std::span(&b.update, 1), {}); });
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    const bool is_half = a.tensors[i].dtype() == bf16;
+    expect_close(a.tensors[i], to_vector(b.tensors[i]), is_half ? 0.01 : 1e-5, "tensor");
+  }
 }
 
 // One call takes parameters that are stored in different ways.

@@ -73,6 +73,12 @@ void expect_same_step(const O& o, unsigned used, bool matrices = false, double s
       for (size_t k = 0; k < Update::max_states; ++k)
         if (!(used >> k & 1)) u.state[k] = {};
       if (!used) u.steps = {};
+      if (matrices && element_states<O> < state_count<O>)
+        for (const int d : {0, 1}) {  // of rows, then of columns
+          Shape shape = u.param.shape();
+          shape[1 - d] = 1;
+          u.state[1 + d].layout = Layout(shape);
+        }
     }
   const Tensor scale = filled({}, f32, 0.5), skip = filled({}, f32, 0);
   for (int step = 0; step < 2; ++step) {
@@ -138,6 +144,13 @@ TEST(CudaOptim, Lars) {
 TEST(CudaOptim, ScheduleFreeAdamW) {
   expect_same_step(ScheduleFreeAdamW{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 3);
   expect_same_step(ScheduleFreeAdamW{.lr = 0.1, .eps = 1e-3, .warmup_steps = 5}, 3, false, 1, -1);
+}
+
+TEST(CudaOptim, Adafactor) {
+  const Adafactor o{.lr = 0.3, .eps1 = 0.3, .eps2 = 0.01, .weight_decay = 0.1};
+  expect_same_step(o, 1);
+  expect_same_step(o, 6, true);
+  expect_same_step(Adafactor{.beta2_decay = -0.5, .eps2 = 2, .d = 1.5}, 6, true, 1, -1);
 }
 
 TEST(CudaOptim, Muon) {
