@@ -266,9 +266,9 @@ MIXTAPE_KERNEL(cross_entropy_grad, In x, In target, In w, In lse, In dloss, int6
 MIXTAPE_KERNEL(row_products, In x, In y, Out products);  // f64 [rows, 3]: x y, x x, y y
 
 // --- losses ---
-MIXTAPE_KERNEL(elementwise_loss, int op, In x, In target, double s,
+MIXTAPE_KERNEL(elementwise_loss, int op, In x, In target, double s, double w,
                Out y);  // op: a position in the list of losses.h; x and target of one dtype
-MIXTAPE_KERNEL(elementwise_loss_grad, int op, In x, In target, double s, In dy, Out dx,
+MIXTAPE_KERNEL(elementwise_loss_grad, int op, In x, In target, double s, double w, In dy, Out dx,
                Out dtarget);  // outputs optional, of x's dtype
 // y = -w[target] x[target], 0 if the target is `ignore`. x [n, classes, inner], w [classes]
 // optional; target i64, y and dy [n, inner]; all but x dense.

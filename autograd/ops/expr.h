@@ -62,9 +62,9 @@ inline Expr operator==(const Expr& a, const Expr& b) {
 }
 inline Expr select(const Expr& condition, const Expr& a, const Expr& b) {
   if (!condition.t) return condition.constant != 0 ? a : b;
-  const DType dtype = a.t ? a.t.dtype() : b.t ? b.t.dtype() : f64;
+  const DType dtype = a.t && (!b.t || a.t.dtype() != f64) ? a.t.dtype() : b.t ? b.t.dtype() : f64;
   const auto operand = [&](const Expr& e) {
-    return e.t ? e.t : full({}, e.constant, dtype, condition.t.device());
+    return e.t ? cast(e.t, dtype) : full({}, e.constant, dtype, condition.t.device());
   };
   return where(condition.t, operand(a), operand(b));
 }

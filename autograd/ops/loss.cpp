@@ -2,7 +2,9 @@
 // whose gradient is one number, expanded. Whatever the dtype of a loss, its terms are f32 until
 // they are added: one of them may exceed f16 where the mean does not.
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "autograd/ops/checks.h"
@@ -22,37 +24,39 @@ template <class F>
 struct Elementwise {
   static constexpr OpInfo info = F::info;
   static constexpr int id = kernels::index_in<F>(kernels::Losses{});
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s, bool wide) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s, double w,
+                        bool wide) {
     check_real(x);
     Tensor y = ctx.output(x.shape(), dtype_of_each(ctx, wide));
-    ctx.run(kernels::elementwise_loss, id, x, target, s, y);
+    ctx.run(kernels::elementwise_loss, id, x, target, s, w, y);
     ctx.save(x, target);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, double s, bool) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, double s, double w, bool) {
     const Tensor x = ctx.saved(0), target = ctx.saved(1);
     if (grad_enabled()) {
       const Expr a(wide(x)), b(wide(target));
-      return ctx.grads([&] { return F::dx(a, b, Expr(s)).times(wide(dy)); },
-                       [&] { return F::dt(a, b, Expr(s)).times(wide(dy)); });
+      return ctx.grads([&] { return F::dx(a, b, Expr(s), Expr(w)).times(wide(dy)); },
+                       [&] { return F::dt(a, b, Expr(s), Expr(w)).times(wide(dy)); });
     }
     Grads d = ctx.grads([&] { return ctx.like(0); }, [&] { return ctx.like(1); });
-    ctx.run(kernels::elementwise_loss_grad, id, x, target, s, dy, d[0], d[1]);
+    ctx.run(kernels::elementwise_loss_grad, id, x, target, s, w, dy, d[0], d[1]);
     return d;
   }
 };
 
-// Reduces each(wide, x...) * weight, and rounds once.
+// Reduces each(wide, x...) * weight, times a factor, and rounds once.
 template <class Each, class... T>
-Tensor reduced(const Tensor& weight, Reduction reduction, const Each& each, const Tensor& x,
-               const T&... others) {
+Tensor reduced(const Tensor& weight, double factor, Reduction reduction, const Each& each,
+               const Tensor& x, const T&... others) {
   if (!weight && reduction == Reduction::None) return each(false, x, others...);
   Tensor y = each(true, x, others...);
   if (weight) {
     const Factors f(y, expand(weight, y.shape()));
     y = f.a * f.b;
   }
-  return finished(reduce_losses(y, reduction), x,
+  y = reduce_losses(y, reduction);
+  return finished(factor == 1 ? y : y * factor, x,
                   [&] { return each(false, none_of(x), none_of(others)...); });
 }
 void check_pair(const Tensor& x, const Tensor& target) {
@@ -60,13 +64,33 @@ void check_pair(const Tensor& x, const Tensor& target) {
         x.shape(), target.shape());
 }
 template <class F>
-Tensor elementwise(const Tensor& x, const Tensor& target, Reduction reduction, double s = 0,
+Tensor elementwise(const Tensor& x, const Tensor& target, Reduction reduction,
                    const Tensor& weight = {}) {
   check_pair(x, target);
-  const auto each = [s](bool wide, const Tensor& a, const Tensor& t) {
-    return call<Elementwise<F>>(a, t, s, wide);
+  const auto each = [](bool wide, const Tensor& a, const Tensor& t) {
+    return call<Elementwise<F>>(a, t, 0.0, 1.0, wide);
   };
-  return reduced(weight, reduction, each, x, target);
+  return reduced(weight, 1, reduction, each, x, target);
+}
+// A loss of the difference, which grows no faster than by `slope`. A mean may be in range where one
+// pair, apart by twice the largest number, is not: its terms are divided before, by a power of two,
+// which rounds none of them, or by their number, and then summed.
+template <class F>
+Tensor of_difference(const Tensor& x, const Tensor& target, Reduction reduction, double slope,
+                     double s = 0) {
+  check_pair(x, target);
+  const DType dtype = x.dtype();
+  const double n = double(x.numel()),
+               most = 2 * slope * (largest(dtype) / largest(accumulate_dtype(dtype))),
+               parts = std::exp2(std::ceil(std::log2(std::max(1.0, most))));
+  const auto with = [&](double w, double factor, Reduction how) {
+    const auto each = [s, w](bool wide, const Tensor& a, const Tensor& t) {
+      return call<Elementwise<F>>(a, t, s, w, wide);
+    };
+    return reduced({}, factor, how, each, x, target);
+  };
+  if (reduction != Reduction::Mean || n == 0) return with(1, 1, reduction);
+  return n <= parts ? with(1 / n, 1, Reduction::Sum) : with(1 / parts, parts, Reduction::Mean);
 }
 
 // p t softplus(-x) + (1 - t) softplus(x)
@@ -156,24 +180,23 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
 
 Tensor mse_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::SquaredError::info.name);
-  if (o.reduction != Reduction::Mean || x.numel() == 0)
-    return elementwise<kernels::SquaredError>(x, target, o.reduction, 1);
-  return elementwise<kernels::SquaredError>(x, target, Reduction::Sum, 1 / double(x.numel()));
+  constexpr double any = std::numeric_limits<double>::infinity();
+  return of_difference<kernels::SquaredError>(x, target, o.reduction, any);
 }
 Tensor l1_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope(kernels::AbsoluteError::info.name);
-  return elementwise<kernels::AbsoluteError>(x, target, o.reduction);
+  return of_difference<kernels::AbsoluteError>(x, target, o.reduction, 1);
 }
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1Options& o) {
   const Scope scope(kernels::SmoothL1::info.name);
   check(o.beta >= 0, "beta must be >= 0, got {}", o.beta);
   if (o.beta == 0) return l1_loss(x, target, o.reduction);
-  return elementwise<kernels::SmoothL1>(x, target, o.reduction, o.beta);
+  return of_difference<kernels::SmoothL1>(x, target, o.reduction, 1, o.beta);
 }
 Tensor huber_loss(const Tensor& x, const Tensor& target, const HuberOptions& o) {
   const Scope scope(kernels::Huber::info.name);
   check(o.delta > 0, "delta must be > 0, got {}", o.delta);
-  return elementwise<kernels::Huber>(x, target, o.reduction, o.delta);
+  return of_difference<kernels::Huber>(x, target, o.reduction, o.delta, o.delta);
 }
 
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& o) {
@@ -184,30 +207,30 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOpti
         x.dtype());
   check(!o.pos_weight, "pos_weight is an option of binary_cross_entropy_with_logits alone");
   check_probabilities(x, true);  // NaN passes into the loss
-  return elementwise<kernels::BinaryCrossEntropy>(x, target, o.reduction, 0, o.weight);
+  return elementwise<kernels::BinaryCrossEntropy>(x, target, o.reduction, o.weight);
 }
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BceOptions& o) {
   using Loss = kernels::BinaryCrossEntropyWithLogits;
   const Scope scope(Loss::info.name);
-  if (!o.pos_weight) return elementwise<Loss>(x, target, o.reduction, 0, o.weight);
+  if (!o.pos_weight) return elementwise<Loss>(x, target, o.reduction, o.weight);
   check_pair(x, target);
   const Tensor weight = expand(o.pos_weight, x.shape());
   const auto each = [](bool wide, const Tensor& a, const Tensor& t, const Tensor& p) {
     return call<PositivesWeighted>(a, t, p, wide);
   };
-  return reduced(o.weight, o.reduction, each, x, target, weight);
+  return reduced(o.weight, 1, o.reduction, each, x, target, weight);
 }
 
 Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
   const Scope scope(kernels::KlDiv::info.name);
   check(!o.batch_mean || o.reduction == Reduction::Mean, "batch_mean needs Reduction::Mean");
   const auto each = [&](bool wide, const Tensor& a, const Tensor& t) {
-    return o.log_target ? call<Elementwise<kernels::KlDivOfLogarithms>>(a, t, 0.0, wide)
-                        : call<Elementwise<kernels::KlDiv>>(a, t, 0.0, wide);
+    return o.log_target ? call<Elementwise<kernels::KlDivOfLogarithms>>(a, t, 0.0, 1.0, wide)
+                        : call<Elementwise<kernels::KlDiv>>(a, t, 0.0, 1.0, wide);
   };
   check_pair(x, target);
-  if (!o.batch_mean) return reduced({}, o.reduction, each, x, target);
+  if (!o.batch_mean) return reduced({}, 1, o.reduction, each, x, target);
   return finished(sum(each(true, x, target)) / double(x.rank() == 0 ? 1 : x.size(0)), x,
                   [&] { return each(false, none_of(x), none_of(target)); });
 }

@@ -1,59 +1,88 @@
 #pragma once
 // Elementwise losses of a prediction x and its target t: formulas and derivatives, written as in
-// elementwise.h. s is the parameter that some of them take.
+// elementwise.h. s is the parameter that some of them take; w is a factor of losses of differences,
+// whose mean may be in range where one of them is not.
 
 #include "kernels/common/elementwise.h"
 
 namespace mixtape::kernels {
 
-// A loss of the difference d = x - t: F has of(d, s) and its derivative.
-template <class F>
+// x - t = d unit: half of the difference and 2 where it is beyond T, else the difference and 1.
+template <class T>
+struct Difference {
+  T d, unit;
+};
+template <class T>
+MIXTAPE_HD Difference<T> difference(T x, T t) {
+  const T d = x - t;
+  const auto finite = d - d == T(0);
+  return {select(finite, d, T(0.5) * x - T(0.5) * t), select(finite, T(1), T(2))};
+}
+
+// A loss of the difference d = x - t: F has of(d, s, w) and its derivative. If d and s double, the
+// loss grows by 2^degree.
+template <class F, int degree>
 struct OfDifference {
-  MIXTAPE_HD static auto f(auto x, auto t, auto s) { return F::of(x - t, s); }
-  MIXTAPE_HD static auto dx(auto x, auto t, auto s) { return F::derivative(x - t, s); }
-  MIXTAPE_HD static auto dt(auto x, auto t, auto s) { return -F::derivative(x - t, s); }
+  template <class T>
+  MIXTAPE_HD static T f(T x, T t, T s, T w) {
+    const auto [d, unit] = difference(x, t);
+    const T y = F::of(d, s / unit, w) * unit;
+    return degree == 2 ? y * unit : y;
+  }
+  template <class T>
+  MIXTAPE_HD static T dx(T x, T t, T s, T w) {
+    const auto [d, unit] = difference(x, t);
+    const T slope = F::derivative(d, s / unit, w);
+    return degree == 2 ? slope * unit : slope;
+  }
+  MIXTAPE_HD static auto dt(auto x, auto t, auto s, auto w) { return -dx(x, t, s, w); }
 };
 
-// s is a factor of the square, which may be too large without it.
-struct SquaredError : OfDifference<SquaredError> {
+struct SquaredError : OfDifference<SquaredError, 2> {
   static constexpr OpInfo info{"mse_loss", Precision::Full};
-  MIXTAPE_HD static auto of(auto d, auto s) { return d * (d * s); }
   template <class T>
-  MIXTAPE_HD static T derivative(T d, T s) {
-    return T(2) * d * s;
+  MIXTAPE_HD static T of(T d, T, T w) {
+    return d * (d * w);
+  }
+  template <class T>
+  MIXTAPE_HD static T derivative(T d, T, T w) {
+    return T(2) * (d * w);
   }
 };
 
-struct AbsoluteError : OfDifference<AbsoluteError> {
+struct AbsoluteError : OfDifference<AbsoluteError, 1> {
   static constexpr OpInfo info{"l1_loss", Precision::Full};
-  MIXTAPE_HD static auto of(auto d, auto) { return abs(d); }
   template <class T>
-  MIXTAPE_HD static T derivative(T d, T) {
-    return select(d > T(0), T(1), select(d < T(0), T(-1), T(0)));
+  MIXTAPE_HD static T of(T d, T, T w) {
+    return abs(d) * w;
+  }
+  template <class T>
+  MIXTAPE_HD static T derivative(T d, T, T w) {
+    return select(d > T(0), w, select(d < T(0), -w, T(0)));
   }
 };
 
-struct SmoothL1 : OfDifference<SmoothL1> {  // s is beta
+struct SmoothL1 : OfDifference<SmoothL1, 1> {  // s is beta
   static constexpr OpInfo info{"smooth_l1_loss", Precision::Full};
   template <class T>
-  MIXTAPE_HD static T of(T d, T s) {
-    return select(abs(d) < s, T(0.5) * d * (d / s), abs(d) - T(0.5) * s);
+  MIXTAPE_HD static T of(T d, T s, T w) {
+    return select(abs(d) < s, T(0.5) * d * (d / s), abs(d) - T(0.5) * s) * w;
   }
   template <class T>
-  MIXTAPE_HD static T derivative(T d, T s) {
-    return select(d > s, T(1), select(d < -s, T(-1), d / s));  // NaN stays
+  MIXTAPE_HD static T derivative(T d, T s, T w) {
+    return select(d > s, w, select(d < -s, -w, d / s * w));  // NaN stays
   }
 };
 
-struct Huber : OfDifference<Huber> {  // s is delta
+struct Huber : OfDifference<Huber, 2> {  // s is delta
   static constexpr OpInfo info{"huber_loss", Precision::Full};
   template <class T>
-  MIXTAPE_HD static T of(T d, T s) {
-    return select(abs(d) < s, T(0.5) * d * d, s * (abs(d) - T(0.5) * s));
+  MIXTAPE_HD static T of(T d, T s, T w) {
+    return select(abs(d) < s, T(0.5) * d * (d * w), s * ((abs(d) - T(0.5) * s) * w));
   }
   template <class T>
-  MIXTAPE_HD static T derivative(T d, T s) {
-    return select(d > s, s, select(d < -s, -s, d));
+  MIXTAPE_HD static T derivative(T d, T s, T w) {
+    return select(d > s, s, select(d < -s, -s, d)) * w;
   }
 };
 
@@ -61,17 +90,17 @@ struct Huber : OfDifference<Huber> {  // s is delta
 struct BinaryCrossEntropy {
   static constexpr OpInfo info{"binary_cross_entropy", Precision::Full};
   template <class T>
-  MIXTAPE_HD static T f(T x, T t, T) {
+  MIXTAPE_HD static T f(T x, T t, T, T) {
     return (t - T(1)) * bounded(log1p(-x)) - t * bounded(log(x));
   }
   template <class T>
-  MIXTAPE_HD static T dx(T x, T t, T) {
+  MIXTAPE_HD static T dx(T x, T t, T, T) {
     const T v = x * (T(1) - x);
     return (x - t) / select(v < T(1e-12), T(1e-12), v);
   }
   // (Where the logarithms are nearly equal, that of their quotient is exact.)
   template <class T>
-  MIXTAPE_HD static T dt(T x, T, T) {
+  MIXTAPE_HD static T dt(T x, T, T, T) {
     const auto even = abs(x - T(0.5)) < T(0.25);
     const T v = select(even, x, T(0.5)), quotient = log1p((T(1) - T(2) * v) / v);
     return select(even, quotient, bounded(log1p(-x)) - bounded(log(x)));
@@ -89,41 +118,41 @@ struct BinaryCrossEntropy {
 struct BinaryCrossEntropyWithLogits {
   static constexpr OpInfo info{"binary_cross_entropy_with_logits", Precision::Full};
   template <class T>
-  MIXTAPE_HD static T f(T x, T t, T) {
+  MIXTAPE_HD static T f(T x, T t, T, T) {
     return select(x > T(0), T(1) - t, -t) * x + log1p(exp(-abs(x)));
   }
   // sigmoid(x) - t, without the rounding of a sigmoid near 1, which a target of 1 would bare.
   template <class T>
-  MIXTAPE_HD static T dx(T x, T t, T) {
+  MIXTAPE_HD static T dx(T x, T t, T, T) {
     const T s = sigmoid(select(x > T(0), -x, x));
     return select(x > T(0), (T(1) - t) - s, s - t);
   }
-  MIXTAPE_HD static auto dt(auto x, auto, auto) { return -x; }
+  MIXTAPE_HD static auto dt(auto x, auto, auto, auto) { return -x; }
 };
 
 // A target of 0 costs nothing, whatever x is.
 struct KlDiv {
   static constexpr OpInfo info{"kl_div", Precision::Full};
   template <class T>
-  MIXTAPE_HD static T f(T x, T t, T) {
+  MIXTAPE_HD static T f(T x, T t, T, T) {
     return select(t == T(0), T(0), t * (log(t) - x));
   }
-  MIXTAPE_HD static auto dx(auto, auto t, auto) { return -t; }
+  MIXTAPE_HD static auto dx(auto, auto t, auto, auto) { return -t; }
   template <class T>
-  MIXTAPE_HD static T dt(T x, T t, T) {
+  MIXTAPE_HD static T dt(T x, T t, T, T) {
     return log(t) + T(1) - x;
   }
 };
 struct KlDivOfLogarithms {
   static constexpr OpInfo info{"kl_div_log_target", Precision::Full};
   template <class T>
-  MIXTAPE_HD static T f(T x, T t, T) {
+  MIXTAPE_HD static T f(T x, T t, T, T) {
     const T p = exp(t);
     return select(p == T(0), T(0), p * (t - x));
   }
-  MIXTAPE_HD static auto dx(auto, auto t, auto) { return -exp(t); }
+  MIXTAPE_HD static auto dx(auto, auto t, auto, auto) { return -exp(t); }
   template <class T>
-  MIXTAPE_HD static T dt(T x, T t, T) {
+  MIXTAPE_HD static T dt(T x, T t, T, T) {
     return exp(t) * (t - x + T(1));
   }
 };

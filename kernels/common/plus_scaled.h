@@ -1,17 +1,26 @@
 #pragma once
-// x + s f(a, b) of an op f of two tensors: what addcmul, addcdiv and lerp are made of.
+// x + s f(a, b) of an op f of two tensors: what addcmul, addcdiv and lerp are made of. That of f32
+// numbers is formed in f64, whose range holds every step.
 
-#include "kernels/common/binary.h"
+#include "kernels/common/elementwise.h"
+#include "kernels/common/special.h"
 
 namespace mixtape::kernels {
 
 // (Numbers at both ends of their range have no difference, but halves of them do.)
 template <class F, class T>
-MIXTAPE_HD T plus_scaled_of(T x, T s, T a, T b) {
-  if constexpr (std::is_same_v<F, Sub> && !std::is_same_v<T, Whole>)
-    return x + (s + s) * (T(0.5) * a - T(0.5) * b);
+MIXTAPE_HD T plus_scaled_of(T x, double s, T a, T b) {
+  if constexpr (std::is_same_v<T, Whole>)
+    return x + number<Whole>(s) * F::f(a, b);
   else
-    return x + s * F::f(a, b);
+    return in_double(
+        [s]<class W>(W u, W v, W w) {
+          if constexpr (std::is_same_v<F, Sub>)
+            return u + W(s + s) * (W(0.5) * v - W(0.5) * w);
+          else
+            return u + W(s) * F::f(v, w);
+        },
+        x, a, b);
 }
 
 }  // namespace mixtape::kernels

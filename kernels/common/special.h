@@ -2,6 +2,8 @@
 // The logarithm of the gamma function, its first two derivatives, and the inverse of erf. Formulas
 // are for double, or vectors of it, without branches; results for float are rounded from there.
 
+#include <concepts>
+
 #include "kernels/common/scalar.h"
 
 namespace mixtape::kernels {
@@ -92,6 +94,16 @@ MIXTAPE_HD T erfinv(T x) {
 }  // namespace special
 
 namespace math {
+// f(x...) of doubles, rounded once.
+template <class F, std::same_as<double>... X>
+MIXTAPE_HD double in_double(F f, X... x) {
+  return f(x...);
+}
+template <class F, std::same_as<float>... X>
+MIXTAPE_HD float in_double(F f, X... x) {
+  return static_cast<float>(f(double(x)...));
+}
+
 MIXTAPE_HD inline double lgamma(double x) {
 #ifdef __CUDA_ARCH__
   return ::lgamma(x);

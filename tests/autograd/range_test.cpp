@@ -29,6 +29,7 @@ void expect_ratio(const Tensor& x, const Values& want, double tolerance = 1e-6) 
   double scale = 0;
   for (const double w : want) scale = std::max(scale, std::abs(w));
   for (int64_t i = 0; i < x.numel(); ++i) {
+    if (x.at(i) == want[size_t(i)]) continue;  // infinities, too
     const double w = want[size_t(i)], unit = w == 0 ? scale : std::abs(w);
     EXPECT_LE(std::abs(x.at(i) - w), tolerance * unit) << i << ": " << x.at(i) << ", not " << w;
   }
@@ -227,6 +228,50 @@ TEST(InF32, LossesOfLargeDifferences) {
   expect_ratio(lerp(row({-3e38}), row({3e38}), 0.5), {0}, 0);
   expect_ratio(lerp(row({-3e38}), row({3e38}), 0.25), {-1.5e38});
   expect_ratio(lerp(row({-1.5e308}, f64), row({1.5e308}, f64), 0.75), {0.75e308});
+}
+
+// Pairs further apart than the largest number, and losses that are larger than that before the
+// mean.
+TEST(InF32, LossesBeyondItOfOnePair) {
+  for (const bool recorded : {false, true})
+    for (const auto& [dtype, end] : {std::pair{f32, 3e38}, std::pair{f64, 1.5e308}}) {
+      const Tensor x = row({-end, 0, 0, 1}, dtype).set_requires_grad(),
+                   t = row({end, 0, 0, 0}, dtype).set_requires_grad();
+      const auto expect = [&](const Tensor& y, double want, const Values& dx) {
+        expect_ratio(y, {want});
+        const auto g = grad({y}, {x, t}, {.create_graph = recorded});
+        expect_ratio(g[0], dx);
+        expect_ratio(-g[1], dx);
+      };
+      expect(l1_loss(x, t), end / 2, {-0.25, 0, 0, 0.25});
+      expect(smooth_l1_loss(x, t), end / 2, {-0.25, 0, 0, 0.25});
+      expect(smooth_l1_loss(x, t, {.beta = end}), end / 4 * 1.5, {-0.25, 0, 0, 0.25 / end});
+      expect(huber_loss(x, t), end / 2, {-0.25, 0, 0, 0.25});
+      expect(huber_loss(x, t, {.delta = 1.5}), 1.5 * (end / 2), {-0.375, 0, 0, 0.25});
+      const Tensor dx = grad({mse_loss(x, t)}, {x}, {.create_graph = recorded})[0];
+      expect_ratio(dx, {-end, 0, 0, 0.5});
+      EXPECT_EQ(l1_loss(x, t, Sum).item(), inf);
+    }
+  const auto lone = [](double x) { return cat({row({x}), zeros({3})}).set_requires_grad(); };
+  const Tensor x = lone(3e19), far = lone(3e25), zero = zeros({4});
+  for (const double delta : {1e20, 1e30, 1e39, inf})
+    expect_ratio(huber_loss(x, zero, {.delta = delta}), {4.5e38 / 4});
+  expect_ratio(huber_loss(far, zero, {.delta = 2e13}), {1.5e38});
+  expect_ratio(grad({huber_loss(far, zero, {.delta = 2e13})}, {far})[0], {5e12, 0, 0, 0});
+  expect_ratio(smooth_l1_loss(x, zero, {.beta = 2e38}), {4.5e38 / 2e38 / 4});
+  const Tensor narrow = row({-3e38, 0, 0, 0}, bf16), other = row({3e38, 0, 0, 0}, bf16);
+  expect_ratio(l1_loss(narrow, other), {1.5e38}, 0x1p-8);
+}
+
+TEST(InF32, ProductsAndQuotientsBeyondIt) {
+  const Tensor x = row({1, -3e38, 1}), a = row({1e30, 2e38, 1e-30}), b = row({1e20, 2, 1e-20});
+  expect_ratio(addcmul(x, a, b, 1e-20), {1e30, -3e38, 1});
+  expect_ratio(addcmul(x, a, b), {inf, 1e38, 1});
+  expect_ratio(addcmul(zeros({3}), a, b, 1e45), {inf, inf, 1e-5});
+  expect_ratio(addcdiv(x, a, 1 / b, 1e-20), {1e30, -3e38, 1});
+  expect_ratio(addcdiv(row({-3e38}), row({2e38}), row({0.5})), {1e38});
+  const Tensor half = row({-0x1.8p127}, bf16), whole = row({0x1p127}, bf16);
+  expect_ratio(addcmul(half, whole, row({2}, bf16)), {0x1p126});
 }
 
 // --- long sums ---

@@ -61,8 +61,6 @@ struct Exception {
   double least = 0, most = infinity;  // magnitudes of the points, besides 0
 };
 const Exception exceptions[] = {
-    {"addc", Rounds::Terms, "the product or quotient is in f32", 0x1p-62, 0x1p62},
-    {"lerp", Rounds::Terms, "the difference of the ends is in f32"},
     {"pow", Rounds::Once, "b - 1, of a power's slope, is in f32", 0x1p-20, 0x1p20},
     {"linear_to_gelu", Rounds::Steps, "gelu's slope is taken at the sums as they are stored"},
     {"conv2d_to_gelu", Rounds::Steps, "gelu's slope is taken at the sums as they are stored"},

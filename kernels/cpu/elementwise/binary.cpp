@@ -82,7 +82,7 @@ void add_scaled(void* const* p, int64_t n, const void* context) {
   const T* const a = static_cast<const T*>(p[1]);
   const T* const b = static_cast<const T*>(p[2]);
   Ty* const y = static_cast<Ty*>(p[3]);
-  const auto s = number<typename Elements<T>::type>(*static_cast<const double*>(context));
+  const double s = *static_cast<const double*>(context);
   for (int64_t i = 0; i < n; i += Elements<T>::width)
     put(y + i, plus_scaled_of<F>(get<T>(x + i), s, get<T>(a + i), get<T>(b + i)));
 }

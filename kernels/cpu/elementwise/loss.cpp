@@ -10,14 +10,20 @@
 namespace mixtape::kernels::cpu {
 namespace {
 
+struct LossNumbers {
+  double s, w;
+};
+
 template <class F, class Tx, class Ty>
 void forward(void* const* p, int64_t n, const void* context) {
   using L = Vec<math_t<Tx>>;
   const Tx* const x = static_cast<const Tx*>(p[0]);
   const Tx* const t = static_cast<const Tx*>(p[1]);
   Ty* const y = static_cast<Ty*>(p[2]);
-  const L s = number<L>(*static_cast<const double*>(context));
-  for (int64_t i = 0; i < n; i += L::width) store(y + i, F::f(get<Tx>(x + i), get<Tx>(t + i), s));
+  const auto [factor, weight] = *static_cast<const LossNumbers*>(context);
+  const L s = number<L>(factor), w = number<L>(weight);
+  for (int64_t i = 0; i < n; i += L::width)
+    store(y + i, F::f(get<Tx>(x + i), get<Tx>(t + i), s, w));
 }
 
 template <class F, class Tx, class Ty>
@@ -28,31 +34,34 @@ void backward(void* const* p, int64_t n, const void* context) {
   const Ty* const dy = static_cast<const Ty*>(p[2]);
   Tx* const dx = static_cast<Tx*>(p[3]);
   Tx* const dt = static_cast<Tx*>(p[4]);
-  const L s = number<L>(*static_cast<const double*>(context));
+  const auto [factor, weight] = *static_cast<const LossNumbers*>(context);
+  const L s = number<L>(factor), w = number<L>(weight);
   for (int64_t i = 0; i < n; i += L::width) {
     const L a = get<Tx>(x + i), b = get<Tx>(t + i), g = get<Tx>(dy + i);
-    if (dx) store(dx + i, g * F::dx(a, b, s));
-    if (dt) store(dt + i, g * F::dt(a, b, s));
+    if (dx) store(dx + i, g * F::dx(a, b, s, w));
+    if (dt) store(dt + i, g * F::dt(a, b, s, w));
   }
 }
 
 }  // namespace
 
-void elementwise_loss(Launch& launch, int op, In x, In target, double s, Out y) {
+void elementwise_loss(Launch& launch, int op, In x, In target, double s, double w, Out y) {
+  const LossNumbers numbers{s, w};
   const ContiguousLoop loop = contiguous_loop_of(Losses{}, op, [&]<class F>() {
     return visit_float(x.dtype, y.dtype,
                        []<class Tx, class Ty>() -> ContiguousLoop { return &forward<F, Tx, Ty>; });
   });
-  for_each_contiguous(launch, {&x, &target, &y}, loop, &s);
+  for_each_contiguous(launch, {&x, &target, &y}, loop, &numbers);
 }
 
-void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, In dy, Out dx,
-                           Out dtarget) {
+void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, double w, In dy,
+                           Out dx, Out dtarget) {
+  const LossNumbers numbers{s, w};
   const ContiguousLoop loop = contiguous_loop_of(Losses{}, op, [&]<class F>() {
     return visit_float(x.dtype, dy.dtype,
                        []<class Tx, class Ty>() -> ContiguousLoop { return &backward<F, Tx, Ty>; });
   });
-  for_each_contiguous(launch, {&x, &target, &dy, &dx, &dtarget}, loop, &s, 2);
+  for_each_contiguous(launch, {&x, &target, &dy, &dx, &dtarget}, loop, &numbers, 2);
 }
 
 void nll_loss(Launch& launch, In x, In target, In weights, int64_t ignore, Out y) {

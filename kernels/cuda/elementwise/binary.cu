@@ -26,7 +26,7 @@ struct Gradients {
 
 template <class F, class V>
 struct PlusScaled {
-  V s;
+  double s;
   MIXTAPE_HD V operator()(V x, V a, V b) const { return plus_scaled_of<F>(x, s, a, b); }
 };
 
@@ -87,8 +87,7 @@ void plus_scaled(Launch& launch, int op, In x, In a, In b, double s, Out y) {
   visit_op(BinaryOps{}, op, [&]<class F>() {
     if constexpr (std::is_same_v<F, Sub> || std::is_same_v<F, Mul> || std::is_same_v<F, Div>)
       visit_math(x.dtype, [&]<class V>() {
-        map_numbers<V>(launch, "plus_scaled", PlusScaled<F, V>{number<V>(s)}, {&y},
-                       {{&x}, {&a}, {&b}});
+        map_numbers<V>(launch, "plus_scaled", PlusScaled<F, V>{s}, {&y}, {{&x}, {&a}, {&b}});
       });
   });
 }

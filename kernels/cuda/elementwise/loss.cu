@@ -8,16 +8,16 @@ namespace {
 
 template <class F, class V>
 struct Forward {
-  V s;
-  MIXTAPE_HD V operator()(V x, V t) const { return F::f(x, t, s); }
+  V s, w;
+  MIXTAPE_HD V operator()(V x, V t) const { return F::f(x, t, s, w); }
 };
 
 template <class F, class V>
 struct Backward {
-  V s;
+  V s, w;
   bool x, target;  // the gradients that are needed
   MIXTAPE_HD Values<V, 2> operator()(V a, V t, V dy) const {
-    return {{x ? dy * F::dx(a, t, s) : V(0), target ? dy * F::dt(a, t, s) : V(0)}};
+    return {{x ? dy * F::dx(a, t, s, w) : V(0), target ? dy * F::dt(a, t, s, w) : V(0)}};
   }
 };
 
@@ -31,16 +31,16 @@ void visit_loss(int op, DType t, Run run) {
 
 }  // namespace
 
-void elementwise_loss(Launch& launch, int op, In x, In target, double s, Out y) {
+void elementwise_loss(Launch& launch, int op, In x, In target, double s, double w, Out y) {
   visit_loss(op, x.dtype, [&]<class F, class V>() {
-    map_numbers<V>(launch, F::info.name.data(), Forward<F, V>{V(s)}, {&y}, {{&x}, {&target}});
+    map_numbers<V>(launch, F::info.name.data(), Forward<F, V>{V(s), V(w)}, {&y}, {{&x}, {&target}});
   });
 }
 
-void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, In dy, Out dx,
-                           Out dtarget) {
+void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, double w, In dy,
+                           Out dx, Out dtarget) {
   visit_loss(op, x.dtype, [&]<class F, class V>() {
-    map_numbers<V>(launch, F::info.name.data(), Backward<F, V>{V(s), bool(dx), bool(dtarget)},
+    map_numbers<V>(launch, F::info.name.data(), Backward<F, V>{V(s), V(w), bool(dx), bool(dtarget)},
                    {&dx, &dtarget}, {{&x}, {&target}, {&dy}});
   });
 }

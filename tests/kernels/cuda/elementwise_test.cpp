@@ -320,19 +320,22 @@ TEST(CudaLosses, EveryLossAndDtype) {
       const std::string what = fmt::format("{}, {} to {}", F::info.name, name(in), name(out));
       compare(
           output({291}, out), output({291}, out), tolerance(out), what,
-          [&](Launch& l, const Tensor& y) { cuda::elementwise_loss(l, op, x, t, 0.3, y); },
-          [&](Launch& l, const Tensor& y) { cpu::elementwise_loss(l, op, x, t, 0.3, y); });
+          [&](Launch& l, const Tensor& y) { cuda::elementwise_loss(l, op, x, t, 0.3, 0.25, y); },
+          [&](Launch& l, const Tensor& y) { cpu::elementwise_loss(l, op, x, t, 0.3, 0.25, y); });
       const Tensor got[] = {output({291}, in), output({291}, in)},
                    want[] = {output({291}, in), output({291}, in)};
-      launch([&](Launch& l) { cuda::elementwise_loss_grad(l, op, x, t, 0.3, dy, got[0], got[1]); });
-      launch(
-          [&](Launch& l) { cpu::elementwise_loss_grad(l, op, x, t, 0.3, dy, want[0], want[1]); });
+      launch([&](Launch& l) {
+        cuda::elementwise_loss_grad(l, op, x, t, 0.3, 0.25, dy, got[0], got[1]);
+      });
+      launch([&](Launch& l) {
+        cpu::elementwise_loss_grad(l, op, x, t, 0.3, 0.25, dy, want[0], want[1]);
+      });
       expect_near(got[0], want[0], tolerance(in), what + ", dx");
       expect_near(got[1], want[1], tolerance(in), what + ", dtarget");
       compare(
           output({291}, in), want[1], tolerance(in), what + ", dtarget alone",
           [&](Launch& l, const Tensor& dt) {
-            cuda::elementwise_loss_grad(l, op, x, t, 0.3, dy, View{}, dt);
+            cuda::elementwise_loss_grad(l, op, x, t, 0.3, 0.25, dy, View{}, dt);
           },
           [](Launch&, const Tensor&) {});
     }
