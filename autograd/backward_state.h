@@ -15,6 +15,7 @@ struct BackwardState {
   bool in_rule = false;        // in an op's backward rule
   bool saves_nothing = false;  // ops record, but save nothing: a checkpoint's first call
   bool recomputing = false;    // a checkpoint's second call
+  bool by_example = false;     // in per_sample_gradients(), which finds examples in dimension 0
   // In a rule, for grad(): the nodes whose gradients lead to one that is asked for.
   const NeededNodes* needed = nullptr;
   LossScaleTag* loss_scale = nullptr;  // of the gradient that the innermost pass visits

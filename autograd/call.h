@@ -13,8 +13,8 @@
 //   wide_gradient     its rule takes dy in f32 if the result is f16 or bf16
 // An op with parameters may declare
 //   static Grads backward_each(const Ctx&, const Tensor& dy, int64_t n [, attributes...]);
-// the gradients of its parameters, one for each of n examples, whose rows of dy follow each other:
-// [n, shape] each. per_sample_gradients() (autograd/vmap.h) repeats other ops for each example.
+// the gradients of its parameters, one for each of n examples, whose rows of dy follow each other
+// (steps' columns, for recurrent layers): [n, shape] each. per_sample_gradients() (autograd/vmap.h) repeats other ops for each example.
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x. With

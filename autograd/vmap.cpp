@@ -284,6 +284,7 @@ std::vector<Tensor> per_sample_gradients(const std::function<Tensor(const std::v
   {
     const EnableGrad on;
     const Observe watch(joins);
+    const ScopedValue<&BackwardState::by_example> examples_first(true);
     losses = f(inputs);
   }
   check(losses && losses.shape() == Shape{n} && losses.requires_grad(),

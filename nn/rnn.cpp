@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 
+#include "autograd/backward_state.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "nn/init.h"
@@ -37,6 +38,12 @@ constexpr double zero_state[] = {-std::numeric_limits<double>::infinity()};
 constexpr RecurrentKind of_lstm{with_cell, keep_cell}, of_gru{without_cell<gru>, keep_h, true},
     of_tanh{without_cell<rnn_tanh>}, of_relu{without_cell<rnn_relu>, zero_state};
 const RecurrentKind& of_rnn(Nonlinearity f) { return f == Nonlinearity::Tanh ? of_tanh : of_relu; }
+
+// The input's part of the gates of [t, b, in].
+Tensor gates_of(const Tensor& x, const RecurrentWeights& w) {
+  if (!backward_state.by_example) return linear(x, w.weight_ih, w.bias_ih);
+  return transpose(linear(transpose(x, 0, 1), w.weight_ih, w.bias_ih), 0, 1);
+}
 
 void check_state(const Tensor& t, const char* name, const Shape& wanted) {
   check(!t || t.shape() == wanted, "{} has shape {}, not {}", name, t ? t.shape() : wanted, wanted);
@@ -170,7 +177,7 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
         return !t ? t : batched ? select(t, 0, i) : narrow(t, 0, i, 1);
       };
       const bool reverse = sequences && direction == 1;  // of an index, so the op runs forward
-      Tensor gates = linear(reverse ? sequences->reversed(x) : x, w.weight_ih, w.bias_ih);
+      Tensor gates = gates_of(reverse ? sequences->reversed(x) : x, w);
       if (sequences) gates = sequences->pad_gates(gates, kind);
       Tensor last;
       Tensor y = kind.op(gates, w, {own(start.h), own(start.c)},

@@ -77,6 +77,7 @@ struct ConvTranspose2d {  // (dy, w) -> dx
     return dx;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dx, const ConvGeometry& g);
+  static Grads backward_each(const Ctx& ctx, const Tensor& dx, int64_t n, const ConvGeometry& g);
 };
 
 struct Conv2dWeight {  // (x, dy) -> dw
@@ -125,28 +126,28 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g) 
           [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
       of_sums);
 }
-// The examples side by side, as groups of channels of their own.
+// The gradients of a weight for n examples, which lie side by side, as groups of channels.
+Tensor weight_each(const Tensor& x, const Tensor& dy, int64_t n, ConvGeometry g, DType want) {
+  const auto beside = [&](const Tensor& t) {
+    return reshape(transpose(by_example(t, n), 0, 1),
+                   {t.size(0) / n, n * t.size(1), t.size(2), t.size(3)});
+  };
+  const Tensor xs = beside(x), dys = beside(dy);
+  const Shape w = g.weight;
+  g.window.groups *= n;
+  g.input = xs.shape();
+  g.output = dys.shape();
+  g.weight[0] *= n;
+  return reshape(apply<Conv2dWeight>(xs, dys, g, want), {n, w[0], w[1], w[2], w[3]});
+}
+Tensor bias_each(const Tensor& dy, int64_t n) { return sum(by_example(dy, n), {1, 3, 4}); }
+
 Grads Conv2d::backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const ConvGeometry& g) {
   const Tensor dz =
       of_product(ctx, pre_activation_gradient(ctx, g.activation, dy, [] { return Tensor(); }));
-  const auto apart = [n](const Tensor& t) {
-    return reshape(t, {n, -1, t.size(1), t.size(2), t.size(3)});
-  };
-  const auto beside = [&](const Tensor& t) {
-    return reshape(transpose(apart(t), 0, 1), {t.size(0) / n, n * t.size(1), t.size(2), t.size(3)});
-  };
-  const auto dw = [&] {
-    const Tensor x = beside(ctx.saved(0)), dzs = beside(dz);
-    ConvGeometry all = g;
-    all.window.groups *= n;
-    all.input = x.shape();
-    all.output = dzs.shape();
-    all.weight[0] *= n;
-    const Shape& w = g.weight;
-    return reshape(apply<Conv2dWeight>(x, dzs, all, ctx.grad_dtype(1)),
-                   {n, w[0], w[1], w[2], w[3]});
-  };
-  return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(apart(dz), {1, 3, 4}); });
+  return ctx.grads([] { return Tensor(); },
+                   [&] { return weight_each(ctx.saved(0), dz, n, g, ctx.grad_dtype(1)); },
+                   [&] { return bias_each(dz, n); });
 }
 Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const ConvGeometry& g) {
   RoundedFactors q(ctx, dx);
@@ -154,6 +155,12 @@ Grads ConvTranspose2d::backward(const Ctx& ctx, const Tensor& dx, const ConvGeom
       [&] { return apply<Conv2d>(q.dz(0), ctx.saved(1), g, ctx.grad_dtype(0), Tensor()); },
       [&] { return apply<Conv2dWeight>(q.dz(0), ctx.saved(0), g, ctx.grad_dtype(1)); },
       [&] { return bias_gradient(ctx, 2, dx, 0b1101); });
+}
+Grads ConvTranspose2d::backward_each(const Ctx& ctx, const Tensor& dx, int64_t n,
+                                     const ConvGeometry& g) {
+  return ctx.grads([] { return Tensor(); },
+                   [&] { return weight_each(dx, ctx.saved(0), n, g, ctx.grad_dtype(1)); },
+                   [&] { return bias_each(dx, n); });
 }
 Grads Conv2dWeight::backward(const Ctx& ctx, const Tensor& dw, const ConvGeometry& g) {
   return ctx.grads(

@@ -154,6 +154,12 @@ Tensor in_f32(const F& f, const T&... x) {
   return cast(f(cast(x, accumulate_dtype(x.dtype()))...), out);
 }
 
+// The rows of n examples, which follow each other: [n, rows of each, ...].
+Tensor by_example(const Tensor& rows, int64_t n);
+// The gradients by example of a tensor whose rows belong to single ones, from those of its rows:
+// [n, shape], with zeros in the rows of others.
+Tensor in_own_rows(const Tensor& g, int64_t n);
+
 // Sums with a chosen result dtype, for rules that need an f32 gradient from half terms.
 struct ReduceOptions {
   uint32_t dims = 0;              // bit d: dimension d is reduced

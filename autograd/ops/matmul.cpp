@@ -22,6 +22,11 @@ void check_inner(const Tensor& a, const Tensor& b) {
         a.shape(), b.shape());
 }
 
+// The gradients by example of b in a @ b, where a is input `i`: aT dy
+Tensor weight_each(const Ctx& ctx, size_t i, const Tensor& dy, int64_t n, double alpha) {
+  return product(by_example(ctx.saved(0), n).t(), by_example(dy, n), ctx.grad_dtype(i + 1), alpha);
+}
+
 struct Matmul {  // leading dimensions are equal
   static constexpr OpInfo info{"matmul", Precision::Low, {}, Product::Matmul};
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, const MatmulOptions& options) {
@@ -48,6 +53,19 @@ struct Matmul {  // leading dimensions are equal
     return ctx.grads(
         [&] { return product(q.dz(-1), q.operand(1, -1).t(), ctx.grad_dtype(0), options.alpha); },
         [&] { return product(q.operand(0, -2).t(), q.dz(-2), ctx.grad_dtype(1), options.alpha); });
+  }
+  // The rows of a matrix a share b. In a batch, an operand that was expanded is shared.
+  static Grads backward_each(const Ctx& ctx, const Tensor& dc, int64_t n,
+                             const MatmulOptions& options) {
+    if (dc.rank() == 2)
+      return ctx.grads([] { return Tensor(); },
+                       [&] { return weight_each(ctx, 0, dc, n, options.alpha); });
+    const Tensor a = ctx.saved(0), b = ctx.saved(1);
+    const auto own = [&](const Tensor& x, const Tensor& y, size_t i) {
+      return in_own_rows(product(x, y, ctx.grad_dtype(i), options.alpha), n);
+    };
+    return ctx.grads([&] { return a.layout().repeats() ? own(dc, b.t(), 0) : Tensor(); },
+                     [&] { return b.layout().repeats() ? own(a.t(), dc, 1) : Tensor(); });
   }
 };
 
@@ -114,13 +132,12 @@ struct Linear {  // x [rows, in]
                              bool by_columns) {
     const Tensor dz =
         of_product(ctx, pre_activation_gradient(ctx, activation, dy, [] { return Tensor(); }));
-    const auto by_example = [n](const Tensor& t) { return reshape(t, {n, -1, t.size(-1)}); };
     const auto dw = [&] {
-      const Tensor g = by_example(dz), x = by_example(ctx.saved(0));
+      const Tensor g = by_example(dz, n), x = by_example(ctx.saved(0), n);
       if (by_columns) return matmul(x.t(), g).t();
       return g.size(1) == 1 ? g.t() * x : matmul(g.t(), x);
     };
-    return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(by_example(dz), {1}); });
+    return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(by_example(dz, n), {1}); });
   }
   // (An absent residual would cost every call an input.)
   static Tensor of(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
@@ -150,6 +167,11 @@ struct Addmm {  // c [n] or [m, n], or none
         [&] { return ctx.shape(0).rank == 2 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
         [&] { return product(q.dz(-1), q.operand(1, -1).t(), ctx.grad_dtype(1), alpha); },
         [&] { return product(q.operand(0, -2).t(), q.dz(-2), ctx.grad_dtype(2), alpha); });
+  }
+  static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, double alpha) {
+    return ctx.grads(
+        [&] { return ctx.shape(0).rank == 2 ? in_own_rows(dy, n) : sum(by_example(dy, n), {1}); },
+        [] { return Tensor(); }, [&] { return weight_each(ctx, 1, dy, n, alpha); });
   }
 };
 

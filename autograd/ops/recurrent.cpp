@@ -79,10 +79,40 @@ struct Recurrent {
     return y;
   }
 
-  // Back through the steps: the gates' gradients dx and dh (which differ where a gate acts on h's
-  // part alone), and with dh the hidden state's, dh w. Then dw = sum over steps of dhT h.
+  // The gates' gradients dx and dh (which differ where a gate acts on h's part alone), and those of
+  // the first states.
+  struct Back {
+    Tensor dx, dh, dnext, carry, h0, y;
+    Tensor dh0() const { return splits ? dnext + carry : dnext; }
+  };
   static Grads backward(const Ctx& ctx, const Tensor& dy, const RecurrentParams& a) {
     if (grad_enabled()) return by_ops(ctx, dy, a.reverse);
+    const Back g = through_time(ctx, dy, a);
+    const Tensor rows = flatten(g.dh, 0, 1);
+    return ctx.grads(
+        [&] { return g.dx; },  // dw = sum over steps of dhT h
+        [&] { return product(rows.t(), flatten(h_before(g, a), 0, 1), ctx.grad_dtype(1)); },
+        [&] { return bias_gradient(ctx, 2, rows, 0b1); }, [&] { return g.dh0(); },
+        [&] { return g.carry; });
+  }
+  // Examples follow each other along dimension 1.
+  static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n,
+                             const RecurrentParams& a) {
+    const Back g = through_time(ctx, dy, a);
+    const auto rows_of_each = [n](const Tensor& t) {  // [n, rows, features]
+      return flatten(by_example(transpose(t, 0, 1), n), 1, 2);
+    };
+    const Tensor rows = rows_of_each(g.dh);
+    return ctx.grads(
+        [] { return Tensor(); },
+        [&] { return product(rows.t(), rows_of_each(h_before(g, a)), ctx.grad_dtype(1)); },
+        [&] { return sum(wide(rows), {1}); }, [&] { return in_own_rows(g.dh0(), n); },
+        [&] { return in_own_rows(g.carry, n); });
+  }
+
+ private:
+  // Back through the steps, with the gradient of the hidden state, dh w.
+  static Back through_time(const Ctx& ctx, const Tensor& dy, const RecurrentParams& a) {
     const Tensor y = ctx.saved(5), dyc = dy.contiguous();
     const int64_t steps = ctx.shape(0)[0], b = y.size(1), n = y.size(2);
     const Tensor w = laid_out(cast(ctx.saved(1), y.dtype()), steps);
@@ -100,19 +130,14 @@ struct Recurrent {
               carry, at(dx, k), splits ? at(dh, k) : View{});
       if (i > 0 || ctx.wants(3)) ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{}, dnext);
     }
-    const Tensor rows = reshape(dh, {steps * b, C::gates * n});
-    return ctx.grads([&] { return dx; },
-                     [&] {
-                       const Tensor start = unsqueeze(h0, 0);
-                       const Tensor h = a.reverse ? cat({narrow(y, 0, 1, steps - 1), start})
-                                                  : cat({start, narrow(y, 0, 0, steps - 1)});
-                       return product(rows.t(), reshape(h, {steps * b, n}), ctx.grad_dtype(1));
-                     },
-                     [&] { return bias_gradient(ctx, 2, rows, 0b1); },
-                     [&] { return splits ? dnext + carry : dnext; }, [&] { return carry; });
+    return {dx, dh, dnext, carry, h0, y};
   }
-
- private:
+  // h before each step.
+  static Tensor h_before(const Back& g, const RecurrentParams& a) {
+    const Tensor start = unsqueeze(g.h0, 0),
+                 y = narrow(g.y, 0, a.reverse ? 1 : 0, g.dh.size(0) - 1);
+    return a.reverse ? cat({y, start}) : cat({start, y});
+  }
   // The same with ops, step by step.
   static Tensor unrolled(const std::vector<Tensor>& in, bool reverse) {
     const Tensor &x = in[0], &weight = in[1], &bias = in[2];

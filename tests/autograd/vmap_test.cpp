@@ -139,6 +139,14 @@ struct Count : Observer {
   void after(const Call& call, const Tensor&) override { ++calls[call.op.name]; }
 };
 
+// The calls that run a rule for each example: those of slice_scatter, by which it begins.
+int rules_run(const Losses& f, const Tensors& params, const Tensors& inputs) {
+  Count count;
+  const Observe watch(count);
+  per_sample_gradients(f, params, inputs, {.check = false});
+  return count.calls["slice_scatter"];
+}
+
 TEST(PerSample, LinearLayersTakeOnePass) {
   const Seed seed(1);
   const Tensor w = weights({4, 3}), b = weights({4}), v = weights({2, 4}), x = randn({5, 3}, f64);
@@ -175,18 +183,93 @@ TEST(PerSample, SequencesAddUpTheirRows) {
 TEST(PerSample, ConvolutionsInGroupsWithStrides) {
   const Seed seed(3);
   const Tensor w = weights({4, 2, 3, 3}), b = weights({4}), scale = weights({4}),
-               shift = weights({4}), v = weights({4, 1, 2, 2}), u = weights({4, 3, 2, 2}),
-               x = randn({3, 4, 6, 5}, f64);
+               shift = weights({4}), v = weights({4, 1, 2, 2}), u = weights({4, 3, 2, 3}),
+               c = weights({6}), x = randn({3, 4, 6, 5}, f64);
+  const ConvTranspose2dOptions second{
+      .stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 2}, .groups = 2};
   const Losses f = [&](const Tensors& in) {
     const Conv2dOptions first{
         .stride = {2, 1}, .padding = 1, .groups = 2, .activation = Activation::Relu};
     const Tensor h = group_norm(conv2d(in[0], w, b, first), 2, scale, shift);
-    return loss_of(conv_transpose2d(conv2d(h, v, {}, {.groups = 4}), u));  // u: by its rule
+    return loss_of(conv_transpose2d(conv2d(h, v, {}, {.groups = 4}), u, c, second));
   };
-  expect_those_of_a_loop(f, {w, b, scale, shift, v, u}, {x}, 1e-11);
+  expect_those_of_a_loop(f, {w, b, scale, shift, v, u, c}, {x}, 1e-11);
+  EXPECT_EQ(rules_run(f, {w, b, scale, shift, v, u, c}, {x}), 0);
   const Tensor kernel = weights({3, 4, 3});
   expect_those_of_a_loop(
       [&](const Tensors& in) { return loss_of(conv1d(in[0].flatten(2), kernel)); }, {kernel}, {x});
+}
+
+TEST(PerSample, ProductsOfMatrices) {
+  const Seed seed(9);
+  const Tensor w = weights({3, 4}), v = weights({4, 2}), row = weights({2}), all = weights({10, 2}),
+               each = weights({5, 3, 2}), x = randn({5, 2, 3}, f64);
+  const Losses f = [&](const Tensors& in) {
+    const Tensor h = matmul(in[0].flatten(0, 1), w, {.alpha = 0.5});
+    const Tensor y = addmm(row, h, v, {.alpha = 3}) + addmm(all, h, v);
+    const Tensor left = matmul(each.transpose(1, 2), in[0].transpose(1, 2));  // of its own
+    return loss_of(y.reshape({in[0].size(0), 4})) + loss_of(left);
+  };
+  // A loop would need the rows of `all` and `each` that belong to the example.
+  const Losses of_shared = [&](const Tensors& in) {
+    const Tensor h = matmul(in[0].flatten(0, 1), w, {.alpha = 0.5});
+    const Tensor last = matmul(in[0].transpose(1, 2), in[0]);  // [n, 3, 3]
+    return loss_of(addmm(row, h, v, {.alpha = 3}).reshape({in[0].size(0), 4})) +
+           loss_of(matmul(last.transpose(1, 2), w));
+  };
+  expect_those_of_a_loop(of_shared, {w, v, row}, {x}, 1e-11);
+  EXPECT_EQ(rules_run(of_shared, {w, v, row}, {x}), 0);
+  const Tensors got = per_sample_gradients(f, {w, all, each}, {x}, {.check = false});
+  for (int64_t b = 0; b < 5; ++b) {
+    const Tensors want = grad({select(f({x}), 0, b)}, {w, all, each});
+    for (size_t k = 0; k < want.size(); ++k) {
+      const Tensor difference = select(got[k], 0, b) - want[k];
+      EXPECT_LE(max(abs(difference)).item(), 1e-11) << k << " " << b;
+    }
+  }
+  const Tensor heads = weights({4, 3});
+  EXPECT_EQ(error([&] {
+              per_sample_gradients(
+                  [&](const Tensors& in) {  // [2, 3, 5]
+                    return sum(matmul(heads, in[0].transpose(0, 1).transpose(1, 2).contiguous()),
+                               {0, 1});
+                  },
+                  {heads}, {x});
+            }),
+            "per_sample_gradients: 2 rows, of shape [2, 4, 3], do not belong to 5 examples");
+}
+
+TEST(PerSample, RecurrentLayers) {
+  const Seed seed(10);
+  const Tensor x = randn({3, 4, 5}), h = weights({6});  // [b, t, in]
+  const nn::RecurrentLayerOptions o{.num_layers = 2, .batch_first = true, .bidirectional = true};
+  nn::LSTM lstm(5, 6, o);
+  nn::GRU gru(5, 6, o);
+  nn::RNN rnn(5, 6);
+  nn::GRUCell cell(5, 6);
+  for (nn::ModuleBase* m : std::initializer_list<nn::ModuleBase*>{&lstm, &gru, &rnn, &cell})
+    m->to(f64);
+  const Tensor input = x.to(f64);
+  const auto expect = [&](const Losses& f, Tensors params) {
+    expect_those_of_a_loop(f, params, {input});
+    EXPECT_EQ(rules_run(f, params, {input}), 0);
+  };
+  expect(
+      [&](const Tensors& in) {
+        const auto y = lstm(in[0]);
+        return loss_of(y.output) + loss_of(transpose(y.c_n, 0, 1));
+      },
+      lstm.parameters());
+  expect([&](const Tensors& in) { return loss_of(gru(in[0]).output); }, gru.parameters());
+  Tensors with_start = rnn.parameters();
+  with_start.push_back(h);
+  expect(
+      [&](const Tensors& in) {
+        const Tensor start = expand(h, {1, in[0].size(0), 6});
+        return loss_of(rnn(transpose(in[0], 0, 1), start).h_n.squeeze(0));
+      },
+      with_start);
+  expect([&](const Tensors& in) { return loss_of(cell(select(in[0], 1, 0))); }, cell.parameters());
 }
 
 TEST(PerSample, WhatBroadcasts) {
