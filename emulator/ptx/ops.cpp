@@ -262,8 +262,23 @@ class Table {
         if (table >> i & 1) r |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
       return r;
     });
+    products_of_bytes<u32, u32>();
+    products_of_bytes<u32, s32>();
+    products_of_bytes<s32, u32>();
+    products_of_bytes<s32, s32>();
     add<u32(u32)>("bfind.u32", [](u32 a) { return a ? 31 - std::countl_zero(a) : ~0u; });
     add<u32(u64)>("bfind.u64", [](u64 a) { return a ? 63 - std::countl_zero(a) : ~0u; });
+  }
+  // c and the products of the four bytes of a and b, each with the sign of its type.
+  template <class A, class B>
+  void products_of_bytes() {
+    using Sum = std::conditional_t<std::is_signed_v<A> || std::is_signed_v<B>, s32, u32>;
+    add<Sum(A, B, Sum)>("dp4a" + suffix<A>() + suffix<B>(), [](A a, B b, Sum c) {
+      for (int at = 24; at >= 0; at -= 8)  // shifts right keep the sign
+        c += static_cast<Sum>(static_cast<A>(u32(a) << at) >> 24) *
+             static_cast<Sum>(static_cast<B>(u32(b) << at) >> 24);
+      return c;
+    });
   }
   template <class... T>
   void extract() {
