@@ -20,8 +20,8 @@ from sass import ROOT, demangled, objects_of, run
 
 SKIPPED = 77
 # A stack frame is allowed where the mathematics needs it: CUDA's sine, cosine and tangent reduce large arguments with an
-# array. Bytes per thread at most.
-STACKS = [(re.compile(r"<(Forward|Backward)<(Cos|Sin|Tan), |generate<Normal<"), 40)]
+# array (below zero, lgamma and its derivatives are reflected by them). Bytes per thread at most.
+STACKS = [(re.compile(r"<(Forward|Backward)<(Cos|Sin|Tan|Lgamma|Digamma), |generate<Normal<"), 40)]
 Counts = dict[str, int]
 
 
