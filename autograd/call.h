@@ -163,8 +163,9 @@ class OpNode final : public internal::Node {
 template <class Op>
 struct Function;
 
+// (Hidden, for its guard would leave a library even where Op does not.)
 template <class Op>
-inline const bool listed_op = list_op(Op::info);
+[[gnu::visibility("hidden")]] inline const bool listed_op = list_op(Op::info);
 
 namespace detail {
 
@@ -255,7 +256,8 @@ constexpr internal::Repeat repeat_of() {
 template <class Op, class... Args>
 inline constexpr internal::Repeat repeat = repeat_of<Op, Args...>();
 template <class Op, class... Args>
-inline const bool listed_repeat = internal::list_repeat(repeat<Op, Args...>);
+[[gnu::visibility("hidden")]] inline const bool listed_repeat =
+    internal::list_repeat(repeat<Op, Args...>);
 
 // Tells observers of a call, with its arguments.
 template <class Op, class... Args>
