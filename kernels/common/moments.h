@@ -2,8 +2,8 @@
 // Shared by Adam and its kin: the running means of the gradient and of its square, and the
 // options.
 
-#include "kernels/common/binary.h"
 #include "kernels/common/options.h"
+#include "kernels/common/scalar.h"
 
 namespace mixtape::kernels {
 
@@ -64,7 +64,7 @@ struct AdamStep {
     else if (decay != T(0))
       g = fma(p, V(decay), g);
     auto [m, v] = moments.move(g, state);
-    if (amsgrad) v = state.set(2, Maximum::f(v, state.get(2)));
+    if (amsgrad) v = state.set(2, larger(v, state.get(2)));
     return fma(V(rate), m / fma(sqrt(v), V(unbias), V(eps)), p);
   }
 };

@@ -32,7 +32,7 @@ struct Adamax {
     [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
       if (decay != T(0)) g = fma(p, V(decay), g);
       const V m = state.set(0, fma(state.get(0), V(rates.keep1), g * V(rates.take1)));
-      const V u = state.set(1, Maximum::f(state.get(1) * V(rates.keep2), abs(g) + V(eps)));
+      const V u = state.set(1, larger(state.get(1) * V(rates.keep2), abs(g) + V(eps)));
       return fma(V(rate), m / u, p);
     }
   };
@@ -76,7 +76,7 @@ struct Rprop {
       const V before = first ? zero : state.get(0), size = first ? V(lr) : state.get(1);
       const V same = g * before;
       const V factor = select(same > zero, V(grow), select(same < zero, V(shrink), one));
-      const V step = state.set(1, Minimum::f(Maximum::f(size * factor, V(least)), V(most)));
+      const V step = state.set(1, smaller(larger(size * factor, V(least)), V(most)));
       g = state.set(0, select(same < zero, zero, g));
       // Zero and NaN are their own signs.
       return p - select(g > zero, one, select(g < zero, -one, g)) * step;
@@ -251,11 +251,11 @@ struct ScheduleFreeAdamW {
           decay(T(o.weight_decay)),
           first(steps == 0) {
       const double t = steps + 1, w = o.warmup_steps;
-      const double lr = t < w ? o.lr * t / w : o.lr;
+      const double now = t < w ? o.lr * t / w : o.lr;
       const double c = t < w ? 6 * t / ((t + 1) * (2 * t + 1)) : 1 / (t - floor(w) + squares(w));
       part = T(c);
-      rate = T(-lr);
-      rate_ahead = T(lr * (o.betas.first * (1 - c) - 1));
+      rate = T(-now);
+      rate_ahead = T(now * (o.betas.first * (1 - c) - 1));
     }
     template <class V, class State>
     [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {

@@ -68,6 +68,10 @@ MIXTAPE_HD Normal<T> normal(T x) {
           T(0.3989422804014327) * exp(T(-0.5) * x * x)};  // 1 / sqrt(2 pi)
 }
 
+// The larger and the smaller of two numbers, or the one that is NaN.
+MIXTAPE_HD constexpr auto larger(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
+MIXTAPE_HD constexpr auto smaller(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
+
 // The range where an op is smooth, for generated tests.
 struct Domain {
   double low = -3, high = 3;
