@@ -28,13 +28,7 @@ auto functional_call(const M& net, const StateDict& tensors, Args&&... args) {
   detail::replace_tensors(*copy, tensors);
   auto y = std::as_const(*copy)(std::forward<Args>(args)...);
   // A checkpoint in it calls it again.
-  if constexpr (std::derived_from<decltype(y), Tensor>) {
-    detail::keep_for_backward(y, copy);
-  } else if constexpr (std::same_as<decltype(y), Tensors>) {
-    for (const Tensor& t : y) detail::keep_for_backward(t, copy);
-  } else if constexpr (HoldsTensors<decltype(y)>) {
-    for (const Tensor* t : y.tensors()) detail::keep_for_backward(*t, copy);
-  }
+  for_each_tensor(y, [&](const Tensor& t) { detail::keep_for_backward(t, copy); });
   return y;
 }
 

@@ -1,5 +1,6 @@
 #include "nn/more.h"
 
+#include "core/format.h"
 #include "nn/init.h"
 
 namespace mixtape::nn {

@@ -1,9 +1,27 @@
 #include "nn/norm.h"
 
+#include "core/check.h"
+#include "core/format.h"
+
 namespace mixtape::nn {
 using namespace internal;
 
 void check_eps(double eps) { check(eps >= 0, "eps must be >= 0, got {}", eps); }
+void check_channels(int64_t channels) {
+  check(channels > 0, "channels must be > 0, got {}", channels);
+}
+void check_momentum(double momentum) {
+  check(0 <= momentum && momentum <= 1, "momentum must be from 0 to 1, got {}", momentum);
+}
+void check_normed(const Tensor& x, int min_rank, int max_rank, std::optional<int64_t> channels) {
+  const char* const layout = min_rank == 2   ? "[n, c] or [n, c, length]"
+                             : max_rank == 3 ? "[n, c, length]"
+                             : max_rank == 4 ? "[n, c, h, w]"
+                                             : "[n, c, d, h, w]";
+  check(min_rank <= x.rank() && x.rank() <= max_rank && x.size(1) == channels.value_or(x.size(1)),
+        "the input has shape {}, not {}{}", x.shape(), layout,
+        channels ? fmt::format(" with {} channels", *channels) : "");
+}
 
 LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& o) : shape_(shape), eps_(o.eps) {
   const Scope scope("LayerNorm");

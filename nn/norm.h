@@ -5,13 +5,17 @@
 #include <optional>
 
 #include "autograd/ops.h"
-#include "core/check.h"
-#include "core/format.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
 
-void check_eps(double eps);  // >= 0
+// Not inline, since formats of messages are checked wherever they are read.
+void check_eps(double eps);             // >= 0
+void check_channels(int64_t channels);  // > 0
+void check_momentum(double momentum);   // from 0 to 1
+// Refuses any rank but these, and any other size of dimension 1.
+void check_normed(const Tensor& x, int min_rank, int max_rank,
+                  std::optional<int64_t> channels = {});
 
 struct LayerNormOptions {
   double eps = 1e-5;
@@ -79,10 +83,6 @@ struct InstanceNormOptions {
   double eps = 1e-5;
   bool affine = false;
 };
-// The shape of inputs of that rank, for messages.
-inline const char* layout_of(int rank) {
-  return rank == 3 ? "[n, c, length]" : rank == 4 ? "[n, c, h, w]" : "[n, c, d, h, w]";
-}
 // Normalises each channel of each element of a batch, also in evaluation.
 template <class Derived, int rank>
 struct InstanceNorm : Module<Derived> {
@@ -92,15 +92,14 @@ struct InstanceNorm : Module<Derived> {
       : channels_(channels), eps_(o.eps) {
     const std::string name = type_name(typeid(Derived));
     const internal::Scope scope(name);
-    check(channels > 0, "channels must be > 0, got {}", channels);
+    check_channels(channels);
     check_eps(eps_);
     if (!o.affine) return;
     weight = parameter(ones({channels}));
     bias = parameter(zeros({channels}));
   }
   Tensor forward(const Tensor& x) const {
-    check(x.rank() == rank && x.size(1) == channels_,
-          "the input has shape {}, not {} with {} channels", x.shape(), layout_of(rank), channels_);
+    check_normed(x, rank, rank, channels_);
     return instance_norm(x, weight, bias, eps_);
   }
   bool keeps_f32() const override { return true; }
@@ -139,9 +138,9 @@ struct BatchNorm : Module<Derived> {
 
   explicit BatchNorm(int64_t channels, const Options& o = {}) : momentum_(o.momentum), eps_(o.eps) {
     const internal::Scope scope("BatchNorm");
-    check(channels > 0, "channels must be > 0, got {}", channels);
+    check_channels(channels);
     check_eps(eps_);
-    check(0 <= momentum_ && momentum_ <= 1, "momentum must be from 0 to 1, got {}", momentum_);
+    check_momentum(momentum_);
     if (o.affine) {
       weight = parameter(ones({channels}));
       bias = parameter(zeros({channels}));
@@ -153,8 +152,7 @@ struct BatchNorm : Module<Derived> {
     }
   }
   Tensor forward(const Tensor& x) const {
-    check(min_rank <= x.rank() && x.rank() <= max_rank, "the input has shape {}, not {}", x.shape(),
-          max_rank == 3 ? "[n, c] or [n, c, length]" : layout_of(max_rank));
+    check_normed(x, min_rank, max_rank);
     const bool training = this->is_training();
     const auto normed = training && batch_norm_state.in_training ? batch_norm_state.in_training
                                                                  : &mixtape::batch_norm;

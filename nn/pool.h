@@ -2,21 +2,12 @@
 // Pooling over sequences [n, c, l] and images [n, c, h, w].
 
 #include "autograd/ops.h"
-#include "core/check.h"
 #include "nn/op_module.h"
 
 namespace mixtape::nn {
 
-inline Size2 checked_window(std::string_view module, Size2 w) {
-  const internal::Scope scope(module);
-  check(w.h > 0 && w.w > 0, "the window must be > 0, got {} x {}", w.h, w.w);
-  return w;
-}
-inline int64_t checked_window(std::string_view module, int64_t w) {
-  const internal::Scope scope(module);
-  check(w > 0, "the window must be > 0, got {}", w);
-  return w;
-}
+Size2 checked_window(std::string_view module, Size2 w);  // both > 0
+int64_t checked_window(std::string_view module, int64_t w);
 
 // [n, c, h, w] -> [n, c, h', w']
 struct MaxPool2d : OpModule<MaxPool2d, max_pool2d, Size2, PoolOptions> {

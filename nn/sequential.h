@@ -14,6 +14,14 @@ concept TensorModule = std::derived_from<M, ModuleBase> && requires(const M& m, 
   { m.forward(x) } -> std::convertible_to<Tensor>;
 };
 
+namespace detail {
+
+[[noreturn]] void fail_other_type(const ModuleBase* held, const std::type_info& wanted);
+[[noreturn]] void fail_to_copy(const std::type_info& type);
+[[noreturn]] void fail_out_of_range(size_t index, size_t size);
+
+}  // namespace detail
+
 // Owns a module that maps a tensor to a tensor.
 class Any {
  public:
@@ -40,8 +48,7 @@ class Any {
   M& get() const {
     ModuleBase* const held = module();
     M* const m = dynamic_cast<M*>(held);
-    check(m, "the module is {}, not {}", held ? type_name(typeid(*held)) : "absent",
-          type_name(typeid(M)));
+    if (!m) detail::fail_other_type(held, typeid(M));
     return *m;
   }
   Any clone() const {
@@ -68,7 +75,7 @@ class Any {
       if constexpr (std::copy_constructible<M>)
         return std::make_unique<Model>(value);
       else
-        fail("{} has fields that cannot be copied", type_name(typeid(M)));
+        detail::fail_to_copy(typeid(M));
     }
     M value;
   };
@@ -97,7 +104,7 @@ class ModuleSequence : public Module<Derived> {
   void append(Any module) { push_back(std::move(module)); }
   size_t size() const { return layers_.size(); }
   Any& operator[](size_t i) {
-    check(i < size(), "module {} is out of range for {} modules", i, size());
+    if (i >= size()) detail::fail_out_of_range(i, size());
     return layers_[i];
   }
   const Any& operator[](size_t i) const { return const_cast<ModuleSequence&>(*this)[i]; }

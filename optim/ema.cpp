@@ -19,6 +19,21 @@ std::string average_name(size_t index) { return fmt::format("average.{}", index)
 
 }  // namespace
 
+StandIns::StandIns() = default;
+// In reverse, so that a tensor listed twice gets its first value back.
+StandIns::~StandIns() {
+  for (size_t i = tensors_.size(); i-- > 0;) tensors_[i].set_data(values_[i]);
+}
+void StandIns::put(const Tensor& t, const Tensor& value) {
+  tensors_.push_back(t);
+  values_.push_back(t.detach());
+  t.set_data(value);
+}
+void StandIns::keep() {
+  tensors_.clear();
+  values_.clear();
+}
+
 Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : options_(options) {
   const Scope scope("ema");
   check(0 <= options.decay && options.decay <= 1, "decay must be in [0, 1], got {}", options.decay);

@@ -1,7 +1,6 @@
 #pragma once
 // StandIns: other values that tensors show while a guard is alive.
 
-#include <utility>
 #include <vector>
 
 #include "core/no_copy.h"
@@ -13,21 +12,13 @@ namespace mixtape::optim {
 // as they are, and come back at the end.
 class StandIns : NoCopy {
  public:
-  StandIns() = default;
-  // In reverse, so that a tensor listed twice gets its first value back.
-  ~StandIns() {
-    for (auto each = replaced_.rbegin(); each != replaced_.rend(); ++each)
-      each->first.set_data(each->second);
-  }
-  // All handles to `t` see `value`.
-  void put(const Tensor& t, const Tensor& value) {
-    replaced_.emplace_back(t, t.detach());
-    t.set_data(value);
-  }
-  void keep() { replaced_.clear(); }  // leaves the values for good
+  StandIns();
+  ~StandIns();
+  void put(const Tensor& t, const Tensor& value);  // all handles to `t` see `value`
+  void keep();                                     // leaves the values for good
 
  private:
-  std::vector<std::pair<Tensor, Tensor>> replaced_;  // tensors, and their former values
+  std::vector<Tensor> tensors_, values_;  // and their former values
 };
 
 }  // namespace mixtape::optim

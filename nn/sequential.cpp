@@ -1,0 +1,15 @@
+#include "nn/sequential.h"
+
+namespace mixtape::nn::detail {
+
+void fail_other_type(const ModuleBase* held, const std::type_info& wanted) {
+  fail("the module is {}, not {}", held ? type_name(typeid(*held)) : "absent", type_name(wanted));
+}
+void fail_to_copy(const std::type_info& type) {
+  fail("{} has fields that cannot be copied", type_name(type));
+}
+void fail_out_of_range(size_t index, size_t size) {
+  fail("module {} is out of range for {} modules", index, size);
+}
+
+}  // namespace mixtape::nn::detail
