@@ -18,9 +18,10 @@ void check_normed(const Tensor& x, int min_rank, int max_rank, std::optional<int
                              : max_rank == 3 ? "[n, c, length]"
                              : max_rank == 4 ? "[n, c, h, w]"
                                              : "[n, c, d, h, w]";
-  check(min_rank <= x.rank() && x.rank() <= max_rank && x.size(1) == channels.value_or(x.size(1)),
-        "the input has shape {}, not {}{}", x.shape(), layout,
-        channels ? fmt::format(" with {} channels", *channels) : "");
+  check(min_rank <= x.rank() && x.rank() <= max_rank, "the input has shape {}, not {}", x.shape(),
+        layout);
+  check(!channels || x.size(1) == *channels, "the input has shape {}, not {} with {} channels",
+        x.shape(), layout, channels.value_or(0));
 }
 
 LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& o) : shape_(shape), eps_(o.eps) {
