@@ -217,7 +217,7 @@ struct Adafactor {
    private:
     template <class V>
     [[gnu::always_inline]] MIXTAPE_HD V in_units(V g, V v) const {
-      return g / Maximum::f(sqrt(v), V(least));
+      return g / larger(sqrt(v), V(least));
     }
   };
 };
