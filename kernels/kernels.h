@@ -182,7 +182,8 @@ MIXTAPE_KERNEL(arg_scan, Reduce op, int dim, In x, Out index);
 MIXTAPE_KERNEL(log_cumsum_exp, int dim, In x, Out y);  // log(cumsum(exp(x))), in f64
 
 // --- reductions: y has x's rank, with size 1 in reduced dims ---
-MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);  // SumAbs, Norm and MaxAbs: floats only
+// SumAbs, Norm and MaxAbs: floats only; the first two write f64, too.
+MIXTAPE_KERNEL(reduce, Reduce op, In x, Out y);
 MIXTAPE_KERNEL(arg_reduce, Reduce op, int dim, In x,
                Out y);  // Max or Min; the first of equals, NaN wins; y i64
 

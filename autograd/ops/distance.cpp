@@ -21,14 +21,21 @@ struct Normalize {
   static constexpr OpInfo info{"normalize", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, const NormalizeOptions& o) {
     check_real(x);
+    const Tensor length = length_of(ctx, x, o.norm), m = clamp(length, o.eps, {}), w = wide(x),
+                 scale = scale_near(m, w.dtype());
     ctx.save(x);
-    const Tensor w = wide(x);
-    return cast(w / clamp(norm_of(w, o.norm), o.eps, {}), ctx.dtype());
+    ctx.save_extra(length);
+    return cast(w / scale / cast(m / cast(scale, f64), w.dtype()), ctx.dtype());
   }
-  // y = x / m with m = max(|x|, eps): dx = dy / m - sum(dy y) / m d|x|, the latter if |x| >= eps
+  // y = x / m with m = max(|x|, eps): dx = dy / m - sum(dy y) / m d|x|, the latter if |x| >= eps. x
+  // and m are divided by one number, so that they stay in range.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormalizeOptions& o) {
-    const Tensor x = wide(ctx.saved(0)), d = wide(dy), size = norm_of(x, o.norm),
-                 below = lt(size, o.eps), m = clamp(size, o.eps, {}), direct = d / m;
+    const Tensor d = wide(dy), length = ctx.saved(1), below = lt(length, o.eps),
+                 scale = scale_near(clamp(length, o.eps, {}), d.dtype());
+    const Tensor x = cast(ctx.saved(0), d.dtype()) / scale,
+                 size = grad_enabled() ? norm_of(x, o.norm)
+                                       : cast(length / cast(scale, f64), d.dtype()),
+                 m = where(below, o.eps / scale, size), direct = d / m / scale;
     const Tensor along = sum_to(direct * (x / m), {.dims = o.norm.dims});
     return {within_range(direct, below, ctx.source_grad_dtype(0)) -
             norm_gradient(x, size, masked_fill(along, below, 0), o.norm)};

@@ -175,8 +175,12 @@ Tensor share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& 
 struct NormOptions : ReduceOptions {
   double p = 2;
 };
-// norm() of those dimensions, which stay.
+// norm() of those dimensions, which stay; and in f64, which holds it where x's dtype does not.
 Tensor norm_of(const Tensor& x, const NormOptions& o);
+Tensor length_of(Ctx& ctx, const Tensor& x, const NormOptions& o);
+// A power of two of this dtype near each of these lengths, which are f64: what is divided by it
+// stays in range, and no digit changes.
+Tensor scale_near(const Tensor& length, DType dtype);
 // A power of two near the largest |x| of each reduction (1 if that is 0, infinite or NaN): squares
 // of x divided by it stay in range, and no digit of x changes.
 Tensor scale_of(const Tensor& x, const ReduceOptions& options);

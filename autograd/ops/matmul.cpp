@@ -179,11 +179,29 @@ struct Dot {
   static constexpr OpInfo info{"dot", Precision::Widest};
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b) {
     ctx.save(a, b);
-    return cast(sum(wide(a) * wide(b)), ctx.dtype());  // (A matrix product would use one lane.)
+    constexpr int64_t size = 4096;  // (A matrix product would use one lane.)
+    const int64_t rows = a.size(0) / size, rest = a.size(0) % size;
+    Tensor total = zeros({}, f64, a.device());
+    if (rows > 0) total = total + products(ctx, a, b, 0, {rows, size});
+    if (rest > 0) total = total + products(ctx, a, b, rows * size, {1, rest});
+    return cast(total, ctx.dtype());
   }
   static Grads backward(const Ctx& ctx, const Tensor& dc) {
     return ctx.grads([&] { return dc * cast(ctx.saved(1), dc.dtype()); },
                      [&] { return dc * cast(ctx.saved(0), dc.dtype()); });
+  }
+
+ private:
+  // The sum of the products of elements from `first` on, as many as this shape of rows has, in f64:
+  // products may be beyond the range of f32.
+  static Tensor products(const Ctx& ctx, const Tensor& a, const Tensor& b, int64_t first,
+                         const Shape& shape) {
+    const auto part = [&](const Tensor& x) {
+      return reshape(narrow(x, 0, first, shape.size()), shape).contiguous();
+    };
+    const Tensor y = empty({shape[0], 3}, f64, a.device());
+    ctx.run(kernels::row_products, part(a), part(b), y);
+    return sum(select(y, 1, 0));
   }
 };
 

@@ -142,42 +142,26 @@ struct Norm {
   static constexpr OpInfo info{"norm", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x, const NormOptions& o) {
     check_real(x);
-    const Tensor y = length(ctx, x, o);
+    const Tensor y = length_of(ctx, x, o);
     ctx.save(x);
     ctx.save_extra(y);
     return cast(y, ctx.dtype());
   }
-  // From a length that is not rounded to x's dtype: it may be beyond its range.
+  // The slope of a length is that of x and its length divided by a number, which keeps both in
+  // range.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
-    const Tensor x = wide(ctx.saved(0)), y = grad_enabled() ? call<Norm>(x, o) : ctx.saved(1);
-    return {norm_gradient(x, y, wide(dy), o)};
-  }
-
- private:
-  // In the dtype in which x is summed.
-  static Tensor length(Ctx& ctx, const Tensor& x, const NormOptions& o) {
-    const DType wide = accumulate_dtype(x.dtype());
-    const auto total = [&](Reduce op, const Tensor& of) {
-      const Tensor y = ctx.output(reduced(x.shape(), o), wide);
-      ctx.run(kernels::reduce, op, of, y);
-      return y;
-    };
-    if (o.p == infinity) return total(Reduce::MaxAbs, x);
-    if (o.p == 1) return total(Reduce::SumAbs, x);
-    if (o.p == 0) return cast(sum_to(ne(x, 0), o), wide);
-    if (o.p == 2 && x.dtype() != f64) return total(Reduce::Norm, x);
-    if (o.p == 2) {
-      const Tensor scale = scale_of(x, o);
-      return total(Reduce::Norm, x / scale) * scale;
-    }
-    // The largest |x| decides the range of their powers, or the smallest if p < 0.
-    const Tensor size = abs(cast(x, wide)),
-                 bound = total(o.p > 0 ? Reduce::Max : Reduce::Min, size),
-                 ordinary = logical_and(gt(bound, 0), isfinite(bound)),
-                 scale = where(ordinary, bound, 1);
-    return scale * pow(sum_to(pow(size / scale, o.p), o), 1 / o.p);
+    const Tensor dz = wide(dy), length = ctx.saved(1), scale = scale_near(length, dz.dtype()),
+                 x = cast(ctx.saved(0), dz.dtype()) / scale;
+    const Tensor y = grad_enabled() ? call<Norm>(x, o) : cast(length / cast(scale, f64), x.dtype());
+    return {norm_gradient(x, y, dz, o)};
   }
 };
+
+// The power of two below each number, or 1 if that is 0, infinite or NaN.
+Tensor power_below(const Tensor& x) {
+  const Tensor ordinary = logical_and(gt(x, 0), isfinite(x));
+  return exp2(floor(log2(where(ordinary, x, 1))));
+}
 
 // --- scans: y_i = a_i y_(i-1) + b_i ---
 // With a = 1 this is a running sum, with b = 0 (and 1 before the first) a running product.
@@ -393,9 +377,33 @@ Tensor ops::norm_of(const Tensor& x, const NormOptions& o) {
 }
 Tensor ops::scale_of(const Tensor& x, const ReduceOptions& o) {
   const NoGrad off;
-  const Tensor most = call<Norm>(x.detach(), NormOptions{o, infinity});
-  const Tensor ordinary = logical_and(gt(most, 0), isfinite(most));
-  return exp2(floor(log2(where(ordinary, most, 1))));
+  return power_below(call<Norm>(x.detach(), NormOptions{o, infinity}));
+}
+Tensor ops::scale_near(const Tensor& length, DType dtype) {
+  const NoGrad off;
+  return cast(clamp(power_below(length), {}, dtype == f64 ? 0x1p1023 : 0x1p127), dtype);
+}
+Tensor ops::length_of(Ctx& ctx, const Tensor& x, const NormOptions& o) {
+  const auto total = [&](Reduce op, const Tensor& of, DType dtype) {
+    const Tensor y = ctx.output(reduced(x.shape(), o), dtype);
+    ctx.run(kernels::reduce, op, of, y);
+    return y;
+  };
+  const DType wide = accumulate_dtype(x.dtype());
+  if (o.p == infinity) return cast(total(Reduce::MaxAbs, x, wide), f64);
+  if (o.p == 1) return total(Reduce::SumAbs, x, f64);
+  if (o.p == 0) return cast(sum_to(ne(x, 0), o), f64);
+  if (o.p == 2 && x.dtype() != f64) return total(Reduce::Norm, x, f64);
+  if (o.p == 2) {
+    const Tensor scale = scale_of(x, o);
+    return total(Reduce::Norm, x / scale, f64) * scale;
+  }
+  // The largest |x| decides the range of their powers, or the smallest if p < 0.
+  const Tensor size = abs(cast(x, wide)),
+               bound = total(o.p > 0 ? Reduce::Max : Reduce::Min, size, wide),
+               ordinary = logical_and(gt(bound, 0), isfinite(bound)),
+               scale = where(ordinary, bound, 1);
+  return cast(scale, f64) * cast(pow(sum_to(pow(size / scale, o.p), o), 1 / o.p), f64);
 }
 Tensor ops::share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& o) {
   const DType wide = accumulate_dtype(dy.dtype());

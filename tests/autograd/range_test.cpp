@@ -175,6 +175,34 @@ TEST(InF32, SquaresBeyondIt) {
   expect_ratio(var(cat({zeros({9998}), row({3e19, -3e19})}), {}, false, 0), {1.8e35}, 1e-5);
 }
 
+// A length beyond f32 has a direction, and a slope.
+TEST(InF32, LengthsBeyondIt) {
+  for (const bool recorded : {false, true})
+    for (const double p : {2.0, 3.0, 1.0}) {
+      const Tensor x = row({3e38, -3e38, 0}).set_requires_grad();
+      const double share = std::pow(0.5, 1 / p);
+      EXPECT_EQ(norm(x, p).item(), inf);
+      expect_ratio(normalize(x, p, 0), {share, -share, 0});
+      const double slope = std::pow(share, p - 1);
+      expect_ratio(grad({norm(x, p)}, {x}, {.create_graph = recorded})[0], {slope, -slope, 0});
+      const Tensor dy = row({1e38, 0, 0});
+      const Tensor dx =
+          grad({normalize(x, p, 0)}, {x}, {.gradients = {dy}, .create_graph = recorded})[0];
+      expect_ratio(dx, {share / 6, share / 6, 0});
+    }
+}
+
+TEST(InF32, DotsOfProductsBeyondIt) {
+  const auto repeated = [](const Tensor& x, int64_t n) { return reshape(expand(x, {n, 2}), {-1}); };
+  for (const int64_t n : {1, 2500, 4096}) {
+    const Tensor a = repeated(row({1e30, -1e30}), n), b = repeated(row({1e30, 1e30}), n);
+    EXPECT_EQ(dot(a, b).item(), 0);
+  }
+  const Tensor small = full({1 << 16}, 1e-22);
+  expect_ratio(dot(small, small), {0x1p16 * 1e-44}, 1e-5);
+  EXPECT_EQ(dot(zeros({0}), zeros({0})).item(), 0);
+}
+
 TEST(InF32, CosineOfLongAndShortVectors) {
   for (const double size : {2e19, 1e30, 1e-7}) {
     const Tensor x = from({size, 0}, {1, 2}).set_requires_grad(), y = from({size, size}, {1, 2});

@@ -1,6 +1,9 @@
 // Losses other than cross-entropy (see nn/): elementwise losses, negative log-likelihood, and the
 // dot products of cosine similarity.
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/common/losses.h"
 #include "kernels/cpu/loops/elements.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -121,7 +124,7 @@ void row_products(Launch&, In x, In y, Out products) {
       for (int64_t r = begin; r < end; ++r) {
         const S *const u = x.as<S>() + r * n, *const v = y.as<S>() + r * n;
         auto sums = products_of<math_t<S>>(u, v, n);
-        if (!squares_in_range(sums[1]) || !squares_in_range(sums[2]))
+        if (!std::ranges::all_of(sums, [](double s) { return squares_in_range(std::abs(s)); }))
           sums = products_of<double>(u, v, n);
         std::copy_n(sums.data(), 3, products.as<double>() + 3 * r);
       }

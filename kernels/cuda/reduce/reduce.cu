@@ -287,6 +287,13 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
         return run<Reduction<Magnitudes, LargestOrZero>, T, O>(launch, x, y);
     }
   };
+  if (y.dtype == f64 && x.dtype != f64)
+    return visit_float(x.dtype, [&]<class T>() {
+      if (op == Reduce::SumAbs)
+        run<Reduction<Magnitudes, Add>, T, double>(launch, x, y);
+      else
+        run<Reduction<Squares, Add>, T, double>(launch, x, y, {.root = true});
+    });
   if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, with);
   visit(x.dtype, [&]<class T>() {
     if constexpr (std::is_integral_v<T>) {
