@@ -63,7 +63,7 @@ Tensor solutions(const Ctx& ctx, Triangular part, const Tensor& a, const Tensor&
                  bool checked = true) {
   const Tensor x = empty(b.shape(), f64, ctx.device());
   const Tensor zero_pivot = zeros({b.size(0)}, i64, ctx.device());
-  if (x.numel() > 0) ctx.run(kernels::solve, part, a, b, x, zero_pivot);
+  if (a.numel() > 0) ctx.run(kernels::solve, part, a, b, x, zero_pivot);
   if (checked)
     check_each(zero_pivot, [](int64_t i) {
       return fmt::format("is singular: pivot {} of its LU factorization is 0", i);
@@ -132,17 +132,45 @@ Tensor determinants(const Ctx& ctx, const Tensor& a) {
 }
 Tensor on_matrices(const Tensor& x) { return unsqueeze(unsqueeze(x, -1), -1); }
 
-// d det(a) / da = det(a) a^-T. For singular matrices U S V^T it is det(U V) U C V^T, with a
-// diagonal C of products of all other singular values.
+// Products of all elements of x [..., n] but those where `left_out` [..., n] holds.
+Tensor products(const Tensor& x, const Tensor& left_out) {
+  return prod(where(left_out, 1.0, x), {-1});
+}
+// The derivatives of a determinant for a matrix U S V^T, singular or not: det(U V) U C V^T, with a
+// diagonal C of products of all other singular values. Values may repeat, where U and V have no
+// derivatives; so the rule takes C's for a matrix instead of S.
+struct Cofactors {
+  static constexpr OpInfo info{"det_gradient", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a) {
+    const Svd x = svd(a);
+    const Tensor others = products(unsqueeze(x.s, -2), is_same(a));
+    ctx.save(a);
+    return sign(x) * matmul(x.u * unsqueeze(others, -2), x.vh);
+  }
+  // With g = U^T dy V: det(U V) U (diag(P diag(g)) - P g^T) V^T, the second product by elements and
+  // P [i, j] being the product of all but two singular values
+  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+    const Tensor a = wide(ctx.saved(0)), same = is_same(a);
+    const Svd x = svd(a);
+    const Tensor pairs = logical_or(unsqueeze(same, -2), unsqueeze(same, -3));
+    const Tensor p = masked_fill(products(unsqueeze(unsqueeze(x.s, -2), -2), pairs), same, 0);
+    const Tensor g = matmul(matmul(transpose(x.u), wide(dy)), transpose(x.vh));
+    const Tensor along = matmul(p, sum(where(same, g, 0), {-1}, true));
+    const Tensor inner = where(same, along, -p * transpose(g));
+    return {sign(x) * matmul(matmul(x.u, inner), x.vh)};
+  }
+
+ private:
+  static Tensor is_same(const Tensor& a) { return eq(eye(a.size(-1), a.dtype(), a.device()), 1); }
+  static Tensor sign(const Svd& x) { return on_matrices(det(x.u) * det(x.vh)); }
+};
+// d det(a) / da = det(a) a^-T, or by Cofactors if a is singular.
 Tensor cofactors(const Tensor& a) {
   const Tensor size = det(a), singular = on_matrices(eq(size, 0));
   const Tensor one = eye(a.size(-1), a.dtype(), a.device());
   const Tensor regular = on_matrices(size) * transpose(inv(where(singular, one, a)));
   if (a.device().is_meta() || !any(singular).item<bool>()) return regular;
-  const Svd parts = svd(a);
-  const Tensor others = prod(where(eq(one, 1), 1.0, unsqueeze(parts.s, -2)), {-1});
-  const Tensor signs = on_matrices(det(parts.u) * det(parts.vh));
-  return where(singular, signs * matmul(parts.u * unsqueeze(others, -2), parts.vh), regular);
+  return where(singular, call<Cofactors>(a), regular);
 }
 
 struct Det {

@@ -101,6 +101,9 @@ TEST(Linalg, AMatrixExponentialIsThatOfItsEigenvalues) {
     EXPECT_LT(distance(matrix_exp(s), want), 1e-12 * max(abs(want)).item()) << size;
   }
   EXPECT_TRUE(all(isnan(matrix_exp(full({2, 2}, nan)))).item<bool>());
+  const Tensor none = full({1, 1}, -INFINITY).set_requires_grad();
+  EXPECT_EQ(matrix_exp(none).item(), 0) << "of a number";
+  EXPECT_EQ(grad({matrix_exp(none)}, {none})[0].item(), 0);
 }
 
 TEST(Linalg, LeastSquaresOfRankDeficientMatricesAreShortest) {
@@ -122,6 +125,16 @@ TEST(Linalg, ASingularMatrixHasADeterminantWithGradients) {
   const Slogdet y = slogdet(a);
   EXPECT_EQ(y.sign.at(0), 0);
   EXPECT_EQ(y.logabsdet.at(0), -INFINITY);
+}
+
+// Repeated singular values, zeros as well, of which bases are arbitrary.
+TEST(Linalg, ASingularDeterminantHasSecondDerivatives) {
+  const auto f = [](const std::vector<Tensor>& in) { return det(in[0]); };
+  for (const std::vector<double>& values : {std::vector<double>{1, 0, 0}, {1, 1, 0}, {0, 0, 0}}) {
+    const Tensor a = eye(3, f64) * from(values, {3}, f64);
+    a.set_requires_grad();
+    EXPECT_EQ(gradcheck(f, {a}, {.second_order = true}), "") << values[0] << values[1];
+  }
 }
 
 // A function of repeated eigenvalues that does not tell their vectors apart.
@@ -158,6 +171,7 @@ TEST(Linalg, SaysWhatIsWrong) {
   const Tensor good = eye(2), singular = from({1, 2, 2, 4}, {2, 2}), both = stack({good, singular});
   EXPECT_ERROR(solve(both, ones({2, 2, 1})),
                "solve: matrix 1 of 2 is singular: pivot 2 of its LU factorization is 0");
+  EXPECT_ERROR(solve(both, ones({2, 2, 0})), "solve: matrix 1 of 2 is singular");
   EXPECT_ERROR(inv(singular),
                "inv: matrix 0 of 1 is singular: pivot 2 of its LU factorization is 0");
   EXPECT_ERROR(

@@ -210,6 +210,7 @@ TEST(Catalogue, EveryLinkedOpHasARow) {
 const Ops of_gradients = {"adaptive_avg_pool2d_gradient",
                           "avg_pool2d_gradient",
                           "conv2d_weight",
+                          "det_gradient",
                           "fold",
                           "grouped_outer",
                           "interpolate_gradient",

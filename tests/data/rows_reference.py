@@ -114,6 +114,11 @@ def gradient_of(f, *shape):
     return run
 
 
+def cofactors_of_first_two_rows(x):  # [..., 3, 3], whose last row counts as 0
+    a, b, none = x[..., 0, :], x[..., 1, :], torch.zeros_like(x[..., 2, :])
+    return torch.stack([torch.linalg.cross(b, none), torch.linalg.cross(none, a), torch.linalg.cross(a, b)], -2)
+
+
 def at_maxima(x):  # of windows of 2 x 2 in an image of 0, 1, 2, ... of the shape of x
     image = torch.arange(x.numel()).double().reshape(x.shape)
     index = F.max_pool2d(image, 2, return_indices=True)[1]
@@ -163,6 +168,7 @@ ROWS = {
         a, b, upper=True, left=False, unitriangular=True),
     "inv": torch.linalg.inv,
     "det": torch.linalg.det,
+    "det_gradient": cofactors_of_first_two_rows,
     "slogdet": lambda x: joined(torch.linalg.slogdet(x)),
     "cholesky": lambda x: torch.linalg.cholesky(symmetric(x)),
     "cholesky_upper": lambda x: torch.linalg.cholesky(symmetric(x), upper=True),

@@ -56,6 +56,16 @@ std::vector<OpCase> matrices() {
        .run = [](In x) { return det(x[0]); },
        .tolerance = 4,
        .empty = {{2, 0, 0}}},
+      {.op = "det_gradient",  // of singular matrices
+       .inputs = {{{2, 3, 3}}},
+       .run =
+           [](In x) {
+             const Tensor a = x[0] * cast(from({1, 1, 0}, {3, 1}, f64), x[0].dtype());
+             if (!a.requires_grad()) a.set_requires_grad();
+             return grad({sum(det(a))}, {a}, {.create_graph = true})[0];
+           },
+       .tolerance = 16,
+       .composite = true},
       {.op = "slogdet",
        .inputs = {{{2, 3, 3}}},
        .run =
