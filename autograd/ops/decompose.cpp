@@ -304,6 +304,11 @@ Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& o) {
                       [&](const Tensor& u, const Tensor& v) { return call<Lstsq>(u, v, rtol); });
   });
 }
-Tensor matrix_exp(const Tensor& a) { return call<MatrixExp>(a); }
+// (A number may be infinite.)
+Tensor matrix_exp(const Tensor& a) {
+  const Scope scope(MatrixExp::info.name);
+  const bool number = a.rank() >= 2 && a.size(-2) == 1 && a.size(-1) == 1;
+  return number ? exp(a) : call<MatrixExp>(a);
+}
 
 }  // namespace mixtape

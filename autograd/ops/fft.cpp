@@ -31,8 +31,16 @@ Tensor transform(const Ctx& ctx, Fourier kind, const Tensor& x, int64_t count, d
     shape.push_back(2);
   }
   const Tensor y = empty(out, f64, ctx.device());
-  if (y.numel() > 0) ctx.run(kernels::fft, kind, reshape(dense(cast(x, f64)), in), y);
-  return cast(reshape(scale == 1 ? y : y * scale, shape), ctx.dtype());
+  if (y.numel() == 0) return cast(reshape(y, shape), ctx.dtype());
+  const Tensor given = reshape(dense(cast(x, f64)), in);
+  if (x.dtype() != f64) {
+    ctx.run(kernels::fft, kind, given, y);
+    return cast(reshape(scale == 1 ? y : y * scale, shape), ctx.dtype());
+  }
+  // Sums of f64 numbers may leave its range where a result does not.
+  const Tensor unit = scale_of(given, reduce_options(from_pairs ? Dims{1, 2} : Dims{1}, in.rank));
+  ctx.run(kernels::fft, kind, given / unit, y);
+  return reshape(y * reshape(unit * scale, to_pairs ? Shape{lines, 1, 1} : Shape{lines, 1}), shape);
 }
 
 struct Fft {  // [..., n, 2]
@@ -125,6 +133,7 @@ struct Frames {
 
   template <class Options>
   Frames(int64_t n_fft, const Options& o, const Tensor& x) : n(checked_length(n_fft, "n_fft")) {
+    check(o.hop_length || n >= 4, "n_fft must be >= 4 without a hop_length, got {}", n);
     hop = o.hop_length.value_or(n / 4);
     check(hop >= 1, "hop_length must be >= 1, got {}", hop);
     const int64_t length = o.win_length.value_or(n), left = (n - length) / 2;

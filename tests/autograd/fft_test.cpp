@@ -103,6 +103,17 @@ TEST(Stft, IsUndoneByItsInverse) {
   EXPECT_EQ(istft(stft(x, 16), 16, {.length = 120}).at(119), 0) << "behind the last frame";
 }
 
+// Sums beyond f64, of which the results are in range.
+TEST(Fft, OfLargeNumbers) {
+  const double size = 4e307;
+  const Tensor x = full({16}, size, f64), y = rfft(x, {.norm = FftNorm::Ortho});
+  EXPECT_EQ(y.at(0), 4 * size);
+  EXPECT_LT(error_of(irfft(y * 0.25, {.norm = FftNorm::Ortho}) * (4 / size), ones({16}, f64)),
+            1e-14);
+  const Tensor pairs = stack({x, -x}, -1), z = fft(pairs, {.norm = FftNorm::Forward});
+  EXPECT_LT(error_of(select(z, 0, 0) * (1 / size), from({1, -1}, {2}, f64)), 1e-15);
+}
+
 TEST(Stft, SaysWhatIsWrong) {
   const Tensor x = ones({20});
   EXPECT_ERROR(stft(ones({1, 1, 9}), 4), "a signal of shape [1, 1, 9], not [t] or [b, t]");
@@ -110,6 +121,7 @@ TEST(Stft, SaysWhatIsWrong) {
   EXPECT_ERROR(stft(x, 0), "stft: n_fft must be >= 1, got 0");
   EXPECT_ERROR(istft(ones({4, 3, 2}), -8), "istft: n_fft must be >= 1, got -8");
   EXPECT_ERROR(stft(x, 8, {.hop_length = 0}), "hop_length must be >= 1, got 0");
+  EXPECT_ERROR(stft(x, 3), "stft: n_fft must be >= 4 without a hop_length, got 3");
   EXPECT_ERROR(stft(x, 8, {.win_length = 9}), "win_length must be from 1 to 8, got 9");
   EXPECT_ERROR(stft(x, 8, {.window = ones({5})}), "the window");
   EXPECT_ERROR(istft(ones({4, 3, 2}), 8),
