@@ -53,6 +53,7 @@ DType parse_dtype(std::string_view text) {
 }
 
 void detail::refuse(DType t) {
+  check(!only_stores(t), "{} elements are stored, but not computed with (convert them)", name(t));
   fail("expected a float dtype, got {} (convert it{})", name(t),
        t == u8 ? "; train::transforms::to_float() for images" : "");
 }

@@ -65,6 +65,8 @@ TEST(Format, KnowsOurTypes) {
 TEST(DType, KernelsOfFloatsRefuseOthers) {
   EXPECT_EQ(error([] { visit_float(i32, []<class T>() {}); }),
             "expected a float dtype, got i32 (convert it)");
+  EXPECT_EQ(error([] { visit(i16, []<class T>() {}); }),
+            "i16 elements are stored, but not computed with (convert them)");
   EXPECT_EQ(
       error([] { visit_float(u8, []<class T>() {}); }),
       "expected a float dtype, got u8 (convert it; train::transforms::to_float() for images)");
