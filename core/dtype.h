@@ -48,6 +48,8 @@ constexpr size_t size_of(DType t) {
   constexpr uint64_t sizes = 0x111'4221'1148'2248;  // four bits each, in a register
   return sizes >> 4 * static_cast<int>(t) & 0xf;
 }
+// The binary logarithm of size_of(), for a shift where a division would take many cycles.
+constexpr int log2_size_of(DType t) { return std::countr_zero(size_of(t)); }
 constexpr bool is_float(DType t) { return t <= bf16; }
 constexpr bool is_f8(DType t) { return t >= f8_e4m3; }
 constexpr bool is_half(DType t) { return t == f16 || t == bf16; }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "core/cxx20.h"
@@ -14,7 +15,7 @@ namespace mixtape {
 template <class T, size_t N>
 class InlineVector {
  public:
-  InlineVector() = default;
+  InlineVector() {}  // (A defaulted one would make `= {}` fill the inline storage with zeros.)
   InlineVector(std::initializer_list<T> values) {
     for (const T& v : values) emplace_back(v);
   }
@@ -27,8 +28,9 @@ class InlineVector {
     take(other);
     return *this;
   }
-  ~InlineVector() {
-    if (size_ != 0 || heap_) free();
+  // Inlined, so that an empty one costs a comparison.
+  [[gnu::always_inline]] ~InlineVector() {
+    if (heap_ || (size_ != 0 && !std::is_trivially_destructible_v<T>)) free();
   }
 
   T& push_back(T value) { return emplace_back(std::move(value)); }
@@ -69,7 +71,7 @@ class InlineVector {
   void move_to(T* to) noexcept {
     for (T& v : *this) new (to++) T(std::move(v));
   }
-  void free() {
+  [[gnu::noinline]] void free() {
     for (T& v : *this) v.~T();
     if (heap_) ::operator delete(heap_, std::align_val_t(alignof(T)));
   }

@@ -77,17 +77,18 @@ Shape infer(const Shape& wanted, int64_t elements) {
   int64_t known = 1;
   int unknown = -1;
   for (int d = 0; d < wanted.rank; ++d) {
-    if (wanted[d] == -1) {
+    const int64_t size = wanted.dim[d];
+    if (size == -1) {
       check(unknown < 0, "only one size may be -1, got {}", wanted);
       unknown = d;
     } else {
-      check(wanted[d] >= 0, "sizes cannot be negative: {}", wanted);
-      check(!__builtin_mul_overflow(known, wanted[d], &known), "{} has too many elements", wanted);
+      check(size >= 0, "sizes cannot be negative: {}", wanted);
+      check(!__builtin_mul_overflow(known, size, &known), "{} has too many elements", wanted);
     }
   }
   const bool fits = unknown < 0 ? known == elements : known > 0 && elements % known == 0;
   check(fits, "cannot reshape {} elements to {}", elements, wanted);
-  if (unknown >= 0) out[unknown] = elements / known;
+  if (unknown >= 0) out.dim[unknown] = elements / known;
   return out;
 }
 
@@ -306,11 +307,11 @@ std::pair<int64_t, int64_t> extent(const Layout& l) {
 }
 
 std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
-  Layout out(shape);
+  std::optional<Layout> out(std::in_place, shape);
   const int64_t elements = l.shape.size(), wanted = shape.size();
   check(elements == wanted, "cannot reshape {} to {}: {} and {} elements", l.shape, shape, elements,
         wanted);
-  out.offset = l.offset;
+  out->offset = l.offset;
   if (l.is_contiguous()) return out;
 
   // Collapsed dimensions are maximal, so each new dimension must divide the rest of one of them.
@@ -326,8 +327,11 @@ std::optional<Layout> reshape(const Layout& l, const Shape& shape) {
       left = runs.shape.dim[run];
       stride = runs.strides.dim[run];
     }
-    if (left % shape.dim[d] != 0) return std::nullopt;
-    out.strides.dim[d] = stride;
+    if (left % shape.dim[d] != 0) {
+      out.reset();
+      break;
+    }
+    out->strides.dim[d] = stride;
     stride *= shape.dim[d];
     left /= shape.dim[d];
   }

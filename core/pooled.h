@@ -59,13 +59,16 @@ class Pool {
   static size_t rounded(size_t bytes) { return (bytes + step - 1) / step * step; }
   static List* list(size_t bytes) {
     if (MIXTAPE_ASAN || bytes > largest) return nullptr;  // reuse would hide a use after free
-    if (!lists) [[unlikely]] {
-      if (ended) return nullptr;
-      lists = new Lists;
-      static thread_local Guard guard;
-      (void)guard;
-    }
+    if (!lists && !make_lists()) [[unlikely]]
+      return nullptr;
     return &lists->of[rounded(bytes) / step - 1];
+  }
+  [[gnu::noinline, gnu::cold]] static bool make_lists() {
+    if (ended) return false;
+    lists = new Lists;
+    static thread_local Guard guard;
+    (void)guard;
+    return true;
   }
   static inline thread_local constinit Lists* lists = nullptr;
   static inline thread_local constinit bool ended = false;

@@ -73,9 +73,9 @@ void check_index(int64_t i, const Shape& shape) {
 }  // namespace
 
 // In place: copying a view right after its fields were written would stall on store forwarding.
-Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
-    : view{nullptr, dtype, Layout(shape)} {
-  storage = make_pooled<Storage>(bytes_of(shape, dtype), device);
+inline Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
+    : view{nullptr, dtype, Layout(shape)},
+      storage(make_pooled<Storage>(bytes_of(shape, dtype), device)) {
   view.data = storage->data();
 }
 
@@ -158,7 +158,7 @@ Tensor internal::with_padded_rows(const Shape& shape, DType dtype, Device device
 Tensor Tensor::with_layout(const Layout& layout) const {
   const auto [first, last] = extent(layout);
   const int64_t before = offset();
-  const int64_t stored = static_cast<int64_t>(impl().storage->bytes() / size_of(dtype()));
+  const int64_t stored = static_cast<int64_t>(impl().storage->bytes() >> log2_size_of(dtype()));
   check((0 <= before + first && before + last < stored) || layout.shape.size() == 0,
         "elements {} to {} are out of range for a storage of {}", before + first, before + last,
         stored);

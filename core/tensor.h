@@ -63,8 +63,8 @@ class Tensor {
   void* host() const;  // the same for use by the host; throws Error on a device
   // Elements from the start of the storage to the first element.
   int64_t offset() const {
-    return (static_cast<char*>(raw()) - static_cast<char*>(impl().storage->data())) /
-           int64_t(size_of(dtype()));
+    return (static_cast<char*>(raw()) - static_cast<char*>(impl().storage->data())) >>
+           log2_size_of(dtype());
   }
   // An undefined tensor converts to the View of an absent input.
   operator const internal::View&() const {
@@ -118,9 +118,7 @@ class Tensor {
     if (is_end() != on) impl().is_end.store(on, std::memory_order_relaxed);
   }
   const std::shared_ptr<internal::Node>& grad_fn() const { return impl().grad_fn; }
-  void set_grad_fn(std::shared_ptr<internal::Node> grad_fn) const {
-    impl().grad_fn = std::move(grad_fn);
-  }
+  void set_grad_fn(std::shared_ptr<internal::Node> grad_fn) const { impl().grad_fn.swap(grad_fn); }
 
   // Defined in autograd; see autograd/autograd_meta.h.
   Tensor grad() const;
@@ -184,9 +182,9 @@ class Tensor {
     Impl(const Shape& shape, DType dtype, Device device);
     Impl(const std::shared_ptr<Storage>& of, void* data, DType dtype,
          const internal::Layout& layout)
-        : storage(of), view{data, dtype, layout} {}
-    std::shared_ptr<Storage> storage;
+        : view{data, dtype, layout}, storage(of) {}
     internal::View view;
+    std::shared_ptr<Storage> storage;
     bool requires_grad = false;
     std::atomic<bool> is_end = false;
     std::shared_ptr<internal::Node> grad_fn;
