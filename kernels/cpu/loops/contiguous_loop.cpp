@@ -32,18 +32,29 @@ struct Operands {
   int count, first_output;
 };
 
-// Loads the first `count` of 16 elements, and zeros the others. Stores one vector, since a vector
-// load after several smaller stores would stall.
+// Loads the first `count` of 16 elements, and zeros the others. Stores whole registers, since a
+// vector load after several smaller stores would stall.
 void load_rest(void* to, const void* from, int64_t count, size_t size) {
+#if defined(__AVX512F__)
+  constexpr size_t widest = 64;
+#elif defined(__AVX__)
+  constexpr size_t widest = 32;
+#else
+  constexpr size_t widest = 16;
+#endif
   with_word(size, [&]<class Word>(Word) {
-    using Vector [[gnu::vector_size(16 * sizeof(Word))]] = Word;
+    constexpr size_t bytes = std::min(widest, 16 * sizeof(Word));
+    constexpr int lanes = bytes / sizeof(Word);
+    using Vector [[gnu::vector_size(bytes)]] = Word;
     const auto* const x = static_cast<const Word*>(from);
-    Vector v = {};
-    if (count == 1)  // (A scalar load does not stall either if x was just written.)
-      v[0] = x[0];
-    else
-      for (int i = 0; i < 16; ++i) v[i] = i < count ? x[i] : Word(0);
-    std::memcpy(to, &v, sizeof v);
+    for (int first = 0; first < 16; first += lanes) {
+      Vector v = {};
+      if (count == 1)  // (A scalar load does not stall either if x was just written.)
+        v = first == 0 ? Vector{x[0]} : v;
+      else
+        for (int i = 0; i < lanes; ++i) v[i] = first + i < count ? x[first + i] : Word(0);
+      std::memcpy(static_cast<Word*>(to) + first, &v, sizeof v);
+    }
   });
 }
 void store_rest(void* to, const void* from, int64_t count, size_t size) {
@@ -76,6 +87,14 @@ void run_dense(std::initializer_list<const View*> views, int outputs, int64_t be
   loop(p, 16, context);
   for (int k = first_output; k < count; ++k)
     if (p[k]) store_rest(at(k, begin + whole), p[k], rest, size_of(view[k]->dtype));
+}
+
+// The same for n elements, in parallel. (Here, so that a short loop does not prepare for it.)
+[[gnu::noinline]] void run_many(std::initializer_list<const View*> views, int outputs, int64_t n,
+                                ContiguousLoop loop, const void* context) {
+  parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
+    run_dense(views, outputs, begin, end, loop, context);
+  });
 }
 
 // Runs the loop over elements [begin, end), in row-major order of the collapsed layouts.
@@ -129,26 +148,13 @@ Operand repeated(Launch& launch, const Operand& o) {
   return {table, o.size, nullptr, period};
 }
 
-}  // namespace
-
-void for_each_contiguous(Launch& launch, std::initializer_list<const View*> views,
-                         ContiguousLoop loop, const void* context, int outputs) {
+// for_each_contiguous() where not all views are dense.
+[[gnu::noinline]] void for_each_strided(Launch& launch, std::initializer_list<const View*> views,
+                                        ContiguousLoop loop, const void* context, int outputs,
+                                        const Layout& y) {
   const View* const* const view = views.begin();
   const int count = static_cast<int>(views.size());
-  bool all_dense = true;
-  for (int k = 0; k < count; ++k)
-    all_dense = all_dense && (!*view[k] || view[k]->layout.is_contiguous());
-  int first = count - outputs;
-  while (first < count && !*view[first]) ++first;
-  if (first == count) return;  // nothing to write
-  const Layout& y = view[first]->layout;
   const int64_t n = y.shape.size();
-  if (all_dense) {
-    parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
-      run_dense(views, outputs, begin, end, loop, context);
-    });
-    return;
-  }
   Operands all;
   all.count = count;
   all.first_output = count - outputs;
@@ -178,6 +184,21 @@ void for_each_contiguous(Launch& launch, std::initializer_list<const View*> view
   }
   parallel_ranges(n, grain,
                   [&](int64_t begin, int64_t end) { run_strided(all, begin, end, loop, context); });
+}
+
+}  // namespace
+
+void for_each_contiguous(Launch& launch, std::initializer_list<const View*> views,
+                         ContiguousLoop loop, const void* context, int outputs) {
+  const View* const* y = views.end() - outputs;  // the first that is there
+  while (y != views.end() && !**y) ++y;
+  if (y == views.end()) return;  // nothing to write
+  for (const View* v : views)
+    if (*v && !v->layout.is_contiguous())
+      return for_each_strided(launch, views, loop, context, outputs, (*y)->layout);
+  const int64_t n = (*y)->size();
+  if (n > grain) return run_many(views, outputs, n, loop, context);
+  run_dense(views, outputs, 0, n, loop, context);
 }
 
 Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)
