@@ -138,6 +138,7 @@ void Autocast::apply(Call& call) {
   if (!state_.enabled) return;
   const auto [precision, by_override] = state_.rules->choice(call.op);
   if (precision == Precision::Any) return;
+  if (call.alike && (precision == Precision::Native || precision == Precision::Widest)) return;
 
   std::optional<DType> common, of_arrays;  // widest of all activations, of those that are not 0-d
   for (size_t i = 0; i < call.inputs.size(); ++i) {

@@ -5,9 +5,8 @@
 
 namespace mixtape {
 
-AutogradMeta& Tensor::autograd_meta() const {
-  if (!impl().autograd_meta) impl().autograd_meta = std::make_shared<AutogradMeta>();
-  return static_cast<AutogradMeta&>(*impl().autograd_meta);
+std::shared_ptr<AutogradMetaInterface> detail::new_autograd_meta() {
+  return std::make_shared<AutogradMeta>();
 }
 Tensor Tensor::grad() const { return impl().autograd_meta ? autograd_meta().grad : Tensor(); }
 bool Tensor::has_grad() const { return impl().autograd_meta && autograd_meta().grad; }

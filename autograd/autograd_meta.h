@@ -99,6 +99,7 @@ struct AutogradMeta final : AutogradMetaInterface {
 
 namespace detail {
 
+std::shared_ptr<AutogradMetaInterface> new_autograd_meta();
 void mark_listed(const Tensor& t);  // also a frozen one, which may be thawed
 // Tensors that became Forgotten on this thread, and still are, since the last call of this; each
 // with the path of the module that used it first, or null.
@@ -110,5 +111,11 @@ std::vector<Forgotten> take_forgotten();
 void note_forgotten(const Tensor& leaf, const std::string* module);
 
 }  // namespace detail
+
+inline AutogradMeta& Tensor::autograd_meta() const {
+  if (!impl().autograd_meta) [[unlikely]]
+    impl().autograd_meta = detail::new_autograd_meta();
+  return static_cast<AutogradMeta&>(*impl().autograd_meta);
+}
 
 }  // namespace mixtape

@@ -14,7 +14,8 @@
 // An op with parameters may declare
 //   static Grads backward_each(const Ctx&, const Tensor& dy, int64_t n [, attributes...]);
 // the gradients of its parameters, one for each of n examples, whose rows of dy follow each other
-// (steps' columns, for recurrent layers): [n, shape] each. per_sample_gradients() (autograd/vmap.h) repeats other ops for each example.
+// (steps' columns, for recurrent layers): [n, shape] each. per_sample_gradients() (autograd/vmap.h)
+// repeats other ops for each example.
 // An op that selects part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x. With
@@ -81,10 +82,22 @@ Grads run_backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const A&...
     return Op::backward_each(ctx, dy, n);
 }
 
+// The facts of an op by which prepare() treats its calls.
+struct CallTraits {
+  bool broadcasts, differentiable;
+  bool only_values;  // no input is an index or a mask
+};
+constexpr bool has_only_values(const OpInfo& op) {
+  for (const Role role : op.roles)
+    if (role == Role::Index || role == Role::Mask) return false;
+  return true;
+}
+template <class Op>
+constexpr CallTraits traits_of{broadcasts<Op>, differentiable<Op>, has_only_values(Op::info)};
 // Applies policies, broadcasts and checks inputs before an op runs. True if it is to be recorded.
-bool prepare(internal::Call& call, bool broadcasts, bool differentiable);
+bool prepare(internal::Call& call, CallTraits traits);
 // Makes y the result of the node.
-void attach(const internal::Call& call, Tensor& y, std::shared_ptr<internal::Node> node,
+void attach(const internal::Call& call, Tensor& y, std::shared_ptr<internal::Node>&& node,
             bool moves_only);
 Grads forbid_second_order(Grads grads, const Tensor& dy, const internal::Node& of);
 void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place, of any float dtypes
@@ -142,10 +155,9 @@ class OpNode final : public internal::Node {
 
   std::string_view name() const override { return rules_.name; }
   Grads backward(const Tensor& dy) override {
-    Grads g = rules_.backward(ctx, dy, attributes_);
     if (rules_.first_order_only && grad_enabled())
-      return detail::forbid_second_order(std::move(g), dy, *this);
-    return g;
+      return detail::forbid_second_order(rules_.backward(ctx, dy, attributes_), dy, *this);
+    return rules_.backward(ctx, dy, attributes_);
   }
   Grads backward_each(const Tensor& dy, int64_t n) override {
     return rules_.backward_each ? rules_.backward_each(ctx, dy, n, attributes_) : Grads();
@@ -275,6 +287,19 @@ template <class Op, class... Args>
   call.repetition = nullptr;
 }
 
+// Runs an op whose node keeps what backward needs.
+template <class Op, class... Args>
+Tensor run_recorded(const internal::Call& call, const Args&... args) {
+  auto attributes = detail::attributes(args...);
+  using Attributes = decltype(attributes);
+  std::shared_ptr<internal::Node> node =
+      make_pooled<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
+  Tensor y = run_forward<Op>(node->ctx, call.inputs.data(), args...);
+  detail::attach(call, y, std::move(node), detail::moves_only<Op>);
+  if (wide_gradient<Op> && is_half(y.dtype())) y.grad_fn()->grad_dtype = f32;
+  return y;
+}
+
 template <class Op, class... Args>
 Tensor run_op(const Tensor* out, const Args&... args) {
   (void)listed_op<Op>;
@@ -295,25 +320,16 @@ Tensor run_op(const Tensor* out, const Args&... args) {
   call.out = dtype;
   call.backward = backward_state.running;
   call.composed = std::is_base_of_v<Function<Op>, Op>;
-  [[maybe_unused]] const bool recorded = prepare(call, broadcasts<Op>, differentiable<Op>);
+  [[maybe_unused]] const bool recorded = prepare(call, traits_of<Op>);
   if (!recorded) call.result = out;
 
-  Tensor y;
-  if constexpr (differentiable<Op>) {
-    if (recorded) {
-      auto attributes = detail::attributes(args...);
-      using Attributes = decltype(attributes);
-      auto node =
-          make_pooled<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
-      y = run_forward<Op>(node->ctx, inputs.begin(), args...);
-      detail::attach(call, y, std::move(node), detail::moves_only<Op>);
-      if (wide_gradient<Op> && is_half(y.dtype())) y.grad_fn()->grad_dtype = f32;
-    }
-  }
-  if (!y) {
-    Ctx ctx(call, false);
-    y = run_forward<Op>(ctx, inputs.begin(), args...);
-  }
+  const auto run = [&] {
+    if constexpr (differentiable<Op>)
+      if (recorded) return run_recorded<Op>(call, args...);
+    Ctx ctx(call);
+    return run_forward<Op>(ctx, call.inputs.data(), args...);
+  };
+  const Tensor y = run();
   if (thread_state.observer) [[unlikely]]
     observe_after<Op>(call, y, args...);
   return y;

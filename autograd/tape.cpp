@@ -22,9 +22,9 @@ class LeafNode final : public Node {
   Grads backward(const Tensor&) override { return {}; }
   Tensor leaf() const override { return leaf_.lock(); }
 
-  void join(const Tensor& leaf) {
-    order = next();
-    hooks = leaf.autograd_meta().hooks;
+  void join(const AutogradMeta& leaf, uint64_t as) {
+    order = as;
+    hooks = leaf.hooks;
   }
 
  private:
@@ -47,11 +47,8 @@ std::string_view other_remedy(const OpInfo& op, DType a, DType b) {
 
 namespace detail {
 
-static void broadcast_inputs(Call& call) {
-  const Shape& first = call.inputs[0]->shape();
-  const auto fits = [&](const Tensor* t) { return t->shape() == first; };
-  if (std::ranges::all_of(call.inputs.subspan(1), fits)) return;
-  Shape shape = first;
+[[gnu::noinline]] static void broadcast_inputs(Call& call) {
+  Shape shape = call.inputs[0]->shape();
   for (const Tensor* t : call.inputs) shape = broadcast(shape, t->shape());
   // The policy has made the dtypes agree for this op; it must not change them for expand.
   const NoPolicy as_called;
@@ -60,7 +57,7 @@ static void broadcast_inputs(Call& call) {
 }
 
 // Makes bool activations beside numbers 0 and 1 of their dtype.
-static void count_bools(Call& call) {
+[[gnu::noinline]] static void count_bools(Call& call) {
   if (call.inputs.size() < 2) return;
   const auto is_bool = [](const Tensor* t) { return *t && t->dtype() == boolean; };
   if (std::ranges::none_of(call.inputs, is_bool)) [[likely]]
@@ -77,7 +74,7 @@ static void count_bools(Call& call) {
     if (counts(i) && is_bool(call.inputs[i])) call.replace(i, cast(*call.inputs[i], dtype));
 }
 
-static void check_inputs(const Call& call) {
+[[gnu::noinline]] static void check_inputs(const Call& call) {
   const Tensor* const first = call.deciding();
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
@@ -111,16 +108,29 @@ static void check_inputs(const Call& call) {
   }
 }
 
-// The usual inputs, which need no further look: all there, of one dtype and device, no indices or
-// masks.
-static bool are_alike(const Call& call) {
-  const Tensor& first = *call.inputs[0];
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    const Tensor& t = *call.inputs[i];
-    if (!t || t.dtype() != first.dtype() || t.device() != first.device()) return false;
-    if (const Role role = call.op.role(i); role == Role::Index || role == Role::Mask) return false;
+// The facts of its inputs by which prepare() treats a call, found by one look.
+struct InputFacts {
+  bool alike, one_shape, requires_grad;  // see Call::alike; all are there, in one shape
+};
+[[gnu::always_inline]] static inline InputFacts facts_of(const Call& call, bool only_values) {
+  InputFacts facts{only_values, true, false};
+  const Tensor* last = nullptr;  // that is there
+  for (const Tensor* t : call.inputs) {
+    if (!*t) {
+      facts.alike = facts.one_shape = false;
+      continue;
+    }
+    if (last) {
+      if (t->dtype() != last->dtype() || t->device() != last->device()) facts.alike = false;
+      if (t->shape() != last->shape()) facts.one_shape = false;
+    }
+    if (t->requires_grad()) facts.requires_grad = true;
+    last = t;
   }
-  return true;
+  return facts;
+}
+[[gnu::noinline]] static InputFacts facts_of_replaced(const Call& call, bool only_values) {
+  return facts_of(call, only_values);
 }
 
 Tensor RepeatedArguments::tensor() {
@@ -148,19 +158,24 @@ void RepeatedArguments::check_rank(const Shape& s) {
   check(s.rank >= 0 && s.rank <= max_rank, "a call to be repeated has a shape of rank {}", s.rank);
 }
 
-bool prepare(Call& call, bool broadcasts, bool differentiable) {
-  const bool alike = !call.inputs.empty() && are_alike(call);
-  if (!alike) count_bools(call);
-  if (thread_state.policy && !call.out) thread_state.policy->apply(call);
-  const bool checked = alike && call.replaced.empty();
-  if (broadcasts) broadcast_inputs(call);
-  if (!checked) check_inputs(call);
+bool prepare(Call& call, const CallTraits traits) {
+  InputFacts facts = facts_of(call, traits.only_values);
+  call.alike = facts.alike;
+  if (!facts.alike) [[unlikely]]
+    count_bools(call);
+  const ThreadState& state = thread_state;
+  if (state.policy && !call.out) state.policy->apply(call);
+  if (!call.replaced.empty()) [[unlikely]]
+    facts = facts_of_replaced(call, traits.only_values);
+  if (traits.broadcasts && !facts.one_shape) [[unlikely]]
+    broadcast_inputs(call);
+  if (!facts.alike) [[unlikely]]
+    check_inputs(call);
   observe(&Observer::before, call);
-  return differentiable && grad_enabled() &&
-         std::ranges::any_of(call.inputs, [](const Tensor* t) { return t->requires_grad(); });
+  return traits.differentiable && state.recording && facts.requires_grad;
 }
 
-void attach(const Call& call, Tensor& y, std::shared_ptr<Node> node, bool moves_only) {
+void attach(const Call& call, Tensor& y, std::shared_ptr<Node>&& node, bool moves_only) {
   if (call.composed) node->classify_saved(call.inputs, y);
   // The result may be a tensor with a history of its own: an input or, from a Function, any.
   if (call.composed ||
@@ -207,14 +222,36 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
 
 }  // namespace detail
 
-Ctx::Ctx(const Call& call, bool recording)
+[[gnu::noinline]] static std::shared_ptr<Node> new_leaf_node(const Tensor& t) {
+  return make_pooled<LeafNode>(t, Call{leaf_info, {}});
+}
+// node_of(), where a leaf that no graph holds yet takes the order that is given.
+template <class Order>
+static std::shared_ptr<Node> node_of(const Tensor& t, Order new_order) {
+  if (t.grad_fn()) return t.grad_fn();
+  if (!t.is_leaf()) return nullptr;
+  AutogradMeta& meta = t.autograd_meta();
+  std::shared_ptr<Node>& node = meta.accumulator;
+  if (!node) [[unlikely]]
+    node = new_leaf_node(t);
+  if (node.use_count() == 1) static_cast<LeafNode&>(*node).join(meta, new_order());
+  node->grad_dtype = meta.grad_dtype(t.dtype());  // may have changed since an older graph
+  return node;
+}
+std::shared_ptr<Node> node_of(const Tensor& t) {
+  return node_of(t, [] { return Node::next(); });
+}
+
+Ctx::Ctx(const Call& call, uint64_t order)
     : result_(call.result),
-      recording_(recording && !backward_state.saves_nothing),
-      freed_(recording && !recording_) {
-  if (recording)
-    for (const Tensor* t : call.inputs) {
-      if (*t)
-        edges_.emplace_back(node_of(*t), t->shape(), t->dtype(), t->device());
+      recording_(order != 0 && !backward_state.saves_nothing),
+      freed_(order != 0 && !recording_) {
+  if (order != 0)
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      const Tensor& t = *call.inputs[i];
+      const auto before = [&] { return order - call.inputs.size() + i; };
+      if (t)
+        edges_.emplace_back(node_of(t, before), t.shape(), t.dtype(), t.device());
       else
         edges_.emplace_back();
     }
@@ -331,34 +368,28 @@ std::vector<Tensor> Node::leaves() const {
 
 struct FreedNodes : InlineVector<std::shared_ptr<void>, 8> {};
 
-// The outermost destructor frees what the nodes it reaches held, one after the other: to free it
-// where it is would recurse through a long history.
+// The outermost destructor frees the nodes that it and those it frees were the last to hold, one
+// after the other: to free them where they are would recurse through a long history.
 Node::~Node() {
   FreedNodes own;
   FreedNodes& held = backward_state.freed ? *backward_state.freed : own;
   const ScopedValue<&BackwardState::freed> collect(&held);
-  for (auto& e : ctx.edges_)
-    if (e.node) held.push_back(std::move(e.node));
   // A saved input holds its grad_fn too, which may be no edge: a checkpoint saves all its inputs.
-  for (auto& s : ctx.saved_)
-    if (s.tensor && s.tensor.grad_fn()) held.push_back(s.tensor.grad_fn());
-  ctx.saved_.clear();
+  for (auto& s : ctx.saved_) {
+    if (s.tensor && s.tensor.grad_fn().use_count() == 1) held.push_back(s.tensor.grad_fn());
+    s.tensor = {};
+  }
+  for (auto& e : ctx.edges_) {
+    if (e.node.use_count() == 1)
+      held.push_back(std::move(e.node));
+    else
+      e.node.reset();
+  }
   if (hooks) held.push_back(std::move(hooks));  // they may hold tensors with a history
   while (!own.empty()) {
     const std::shared_ptr<void> next = std::move(own.back());
     own.pop_back();
   }
-}
-
-std::shared_ptr<Node> node_of(const Tensor& t) {
-  if (t.grad_fn()) return t.grad_fn();
-  if (!t.is_leaf()) return nullptr;
-  AutogradMeta& meta = t.autograd_meta();
-  std::shared_ptr<Node>& node = meta.accumulator;
-  if (!node) node = make_pooled<LeafNode>(t, Call{leaf_info, {}});
-  if (node.use_count() == 1) static_cast<LeafNode&>(*node).join(t);
-  node->grad_dtype = meta.grad_dtype(t.dtype());  // may have changed since an older graph
-  return node;
 }
 
 Tensor leaf_of(const Tensor& t) {

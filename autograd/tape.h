@@ -24,7 +24,8 @@ using Grads = InlineVector<Tensor, 4>;
 // are needed. Lives in the op's node while the graph does.
 class Ctx {
  public:
-  Ctx(const internal::Call& call, bool recording);
+  // `order`: of the node that records; 0: nothing is recorded.
+  explicit Ctx(const internal::Call& call, uint64_t order = 0);
 
   // --- in forward ---
   // The result's dtype: the policy's choice, else that of the first activation.
@@ -145,7 +146,9 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   using Hook = std::function<Tensor(const Tensor&)>;
 
   Node(const Call& call, bool recording = true)
-      : ctx(call, recording), order(recording ? next() : 0), module(Scope::module_path()) {
+      : order(recording ? next(call.inputs.size() + 1) : 0),
+        ctx(call, order),
+        module(Scope::module_path()) {
     ctx.node_ = this;
   }
   virtual ~Node();  // frees a long history without recursion
@@ -168,15 +171,18 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
 
   // The highest order so far.
   static uint64_t newest() { return count_.load(std::memory_order_relaxed); }
-  static uint64_t next() { return count_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  // The last of n new orders: an op's, after those that leaves among its inputs may take.
+  static uint64_t next(uint64_t n = 1) {
+    return count_.fetch_add(n, std::memory_order_relaxed) + n;
+  }
   // Classifies what a Function saved as an input, its result y, or a tensor in between.
   void classify_saved(std::span<const Tensor* const> inputs, const Tensor& y);
   // Called with the output after forward.
   void finish(const Tensor& y, bool moves_only);
 
-  Ctx ctx;
   // An op is newer than its inputs; a leaf is as old as its first use in its graph.
   uint64_t order;
+  Ctx ctx;
   DType grad_dtype = f32;           // of the output's gradient
   bool moves = false;               // the result holds the input's numbers: a cast, a view
   const std::string* const module;  // path of the module that ran it, or null

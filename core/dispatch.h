@@ -9,8 +9,8 @@
 #include <string_view>
 #include <typeinfo>
 #include <utility>
-#include <vector>
 
+#include "core/inline_vector.h"
 #include "core/op_info.h"
 #include "core/tensor.h"
 #include "core/thread_state.h"
@@ -58,11 +58,12 @@ struct Call {
   std::optional<DType> out = {};    // dtype of the result; by default that of the first activation
   bool backward = false;            // made by a backward rule
   bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
+  bool alike = false;  // all inputs as given are there, of one dtype and device; no index or mask
   const Tensor* result = nullptr;  // where call_out() puts the result
 
   // Substitutes `t` for an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {
-    if (replaced.empty()) replaced.resize(inputs.size());
+    while (replaced.size() < inputs.size()) replaced.emplace_back();
     Replaced& r = replaced[input];
     if (!r.given) r.given = inputs[input];
     r.by = std::move(t);
@@ -86,8 +87,8 @@ struct Call {
     const Tensor* given = nullptr;  // null: not replaced
     Tensor by = {};
   };
-  std::vector<Replaced> replaced = {};
-  const Repetition* repetition = nullptr;  // in Observer::after()
+  InlineVector<Replaced, 3> replaced = {};  // empty, or one for each input
+  const Repetition* repetition = nullptr;   // in Observer::after()
 };
 
 // Decides the dtypes in which ops of this thread run. The innermost policy alone applies.

@@ -233,6 +233,8 @@ TEST(Policies, WidestGoesToTheWidestPresent) {
   EXPECT_EQ((h + s).dtype(), f32);
   EXPECT_EQ((h + b).dtype(), f32);
   EXPECT_EQ(cat({h, b, h}).dtype(), f32);
+  const Tensor wide_h = h.to(f32), wide_b = b.to(f32);
+  EXPECT_EQ(to_vector(cat({h, b, h, b})), to_vector(cat({wide_h, wide_b, wide_h, wide_b})));
   EXPECT_EQ(where(gt(s, 0), h, s).dtype(), f32);
   expect_near(h + s, cast(h, f32) + s, 0);
 }

@@ -54,8 +54,12 @@ TEST(Tape, AMillionOpsRunAndAreFreed) {
 }
 
 TEST(Tape, SavedInputsDoNotRecurseWhenFreed) {
-  Tensor y = leaf({1}, {1});
-  for (int i = 0; i < 300'000; ++i) y = sin(y);  // keeps its inputs, each of which holds its maker
+  Tensor y = leaf({1}, {1}), product = y, total = y;
+  for (int i = 0; i < 300'000; ++i) {
+    y = sin(y);  // keeps its inputs, each of which holds its maker
+    product = product * product;
+    total = total + total;
+  }
 }
 
 TEST(Tape, HooksDoNotRecurseWhenFreed) {  // each holds a tensor whose hook holds the next
