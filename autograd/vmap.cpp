@@ -151,6 +151,7 @@ class SharedGradients {
   }
   void add(const JoiningCall& call, const Tensor& dy) {
     Node& node = *call.y.grad_fn();
+    const Tensor kept = dy;  // a rule may write over a gradient that nothing else holds
     const Grads each = node.broadcasts() ? node.backward(dy) : node.backward_each(dy, n_);
     for (size_t i = 0; i < call.shared.size(); ++i) {
       const Tensor& t = call.shared[i];

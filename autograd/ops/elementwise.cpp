@@ -23,12 +23,13 @@ Tensor result(const Ctx& ctx, Takes takes, const Tensor& x) {
   return ctx.result(x, takes == Takes::All ? boolean : ctx.dtype());
 }
 
-// The buffer for a gradient computed from dy element by element: dy itself if nothing else uses it.
-Tensor reuse_gradient(const Tensor& dy, const Tensor& v, DType dtype) {
+// The buffer for a gradient computed from dy element by element: dy itself if nothing else uses it,
+// else one in the order of another tensor.
+Tensor reuse_gradient(const Tensor& dy, const Tensor& order, DType dtype) {
   // (Observers read dy again after the rule.)
   if (dy.is_unique() && dy.dtype() == dtype && dy.layout().is_dense() && !values_are_observed())
     return dy;
-  return deciding(dy, v).like(dtype);
+  return order.like(dtype);
 }
 
 Tensor saved(const Ctx& ctx, unsigned reads, size_t i) {
@@ -108,7 +109,7 @@ Tensor ops::run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y,
 }
 Tensor ops::fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DType dtype,
                                  const kernels::Numbers& numbers) {
-  const Tensor dx = reuse_gradient(dy, v, dtype);
+  const Tensor dx = reuse_gradient(dy, deciding(dy, v), dtype);
   kernels::unary_grad(v.device(), id, v, dy, numbers, dx);
   return dx;
 }
@@ -133,19 +134,22 @@ Tensor ops::run_binary(Ctx& ctx, int id, Takes takes, unsigned reads, const Tens
 // Gradients by one kernel, for inputs that need one and whose gradient is not dy itself.
 Grads ops::fused_binary_gradients(const Ctx& ctx, int id, const Tensor& dy, bool passes_a,
                                   bool passes_b, unsigned reads_da, unsigned reads_db) {
-  const bool a = ctx.wants(0) && !passes_a, b = ctx.wants(1) && !passes_b;
+  const bool wants_a = ctx.wants(0), wants_b = ctx.wants(1);
+  const bool a = wants_a && !passes_a, b = wants_b && !passes_b;
+  const Tensor none;
   Grads gradients;  // (An initializer list would be copied.)
-  if (!a && !b) {
-    gradients.push_back(dy);
-    gradients.push_back(dy);
-    return gradients;
-  }
+  gradients.push_back(wants_a && passes_a ? dy : none);
+  gradients.push_back(wants_b && passes_b ? dy : none);
+  if (!a && !b) return gradients;
   const bool wide = (a && wants_wide(ctx, 0)) || (b && wants_wide(ctx, 1));
   const unsigned reads = (a ? reads_da : 0) | (b ? reads_db : 0);
-  const Tensor none, x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
+  const Tensor x = saved(ctx, reads, 0), y = saved(ctx, reads, 1), z = saved(ctx, reads, 2);
   const Tensor& order = deciding(dy, x, y, z);
-  gradients.push_back(a ? order.like(wide ? f32 : ctx.dtype(0)) : dy);
-  gradients.push_back(b ? order.like(wide ? f32 : ctx.dtype(1)) : dy);
+  const auto buffer = [&](size_t i) {
+    return reuse_gradient(dy, order, wide ? f32 : ctx.dtype(i));
+  };
+  if (a) gradients[0] = buffer(0);
+  if (b) gradients[1] = buffer(1);
   ctx.run(kernels::binary_grad, id, x, y, z, dy, a ? gradients[0] : none, b ? gradients[1] : none);
   return gradients;
 }
@@ -170,8 +174,9 @@ Tensor ops::run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigne
 }
 Tensor ops::fused_scalar_gradient(const Ctx& ctx, int id, bool swapped, unsigned reads,
                                   const Tensor& dy, double s) {
-  const Tensor x = saved(ctx, reads, 0), y = saved(ctx, reads, 1),
-               dx = deciding(dy, x, y).like(wants_wide(ctx, 0) ? f32 : ctx.dtype(0));
+  const Tensor x = saved(ctx, reads, 0), y = saved(ctx, reads, 1);
+  const DType dtype = wants_wide(ctx, 0) ? f32 : ctx.dtype(0);
+  const Tensor dx = reuse_gradient(dy, deciding(dy, x, y), dtype);
   ctx.run(kernels::binary_scalar_grad, id, x, s, swapped, y, dy, dx);
   return dx;
 }

@@ -280,6 +280,14 @@ TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
   (y * three).backward({.gradient = ones({4}, f64)});
   EXPECT_EQ(to_vector(kept), Values(4, 3)) << "one that a hook keeps";
   EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 6, 6}));
+  const Tensor w = leaf({5, 6, 7, 8}, {4}), product = x * w;
+  const HookHandle other = register_hook(product, [&](const Tensor& dy) {
+    kept = dy;
+    return Tensor();
+  });
+  (product * three).backward({.gradient = ones({4}, f64)});
+  EXPECT_EQ(to_vector(kept), Values(4, 3)) << "one that a hook keeps, of a rule with two results";
+  EXPECT_EQ(to_vector(w.grad()), (Values{-6, -3, 3, 6}));
   const Tensor h = x * 2, z = relu(h);
   const auto all = grad({z * three}, {z, h, x}, {.gradients = {ones({4}, f64)}});
   EXPECT_EQ(to_vector(all[0]), Values(4, 3)) << "one that is asked for";
