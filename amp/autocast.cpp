@@ -136,7 +136,8 @@ Tensor Autocast::converted(const Tensor& t, DType to) {
 // Chooses the inputs to cast and the dtype of the result.
 void Autocast::apply(Call& call) {
   if (!state_.enabled) return;
-  const auto [precision, by_override] = state_.rules->choice(call.op);
+  const Rules::Choice choice = state_.rules->choice(call.op);
+  const Precision precision = choice.precision;
   if (precision == Precision::Any) return;
   if (call.alike && (precision == Precision::Native || precision == Precision::Widest)) return;
 
@@ -157,7 +158,7 @@ void Autocast::apply(Call& call) {
   if (precision == Precision::Low) {
     to = state_.low;
     call.out = state_.rules->widens_products() ? f32 : to;
-    if (state_.recipe && !by_override) [[unlikely]]
+    if (state_.recipe && !choice.by_override) [[unlikely]]
       state_.recipe.round_operands(call, to, state_.ends);
   } else if (precision == Precision::Widest) {
     to = of_arrays.value_or(to);
