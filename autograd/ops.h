@@ -528,9 +528,12 @@ Tensor cholesky(const Tensor& a, bool upper = false);
 struct Qr {
   Tensor q, r;
 };
+struct QrOptions {
+  bool complete = false;  // k = m: q is square. Not differentiable if m > n.
+};
 // a [..., m, n] = q r with orthonormal columns q [..., m, k], an upper triangle r [..., k, n] and
 // k = min(m, n). The gradient needs the first k columns to be independent.
-Qr qr(const Tensor& a);
+Qr qr(const Tensor& a, const QrOptions& options = {});
 struct Eigh {
   Tensor values, vectors;
 };
@@ -542,9 +545,12 @@ Tensor eigvalsh(const Tensor& a);  // its eigenvalues alone
 struct Svd {
   Tensor u, s, vh;
 };
+struct SvdOptions {
+  bool full_matrices = false;  // u [..., m, m] and vh [..., n, n]: further vectors are arbitrary
+};
 // a [..., m, n] = u diag(s) vh with u [..., m, k], s [..., k], descending, vh [..., k, n] and
 // k = min(m, n). Errors and gradients as of eigh.
-Svd svd(const Tensor& a);
+Svd svd(const Tensor& a, const SvdOptions& options = {});
 Tensor svdvals(const Tensor& a);  // its singular values alone
 struct PinvOptions {
   // Singular values up to this part of the largest count as 0; max(m, n) eps by default, of f32 for

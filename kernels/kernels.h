@@ -205,12 +205,13 @@ MIXTAPE_CPU_KERNEL(determinant, In a, Out y);  // [batch, 3]: det a, its sign, l
 // l of symmetric parts (a + a^T) / 2 = l l^T. bad_minor: the order of the first that is not
 // positive.
 MIXTAPE_CPU_KERNEL(cholesky, In a, Out l, Out bad_minor);
-// q [batch, m, k], r [batch, k, n] with k = min(m, n), by Householder's reflections.
+// q [batch, m, k], r [batch, k, n] with k = min(m, n) or m, by Householder's reflections.
 MIXTAPE_CPU_KERNEL(qr, In a, Out q, Out r);
 // Eigenvectors, the columns, of symmetric parts: values [batch, n], ascending. failure: 1 not
 // finite, 2 no convergence.
 MIXTAPE_CPU_KERNEL(eigh, In a, Out vectors, Out values, Out failure);
-// u [batch, m, k], s [batch, k], descending, vt [batch, k, n]; failure as in eigh.
+// u [batch, m, k], s [batch, k], descending, vt [batch, k, n], or u and vt square; failure as in
+// eigh.
 MIXTAPE_CPU_KERNEL(svd, In a, Out u, Out s, Out vt, Out failure);
 MIXTAPE_CPU_KERNEL(matrix_exp, In a, Out y);
 // Transforms of lines, not scaled: f64, dense, complex [lines, n, 2] or real [lines, n]. FromReal

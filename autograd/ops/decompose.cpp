@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/linalg.h"
@@ -35,11 +37,14 @@ class Parts {
   int64_t at_ = 0;
 };
 // The result of n numbers for each matrix of a, which run(rows) writes to rows of f64; saved with
-// a.
+// a. (Without an element, a has at most one square factor, and any will do.)
 template <class Run>
 Tensor decomposed(Ctx& ctx, const Tensor& a, int64_t n, const Run& run) {
   const Tensor rows = empty({leading(a).size(), n}, f64, ctx.device());
-  if (a.numel() > 0) run(rows);
+  if (a.numel() > 0)
+    run(rows);
+  else if (rows.numel() > 0)
+    copy_(rows, flatten(eye(std::max(a.size(-2), a.size(-1)), f64, ctx.device())));
   Shape shape = leading(a);
   shape.push_back(n);
   const Tensor y = cast(reshape(rows, shape), ctx.dtype());
@@ -70,27 +75,35 @@ std::string why_failed(int64_t failure) {
 struct QrParts {
   Tensor q, r;
 
-  QrParts(const Tensor& all, int64_t m, int64_t n) {
+  QrParts(const Tensor& all, int64_t m, int64_t n, const QrOptions& o) {
+    const int64_t k = columns(m, n, o);
     Parts parts(all);
-    q = parts.matrix(m, std::min(m, n));
-    r = parts.matrix(std::min(m, n), n);
+    q = parts.matrix(m, k);
+    r = parts.matrix(k, n);
+  }
+  static int64_t columns(int64_t m, int64_t n, const QrOptions& o) {  // of q
+    return o.complete ? m : std::min(m, n);
   }
 };
 struct QrOp {
   static constexpr OpInfo info{"qr", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& a) {
+  static Tensor forward(Ctx& ctx, const Tensor& a, const QrOptions& o) {
     check_matrices(a);
     const int64_t m = a.size(-2), n = a.size(-1);
-    return decomposed(ctx, a, std::min(m, n) * (m + n), [&](const Tensor& rows) {
-      const QrParts parts(rows, m, n);
+    return decomposed(ctx, a, QrParts::columns(m, n, o) * (m + n), [&](const Tensor& rows) {
+      const QrParts parts(rows, m, n, o);
       ctx.run(kernels::qr, matrices(a), parts.q, parts.r);
     });
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const QrOptions& o) {
     const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1];
+    check(!o.complete || m <= n,
+          "matrices of {} rows and {} columns have no gradient with .complete: the last columns of "
+          "q are arbitrary",
+          m, n);
     const Tensor a = wide(ctx.saved(0));
-    const QrParts y(precise_result(ctx.saved(1), [&] { return call<QrOp>(a); }), m, n),
-        d(wide(dy), m, n);
+    const QrParts y(precise_result(ctx.saved(1), [&] { return call<QrOp>(a, o); }), m, n, o),
+        d(wide(dy), m, n, o);
     if (m >= n) return {square_gradient(y.q, y.r, d.q, d.r)};
     // a = [b c] with b = q r_b square and r_c = q^T c: dc = q dr_c, and q gets c dr_c^T.
     const auto first = [&](const Tensor& x) { return narrow(x, -1, 0, m); };
@@ -147,22 +160,26 @@ struct EighOp {
 struct SvdParts {
   Tensor u, s, vh;
 
-  SvdParts(const Tensor& all, int64_t m, int64_t n) {
+  SvdParts(const Tensor& all, int64_t m, int64_t n, const SvdOptions& o) {
     const int64_t k = std::min(m, n);
     Parts parts(all);
-    u = parts.matrix(m, k);
+    u = parts.matrix(m, o.full_matrices ? m : k);
     s = parts.row(k);
-    vh = parts.matrix(k, n);
+    vh = parts.matrix(o.full_matrices ? n : k, n);
+  }
+  static int64_t count(int64_t m, int64_t n, const SvdOptions& o) {
+    const int64_t k = std::min(m, n);
+    return o.full_matrices ? m * m + k + n * n : k * (m + n + 1);
   }
 };
 struct SvdOp {
   static constexpr OpInfo info{"svd", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& a) {
+  static Tensor forward(Ctx& ctx, const Tensor& a, const SvdOptions& o) {
     check_matrices(a);
     const int64_t m = a.size(-2), n = a.size(-1);
-    return decomposed(ctx, a, std::min(m, n) * (m + n + 1), [&](const Tensor& rows) {
+    return decomposed(ctx, a, SvdParts::count(m, n, o), [&](const Tensor& rows) {
       const Tensor failure = zeros({rows.size(0)}, i64, ctx.device());
-      const SvdParts parts(rows, m, n);
+      const SvdParts parts(rows, m, n, o);
       ctx.run(kernels::svd, matrices(a), parts.u, parts.s, parts.vh, failure);
       check_each(failure, why_failed);
     });
@@ -170,11 +187,19 @@ struct SvdOp {
   // With t(x, dx) = (x^T dx - dx^T x) / (s_j^2 - s_i^2):
   // da = u (t(u, du) S + S t(v, dv) + diag(ds)) v^T + (1 - u u^T) du S^-1 v^T + u S^-1 dv^T (1 - v
   // v^T)
-  static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1];
-    const SvdParts y(precise_result(ctx.saved(1), [&] { return call<SvdOp>(wide(ctx.saved(0))); }),
-                     m, n),
-        d(wide(dy), m, n);
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const SvdOptions& o) {
+    const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1], k = std::min(m, n);
+    SvdParts y(precise_result(ctx.saved(1), [&] { return call<SvdOp>(wide(ctx.saved(0)), o); }), m,
+               n, o),
+        d(wide(dy), m, n, o);
+    if (o.full_matrices) {
+      if (m > n) std::tie(y.u, d.u) = of_first(y.u, d.u, k);
+      if (m < n) {
+        const auto [v, dv] = of_first(transpose(y.vh), transpose(d.vh), k);
+        y.vh = transpose(v);
+        d.vh = transpose(dv);
+      }
+    }
     const Tensor &u = y.u, &vt = y.vh, ut = transpose(u), v = transpose(vt);
     const Tensor columns = unsqueeze(y.s, -2), rows = unsqueeze(y.s, -1);
     // (Squares could leave the range, their quotients do not.)
@@ -188,6 +213,16 @@ struct SvdOp {
     if (m > n) da = da + matmul(divided(d.u - matmul(u, matmul(ut, d.u)), columns), vt);
     if (m < n) da = da + matmul(u, divided(d.vh - matmul(matmul(d.vh, v), vt), rows));
     return {da};
+  }
+
+ private:
+  // The first k columns x1 of an orthogonal x, and their gradient where the others, x2, follow:
+  // x1^T dx2 = -dx1^T x2, so that the gradient of x2 adds -x2 g2^T x1. The rest of dx2 turns x2 in
+  // itself, which is arbitrary.
+  static std::pair<Tensor, Tensor> of_first(const Tensor& x, const Tensor& g, int64_t k) {
+    const auto first = [k](const Tensor& t) { return narrow(t, -1, 0, k); };
+    const auto last = [k](const Tensor& t) { return narrow(t, -1, k, t.size(-1) - k); };
+    return {first(x), first(g) - matmul(matmul(last(x), transpose(last(g))), first(x))};
   }
 };
 
@@ -272,9 +307,9 @@ struct MatrixExp {
 
 }  // namespace
 
-Qr qr(const Tensor& a) {
-  const Tensor all = call<QrOp>(a);
-  const QrParts y(all, a.size(-2), a.size(-1));
+Qr qr(const Tensor& a, const QrOptions& o) {
+  const Tensor all = call<QrOp>(a, o);
+  const QrParts y(all, a.size(-2), a.size(-1), o);
   return {y.q, y.r};
 }
 Eigh eigh(const Tensor& a) {
@@ -283,9 +318,9 @@ Eigh eigh(const Tensor& a) {
   return {y.values, y.vectors};
 }
 Tensor eigvalsh(const Tensor& a) { return eigh(a).values; }
-Svd svd(const Tensor& a) {
-  const Tensor all = call<SvdOp>(a);
-  const SvdParts y(all, a.size(-2), a.size(-1));
+Svd svd(const Tensor& a, const SvdOptions& o) {
+  const Tensor all = call<SvdOp>(a, o);
+  const SvdParts y(all, a.size(-2), a.size(-1), o);
   return {y.u, y.s, y.vh};
 }
 Tensor svdvals(const Tensor& a) { return svd(a).s; }

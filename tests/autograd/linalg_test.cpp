@@ -52,6 +52,19 @@ TEST(Linalg, DecomposesLargeMatrices) {
     EXPECT_LT(distance(matmul(transpose(y.u), y.u), identity(k, 2)), 1e-12);
     EXPECT_LT(distance(matmul(y.vh, transpose(y.vh)), identity(k, 2)), 1e-12);
     EXPECT_EQ(distance(y.s, sort(y.s, -1, true).values), 0);
+    const Qr complete = qr(a, {.complete = true});
+    EXPECT_LT(distance(matmul(complete.q, complete.r), a), 1e-12) << m << " x " << n;
+    EXPECT_LT(distance(matmul(complete.q, transpose(complete.q)), identity(m, 2)), 1e-12);
+    EXPECT_EQ(distance(complete.r, triu(complete.r)), 0);
+    EXPECT_TRUE(equal(narrow(complete.q, -1, 0, k), x.q));
+    const Svd full = svd(a, {.full_matrices = true});
+    EXPECT_EQ(full.u.shape(), (Shape{2, m, m}));
+    EXPECT_LT(distance(matmul(full.u, transpose(full.u)), identity(m, 2)), 1e-12);
+    EXPECT_LT(distance(matmul(full.vh, transpose(full.vh)), identity(n, 2)), 1e-12);
+    EXPECT_LT(
+        distance(
+            matmul(narrow(full.u, -1, 0, k) * unsqueeze(full.s, -2), narrow(full.vh, -2, 0, k)), a),
+        1e-12);
     const Tensor p = pinv(a);
     EXPECT_LT(distance(matmul(matmul(a, p), a), a), 1e-10);
     EXPECT_LT(distance(matmul(matmul(p, a), p), p), 1e-10);
@@ -137,6 +150,58 @@ TEST(Linalg, ASingularDeterminantHasSecondDerivatives) {
   }
 }
 
+// By torch.linalg.svd(a, full_matrices=True).
+TEST(Linalg, FullMatricesHaveTheGradientsOfPyTorch) {
+  const std::vector<double> wanted[] = {
+      {1.5137878012465862, 5.3433165387938333, -0.90071225047272119, -3.6978346808830085,
+       4.152092101525712, 0.82056934023660766},
+      {1.1093632595375513, 5.9333865046724927, 1.5589104813923162, -2.0999100840792999,
+       4.9642940821767967, -0.21619400264808408}};
+  for (const int64_t m : {3, 2}) {
+    const int64_t n = 5 - m;
+    const Tensor a = from({0.5, 1.25, 0.25, -0.75, 1.0, 0.0}, {m, n}, f64).set_requires_grad();
+    const Svd x = svd(a, {.full_matrices = true});
+    const auto weighted = [](const Tensor& t) {
+      return sum(square(t) * reshape(arange(1, double(t.numel() + 1), 1, f64), t.shape()));
+    };
+    const Tensor y =
+        weighted(narrow(x.u, -1, 0, 2)) + weighted(narrow(x.vh, -2, 0, 2)) + sum(pow(x.s, 3.0));
+    const Tensor g = grad({y}, {a})[0];
+    EXPECT_LT(distance(g, from(wanted[3 - m], {m, n}, f64)), 1e-13);
+  }
+}
+
+// Functions of the further vectors that do not tell them apart: of what they span.
+TEST(Linalg, FullMatricesSpanAll) {
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{4, 2}, {2, 4}, {3, 3}}) {
+    const Tensor a = drawn({2, m, n}).set_requires_grad(), c = drawn({m, m}, 2),
+                 d = drawn({n, n}, 3);
+    const int64_t k = std::min(m, n);
+    const auto f = [&](const std::vector<Tensor>& in) {
+      const Svd x = svd(in[0], {.full_matrices = true});
+      const Tensor u = narrow(x.u, -1, k, m - k), vh = narrow(x.vh, -2, k, n - k);
+      return sum(matmul(u, transpose(u)) * c) + sum(matmul(transpose(vh), vh) * d) +
+             sum(square(x.u) * c) * double(m == k) + sum(x.s);
+    };
+    EXPECT_EQ(gradcheck(f, {a}, {.second_order = true}), "") << m << " x " << n;
+  }
+  const Tensor wide = drawn({2, 3}).set_requires_grad();
+  EXPECT_EQ(gradcheck(
+                [](const std::vector<Tensor>& in) {
+                  const Qr x = qr(in[0], {.complete = true});
+                  return sum(pow(x.q, 3.0)) + sum(pow(x.r, 3.0));
+                },
+                {wide}),
+            "");
+}
+
+TEST(Linalg, CompletesMatricesWithoutElements) {
+  EXPECT_TRUE(equal(svd(zeros({2, 3, 0}), {.full_matrices = true}).u, expand(eye(3), {2, 3, 3})));
+  EXPECT_TRUE(equal(svd(zeros({0, 3}), {.full_matrices = true}).vh, eye(3)));
+  EXPECT_TRUE(equal(qr(zeros({3, 0}), {.complete = true}).q, eye(3)));
+  EXPECT_EQ(qr(zeros({0, 3}), {.complete = true}).r.shape(), (Shape{0, 3}));
+}
+
 // A function of repeated eigenvalues that does not tell their vectors apart.
 TEST(Linalg, RepeatedEigenvaluesHaveGradients) {
   const Tensor a = from({2, 0, 0, 0, 2, 0, 0, 0, 5}, {3, 3}, f64).set_requires_grad();
@@ -190,6 +255,10 @@ TEST(Linalg, SaysWhatIsWrong) {
   EXPECT_ERROR(lstsq(ones({3, 2}), ones({2, 2})),
                "matrices of shape [3, 2] and right-hand sides of shape [2, 2]");
   EXPECT_ERROR(svd(ones({2, 2}, i64)), "i64");
+  const Tensor tall = drawn({3, 2}).set_requires_grad();
+  EXPECT_ERROR(sum(qr(tall, {.complete = true}).r).backward(),
+               "matrices of 3 rows and 2 columns have no gradient with .complete: the last columns "
+               "of q are arbitrary");
 }
 
 }  // namespace linalg_test

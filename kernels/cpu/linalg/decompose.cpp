@@ -171,7 +171,9 @@ void svd(Launch&, In a, Out u, Out s, Out vt, Out failure) {
     const Matrix x = matrix(a, i);
     int64_t& failed = failure.as<int64_t>()[i];
     if ((failed = !x.allFinite())) return;
-    const Eigen::BDCSVD<Matrix> solver(x, Eigen::ComputeThinU | Eigen::ComputeThinV);
+    const bool is_full = std::max(u.shape()[2], vt.shape()[1]) > s.shape()[1];
+    const Eigen::BDCSVD<Matrix> solver(x, is_full ? Eigen::ComputeFullU | Eigen::ComputeFullV
+                                                  : Eigen::ComputeThinU | Eigen::ComputeThinV);
     if (solver.info() != Eigen::Success) failed = 2;
     matrix(u, i) = solver.matrixU();
     row(s, i) = solver.singularValues();
