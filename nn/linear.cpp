@@ -14,16 +14,18 @@ Linear::Linear(int64_t in, int64_t out, const Options& options) : activation_(op
   bias = init::starting_bias(weight, out, options.bias);
 }
 
-// scale drop(x) AT BT + residual; the adapter may be wider than x
-Tensor Linear::adapted(const Tensor& x, const Tensor& residual) const {
-  const Tensor in = is_training() && lora.dropout > 0 ? dropout(x, lora.dropout) : x;
+// (The adapter may be wider than x.)
+Tensor adapted(const Tensor& x, const Tensor& residual, const Tensor& lora_A, const Tensor& lora_B,
+               const LoraScale& lora, bool training) {
+  const Tensor in = training && lora.dropout > 0 ? dropout(x, lora.dropout) : x;
   const Tensor wide = cast(in, mixtape::dtype_of_operand(lora_A));
   const Tensor product = linear(linear(wide, lora_A) * lora.scale, lora_B);
   const Tensor y = cast(product, mixtape::dtype_of_operand(x));
   return residual ? y + residual : y;
 }
 
-Tensor Linear::whole_weight() const {
+Tensor whole_weight(const Tensor& weight, const Tensor& lora_A, const Tensor& lora_B,
+                    const LoraScale& lora) {
   if (!lora_A) return weight;
   const DType wide = accumulate_dtype(weight.dtype());
   const Tensor product = matmul(cast(lora_B, wide), cast(lora_A, wide), {.alpha = lora.scale});

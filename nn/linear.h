@@ -16,6 +16,13 @@ inline DType dtype_of_operand(const ModuleBase& module, const Tensor& x) {
 struct LoraScale {
   double scale = 1, dropout = 0;
 };
+// Adds to a residual what the adapter of a layer, in training or not, does: scale dropout(x) AT BT
+// + residual.
+Tensor adapted(const Tensor& x, const Tensor& residual, const Tensor& lora_A, const Tensor& lora_B,
+               const LoraScale& lora, bool training);
+// weight [out, in] + scale B A
+Tensor whole_weight(const Tensor& weight, const Tensor& lora_A, const Tensor& lora_B,
+                    const LoraScale& lora);
 
 // [..., in] -> [..., out]. Weight and bias start uniform within 1 / sqrt(in).
 struct Linear : Module<Linear> {
@@ -33,15 +40,15 @@ struct Linear : Module<Linear> {
   Linear(int64_t in, int64_t out, const Options& options);
   // A residual is added to the sums before the activation.
   Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
-    return linear(x, weight, bias, {activation_, lora_A ? adapted(x, residual) : residual});
+    const Tensor added =
+        lora_A ? adapted(x, residual, lora_A, lora_B, lora, is_training()) : residual;
+    return linear(x, weight, bias, {activation_, added});
   }
   // The weight, plus the adapter's.
-  Tensor whole_weight() const;
+  Tensor whole_weight() const { return nn::whole_weight(weight, lora_A, lora_B, lora); }
   MIXTAPE_FIELDS(weight, bias, lora_A, lora_B)
 
  private:
-  Tensor adapted(const Tensor& x, const Tensor& residual) const;  // the residual and the adapter's
-
   Activation activation_;
 };
 

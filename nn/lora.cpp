@@ -6,6 +6,7 @@
 #include "core/format.h"
 #include "nn/init.h"
 #include "nn/linear.h"
+#include "nn/models/gpt.h"
 
 namespace mixtape::nn {
 using namespace internal;
@@ -19,36 +20,53 @@ bool is_target(const std::vector<std::string>& targets, const std::string& path)
   });
 }
 
-using Layers = std::vector<std::pair<std::string, Linear*>>;
+// A layer that may have an adapter.
+struct Layer {
+  std::string path;
+  bool is_transposed;
+  Tensor *weight, *A, *B;
+  LoraScale* scale;
 
-// Linears with adapters, by their paths.
+  int64_t in() const { return weight->size(is_transposed ? 0 : 1); }
+  int64_t out() const { return weight->size(is_transposed ? 1 : 0); }
+};
+using Layers = std::vector<Layer>;
+
+std::optional<Layer> layer_of(const std::string& path, ModuleBase* module) {
+  const auto of = [&](auto& layer, bool is_transposed) {
+    return Layer{path, is_transposed, &layer.weight, &layer.lora_A, &layer.lora_B, &layer.lora};
+  };
+  if (auto* const layer = dynamic_cast<Linear*>(module)) return of(*layer, false);
+  if (auto* const layer = dynamic_cast<models::Conv1D*>(module)) return of(*layer, true);
+  return {};
+}
+
 Layers adapters_in(ModuleBase& net) {
   Layers found;
   for (const auto& [path, module] : net.named_modules())
-    if (auto* const layer = dynamic_cast<Linear*>(module); layer && layer->lora_A)
-      found.emplace_back(path, layer);
+    if (const auto layer = layer_of(path, module); layer && *layer->A) found.push_back(*layer);
   return found;
 }
 
-// The Linears that get adapters, by their paths.
+// The layers that get adapters.
 Layers targets_in(ModuleBase& net, const LoraOptions& o) {
   check(o.rank > 0, "rank must be > 0, got {}", o.rank);
   check(0 <= o.dropout && o.dropout <= 1, "dropout must be from 0 to 1, got {}", o.dropout);
   Layers layers;
   for (const auto& [path, module] : net.named_modules()) {
-    auto* const layer = dynamic_cast<Linear*>(module);
+    const std::optional<Layer> layer = layer_of(path, module);
     if (o.targets.empty() ? !layer : !is_target(o.targets, path)) continue;
-    check(layer != nullptr, "{} is a {}, not a Linear", path, type_name(typeid(*module)));
-    check(!layer->lora_A, "{} has an adapter", path);
-    layers.emplace_back(path, layer);
+    check(layer.has_value(), "{} is a {}, not a Linear", path, type_name(typeid(*module)));
+    check(!*layer->A, "{} has an adapter", path);
+    layers.push_back(*layer);
   }
   check(!layers.empty(), "no Linear of {} is among the targets", type_name(typeid(net)));
   // Merged, the adapter would change what else has the weight.
   const StateDict state = net.state_dict();
-  for (const auto& [path, layer] : layers) {
-    const std::string own = path.empty() ? "weight" : path + ".weight";
+  for (const Layer& layer : layers) {
+    const std::string own = layer.path.empty() ? "weight" : layer.path + ".weight";
     for (const auto& [name, t] : state)
-      check(name == own || t.id() != layer->weight.id(), "{} is {}, too: it cannot have an adapter",
+      check(name == own || t.id() != layer.weight->id(), "{} is {}, too: it cannot have an adapter",
             own, name);
   }
   return layers;
@@ -68,14 +86,13 @@ void check_adapters(const StateDict& from, const std::vector<std::pair<std::stri
   }
 }
 
-void add_adapter(Linear& layer, const LoraOptions& o) {
-  const int64_t out = layer.weight.size(0), in = layer.weight.size(1);
-  const DType dtype = o.dtype.value_or(layer.weight.dtype());
-  const Device device = layer.weight.device();
+void add_adapter(const Layer& layer, const LoraOptions& o) {
+  const DType dtype = o.dtype.value_or(layer.weight->dtype());
+  const Device device = layer.weight->device();
   const auto make = [&](const Tensor& t) { return parameter(cast(t.detach(), dtype).to(device)); };
-  layer.lora_A = make(init::starting_weight({o.rank, in}));
-  layer.lora_B = make(zeros({out, o.rank}));
-  layer.lora = {o.alpha / double(o.rank), o.dropout};
+  *layer.A = make(init::starting_weight({o.rank, layer.in()}));
+  *layer.B = make(zeros({layer.out(), o.rank}));
+  *layer.scale = {o.alpha / double(o.rank), o.dropout};
 }
 
 // Freezes all but the adapters that are there, and adds those of `layers`.
@@ -86,9 +103,9 @@ std::vector<std::string> add_to(const Layers& layers, ModuleBase& net, const Lor
     p.set_grad({});
   }
   std::vector<std::string> paths;
-  for (const auto& [path, layer] : layers) {
-    add_adapter(*layer, o);
-    paths.push_back(path);
+  for (const Layer& layer : layers) {
+    add_adapter(layer, o);
+    paths.push_back(layer.path);
   }
   return paths;
 }
@@ -104,16 +121,16 @@ std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& o, const S
   const Scope scope("add_lora");
   const Layers layers = targets_in(net, o);
   std::vector<std::pair<std::string, Shape>> wanted;
-  for (const auto& [path, layer] : layers) {
-    wanted.emplace_back(peft_name(path, 'A'), Shape{o.rank, layer->weight.size(1)});
-    wanted.emplace_back(peft_name(path, 'B'), Shape{layer->weight.size(0), o.rank});
+  for (const Layer& layer : layers) {
+    wanted.emplace_back(peft_name(layer.path, 'A'), Shape{o.rank, layer.in()});
+    wanted.emplace_back(peft_name(layer.path, 'B'), Shape{layer.out(), o.rank});
   }
   check_adapters(values, wanted);
   const std::vector<std::string> paths = add_to(layers, net, o);
   const NoGrad off;
-  for (const auto& [path, layer] : layers) {
-    copy_(layer->lora_A, values.at(peft_name(path, 'A')).to(layer->lora_A.device()));
-    copy_(layer->lora_B, values.at(peft_name(path, 'B')).to(layer->lora_B.device()));
+  for (const Layer& layer : layers) {
+    copy_(*layer.A, values.at(peft_name(layer.path, 'A')).to(layer.A->device()));
+    copy_(*layer.B, values.at(peft_name(layer.path, 'B')).to(layer.B->device()));
   }
   return paths;
 }
@@ -121,17 +138,24 @@ std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& o, const S
 void merge_lora(ModuleBase& net) {
   const NoGrad off;
   const NoPolicy in_their_own_dtype;
-  for (const auto& [path, layer] : adapters_in(net)) {
-    copy_(layer->weight, layer->whole_weight());
-    layer->lora_A = layer->lora_B = {};
+  for (const Layer& layer : adapters_in(net)) {
+    const Tensor weight = layer.is_transposed ? layer.weight->t() : *layer.weight;
+    copy_(weight, whole_weight(weight, *layer.A, *layer.B, *layer.scale));
+    *layer.A = *layer.B = {};
   }
+}
+
+std::vector<LoraLayer> lora_layers(ModuleBase& net) {
+  std::vector<LoraLayer> all;
+  for (const Layer& layer : adapters_in(net)) all.push_back({layer.path, layer.is_transposed});
+  return all;
 }
 
 StateDict lora_state_dict(ModuleBase& net) {
   StateDict adapters;
-  for (const auto& [path, layer] : adapters_in(net)) {
-    adapters.emplace_back(peft_name(path, 'A'), layer->lora_A.detach());
-    adapters.emplace_back(peft_name(path, 'B'), layer->lora_B.detach());
+  for (const Layer& layer : adapters_in(net)) {
+    adapters.emplace_back(peft_name(layer.path, 'A'), layer.A->detach());
+    adapters.emplace_back(peft_name(layer.path, 'B'), layer.B->detach());
   }
   return adapters;
 }

@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "core/check.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "io/text.h"
-#include "nn/linear.h"
+#include "nn/models/gpt.h"
 #include "train/config_reader.h"
 
 namespace mixtape::train {
@@ -21,22 +23,33 @@ std::string file_in(const std::string& folder, const char* name) {
 constexpr const char* weights_file = "adapter_model.safetensors";
 constexpr const char* config_file = "adapter_config.json";
 
+// The prefix of names in PEFT's files that names of `net` lack: Gpt is transformers'
+// GPT2LMHeadModel, where all layers that may have adapters are below "transformer".
+std::string_view outer_name(const nn::ModuleBase& net) {
+  return dynamic_cast<const models::Gpt*>(&net) ? "transformer." : "";
+}
+constexpr std::string_view peft_prefix = "base_model.model.";
+
 }  // namespace
 
 void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOptions& o) {
-  const StateDict adapters = nn::lora_state_dict(net);
+  StateDict adapters = nn::lora_state_dict(net);
   check(!adapters.empty(), "there are no adapters to save");
+  for (auto& [name, t] : adapters) name.insert(peft_prefix.size(), outer_name(net));
   std::string targets;  // paths, not names: no others end in them
-  for (const auto& [path, module] : net.named_modules())
-    if (const auto* const layer = dynamic_cast<nn::Linear*>(module); layer && layer->lora_A)
-      targets += (targets.empty() ? "" : ", ") + io::json_string(path);
+  bool fan_in_fan_out = true;
+  for (const nn::LoraLayer& layer : nn::lora_layers(net)) {
+    targets += (targets.empty() ? "" : ", ") + io::json_string(layer.path);
+    fan_in_fan_out = fan_in_fan_out && layer.fan_in_fan_out;  // (of both kinds, PEFT goes by types)
+  }
   std::filesystem::create_directories(folder);
   io::save(file_in(folder, weights_file), adapters, {{"format", "pt"}});
   io::AtomicFile file(file_in(folder, config_file));
-  file.write(fmt::format(
-      "{{\n  \"peft_type\": \"LORA\",\n  \"r\": {},\n  \"lora_alpha\": {},\n"
-      "  \"lora_dropout\": {},\n  \"bias\": \"none\",\n  \"target_modules\": [{}]\n}}\n",
-      o.rank, o.alpha, o.dropout, targets));
+  file.write(
+      fmt::format("{{\n  \"peft_type\": \"LORA\",\n  \"r\": {},\n  \"lora_alpha\": {},\n"
+                  "  \"lora_dropout\": {},\n  \"fan_in_fan_out\": {},\n  \"bias\": \"none\",\n"
+                  "  \"target_modules\": [{}]\n}}\n",
+                  o.rank, o.alpha, o.dropout, fan_in_fan_out, targets));
   file.commit();
 }
 
@@ -62,7 +75,14 @@ nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
                     .targets = config.list<std::string>("target_modules")};
   if (o.targets == std::vector<std::string>{"all-linear"}) o.targets.clear();
   const std::string path = file_in(folder, weights_file);
-  const StateDict adapters = io::load(path).tensors;
+  StateDict adapters = io::load(path).tensors;
+  const auto remove = [&](std::string& name, size_t at) {
+    const std::string_view outer = outer_name(net);
+    if (std::string_view(name).substr(std::min(at, name.size())).starts_with(outer))
+      name.erase(at, outer.size());
+  };
+  for (auto& [name, t] : adapters) remove(name, peft_prefix.size());
+  for (std::string& target : o.targets) remove(target, 0);
   if (adapters.size() > 0) o.dtype = adapters[0].second.dtype();
   nn::add_lora(net, o, adapters);
   return o;

@@ -30,12 +30,17 @@ inline constexpr GptConfig gpt2{},                          // 124,439,808 param
 struct Conv1D : nn::Module<Conv1D> {
   Tensor weight;  // [in, out]
   Tensor bias;    // [out], or none
+  Tensor lora_A;  // [rank, in], or none: without an adapter
+  Tensor lora_B;  // [out, rank], or none
+  nn::LoraScale lora;
 
   Conv1D(int64_t in, int64_t out, bool bias, double std);
   Tensor forward(const Tensor& x, const LinearOptions& options = {}) const {
-    return linear(x, weight.t(), bias, options);
+    if (!lora_A) return linear(x, weight.t(), bias, options);
+    const Tensor added = nn::adapted(x, options.residual, lora_A, lora_B, lora, is_training());
+    return linear(x, weight.t(), bias, {options.activation, added});
   }
-  MIXTAPE_FIELDS(weight, bias)
+  MIXTAPE_FIELDS(weight, bias, lora_A, lora_B)
 };
 
 // x + attn(ln_1(x)), then x + mlp(ln_2(x)), over [b, t, width]. Weights start normal with standard

@@ -9,6 +9,7 @@
 #include "amp/amp.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
+#include "nn/models/gpt.h"
 #include "nn/models/llama.h"
 #include "optim/optim.h"
 #include "tests/support/errors.h"
@@ -88,6 +89,57 @@ TEST(Lora, MergesIntoWeights) {
   EXPECT_TRUE(lora_state_dict(net).empty());
   EXPECT_TRUE(allclose(net(tokens), adapted, 1e-4, 1e-5));
   EXPECT_EQ(net.state_dict().size(), small().state_dict().size());
+}
+
+// The transposed layers of GPT-2, which PEFT calls fan_in_fan_out.
+TEST(Lora, AdaptsTransposedWeights) {
+  const Seed seed(5);
+  models::Conv1D layer(6, 4, true, 0.5);
+  add_lora(layer, {.rank = 3, .alpha = 6});
+  stir(layer);
+  EXPECT_EQ(layer.lora_A.shape(), (Shape{3, 6}));
+  EXPECT_EQ(layer.lora_B.shape(), (Shape{4, 3}));
+  const Tensor x = randn({5, 6}), residual = randn({5, 4});
+  const Tensor weight = layer.weight.t() + matmul(layer.lora_B, layer.lora_A) * 2;
+  const Tensor wanted = relu(linear(x, weight, layer.bias) + residual);
+  EXPECT_TRUE(allclose(layer(x, LinearOptions{Activation::Relu, residual}), wanted, 1e-5, 1e-6));
+  sum(layer(x)).backward();
+  EXPECT_TRUE(layer.lora_A.has_grad() && layer.lora_B.has_grad());
+  EXPECT_FALSE(layer.weight.has_grad());
+  merge_lora(layer);
+  EXPECT_FALSE(layer.lora_A);
+  EXPECT_EQ(layer.weight.shape(), (Shape{6, 4}));
+  EXPECT_TRUE(allclose(layer.weight.t(), weight, 1e-6, 1e-6));
+}
+
+TEST(Lora, AdaptsGpt2) {
+  const auto make = [] {
+    const Seed seed(6);
+    return models::Gpt(
+        {.vocabulary = 11, .context = 16, .layers = 2, .heads = 2, .width = 8, .dropout = 0});
+  };
+  models::Gpt net = make();
+  const Tensor tokens = text().to(DefaultDevice::current()), before = net(tokens);
+  const auto paths = add_lora(net, {.rank = 2, .targets = {"c_attn", "mlp.c_proj"}});
+  EXPECT_EQ(paths.size(), 4u);
+  EXPECT_EQ(paths[0], "h.0.attn.c_attn");
+  EXPECT_EQ(lora_state_dict(net)[1].first,
+            "base_model.model.h.0.attn.c_attn.lora_B.weight");
+  EXPECT_TRUE(equal(net(tokens), before));
+  stir(net);
+  const Tensor adapted = net(tokens);
+  EXPECT_FALSE(allclose(adapted, before, 1e-2, 1e-2));
+  models::Gpt other = make();
+  add_lora(other, {.rank = 2, .targets = {"c_attn", "mlp.c_proj"}}, lora_state_dict(net));
+  EXPECT_TRUE(equal(other(tokens), adapted));
+  EXPECT_EQ(lora_layers(net).size(), 4u);
+  EXPECT_TRUE(lora_layers(net)[3].fan_in_fan_out);
+  next_token_loss(net(tokens), tokens).backward();
+  for (const auto& [name, p] : net.named_parameters())
+    EXPECT_EQ(p.has_grad(), name.find("lora_") != name.npos) << name;
+  merge_lora(net);
+  EXPECT_TRUE(allclose(net(tokens), adapted, 1e-4, 1e-5));
+  EXPECT_EQ(net.state_dict().size(), make().state_dict().size());
 }
 
 TEST(Lora, LearnsInEveryPrecision) {

@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "nn/init.h"
+#include "nn/models/gpt.h"
 #include "tests/support/data.h"
 #include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
@@ -195,6 +196,20 @@ TEST(LoraFolder, IsReadAgain) {
   EXPECT_EQ(load_lora(folder / "a", low).dtype, f32);
   EXPECT_EQ(nn::lora_state_dict(low)[0].second.dtype(), f32);
   const std::string config = slurp(folder / "a/adapter_config.json");
+  EXPECT_NE(config.find("\"fan_in_fan_out\": false"), config.npos);
+  models::Gpt gpt(
+      {.vocabulary = 9, .context = 4, .layers = 1, .heads = 1, .width = 4, .dropout = 0}),
+      second = gpt.clone();
+  nn::add_lora(gpt, {.rank = 2, .targets = {"c_attn", "c_fc"}});
+  stir(gpt);
+  save_lora(folder / "gpt", gpt, {.rank = 2});
+  EXPECT_NE(slurp(folder / "gpt/adapter_config.json").find("\"fan_in_fan_out\": true"),
+            std::string::npos);
+  EXPECT_EQ(io::load(folder / "gpt/adapter_model.safetensors").tensors[0].first,
+            "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight");
+  EXPECT_EQ(load_lora(folder / "gpt", second).targets,
+            (std::vector<std::string>{"h.0.attn.c_attn", "h.0.mlp.c_fc"}));
+  EXPECT_TRUE(equal(gpt(tokens), second(tokens)));
   const auto refusal = [&](std::string_view from, std::string_view to) {
     std::string text = config;
     test::spit(folder / "a/adapter_config.json", text.replace(text.find(from), from.size(), to));
