@@ -173,10 +173,10 @@ TEST(Linalg, FullMatricesHaveTheGradientsOfPyTorch) {
 
 // Functions of the further vectors that do not tell them apart: of what they span.
 TEST(Linalg, FullMatricesSpanAll) {
-  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{4, 2}, {2, 4}, {3, 3}}) {
+  for (const int64_t m : {4, 3, 2}) {
+    const int64_t n = 6 - m, k = std::min(m, n);
     const Tensor a = drawn({2, m, n}).set_requires_grad(), c = drawn({m, m}, 2),
                  d = drawn({n, n}, 3);
-    const int64_t k = std::min(m, n);
     const auto f = [&](const std::vector<Tensor>& in) {
       const Svd x = svd(in[0], {.full_matrices = true});
       const Tensor u = narrow(x.u, -1, k, m - k), vh = narrow(x.vh, -2, k, n - k);
