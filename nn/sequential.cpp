@@ -1,8 +1,9 @@
 #include "nn/sequential.h"
 
-namespace mixtape::nn::detail {
+namespace mixtape::detail {
+using nn::type_name;
 
-void fail_other_type(const ModuleBase* held, const std::type_info& wanted) {
+void fail_other_type(const nn::ModuleBase* held, const std::type_info& wanted) {
   fail("the module is {}, not {}", held ? type_name(typeid(*held)) : "absent", type_name(wanted));
 }
 void fail_to_copy(const std::type_info& type) {
@@ -12,4 +13,4 @@ void fail_out_of_range(size_t index, size_t size) {
   fail("module {} is out of range for {} modules", index, size);
 }
 
-}  // namespace mixtape::nn::detail
+}  // namespace mixtape::detail

@@ -7,20 +7,20 @@
 #include "core/check.h"
 #include "nn/module.h"
 
+namespace mixtape::detail {
+
+[[noreturn]] void fail_other_type(const nn::ModuleBase* held, const std::type_info& wanted);
+[[noreturn]] void fail_to_copy(const std::type_info& type);
+[[noreturn]] void fail_out_of_range(size_t index, size_t size);
+
+}  // namespace mixtape::detail
+
 namespace mixtape::nn {
 
 template <class M>
 concept TensorModule = std::derived_from<M, ModuleBase> && requires(const M& m, const Tensor& x) {
   { m.forward(x) } -> std::convertible_to<Tensor>;
 };
-
-namespace detail {
-
-[[noreturn]] void fail_other_type(const ModuleBase* held, const std::type_info& wanted);
-[[noreturn]] void fail_to_copy(const std::type_info& type);
-[[noreturn]] void fail_out_of_range(size_t index, size_t size);
-
-}  // namespace detail
 
 // Owns a module that maps a tensor to a tensor.
 class Any {

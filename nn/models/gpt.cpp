@@ -4,6 +4,7 @@
 
 #include "autograd/checkpoint.h"
 #include "core/check.h"
+#include "core/format.h"
 #include "nn/init.h"
 
 namespace mixtape::models {

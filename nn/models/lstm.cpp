@@ -1,5 +1,6 @@
 #include "nn/models/lstm.h"
 
+#include "core/format.h"
 #include "nn/init.h"
 
 namespace mixtape::models {

@@ -1,5 +1,6 @@
 #include "nn/models/unet.h"
 
+#include "core/format.h"
 #include "nn/activation.h"
 #include "nn/pool.h"
 
