@@ -7,7 +7,8 @@
 #include "core/check.h"
 #include "core/format.h"
 
-namespace mixtape::nn::detail {
+namespace mixtape::detail {
+using nn::Field, nn::Fields, nn::ModuleBase;
 
 void replace_tensors(ModuleBase& module, const StateDict& tensors) {
   const internal::Scope scope("functional_call");
@@ -44,4 +45,4 @@ void keep_for_backward(const Tensor& y, const std::shared_ptr<const void>& objec
   if (y && y.grad_fn()) register_hook(y, [object](const Tensor&) { return Tensor(); });
 }
 
-}  // namespace mixtape::nn::detail
+}  // namespace mixtape::detail

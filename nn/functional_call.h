@@ -6,13 +6,14 @@
 
 #include "nn/module.h"
 
-namespace mixtape::nn {
-namespace detail {
+namespace mixtape::detail {
 
-void replace_tensors(ModuleBase& module, const StateDict& tensors);
+void replace_tensors(nn::ModuleBase& module, const StateDict& tensors);
 void keep_for_backward(const Tensor& y, const std::shared_ptr<const void>& object);
 
-}  // namespace detail
+}  // namespace mixtape::detail
+
+namespace mixtape::nn {
 
 // net(args...) with other tensors in place of those of these names, and of all that are tied to
 // them; gradients flow to what was given. `net` itself is left alone, so several threads may do
