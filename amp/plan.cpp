@@ -171,7 +171,12 @@ int64_t largest_batch(const TrainingMaker& make, int64_t bytes, const PlanOption
   };
   constexpr int64_t most = int64_t{1} << 30;
   int64_t low = 0, high = 1;  // low fits, high does not
-  while (high < most && fits(high)) low = std::exchange(high, 2 * high);
+  while (fits(high)) {
+    check(high < most,
+          "a batch of {} fits into {} bytes as well: does the step use its batch size?", high,
+          bytes);
+    low = std::exchange(high, 2 * high);
+  }
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;

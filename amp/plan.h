@@ -44,7 +44,7 @@ struct Plan {
 // it runs on a real device, and for one that is not the same each time.
 Plan plan(const TrainingMaker& make, int64_t batch_size, const PlanOptions& options = {});
 
-// The largest batch with a peak of at most `bytes`, 0 if there is none.
+// The largest batch with a peak of at most `bytes`, 0 if there is none. Throws Error if 2^30 fits.
 int64_t largest_batch(const TrainingMaker& make, int64_t bytes, const PlanOptions& options = {});
 
 struct PlannedMode {

@@ -88,6 +88,18 @@ TEST(Compare, RanksPlantedDefectsFirstAndCuresThem) {
   }
 }
 
+TEST(Compare, CountsTheMemoryOfKernels) {
+  const Tensor x = waves({4096, 8}, 1);
+  const auto step = [&](const AutocastOptions&) { (void)sum(x, {-1}); };
+  Compare compare(step, {.region = {.low = bf16}});
+  reset_peak();
+  const int64_t held = memory_stats().in_use;
+  step({});
+  const MemoryStats used = memory_stats();
+  EXPECT_GT(used.peak_total, used.peak);
+  EXPECT_EQ(compare.overrides(1).peak, used.peak_total - held);
+}
+
 // Dropout draws the same numbers in all runs; buffers and the program's random numbers end as they
 // were.
 TEST(Compare, ComparesTheSameStep) {

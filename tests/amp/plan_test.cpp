@@ -120,6 +120,11 @@ TEST(Plan, FindsTheLargestBatch) {
     EXPECT_EQ(largest_batch(make, peak(n + 1) - 1), n);
   }
   EXPECT_EQ(largest_batch(make, peak(1) - 1), 0);
+  EXPECT_ERROR(
+      largest_batch([&](int64_t) { return make(1); }, peak(1)),
+      fmt::format("a batch of 1073741824 fits into {} bytes as well: does the step use its "
+                  "batch size?",
+                  peak(1)));
 }
 
 TEST(Plan, IsATable) {
