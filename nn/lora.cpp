@@ -147,7 +147,8 @@ void merge_lora(ModuleBase& net) {
 
 std::vector<LoraLayer> lora_layers(ModuleBase& net) {
   std::vector<LoraLayer> all;
-  for (const Layer& layer : adapters_in(net)) all.push_back({layer.path, layer.is_transposed});
+  for (const Layer& layer : adapters_in(net))
+    all.push_back({layer.path, layer.is_transposed, layer.A->size(0), layer.scale->scale});
   return all;
 }
 

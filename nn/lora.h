@@ -39,6 +39,8 @@ void merge_lora(ModuleBase& net);
 struct LoraLayer {
   std::string path;
   bool fan_in_fan_out;
+  int64_t rank;
+  double scale;  // alpha / rank
 };
 std::vector<LoraLayer> lora_layers(ModuleBase& net);
 

@@ -39,6 +39,9 @@ void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOpt
   std::string targets;  // paths, not names: no others end in them
   bool fan_in_fan_out = true;
   for (const nn::LoraLayer& layer : nn::lora_layers(net)) {
+    check(layer.rank == o.rank && layer.scale == o.alpha / double(o.rank),
+          "{} has an adapter of rank {} and alpha {}, but the options say {} and {}", layer.path,
+          layer.rank, layer.scale * double(layer.rank), o.rank, o.alpha);
     targets += (targets.empty() ? "" : ", ") + io::json_string(layer.path);
     fan_in_fan_out = fan_in_fan_out && layer.fan_in_fan_out;  // (of both kinds, PEFT goes by types)
   }

@@ -172,6 +172,10 @@ TEST(LoraFolder, IsReadAgain) {
   EXPECT_ERROR(save_lora(folder / "a", net, options), "there are no adapters to save");
   nn::add_lora(net, options);
   stir(net);
+  const std::string own =
+      "model.layers.0.self_attn.q_proj has an adapter of rank 2 and alpha 3, but the options say ";
+  EXPECT_ERROR(save_lora(folder / "a", net, {.rank = 4, .alpha = 6}), own + "4 and 6");
+  EXPECT_ERROR(save_lora(folder / "a", net, {.rank = 2, .alpha = 4}), own + "2 and 4");
   save_lora(folder / "a", net, options);
   const nn::LoraOptions read = load_lora(folder / "a", other);
   EXPECT_EQ(read.rank, 2);
