@@ -179,6 +179,9 @@ bool Learner::heed_interrupt() {
 FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   check(data.train.has_value(), "fit needs training data");
   check(epochs >= 0, "epochs must be >= 0, got {}", epochs);
+  check(!device_.is_meta(),
+        "nothing can be learnt on {}, where tensors have no values (amp::plan() measures a step)",
+        device_);
   agree();
   if (heed_interrupt()) return FitResult::Interrupted;  // the program's own Interrupt got it
   options.resume.empty() ? Interrupt::raise_kept() : Interrupt::forget();

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "core/format.h"
 #include "core/random.h"
 #include "nn/nn.h"
 #include "optim/optimizers.h"
@@ -406,6 +407,12 @@ TEST(Learner, SaysWhatIsMissing) {
   Learner learner(Net(), quiet());
   EXPECT_ERROR(learner.fit(1), "fit needs training data");
   EXPECT_ERROR(learner.validate(), "validate needs validation data");
+  {
+    const DefaultDevice none(Device::meta());
+    EXPECT_ERROR(Learner(loaders(), Net(), quiet()).fit(1),
+                 "nothing can be learnt on meta:cpu, where tensors have no values (amp::plan() "
+                 "a step)");
+  }
   EXPECT_ERROR(learner.score("valid_loss"), "is unknown before an epoch has ended");
   EXPECT_ERROR(learner.to(f64), "amp_mode must be f16, bf16 or f32, got f64");
   EXPECT_ERROR(learner.to_fp16({.recipe = amp::Mx{}}),
