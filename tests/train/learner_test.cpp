@@ -411,7 +411,7 @@ TEST(Learner, SaysWhatIsMissing) {
     const DefaultDevice none(Device::meta());
     EXPECT_ERROR(Learner(loaders(), Net(), quiet()).fit(1),
                  "nothing can be learnt on meta:cpu, where tensors have no values (amp::plan() "
-                 "a step)");
+                 "measures a step)");
   }
   EXPECT_ERROR(learner.score("valid_loss"), "is unknown before an epoch has ended");
   EXPECT_ERROR(learner.to(f64), "amp_mode must be f16, bf16 or f32, got f64");
