@@ -13,15 +13,16 @@
 namespace mixtape::optim {
 namespace {
 
-// With a group of AdamW for what is no matrix.
+// With a group of AdamW for what is no matrix. (clang 14 refuses std::ranges::stable_partition.)
 std::unique_ptr<Optimizer> muon(std::vector<Tensor> params, const MuonOptions& o,
                                 const CommonOptions& common) {
-  const auto rest = std::ranges::stable_partition(
-      params, [](const Tensor& p) { return !p || p.rank() >= MuonOptions::min_rank; });
+  const auto rest = std::stable_partition(params.begin(), params.end(), [](const Tensor& p) {
+    return !p || p.rank() >= MuonOptions::min_rank;
+  });
   std::vector<Tensor> others;
-  if (rest.begin() != params.begin()) {  // otherwise Muon says what it needs
-    others.assign(rest.begin(), rest.end());
-    params.erase(rest.begin(), rest.end());
+  if (rest != params.begin()) {  // otherwise Muon says what it needs
+    others.assign(rest, params.end());
+    params.erase(rest, params.end());
   }
   auto made = std::make_unique<Muon>(std::move(params), o, common);
   if (!others.empty())
