@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "core/format.h"
 #include "io/onnx.h"
 #include "tests/support/temp_folder.h"
 
