@@ -58,7 +58,7 @@ struct Maximum {  // NaN wins; gradients of NaN go to both, those of a tie are s
   static constexpr OpInfo info{"maximum", Precision::Widest};
   static constexpr bool flat = true;
   static constexpr bool integers = true;
-  MIXTAPE_HD static auto f(auto a, auto b) { return larger(a, b); }
+  MIXTAPE_HD static auto f(auto a, auto b) { return maximum(a, b); }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
     return select(a < b, T(0), select(a == b, T(0.5), T(1)));
@@ -70,7 +70,7 @@ struct Minimum {
   static constexpr OpInfo info{"minimum", Precision::Widest};
   static constexpr bool flat = true;
   static constexpr bool integers = true;
-  MIXTAPE_HD static auto f(auto a, auto b) { return smaller(a, b); }
+  MIXTAPE_HD static auto f(auto a, auto b) { return minimum(a, b); }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
     return select(a > b, T(0), select(a == b, T(0.5), T(1)));

@@ -64,7 +64,7 @@ struct AdamStep {
     else if (decay != T(0))
       g = fma(p, V(decay), g);
     auto [m, v] = moments.move(g, state);
-    if (amsgrad) v = state.set(2, larger(v, state.get(2)));
+    if (amsgrad) v = state.set(2, maximum(v, state.get(2)));
     return fma(V(rate), m / fma(sqrt(v), V(unbias), V(eps)), p);
   }
 };

@@ -273,7 +273,7 @@ struct RMSprop {
       V v = state.set(0, fma(state.get(0), V(keep), g * g * V(take)));
       if (centered) {
         const V a = state.set(2, fma(state.get(2), V(keep), g * V(take)));
-        v = larger(v - a * a, V(T(0)));  // a variance, but for rounding
+        v = maximum(v - a * a, V(T(0)));  // a variance, but for rounding
       }
       g = g / (sqrt(v) + V(eps));
       if (momentum != T(0)) g = state.set(1, fma(state.get(1), V(momentum), g));

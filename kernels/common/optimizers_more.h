@@ -32,7 +32,7 @@ struct Adamax {
     [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
       if (decay != T(0)) g = fma(p, V(decay), g);
       const V m = state.set(0, fma(state.get(0), V(rates.keep1), g * V(rates.take1)));
-      const V u = state.set(1, larger(state.get(1) * V(rates.keep2), abs(g) + V(eps)));
+      const V u = state.set(1, maximum(state.get(1) * V(rates.keep2), abs(g) + V(eps)));
       return fma(V(rate), m / u, p);
     }
   };
@@ -76,7 +76,7 @@ struct Rprop {
       const V before = first ? zero : state.get(0), size = first ? V(lr) : state.get(1);
       const V same = g * before;
       const V factor = select(same > zero, V(grow), select(same < zero, V(shrink), one));
-      const V step = state.set(1, smaller(larger(size * factor, V(least)), V(most)));
+      const V step = state.set(1, minimum(maximum(size * factor, V(least)), V(most)));
       g = state.set(0, select(same < zero, zero, g));
       // Zero and NaN are their own signs.
       return p - select(g > zero, one, select(g < zero, -one, g)) * step;
@@ -217,7 +217,7 @@ struct Adafactor {
    private:
     template <class V>
     [[gnu::always_inline]] MIXTAPE_HD V in_units(V g, V v) const {
-      return g / larger(sqrt(v), V(least));
+      return g / maximum(sqrt(v), V(least));
     }
   };
 };

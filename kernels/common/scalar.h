@@ -69,8 +69,8 @@ MIXTAPE_HD Normal<T> normal(T x) {
 }
 
 // The larger and the smaller of two numbers, or the one that is NaN.
-MIXTAPE_HD constexpr auto larger(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
-MIXTAPE_HD constexpr auto smaller(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
+MIXTAPE_HD constexpr auto maximum(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
+MIXTAPE_HD constexpr auto minimum(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
 
 // The range where an op is smooth, for generated tests.
 struct Domain {
