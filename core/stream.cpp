@@ -84,8 +84,11 @@ class Streams {
       while (i >= 0 && (streams_[size_t(i)].device != d || streams_[size_t(i)].captures)) --i;
       return i;
     };
-    int kept = 0;  // one for each device without a stream
-    for (const Device d : runtime::devices()) kept += d != device && last_of(d) < 0;
+    int kept = 0;  // one for each device without a stream, and for those that stand in for one
+    const auto keep_for = [&](Device d) { kept += d != device && last_of(d) < 0; };
+    for (const Device d : runtime::devices()) keep_for(d);
+    for (int type = 0; type < int(DeviceType::meta); ++type)
+      keep_for(Device::meta(DeviceType(type)));
     const int last = last_of(device);
     if (count_ + kept >= max_streams && (alone || last >= 0)) {
       check(!alone, "all {} streams are taken, by threads and graphs", max_streams);

@@ -303,6 +303,7 @@ TEST(Devices, StreamsAreSharedOnlyWhereThereAreTooManyThreads) {
   streams_of(max_streams + 8);
   EXPECT_EQ(streams_of(10), 10u);
   for (const Device d : runtime::devices()) EXPECT_EQ(ones({2}, f32, d).at(0), 1);
+  EXPECT_LT(Stream::current(Device::meta(DeviceType::cuda)).number, max_streams);
 }
 
 TEST(Devices, AGradientDoesNotFollowALeafThatMoved) {
