@@ -61,9 +61,10 @@ struct PerSampleOptions {
 // inputs, whose dimension 0 are n examples, and returns their losses [n], none of which may depend
 // on another example. One forward and one backward pass: products, convolutions, recurrent layers,
 // embeddings, norms and what broadcasts give a gradient for each example; any other op that takes a
-// parameter runs its rule n times, on the whole batch. Changes no grad(). Throws Error if a parameter is no leaf
-// that requires a gradient, if the losses are not [n], or if the check fails: examples must follow
-// each other along dimension 0 of every op that takes a parameter, and f must not draw.
+// parameter runs its rule n times, on the whole batch. Changes no grad(). Throws Error if a
+// parameter is no leaf that requires a gradient, if the losses are not [n], or if the check fails:
+// examples must follow each other along dimension 0 of every op that takes a parameter, and f must
+// not draw.
 std::vector<Tensor> per_sample_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f,
                                          const std::vector<Tensor>& params,
                                          const std::vector<Tensor>& inputs,

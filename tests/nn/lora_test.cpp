@@ -123,8 +123,7 @@ TEST(Lora, AdaptsGpt2) {
   const auto paths = add_lora(net, {.rank = 2, .targets = {"c_attn", "mlp.c_proj"}});
   EXPECT_EQ(paths.size(), 4u);
   EXPECT_EQ(paths[0], "h.0.attn.c_attn");
-  EXPECT_EQ(lora_state_dict(net)[1].first,
-            "base_model.model.h.0.attn.c_attn.lora_B.weight");
+  EXPECT_EQ(lora_state_dict(net)[1].first, "base_model.model.h.0.attn.c_attn.lora_B.weight");
   EXPECT_TRUE(equal(net(tokens), before));
   stir(net);
   const Tensor adapted = net(tokens);

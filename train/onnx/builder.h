@@ -13,7 +13,8 @@
 #include "core/dispatch.h"
 #include "io/onnx.h"
 
-namespace mixtape::train::onnx {
+namespace mixtape::train {
+namespace [[gnu::visibility("hidden")]] onnx {
 
 using Name = std::string;  // of a value in the graph; "": absent
 using Sizes = std::vector<int64_t>;
@@ -132,4 +133,5 @@ std::span<const TranslationRow> reduction_rows();
 std::span<const TranslationRow> norm_rows();  // with softmax
 std::span<const TranslationRow> recurrent_rows();
 
-}  // namespace mixtape::train::onnx
+}  // namespace onnx
+}  // namespace mixtape::train

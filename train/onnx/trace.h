@@ -7,7 +7,8 @@
 #include "io/onnx.h"
 #include "train/onnx.h"
 
-namespace mixtape::train::onnx {
+namespace mixtape::train {
+namespace [[gnu::visibility("hidden")]] onnx {
 
 struct Trace {
   io::OnnxGraph graph;
@@ -20,4 +21,5 @@ Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRu
 // that are multiples of it.
 io::OnnxGraph merge(const Trace& one, const Trace& other, int64_t batch, int64_t other_batch);
 
-}  // namespace mixtape::train::onnx
+}  // namespace onnx
+}  // namespace mixtape::train
