@@ -54,7 +54,7 @@ class Streams {
     const std::lock_guard lock(mutex_);
     std::vector<int>& free = free_for_captures_[device.slot()];
     if (std::vector<int>& ended = free_[device.slot()];
-        free.empty() && count_ == max_streams && !ended.empty()) {
+        free.empty() && is_full(device) && !ended.empty()) {
       free.push_back(ended.back());
       ended.pop_back();
       streams_[size_t(free.back())].captures = true;
@@ -78,19 +78,25 @@ class Streams {
   const Registered& operator[](int number) const { return streams_[size_t(number)]; }
 
  private:
-  int make(Device device, bool alone) {
-    const auto last_of = [&](Device d) {
-      int i = count_ - 1;
-      while (i >= 0 && (streams_[size_t(i)].device != d || streams_[size_t(i)].captures)) --i;
-      return i;
-    };
-    int kept = 0;  // one for each device without a stream, and for those that stand in for one
+  // The last that threads on a device use, -1 if there is none.
+  int last_of(Device device) const {
+    int i = count_ - 1;
+    while (i >= 0 && (streams_[size_t(i)].device != device || streams_[size_t(i)].captures)) --i;
+    return i;
+  }
+  // True if what is left is for others: one for each device without a stream, and for those that
+  // stand in for one.
+  bool is_full(Device device) const {
+    int kept = 0;
     const auto keep_for = [&](Device d) { kept += d != device && last_of(d) < 0; };
     for (const Device d : runtime::devices()) keep_for(d);
     for (int type = 0; type < int(DeviceType::meta); ++type)
       keep_for(Device::meta(DeviceType(type)));
+    return count_ + kept >= max_streams;
+  }
+  int make(Device device, bool alone) {
     const int last = last_of(device);
-    if (count_ + kept >= max_streams && (alone || last >= 0)) {
+    if (is_full(device) && (alone || last >= 0)) {
       check(!alone, "all {} streams are taken, by threads and graphs", max_streams);
       return last;
     }
