@@ -1,6 +1,7 @@
 #pragma once
 // DType: the element types, their properties, and the only switches over them.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
