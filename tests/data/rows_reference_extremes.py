@@ -97,6 +97,7 @@ EXTREMES = {
     "cosine_similarity_of_zeros": F.cosine_similarity,
     # networks
     "max_pool2d_special": lambda x: F.max_pool2d(x, 2, 1),
+    "max_pool2d_of_a_volume": lambda x: F.max_pool3d(x.reshape(1, 1, 4, 2, 2), (2, 1, 2), 1),
     "max_pool2d_special_padded": lambda x: F.max_pool2d(x, 3, 2, 1),
     "max_pool2d_of_minus_infinity": lambda x: F.max_pool2d(x, 2, 2, 1),
     "adaptive_max_pool2d_special": lambda x: F.adaptive_max_pool2d(x, 3),

@@ -302,6 +302,10 @@ std::vector<OpCase> network_extremes() {
          [](X x) { return max_pool2d(x, {2, 2}, {.stride = {1, 1}}); }),
       at("max_pool2d", "special_padded", image,
          [](X x) { return max_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = {1, 1}}); }),
+      at("max_pool2d", "of_a_volume", image,
+         [](X x) {
+           return max_pool3d(reshape(x[0], {1, 1, 4, 2, 2}), {2, 1, 2}, {.stride = {1, 1, 1}});
+         }),
       at("max_pool2d", "of_minus_infinity", low,
          [](X x) { return max_pool2d(x, {2, 2}, {.stride = {2, 2}, .padding = {1, 1}}); }),
       at("adaptive_max_pool2d", "special", image,
