@@ -58,7 +58,7 @@ Tensor ops::within_range(const Tensor& dx, const Tensor& rows, DType dtype) {
 
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keepdim) {
   const Scope scope("pairwise_distance");
-  return in_f32(
+  return in_wider(
       [&](const Tensor& a, const Tensor& b) { return norm(a - b + eps, p, {-1}, keepdim); }, x, y);
 }
 
@@ -94,25 +94,24 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
 static Tensor hinge(const Tensor& x) { return clamp(x, 0, {}); }
 
 template <class F>
-static Tensor triplet_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
-                           const TripletMarginOptions& o, const F& distance) {
-  check(anchor.shape() == positive.shape() && anchor.shape() == negative.shape(),
-        "an anchor of shape {}, a positive of shape {} and a negative of shape {}", anchor.shape(),
-        positive.shape(), negative.shape());
-  const auto loss = [&](const Tensor& a, const Tensor& p, const Tensor& n) {
-    Tensor apart = distance(a, n);
-    if (o.swap) apart = minimum(apart, distance(p, n));
-    return reduce_losses(hinge(distance(a, p) - apart + o.margin), o.reduction);
+static auto triplet_loss(const TripletMarginOptions& o, const F& distance) {
+  return [&](const Tensor& anchor, const Tensor& positive, const Tensor& negative) {
+    check(anchor.shape() == positive.shape() && anchor.shape() == negative.shape(),
+          "an anchor of shape {}, a positive of shape {} and a negative of shape {}",
+          anchor.shape(), positive.shape(), negative.shape());
+    Tensor apart = distance(anchor, negative);
+    if (o.swap) apart = minimum(apart, distance(positive, negative));
+    return reduce_losses(hinge(distance(anchor, positive) - apart + o.margin), o.reduction);
   };
-  return in_f32(loss, anchor, positive, negative);
 }
 
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& o) {
   const Scope scope("triplet_margin_loss");
-  return triplet_loss(anchor, positive, negative, o, [&](const Tensor& u, const Tensor& v) {
+  const auto distance = [&](const Tensor& u, const Tensor& v) {
     return pairwise_distance(u, v, o.p, o.eps);
-  });
+  };
+  return in_wider(triplet_loss(o, distance), anchor, positive, negative);
 }
 
 Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& positive,
@@ -121,7 +120,7 @@ Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& pos
                                          const TripletMarginOptions& o) {
   const Scope scope("triplet_margin_with_distance_loss");
   check(distance != nullptr, "the distance is no function");
-  return triplet_loss(anchor, positive, negative, o, distance);
+  return in_f32(triplet_loss(o, distance), anchor, positive, negative);
 }
 
 Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMarginOptions& o) {
@@ -140,7 +139,7 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMargi
     const Tensor others = sum(masked_fill(each, gt(own, 0), 0), {1}) / double(x.size(1));
     return reduce_losses(others, o.reduction);
   };
-  return in_f32(loss, x);
+  return in_wider(loss, x);
 }
 
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
@@ -158,7 +157,7 @@ Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& tar
 Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, const HingeEmbeddingOptions& o) {
   const Scope scope("hinge_embedding_loss");
   check_shape(target, "the target", x.shape());
-  return in_f32(
+  return in_wider(
       [&](const Tensor& a) {
         return reduce_losses(where(gt(target, 0), a, hinge(o.margin - a)), o.reduction);
       },
@@ -171,7 +170,7 @@ Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& targe
   check(x.shape() == y.shape() && x.shape() == target.shape(),
         "inputs of shapes {} and {} and a target of shape {}", x.shape(), y.shape(),
         target.shape());
-  return in_f32(
+  return in_wider(
       [&](const Tensor& a, const Tensor& b) {
         return reduce_losses(hinge(cast(target, a.dtype()) * (b - a) + o.margin), o.reduction);
       },

@@ -238,7 +238,7 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
 Tensor soft_margin_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
   const Scope scope("soft_margin_loss");
   check_shape(target, "the target", x.shape());
-  return in_f32(
+  return in_wider(
       [&](const Tensor& a) {
         return reduce_losses(softplus(a * -cast(target, a.dtype())), o.reduction);
       },
@@ -261,7 +261,7 @@ Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& va
     const Tensor d = a - b, each = 0.5 * (log(v) + d * (d / v));
     return reduce_losses(o.full ? each + 0.5 * std::log(2 * std::numbers::pi) : each, o.reduction);
   };
-  return in_f32(loss, x, target, given);
+  return in_wider(loss, x, target, given);
 }
 
 Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllOptions& o) {
@@ -277,7 +277,7 @@ Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllO
     }
     return reduce_losses(each, o.reduction);
   };
-  return in_f32(loss, x);
+  return in_wider(loss, x);
 }
 
 Tensor ops::cosine(const Tensor& x, const Tensor& y, int dim, double eps, bool wide) {

@@ -291,6 +291,34 @@ TEST(InF32, LossesBeyondItOfOnePair) {
   expect_ratio(l1_loss(narrow, other), {1.5e38}, 0x1p-8);
 }
 
+// Losses that are composed of ops: differences, exponentials and quotients beyond f32.
+TEST(InF32, ComposedLossesBeyondIt) {
+  const auto lone = [](double x) { return row({x, 0, 0, 0}).set_requires_grad(); };
+  const Tensor x = lone(-3e38), y = lone(3e38);
+  const auto expect = [&](const Tensor& loss, double want, const Values& dx) {
+    EXPECT_EQ(loss.dtype(), f32);
+    expect_ratio(loss, {want});
+    expect_ratio(grad({loss}, {x})[0], dx);
+  };
+  const Values even(4, -0.25);
+  expect(margin_ranking_loss(x, y, ones({4})), 1.5e38, even);
+  expect(hinge_embedding_loss(x, full({4}, -1), {.margin = 2e38}), 2.75e38, even);
+  expect(soft_margin_loss(x, full({4}, 2)), 1.5e38, {-0.5, -0.25, -0.25, -0.25});
+  expect(gaussian_nll_loss(x, y, full({4}, 3e38)), 1.5e38, {-0.5, 0, 0, 0});
+  expect(multi_margin_loss(reshape(x, {2, 2}), from({1, 1}, {2}, i64), {.margin = 0}), 0,
+         {0, 0, 0, 0});
+  expect(multi_margin_loss(reshape(x, {2, 2}), from({0, 0}, {2}, i64)), 0.75e38,
+         {-0.25, 0.25, -0.25, 0.25});
+  const Tensor a = row({89, -200, -200, -200}).set_requires_grad();
+  const Tensor counts = poisson_nll_loss(a, zeros({4}));
+  expect_ratio(counts, {std::exp(89) / 4});
+  expect_ratio(grad({counts}, {a})[0], {std::exp(89) / 4, 0, 0, 0});
+  const Tensor u = unsqueeze(x, 0), v = unsqueeze(y, 0);
+  EXPECT_EQ(pairwise_distance(u, v).item(), inf);
+  expect_ratio(pairwise_distance(u, v / 16), {3e38 * (1 + 1.0 / 16)});
+  expect_ratio(triplet_margin_loss(u, v, v), {1});
+}
+
 TEST(InF32, ProductsAndQuotientsBeyondIt) {
   const Tensor x = row({1, -3e38, 1}), a = row({1e30, 2e38, 1e-30}), b = row({1e20, 2, 1e-20});
   expect_ratio(addcmul(x, a, b, 1e-20), {1e30, -3e38, 1});
