@@ -56,11 +56,9 @@ void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOpt
   file.commit();
 }
 
-nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
-  const std::string name = file_in(folder, config_file);
-  const std::vector<std::byte> text = io::read_file(name);
+nn::LoraOptions parse_lora_config(std::string_view json, const std::string& name) {
   ConfigReader config(name);
-  io::parse_json({reinterpret_cast<const char*>(text.data()), text.size()}, name, 0, config);
+  io::parse_json(json, name, 0, config);
   config.expect("peft_type", "LORA");
   config.expect("bias", "none");
   check(!config.value<bool>("use_dora", false) && !config.value<bool>("use_rslora", false),
@@ -77,6 +75,14 @@ nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
                     .dropout = config.value<double>("lora_dropout", 0),
                     .targets = config.list<std::string>("target_modules")};
   if (o.targets == std::vector<std::string>{"all-linear"}) o.targets.clear();
+  return o;
+}
+
+nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
+  const std::string name = file_in(folder, config_file);
+  const std::vector<std::byte> text = io::read_file(name);
+  nn::LoraOptions o =
+      parse_lora_config({reinterpret_cast<const char*>(text.data()), text.size()}, name);
   const std::string path = file_in(folder, weights_file);
   StateDict adapters = io::load(path).tensors;
   const auto remove = [&](std::string& name, size_t at) {
