@@ -145,22 +145,20 @@ Tensor finished(const Tensor& y, const Tensor& x, const F& of_nothing) {
   if (!is_half(x.dtype())) return y;
   return cast(y, dtype_here([&] { return sum(of_nothing()); }));
 }
-// f(x...), made of ops that compute in `dtype`, rounded once, to the dtype that a sum of x has
-// here.
-template <class F, class... T>
-Tensor computed_in(DType dtype, const F& f, const T&... x) {
-  const DType out = dtype_of_sum(x...);
-  return cast(f(cast(x, dtype)...), out);
-}
-// f(x...), made of ops, in f32 where x are f16 or bf16: steps may need its range.
+// f(x...), made of ops. If x are f16 or bf16, steps are computed in f32, whose range they may need,
+// and the result is rounded once, to the dtype that a sum of x has here.
 template <class F, class... T>
 Tensor in_f32(const F& f, const T&... x) {
-  return (is_half(x.dtype()) || ...) ? computed_in(f32, f, x...) : f(x...);
+  if (!(is_half(x.dtype()) || ...)) return f(x...);
+  const DType out = dtype_of_sum(x...);
+  return cast(f(cast(x, accumulate_dtype(x.dtype()))...), out);
 }
 // The same, and in f64 where one of x is f32, for ops that are not worth a kernel of their own.
 template <class F, class... T>
 Tensor in_wider(const F& f, const T&... x) {
-  return computed_in((is_half(x.dtype()) && ...) ? f32 : f64, f, x...);
+  if (!((x.dtype() == f32) || ...)) return in_f32(f, x...);
+  const DType out = dtype_of_sum(x...);
+  return cast(f(cast(x, f64)...), out);
 }
 
 // The rows of n examples, which follow each other: [n, rows of each, ...].

@@ -317,6 +317,10 @@ TEST(InF32, ComposedLossesBeyondIt) {
   EXPECT_EQ(pairwise_distance(u, v).item(), inf);
   expect_ratio(pairwise_distance(u, v / 16), {3e38 * (1 + 1.0 / 16)});
   expect_ratio(triplet_margin_loss(u, v, v), {1});
+  const Tensor whole = ones({4}, i64);  // refused, not computed and cut
+  EXPECT_THROW(hinge_embedding_loss(whole, whole), Error);
+  EXPECT_THROW(soft_margin_loss(whole, whole), Error);
+  EXPECT_THROW(poisson_nll_loss(whole, whole), Error);
 }
 
 TEST(InF32, ProductsAndQuotientsBeyondIt) {
