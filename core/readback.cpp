@@ -12,6 +12,7 @@
 
 #include "core/capture.h"
 #include "core/check.h"
+#include "core/effects.h"
 #include "core/pinned_blocks.h"
 #include "core/scope.h"
 
@@ -125,6 +126,7 @@ void Readback::wait() const {
 
 void check_later(const void* values, size_t bytes, Device device, Problem problem,
                  SourceLocation where, bool wait) {
+  ++effects.reads;
   if (device.is_meta()) return;
   if (capture() && !wait && !device.is_host())
     return capture()->check_values(values, bytes, {0, std::move(problem), Scope::trail(), where});

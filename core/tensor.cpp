@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/effects.h"
 #include "core/float8.h"
 #include "core/float_mode.h"
 #include "core/format.h"
@@ -98,6 +99,7 @@ T Tensor::item() const {
 }
 
 void* Tensor::host() const {
+  ++effects.reads;
   if (!device().is_host()) [[unlikely]]
     fail("the host cannot reach a tensor on {}; bring it with .to(Device::cpu())", device());
   return raw();
@@ -106,6 +108,7 @@ void* Tensor::host() const {
 template <detail::Number T>
 T Tensor::at(int64_t i) const {
   check_index(i, shape());
+  ++effects.reads;
   const FloatMode mode;
   return visit_stored(dtype(), [&]<class E>() {
     const E* const p = static_cast<const E*>(raw()) + layout().at(i);
@@ -119,6 +122,7 @@ T Tensor::at(int64_t i) const {
 
 void Tensor::set(int64_t i, double value) const {
   check_index(i, shape());
+  ++effects.writes;
   const FloatMode mode;
   check(!impl_->grad_fn || !thread_state.recording,
         "set() of the result of a recorded op, which would make its gradient wrong (make a new "
@@ -173,6 +177,7 @@ Tensor Tensor::with_layout(const Layout& layout) const {
 
 Tensor Tensor::copied_to(Device target) const {
   if (target == device()) return *this;
+  ++effects.reads;
   const auto [first, last] = extent(layout());
   const Tensor copy({numel() == 0 ? 0 : last - first + 1}, dtype(), target);
   impl_->storage->touch();
@@ -189,6 +194,7 @@ void Tensor::set_data(const Tensor& other) const {
         shape());
   check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that requires a gradient",
         other.dtype());
+  ++effects.writes;
   if (impl().autograd_meta) impl().autograd_meta->on_set_data(other);
   const auto source = other.impl_;
   impl().storage = source->storage;
@@ -252,6 +258,7 @@ Tensor detail::from_memory(const std::shared_ptr<void>& data, const Layout& layo
 
 template <detail::Number T>
 std::vector<T> to_vector(const Tensor& x) {
+  ++effects.reads;
   const Tensor here = x.copied_to(Device::cpu());
   std::vector<T> out(static_cast<size_t>(x.numel()));
   const FloatMode mode;

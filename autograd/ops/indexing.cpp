@@ -7,6 +7,7 @@
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
+#include "core/effects.h"
 #include "core/index.h"
 
 namespace mixtape {
@@ -86,6 +87,7 @@ struct AdvancedIndex {
       return;
     }
     const bool shared = values.storage()->overlaps(*view.storage());
+    ++effects.writes;
     view.storage()->begin_write();
     write_slices(target.with_layout(*layout), at, index, source(shared ? clone(values) : values));
     view.storage()->bump_version();

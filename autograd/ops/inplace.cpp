@@ -2,6 +2,7 @@
 // old value in every handle: safe only if no other tensor sees the storage, which is checked.
 
 #include "autograd/ops/gradients.h"
+#include "core/effects.h"
 #include "core/format.h"
 #include "kernels/common/binary.h"
 
@@ -15,6 +16,7 @@ namespace {
 template <class F>
 Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, const F& f) {
   const Scope scope(op);
+  ++effects.writes;
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     check(!x.layout().repeats(),
           "in place on shape {} with strides {}, where elements share memory (clone() it first)",

@@ -1,0 +1,15 @@
+#pragma once
+// Effects: what this thread did with tensors besides computing new ones, counted for callers that
+// would run a function's ops in another way.
+
+#include <cstdint>
+
+namespace mixtape::internal {
+
+struct Effects {
+  uint64_t reads = 0;   // the host looked at or checked elements, or asked for their address
+  uint64_t writes = 0;  // a tensor was changed in place
+};
+inline thread_local constinit Effects effects;
+
+}  // namespace mixtape::internal
