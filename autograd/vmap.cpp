@@ -1,4 +1,4 @@
-// vmap as a loop; gradients by example where a call joins parameters and examples.
+// vmap by a replay or a loop; gradients by example where a call joins parameters and examples.
 #include "autograd/vmap.h"
 
 #include <algorithm>
@@ -7,17 +7,89 @@
 
 #include "autograd/ops.h"
 #include "autograd/tape.h"
+#include "autograd/vmap_replay.h"
 #include "core/check.h"
 #include "core/format.h"
 
 namespace mixtape {
 using namespace internal;
 
-std::vector<Tensor> detail::vmap(
-    const std::function<std::vector<Tensor>(const std::vector<Tensor>&)>& f,
-    const std::vector<Tensor>& inputs, const VmapOptions& options) {
+namespace {
+
+using Examples = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+
+std::vector<Tensor> example(const std::vector<Tensor>& inputs,
+                            const std::vector<std::optional<int>>& in_dims, int64_t b) {
+  std::vector<Tensor> one = inputs;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (in_dims[i]) one[i] = select(inputs[i], *in_dims[i], b);
+  return one;
+}
+
+// True if results are those of a function but for rounding.
+bool agree(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
+  const uint64_t reads = effects.reads;  // The answer is the same for all examples.
+  bool same = got.size() == want.size();
+  for (size_t k = 0; same && k < want.size(); ++k) {
+    same = want[k] && got[k].dtype() == want[k].dtype() && got[k].shape() == want[k].shape();
+    if (!same || want[k].numel() == 0) continue;
+    const double digits = is_half(want[k].dtype()) ? 2e-2 : want[k].dtype() == f32 ? 1e-4 : 1e-9;
+    const Tensor a = cast(got[k], f64), b = cast(want[k], f64);
+    const double size = max(where(isfinite(b), abs(b), 0)).item();
+    const double most = is_float(want[k].dtype()) ? digits : 0;
+    const Tensor both_nan = logical_and(isnan(a), isnan(b));
+    same = all(logical_or(isclose(a, b, most, most * size), both_nan)).item<bool>();
+  }
+  effects.reads = reads;
+  return same;
+}
+
+// f's results for all examples, [n, shape] each, by a replay of its calls for the first, whose
+// results are left in `first`. None if only a loop is right.
+std::optional<std::vector<Tensor>> replayed(const Examples& f, const std::vector<Tensor>& inputs,
+                                            const std::vector<std::optional<int>>& in_dims,
+                                            int64_t n, std::vector<Tensor>& first) {
+  const std::vector<Tensor> one = example(inputs, in_dims, 0);
+  detail::VmapTrace trace(n);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i]) continue;
+    in_dims[i] ? trace.add(one[i], {movedim(inputs[i], {*in_dims[i]}, {0}), true})
+               : trace.add(inputs[i], {inputs[i]});
+  }
+  const uint64_t drawn = generator().offset();
+  try {
+    const Observe watch(trace);
+    first = f(one);
+  } catch (const Error&) {  // perhaps since the trace holds what it writes to
+    generator().set_offset(drawn);
+    return std::nullopt;
+  }
+  const uint64_t drawn_by_first = generator().offset();
+  try {
+    const auto all = trace.replay(first);
+    if (!all) return std::nullopt;
+    std::vector<Tensor> last;
+    for (size_t k = 0; k < first.size(); ++k) {
+      if ((*all)[k].requires_grad() != first[k].requires_grad()) return std::nullopt;
+      last.push_back(select((*all)[k], 0, n - 1));
+    }
+    const NoGrad off;
+    const std::vector<Tensor> want = f(example(inputs, in_dims, n - 1));
+    const Unobserved compares;
+    if (agree(last, want)) return all;
+  } catch (const Error&) {  // an op that takes no batch
+  }
+  generator().set_offset(drawn_by_first);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Tensor> detail::vmap(const Examples& f, const std::vector<Tensor>& inputs,
+                                 const VmapOptions& options) {
   std::vector<std::optional<int>> in_dims = options.in_dims;
   std::optional<int64_t> n;
+  bool on_meta = false;
   {
     const Scope scope("vmap");
     if (in_dims.size() == 1) in_dims.resize(inputs.size(), in_dims[0]);
@@ -29,33 +101,47 @@ std::vector<Tensor> detail::vmap(
       const int64_t size = inputs[i].size(*in_dims[i]);
       check(!n || n == size, "input {} has {} examples, others have {}", i, size, n.value_or(0));
       n = size;
+      on_meta = on_meta || inputs[i].device().is_meta();
     }
     check(n.value_or(0) > 0, "no input has an example");
   }
+  const auto out_dim = [&](size_t k, size_t results) {
+    const size_t dims = options.out_dims.size();
+    check(dims == 1 || dims == results, "{} out_dims for {} results", dims, results);
+    return options.out_dims[dims == 1 ? 0 : k];
+  };
+  std::vector<Tensor> first;
+  // Two examples take two calls either way; a captured graph and meta have no values to compare.
+  if (*n > 2 && !captured_graph && !on_meta) {
+    if (std::optional<std::vector<Tensor>> all = replayed(f, inputs, in_dims, *n, first)) {
+      const Scope scope("vmap");
+      for (size_t k = 0; k < all->size(); ++k) {
+        Tensor& y = (*all)[k];
+        y = movedim(y, {0}, {out_dim(k, all->size())});
+        y = y.is_contiguous() && y.storage().use_count() == 1 ? y : clone(y);
+      }
+      return std::move(*all);
+    }
+  }
   std::vector<std::vector<Tensor>> results;  // by result, then example
   for (int64_t b = 0; b < *n; ++b) {
-    std::vector<Tensor> one = inputs;
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (in_dims[i]) one[i] = select(inputs[i], *in_dims[i], b);
-    const std::vector<Tensor> y = f(one);
+    const std::vector<Tensor> y = b == 0 && !first.empty() ? first : f(example(inputs, in_dims, b));
     const Scope scope("vmap");
     if (b == 0) results.resize(y.size());
     check(y.size() == results.size(), "example {} has {} results, the first has {}", b, y.size(),
           results.size());
     for (size_t k = 0; k < y.size(); ++k) {
       check(bool(y[k]), "result {} of example {} is undefined", k, b);
-      const Shape& first = b == 0 ? y[k].shape() : results[k][0].shape();
-      check(y[k].shape() == first, "result {} of example {} has shape {}, that of the first {}", k,
-            b, y[k].shape(), first);
+      const Shape& one = b == 0 ? y[k].shape() : results[k][0].shape();
+      check(y[k].shape() == one, "result {} of example {} has shape {}, that of the first {}", k, b,
+            y[k].shape(), one);
       results[k].push_back(y[k]);
     }
   }
   const Scope scope("vmap");
-  const size_t dims = options.out_dims.size();
-  check(dims == 1 || dims == results.size(), "{} out_dims for {} results", dims, results.size());
   std::vector<Tensor> stacked;
   for (size_t k = 0; k < results.size(); ++k)
-    stacked.push_back(stack(results[k], options.out_dims[dims == 1 ? 0 : k]));
+    stacked.push_back(stack(results[k], out_dim(k, results.size())));
   return stacked;
 }
 

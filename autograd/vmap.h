@@ -27,11 +27,16 @@ std::vector<Tensor> vmap(const std::function<std::vector<Tensor>(const std::vect
 
 }  // namespace detail
 
-// A function that calls f(tensors...) for each example, in order, and stacks the results; f returns
-// a tensor or a vector of tensors. So f may do anything, even call vmap() or grad(), and what it
-// draws differs by example. Recorded as the calls are. An op that takes a batch is faster.
-// The function throws Error if in_dims or out_dims do not fit, if there is no example, or if
-// examples differ in number, or their results in shape.
+// A function that is f(tensors...) for each example, its results stacked; f returns a tensor or a
+// vector of tensors. f runs for the first example; its calls of ops are then made once for all
+// examples, by batching rules (a loop for an op that has none), and the last example is compared
+// with f's own result. Where that can't be right, f runs for each example, in order: if there are
+// fewer than three, or if f reads or checks elements, draws, writes in place, runs backward or a
+// checkpoint, changes the policy, or differs on the last. So f may do anything, even call vmap() or
+// grad(); but what only it can tell, such as a counter of its own that an example in the middle
+// changes, must not decide what it computes. Recorded as the calls are. The function throws Error
+// if in_dims or out_dims do not fit, if there is no example, or if examples differ in number, or
+// their results in shape.
 template <class F>
 auto vmap(F f, VmapOptions options = {}) {
   return [f = std::move(f), options = std::move(options)](const std::same_as<Tensor> auto&... in) {

@@ -1,0 +1,323 @@
+// vmap by batching rules: which functions it replays, with a loop's results, and which it does not.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "amp/autocast.h"
+#include "autograd/call.h"
+#include "autograd/checkpoint.h"
+#include "autograd/ops.h"
+#include "autograd/vmap.h"
+#include "core/dispatch.h"
+#include "core/random.h"
+#include "nn/nn.h"
+
+namespace mixtape {
+using namespace internal;
+namespace vmap_replay_test {
+
+using Tensors = std::vector<Tensor>;
+using Function = std::function<Tensor(const Tensor&)>;
+
+struct Count : Observer {
+  int all = 0;
+  void after(const Call& call, const Tensor&) override { all += !call.backward; }
+};
+int calls_of(const Function& f, const Tensor& x) {
+  Count count;
+  const Observe watch(count);
+  vmap(f)(x);
+  return count.all;
+}
+Tensor loop(const Function& f, const Tensor& x) {
+  Tensors all;
+  for (int64_t b = 0; b < x.size(0); ++b) all.push_back(f(select(x, 0, b)));
+  return stack(all);
+}
+void expect_near(const Tensor& got, const Tensor& want, double digits) {
+  ASSERT_EQ(got.shape(), want.shape());
+  ASSERT_EQ(got.dtype(), want.dtype());
+  for (int64_t i = 0; i < got.numel(); ++i)
+    EXPECT_NEAR(got.at(i), want.at(i), digits * (1 + std::abs(want.at(i)))) << "element " << i;
+}
+// Compares results and gradients of x and of what f holds with those of a loop.
+void expect_a_loop(const Function& f, const Shape& one, const Tensors& held = {},
+                   DType dtype = f64) {
+  Shape shape{5};
+  for (const int64_t size : one) shape.push_back(size);
+  const Tensor x = randn(shape, dtype).set_requires_grad();
+  const Tensor y = vmap(f)(x), want = loop(f, x);
+  const double digits = dtype == f64 ? 1e-10 : 1e-4;
+  expect_near(y, want, digits);
+  ASSERT_EQ(y.requires_grad(), want.requires_grad());
+  if (!y.requires_grad()) return;
+  Tensors of{x};
+  of.insert(of.end(), held.begin(), held.end());
+  const Tensor dy = randn(y.shape(), y.dtype());
+  const GradOptions o{.gradients = {dy}, .allow_unused = true};
+  const Tensors got = grad({y}, of, o), by_loop = grad({want}, of, o);
+  for (size_t i = 0; i < of.size(); ++i) {
+    ASSERT_EQ(bool(got[i]), bool(by_loop[i]));
+    if (got[i]) expect_near(got[i], by_loop[i], digits);
+  }
+}
+// True if the number of calls does not grow with that of examples.
+bool is_replayed(const Function& f, const Shape& one, DType dtype = f64) {
+  const auto calls = [&](int64_t n) {
+    Shape shape{n};
+    for (const int64_t size : one) shape.push_back(size);
+    return calls_of(f, randn(shape, dtype));
+  };
+  return calls(20) == calls(4);
+}
+
+struct RuleCase {
+  const char* name;
+  Shape one;
+  Function f;
+};
+const Tensor& weights() {
+  static const Tensor w = randn({4, 3}, f64).set_requires_grad();
+  return w;
+}
+const Tensor& vector() {
+  static const Tensor v = randn({4}, f64).set_requires_grad();
+  return v;
+}
+std::vector<RuleCase> rule_cases() {
+  const auto& w = weights();
+  const auto& v = vector();
+  return {
+      {"Unary", {3, 4}, [](const Tensor& x) { return tanh(exp(x) * 0.1); }},
+      {"Clamp", {4}, [](const Tensor& x) { return clamp(x, -0.5, 0.5); }},
+      {"Binary", {4}, [&](const Tensor& x) { return x * v + x / (v + 10); }},
+      {"SharedOfMoreDims", {3}, [&](const Tensor& x) { return x * w; }},
+      {"OwnOfFewerDims", {3, 4}, [](const Tensor& x) { return x - select(x, 0, 1); }},
+      {"Number", {4}, [](const Tensor& x) { return x * select(x, 0, 1); }},
+      {"Compared", {4}, [&](const Tensor& x) { return where(gt(x, v), x * 2.0, v); }},
+      {"MaskedFill", {4}, [&](const Tensor& x) { return masked_fill(x, gt(v, 0), 3); }},
+      {"Lerp", {4}, [&](const Tensor& x) { return lerp(x, v, 0.3); }},
+      {"Cast", {4}, [](const Tensor& x) { return cast(x, f32) * 2.0; }},
+      {"Clone", {4}, [](const Tensor& x) { return clone(x); }},
+      {"Reshape", {3, 4}, [](const Tensor& x) { return flatten(transpose(x, 0, 1)) * 2.0; }},
+      {"Permute", {2, 3, 4}, [](const Tensor& x) { return permute(x, {-1, 0, 1}); }},
+      {"Expand", {3}, [](const Tensor& x) { return expand(x, {2, 3}) * 2.0; }},
+      {"Slice", {3, 4}, [](const Tensor& x) { return slice(x, -1, 1, 4, 2); }},
+      {"Select", {3, 4}, [](const Tensor& x) { return select(x, 1, -1); }},
+      {"Flip", {3, 4}, [](const Tensor& x) { return flip(x, {1}); }},
+      {"Cat", {2, 4}, [](const Tensor& x) { return cat({x, x * 2.0, ones({1, 4}, f64)}); }},
+      {"Stack", {4}, [&](const Tensor& x) { return stack({x, v}, 1); }},
+      {"Sum", {3, 4}, [](const Tensor& x) { return sum(x, {1}) + sum(x); }},
+      {"Mean", {3, 4}, [](const Tensor& x) { return x - mean(x, {0}, true); }},
+      {"Max", {3, 4}, [](const Tensor& x) { return max(x) - min(x); }},
+      {"Norm", {3, 4}, [](const Tensor& x) { return norm(x); }},
+      {"Prod", {3, 4}, [](const Tensor& x) { return prod(x, {-1}); }},
+      {"LogSumExp", {3, 4}, [](const Tensor& x) { return logsumexp(x, {0}); }},
+      {"Cumsum", {3, 4}, [](const Tensor& x) { return cumsum(x, 1); }},
+      {"Argmax", {3, 4}, [](const Tensor& x) { return argmax(x, 1); }},
+      {"Argmin", {3, 4}, [](const Tensor& x) { return argmin(x, 0); }},
+      {"AnyAll",
+       {3, 4},
+       [&](const Tensor& x) { return eq(any(gt(x, v), {0}), all(gt(x, v), {0})); }},
+      {"Cumprod", {3, 4}, [](const Tensor& x) { return cumprod(x, 0); }},
+      {"LogCumsumExp", {3, 4}, [](const Tensor& x) { return logcumsumexp(x, 1); }},
+      {"Gather", {3, 4}, [](const Tensor& x) { return sort(x, 1).values; }},
+      {"TopK", {3, 4}, [](const Tensor& x) { return topk(x, 2).indices; }},
+      {"Addcmul", {4}, [&](const Tensor& x) { return addcmul(x, v, x, 2); }},
+      {"Addcdiv", {4}, [&](const Tensor& x) { return addcdiv(v, x, v + 10, 2); }},
+      {"GroupNorm", {2, 4, 3}, [&](const Tensor& x) { return group_norm(x, 2, v, v); }},
+      {"InstanceNorm", {2, 4, 3}, [&](const Tensor& x) { return instance_norm(x, v, v); }},
+      {"Triu", {4, 4}, [](const Tensor& x) { return triu(x, 1); }},
+      {"Tril", {4, 4}, [](const Tensor& x) { return tril(x); }},
+      {"MatmulShared", {2, 4}, [&](const Tensor& x) { return matmul(x, w); }},
+      {"MatmulOwn", {2, 4}, [](const Tensor& x) { return matmul(x, x.t()); }},
+      {"MatmulVector", {4}, [&](const Tensor& x) { return matmul(x, w); }},
+      {"Dot", {4}, [&](const Tensor& x) { return dot(x, v); }},
+      {"Linear", {4}, [&](const Tensor& x) { return linear(x, w.t()); }},
+      {"Softmax", {3, 4}, [](const Tensor& x) { return softmax(x, 0); }},
+      {"LogSoftmax", {4}, [](const Tensor& x) { return log_softmax(x, 0); }},
+      {"LayerNorm", {2, 4}, [&](const Tensor& x) { return layer_norm(x, {4}, v, v); }},
+      {"RmsNorm", {4}, [&](const Tensor& x) { return rms_norm(x, {4}, v); }},
+      {"Detached", {4}, [](const Tensor& x) { return x * exp(x).detach(); }},
+      {"OfSharedAlone", {4}, [&](const Tensor& x) { return x + exp(v); }},
+      {"SharedResult", {4}, [&](const Tensor&) { return exp(v); }},
+      {"Itself", {4}, [](const Tensor& x) { return x; }},
+  };
+}
+struct Rules : testing::TestWithParam<RuleCase> {};
+std::string case_name(const testing::TestParamInfo<RuleCase>& i) { return i.param.name; }
+INSTANTIATE_TEST_SUITE_P(Ops, Rules, testing::ValuesIn(rule_cases()), case_name);
+
+TEST_P(Rules, ReplayALoop) {
+  const RuleCase& c = GetParam();
+  expect_a_loop(c.f, c.one, {weights(), vector()});
+  EXPECT_TRUE(is_replayed(c.f, c.one));
+}
+
+TEST(VmapReplay, RunsModules) {
+  const nn::Conv2d conv(1, 3, 3);
+  const Function f = [&](const Tensor& x) { return relu(squeeze(conv(unsqueeze(x, 0)), 0)); };
+  expect_a_loop(f, {1, 5, 5}, conv.parameters(), f32);
+  EXPECT_TRUE(is_replayed(f, {1, 5, 5}, f32));
+  const nn::Linear layer(4, 2);
+  const Function g = [&](const Tensor& x) { return relu(layer(x)); };
+  expect_a_loop(g, {3, 4}, layer.parameters(), f32);
+  EXPECT_TRUE(is_replayed(g, {3, 4}, f32));
+}
+
+TEST(VmapReplay, HasTheDtypesOfAutocast) {
+  const Tensor w = randn({4, 3}).set_requires_grad();
+  const Tensor x = randn({5, 2, 4});
+  for (const DType dtype : {f16, bf16}) {
+    const amp::Autocast autocast({.dtype = dtype});
+    const Function f = [&](const Tensor& t) { return gelu(matmul(t, w)); };
+    const Function g = [&](const Tensor& t) { return softmax(matmul(t, w), -1); };
+    for (const Function& h : {f, g}) {
+      expect_near(vmap(h)(x), loop(h, x), 2e-2);
+      EXPECT_TRUE(is_replayed(h, {2, 4}, f32));  // after the cast of w, which Autocast keeps
+    }
+  }
+}
+
+TEST(VmapReplay, LoopsForAnOpWithoutARule) {
+  const Function f = [](const Tensor& x) { return exp(diagonal(x * 2.0)); };
+  expect_a_loop(f, {3, 3});
+  const auto calls = [&](int64_t n) { return calls_of(f, randn({n, 3, 3}, f64)); };
+  EXPECT_EQ(calls(7) - calls(6), calls(6) - calls(5));
+  EXPECT_LT(calls(7) - calls(6), 5);  // mul and exp are not repeated
+}
+
+TEST(VmapReplay, IsSecondOrder) {
+  const Tensor x = randn({4, 3}, f64).set_requires_grad();
+  const Function f = [](const Tensor& t) { return sum(t * t * t); };
+  const Tensor dx = grad({sum(vmap(f)(x))}, {x}, {.create_graph = true})[0];
+  expect_near(grad({sum(dx)}, {x})[0], x * 6.0, 1e-12);
+}
+
+// --- what only a loop does ---
+
+TEST(VmapLoop, BranchesOnValues) {
+  const Function by_item = [](const Tensor& x) { return sum(x).item() > 0 ? x : x * 2.0; };
+  const Function by_vector = [](const Tensor& x) { return to_vector(x)[0] > 0 ? x : x * 2.0; };
+  const Function by_data = [](const Tensor& x) { return *x.data<double>() > 0 ? x : x * 2.0; };
+  const Tensor x = from({1, 2, -3, 4}, {4, 1}, f64);
+  for (const Function& f : {by_item, by_vector, by_data})
+    EXPECT_EQ(to_vector(vmap(f)(x)), (std::vector<double>{1, 2, -6, 4}));
+}
+
+TEST(VmapLoop, ChecksTheIndicesOfEachExample) {
+  const Tensor table = randn({4, 3}, f64).set_requires_grad();
+  const Function f = [&](const Tensor& x) { return embedding(table, x); };
+  const Tensor x = from({0, 3, 1, 2, 2, 0, 3, 3}, {4, 2}, i64);
+  expect_near(vmap(f)(x), loop(f, x), 0);
+  const Tensor wrong = from({0, 3, 1, 4, 2, 0, 3, 3}, {4, 2}, i64);
+  EXPECT_THROW(vmap(f)(wrong), Error);
+}
+
+TEST(VmapLoop, DrawsForEachExample) {
+  const Function f = [](const Tensor& x) { return x + randn({2}, f64); };
+  const Tensor x = zeros({4, 2}, f64);
+  const auto seeded = [&](const auto& run) {
+    const Seed seed(3);
+    return to_vector(run());
+  };
+  EXPECT_EQ(seeded([&] { return vmap(f)(x); }), seeded([&] { return loop(f, x); }));
+}
+
+TEST(VmapLoop, RunsBackward) {
+  const Function f = [](const Tensor& x) {
+    const Tensor w = ones({2}, f64).set_requires_grad();
+    return grad({sum(w * w * x)}, {w})[0];
+  };
+  const Tensor x = randn({4, 2}, f64);
+  expect_near(vmap(f)(x), x * 2.0, 1e-12);
+  EXPECT_FALSE(is_replayed(f, {2}));
+}
+
+TEST(VmapLoop, WritesInPlace) {
+  const Function own = [](const Tensor& x) {
+    const Tensor sum = zeros({2}, f64);
+    add_(sum, x);
+    return sum * 3.0;
+  };
+  expect_a_loop(own, {2});
+  const Tensor x = randn({4, 2}, f64), total = zeros({2}, f64);
+  const Function outside = [&](const Tensor& t) {
+    const NoGrad off;
+    add_(total, t);
+    return t * 2.0;
+  };
+  expect_near(vmap(outside)(x), x * 2.0, 1e-12);
+  expect_near(total, sum(x, {0}), 1e-12);
+  const Function set = [](const Tensor& t) {
+    const Tensor y = clone(t);
+    y.set(0, 7);
+    return y * 2.0;
+  };
+  expect_near(vmap(set)(x), loop(set, x), 1e-12);
+  const Function assigned = [](const Tensor& t) {
+    const Tensor y = clone(t);
+    y[0] = 7;
+    return y * 2.0;
+  };
+  expect_near(vmap(assigned)(x), loop(assigned, x), 1e-12);
+}
+
+TEST(VmapLoop, ChangesPolicies) {
+  const Tensor w = randn({4, 3});
+  const Function f = [&](const Tensor& x) {
+    const amp::Autocast autocast({.dtype = bf16});
+    return matmul(x, w);
+  };
+  const Tensor x = randn({5, 2, 4});
+  EXPECT_EQ(to_vector(vmap(f)(x)), to_vector(loop(f, x)));
+  EXPECT_FALSE(is_replayed(f, {2, 4}, f32));
+}
+
+TEST(VmapLoop, SeesAViewThatNoOpMade) {
+  const Function f = [](const Tensor& x) { return exp(x.with_layout(Layout(Shape{2}, Shape{2}))); };
+  const Tensor x = randn({4, 4}, f64);
+  expect_near(vmap(f)(x), loop(f, x), 1e-12);
+  EXPECT_FALSE(is_replayed(f, {4}));
+}
+
+TEST(VmapLoop, RunsACheckpoint) {
+  const Function f = [](const Tensor& x) {
+    return checkpoint([](const Tensor& t) { return exp(t); }, x);
+  };
+  expect_a_loop(f, {3});
+}
+
+TEST(VmapLoop, MovesRunningStatistics) {
+  nn::BatchNorm2d norm(2);
+  const Tensor x = randn({4, 3, 2, 2, 2});
+  const Function f = [&](const Tensor& t) { return norm(t); };
+  EXPECT_FALSE(is_replayed(f, {3, 2, 2, 2}, f32));
+  expect_near(vmap(f)(x), loop(f, x), 1e-5);
+}
+
+TEST(VmapLoop, RepeatsAnErrorOfTheFunction) {
+  const Function f = [](const Tensor& x) { return x + ones({7}, f64); };
+  EXPECT_THROW(vmap(f)(ones({4, 3}, f64)), Error);
+}
+
+TEST(VmapReplay, MayBeNested) {
+  const Tensor y = randn({6}, f64);
+  const Function outer = [&](const Tensor& a) {
+    return vmap([&](const Tensor& b) { return a * b; })(y);
+  };
+  expect_a_loop(outer, {});
+  EXPECT_TRUE(is_replayed(outer, {}));
+}
+
+// A counter of its own: the last example differs.
+TEST(VmapLoop, CountsItsCalls) {
+  int calls = 0;
+  const Function f = [&](const Tensor& x) { return x * double(++calls); };
+  const Tensor y = vmap(f)(ones({4, 1}, f64));
+  EXPECT_EQ(calls, 5);  // the first, the last to compare, and those after the first
+  EXPECT_NE(y.at(3), y.at(1));
+}
+
+}  // namespace vmap_replay_test
+}  // namespace mixtape
