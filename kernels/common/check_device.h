@@ -35,7 +35,8 @@ inline void check_memory(Device device, const char* kernel, std::span<const View
 }
 inline void check_memory(Device device, const char* kernel, Updates updates) {
   for (const Update& u : updates) {
-    for (const View& v : {u.param, u.grad, u.steps, u.shadow}) check_memory(device, kernel, v);
+    for (const View& v : {u.param, u.grad, u.steps, u.shadow, u.norms})
+      check_memory(device, kernel, v);
     check_memory(device, kernel, std::span<const View>(u.state));
     if (!u.low) continue;
     check_memory(device, kernel, u.low->compensation);

@@ -13,9 +13,17 @@ using namespace internal;
 template <class O>
 concept Layerwise = requires { O::moves_states_first; };
 
+struct Squares {  // of a block of norm_block elements, added up
+  double param, measured;
+};
 struct SquaredNorms {
+  int64_t size;  // elements of the parameter
   double param = 0, measured = 0;
-  int64_t size = 0;  // elements of the parameter
+
+  MIXTAPE_HD void add(const Squares& block) {
+    param += block.param;
+    measured += block.measured;
+  }
 };
 
 // The factor of lr for one parameter; 1 where either norm is 0. LAMB: phi(|p|) / |direction|

@@ -27,10 +27,11 @@ struct LowMemory {
   uint32_t nonnegative = 0;  // a bit for each state
   uint64_t seed = 0;         // of Stochastic, and of bf16 states, which are rounded by chance, too
   uint32_t index = 0;        // of the parameter in its optimizer
+  int64_t first = 0;         // the parameter's element, of a block, with which a piece of it begins
 
   bool is_rounded() const { return rounding != Rounding::Nearest; }
   // The bits of the step that makes the count of steps `count`, for the parameter or its states:
-  // element i reads word i % 4 of block i / 4.
+  // element i of the whole parameter reads word i % 4 of block i / 4.
   MIXTAPE_HD static Draw draw(uint64_t seed, uint32_t index, float count, bool for_states) {
     const Philox::Block key =
         Philox::bits({uint32_t(count), index, for_states, 1}, uint32_t(seed), uint32_t(seed >> 32));
@@ -41,16 +42,23 @@ struct LowMemory {
 // All dense. `state` are the optimizer's buffers of the parameter's size, f32 (f64 for an f64
 // parameter; with `low` perhaps bf16, or u8 codes); those without data are not used. `steps`, one
 // f32 that the kernel advances, counts the steps that were not skipped. `shadow`, optional, is a
-// 16-bit copy of `param` that is written with it: the model's parameter may be either.
+// 16-bit copy of `param` that is written with it: the model's parameter may be either. `norms` are
+// for Pass.
 struct Update {
   static constexpr size_t max_states = 3;
   View param, grad;
   View state[max_states];
   View steps;
   View shadow;
+  View norms;
   const LowMemory* low = nullptr;  // optional
 };
 using Updates = std::span<const Update>;  // of parameters with the same options
+
+// The passes of a step that looks at norms of the parameter (layerwise.h), which pieces of one take
+// in two calls: Measure leaves the squares of the piece's blocks in `norms`, f64 [blocks, 2], and
+// Move reads there those of the whole parameter.
+enum class Pass : uint8_t { Both, Measure, Move };
 
 // Scalars that every step reads from device memory, so that the host waits for nothing. Both are
 // optional: a nonzero `skip` (f32) makes the kernel do nothing at all; `grad_scale` (f32 or f64:
@@ -59,6 +67,7 @@ using Updates = std::span<const Update>;  // of parameters with the same options
 struct StepControl {
   View skip = {}, grad_scale = {};
   double rescale = 1;
+  Pass pass = Pass::Both;
 };
 
 struct AnyOptimizer;  // kernels/common/optimizers.h

@@ -58,8 +58,9 @@ struct RandomBits {
     const Draw draw =
         LowMemory::draw(low.seed, low.index, static_cast<float>(steps + 1), for_states);
     for (int64_t i = 0; i < n; i += 64)
-      philox::interleave(philox::Words(draw.seed, static_cast<uint64_t>((begin + i) / 4)).word,
-                         word + i);
+      philox::interleave(
+          philox::Words(draw.seed, static_cast<uint64_t>((low.first + begin + i) / 4)).word,
+          word + i);
   }
 };
 

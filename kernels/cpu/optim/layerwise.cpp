@@ -15,20 +15,24 @@ namespace {
 constexpr auto as_stored = [](int64_t, int64_t, const auto& states)
                                MIXTAPE_INLINE_LAMBDA { return states; };
 
-// The first pass of a layerwise optimizer: returns the squared norms.
+// The first pass of a layerwise optimizer: adds up the squares of each block.
 template <Layerwise O, class Chunk, class See>
-SquaredNorms measure(const O& o, const Chunk& chunk, See see) {
+void measure(const O& o, const Chunk& chunk, Squares* block, See see) {
   using T = typename Chunk::T;
   const StepOf<O, T> step(o, chunk.steps);
   WideSum param, measured;
   chunk.template for_elements<Writes{.param = false, .states = O::moves_states_first}>(
       [&](int64_t i, int64_t count, Vec<T> p, Vec<T> g, StatesAt<T> state) MIXTAPE_INLINE_LAMBDA {
+        if (i > 0 && i % norm_block == 0) {
+          *block++ = {param.total(), measured.total()};
+          param = measured = {};
+        }
         param.add_square(p);
         const Vec<T> m = step.measured(p, g, see(chunk.begin + i, count, state));
         measured.add_square(keep(m, count));  // 0 / 0 beyond count is NaN
         return p;
       });
-  return {param.total(), measured.total()};
+  *block = {param.total(), measured.total()};
 }
 
 // Its second pass: moves the parameter.
@@ -42,22 +46,39 @@ void move(const O& o, const Chunk& chunk, double trust, See see) {
       });
 }
 
+// The squares of each parameter's blocks: in Update::norms or, without, in scratch.
+const std::span<Squares>* place_squares(Launch& launch, Updates updates) {
+  static_assert(Chunks::length % norm_block == 0);
+  auto* const all = launch.scratch<std::span<Squares>>(static_cast<int64_t>(updates.size()));
+  int64_t count = 0;
+  for (const Update& u : updates) count += u.norms ? 0 : ceil_div(u.param.size(), norm_block);
+  Squares* next = launch.scratch<Squares>(count);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const View& norms = updates[i].norms;
+    const auto blocks = static_cast<size_t>(norms ? norms.size() / 2
+                                                  : ceil_div(updates[i].param.size(), norm_block));
+    all[i] = {norms ? static_cast<Squares*>(norms.data) : std::exchange(next, next + blocks),
+              blocks};
+  }
+  return all;
+}
+
 // with_states(chunk, tensor, f) calls f(see).
 template <Layerwise O, class With>
 void take_both_passes(Launch& launch, Updates updates, const O& o, const StepControl& control,
                       With with_states) {
   const Chunks chunks(launch, updates);
-  SquaredNorms* const norms = launch.scratch<SquaredNorms>(chunks.count());
-  for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t tensor, int64_t number) {
-    with_states(chunk, tensor, [&](auto see) { norms[number] = measure(o, chunk, see); });
-  });
+  const std::span<Squares>* const blocks = place_squares(launch, updates);
+  if (control.pass != Pass::Move)
+    for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t tensor, int64_t) {
+      Squares* const first = blocks[tensor].data() + chunk.begin / norm_block;
+      with_states(chunk, tensor, [&](auto see) { measure(o, chunk, first, see); });
+    });
+  if (control.pass == Pass::Measure) return;
   double* const trust = launch.scratch<double>(static_cast<int64_t>(updates.size()));
   for (size_t tensor = 0; tensor < updates.size(); ++tensor) {
     SquaredNorms sum{.size = updates[tensor].param.size()};
-    for (int64_t i = chunks.first(tensor); i < chunks.first(tensor + 1); ++i) {
-      sum.param += norms[i].param;
-      sum.measured += norms[i].measured;
-    }
+    for (const Squares& block : blocks[tensor]) sum.add(block);
     trust[tensor] = trust_ratio(o, sum);
   }
   for_each_chunk(updates, chunks, control, [&](const auto& chunk, size_t tensor, int64_t) {

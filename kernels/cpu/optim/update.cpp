@@ -22,6 +22,7 @@ void optimizer_step(Launch& launch, const AnyOptimizer& optimizer, Updates updat
                     const StepControl& control) {
   if (read_scalar(control.skip, 0) != 0) return;
   optimizer.visit([&](const auto& o) { take_step(launch, updates, o, control); });
+  if (control.pass == Pass::Measure) return;
   for (const Update& u : updates)
     if (u.steps) *u.steps.as<float>() += 1;
 }

@@ -81,6 +81,7 @@ struct LowItem {
   void* compensation;
   const float* steps;
   uint64_t seed;
+  int64_t first;
   uint32_t index;
   Rounding rounding;
   StateCode code;
@@ -92,6 +93,7 @@ struct LowItem {
         compensation(u.low->compensation.data),
         steps(u.steps.as<const float>()),
         seed(u.low->seed),
+        first(u.low->first),
         index(u.low->index),
         rounding(u.low->rounding),
         code(u.low->code),
@@ -163,7 +165,7 @@ struct LowItem {
   __device__ void store_half(const float (&x)[4], const Four& four, const Draw& draw) const {
     Words<float> value, rest;
     if (rounding == Rounding::Stochastic) {
-      const Philox::Block random = Philox::bits(draw, uint64_t(four.at / 4));
+      const Philox::Block random = Philox::bits(draw, uint64_t((first + four.at) / 4));
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         value.word[e / 2] |= uint32_t(round_stochastic<S>(x[e], random[size_t(e)]).bits)
@@ -221,7 +223,7 @@ __device__ void for_elements(const LowItem<O>& p, const Chunk& chunk, float grad
     }
     Philox::Block random[2] = {};
     for (int h = 0; rounds_states && h < 2; ++h)
-      random[h] = Philox::bits(draw_for_states, uint64_t(lane.part[h].at / 4));
+      random[h] = Philox::bits(draw_for_states, uint64_t((p.first + lane.part[h].at) / 4));
     if (writes.states)
       for_states(
           [&]<int k>() { p.template store_state<k>(s[k], lane, first / code_block, random); });

@@ -17,6 +17,24 @@ struct EstimateAt {
   __device__ T set(int, T) const { return v; }
 };
 
+// The squares of a parameter's blocks, a chunk each.
+struct Blocks {
+  Squares* at;
+  int64_t count;
+};
+
+// all[number of each item] = the item
+template <class Item>
+__global__ void place_items(Table<Item> table, Item* all) {
+  const int k = int(gpu::block().x);
+  if (gpu::thread().x == 0) all[table.number[k]] = table.item[k];
+}
+template <class Item>
+void launch_place(Launch& launch, const char* name, const Table<Item>& table, Item* all) {
+  gpu::launch({name, {unsigned(table.blocks()), 1, 1}, {gpu::warp_size, 1, 1}}, launch.stream,
+              place_items<Item>, table, all);
+}
+
 // Calls f(the states of element i, as a step sees them): with factors, the estimate.
 template <class T, class Step, class F>
 __device__ T with_states(const Step& step, const Factors* factors, int tensor, int64_t i,
@@ -34,12 +52,12 @@ __device__ T with_states(const Step& step, const Factors* factors, int tensor, i
 
 template <class T, class O, class Item>
 __global__ void layerwise_norms(Table<Item> table, Control control, const StepOf<O, T>* steps,
-                                const Factors* factors, SquaredNorms* parts) {
+                                const Factors* factors, const Blocks* blocks) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const int number = table.number[chunk.tensor];
   const StepOf<O, T> step = steps[number];
-  SquaredNorms sum;
+  Squares sum{0, 0};
   for_elements<Writes{.param = false, .states = O::moves_states_first}>(
       table.item[chunk.tensor], chunk, control.scale<T>(),
       [&](int64_t i, T p, T g, StatesAt<T> state) {
@@ -53,24 +71,20 @@ __global__ void layerwise_norms(Table<Item> table, Control control, const StepOf
       });
   sum.param = sum_over_block(sum.param);
   sum.measured = sum_over_block(sum.measured);
-  if (gpu::thread().x == 0) parts[chunk.number] = sum;
+  if (gpu::thread().x == 0) blocks[number].at[chunk.begin / chunk_length] = sum;
 }
 
 // The trust ratio of each parameter, a block for each.
 template <class O, class Item>
 __global__ void layerwise_trust(Table<Item> table, Control control, OptionsNow<O> o,
-                                const SquaredNorms* parts, double* trust) {
+                                const Blocks* all, double* trust) {
   if (control.is_skipped()) return;
   const int k = int(gpu::block().x);
-  SquaredNorms sum;
-  for (int i = table.first[k] + int(gpu::thread().x); i < table.first[k + 1]; i += chunk_threads) {
-    const SquaredNorms part = parts[table.chunks_before + i];
-    sum.param += part.param;
-    sum.measured += part.measured;
-  }
+  const Blocks blocks = all[table.number[k]];
+  SquaredNorms sum{.size = table.size[k]};
+  for (int64_t i = gpu::thread().x; i < blocks.count; i += chunk_threads) sum.add(blocks.at[i]);
   sum.param = sum_over_block(sum.param);
   sum.measured = sum_over_block(sum.measured);
-  sum.size = table.size[k];
   if (gpu::thread().x == 0) trust[table.number[k]] = trust_ratio(o(), sum);
 }
 
@@ -90,25 +104,47 @@ __global__ void layerwise_move(Table<Item> table, Control control, const StepOf<
       });
 }
 
+// Where each parameter's Blocks are: those of Update::norms or, without, in scratch.
+template <class T>
+const Blocks* place_blocks(Launch& launch, Updates updates) {
+  static_assert(chunk_length == norm_block);
+  int64_t chunks = 0;
+  for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
+  Squares* next = launch.scratch<Squares>(chunks);
+  Blocks* const all = launch.scratch<Blocks>(int64_t(updates.size()));
+  for_tables<Blocks>(
+      updates.size(), 0,
+      [&](size_t i, Blocks& item, int64_t& size) {
+        const Update& u = updates[i];
+        size = 1;
+        item = u.norms ? Blocks{static_cast<Squares*>(u.norms.data), u.norms.size() / 2}
+                       : Blocks{next, ceil_div(u.param.size(), chunk_length)};
+        if (!u.norms) next += item.count;
+        return is_computed_in<T>(u);
+      },
+      [&](const Table<Blocks>& table) { launch_place(launch, "place_blocks", table, all); });
+  return all;
+}
+
 // make_factors(steps) returns where each parameter's Factors are, or null.
 template <class T, Layerwise O, class Make>
 void take_both_passes(Launch& launch, Updates updates, const OptionsNow<O>& o,
                       const Control& control, Make make_factors) {
-  int64_t chunks = 0;
-  for (const Update& u : updates) chunks += ceil_div(u.param.size(), chunk_length);
   auto* const steps = launch.scratch<StepOf<O, T>>(int64_t(updates.size()));
   double* const trust = launch.scratch<double>(int64_t(updates.size()));
-  SquaredNorms* const parts = launch.scratch<SquaredNorms>(chunks);
+  const Blocks* const blocks = place_blocks<T>(launch, updates);
   launch_begin<T>(launch, updates, o, control, steps);
   const Factors* const factors = make_factors(steps);
   for_parameters<O, T>(updates, [&]<class Item>(const Table<Item>& table) {
-    launch_table(launch, "layerwise_norms", layerwise_norms<T, O, Item>, table, control, steps,
-                 factors, parts);
+    if (control.pass != Pass::Move)
+      launch_table(launch, "layerwise_norms", layerwise_norms<T, O, Item>, table, control, steps,
+                   factors, blocks);
+    if (control.pass == Pass::Measure) return;
     gpu::launch({"layerwise_trust",
                  {unsigned(table.count), 1, 1},
                  {unsigned(chunk_threads), 1, 1},
                  chunk_threads / gpu::warp_size * sizeof(double)},
-                launch.stream, layerwise_trust<O, Item>, table, control, o, parts, trust);
+                launch.stream, layerwise_trust<O, Item>, table, control, o, blocks, trust);
     launch_table(launch, "layerwise_move", layerwise_move<T, O, Item>, table, control, steps,
                  factors, trust);
   });
@@ -136,11 +172,6 @@ __global__ void adafactor_average(Table<Averaged<T>> table, Control control,
     const T root(norm * by);
     item.mean[i] = step.averaged(item.mean[i], root * root);
   }
-}
-
-__global__ void place_factors(Table<Factors> table, Factors* all) {
-  const int k = int(gpu::block().x);
-  if (gpu::thread().x == 0) all[table.number[k]] = table.item[k];
 }
 
 // Items 2 k and 2 k + 1 are the rows and the columns of parameter k.
@@ -197,10 +228,7 @@ const Factors* make_factors(Launch& launch, Updates updates, const Control& cont
                 shape[shape.rank - 1]};
         return true;
       },
-      [&](const Table<Factors>& table) {
-        gpu::launch({"place_factors", {unsigned(table.blocks()), 1, 1}, {gpu::warp_size, 1, 1}},
-                    launch.stream, place_factors, table, all);
-      });
+      [&](const Table<Factors>& table) { launch_place(launch, "place_factors", table, all); });
   return all;
 }
 

@@ -13,11 +13,13 @@ struct Control {
   const float* skip;
   Scalar grad_scale;
   double rescale;
+  Pass pass;
 
   explicit Control(const StepControl& control)
       : skip(control.skip.as<const float>()),
         grad_scale(control.grad_scale),
-        rescale(control.rescale) {}
+        rescale(control.rescale),
+        pass(control.pass) {}
   __device__ bool is_skipped() const { return skip && *skip != 0; }
   template <class T>
   __device__ T scale() const {  // of gradients
@@ -25,18 +27,19 @@ struct Control {
   }
 };
 
-// Advances each parameter's count of steps. steps[i], where Step<T> follows from the options and
-// the count, becomes parameter i's.
+// Advances each parameter's count of steps, in the first pass. steps[i], where Step<T> follows from
+// the options and the count, becomes parameter i's.
 template <class T, class O>
 __global__ void begin_step(Table<float*> counts, Control control, OptionsNow<O> o,
                            StepOf<O, T>* steps) {
   if (control.is_skipped() || gpu::thread().x != 0) return;
   const int k = int(gpu::block().x);
   float* const count = counts.item[k];
-  const double before = count ? *count : 0;
+  const bool advances = control.pass != Pass::Move;
+  const double before = count ? *count - (advances ? 0 : 1) : 0;
   if constexpr (std::is_constructible_v<StepOf<O, T>, const O&, double>)
     steps[counts.number[k]] = StepOf<O, T>(o(), before);
-  if (count) *count = float(before + 1);
+  if (count && advances) *count = float(before + 1);
 }
 template <class T>
 bool is_computed_in(const Update& u) {

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/format.h"
-#include "kernels/common/optimizers.h"
+#include "kernels/common/layerwise.h"
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
@@ -233,6 +233,93 @@ TEST(CudaLowMemory, ACallTakesPlainOnesToo) {
       for (const double x : to_vector(p->tensors[0])) sums[on_cuda].push_back(x);
   }
   for (size_t i = 0; i < sums[0].size(); ++i) EXPECT_NEAR(sums[0][i], sums[1][i], 0.02) << i;
+}
+
+// Elements [first, last) of a parameter, on blocks of the norm.
+Update piece_of(const Update& whole, const LowMemory* low, int64_t first, int64_t last) {
+  const auto cut = [&](View& v, int64_t block = 1) {
+    if (!v) return;
+    const int64_t begin = first / block;
+    v = {static_cast<char*>(v.data) + begin * int64_t(size_of(v.dtype)), v.dtype,
+         Layout({ceil_div(last, block) - begin})};
+  };
+  Update piece = whole;
+  for (View* const v : {&piece.param, &piece.grad, &piece.shadow}) cut(*v);
+  for (View& v : piece.state) cut(v);
+  piece.low = low;
+  return piece;
+}
+LowMemory low_of_piece(const LowMemory& whole, int64_t first, int64_t last) {
+  LowMemory low = whole;
+  low.first = first;
+  for (View& v : low.scale)
+    if (v) {
+      const int64_t begin = first / code_block;
+      v = {v.as<float>() + begin, f32, Layout({ceil_div(last, code_block) - begin})};
+    }
+  return low;
+}
+
+// Where all squares are known to each piece, steps of pieces have the bytes of the whole.
+template <class O>
+void expect_pieces_step_alike(const O& o, const LowMemory& low, DType dtype, DType state_dtype) {
+  constexpr int64_t n = 4 * norm_block + 300, cuts[] = {0, norm_block, 3 * norm_block, n};
+  const AnyOptimizer optimizer = o;
+  for (const bool on_cuda : {false, true}) {
+    const auto step = [&](Updates updates, const StepControl& control) {
+      launch([&](Launch& l) {
+        on_cuda ? cuda::optimizer_step(l, optimizer, updates, control)
+                : cpu::optimizer_step(l, optimizer, updates, control);
+      });
+    };
+    Parameter whole(n, dtype, low, state_dtype, false, 3),
+        cut(n, dtype, low, state_dtype, false, 3);
+    const bool is_plain = dtype == f32 && state_dtype == f32;
+    if (is_plain) whole.update.low = nullptr;
+    LowMemory lows[3];
+    Update pieces[3];
+    const Tensor counts = filled({3}, f32, 4), norms({ceil_div(n, norm_block), 2}, f64);
+    for (size_t i = 0; i < 3; ++i) {
+      lows[i] = low_of_piece(cut.low, cuts[i], cuts[i + 1]);
+      pieces[i] = piece_of(cut.update, is_plain ? nullptr : &lows[i], cuts[i], cuts[i + 1]);
+      pieces[i].steps = {counts.data<float>() + i, f32, Layout(Shape{})};
+    }
+    for (int t = 0; t < 2; ++t) {
+      step(std::span(&whole.update, 1), {});
+      if constexpr (Layerwise<O>) {
+        for (const Pass pass : {Pass::Measure, Pass::Move}) {
+          for (size_t i = 0; i < 3; ++i) {
+            const int64_t first = pass == Pass::Move ? 0 : cuts[i] / norm_block,
+                          last = pass == Pass::Move ? norms.size(0)
+                                                    : ceil_div(cuts[i + 1], norm_block);
+            pieces[i].norms = {norms.data<double>() + 2 * first, f64, Layout({last - first, 2})};
+          }
+          step(pieces, {.pass = pass});
+        }
+      } else {
+        step(pieces, {});
+      }
+    }
+    for (size_t i = 0; i + 1 < whole.tensors.size(); ++i)
+      EXPECT_EQ(bytes(whole.tensors[i]), bytes(cut.tensors[i])) << O::name << i << on_cuda;
+    EXPECT_EQ(to_vector(counts), std::vector<double>(3, 6)) << on_cuda;
+  }
+}
+TEST(CudaLowMemory, PiecesStepAsTheWhole) {
+  LowMemory none, by_chance, codes;
+  by_chance.rounding = Rounding::Stochastic;
+  by_chance.seed = 5;
+  codes.code = StateCode::Dynamic;
+  codes.nonnegative = 2;
+  const auto expect_alike = [&](const auto& o) {
+    expect_pieces_step_alike(o, none, f32, f32);
+    expect_pieces_step_alike(o, by_chance, bf16, f32);
+    expect_pieces_step_alike(o, by_chance, f16, bf16);
+    expect_pieces_step_alike(o, codes, f32, u8);
+  };
+  expect_alike(AdamW{.lr = 0.1});
+  expect_alike(Lamb{.lr = 0.1});
+  expect_alike(Lars{.momentum = 0.9, .weight_decay = 0.1, .trust_coefficient = 0.1});
 }
 
 }  // namespace kernels_cuda_low_memory_test
