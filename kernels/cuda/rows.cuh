@@ -102,14 +102,17 @@ struct Parameter {
       }
     });
   }
-  // v[e] = element index(e); `one`: all indices are equal
-  template <int count, class Index>
-  __device__ void gather(Index index, bool one, T (&v)[count]) const {
+  // v = element i `left` times, then each of the elements that follow `times` times
+  template <int count>
+  __device__ void repeat(int64_t i, int64_t left, int64_t times, T (&v)[count]) const {
     with_type<T>(data, dtype, [&](auto* p) {
-      T last = T(gpu::widen(p[index(0) * step]));
+      T last = T(gpu::widen(p[i * step]));
 #pragma unroll
       for (int e = 0; e < count; ++e) {
-        if (e > 0 && !one) last = T(gpu::widen(p[index(e) * step]));
+        if (e == left) {
+          last = T(gpu::widen(p[++i * step]));
+          left += times;
+        }
         v[e] = last;
       }
     });

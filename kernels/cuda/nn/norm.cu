@@ -23,14 +23,10 @@ struct Affine {
       if (b) b.load(0, column, shift);
       return;
     }
-    const int64_t of_row = quotient(column, inner),
-                  first = (row - quotient(row, groups) * groups) * channels;
-    const bool one = (of_row + 1) * inner - column >= n;
-    const auto channel = [&](int i) {
-      return first + (one ? of_row : quotient(column + i, inner));
-    };
-    if (w) w.gather(channel, one, scale);
-    if (b) b.gather(channel, one, shift);
+    const int64_t of_row = quotient(column, inner), left = (of_row + 1) * inner - column;
+    const int64_t channel = (row - quotient(row, groups) * groups) * channels + of_row;
+    if (w) w.repeat(channel, left, inner, scale);
+    if (b) b.repeat(channel, left, inner, shift);
   }
 };
 
