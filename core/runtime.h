@@ -79,8 +79,5 @@ void note_launch(const char* kernel);
 std::string last_launches(int code);
 // Tells of a device that the driver gives to no program of this version of CUDA (CUDART_VERSION).
 std::string driver_warning(const std::string& reason, int cuda);
-#ifdef MIXTAPE_EMULATED
-int owner(const void* memory);  // the index of the device that allocated it, or -1: the host
-#endif
 
 }  // namespace mixtape::runtime

@@ -11,6 +11,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "core/kernel_watch.h"
 #include "core/warn.h"
 
 namespace mixtape::runtime {
@@ -197,3 +198,5 @@ const Runtime& cuda() {
 }
 
 }  // namespace mixtape::runtime
+
+mixtape::internal::KernelWatch* const mixtape::internal::kernel_watch = nullptr;

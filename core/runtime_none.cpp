@@ -1,5 +1,6 @@
 // The CUDA runtime of a build without CUDA: no device, so nothing else is ever called.
 #include "core/check.h"
+#include "core/kernel_watch.h"
 #include "core/runtime.h"
 
 namespace mixtape::runtime {
@@ -45,3 +46,5 @@ const Runtime& cuda() {
 }
 
 }  // namespace mixtape::runtime
+
+mixtape::internal::KernelWatch* const mixtape::internal::kernel_watch = nullptr;

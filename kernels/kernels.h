@@ -15,11 +15,11 @@
 #include "core/draw.h"
 #include "core/error.h"
 #include "core/float_mode.h"
-#include "kernels/common/check_device.h"
 #include "kernels/common/epilogue.h"
 #include "kernels/common/launch.h"
 #include "kernels/common/sampling.h"
 #include "kernels/common/update.h"
+#include "kernels/common/views.h"
 
 namespace mixtape::kernels {
 using namespace internal;
@@ -48,15 +48,12 @@ struct Kernel {
       raise(std::string("kernel '") + name + "' runs on the CPU alone, not on " +
             launch.device.to_string() + " (move the tensors: x.to(Device::cpu()))");
     const internal::FloatMode mode;
-#ifdef MIXTAPE_EMULATED
-    if (!launch.device.is_host()) simt::record_call(name);
-    [&](Args... given) {
-      (check_memory(launch.device, name, given), ...);
-      run(launch, given...);
-    }(std::forward<A>(args)...);
-#else
+    if (kernel_watch) [[unlikely]] {
+      kernel_watch->call(launch.device, name);
+      const auto tell = [&](const View& v) { kernel_watch->view(launch.device, name, v); };
+      [&](Args... given) { (for_each_view(given, tell), ...); }(args...);
+    }
     run(launch, std::forward<A>(args)...);
-#endif
   }
 };
 template <size_t n, class... Args>

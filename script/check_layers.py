@@ -15,7 +15,7 @@ BELOW = {
     "core": [],
     "emulator": ["core", "kernels/cpu/loops/parallel.h"],
     "kernels": ["core", "emulator/simt/simt.h", "emulator/simt/tensor.h", "emulator/simt/hopper.h",
-                "emulator/simt/record.h", "emulator/simt/runtime.h"],  # where nvcc does not compile
+                "emulator/simt/runtime.h"],  # where nvcc does not compile
     "autograd": ["core", "kernels"],
     "nn": ["core", "autograd"],
     "optim": ["core", "kernels", "autograd/autograd_meta.h", "autograd/tape.h"],  # for gradients and NoGrad

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/simt/record.h"
 #include "emulator/simt/simt.h"
 
 namespace mixtape::simt {
@@ -258,13 +259,13 @@ const Runtime& cuda() {
   return runtime;
 }
 
-int owner(const void* memory) {
-  const std::lock_guard locked(simt::lock());
+}  // namespace mixtape::runtime
+
+int mixtape::simt::owner(const void* memory) {
+  const std::lock_guard locked(lock());
   const auto* const at = static_cast<const std::byte*>(memory);
-  auto after = blocks().upper_bound(at);
-  if (after == blocks().begin()) return -1;
+  auto after = runtime::blocks().upper_bound(at);
+  if (after == runtime::blocks().begin()) return -1;
   const auto& [begin, block] = *--after;
   return at < begin + block.bytes ? block.device : -1;
 }
-
-}  // namespace mixtape::runtime

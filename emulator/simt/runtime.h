@@ -53,4 +53,7 @@ class FullDevice {
   static bool can_load(const void* kernel);
 };
 
+// The index of the device that allocated the memory, or -1: the host.
+int owner(const void* memory);
+
 }  // namespace mixtape::simt

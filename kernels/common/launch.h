@@ -3,14 +3,12 @@
 
 #include "core/allocator.h"
 #include "core/inline_vector.h"
+#include "core/kernel_watch.h"
 #include "core/no_copy.h"
 #include "core/stream.h"
 #include "core/tf32.h"
 #include "core/thread_state.h"
 #include "core/view.h"
-#ifdef MIXTAPE_EMULATED
-#include "emulator/simt/record.h"
-#endif
 
 namespace mixtape::kernels {
 
@@ -37,9 +35,8 @@ class Launch : NoCopy {
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
     void* const block = allocate(bytes, device, number_, MemoryOf::Kernels);
     void* const data = scratch_.push_back({block, bytes}).data;
-#ifdef MIXTAPE_EMULATED
-    if (!device.is_host()) simt::record_scratch(data, bytes);
-#endif
+    if (internal::kernel_watch) [[unlikely]]
+      internal::kernel_watch->scratch(device, data, bytes);
     return static_cast<T*>(data);
   }
 

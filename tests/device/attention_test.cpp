@@ -7,7 +7,9 @@
 #include "autograd/ops.h"
 #include "core/allocator.h"
 #include "core/random.h"
-#include "kernels/kernels.h"
+#ifdef MIXTAPE_EMULATED
+#include "emulator/simt/record.h"
+#endif
 
 namespace mixtape {
 namespace device_attention_test {
@@ -88,9 +90,9 @@ TEST(DeviceAttention, AddsAFloatMask) {
 TEST(DeviceAttention, MovesAtMostSixPercentOfTheBytesOfSeparateKernels) {
   const auto bytes_of = [&](int64_t positions, int64_t features) {
     const Inputs x(positions, features);
-    const int64_t before = kernels::bytes_given;
+    const int64_t before = simt::bytes_given;
     x.run();
-    return double(kernels::bytes_given - before);
+    return double(simt::bytes_given - before);
   };
   const auto at_1024 = [&](int64_t features) {
     const double y[] = {bytes_of(64, features), bytes_of(128, features), bytes_of(192, features)};
