@@ -1,6 +1,5 @@
 #pragma once
-// KernelWatch: told of each kernel that runs and of the memory that it is given. The emulator's
-// checks whose memory that is; real devices have none.
+// KernelWatch: told of each kernel that runs and the memory it is given. Real devices have none.
 
 #include "core/view.h"
 
