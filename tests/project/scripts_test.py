@@ -555,7 +555,7 @@ class Layers(ScriptTest):
 
 class Headers(ScriptTest):
     def test_a_header_that_needs_another_or_has_no_guard_is_found(self) -> None:
-        check = ("check_headers.py", str(self.tree), *compiler)
+        check = ("check_headers.py", str(self.tree), str(self.tree / "compiled"), *compiler)
         self.write("core/good.h", "#pragma once\n#include <vector>\nstruct Good { std::vector<int> v; };\n")
         self.write("kernels/cpu/internal.h", "std::vector<int> v;\n")
         self.assertEqual(self.run_script(*check).stdout, "1 headers, 0 do not compile alone\n")
