@@ -1,5 +1,5 @@
-// The gradient of each example's loss: in one pass, in a loop, and for comparison the gradient of
-// all together.
+// A function for each example: by vmap, in a loop, and as a batch. The gradient of each example's
+// loss: in one pass, in a loop, and for comparison the gradient of all together.
 
 #include <benchmark/benchmark.h>
 
@@ -44,6 +44,35 @@ Problem<models::Gpt> gpt_problem() {
           randint(0, gpt.vocabulary, tokens), randint(0, gpt.vocabulary, tokens)};
 }
 
+// The logits of each example, as a function of one.
+template <auto make>
+void forward_vmap(benchmark::State& state) {
+  const Seed seed(1);
+  const auto p = make();
+  const NoGrad off;
+  const auto each = vmap([&](const Tensor& x) { return squeeze(p.net(unsqueeze(x, 0)), 0); });
+  for (auto _ : state) benchmark::DoNotOptimize(each(p.x));
+}
+template <auto make>
+void forward_loop(benchmark::State& state) {
+  const Seed seed(1);
+  const auto p = make();
+  const NoGrad off;
+  for (auto _ : state) {
+    Tensors all;
+    for (int64_t b = 0; b < p.x.size(0); ++b)
+      all.push_back(squeeze(p.net(unsqueeze(select(p.x, 0, b), 0)), 0));
+    benchmark::DoNotOptimize(stack(all));
+  }
+}
+template <auto make>
+void forward_batch(benchmark::State& state) {
+  const Seed seed(1);
+  const auto p = make();
+  const NoGrad off;
+  for (auto _ : state) benchmark::DoNotOptimize(p.net(p.x));
+}
+
 template <auto make>
 void one_pass(benchmark::State& state) {
   const Seed seed(1);
@@ -76,6 +105,12 @@ void all_together(benchmark::State& state) {
   BENCHMARK(one_pass<make>)->Name("one_pass/" #make)->Unit(benchmark::kMillisecond); \
   BENCHMARK(loop<make>)->Name("loop/" #make)->Unit(benchmark::kMillisecond);         \
   BENCHMARK(all_together<make>)->Name("all/" #make)->Unit(benchmark::kMillisecond)
+#define EACH_FORWARD(make)                                                                   \
+  BENCHMARK(forward_vmap<make>)->Name("forward/vmap/" #make)->Unit(benchmark::kMillisecond); \
+  BENCHMARK(forward_loop<make>)->Name("forward/loop/" #make)->Unit(benchmark::kMillisecond); \
+  BENCHMARK(forward_batch<make>)->Name("forward/batch/" #make)->Unit(benchmark::kMillisecond)
+EACH_FORWARD(mlp_problem);
+EACH_FORWARD(cnn_problem);
 EACH(mlp_problem);
 EACH(cnn_problem);
 EACH(gpt_problem);
