@@ -34,7 +34,9 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
   const Scope scope("logit");
   check(!eps || (*eps >= 0 && *eps <= 0.5), "eps must be from 0 to 0.5, got {}", eps.value_or(0));
   const Tensor p = eps ? clamp(wide(x), *eps, 1 - *eps) : wide(x);
-  return cast(log(p) - log1p(-p), x.dtype());
+  // (Near 1/2, where the logarithms are nearly equal, logit(p) = 2 atanh(2 p - 1).)
+  const Tensor even = lt(abs(p - 0.5), 0.25), middle = 2 * atanh(where(even, 2 * p - 1, 0));
+  return cast(where(even, middle, log(p) - log1p(-p)), x.dtype());
 }
 
 Tensor celu(const Tensor& x, double alpha) {

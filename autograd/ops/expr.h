@@ -77,6 +77,10 @@ inline Expr tanh(const Expr& x) { return tanh(x.t); }
 inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
 inline kernels::Shares<Expr> shares(const Expr& x) { return {sigmoid(x), sigmoid(-x)}; }
 inline kernels::Bend<Expr> bend(const Expr& x) { return {tanh(x), {}}; }  // no slope
+inline Expr gaussian(const Expr& x, const Expr& s) { return exp(-(s * x * x)); }
+inline kernels::Normal<Expr> normal(const Expr& x) {
+  return {Expr(0.5) * erfc(x.t * -0.7071067811865476), Expr(0.3989422804014327) * gaussian(x, 0.5)};
+}
 inline Expr erf(const Expr& x) { return erf(x.t); }
 inline Expr erfc(const Expr& x) { return erfc(x.t); }
 inline Expr erfinv(const Expr& x) { return erfinv(x.t); }

@@ -144,7 +144,7 @@ struct Hardswish {  // x hardsigmoid(x)
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return select(x < T(-3), T(0), select(x > T(3), T(1), x / T(3) + T(0.5)));
+    return select(x < T(-3), T(0), select(x > T(3), T(1), (x + T(1.5)) / T(3)));
   }
 };
 

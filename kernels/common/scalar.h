@@ -57,6 +57,20 @@ MIXTAPE_HD Bend<T> bend(T x) {
   return {select(x < T(0), -value, value), T(4) * part * (part * (m + T(1)))};
 }
 
+// x, or the number of its sign beyond which exp(-x^2 / 2) is 0 in any dtype.
+template <class T>
+MIXTAPE_HD T within_tails(T x) {
+  const T most(40);
+  return select(x > most, most, select(x < -most, -most, x));
+}
+// exp(-s x^2), s >= 1/2 a power of two. The rounding error of the square would be one of the
+// exponent, whose size multiplies it.
+template <class T>
+MIXTAPE_HD T gaussian(T x, T s) {
+  const T a = within_tails(x), square = a * a, lost = fma(a, a, -square), e = exp(-s * square);
+  return e - e * (s * lost);
+}
+
 // The normal distribution's cumulative function and density.
 template <class T>
 struct Normal {
@@ -64,8 +78,12 @@ struct Normal {
 };
 template <class T>
 MIXTAPE_HD Normal<T> normal(T x) {
-  return {T(0.5) * erfc(x * T(-0.7071067811865476)),      // -1 / sqrt(2)
-          T(0.3989422804014327) * exp(T(-0.5) * x * x)};  // 1 / sqrt(2 pi)
+  constexpr double root = 0.7071067811865476;  // 1 / sqrt(2), in two parts for float
+  constexpr double rest = std::is_same_v<T, float> ? root - double(float(root)) : 0;
+  const T bell = gaussian(x, T(0.5)), a = within_tails(x), z = a * T(root);
+  const T lost = fma(a, T(root), -z) + a * T(rest);                 // of z, by erfc's slope
+  return {T(0.5) * erfc(-z) + T(0.5641895835477563) * bell * lost,  // 1 / sqrt(pi)
+          T(0.3989422804014327) * bell};                            // 1 / sqrt(2 pi)
 }
 
 // The larger and the smaller of two numbers, or the one that is NaN.

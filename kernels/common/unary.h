@@ -159,7 +159,7 @@ struct Log2 {
   MIXTAPE_HD static auto f(auto x) { return log2(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / (x * T(0.6931471805599453));  // ln 2
+    return T(1.4426950408889634) / x;  // 1 / ln 2
   }
 };
 
@@ -169,7 +169,7 @@ struct Log10 {
   MIXTAPE_HD static auto f(auto x) { return log10(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / x * T(0.4342944819032518);  // 1 / ln 10
+    return T(0.4342944819032518) / x;  // 1 / ln 10
   }
 };
 
@@ -282,7 +282,7 @@ struct Erf {
   MIXTAPE_HD static auto f(auto x) { return erf(x); }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    return T(1.1283791670955126) * exp(-(x * x));  // 2 / sqrt(pi)
+    return T(1.1283791670955126) * gaussian(x, T(1));  // 2 / sqrt(pi)
   }
 };
 

@@ -626,6 +626,32 @@ TEST(Elementwise, SlopesOfGeluFarOut) {
   }
 }
 
+// Exponents are squares, the terms of others cancel.
+TEST(Elementwise, TailsAreAsExactAsTheMiddle) {
+  const struct {
+    const char* name;
+    Tensor (*f)(const Tensor&);
+    double low, high;
+  } functions[] = {{"gelu", gelu, -12.9, -1},
+                   {"erf", erf, -9, 9},
+                   {"erfc", erfc, -9, 9},
+                   {"hardswish", hardswish, -1.53, -1.47},
+                   {"logit", [](const Tensor& x) { return logit(x); }, 0.2, 0.8},
+                   {"log10", log10, 1.3e-39, 2e-39}};
+  for (const auto& f : functions) {
+    const Tensor x = linspace(f.low, f.high, 1001);
+    const auto both = [&](const Tensor& in) {
+      const Tensor y = f.f(in.set_requires_grad());
+      return std::array{to_vector(y), to_vector(grad({sum(y)}, {in})[0])};
+    };
+    const auto got = both(x.clone()), exact = both(x.to(f64));
+    for (size_t k = 0; k < 2; ++k)
+      for (size_t i = 0; i < got[k].size(); ++i)
+        ASSERT_NEAR(got[k][i], exact[k][i], 8e-7 * std::abs(exact[k][i]))
+            << f.name << (k ? "'s slope at " : " at ") << x.at(int64_t(i));
+  }
+}
+
 // Far out, where a result in f16 or bf16 (or f32) is 0, 1 or -1 and says nothing of the derivative.
 TEST(Elementwise, SlopesOfNarrowNumbersAreThoseOfTheInput) {
   const struct {

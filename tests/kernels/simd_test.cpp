@@ -161,20 +161,19 @@ TEST(Special, ErfinvIsTheInverseOfErf) {
     EXPECT_TRUE(std::isnan(special::erfinv(x))) << x;
 }
 
-// The exponent is a square, whose rounding error multiplies the error of the result by its size.
+// Its exponent is a square, whose rounding error would multiply that of the result by its size.
 TEST(Simd, NormalIsAccurateHoweverSmall) {
   double worst[2] = {};
-  for (float x = -16; x < 16; x += 1.1e-4f) {
-    const double d = x, off = 5 + d * d;
+  for (float x = -13; x < 16; x += 1.1e-4f) {  // (the density is subnormal beyond)
+    const double d = x;
     const auto at = normal(Vec<float>(x));
     worst[0] = std::max(
-        worst[0], ulps(at.cumulative[vec_width - 1], 0.5 * std::erfc(-d * std::sqrt(0.5))) / off);
+        worst[0], ulps(at.cumulative[vec_width - 1], 0.5 * std::erfc(-d * std::sqrt(0.5))));
     worst[1] = std::max(
-        worst[1],
-        ulps(at.density[vec_width - 1], 0.3989422804014327 * std::exp(-0.5 * d * d)) / off);
+        worst[1], ulps(at.density[vec_width - 1], 0.3989422804014327 * std::exp(-0.5 * d * d)));
   }
-  EXPECT_LE(worst[0], 1);
-  EXPECT_LE(worst[1], 1);
+  EXPECT_LE(worst[0], 6);
+  EXPECT_LE(worst[1], 4);
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(normal(Vec<float>(-inf)).cumulative[3], 0);
   EXPECT_EQ(normal(Vec<float>(inf)).cumulative[3], 1);
