@@ -128,22 +128,32 @@ Tensor Division::place_of(const Item& item) const {
   return buffers_[item.buffer].data.with_layout(Layout(shape, Layout(shape).strides, item.offset));
 }
 
-Tensor Division::own_part(const Item& item, const Tensor& whole) const {
-  const int64_t begin = item.cut[rank_], n = item.cut[rank_ + 1] - begin;
+// (Blocks of the norm, where parameters are cut, are whole blocks of codes.)
+Cut Division::cut_of(const Item& item, int64_t block) {
+  static_assert(kernels::norm_block % kernels::code_block == 0);
+  Cut cut = item.cut;
+  for (int64_t& element : cut) element = ceil_div(element, block);
+  return cut;
+}
+
+Tensor Division::own_part(const Item& item, const Tensor& whole, int64_t block) const {
+  const Cut cut = cut_of(item, block);
+  const int64_t begin = cut[rank_], n = cut[rank_ + 1] - begin;
   return whole.contiguous().with_layout(Layout({n}, {1}, begin)).clone();
 }
 
-Tensor Division::whole_of(const Item& item, const Tensor& part) const {
-  const Tensor whole({item.whole.numel()}, part.dtype(), Device::cpu());
+Tensor Division::joined(const Item& item, const Tensor& part, int64_t block) const {
+  const Cut cut = cut_of(item, block);
+  const Tensor whole({cut.back()}, part.dtype(), Device::cpu());
   detail::write(part.copied_to(Device::cpu()),
-                whole.with_layout(Layout(part.shape(), {1}, item.cut[rank_])));
+                whole.with_layout(Layout(part.shape(), {1}, cut[rank_])));
   const std::shared_ptr<Exchange> exchange = this->exchange();
   exchange->run([&] {
     const Place place{Place::Kind::Gather};
     exchange->meet(place, {}, size_t(whole.numel()) * size_of(whole.dtype()));
-    exchange->share_pieces(place, {{whole, item.cut}});
+    exchange->share_pieces(place, {{whole, cut}});
   });
-  return whole.with_layout(Layout(item.whole.shape()));
+  return block == 1 ? whole.with_layout(Layout(item.whole.shape())) : whole;
 }
 
 // Loading, converting and moving replace a parameter's data.
@@ -209,10 +219,11 @@ Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, c
     const Tensor host = parts.copied_to(Device::cpu());
     words.insert(words.end(), host.data<double>(), host.data<double>() + host.numel());
   }
+  const int64_t width = parts && parts.rank() > 1 ? parts.size(1) : 1;
   const std::vector<std::vector<double>> all = meet(words);
   for (size_t r = 0; r < ranks_; ++r) {
     size_t expected = flags;
-    for (const Tensor& t : tensors) expected += parts ? size_t(parts_of(t, int(r))) : 0;
+    for (const Tensor& t : tensors) expected += parts ? size_t(width * parts_of(t, int(r))) : 0;
     check(all[r].size() == expected,
           "rank {} of {} has gradients of other parameters than rank {}: {} numbers of them, not "
           "{}",
@@ -226,17 +237,18 @@ Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, c
           all, [&](const auto& of_rank) { return uint64_t(of_rank[i / bits]) >> i % bits & 1; }));
     detail::write(host.copied_to(found.device()), found);
   }
-  return parts ? in_order(tensors, all, flags).copied_to(parts.device()) : parts;
+  return parts ? in_order(tensors, all, flags, width).copied_to(parts.device()) : parts;
 }
 
 // The parts of whole gradients: of each, those of the first rank's piece and so on.
 Tensor Division::in_order(const std::vector<Tensor>& tensors,
-                          const std::vector<std::vector<double>>& all, size_t flags) const {
+                          const std::vector<std::vector<double>>& all, size_t flags,
+                          int64_t width) const {
   std::vector<double> joined;
   std::vector<size_t> at(all.size(), flags);
   for (const Tensor& t : tensors)
     for (size_t r = 0; r < all.size(); ++r) {
-      const int64_t n = parts_of(t, int(r));
+      const int64_t n = width * parts_of(t, int(r));
       const auto first = all[r].begin() + ptrdiff_t(at[r]);
       if (has(t) || r == rank_) joined.insert(joined.end(), first, first + n);
       at[r] += size_t(n);

@@ -37,12 +37,18 @@ class Division final : public optim::Sharing {
   const Item& item(const Tensor& t) const { return items_[by_id_.at(t.id())]; }
   const Item& item(size_t i) const { return items_[i]; }
   const Buffer& buffer(size_t i) const { return buffers_[i]; }
-  // A copy of what this rank's piece of a parameter has of a tensor of its shape.
-  Tensor own_part(const Item& item, const Tensor& whole) const;
+  // A copy of what this rank's piece of a parameter has of a tensor of its shape, or of one with a
+  // number for each `block` of elements.
+  Tensor own_part(const Item& item, const Tensor& whole, int64_t block) const;
   // The tensor of which all ranks have such parts, on the CPU. All call it.
-  Tensor whole_of(const Item& item, const Tensor& part) const;
+  Tensor joined(const Item& item, const Tensor& part, int64_t block) const;
 
   Tensor piece_of(const Tensor& t) const override { return item(t).piece; }
+  Tensor whole_of(const Tensor& t) const override { return item(t).whole; }
+  int64_t first_of(const Tensor& t) const override { return item(t).cut[rank_]; }
+  Tensor joined(const Tensor& t, const Tensor& part) const override {
+    return joined(item(t), part, 1);
+  }
   void begin_step() override;
   void end_step() override;
   Tensor join(const std::vector<Tensor>& tensors, const Tensor& parts, const Tensor& found,
@@ -52,10 +58,11 @@ class Division final : public optim::Sharing {
   void lay(double bucket_mb);
   void cut_buffers();
   Tensor place_of(const Item& item) const;  // its view of the buffer
+  static Cut cut_of(const Item& item, int64_t block);
   std::pair<size_t, int64_t> joint_near(const Buffer& buffer, int64_t wanted) const;
   int64_t parts_of(const Tensor& t, int rank) const;
   Tensor in_order(const std::vector<Tensor>& tensors, const std::vector<std::vector<double>>& all,
-                  size_t flags) const;
+                  size_t flags, int64_t width) const;
   std::vector<std::vector<double>> meet(const std::vector<double>& words) const;
 
   std::shared_ptr<Exchange> exchange() const;  // throws Error if its World has ended

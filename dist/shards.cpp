@@ -7,9 +7,11 @@
 #include "autograd/autograd_meta.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/scope.h"
 #include "dist/division.h"
 #include "dist/world.h"
+#include "kernels/common/update.h"
 
 namespace mixtape::dist {
 using namespace internal;
@@ -39,10 +41,8 @@ Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
   const Scope scope("Shards");
   check(options.bucket_mb > 0, "bucket_mb must be > 0, got {}", options.bucket_mb);
   for (size_t g = 0; g < optimizer.groups(); ++g)
-    check(optimizer.is_elementwise(g),
-          "{} does not treat elements one by one in group {}, by its rule, rounding or "
-          "narrow state, so that ranks cannot divide its parameters",
-          optimizer.name(), g);
+    check(optimizer.reads(g) != optim::Reads::Parameter,
+          "{} reads whole parameters in group {}, which ranks cannot divide", optimizer.name(), g);
   for (size_t i = 0; i < whole_.size(); ++i)
     check(!optim::sharing_of(whole_[i]), "parameter {} of {} is divided already", i,
           optimizer.name());
@@ -52,9 +52,9 @@ Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
   division_ = std::make_shared<Division>(world->exchange(), whole_, options.bucket_mb);
   std::vector<Tensor> pieces;
   for (const Tensor& p : whole_) pieces.push_back(division_->has(p) ? division_->piece_of(p) : p);
-  optimizer.replace_params(pieces, [&](size_t i, const Tensor& state) {
-    return division_->has(whole_[i]) ? division_->own_part(division_->item(whole_[i]), state)
-                                     : state;
+  optimizer.replace_params(pieces, [&](size_t i, const Tensor& state, int64_t block) {
+    const Tensor& p = whole_[i];
+    return division_->has(p) ? division_->own_part(division_->item(p), state, block) : state;
   });
   for (size_t i = 0; i < whole_.size(); ++i)
     if (division_->has(whole_[i]))
@@ -66,18 +66,22 @@ Shards::~Shards() {
   if (division_) division_->end();
 }
 
-const Tensor* Shards::divided(const std::string& name) const {
+Shape Shards::StateOf::shape() const {
+  return block == 1 ? parameter->shape() : Shape{ceil_div(parameter->numel(), block)};
+}
+
+Shards::StateOf Shards::divided(const std::string& name) const {
   const int64_t i = parameter_of(name);
-  if (i < 0 || size_t(i) >= whole_.size()) return nullptr;
-  const Tensor& p = whole_[size_t(i)];
-  return division_->has(p) ? &p : nullptr;
+  if (i < 0 || size_t(i) >= whole_.size() || !division_->has(whole_[size_t(i)])) return {};
+  return {&whole_[size_t(i)], name.ends_with("_scale") ? kernels::code_block : 1};
 }
 
 StateDict Shards::state_dict() const {
   StateDict dict = optimizer_.state_dict();
   if (!division_) return dict;
   for (auto& [name, t] : dict)
-    if (const Tensor* const p = divided(name)) t = division_->whole_of(division_->item(*p), t);
+    if (const StateOf of = divided(name); of.parameter)
+      t = division_->joined(division_->item(*of.parameter), t, of.block);
   return dict;
 }
 
@@ -85,19 +89,23 @@ void Shards::load_state_dict(const StateDict& dict) {
   if (!division_) return optimizer_.load_state_dict(dict);
   StateDict own;
   for (const auto& [name, t] : dict) {
-    const Tensor* const p = divided(name);
-    check(!p || t.shape() == p->shape(), "{} must have shape {}, got {}", name,
-          p ? p->shape() : Shape(), t.shape());
-    own.emplace_back(name, p ? division_->own_part(division_->item(*p), t) : t);
+    const StateOf of = divided(name);
+    if (!of.parameter) {
+      own.emplace_back(name, t);
+      continue;
+    }
+    check(t.shape() == of.shape(), "{} must have shape {}, got {}", name, of.shape(), t.shape());
+    own.emplace_back(name, division_->own_part(division_->item(*of.parameter), t, of.block));
   }
   optimizer_.load_state_dict(own);
 }
 
 void Shards::join() {
   if (!division_) return;
-  optimizer_.replace_params(whole_, [&](size_t i, const Tensor& state) {
-    if (!division_->has(whole_[i])) return state;
-    return division_->whole_of(division_->item(whole_[i]), state).copied_to(whole_[i].device());
+  optimizer_.replace_params(whole_, [&](size_t i, const Tensor& state, int64_t block) {
+    const Tensor& p = whole_[i];
+    if (!division_->has(p)) return state;
+    return division_->joined(division_->item(p), state, block).copied_to(p.device());
   });
   division_->end();
   division_ = {};

@@ -25,8 +25,8 @@ struct ShardsOptions {
 class Shards : NoCopy {
  public:
   // The optimizer must outlive it, and stay where it is. A step after its World has ended is an
-  // Error. Throws Error if it looks at whole parameters, as LAMB and Muon do, or if other Shards
-  // divide some of them.
+  // Error. Throws Error if it looks at whole parameters, as Adafactor and Muon do, or if other
+  // Shards divide some of them.
   explicit Shards(optim::Optimizer& optimizer, const ShardsOptions& options = {});
   ~Shards();  // leaves an optimizer that cannot step: see join()
 
@@ -37,7 +37,12 @@ class Shards : NoCopy {
   void join();
 
  private:
-  const Tensor* divided(const std::string& name) const;  // the parameter that has this state
+  struct StateOf {                      // what a state in a dict belongs to
+    const Tensor* parameter = nullptr;  // null if it is not divided
+    int64_t block = 1;                  // elements that share a number of it
+    Shape shape() const;                // of whole parameters
+  };
+  StateOf divided(const std::string& name) const;
 
   optim::Optimizer& optimizer_;
   const std::vector<Tensor> whole_;

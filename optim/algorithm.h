@@ -64,12 +64,12 @@ struct CommonOptions {
   StateFormat state = f32;  // codes of 8 bits are for parameters of 4096 elements or more
   uint64_t seed = 0;        // of Rounding::Stochastic
 
-  // Codes depend on the block, and chance, which rounds moments of bf16 too, on the position of an
-  // element in the whole parameter.
-  bool is_elementwise() const { return rounding != Rounding::Stochastic && state.dtype() == f32; }
   bool is_low() const { return rounding != Rounding::Nearest || state.dtype() != f32; }
   void check_rounding() const;  // throws Error if it and masters are asked for together
 };
+
+// Things that a step of an element reads beside its own gradient and states.
+enum class Reads { Nothing, Norms, Parameter };  // of its parameter
 
 class Algorithm {
  public:
@@ -77,7 +77,7 @@ class Algorithm {
   Options options();           // its own, and maximize
   void check_options() const;  // throws Error if options in range do not go together
   virtual int min_rank() const = 0;
-  virtual bool is_elementwise() const = 0;  // a step of a piece of a parameter is that of the whole
+  virtual Reads reads() const = 0;
   // Those of a parameter of this shape, in the order of Update::state.
   virtual States states(const Shape& of) const = 0;
   virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
@@ -111,10 +111,16 @@ class AlgorithmOf final : public Algorithm {
     else
       return 0;
   }
-  bool is_elementwise() const override {
-    return requires(const typename O::template Step<float>& step, AnyState state) {
-      step(0.0f, 0.0f, state);
-    };
+  Reads reads() const override {
+    if constexpr (requires(const typename O::template Step<float>& step, AnyState state) {
+                    step(0.0f, 0.0f, state);
+                  })
+      return Reads::Nothing;
+    else if constexpr (requires { O::moves_states_first; })
+      return kernels::element_states<O> == kernels::state_count<O> ? Reads::Norms
+                                                                   : Reads::Parameter;
+    else
+      return Reads::Parameter;
   }
   States states(const Shape& of) const override {
     States all;

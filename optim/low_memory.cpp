@@ -10,6 +10,7 @@
 #include "kernels/common/elementwise.h"
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
+#include "optim/sharing.h"
 
 namespace mixtape::optim {
 using namespace internal;
@@ -76,7 +77,9 @@ StateFormat Optimizer::Group::format_for(const Tensor& p) const {
     return false;
   };
   if (p.dtype() == f64 || format == f32 || stays_wide()) return f32;
-  return format.dtype() == u8 && p.numel() < least ? f32 : format;
+  const auto sharing = sharing_of(p);
+  const int64_t size = sharing ? sharing->whole_of(p).numel() : p.numel();
+  return format.dtype() == u8 && size < least ? f32 : format;
 }
 
 DType Optimizer::Group::low_state_dtype(const Tensor& p) const {
@@ -202,6 +205,7 @@ bool Optimizer::Group::describe(const Slot& slot, size_t index, kernels::LowMemo
   low.code = format_for(p).code();
   low.index = uint32_t(index);
   low.seed = common().seed;
+  if (const auto sharing = sharing_of(p)) low.first = sharing->first_of(p);
   if (!rounds(p)) return narrow;
   low.rounding = common().rounding;
   low.compensation = to_write(slot.compensation);

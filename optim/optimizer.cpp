@@ -375,12 +375,20 @@ void Optimizer::update(Group& group, size_t index, const StepControl& control) {
   const bool is_low = group.common().is_low();
   std::vector<kernels::LowMemory> low;  // updates point there
   if (is_low) low.reserve(group.slots.size());
+  // Where processes have pieces of the parameters, and their norms matter.
+  const std::shared_ptr<Sharing> sharing =
+      group.algorithm->reads() == Reads::Norms ? this->sharing() : nullptr;
+  std::vector<Tensor> params;  // of updates_, for that
   Device device;
   const auto run_kernel = [&] {
     if (updates_.empty()) return;
     if (GraphState* const graph = capture()) graph->keep(group.algorithm);  // replays read options
-    group.algorithm->update(device, updates_, rescaled);
+    if (sharing)
+      update_by_norms(group, params, *sharing, rescaled);
+    else
+      group.algorithm->update(device, updates_, rescaled);
     updates_.clear();
+    params.clear();
   };
   for (Slot& slot : group.slots) {
     const Tensor& p = slot.param;
@@ -388,6 +396,7 @@ void Optimizer::update(Group& group, size_t index, const StepControl& control) {
     if (!p.has_grad()) continue;
     if (p.device() != device) run_kernel();
     device = p.device();
+    if (sharing) params.push_back(p);
     kernels::Update& u = updates_.emplace_back();
     const bool uses_master = slot.master && is_half(p.dtype());
     u.param = to_write(uses_master ? slot.master : p);

@@ -33,13 +33,12 @@ class Optimizer {
   // Updates every parameter that has a gradient; the others keep their state. With `skip` set
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
-  bool is_elementwise(size_t group) const {
-    return at(group).algorithm->is_elementwise() && at(group).common().is_elementwise();
-  }
+  Reads reads(size_t group) const { return at(group).algorithm->reads(); }
+  // Makes one state, or master, of another, which has a number for each `block` of elements.
+  using StateOf = std::function<Tensor(size_t parameter, const Tensor& state, int64_t block)>;
   // Takes other tensors for params(), in order, and as their state and masters what `of` makes of
   // each: pieces, or what they are pieces of.
-  void replace_params(const std::vector<Tensor>& params,
-                      const std::function<Tensor(size_t parameter, const Tensor& state)>& of);
+  void replace_params(const std::vector<Tensor>& params, const StateOf& of);
   std::shared_ptr<Sharing> sharing() const;  // if processes divide its parameters, else null
   void zero_grad(bool set_to_none = true);   // drops the gradients, or fills them with zeros
 
@@ -138,6 +137,8 @@ class Optimizer {
   void prepare_half(Slot& slot, const Group& group);
   void prepare_step(const StepControl& control);
   void update(Group& group, size_t index, const StepControl& control);
+  void update_by_norms(const Group& group, const std::vector<Tensor>& params, Sharing& sharing,
+                       StepControl control);
   void warn_of_scale(const Tensor& p, DType of_grad) const;
   static void flatten_masters(Group& group);
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;

@@ -38,8 +38,7 @@ std::shared_ptr<Sharing> Optimizer::sharing() const {
   return {};
 }
 
-void Optimizer::replace_params(const std::vector<Tensor>& params,
-                               const std::function<Tensor(size_t, const Tensor&)>& of) {
+void Optimizer::replace_params(const std::vector<Tensor>& params, const StateOf& of) {
   require_groups();
   check(params.size() == this->params().size(), "{} tensors for {} parameters", params.size(),
         this->params().size());
@@ -47,10 +46,12 @@ void Optimizer::replace_params(const std::vector<Tensor>& params,
   size_t index = 0;
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
+      for (Tensor& scale : slot.scale)
+        if (scale) scale = of(index, scale, kernels::code_block);
       for (Tensor& state : slot.state)
-        if (state) state = of(index, state);
+        if (state) state = of(index, state, 1);
       for (Tensor* const t : {&slot.master, &slot.compensation})
-        if (*t) *t = of(index, *t);
+        if (*t) *t = of(index, *t, 1);
       slot.param = params[index++];
     }
 }

@@ -9,18 +9,22 @@
 
 namespace mixtape::optim {
 
-// All of it but piece_of() is called by all processes, in the same order.
+// joined(), steps and join() are called by all processes, in the same order.
 class Sharing {
  public:
   virtual ~Sharing() = default;
   // This process's piece of a parameter, 1-dimensional and perhaps without elements. A piece's is
   // itself.
   virtual Tensor piece_of(const Tensor& t) const = 0;
+  virtual Tensor whole_of(const Tensor& t) const = 0;   // the parameter that t is or is a piece of
+  virtual int64_t first_of(const Tensor& t) const = 0;  // the element with which the piece begins
+  // The tensor of a parameter's shape, on the CPU, of which each process has the part of its piece.
+  virtual Tensor joined(const Tensor& t, const Tensor& part) const = 0;
   virtual void begin_step() = 0;  // pieces take what was written to their parameters
   virtual void end_step() = 0;    // parameters take what was written to the pieces of all
-  // Joins those of all processes. `parts` (kernels::norm_parts, or none) of the gradients of
-  // `tensors`, some of which are pieces, become those of whole gradients, and are returned. `found`
-  // (f32 [tensors], or none), is set where another's is. `steps`: the step follows at once.
+  // Joins those of all processes. `parts` (a number or row for each norm_block, or none) of the
+  // gradients of `tensors`, some of which are pieces, become those of whole ones, and are returned.
+  // `found` (f32 [tensors], or none), is set where another's is. `steps`: the step follows at once.
   virtual Tensor join(const std::vector<Tensor>& tensors, const Tensor& parts, const Tensor& found,
                       bool steps) = 0;
 };

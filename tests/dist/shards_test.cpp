@@ -57,6 +57,7 @@ struct Job {
   int bad_step = -1;      // where the loss of the last chunk is infinite
   int bad_gradient = -1;  // where a gradient of the first chunk overflows
   StateDict start = {};
+  bool joins = false;  // at the end
 };
 
 struct Result {
@@ -130,6 +131,10 @@ Result train(int ranks, const Job& run) {
             pass(net, run, scaler, i, c++, cx, cy, weight);
           step(net, run, scaler, *opt, norms);
         }
+        if (shards && run.joins) {
+          shards->join();
+          shards.reset();
+        }
         StateDict all;
         all.add("net.", net.state_dict());
         all.add("opt.", shards ? shards->state_dict() : opt->state_dict());
@@ -178,6 +183,38 @@ TEST(Shards, DivideWhatTakesLessMemory) {
   expect_same({.make = make, .low = bf16, .half_model = true, .masters = false});
 }
 
+// Random bits are those of an element of the whole parameter.
+TEST(Shards, RoundByChance) {
+  const optim::CommonOptions by_chance = {.rounding = optim::Rounding::Stochastic, .seed = 7};
+  for (const Make& make : {maker<optim::AdamW>({.lr = 0.01}, by_chance),
+                           maker<optim::SGD>({.lr = 0.05, .momentum = 0.9}, by_chance)})
+    expect_same({.make = make, .low = bf16, .half_model = true, .masters = false});
+}
+
+// Some pieces have fewer elements than a parameter must have for codes of 8 bits.
+TEST(Shards, DivideStatesOf8And16Bits) {
+  for (const optim::StateFormat format : {optim::StateFormat(bf16), {i8}, {optim::f8}}) {
+    const Make make = maker<optim::AdamW>({.lr = 0.01}, {.state = format});
+    expect_same({.make = make});
+    expect_same({.make = make, .low = bf16, .half_model = true, .joins = true});
+  }
+  expect_same({.make = maker<optim::AdamW>(
+                   {.lr = 0.01}, {.rounding = optim::Rounding::Stochastic, .state = bf16}),
+               .low = bf16,
+               .half_model = true,
+               .masters = false});
+}
+
+TEST(Shards, JoinTheNormsOfParameters) {
+  for (const Make& make : {maker<optim::Lamb>({.lr = 0.01, .weight_decay = 0.1}),
+                           maker<optim::Lars>({.lr = 0.5, .weight_decay = 0.1})}) {
+    expect_same({.make = make});
+    expect_same({.make = make, .low = f16, .bad_gradient = 1});
+    expect_same({.make = make, .low = bf16, .half_model = true});
+  }
+  expect_same({.make = maker<optim::Lamb>({.lr = 0.01}, {.state = i8})});
+}
+
 TEST(Shards, HaveNormsOfAnyKind) {
   for (const double p : {1.0, 3.0, infinity})
     expect_same({.steps = 2, .unscale = true, .clips_itself = true, .norm_type = p});
@@ -207,8 +244,10 @@ TEST(Shards, NeitherOrderNorDelayNorBucketsChangeBits) {
 }
 
 TEST(Shards, ACheckpointGoesOnWithOtherRanksOrWithout) {
-  for (const DType low : {f32, f16}) {
-    Job run{.low = low, .steps = 6};
+  const Make lamb8 = maker<optim::Lamb>({.lr = 0.01}, {.state = i8});
+  for (const auto& [make, low] :
+       {std::pair(adamw, f32), std::pair(adamw, f16), std::pair(lamb8, f32)}) {
+    Job run{.make = make, .low = low, .steps = 6};
     run.sharded = false;
     const Result whole = train(1, run);
     run.sharded = true;
@@ -247,12 +286,14 @@ double bytes_of_state(const optim::Optimizer& opt) {
 struct Cost {
   double bytes, messages, state;
 };
-Cost cost_of(int ranks, bool sharded, bool scaled = true, bool unscales = false) {
+template <class O = optim::AdamW>
+Cost cost_of(int ranks, bool sharded, bool scaled = true, bool unscales = false,
+             optim::StateFormat format = f32) {
   Cost cost = {};
   expect_fine(run_ranks(ranks, [&](const World& world) {
     Wide net;
     if (ranks == 8) net.to(bf16);
-    optim::AdamW opt(net.parameters(), {.lr = 0.01}, {.multi_precision = ranks == 8});
+    O opt(net.parameters(), {.lr = 0.01}, {.multi_precision = ranks == 8, .state = format});
     std::optional<Shards> shards;
     if (sharded) shards.emplace(opt, ShardsOptions{.bucket_mb = 1});
     DataParallel parallel(net, {.bucket_mb = 1});
@@ -283,6 +324,8 @@ TEST(Shards, KeepOneOfEqualPartsOfTheState) {
     EXPECT_LE(part.state, whole.state * (1.0 / ranks + 0.01)) << ranks;
     EXPECT_GE(part.state, whole.state / ranks) << ranks;
   }
+  const Cost codes = cost_of(4, false, true, false, i8), part = cost_of(4, true, true, false, i8);
+  EXPECT_LE(part.state, codes.state * (1.0 / 4 + 0.01));
 }
 
 TEST(Shards, SendTheBytesOfAStepWithout) {
@@ -300,6 +343,7 @@ TEST(Shards, AStepIsOneMessageMore) {
       EXPECT_EQ(cost_of(2, true, scaled, unscales).messages,
                 cost_of(2, false, scaled, unscales).messages + 1)
           << scaled << unscales;
+  EXPECT_EQ(cost_of<optim::Lamb>(2, true).messages, cost_of(2, true).messages + 1);
 }
 
 // --- mistakes, and what is no mistake ---
@@ -326,23 +370,14 @@ TEST(Shards, ALeftOutStepLowersTheScaleOfAll) {
   }));
 }
 
-TEST(Shards, NeedARuleOfSingleElements) {
+TEST(Shards, NeedARuleOfElementsOrNorms) {
   Pair net;
-  optim::Lamb lamb(net.parameters());
-  EXPECT_ERROR(Shards{lamb},
-               "lamb does not treat elements one by one in group 0, by its rule, rounding or "
-               "narrow state, so that ranks cannot divide its parameters");
   optim::Adafactor adafactor(net.parameters());
-  EXPECT_ERROR(Shards{adafactor}, "adafactor does not treat elements one by one in group 0");
+  EXPECT_ERROR(Shards{adafactor},
+               "adafactor reads whole parameters in group 0, which ranks cannot divide");
   optim::Muon muon({net.a});
   muon.add_group({net.b}, optim::AdamWOptions());
-  EXPECT_ERROR(Shards{muon}, "muon does not treat elements one by one in group 0");
-  for (const optim::CommonOptions& common : {optim::CommonOptions{.state = i8},
-                                             {.state = bf16},
-                                             {.rounding = optim::Rounding::Stochastic}}) {
-    optim::AdamW low(net.parameters(), {}, common);
-    EXPECT_ERROR(Shards{low}, "adamw does not treat elements one by one in group 0");
-  }
+  EXPECT_ERROR(Shards{muon}, "muon reads whole parameters in group 0, which ranks cannot divide");
   optim::SGD sgd(net.parameters());
   EXPECT_ERROR(Shards(sgd, {.bucket_mb = 0}), "bucket_mb must be > 0, got 0");
 }

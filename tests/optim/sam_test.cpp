@@ -94,6 +94,9 @@ TEST(Sam, SaysWhatIsWrong) {
   }  // without gradients
   struct Divided final : Sharing {
     Tensor piece_of(const Tensor& t) const override { return t; }
+    Tensor whole_of(const Tensor& t) const override { return t; }
+    int64_t first_of(const Tensor&) const override { return 0; }
+    Tensor joined(const Tensor&, const Tensor& part) const override { return part; }
     void begin_step() override {}
     void end_step() override {}
     Tensor join(const Params&, const Tensor& parts, const Tensor&, bool) override { return parts; }
