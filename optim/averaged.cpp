@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "core/check.h"
 #include "core/scope.h"
 #include "kernels/kernels.h"
 #include "optim/optimizers.h"
@@ -37,22 +36,24 @@ Averaged::Averaged(Optimizer& optimizer) {
       const Tensor& y = masters[index] ? masters[index] : p;
       const std::string key = fmt::format("state.{}.z", index++);
       if (!states.contains(key)) continue;
-      check(!optimizer.sharing(), "parameters are divided among processes");
-      const Tensor &z = z_.emplace_back(states.at(key)),
-                   mean = mean_of(y, z, optimizer.option("beta1", group));
-      params_.push_back(p);
-      means_.put(p, dense_copy(mean, p.dtype(), p.device()));
+      const Tensor& z = z_.emplace_back(states.at(key));
+      const Tensor mean = mean_of(y, z, optimizer.option("beta1", group)),
+                   own = own_.emplace_back(dense_copy(mean, p.dtype(), p.device()));
+      if (const auto sharing = sharing_of(p))
+        means_.put(sharing->whole_of(p), sharing->joined(p, own).copied_to(p.device()));
+      else
+        means_.put(p, own);
     }
   optimizer.averaged_ = alive_ = std::make_shared<int>();
 }
 
 void Averaged::keep() {
-  for (size_t i = 0; i < params_.size(); ++i) {
+  for (size_t i = 0; i < own_.size(); ++i) {
     z_[i].storage()->begin_write();
-    kernels::convert(z_[i].device(), params_[i], z_[i]);
+    kernels::convert(z_[i].device(), own_[i], z_[i]);
   }
   means_.keep();
-  params_.clear();
+  own_.clear();
   alive_.reset();
 }
 

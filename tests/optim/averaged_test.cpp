@@ -4,9 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "autograd/autograd_meta.h"
 #include "core/format.h"
-#include "optim/sharing.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -144,22 +142,6 @@ TEST(Averaged, LeavesOtherOptimizersAlone) {
   own.step();
   const Averaged nothing(own);
   EXPECT_EQ(bits(opt), before);
-}
-
-TEST(Averaged, NeedsWholeParameters) {
-  struct Divided final : Sharing {
-    Tensor piece_of(const Tensor& t) const override { return t; }
-    void begin_step() override {}
-    void end_step() override {}
-    Tensor join(const Params&, const Tensor& parts, const Tensor&, bool) override { return parts; }
-  };
-  const Params params = problem();
-  ScheduleFreeAdamW opt(params);
-  set_grads(params, 1, f32);
-  opt.step();
-  params[0].autograd_meta().sharing = std::make_shared<Divided>();
-  EXPECT_EQ(error([&] { const Averaged means(opt); }),
-            "averaged: parameters are divided among processes");
 }
 
 }  // namespace optim_averaged_test

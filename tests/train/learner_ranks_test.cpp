@@ -43,6 +43,7 @@ struct Job {
   std::string resume = {};
   bool averages = false, shards = false;
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  std::optional<OptimizerMaker> optimizer = {};
   // A rank's work, in place of a fit of one cycle.
   std::function<void(Learner&)> body = {};
 };
@@ -64,6 +65,7 @@ void run(const Job& job, const std::string& folder) {
   o.chunks = job.chunks;
   o.shards = job.shards;
   o.callbacks = job.callbacks;
+  o.optimizer = job.optimizer;
   if (job.averages) {
     o.callbacks.push_back(std::make_shared<EmaWeights>(optim::EmaOptions{.decay = 0.9}));
     o.callbacks.push_back(std::make_shared<GradientClip>(0.5));
@@ -105,6 +107,20 @@ TEST(LearnerRanks, AnyNumberHasTheSameBits) {
     }
     job.shards = true;
     for (const int ranks : {1, 2, 4})
+      EXPECT_TRUE(result(job, ranks) == expected) << ranks << " ranks' shards, precision " << p;
+  }
+}
+
+// Validation shows the means of divided weights, in f32 and in bf16 with masters.
+TEST(LearnerRanks, AScheduleFreeOptimizerMayBeDivided) {
+  for (const size_t p : {0, 3}) {
+    Job job{.precision = precisions[p], .optimizer = [](std::vector<Tensor> params) {
+              return optim::ScheduleFreeAdamW(std::move(params), {.lr = 1e-2, .warmup_steps = 3});
+            }};
+    job.body = [](Learner& l) { l.fit(2); };
+    const std::string expected = result(job, 1);
+    job.shards = true;
+    for (const int ranks : {2, 4})
       EXPECT_TRUE(result(job, ranks) == expected) << ranks << " ranks' shards, precision " << p;
   }
 }
