@@ -1,5 +1,11 @@
 #include "amp/recipe.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
 #include <cmath>
 #include <map>
 
@@ -57,8 +63,19 @@ Tensor blocks_of(const Tensor& x, int64_t start, int64_t count, int64_t size) {
 struct Recipe::History {
   Tensor most;
   Tensor past[Factors];   // the largest of the steps before the one that runs
-  Tensor known[Factors];  // what the scale comes from: that or, if 0, this step's so far
-  int64_t seen[Factors] = {}, step[Factors] = {};
+  Tensor now[Factors];    // that of the region so far
+  Tensor known[Factors];  // what the scale comes from: `past` or, if 0, `now`
+  int64_t seen[Factors] = {}, step[Factors] = {}, region[Factors] = {};
+
+  Tensor of_step(int factor) const {  // a view of the number of the last one
+    return select(select(most, 0, factor), 0, (seen[factor] - 1) % most.size(1));
+  }
+  void note(int factor, int64_t in_step, const Tensor& largest) {
+    const bool begins = std::exchange(step[factor], in_step) != in_step;
+    if (begins) past[factor] = max(select(most, 0, factor));
+    seen[factor] += begins;
+    copy_(of_step(factor), begins ? largest : maximum(of_step(factor), largest));
+  }
 };
 
 class Recipe::State {
@@ -67,11 +84,15 @@ class Recipe::State {
   Grid operands = Grid::E4M3, gradients = Grid::E5M2;
   int64_t block = 0;  // 0: the whole tensor
   std::optional<Delayed> delayed = {};
-  int64_t step = 1;
-  bool in_step = false;
+  int64_t step = 1, region = 1;
+  bool in_region = false, in_common_step = false;                  // of Steps
   std::map<std::string, std::shared_ptr<History>> histories = {};  // by module and op
 
   Tensor rounded(const Tensor& x, int factor, int dim, DType carrier, History* history, bool notes);
+  using Largest = std::map<std::string, std::array<float, Factors>>;  // -1: of no product
+  Largest of_step() const;
+  void begin_common_step() { step += !std::exchange(in_common_step, true); }
+  void note(const Largest& all);
 
  private:
   void round_blocks(Grid grid, const Tensor& x, const Tensor& y, const Tensor& of_tensor) const;
@@ -120,7 +141,7 @@ void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y,
   round(whole, 1, n - whole);
 }
 
-// The scale from the steps before or, where those saw nothing but zeros, from this one so far.
+// The scale from the steps before or, where those saw nothing but zeros, from this region so far.
 // Notes x's largest number, but none that is not finite. A call that does not falls back on x's.
 Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid grid,
                                  bool notes) const {
@@ -128,18 +149,16 @@ Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid g
     return scale_of(grid, delayed->margin, where(eq(known, 0), otherwise, known));
   };
   Tensor most = largest(x).reshape({});
-  Tensor &known = h.known[factor], &past = h.past[factor];
+  Tensor &known = h.known[factor], &past = h.past[factor], &now = h.now[factor];
   if (!notes) return grid_scale(known ? known.copied_to(x.device()) : most, most);
   check_no_capture("the history of Delayed moves from step to step on the host");
   most = nan_to_num(most, 0, 0.0, 0.0);
   if (!h.most) h.most = zeros({Factors, delayed->history}, f32, x.device());
   h.most = h.most.copied_to(x.device());  // a loaded one may be elsewhere
-  const Tensor ring = select(h.most, 0, factor);
-  const bool begins = std::exchange(h.step[factor], step) != step;
-  past = begins ? max(ring) : past.copied_to(x.device());
-  h.seen[factor] += begins;
-  const Tensor now = select(ring, 0, (h.seen[factor] - 1) % delayed->history);
-  copy_(now, begins ? most : maximum(now, most));
+  h.note(factor, step, most);
+  past = past.copied_to(x.device());
+  const bool begins = std::exchange(h.region[factor], region) != region;
+  now = begins ? most : maximum(now.copied_to(x.device()), most);
   known = where(eq(past, 0), now, past);
   return grid_scale(known, known);
 }
@@ -189,11 +208,12 @@ Recipe::Recipe(const NvFp4&)
 std::string_view Recipe::name() const { return state_ ? state_->name : "none"; }
 
 bool Recipe::begin_step() const {
-  if (std::exchange(state_->in_step, true)) return false;
-  ++state_->step;
+  if (std::exchange(state_->in_region, true)) return false;
+  ++state_->region;
+  if (!joins_common_step()) ++state_->step;
   return true;
 }
-void Recipe::end_step() const { state_->in_step = false; }
+void Recipe::end_step() const { state_->in_region = false; }
 
 void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
   const mixtape::Product product = call.op.product;
@@ -228,6 +248,108 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
     call.replace(at[k], one->rounded(k, given[k], dim, given));
   }
 }
+
+// --- steps of several regions or processes ---
+
+// The recipes with a history, as they first opened a region while there are Steps.
+struct Recipe::Common {
+  int guards = 0;
+  std::vector<std::shared_ptr<State>> recipes = {};
+};
+thread_local Recipe::Common Recipe::common_;
+
+bool Recipe::joins_common_step() const {
+  if (common_.guards == 0 || !state_->delayed) return false;
+  if (std::ranges::find(common_.recipes, state_) == common_.recipes.end())
+    common_.recipes.push_back(state_);
+  state_->begin_common_step();
+  return true;
+}
+
+// In one copy from the device.
+Recipe::State::Largest Recipe::State::of_step() const {
+  Largest all;
+  std::vector<Tensor> numbers;
+  std::vector<float*> places;
+  for (const auto& [name, h] : histories)
+    for (int k = 0; k < Factors; ++k) {
+      if (!h->most || h->step[k] != step) continue;
+      const Tensor number = h->of_step(k).reshape({1});
+      numbers.push_back(numbers.empty() ? number : number.copied_to(numbers[0].device()));
+      places.push_back(
+          &all.try_emplace(name, std::array{-1.0f, -1.0f, -1.0f}).first->second[size_t(k)]);
+    }
+  if (numbers.empty()) return all;
+  const Tensor host = cat(numbers).copied_to(Device::cpu());
+  for (size_t i = 0; i < places.size(); ++i) *places[i] = host.data<float>()[i];
+  return all;
+}
+
+// Numbers of all regions and processes: what is not known here, or larger, is noted. Evaluation
+// scales by the largest of the history, as after loading.
+void Recipe::State::note(const Largest& all) {
+  begin_common_step();
+  for (const auto& [name, most] : all) {
+    std::shared_ptr<History>& h = histories[name];
+    if (!h) h = std::make_shared<History>();
+    if (!h->most) h->most = zeros({Factors, delayed->history}, f32);
+    for (int k = 0; k < Factors; ++k) {
+      if (most[size_t(k)] < 0) continue;
+      h->note(k, step, full({}, most[size_t(k)], f32, h->most.device()));
+      h->known[k] = max(select(h->most, 0, k));
+    }
+  }
+}
+
+Recipe::Steps::Steps() { ++common_.guards; }
+Recipe::Steps::~Steps() {
+  for (const auto& recipe : common_.recipes) recipe->in_common_step = false;
+  if (--common_.guards == 0) common_.recipes.clear();
+}
+
+bool Recipe::Steps::begun() const {
+  return std::ranges::any_of(common_.recipes, [](const auto& r) { return r->in_common_step; });
+}
+
+// A text has a line for each history: the recipe's number, the bits of the numbers, and the name.
+void Recipe::Steps::end(
+    const std::function<std::vector<std::string>(const std::string& own)>& gather) {
+  const Unobserved alone;
+  const auto& recipes = common_.recipes;
+  std::string own;
+  for (size_t r = 0; r < recipes.size(); ++r) {
+    if (!recipes[r]->in_common_step) continue;
+    for (const auto& [name, most] : recipes[r]->of_step()) {
+      own += fmt::format("{}", r);
+      for (const float x : most) own += fmt::format(" {}", std::bit_cast<uint32_t>(x));
+      own += ' ' + name + '\n';
+    }
+  }
+  std::map<uint32_t, State::Largest> all;
+  for (const std::string& text : gather(own))
+    for (const char *at = text.data(), *const end = at + text.size(); at < end;) {
+      const auto number = [&] {
+        uint32_t x = 0;
+        at = std::from_chars(at, end, x).ptr + 1;
+        return x;
+      };
+      const uint32_t recipe = number();
+      std::array<float, Factors> most;
+      for (float& x : most) x = std::bit_cast<float>(number());
+      const char* const line_end = std::find(at, end, '\n');
+      const auto known = all[recipe].try_emplace(std::string(at, line_end), most).first;
+      for (size_t k = 0; k < Factors; ++k) known->second[k] = std::max(known->second[k], most[k]);
+      at = line_end + 1;
+    }
+  for (const auto& [recipe, largest] : all) {
+    check(recipe < recipes.size(),
+          "other processes train under a recipe with a history, which has opened no region here");
+    recipes[recipe]->note(largest);
+  }
+  for (const auto& recipe : recipes) recipe->in_common_step = false;
+}
+
+// --- the state ---
 
 StateDict Recipe::state_dict() const {
   StateDict all;

@@ -3,10 +3,14 @@
 // bits. Their numbers stay in the region's bf16 (or f32), which holds them exactly, and sums are
 // f32: so the numbers are those of the format on every device. See docs/fp8.md.
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/dispatch.h"
+#include "core/no_copy.h"
 #include "core/state_dict.h"
 
 namespace mixtape::amp {
@@ -17,6 +21,7 @@ struct Current {};
 // The same, with the scale from the largest |x| of the last steps, so that a GPU need not read a
 // tensor before it can round it (NVIDIA's Transformer Engine). A step begins where a
 // region with this recipe opens while gradients are recorded, unless it lies in one that began one.
+// (Processes and chunks that train one model have one step in common: see dist::DataParallel.)
 struct Delayed {
   int history = 1024;  // steps
   int margin = 0;      // further powers of two below the largest number of the format
@@ -53,10 +58,25 @@ class Recipe {
   // the last weight of the running model.
   void round_operands(internal::Call& call, DType carrier, bool ends) const;
 
+  // Guard: while it lives, steps of the thread's recipes with a history are those of a model that
+  // several regions or processes train. All of a step scale by the steps before or, where those saw
+  // nothing but zeros, each region by its own numbers; the history has the largest of all.
+  class Steps : NoCopy {
+   public:
+    Steps();
+    ~Steps();
+    bool begun() const;  // whether a region with such a recipe has opened in this step
+    // Ends it. gather(own) returns the texts of all processes, all of which call it.
+    void end(const std::function<std::vector<std::string>(const std::string& own)>& gather);
+  };
+
  private:
   struct History;
   class State;
   class Product;
+  struct Common;
+  static thread_local Common common_;
+  bool joins_common_step() const;
   std::shared_ptr<State> state_;
 };
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "amp/recipe.h"
 #include "amp/scaler.h"
 #include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
@@ -246,7 +247,8 @@ struct DataParallel::Impl final : Observer {
   }
 
   // In order of number, the same on all ranks, whichever is full first. The last one takes along
-  // which losses were not finite, and the program's numbers: all that reach a parameter are known.
+  // which losses were not finite, whether a recipe keeps a history of this step, and the program's
+  // numbers: all that reach a parameter are known.
   void send_full() {
     for (; next < buckets.size() && buckets[next]->is_full(); ++next) {
       std::vector<double> words(buckets[next]->tensors());
@@ -259,6 +261,7 @@ struct DataParallel::Impl final : Observer {
       join_losses();
       const size_t first_flag = words.size();
       words.resize(first_flag + losses.size());
+      words.push_back(recipes.begun());
       add_numbers(words);
       buckets[next]->send(step, int64_t(next), std::move(words), first_flag, losses);
     }
@@ -334,12 +337,17 @@ struct DataParallel::Impl final : Observer {
         for (const Tensor& flag : losses[id]) flag.set(0, 1);
       losses[id].clear();
     }
-    sums.assign(last.begin() + ptrdiff_t(first_flag + losses.size()), last.end());
+    const size_t of_recipes = first_flag + losses.size();
+    sums.assign(last.begin() + ptrdiff_t(of_recipes + 1), last.end());
     if (averages) {
       averages->receive();
       for (const Buffer& b : buffers)
         if (is_float(b.tensor.dtype())) detail::write(averages->sum(b.place), b.tensor);
     }
+    if (last[of_recipes] > 0)
+      recipes.end([&](const std::string& own) {
+        return exchange ? World::current()->gather(own) : std::vector{own};
+      });
     ++step;
     next = 0;
     begun = false;
@@ -365,6 +373,7 @@ struct DataParallel::Impl final : Observer {
   bool begun = false, reached = false, followed = false, wants_laying = false;
   bool in_chunks = false, chunk_done = false;
   bool broken = false;  // a step began and did not end
+  amp::Recipe::Steps recipes;
   const Observe observe{*this};
 };
 

@@ -61,7 +61,8 @@ struct Chunk {
 // A guard on its thread. All ranks begin with rank 0's parameters, buffers and random stream. While
 // it lives, backward() of a loss that reaches a parameter adds up the gradients of all ranks, in
 // buckets that travel while it goes on, and returns when grad() is their mean. Running statistics
-// become the mean of all chunks'. In a world of one with one chunk it does nothing.
+// become the mean of all chunks', and histories of 8-bit recipes those of all. In a world of one
+// with one chunk it does nothing.
 //   for (const auto& batch : loader) {
 //     for (const auto& [x, y, weight] : parallel.chunks(batch))
 //       (cross_entropy(net(x), y) * weight).backward();

@@ -2,6 +2,10 @@
 
 #include "amp/recipe.h"
 
+#include <fmt/format.h>
+
+#include <bit>
+
 #include "autograd/checkpoint.h"
 #include "autograd/function.h"
 #include "nn/nn.h"
@@ -337,6 +341,54 @@ TEST(Delayed, AStepBeginsInAnInnerRegionToo) {
     const Autocast inner({.low = f32, .recipe = d});  // the same step
     run();
   });
+}
+
+// Regions of a common step scale alike, and its number is the largest of all.
+TEST(Delayed, AStepOfSeveralRegions) {
+  const Recipe recipe(Delayed{.history = 2});
+  const auto run = [&](double x) {
+    const Autocast on({.low = f32, .recipe = recipe});
+    return matmul(full({1, 1}, x), ones({1, 1})).item();
+  };
+  const auto sizes = [&] {
+    const Tensor amax = recipe.state_dict().at("matmul.amax");
+    return std::pair(amax.at(0), amax.at(1));
+  };
+  std::string said;
+  const auto alone = [&](const std::string& own) { return std::vector{said = own}; };
+  run(3);  // a step of its own
+  {
+    Recipe::Steps steps;
+    EXPECT_FALSE(steps.begun());
+    EXPECT_EQ(run(448), 3.5);  // by 3, a scale of 2^-7
+    EXPECT_TRUE(steps.begun());
+    EXPECT_EQ(run(100), 3.5);
+    EXPECT_EQ(sizes(), std::pair(3.0, 448.0));
+    steps.end(alone);
+    EXPECT_FALSE(steps.begun());
+    EXPECT_EQ(said, fmt::format("0 {} {} {} matmul\n", std::bit_cast<uint32_t>(448.0f),
+                                std::bit_cast<uint32_t>(1.0f), std::bit_cast<uint32_t>(-1.0f)));
+    EXPECT_EQ(run(448), 448);
+    // Another process has seen a larger number, and what this one has not.
+    steps.end([&](const std::string& own) {
+      const uint32_t large = std::bit_cast<uint32_t>(900.0f);
+      return std::vector{own, fmt::format("0 {0} 0 0 matmul\n0 {0} 0 0 of_others\n", large)};
+    });
+    EXPECT_EQ(sizes(), std::pair(900.0, 448.0));
+    EXPECT_EQ(recipe.state_dict().at("of_others.steps").at(0), 1);
+  }
+  run(5);  // and again
+  EXPECT_EQ(sizes(), std::pair(900.0, 5.0));
+}
+
+// Where nothing is known, each scales by its own numbers.
+TEST(Delayed, RegionsOfAFirstStepScaleAlone) {
+  const Recipe recipe(Delayed{.history = 2});
+  Recipe::Steps steps;
+  for (const double x : {1024.0, 3.0 / 512}) {  // the least under a scale of 4 is 4 / 512
+    const Autocast on({.low = f32, .recipe = recipe});
+    EXPECT_EQ(matmul(full({1, 1}, x), ones({1, 1})).item(), x);
+  }
 }
 
 // A scale of 1 would make zeros of these.
