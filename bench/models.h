@@ -84,6 +84,26 @@ struct ResNetSize {
 };
 inline constexpr ResNetSize resnet20{32, 32, 20, 16, 10}, resnet50{8, 224, 50, 64, 1000};
 
+// models::UNet for images [batch, 3, side, side], with a class for each pixel.
+struct UnetSize {
+  static constexpr int levels = 5;
+  int64_t batch, side, width, classes;
+  double operations() const {
+    double first = 0, rest = double(side * side * width * classes);
+    for (int level = 0; level < levels; ++level) {
+      const int64_t pixels = (side >> level) * (side >> level), c = width << level;
+      if (level == 0)
+        first = double(pixels * 9 * 3 * c);  // the images need no gradient
+      else
+        rest += double(pixels * 9 * c / 2 * c);
+      rest += double(pixels * 9 * c * c);
+      if (level + 1 < levels) rest += double(pixels * (2 * c * c + 9 * 3 * c * c));  // back up
+    }
+    return 2.0 * double(batch) * (2 * first + 3 * rest);
+  }
+};
+inline constexpr UnetSize unet_128{2, 128, 64, 2};
+
 struct Mlp : nn::Module<Mlp> {
   nn::Linear fc1, fc2, fc3;
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "nn/models/models.h"
+#include "nn/models/unet.h"
 
 namespace mixtape::bench {
 namespace {
@@ -115,6 +116,17 @@ Call training(const ResNetSize& s, DType low) {
   return training(std::make_shared<models::ResNet>(
                       models::resnet50({.num_classes = s.classes, .width = s.width})),
                   s, low);
+}
+
+Call training(const UnetSize& s, DType low) {
+  const Seed seed(1);
+  const Tensor x = randn({s.batch, 3, s.side, s.side}),
+               y = randint(0, s.classes, {s.batch, s.side, s.side});
+  const auto net = std::make_shared<models::UNet>(
+      models::UNetOptions{.num_classes = s.classes, .width = s.width});
+  return step(low, net,
+              std::make_shared<optim::Adam>(net->parameters(), optim::AdamOptions{.lr = 1e-3}),
+              [=](const models::UNet& n) { return cross_entropy(n(x), y); });
 }
 
 double ResNetSize::operations() const {

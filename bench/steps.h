@@ -13,5 +13,6 @@ Call training(const LstmSize& size, DType low);    // Adam
 Call training(const GptSize& size, DType low);     // AdamW, with gradients clipped to norm 1
 Call training(const VitSize& size, DType low);     // AdamW
 Call training(const ResNetSize& size, DType low);  // SGD with momentum
+Call training(const UnetSize& size, DType low);    // Adam
 
 }  // namespace mixtape::bench

@@ -37,6 +37,9 @@ std::string arguments(const VitSize& s) {
 std::string arguments(const ResNetSize& s) {
   return arguments("resnet", s.batch, s.side, s.depth, s.width, s.classes);
 }
+std::string arguments(const UnetSize& s) {
+  return arguments("unet", s.batch, s.side, s.width, s.classes);
+}
 
 template <class Size>
 void add(const std::string& name, Size size) {
@@ -79,6 +82,7 @@ void declare() {
   add("lstm_2x512", smoke ? LstmSize{2, 3, 5, 4, 4, 2} : lstm_2x512);
   add("vit_s", smoke ? VitSize{2, 32, 16, 1, 2, 8, 5} : vit_s);
   add("resnet50", smoke ? ResNetSize{2, 64, 50, 4, 5} : resnet50);
+  add("unet_128", smoke ? UnetSize{2, 32, 2, 2} : unet_128);
   add("gpt2_256", smoke ? GptSize{2, 4, 5, 1, 2, 8} : gpt2_256);
   if (!smoke) add("gpt2_1024", gpt2_1024);
 }

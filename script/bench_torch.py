@@ -113,6 +113,30 @@ def resnet(side: int, depth: int, width: int, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels_in, classes))
 
 
+def double_conv(channels_in: int, channels: int) -> nn.Module:
+    return nn.Sequential(*(layer for before in (channels_in, channels) for layer in (
+        nn.Conv2d(before, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True))))
+
+
+class Unet(nn.Module):
+    def __init__(self, width: int, classes: int):
+        super().__init__()
+        sizes = [width << level for level in range(5)]
+        self.down = nn.ModuleList(double_conv(before, c) for before, c in zip([3, *sizes], sizes))
+        self.doubling = nn.ModuleList(nn.ConvTranspose2d(2 * c, c, 2, 2) for c in sizes[:-1])
+        self.up = nn.ModuleList(double_conv(2 * c, c) for c in sizes[:-1])
+        self.out = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        beside = []
+        for level, layers in enumerate(self.down):
+            x = layers(F.max_pool2d(x, 2) if level else x)
+            beside.append(x)
+        for level in reversed(range(len(self.up))):
+            x = self.up[level](torch.cat([beside[level], self.doubling[level](x)], 1))
+        return self.out(x)
+
+
 def images(batch: int, channels: int, side: int, classes: int) -> tuple:
     return torch.randn(batch, channels, side, side), torch.randint(classes, (batch,))
 
@@ -144,6 +168,9 @@ def workload(name: str, sizes: list[int], form: set) -> tuple:
     if name == "vit":
         batch, side, *rest = sizes
         return Vit(side, *rest, form), images(batch, 3, side, sizes[-1]), adamw, None
+    if name == "unet":
+        batch, side, width, classes = sizes
+        return Unet(width, classes), (images(batch, 3, side, classes)[0], torch.randint(classes, (batch, side, side))), adam, None
     batch, side, depth, width, classes = sizes
     return resnet(side, depth, width, classes), images(batch, 3, side, classes), sgd, None
 
@@ -169,7 +196,7 @@ def make(name: str, sizes: list[int], bf16: bool, compiled: bool, form: set) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("net", choices=["mlp", "cnn", "lstm", "gpt", "vit", "resnet"])
+    parser.add_argument("net", choices=["mlp", "cnn", "lstm", "gpt", "vit", "resnet", "unet"])
     parser.add_argument("sizes", nargs="+", type=int)
     parser.add_argument("--dtype", choices=["f32", "bf16"], required=True)
     parser.add_argument("--threads", type=int, required=True)
@@ -187,7 +214,7 @@ def main() -> None:
 
     best: set = set()
     found, least = None, float("inf")
-    choices = [FUSED] + [CHANNELS_LAST] * (args.net in ("cnn", "vit", "resnet")) + [TANH] * (args.net in ("gpt", "vit"))
+    choices = [FUSED] + [CHANNELS_LAST] * (args.net in ("cnn", "vit", "resnet", "unet")) + [TANH] * (args.net in ("gpt", "vit"))
     for choice in [None, *choices]:  # as bench/peers/form.h does
         form = best | ({choice} if choice else set())
         step = make(args.net, args.sizes, args.dtype == "bf16", args.compile, form)

@@ -112,7 +112,7 @@ torch::Tensor laid_out(const torch::Tensor& x, const Form& form) {
 }
 
 // The fastest form of a training step. Net(size) registers its layers, and its
-// forward(inputs, form) gives logits [rows, classes].
+// forward(inputs, form) gives logits [rows, classes, ...].
 template <class Net, class Size, class Options>
 bench::Task training_step(const Size& size, const Options& options, const Choices& choices,
                           const torch::Tensor& x, const torch::Tensor& y, bool bf16,
@@ -348,6 +348,50 @@ struct ResNet : torch::nn::Module {
   }
 };
 
+struct Unet : torch::nn::Module {
+  using Convs = std::vector<std::pair<torch::nn::Conv2d, torch::nn::BatchNorm2d>>;
+  std::vector<Convs> down, up;  // two convolutions for each level, the full size first
+  std::vector<torch::nn::ConvTranspose2d> doubling;
+  torch::nn::Conv2d out;
+
+  Convs convs(const std::string& name, int64_t from, int64_t to) {
+    Convs all;
+    for (const int64_t in : {from, to}) {
+      const std::string number = std::to_string(all.size());
+      all.emplace_back(register_module(name + "conv" + number, conv(in, to, 3, 1, 1, false)),
+                       register_module(name + "bn" + number, torch::nn::BatchNorm2d(to)));
+    }
+    return all;
+  }
+  static torch::Tensor run(Convs& layers, torch::Tensor h) {
+    for (auto& [convolution, norm] : layers) h = norm(convolution(h)).relu_();
+    return h;
+  }
+  explicit Unet(const bench::UnetSize& s)
+      : out(register_module("out", conv(s.width, s.classes, 1, 1, 0, true))) {
+    for (int level = 0; level < s.levels; ++level) {
+      const int64_t c = s.width << level;
+      const std::string name = std::to_string(level);
+      down.push_back(convs("down" + name, level ? c / 2 : 3, c));
+      if (level + 1 == s.levels) break;
+      const auto options = torch::nn::ConvTranspose2dOptions(2 * c, c, 2).stride(2);
+      doubling.push_back(register_module("doubling" + name, torch::nn::ConvTranspose2d(options)));
+      up.push_back(convs("up" + name, 2 * c, c));
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& x, const Form&) {
+    std::vector<torch::Tensor> beside;
+    torch::Tensor h = x;
+    for (size_t level = 0; level < down.size(); ++level) {
+      h = run(down[level], level ? at::max_pool2d(h, {2, 2}) : h);
+      beside.push_back(h);
+    }
+    for (size_t level = up.size(); level-- > 0;)
+      h = run(up[level], at::cat({beside[level], doubling[level](h)}, 1));
+    return out(h);
+  }
+};
+
 torch::Tensor integers(int64_t below, const std::vector<int64_t>& shape) {
   return torch::randint(0, below, shape, torch::kLong);
 }
@@ -386,6 +430,12 @@ bench::Task training(const bench::ResNetSize& s, bool bf16) {
   return training_step<ResNet>(s, torch::optim::SGDOptions(0.1).momentum(0.9), {channels_last},
                                torch::randn({s.batch, 3, s.side, s.side}),
                                integers(s.classes, {s.batch}), bf16);
+}
+
+bench::Task training(const bench::UnetSize& s, bool bf16) {
+  return training_step<Unet>(s, torch::optim::AdamOptions(1e-3), {channels_last},
+                             torch::randn({s.batch, 3, s.side, s.side}),
+                             integers(s.classes, {s.batch, s.side, s.side}), bf16);
 }
 
 bench::Task optimizer(const std::string& name, const std::vector<Shape>& shapes) {

@@ -17,6 +17,7 @@ bench::Task training(const bench::LstmSize& size, bool bf16);
 bench::Task training(const bench::GptSize& size, bool bf16);
 bench::Task training(const bench::VitSize& size, bool bf16);
 bench::Task training(const bench::ResNetSize& size, bool bf16);
+bench::Task training(const bench::UnetSize& size, bool bf16);
 
 // The op of a case with inputs of a dtype, forward or backward, in its fastest form.
 bool has(const bench::Case& c, DType dtype);
