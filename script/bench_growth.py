@@ -28,7 +28,7 @@ def measure(program: str, repetitions: int, only: str) -> dict[tuple[str, ...], 
 
 
 def exponents(curve: Curve) -> list[float]:
-    """Of time and memory, between the two largest sizes; not a number if there is but one."""
+    """Exponents of time and memory between the two largest sizes; not a number if there is but one."""
     if len(curve) < 2:
         return [math.nan, math.nan]
     small, large = sorted(curve)[-2:]
