@@ -155,6 +155,28 @@ TEST(LearnerRanks, AStopOfOneEndsAllAfterTheSameStep) {
   }
 }
 
+// Checkpoints have one history of scales, whoever wrote them and goes on with them.
+TEST(LearnerRanks, ARecipeHasOneHistory) {
+  Job job{.precision = [](Learner& l) {
+    l.to_fp16({.amp_mode = bf16, .recipe = amp::Delayed{.history = 4}});
+  }};
+  const std::string expected = result(job, 1);
+  EXPECT_NE(expected.find("recipe."), std::string::npos);
+  for (const int ranks : {2, 4}) EXPECT_TRUE(result(job, ranks) == expected) << ranks;
+  const TempFolder folder;
+  const auto part = [&](int ranks, int64_t stop_at, bool resumes) {
+    expect_fine(run_ranks(ranks, [&](const World&) {
+      Job some = job;
+      some.callbacks = {std::make_shared<StopAt>(stop_at, ranks - 1)};
+      if (resumes) some.resume = folder / "last.ckpt";
+      run(some, folder.path());
+    }));
+  };
+  part(4, 1, false);
+  part(2, 100, true);
+  EXPECT_TRUE(result(folder.path()) == expected);
+}
+
 TEST(LearnerRanks, GoOnWithOthers) {
   Job whole{.precision = precisions[1]};
   const std::string expected = result(whole, 1);
