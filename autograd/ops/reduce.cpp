@@ -310,25 +310,25 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
   return keepdim ? y : squeeze(y, d);
 }
 
-// The variance of x or its root, in two passes, so that a large mean costs no precision. A factor
-// of each square is divided by a power of two, for a root both: no square leaves the range of x.
+// The variance of x or its root, in two passes, so that a large mean costs no precision. x are
+// divided by a power of two before: neither differences nor squares leave the range.
 Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, bool root) {
-  const Tensor apart = x - mean(x, dims, true);
-  Tensor scale = scale_of(apart, reduce_options(dims, x.rank()));
-  if (!root) scale = clamp(scale, 1, {});  // small squares may vanish: so does the result
-  const Tensor scaled = apart / scale, factor = root ? scaled : apart;
-  Tensor v = sum(scaled * factor, dims, true);
+  // (Small squares may vanish: so does a variance. A slope is divided by the scale of a root.)
+  const double least = !root ? 1 : x.dtype() == f64 ? 0x1p-1000 : 0x1p-110;
+  const Tensor scale = clamp(scale_of(x, reduce_options(dims, x.rank())), least, {});
+  const Tensor scaled = x / scale, apart = scaled - mean(scaled, dims, true);
+  Tensor v = sum(square(apart), dims, true);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, v.numel()));
   const auto moved = [&] {  // by the mean's rounding, a constant
     const NoGrad off;
-    return minimum(sum(scaled, dims, true) * sum(factor, dims, true) / std::max(1.0, n), v);
+    return minimum(square(sum(apart, dims, true)) / std::max(1.0, n), v);
   };
   v = (v - moved()) / std::max(0.0, n - correction);
   if (root) {  // Equal elements have no derivative: as in PyTorch it is 0, not 0 / 0.
     const Tensor flat = eq(v, 0);
     v = masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0);
   }
-  v = v * scale;
+  v = root ? v * scale : v * scale * scale;
   return keepdim ? v : reshape(v, kept(x.shape(), reduce_options(dims, x.rank())));
 }
 

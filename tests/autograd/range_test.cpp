@@ -175,6 +175,21 @@ TEST(InF32, SquaresBeyondIt) {
   expect_ratio(var(cat({zeros({9998}), row({3e19, -3e19})}), {}, false, 0), {1.8e35}, 1e-5);
 }
 
+// Differences of which are twice as far apart, and numbers whose reciprocals are beyond f32.
+TEST(InF32, SpreadsOfAllOfIt) {
+  for (const auto& [dtype, end, least] : {std::tuple{f32, 3e38, 1e-41}, {f64, 1.5e308, 1e-318}}) {
+    const Tensor x = row({end, -end, end / 2}, dtype).set_requires_grad();
+    expect_ratio(stddev(x), {std::sqrt(13 / 12.) * end});
+    const double unit = std::sqrt(1 / 13. / 12);
+    expect_ratio(grad({stddev(x)}, {x})[0], {5 * unit, -7 * unit, 2 * unit});
+    EXPECT_EQ(var(x).item(), inf);
+    const Tensor y = row({least, -least, least, -least}, dtype).set_requires_grad();
+    const double each = std::sqrt(1 / 12.);
+    expect_ratio(stddev(y), {std::sqrt(4 / 3.) * y.at(0)}, 1e-4);
+    expect_ratio(grad({stddev(y)}, {y})[0], {each, -each, each, -each});
+  }
+}
+
 // A length beyond f32 has a direction, and a slope.
 TEST(InF32, LengthsBeyondIt) {
   for (const bool recorded : {false, true})
