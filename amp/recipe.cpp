@@ -14,6 +14,7 @@
 #include "autograd/quantised.h"
 #include "core/capture.h"
 #include "core/check.h"
+#include "core/effects.h"
 #include "core/format.h"
 #include "core/scope.h"
 #include "kernels/common/quantise.h"
@@ -233,6 +234,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
     given[found++] = t;
   }
   if (found < 2) return;  // a question about one operand: dtype_of_operand()
+  ++effects.reads;        // all elements of an operand decide how each is rounded
   std::shared_ptr<History> history;
   if (state_->delayed) {
     const std::string* const path = Scope::module_path();

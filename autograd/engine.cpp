@@ -11,6 +11,7 @@
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "autograd/ops/gradient_sum.h"
+#include "core/effects.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
 
@@ -378,6 +379,7 @@ void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfin
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {
   check(x.requires_grad(), "a hook on a tensor that does not require a gradient");
+  ++effects.writes;  // x is not what other calls would make
   return Hooks::add(x, &Hooks::gradient, std::move(f));
 }
 

@@ -28,7 +28,6 @@ std::vector<Tensor> example(const std::vector<Tensor>& inputs,
 
 // True if results are those of a function but for rounding.
 bool agree(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
-  const uint64_t reads = effects.reads;  // The answer is the same for all examples.
   bool same = got.size() == want.size();
   for (size_t k = 0; same && k < want.size(); ++k) {
     same = want[k] && got[k].dtype() == want[k].dtype() && got[k].shape() == want[k].shape();
@@ -40,8 +39,21 @@ bool agree(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
     const Tensor both_nan = logical_and(isnan(a), isnan(b));
     same = all(logical_or(isclose(a, b, most, most * size), both_nan)).item<bool>();
   }
-  effects.reads = reads;
   return same;
+}
+
+// f's results for example b, whose calls the trace records.
+std::vector<Tensor> traced(const Examples& f, const std::vector<Tensor>& inputs,
+                           const std::vector<std::optional<int>>& in_dims, int64_t b,
+                           detail::VmapTrace& trace) {
+  const std::vector<Tensor> one = example(inputs, in_dims, b);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i]) continue;
+    in_dims[i] ? trace.add(one[i], {movedim(inputs[i], {*in_dims[i]}, {0}), true})
+               : trace.add(inputs[i], {inputs[i]});
+  }
+  const Observe watch(trace);
+  return f(one);
 }
 
 // f's results for all examples, [n, shape] each, by a replay of its calls for the first, whose
@@ -49,17 +61,10 @@ bool agree(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
 std::optional<std::vector<Tensor>> replayed(const Examples& f, const std::vector<Tensor>& inputs,
                                             const std::vector<std::optional<int>>& in_dims,
                                             int64_t n, std::vector<Tensor>& first) {
-  const std::vector<Tensor> one = example(inputs, in_dims, 0);
-  detail::VmapTrace trace(n);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i]) continue;
-    in_dims[i] ? trace.add(one[i], {movedim(inputs[i], {*in_dims[i]}, {0}), true})
-               : trace.add(inputs[i], {inputs[i]});
-  }
   const uint64_t drawn = generator().offset();
+  detail::VmapTrace trace(n);
   try {
-    const Observe watch(trace);
-    first = f(one);
+    first = traced(f, inputs, in_dims, 0, trace);
   } catch (const Error&) {  // perhaps since the trace holds what it writes to
     generator().set_offset(drawn);
     return std::nullopt;
@@ -73,10 +78,13 @@ std::optional<std::vector<Tensor>> replayed(const Examples& f, const std::vector
       if ((*all)[k].requires_grad() != first[k].requires_grad()) return std::nullopt;
       last.push_back(select((*all)[k], 0, n - 1));
     }
-    const NoGrad off;
-    const std::vector<Tensor> want = f(example(inputs, in_dims, n - 1));
+    detail::VmapTrace of_last(n);
+    const std::vector<Tensor> want = traced(f, inputs, in_dims, n - 1, of_last);
     const Unobserved compares;
-    if (agree(last, want)) return all;
+    const uint64_t reads = effects.reads;  // the answer is the same for all examples
+    const bool same = trace.is_like(first, of_last, want) && agree(last, want);
+    effects.reads = reads;
+    if (same) return all;
   } catch (const Error&) {  // an op that takes no batch
   }
   generator().set_offset(drawn_by_first);

@@ -1,6 +1,8 @@
 // The trace of one example's calls, and their replay.
 #include "autograd/vmap_replay.h"
 
+#include <algorithm>
+
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "autograd/tape.h"
@@ -25,6 +27,12 @@ Shape of_all(const Shape& one, int64_t n) {
   Shape all{n};
   for (const int64_t size : one) all.push_back(size);
   return all;
+}
+
+bool is_same(const Tensor& a, const Tensor& b) {
+  const View &x = a, &y = b;
+  const bool same_memory = x.data == y.data && x.dtype == y.dtype && x.layout == y.layout;
+  return a.id() == b.id() || same_memory || equal(a, b);
 }
 
 }  // namespace
@@ -83,8 +91,22 @@ void VmapTrace::after(const Call& call, const Tensor& y) {
   bool by_example = false;
   for (size_t i = 0; sound_ && i < call.inputs.size(); ++i) {
     const Tensor& t = call.given(i);
-    const std::optional<size_t> value = t ? find(t) : absent;
+    std::optional<size_t> value = t ? find(t) : absent;
     sound_ = value.has_value();
+    // A policy casts a number to the dtype of its partners, but not the numbers of all examples.
+    if (sound_ && t && t.rank() == 0 && call.inputs[i]->dtype() != t.dtype() &&
+        values_[*value].by_example) {
+      const auto convert = [](const MappedCall& c) { return cast(c.inputs[0].t, c.dtype); };
+      value = add_step({nullptr,
+                        {*value},
+                        0,
+                        t.shape(),
+                        call.inputs[i]->dtype(),
+                        thread_state.policy,
+                        grad_enabled(),
+                        convert},
+                       *call.inputs[i]);
+    }
     inputs.push_back(value.value_or(absent));
     by_example = by_example || (t && value && values_[*value].by_example);
   }
@@ -140,6 +162,44 @@ std::optional<std::vector<Tensor>> VmapTrace::replay(const std::vector<Tensor>& 
     all.push_back(by_example ? t : expand(t, of_all(t.shape(), n_)));
   }
   return all;
+}
+
+const VmapTrace::Step* VmapTrace::step_to(size_t value) const {
+  const auto step = std::ranges::lower_bound(steps_, value, {}, &Step::result);
+  return step != steps_.end() && step->result == value ? &*step : nullptr;
+}
+
+bool VmapTrace::is_like(const std::vector<Tensor>& results, VmapTrace& other,
+                        const std::vector<Tensor>& others) {
+  if (!other.is_sound() || results.size() != others.size()) return false;
+  std::vector<std::pair<size_t, size_t>> open;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const auto here = find(results[k]), there = others[k] ? other.find(others[k]) : std::nullopt;
+    if (!here || !there) return false;
+    open.emplace_back(*here, *there);
+  }
+  std::vector<size_t> known(values_.size(), absent);  // the value of the other trace
+  while (!open.empty()) {
+    const auto [here, there] = open.back();
+    open.pop_back();
+    if (known[here] == there) continue;
+    if (std::exchange(known[here], there) != absent) return false;
+    const Step *a = step_to(here), *b = other.step_to(there);
+    const Mapped &x = values_[here], &y = other.values_[there];
+    if (bool(a) != bool(b) || x.by_example != y.by_example) return false;
+    if (!a) {
+      if (x.by_example ? here != there : !is_same(x.t, y.t)) return false;
+      continue;
+    }
+    if (a->how != b->how || a->dtype != b->dtype || a->shape != b->shape || a->lists != b->lists ||
+        a->inputs.size() != b->inputs.size())
+      return false;
+    for (size_t i = 0; i < a->inputs.size(); ++i) {
+      if ((a->inputs[i] == absent) != (b->inputs[i] == absent)) return false;
+      if (a->inputs[i] != absent) open.emplace_back(a->inputs[i], b->inputs[i]);
+    }
+  }
+  return true;
 }
 
 }  // namespace detail

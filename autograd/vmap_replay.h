@@ -60,6 +60,10 @@ class VmapTrace final : public internal::Observer {
   // not repeat for each example: read elements, draw, write in place, run backward or checkpoints,
   // change the policy, or call an op that has no rule and can't be repeated.
   std::optional<std::vector<Tensor>> replay(const std::vector<Tensor>& results);
+  // True if the function, replayed, came to its results by the same calls as in another trace, with
+  // equal tensors where examples share one. Else not the example alone decides what it computes.
+  bool is_like(const std::vector<Tensor>& results, VmapTrace& other,
+               const std::vector<Tensor>& others);
 
  private:
   static constexpr size_t absent = size_t(-1);
@@ -77,6 +81,7 @@ class VmapTrace final : public internal::Observer {
   };
   size_t add_step(Step step, const Tensor& y);
   std::optional<size_t> find(const Tensor& one);
+  const Step* step_to(size_t value) const;  // null: an input, or shared
   bool is_sound() const;
   bool run(const Step& step);
 

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/dlpack_abi.h"
+#include "core/effects.h"
 #include "core/format.h"
 #include "core/scope.h"
 #include "core/stream.h"
@@ -57,6 +58,7 @@ Managed* leave(const Tensor& x) {
     x.storage()->touch();
     synchronize(x.device());
   }
+  ++effects.reads;
   // A separate handle, since set_data() may change the storage of the others.
   auto* const out = new Exported<Managed>{x.detach(), x.layout()};
   out->managed.dl_tensor = {

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "core/check.h"
+#include "core/effects.h"
 #include "core/float8.h"
 #include "core/format.h"
 
@@ -149,6 +150,7 @@ class Page {
       : x_(x),
         line_width_(static_cast<size_t>(options.line_width)),
         shown_(shown(x.shape(), options)) {
+    ++internal::effects.reads;
     visit_stored(x.dtype(), [&]<class T>() {
       std::vector<T> values;
       gather(0, 0, values);

@@ -42,7 +42,7 @@ void for_each_chunk(const Tensor& source,
   const Tensor t = source.copied_to(Device::cpu());
   if (t.is_contiguous()) return f(bytes_in(t));
   const size_t width = size_of(t.dtype());
-  const auto* base = static_cast<const std::byte*>(t.raw());
+  const auto* base = static_cast<const std::byte*>(t.host());
   const int64_t n = t.numel();
   constexpr int64_t chunk_size = 1 << 16;  // elements
   std::vector<std::byte> buffer(chunk_size * width);

@@ -2,13 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
+#include <utility>
 
 #include "amp/autocast.h"
 #include "autograd/call.h"
 #include "autograd/checkpoint.h"
 #include "autograd/ops.h"
+#include "autograd/tape.h"
 #include "autograd/vmap.h"
 #include "core/dispatch.h"
+#include "core/dlpack.h"
+#include "core/dlpack_abi.h"
 #include "core/random.h"
 #include "nn/nn.h"
 
@@ -179,6 +184,18 @@ TEST(VmapReplay, HasTheDtypesOfAutocast) {
   }
 }
 
+TEST(VmapReplay, CastsNumbersAsAPolicyDoes) {
+  const Seed seed(1);
+  const Tensor x = randn({6, 40}) * 0.002 + 1;
+  const amp::Autocast on({.low = f16});
+  const Function compared = [](const Tensor& t) { return lt(cast(t, f16), mean(t)); };
+  const Function product = [](const Tensor& t) { return cast(t, f16) * mean(t); };
+  for (const Function& f : {compared, product}) {
+    EXPECT_EQ(to_vector(vmap(f)(x)), to_vector(loop(f, x)));
+    EXPECT_TRUE(is_replayed(f, {40}, f32));
+  }
+}
+
 TEST(VmapReplay, LoopsForAnOpWithoutARule) {
   const Function f = [](const Tensor& x) { return exp(diagonal(x * 2.0)); };
   expect_a_loop(f, {3, 3});
@@ -308,6 +325,67 @@ TEST(VmapReplay, MayBeNested) {
   };
   expect_a_loop(outer, {});
   EXPECT_TRUE(is_replayed(outer, {}));
+}
+
+// Values of the last example are those of the first, so that results alone tell nothing.
+TEST(VmapLoop, KeepsATensorOfTheFirstExample) {
+  const Tensor x = from({1, 2, 3, 1}, {4, 1}, f64), first = select(x, 0, 0);
+  const auto expect_loops = [&](const std::function<Function()>& make) {
+    EXPECT_EQ(to_vector(vmap(make())(x)), to_vector(loop(make(), x)));
+  };
+  expect_loops([&]() -> Function {
+    return [kept = std::make_shared<Tensor>()](const Tensor& t) {
+      if (!*kept) *kept = exp(t);
+      return t * *kept;
+    };
+  });
+  expect_loops([]() -> Function {
+    return [former = std::make_shared<Tensor>(zeros({1}, f64))](const Tensor& t) {
+      return std::exchange(*former, t) * 0.0 + t;
+    };
+  });
+  expect_loops([&]() -> Function { return [&](const Tensor& t) { return t - first; }; });
+  expect_loops([]() -> Function {
+    return [calls = 0](const Tensor& t) mutable { return t + full({1}, ++calls % 3, f64) * 0.0; };
+  });
+}
+
+TEST(VmapLoop, PutsHooksOnEachExample) {
+  const Function f = [](const Tensor& t) {
+    const Tensor y = t * 2.0;
+    if (y.requires_grad()) register_hook(y, [](const Tensor& dy) { return dy * 0.5; });
+    return y;
+  };
+  expect_a_loop(f, {2});
+}
+
+// A scale for all examples would round those of small values to zero.
+TEST(VmapLoop, RoundsEachExampleByARecipe) {
+  const Tensor w = randn({16, 16}), size = from({1e-6, 1e3, 1, 1e3}, {4, 1, 1});
+  const Tensor x = randn({4, 16, 16}) * size;
+  const Function f = [&](const Tensor& t) { return linear(t, w); };
+  for (const amp::Recipe& recipe : {amp::Recipe(amp::Current{}), amp::Recipe(amp::NvFp4{})}) {
+    const amp::Autocast on({.low = bf16, .recipe = recipe});
+    EXPECT_EQ(to_vector(vmap(f)(x)), to_vector(loop(f, x)));
+  }
+}
+
+TEST(VmapLoop, LetsOthersReadEachExample) {
+  const Tensor x = from({1, 2, 1, 1}, {4, 1}, f64);
+  const auto expect_each = [&](const std::function<void(const Tensor&)>& read) {
+    int seen = 0;
+    vmap([&](const Tensor& t) {
+      ++seen;
+      read(t);
+      return t * 2.0;
+    })(x);
+    EXPECT_EQ(seen, 4);
+  };
+  expect_each([](const Tensor& t) { to_string(t); });
+  expect_each([](const Tensor& t) {
+    DLManagedTensor* const shared = to_dlpack(t);
+    shared->deleter(shared);
+  });
 }
 
 // A counter of its own: the last example differs.
