@@ -3,14 +3,20 @@
 are GPT-2's kind, tokenizer_tiny.json cuts as Llama 3 does and has added tokens; tokenizer_reference.json has hard texts, as
 hexadecimal bytes, and the tokens of each.
 
-usage: make_tokenizer_files.py    (with tokenizers 0.23)"""
+usage: make_tokenizer_files.py             (with tokenizers 0.23)
+       make_tokenizer_files.py REFERENCE   writes that file alone: 10,000 texts, and their tokens by the files that are here, with
+                                           GPT-2's as tiktoken has them, too"""
 import json
+import os
 import random
+import sys
+import unicodedata
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 FOLDER = Path(__file__).parent
+GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
          r"|\s+(?!\S)|\s+")
 TEXT = [(FOLDER.parent.parent / name).read_text() for name in ("LICENSE", "CONTRIBUTING.md")] + ["größer 東京 Привет " * 20]
@@ -38,6 +44,40 @@ def texts():
         yield b"".join(parts)
 
 
+def many_texts():
+    """Also of any characters that are assigned, which are those of every script."""
+    random.seed(4)
+    assigned = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
+    for i in range(10_000):
+        parts = [random.choice(random.choice((PARTS, assigned))).encode() for _ in range(random.randint(1, 12))]
+        if i % 4 == 0:
+            parts.insert(random.randint(0, len(parts)), random.choice(BROKEN))
+        yield b"".join(parts)
+
+
+def write_reference(path, texts, **encoders):
+    cases = [{"bytes": t.hex(), **{name: ids(t.decode("utf-8", "replace")) for name, ids in encoders.items()}} for t in texts]
+    path.write_text("[" + ",\n".join(json.dumps(c) for c in cases) + "]\n")
+
+
+def ids_of(made):
+    return lambda text: made.encode(text, add_special_tokens=False).ids
+
+
+def compare_many(path):
+    os.environ["TIKTOKEN_CACHE_DIR"] = ""  # no copies of our files, which may change
+    import tiktoken.load
+    vocabulary, merges = (str(FOLDER / f"tokenizer_{name}") for name in ("vocab.json", "merges.txt"))
+    gpt2 = Tokenizer(models.BPE.from_file(vocabulary, merges))
+    gpt2.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    gpt2.add_special_tokens(["<|endoftext|>"])
+    letters = tiktoken.load.data_gym_to_mergeable_bpe_ranks(merges, vocabulary)
+    special = {"<|endoftext|>": len(letters)}
+    openai = tiktoken.Encoding("tiny", pat_str=GPT2, mergeable_ranks=letters, special_tokens=special)
+    write_reference(path, many_texts(), gpt2=ids_of(gpt2), llama=ids_of(Tokenizer.from_file(str(FOLDER / "tokenizer_tiny.json"))),
+                    tiktoken=lambda text: openai.encode(text, allowed_special="all"))
+
+
 def main():
     gpt2 = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     gpt2.add_special_tokens(["<|endoftext|>"])
@@ -49,10 +89,8 @@ def main():
     llama.add_special_tokens(["<|end|>"])
     llama.add_tokens([AddedToken("<|pad|>", lstrip=True, rstrip=True, normalized=False)])
     (FOLDER / "tokenizer_tiny.json").write_text(json.dumps(json.loads(llama.to_str()), ensure_ascii=False))
-    ids = lambda made, text: made.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
-    cases = [{"bytes": t.hex(), "gpt2": ids(gpt2, t), "llama": ids(llama, t)} for t in texts()]
-    (FOLDER / "tokenizer_reference.json").write_text("[" + ",\n".join(json.dumps(c) for c in cases) + "]\n")
+    write_reference(FOLDER / "tokenizer_reference.json", texts(), gpt2=ids_of(gpt2), llama=ids_of(llama))
 
 
 if __name__ == "__main__":
-    main()
+    main() if len(sys.argv) == 1 else compare_many(Path(sys.argv[1]))

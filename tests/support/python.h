@@ -16,4 +16,12 @@ inline bool python(const std::string& program, const std::string& argument = "")
   return std::system(command.c_str()) == 0;
 }
 
+// Runs the script at this path, with one argument; no | in either.
+inline bool python_script(const std::string& path, const std::string& argument) {
+  return python(
+      "import sys, runpy; sys.argv = sys.argv[1].split(\"|\"); "
+      "runpy.run_path(sys.argv[0], run_name=\"__main__\")",
+      path + "|" + argument);
+}
+
 }  // namespace mixtape::test

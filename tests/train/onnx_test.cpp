@@ -81,11 +81,7 @@ class Exported {
   }
   // Problems, one line a model.
   std::string problems() const {
-    const std::string script = test::data_file("onnx_check.py");
-    const bool good = test::python(
-        "import sys, runpy; script, sys.argv[1] = sys.argv[1].split(\"|\"); "
-        "sys.argv[0] = script; runpy.run_path(script, run_name=\"__main__\")",
-        script + "|" + folder_.path());
+    const bool good = test::python_script(test::data_file("onnx_check.py"), folder_.path());
     const std::string all = slurp(folder_ / "problems");
     return good || !all.empty() ? all : "the script failed";
   }

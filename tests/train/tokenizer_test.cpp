@@ -9,6 +9,7 @@
 #include "autograd/ops.h"
 #include "core/format.h"
 #include "tests/support/damage.h"
+#include "tests/support/python.h"
 #include "tests/support/reference.h"
 #include "tests/support/temp_folder.h"
 #include "train/data/pretokenizer.h"
@@ -31,17 +32,37 @@ std::string bytes_of(const std::string& hex) {
   return bytes;
 }
 
-TEST(Tokenizer, GivesTheTokensOfTheReference) {
-  for (const auto& [name, tokenizer] : {std::pair("gpt2", gpt2()), std::pair("llama", llama())})
-    for (const auto& c : test::read_reference("tokenizer_reference.json")) {
-      const std::string text = bytes_of(c.at("bytes"));
-      const Tensor got = tokenizer.encode(text);
-      EXPECT_EQ(got.dtype(), i64);
-      EXPECT_EQ(tokens(got), c.at(name).get<Tokens>()) << name << " " << text;
-      if (text.find("<|pad|>") == text.npos) {  // which takes spaces
-        EXPECT_EQ(tokenizer.decode(got), replace_invalid(text));
-      }
+// `as` has the name of a reference's tokens.
+void expect_tokens(const Tokenizer& tokenizer, const std::string& as, const test::json& reference) {
+  for (const auto& c : reference) {
+    const std::string text = bytes_of(c.at("bytes"));
+    const Tensor got = tokenizer.encode(text);
+    EXPECT_EQ(got.dtype(), i64);
+    EXPECT_EQ(tokens(got), c.at(as).get<Tokens>()) << as << " " << text;
+    if (text.find("<|pad|>") == text.npos) {  // which takes spaces
+      EXPECT_EQ(tokenizer.decode(got), replace_invalid(text));
     }
+  }
+}
+
+TEST(Tokenizer, GivesTheTokensOfTheReference) {
+  const test::json reference = test::read_reference("tokenizer_reference.json");
+  expect_tokens(gpt2(), "gpt2", reference);
+  expect_tokens(llama(), "llama", reference);
+}
+
+TEST(Tokenizer, GivesTheTokensOfOtherLibrariesForManyTexts) {
+  if (!test::python("import tokenizers, tiktoken"))
+    GTEST_SKIP() << "needs Python with tokenizers and tiktoken (MIXTAPE_PYTHON names the "
+                    "interpreter)";
+  const test::TempFolder folder;
+  const std::string path = folder / "reference.json";
+  ASSERT_TRUE(test::python_script(test::data_file("make_tokenizer_files.py"), path));
+  const test::json reference = test::read_json(path);
+  ASSERT_EQ(reference.size(), 10'000u);
+  expect_tokens(gpt2(), "gpt2", reference);
+  expect_tokens(gpt2(), "tiktoken", reference);
+  expect_tokens(llama(), "llama", reference);
 }
 
 TEST(Tokenizer, LoadsFilesByTheirNames) {
