@@ -213,6 +213,8 @@ Tensor ops::clamp_out(const Tensor& out, const Tensor& x, std::optional<double> 
   if (is_integer(x.dtype())) {  // a bound outside x's range would be the result
     if (std::min(from, to) > 0) check_fits(x.dtype(), std::floor(std::min(from, to)));
     if (to < 0) check_fits(x.dtype(), std::ceil(to));
+  } else {
+    check(!std::isnan(from) && !std::isnan(to), "bounds must not be NaN, got {} and {}", from, to);
   }
   return call_out<Unary<kernels::Clamp, double, double>>(out, x, from, to);
 }

@@ -189,7 +189,9 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
 }
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, const SmoothL1Options& o) {
   const Scope scope(kernels::SmoothL1::info.name);
+  const double most = largest(accumulate_dtype(x.dtype()));
   check(o.beta >= 0, "beta must be >= 0, got {}", o.beta);
+  check(o.beta <= most, "beta must be <= {}, got {}", most, o.beta);
   if (o.beta == 0) return l1_loss(x, target, o.reduction);
   return of_difference<kernels::SmoothL1>(x, target, o.reduction, 1, o.beta);
 }

@@ -532,6 +532,8 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
   EXPECT_EQ(to_vector(clamp(n, 1, inf)), (Values{1, 1, 2}));
   EXPECT_ERROR(clamp(ones({2}), std::nullopt, {}), "clamp: no bound is given");
   EXPECT_ERROR(clamp(ones({2}), Tensor(), {}), "clamp: no bound is given");
+  EXPECT_ERROR(clamp(ones({2}), nan, 1), "clamp: bounds must not be NaN, got nan and 1");
+  EXPECT_ERROR(clamp(ones({2}), {}, nan), "clamp: bounds must not be NaN, got -inf and nan");
   EXPECT_ERROR(glu(ones({2, 3})), "glu: dimension -1 has 3 elements, which cannot be halved");
   EXPECT_ERROR(glu(ones({2, 3}), 2), "glu: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(lerp(ones({2}), ones({2}, f64), 1),

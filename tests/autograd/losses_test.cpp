@@ -211,6 +211,8 @@ TEST(LossErrors, OfElements) {
                "elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_ERROR(smooth_l1_loss(x, x, {.beta = -0.5}), "beta must be >= 0, got -0.5");
   EXPECT_ERROR(smooth_l1_loss(x, x, {.beta = NAN}), "beta must be >= 0, got nan");
+  EXPECT_ERROR(smooth_l1_loss(x, x, {.beta = 1e39}),
+               "beta must be <= 3.4028234663852886e+38, got 1e+39");
   EXPECT_ERROR(huber_loss(x, x, {.delta = 0}), "delta must be > 0, got 0");
   EXPECT_ERROR(huber_loss(x, x, {.delta = NAN}), "delta must be > 0, got nan");
   EXPECT_ERROR(kl_div(x, x, {.reduction = Sum, .batch_mean = true}),
