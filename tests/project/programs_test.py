@@ -24,6 +24,14 @@ TEXT = "".join(f"{i} green bottles hanging on the wall, " for i in range(100, 0,
 SMALL_GPT = ["--text", "song.txt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8", "--batch-size", "4",
              "--steps", "6", "--every", "3", "--sample", "20"]
 
+PHOTOS = """
+import os
+from PIL import Image
+for color in "red", "blue":
+    os.makedirs("photos/" + color)
+    for i in range(10):
+        Image.new("RGB", (20 + 9 * i, 110 - 7 * i), color).save(f"photos/{color}/{i}.jpg")
+"""
 SMALL_GPT2 = ["--layers", "1", "--heads", "2", "--width", "16", "--vocabulary", "50", "--context", "8", "--batch-size", "4"]
 
 
@@ -173,6 +181,20 @@ class Quick(ProgramTest):
                            "--lr-schedule", "constant", "--out", "deep")
         self.assertIn("40 training and 12 validation images, 2 classes\nresnet18: ", text)
         self.assertEqual(self.weights("deep/weights.safetensors")["fc.weight"]["shape"], [2, 512])
+
+    def test_mxnets_example(self) -> None:
+        """Fine-tuning in float16, by name, on photographs of any size."""
+        draw = subprocess.run([os.environ.get("MIXTAPE_PYTHON", sys.executable), "-c", PHOTOS], cwd=self.folder, capture_output=True)
+        if draw.returncode != 0:
+            self.skipTest("needs Python with Pillow (MIXTAPE_PYTHON names the interpreter)")
+        few = ["train_images", "--model", "resnet50", "--dataset", "folder:photos", "--size", 32, "--epochs", 1, "--batch-size", 8]
+        first = self.run_program(*few, "--out", "first")
+        if "this build lacks libjpeg-turbo" in first.stderr:
+            self.skipTest("needs libjpeg-turbo")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        text = self.output(*few, "--dtype", "float16", "--fine-tune", "first/weights.safetensors",
+                           "--lr-schedule", "step:30,60,80", "--workers", 4)
+        self.assertRegex(text, r"loaded 320 tensors from first/weights.safetensors\n(.*\n)+0 +\d+\.\d+ ")
 
     def test_gpt_learns_saves_and_goes_on(self) -> None:
         text = self.output("char_gpt", *SMALL_GPT, "--steps", 60, "--every", 60, "--lr", 0.02, "--save", "gpt.safetensors",
