@@ -62,16 +62,14 @@ void Division::lay(double bucket_mb) {
   std::map<std::tuple<DType, DType, size_t>, size_t> open;
   for (size_t i = 0; i < items_.size(); ++i) {
     const Tensor& t = items_[i].whole;
-    const auto [at, is_new] =
-        open.try_emplace({t.dtype(), t.grad_dtype(), t.device().slot()}, buffers_.size());
-    const auto is_full = [&] {
-      const Buffer& b = buffers_[at->second];
-      return are_enough(b.items.size(), b.bytes, at->second == 0, bucket_mb);
-    };
-    if (!is_new && is_full()) at->second = buffers_.size();
-    if (at->second == buffers_.size()) buffers_.emplace_back();
-    Buffer& b = buffers_[at->second];
-    items_[i].buffer = at->second;
+    size_t& at = open.try_emplace({t.dtype(), t.grad_dtype(), t.device().slot()}, buffers_.size())
+                     .first->second;
+    if (at < buffers_.size() &&
+        are_enough(buffers_[at].items.size(), buffers_[at].bytes, at == 0, bucket_mb))
+      at = buffers_.size();
+    if (at == buffers_.size()) buffers_.emplace_back();
+    Buffer& b = buffers_[at];
+    items_[i].buffer = at;
     items_[i].place = b.items.size();
     items_[i].offset = b.size;
     b.items.push_back(i);

@@ -1,6 +1,7 @@
 #include "dist/sync_batch_norm.h"
 
 #include "autograd/function.h"
+#include "core/format.h"
 #include "core/scope.h"
 #include "dist/world.h"
 
