@@ -311,11 +311,13 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
 }
 
 // The variance of x or its root, in two passes, so that a large mean costs no precision. x are
-// divided by a power of two before: neither differences nor squares leave the range.
+// divided by a power of two before: neither differences nor squares leave the range. Slopes are
+// divided by it after they were multiplied, for a variance twice, so it is not extreme: a mean of
+// squares in range needs no more than the root of their number.
 Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, bool root) {
-  // (Small squares may vanish: so does a variance. A slope is divided by the scale of a root.)
-  const double least = !root ? 1 : x.dtype() == f64 ? 0x1p-1000 : 0x1p-110;
-  const Tensor scale = clamp(scale_of(x, reduce_options(dims, x.rank())), least, {});
+  const double most = !root ? 0x1p16 : x.dtype() == f64 ? 0x1p960 : 0x1p100;
+  const Tensor scale =
+      clamp(scale_of(x, reduce_options(dims, x.rank())), root ? 1 / most : 1, most);
   const Tensor scaled = x / scale, apart = scaled - mean(scaled, dims, true);
   Tensor v = sum(square(apart), dims, true);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, v.numel()));

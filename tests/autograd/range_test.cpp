@@ -187,6 +187,10 @@ TEST(InF32, SpreadsOfAllOfIt) {
     const double each = std::sqrt(1 / 12.);
     expect_ratio(stddev(y), {std::sqrt(4 / 3.) * y.at(0)}, 1e-4);
     expect_ratio(grad({stddev(y)}, {y})[0], {each, -each, each, -each});
+    const Tensor near = row({end, end * 0.8}, dtype).set_requires_grad();
+    expect_ratio(grad({stddev(near)}, {near})[0], {std::sqrt(0.5), -std::sqrt(0.5)});
+    const Tensor z = row({end / 0x1p20, 0}, dtype).set_requires_grad();
+    expect_ratio(grad({var(z)}, {z})[0], {end / 0x1p20, -end / 0x1p20});
   }
 }
 
