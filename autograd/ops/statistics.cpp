@@ -86,7 +86,11 @@ Tensor cov(const Tensor& given, const CovOptions& o) {
     check(is_integer(o.fweights.dtype()), "fweights must be integers, got {}", o.fweights.dtype());
   check_weights(o.fweights, "fweights", x.size(1));
   check_weights(o.aweights, "aweights", x.size(1));
-  const Tensor y = in_f32([&](const Tensor& w) { return covariance(w, o); }, x);
+  const auto scaled = [&](const Tensor& w) {  // sums of products may leave the range
+    const Tensor scale = clamp(scale_of(w, reduce_options({1}, 2)), 1, 0x1p16);
+    return covariance(w / scale, o) * scale * scale.t();
+  };
+  const Tensor y = in_f32(scaled, x);
   return x.size(0) == 1 ? reshape(y, {}) : y;
 }
 // (The scale of a variable does not matter; its squares might leave the range.)
@@ -119,7 +123,9 @@ Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   from = from - none;
   to = to + none;
   const Tensor inside = logical_and(ge(v, from), le(v, to));
-  const Tensor bin = clamp(floor((v - from) / (to - from) * double(bins)), 0, double(bins - 1));
+  const Tensor unit = scale_of(stack({from, to}));  // their difference may be infinite
+  const Tensor start = from / unit, part = (v / unit - start) / (to / unit - start);
+  const Tensor bin = clamp(floor(part * double(bins)), 0, double(bins - 1));
   const Tensor at =
       cast(where(inside, bin, double(bins)), i64);  // the others in a bin of their own
   const Tensor counts = scatter_add(zeros({bins + 1}, v.dtype(), v.device()), 0, at, ones_like(v));

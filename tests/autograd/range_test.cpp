@@ -194,6 +194,12 @@ TEST(InF32, SpreadsOfAllOfIt) {
   }
 }
 
+TEST(InF32, CountsAndCovariancesOfAllOfIt) {
+  EXPECT_EQ(to_vector(histc(row({-3e38, -1e38, 3e38}), 3)), (Values{1, 1, 1}));
+  const Tensor end = row({1e19, -1e19}), x = repeat(stack({end, -end}), {1, 8});
+  expect_ratio(cov(x), {1.6e39 / 15, -1.6e39 / 15, -1.6e39 / 15, 1.6e39 / 15});
+}
+
 // A length beyond f32 has a direction, and a slope.
 TEST(InF32, LengthsBeyondIt) {
   for (const bool recorded : {false, true})
