@@ -447,7 +447,10 @@ TEST(Npz, RefusesLiesAboutCompression) {
 
 TEST(Npz, SurvivesDamage) {
   const auto parse = [](std::span<const std::byte> file) { parse_npz(file, "f"); };
-  for (const char* name : {"numpy_stored.npz", "numpy_deflated.npz"}) {
+  for (const std::string name : {"numpy_stored.npz", "numpy_deflated.npz"}) {
+#ifndef MIXTAPE_ZLIB
+    if (name == "numpy_deflated.npz") continue;
+#endif
     const std::string valid = slurp(data + name);
     test::survive_damage(valid, "", parse);
     for (size_t n = 0; n < valid.size(); n += 7)
