@@ -62,7 +62,7 @@ Tensor nanmean(const Tensor& x, const Dims& dims, bool keepdim) {
     const Tensor count = sum(logical_not(isnan(w)), dims, keepdim);
     return nansum(w, dims, keepdim) / cast(count, w.dtype());
   };
-  return in_f32(mean_of, x);
+  return in_wider(mean_of, x);
 }
 
 StdMean std_mean(const Tensor& x, const Dims& dims, bool keepdim, int correction) {

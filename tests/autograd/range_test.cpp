@@ -194,7 +194,10 @@ TEST(InF32, SpreadsOfAllOfIt) {
   }
 }
 
-TEST(InF32, CountsAndCovariancesOfAllOfIt) {
+TEST(InF32, MeansCountsAndCovariancesOfAllOfIt) {
+  const Tensor beside = row({3e38, NAN, 1e38, 3e38}).set_requires_grad();
+  expect_ratio(nanmean(beside), {7e38 / 3});
+  expect_ratio(grad({nanmean(beside)}, {beside})[0], {1 / 3., 0, 1 / 3., 1 / 3.});
   EXPECT_EQ(to_vector(histc(row({-3e38, -1e38, 3e38}), 3)), (Values{1, 1, 1}));
   const Tensor end = row({1e19, -1e19}), x = repeat(stack({end, -end}), {1, 8});
   expect_ratio(cov(x), {1.6e39 / 15, -1.6e39 / 15, -1.6e39 / 15, 1.6e39 / 15});
