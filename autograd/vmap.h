@@ -29,8 +29,8 @@ std::vector<Tensor> vmap(const std::function<std::vector<Tensor>(const std::vect
 
 // A function that is f(tensors...) for each example, its results stacked; f returns a tensor or a
 // vector of tensors. f runs for the first example; its calls of ops are then made once for all
-// examples, by batching rules (a loop for an op that has none), and the last example is compared
-// with f's own result. Where that can't be right, f runs for each example, in order: if there are
+// examples, by batching rules (a loop for an op that has none), and compared with f's calls and
+// results for the last. Where that can't be right, f runs for each example, in order: if there are
 // fewer than three, or if f reads or checks elements, draws, writes in place, runs backward or a
 // checkpoint, changes the policy, or differs on the last. So f may do anything, even call vmap() or
 // grad(); but what only it can tell, such as a counter of its own that an example in the middle
