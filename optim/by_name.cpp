@@ -88,9 +88,10 @@ ScheduleText parse_schedule(std::string_view text) {
     size_t least, most, factors;  // numbers
   };
   constexpr size_t any = 1000;
-  constexpr Form forms[] = {{"constant", 0, 0, 0}, {"step", 1, any, 1},   {"exponential", 1, 1, 0},
-                            {"linear", 0, 0, 0},   {"cosine", 0, 0, 0},   {"polynomial", 1, 1, 0},
-                            {"wsd", 1, 1, 0},      {"one_cycle", 0, 0, 0}};
+  constexpr Form forms[] = {
+      {"constant", 0, 0, 0}, {"step", 1, any, 1},          {"exponential", 1, 1, 0},
+      {"linear", 0, 0, 0},   {"cosine", 0, 0, 0},          {"polynomial", 1, 1, 0},
+      {"wsd", 1, 1, 0},      {"cosine_restarts", 1, 1, 1}, {"one_cycle", 0, 0, 0}};
   ScheduleText parsed;
   std::vector<std::string_view> parts;
   for (size_t at = 0; at <= text.size();) {
@@ -108,8 +109,9 @@ ScheduleText parse_schedule(std::string_view text) {
     const size_t n = parsed.numbers.size();
     check(form.least <= n && n <= form.most && parsed.factor.size() <= form.factors &&
               parts.size() <= 3,
-          "the schedule \"{}\" has {} numbers, {} takes {}", text, n + parsed.factor.size(),
-          form.name, form.most == any ? "epochs, and perhaps a factor" : std::to_string(form.most));
+          "the schedule \"{}\" has {} numbers, {} takes {}{}", text, n + parsed.factor.size(),
+          form.name, form.most == any ? "epochs" : std::to_string(form.most),
+          form.factors > 0 ? ", and perhaps a factor" : "");
     return parsed;
   }
   fail("\"{}\" is not a schedule: {}", parsed.name, fmt::join(names, ", "));
@@ -125,6 +127,11 @@ class Named final : public Sequential {
  private:
   const std::string text_;
 };
+
+int64_t steps_in(double epochs, const ScheduleSteps& steps) {
+  check(epochs <= 1e9, "an epoch must be at most 1e9, got {}", epochs);
+  return std::llround(epochs * double(steps.epoch_steps));
+}
 
 Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
   const double first = text.numbers.empty() ? 0 : text.numbers[0];
@@ -143,11 +150,15 @@ Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
     return WarmupStableDecayOptions{
         .warmup_steps = 0, .total_steps = rest, .decay_steps = std::llround(first * double(rest))};
   }
-  MultiStepOptions o;
-  for (const double epoch : text.numbers) {
-    check(epoch <= 1e9, "an epoch must be at most 1e9, got {}", epoch);
-    o.milestones.push_back(std::llround(epoch * double(steps.epoch_steps)) - steps.warmup_steps);
+  if (name == "cosine_restarts") {
+    const double factor = text.factor.empty() ? 1 : text.factor[0];
+    check(factor == std::floor(factor) && factor <= 1e9,
+          "a cycle must be a whole number of times as long as the last, got {}", factor);
+    return CosineRestartsOptions{.first_steps = steps_in(first, steps), .factor = int64_t(factor)};
   }
+  MultiStepOptions o;
+  for (const double epoch : text.numbers)
+    o.milestones.push_back(steps_in(epoch, steps) - steps.warmup_steps);
   if (!text.factor.empty()) o.gamma = text.factor[0];
   return o;
 }

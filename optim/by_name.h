@@ -29,9 +29,9 @@ struct ScheduleSteps {
 //   "linear", "cosine"      to 0 in total_steps
 //   "polynomial:2"          so, with this power
 //   "wsd:0.2"               constant, then to 0 in the last 0.2 of the steps
+//   "cosine_restarts:10"    cosines of 10 epochs; "cosine_restarts:10:2", each twice the last
 //   "one_cycle"             rises to each group's rate and falls, momentum the other way, if all
-//   groups have one; without
-//                           warm-up
+//                           groups have one; without warm-up
 // A state loads only into a schedule of the same text. Throws Error if it is none of these, or if
 // its numbers are out of range.
 std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimizer,

@@ -48,11 +48,11 @@ TEST(ByName, SaysWhichThereAre) {
   };
   EXPECT_EQ(fails("plateau"),
             "\"plateau\" is not a schedule: constant, step, exponential, linear, cosine, "
-            "polynomial, wsd, one_cycle");
+            "polynomial, wsd, cosine_restarts, one_cycle");
   EXPECT_EQ(fails(""),
             "\"\" is not a schedule: constant, step, "
             "exponential, linear, cosine, polynomial, wsd, "
-            "one_cycle");
+            "cosine_restarts, one_cycle");
   EXPECT_EQ(fails("step"),
             "the schedule \"step\" has 0 numbers, step takes epochs, and perhaps a "
             "factor");
@@ -64,6 +64,12 @@ TEST(ByName, SaysWhichThereAre) {
   EXPECT_EQ(fails("step:1:2:3"),
             "the schedule \"step:1:2:3\" has 2 numbers, step takes epochs, "
             "and perhaps a factor");
+  EXPECT_EQ(fails("cosine_restarts:1:2:3"),
+            "the schedule \"cosine_restarts:1:2:3\" has 2 numbers, cosine_restarts takes 1, and "
+            "perhaps a factor");
+  EXPECT_EQ(fails("cosine_restarts:1:1.5"),
+            "a cycle must be a whole number of times as long as the last, got 1.5");
+  EXPECT_EQ(fails("cosine_restarts:0"), "cosine_restarts: first_steps must be > 0, got 0");
   EXPECT_EQ(fails("step:0"), "multi_step: a milestone must be > 0, got 0");
   EXPECT_EQ(fails("exponential:0"), "gamma must be > 0, got 0");
   EXPECT_EQ(fails("wsd:2"), "the fraction that decays must be in [0, 1], got 2");
@@ -129,6 +135,8 @@ TEST(ByName, SchedulesFollowTheirText) {
   EXPECT_EQ(rates("linear", {.total_steps = 4}, 5), (Rates{1, 0.75, 0.5, 0.25, 0}));
   EXPECT_EQ(rates("polynomial:2", {.total_steps = 2}, 3), (Rates{1, 0.25, 0}));
   EXPECT_EQ(rates("cosine", {.total_steps = 2}, 3), (Rates{1, 0.5, 0}));
+  EXPECT_EQ(rates("cosine_restarts:1:2", {.epoch_steps = 2}, 7),
+            (Rates{1, 0.5, 1, 0.853553, 0.5, 0.146447, 1}));
   EXPECT_EQ(rates("wsd:0.5", {.total_steps = 8}, 6), (Rates{1, 1, 1, 1, 1, 0.5}));
   // Rises, then runs in the steps that are left; epochs count from the first step.
   EXPECT_EQ(rates("linear", {.total_steps = 6, .warmup_steps = 3}, 7),
