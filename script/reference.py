@@ -166,7 +166,7 @@ def type_parts(d: Declaration, outer: str = "", options: bool = False) -> list[s
 def public_text(header: Path) -> str:
     """A header's text without what it keeps to itself and without macros of several lines."""
     text = re.sub(r"^#define (?:.*\\\n)+.*", "", header.read_text(), flags=re.MULTILINE)
-    return re.sub(r"^namespace (mixtape::)?detail \{$.*?^\}  // namespace (mixtape::)?detail$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^namespace (\[\[.*?\]\] )?(mixtape::)?detail \{$.*?^\}  // namespace (mixtape::)?detail$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def header_parts(root: Path, header: Path, up: str) -> tuple[list[str], list[str]]:
