@@ -321,9 +321,12 @@ Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, b
   const Tensor scaled = x / scale, apart = scaled - mean(scaled, dims, true);
   Tensor v = sum(square(apart), dims, true);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, v.numel()));
-  const auto moved = [&] {  // by the mean's rounding, a constant
+  const auto moved = [&] {  // by the mean's rounding, a constant; finite, or inf - inf would be NaN
     const NoGrad off;
-    return minimum(square(sum(apart, dims, true)) / std::max(1.0, n), v);
+    const Tensor by = minimum(square(sum(apart, dims, true)) / std::max(1.0, n), v);
+    return clamp(
+        by, {},
+        x.dtype() == f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max());
   };
   v = (v - moved()) / std::max(0.0, n - correction);
   if (root) {  // Equal elements have no derivative: as in PyTorch it is 0, not 0 / 0.
