@@ -167,8 +167,8 @@ TEST(Simd, NormalIsAccurateHoweverSmall) {
   for (float x = -13; x < 16; x += 1.1e-4f) {  // (the density is subnormal beyond)
     const double d = x;
     const auto at = normal(Vec<float>(x));
-    worst[0] = std::max(
-        worst[0], ulps(at.cumulative[vec_width - 1], 0.5 * std::erfc(-d * std::sqrt(0.5))));
+    worst[0] = std::max(worst[0],
+                        ulps(at.cumulative[vec_width - 1], 0.5 * std::erfc(-d * std::sqrt(0.5))));
     worst[1] = std::max(
         worst[1], ulps(at.density[vec_width - 1], 0.3989422804014327 * std::exp(-0.5 * d * d)));
   }
