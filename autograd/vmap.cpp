@@ -279,10 +279,9 @@ class SharedGradients {
     for (size_t k = 0; k < params_.size(); ++k) {
       const Tensor& p = params_[k];
       if (!rows[k].empty()) add_to(p, stack(rows[k]));
-      Shape shape{n_};
-      for (const int64_t size : p.shape()) shape.push_back(size);
       const Tensor& g = find(p)->gradient;
-      all.push_back(g ? cast(g, p.dtype()) : zeros(shape, p.dtype(), p.device()));
+      all.push_back(g ? cast(g, p.dtype())
+                      : zeros(detail::of_all(p.shape(), n_), p.dtype(), p.device()));
     }
     return all;
   }

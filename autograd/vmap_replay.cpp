@@ -23,12 +23,6 @@ Tensor call_for_each(const MappedCall& call) {
   return stack(all);
 }
 
-Shape of_all(const Shape& one, int64_t n) {
-  Shape all{n};
-  for (const int64_t size : one) all.push_back(size);
-  return all;
-}
-
 bool is_same(const Tensor& a, const Tensor& b) {
   const View &x = a, &y = b;
   const bool same_memory = x.data == y.data && x.dtype == y.dtype && x.layout == y.layout;
@@ -36,6 +30,12 @@ bool is_same(const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace
+
+Shape of_all(const Shape& one, int64_t n) {
+  Shape all{n};
+  for (const int64_t size : one) all.push_back(size);
+  return all;
+}
 
 VmapTrace::VmapTrace(int64_t n)
     : n_(n),

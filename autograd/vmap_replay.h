@@ -39,6 +39,8 @@ struct MappedCall {
   }
 };
 
+Shape of_all(const Shape& one, int64_t n);  // [n, one]
+
 // Runs a call once for all examples. No tensor: not with these inputs.
 using BatchingRule = std::function<Tensor(const MappedCall&)>;
 // The rule for a call that is observed, whose attributes it keeps. Null: the op has none.

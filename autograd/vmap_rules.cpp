@@ -1,7 +1,5 @@
 // Batching rules: how vmap() runs an op once for examples that lie along a new dimension 0.
 #include <algorithm>
-#include <array>
-#include <span>
 #include <string_view>
 
 #include "autograd/ops/attributes.h"
@@ -20,10 +18,7 @@ namespace {
 // [n, shape], whether or not examples share it. Absent stays absent.
 Tensor for_all(const MappedCall& c, size_t input) {
   const auto& [t, by_example] = c.inputs[input];
-  if (!t || by_example) return t;
-  Shape shape{c.n};
-  for (const int64_t size : t.shape()) shape.push_back(size);
-  return expand(t, shape);
+  return !t || by_example ? t : expand(t, of_all(t.shape(), c.n));
 }
 std::vector<Tensor> all_for_all(const MappedCall& c) {
   std::vector<Tensor> all;
@@ -146,10 +141,11 @@ BatchingRule images(const Call& call, const Tensor&, int64_t n) {
 // Norms of rows in the last dimension, whose weight and bias are shared.
 BatchingRule row_norm_rule(const Call&, const Tensor&, int64_t) {
   return [](const MappedCall& c) {
-    for (size_t i = 1; i < c.inputs.size(); ++i)
-      if (c.inputs[i].by_example) return Tensor();
-    std::vector<Tensor> inputs{c.inputs[0].t};
-    for (size_t i = 1; i < c.inputs.size(); ++i) inputs.push_back(c.inputs[i].t);
+    std::vector<Tensor> inputs;
+    for (const Mapped& x : c.inputs) {
+      if (!inputs.empty() && x.by_example) return Tensor();
+      inputs.push_back(x.t);
+    }
     return c.run(inputs);
   };
 }
