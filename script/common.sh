@@ -57,5 +57,8 @@ cuda_if_here() {
   if compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; then echo auto; else echo disabled; fi
 }
 
+# What files share is compiled once for sixteen.
+unity=(--unity=on --unity-size=16)
+
 # compile DIR TARGET...: one job per core, since an Eigen file takes about a GB.
 compile() { ninja -C "$1" -j "$(nproc)" "${@:2}"; }
