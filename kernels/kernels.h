@@ -33,7 +33,8 @@ template <class... Args>
 struct Kernel {
   using Function = void (*)(Launch&, Args...);
   const char* name;
-  Function by_type[device_types];  // by DeviceType; null where there is none
+  bool cpu_alone;                  // in any build
+  Function by_type[device_types];  // by DeviceType; null where this build has none
 
   template <class... A>
   void operator()(Device device, A&&... args) const {
@@ -42,22 +43,21 @@ struct Kernel {
   }
   template <class... A>
   void operator()(Launch& launch, A&&... args) const {
-    if (launch.device.is_meta()) return;  // there is nothing to compute with
-    const Function run = by_type[size_t(launch.device.type)];
-    if (!run)
+    if (cpu_alone && !launch.device.is_like_cpu())
       raise(std::string("kernel '") + name + "' runs on the CPU alone, not on " +
             launch.device.to_string() + " (move the tensors: x.to(Device::cpu()))");
+    if (launch.device.is_meta()) return;  // there is nothing to compute with
     const internal::FloatMode mode;
     if (kernel_watch) [[unlikely]] {
       kernel_watch->call(launch.device, name);
       const auto tell = [&](const View& v) { kernel_watch->view(launch.device, name, v); };
       [&](Args... given) { (for_each_view(given, tell), ...); }(args...);
     }
-    run(launch, std::forward<A>(args)...);
+    by_type[size_t(launch.device.type)](launch, std::forward<A>(args)...);
   }
 };
 template <size_t n, class... Args>
-Kernel(const char*, void (*const (&)[n])(Launch&, Args...)) -> Kernel<Args...>;
+Kernel(const char*, bool, void (*const (&)[n])(Launch&, Args...)) -> Kernel<Args...>;
 
 // Declares a kernel for each device type. In the table, a type follows those before it.
 #ifdef MIXTAPE_CUDA
@@ -65,15 +65,15 @@ Kernel(const char*, void (*const (&)[n])(Launch&, Args...)) -> Kernel<Args...>;
 #else
 #define MIXTAPE_IF_CUDA(...)
 #endif
-#define MIXTAPE_KERNEL(name, ...)                        \
-  namespace cpu {                                        \
-  void name(Launch&, __VA_ARGS__);                       \
-  }                                                      \
-  namespace cuda {                                       \
-  void name(Launch&, __VA_ARGS__);                       \
-  }                                                      \
-  inline constexpr Kernel name {                         \
-    #name, { &cpu::name MIXTAPE_IF_CUDA(, &cuda::name) } \
+#define MIXTAPE_KERNEL(name, ...)                               \
+  namespace cpu {                                               \
+  void name(Launch&, __VA_ARGS__);                              \
+  }                                                             \
+  namespace cuda {                                              \
+  void name(Launch&, __VA_ARGS__);                              \
+  }                                                             \
+  inline constexpr Kernel name {                                \
+    #name, false, { &cpu::name MIXTAPE_IF_CUDA(, &cuda::name) } \
   }
 // Declares a kernel of the CPU alone. Its ops have rows that say so (OpCase::cpu_only).
 #define MIXTAPE_CPU_KERNEL(name, ...) \
@@ -81,7 +81,7 @@ Kernel(const char*, void (*const (&)[n])(Launch&, Args...)) -> Kernel<Args...>;
   void name(Launch&, __VA_ARGS__);    \
   }                                   \
   inline constexpr Kernel name {      \
-    #name, { &cpu::name }             \
+    #name, true, { &cpu::name }       \
   }
 
 // The scalar arguments of a unary op, such as a slope or two bounds.

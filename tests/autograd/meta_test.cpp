@@ -82,5 +82,17 @@ TEST_P(Shapes, AreThoseOfTheDevice) {
 INSTANTIATE_TEST_SUITE_P(Meta, Shapes, testing::ValuesIn(tests::op_cases()),
                          [](const auto& c) { return c.param.name(); });
 
+// A plan for a GPU must not accept what the GPU would refuse, in builds without CUDA either.
+TEST(Meta, RefusesKernelsThatADeviceLacks) {
+  int rows = 0;
+  for (const OpCase& c : tests::op_cases()) {
+    if (!c.cpu_only) continue;
+    ++rows;
+    EXPECT_ERROR(run_on(Device::meta(DeviceType::cuda), c, f32),
+                 "runs on the CPU alone, not on meta:cuda (move the tensors: x.to(Device::cpu()))");
+  }
+  EXPECT_GT(rows, 0);
+}
+
 }  // namespace autograd_meta_test
 }  // namespace mixtape
