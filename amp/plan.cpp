@@ -73,8 +73,13 @@ class PlannedSteps final : Observer {
 
 Observed PlannedSteps::run(const TrainingMaker& make, int64_t batch_size, int64_t steps) {
   training_ = make(batch_size);
-  check(training_.optimizer && training_.step, "a planned training needs an optimizer and a step");
-  params_ = training_.optimizer->params();
+  check(!training_.optimizers.empty() && training_.step,
+        "a planned training needs an optimizer and a step");
+  for (const auto& optimizer : training_.optimizers) {
+    check(optimizer != nullptr, "an optimizer of a planned training is null");
+    const std::vector<Tensor> own = optimizer->params();
+    params_.insert(params_.end(), own.begin(), own.end());
+  }
   for (const Tensor& p : params_) {
     check(p.device() == device_, "a planned training must be on {}, but has a parameter on {}",
           device_, p.device());
@@ -132,8 +137,9 @@ void PlannedSteps::count() {
   for (const auto& cast : casts_)
     if (const auto storage = cast.lock()) copies.add(*storage);
   const DefaultDevice aside(Device::cpu());  // for the numbers among the options
-  for (const auto& [name, tensor] : training_.optimizer->state_dict())
-    if (name.starts_with("state.")) (name.ends_with(".master") ? masters : state).add(tensor);
+  for (const auto& optimizer : training_.optimizers)
+    for (const auto& [name, tensor] : optimizer->state_dict())
+      if (name.starts_with("state.")) (name.ends_with(".master") ? masters : state).add(tensor);
   at_least(result_.found.gradients, gradients);
   at_least(result_.found.masters, masters);
   at_least(result_.found.state, state);

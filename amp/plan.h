@@ -13,7 +13,7 @@
 namespace mixtape::amp {
 
 struct PlannedTraining {
-  std::shared_ptr<const optim::Optimizer> optimizer;
+  std::vector<std::shared_ptr<const optim::Optimizer>> optimizers;  // two, for a GAN
   std::function<void()> step;  // one step on a batch of its own; holds all that it needs
 };
 // Makes a training for batches of this size, on DefaultDevice::current().

@@ -372,7 +372,7 @@ amp::PlannedTraining planned(const Options& o, int64_t batch_size) {
   optim::AdamW opt = optimizer(model, o);
   const auto all = std::make_shared<State>(
       State{std::move(model), std::move(opt), amp::GradScaler(low(o.dtype))});
-  return {{all, &all->opt}, [all, o, batch_size] {
+  return {{{all, &all->opt}}, [all, o, batch_size] {
             const models::GptConfig config = model_options(o);
             for (int64_t i = 0; i < o.accumulate; ++i) {
               const auto tokens = [&] {

@@ -350,7 +350,7 @@ amp::PlannedTraining planned(const Options& o, int64_t batch_size) {
         return make_optimizer(o.optimizer, o.lr, std::move(params));
       }});
   choose_precision(*learner, o);
-  return {{learner, learner->optimizer.get()},
+  return {{{learner, learner->optimizer.get()}},
           [=] { learner->train_batch(random_batch(o, batch_size)); }};
 }
 

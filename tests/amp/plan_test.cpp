@@ -20,7 +20,7 @@ TrainingMaker layer(int64_t n, const optim::SGDOptions& options = {}) {
   return [=](int64_t batch_size) {
     const auto net = std::make_shared<nn::Linear>(n, n, nn::Linear::Options{.bias = false});
     const auto opt = std::make_shared<optim::SGD>(net->parameters(), options);
-    return PlannedTraining{opt, [=] {
+    return PlannedTraining{{opt}, [=] {
                              opt->zero_grad();
                              sum((*net)(zeros({batch_size, n}))).backward();
                              opt->step();
@@ -78,7 +78,7 @@ TEST(Plan, CountsEachKindOfBytes) {
       const auto opt = std::make_shared<optim::SGD>(
           std::vector{*p}, optim::SGDOptions{},
           optim::CommonOptions{.multi_precision = masters, .shadow = shadow});
-      return PlannedTraining{opt, [=] {
+      return PlannedTraining{{opt}, [=] {
                                sum(*p).backward();
                                opt->step();
                              }};
@@ -87,6 +87,36 @@ TEST(Plan, CountsEachKindOfBytes) {
   EXPECT_EQ(plan(whole(true, {}), 1).masters, bytes);
   EXPECT_EQ(plan(whole(true, {}), 1).weights, bytes / 2);
   EXPECT_EQ(plan(whole(false, bf16), 1).copies, bytes / 2);
+}
+
+// A GAN's step: what either optimizer has counts once, in its kind.
+TEST(Plan, OfSeveralOptimizers) {
+  static constexpr int64_t n = 128, bytes = n * n * 4;
+  const TrainingMaker make = [](int64_t batch_size) {
+    const nn::Linear::Options plain{.bias = false};
+    const auto maker = std::make_shared<nn::Linear>(n, n, plain),
+               critic = std::make_shared<nn::Linear>(n, n, plain);
+    const auto of_maker =
+        std::make_shared<optim::SGD>(maker->parameters(), optim::SGDOptions{.momentum = 0.9});
+    const auto of_critic = std::make_shared<optim::AdamW>(critic->parameters());
+    return PlannedTraining{{of_maker, of_critic}, [=] {
+                             const Tensor made = (*maker)(zeros({batch_size, n}));
+                             sum((*critic)(made.detach())).backward();
+                             of_critic->step();
+                             of_critic->zero_grad();
+                             sum((*critic)(made)).backward();
+                             of_maker->step();
+                             of_maker->zero_grad();
+                             of_critic->zero_grad();
+                           }};
+  };
+  const Plan p = plan(make, 1);
+  EXPECT_EQ(p.peak(), test::measured(make, 1, Device::cpu()));
+  EXPECT_TRUE(p == plan(make, 1, {.device = Device::cpu()}));
+  EXPECT_EQ(p.weights, 2 * bytes);
+  EXPECT_EQ(p.gradients, 2 * bytes);  // the second backward has both
+  EXPECT_EQ(p.state / bytes, 3);      // and counts of steps
+  EXPECT_LT(p.activations, bytes / 10);
 }
 
 TEST(Plan, LeavesRandomNumbersAndMemoryAsTheyWere) {
@@ -142,10 +172,21 @@ TEST(Plan, SaysWhatItCannotPlan) {
   EXPECT_ERROR(plan(layer(4), 1, {.steps = 0}), "plan: steps must be > 0, got 0");
   EXPECT_ERROR(plan([](int64_t) { return PlannedTraining{}; }, 1),
                "plan: a planned training needs an optimizer and a step");
+  EXPECT_ERROR(plan([](int64_t) { return PlannedTraining{{nullptr}, [] {}}; }, 1),
+               "plan: an optimizer of a planned training is null");
+  // As a GPU would, though no kernel runs.
+  EXPECT_ERROR(plan(
+                   [](int64_t) {
+                     const Tensor p = eye(4).set_requires_grad();
+                     return PlannedTraining{{std::make_shared<optim::SGD>(std::vector{p})},
+                                            [=] { sum(inv(p)).backward(); }};
+                   },
+                   1, {.device = Device::meta(DeviceType::cuda)}),
+               "kernel 'solve' runs on the CPU alone, not on meta:cuda");
   EXPECT_ERROR(plan(
                    [](int64_t) {
                      const Tensor p = zeros({2}, f32, Device::cpu()).set_requires_grad();
-                     return PlannedTraining{std::make_shared<optim::SGD>(std::vector{p}), [] {}};
+                     return PlannedTraining{{std::make_shared<optim::SGD>(std::vector{p})}, [] {}};
                    },
                    1),
                "plan: a planned training must be on meta:cpu, but has a parameter on cpu");

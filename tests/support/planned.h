@@ -151,7 +151,7 @@ inline amp::TrainingMaker planned_training(const NamedPlannedModel& model,
       scaler->step(*opt);
       scaler->update();
     };
-    return amp::PlannedTraining{opt, step};
+    return amp::PlannedTraining{{opt}, step};
   };
 }
 
