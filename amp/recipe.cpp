@@ -249,6 +249,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
     const int dim = convolves ? 0 : k == 1 && product == mixtape::Product::Matmul ? -2 : -1;
     call.replace(at[k], one->rounded(k, given[k], dim, given));
   }
+  call.rounded_by = state_->name;
 }
 
 // --- steps of several regions or processes ---

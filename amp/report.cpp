@@ -89,7 +89,8 @@ struct Report::Watcher final : Observer {
 
   const ReportOptions options;
   const CastCache::Stats cache_before = CastCache::of_thread;
-  Table<Row, std::string, bool, std::vector<DType>, std::vector<DType>, std::string> rows;
+  Table<Row, std::string, bool, std::vector<DType>, std::vector<DType>, std::string, std::string>
+      rows;
   Table<Redundant, bool, DType, DType, std::string, std::string> redundant;
   Table<Narrowing, std::string, std::string, DType, DType> narrowing;
   Table<Shapes, std::string, std::string, DType, std::string> shapes;
@@ -100,7 +101,7 @@ struct Report::Watcher final : Observer {
   void begin(Device device);
   double end(Device device, bool counted);
   Row& row(std::string_view op, const std::string* module, bool backward, std::vector<DType> inputs,
-           std::vector<DType> outputs, std::string_view by);
+           std::vector<DType> outputs, std::string_view by, std::string_view recipe = {});
   void see_cast(const Tensor& x, const Tensor& y, Row& row);
   void see_parameters(const Call& call, const Tensor& result);
   void see_shapes(const Call& call, const Tensor& result);
@@ -139,15 +140,16 @@ double Report::Watcher::end(Device device, bool counted) {
 
 Report::Row& Report::Watcher::row(std::string_view op, const std::string* module, bool backward,
                                   std::vector<DType> inputs, std::vector<DType> outputs,
-                                  std::string_view by) {
+                                  std::string_view by, std::string_view recipe) {
   std::string line =
-      fmt::format("{}: {}{}{}{}({}) -> {}", module_name(module), op, by.empty() ? "" : " for ", by,
-                  backward && by != "backward" ? " backward" : "", fmt::join(inputs, ", "),
-                  fmt::join(outputs, ", "));
+      fmt::format("{}: {}{}{}{}({}) -> {}{}{}", module_name(module), op, by.empty() ? "" : " for ",
+                  by, backward && by != "backward" ? " backward" : "", fmt::join(inputs, ", "),
+                  fmt::join(outputs, ", "), recipe.empty() ? "" : " by ", recipe);
   if (listed_.insert(line).second) precisions.push_back(std::move(line));
-  Row& r = rows[{std::string(op), backward, inputs, outputs, std::string(by)}];
+  Row& r = rows[{std::string(op), backward, inputs, outputs, std::string(by), std::string(recipe)}];
   if (r.calls++ == 0)
-    r = {std::string(op), backward, std::move(inputs), std::move(outputs), std::string(by), 1};
+    r = {std::string(op),     backward, std::move(inputs), std::move(outputs), std::string(by),
+         std::string(recipe), 1};
   return r;
 }
 
@@ -163,7 +165,7 @@ void Report::Watcher::after(const Call& call, const Tensor& result) {
   for (const Tensor* t : call.inputs)
     if (*t) dtypes.push_back(t->dtype());
   Row& r = row(call.op.name, Scope::module_path(), call.backward, std::move(dtypes),
-               {result.dtype()}, is_cast ? Scope::caller() : "");
+               {result.dtype()}, is_cast ? Scope::caller() : "", call.rounded_by);
   r.seconds += seconds;
   if (is_cast) see_cast(*call.inputs[0], result, r);
   if (!call.backward) see_shapes(call, result);
@@ -309,7 +311,8 @@ std::string Report::text() const {
     auto& line = table.emplace_back(std::vector<std::string>{
         r.by.empty() ? r.op : fmt::format("{} for {}", r.op, r.by),
         r.backward ? "backward" : "forward",
-        fmt::format("{} -> {}", fmt::join(r.inputs, ", "), fmt::join(r.outputs, ", ")),
+        fmt::format("{} -> {}{}{}", fmt::join(r.inputs, ", "), fmt::join(r.outputs, ", "),
+                    r.recipe.empty() ? "" : " by ", r.recipe),
         fmt::format("{}", r.calls), r.bytes_cast ? sized(r.bytes_cast) : ""});
     if (watcher_->options.time) line.push_back(fmt::format("{:.3f}", r.seconds * 1e3));
   }
@@ -362,6 +365,7 @@ std::string Report::json() const {
              {"inputs", named(r.inputs)},
              {"outputs", named(r.outputs)},
              {"for", r.by},
+             {"recipe", r.recipe},
              {"calls", r.calls},
              {"bytes_cast", r.bytes_cast}};
     if (watcher_->options.time) row["seconds"] = r.seconds;

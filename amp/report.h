@@ -32,7 +32,8 @@ class Report final : NoCopy {
     std::string op;
     bool backward;
     std::vector<DType> inputs, outputs;
-    std::string by;  // the op that a cast was made for; empty for a cast in the program
+    std::string by;      // the op that a cast was made for; empty for a cast in the program
+    std::string recipe;  // that rounded the operands of a product, forward; empty: none
     int64_t calls = 0, bytes_cast = 0;  // read and written
     double seconds = 0;                 // without nested ops
   };
@@ -73,8 +74,8 @@ class Report final : NoCopy {
   std::vector<Shapes> missed_shapes() const;
 
   // The precision lock: a line for each precision in which an op of a module ran, forward or in
-  // its gradients, as "layer1.conv: conv2d(f16, f16) -> f16", in the order of first appearance.
-  // Sizes and numbers of calls are not in it. See
+  // its gradients, as "layer1.conv: conv2d(f16, f16) -> f16" or "fc: linear(bf16, bf16) -> bf16 by
+  // mx", in the order of first appearance. Sizes and numbers of calls are not in it. See
   // amp/precision_lock.h.
   std::vector<std::string> precisions() const;
   void lock(const std::string& path) const;  // writes them to a file

@@ -59,7 +59,8 @@ struct Call {
   bool backward = false;            // made by a backward rule
   bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
   bool alike = false;  // all inputs as given are there, of one dtype and device; no index or mask
-  const Tensor* result = nullptr;  // where call_out() puts the result
+  const Tensor* result = nullptr;    // where call_out() puts the result
+  std::string_view rounded_by = {};  // the policy's recipe for its operands, of 8 or 4 bits: "mx"
 
   // Substitutes `t` for an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "amp/recipe.h"
 #include "nn/nn.h"
 #include "optim/optimizers.h"
 #include "tests/support/amp.h"
@@ -105,6 +106,40 @@ TEST(Report, CountsTheCastsOfAConvolution) {
   EXPECT_EQ(only(report, "linear", true).outputs, (DTypes{bf16, f32, f32}));
   EXPECT_TRUE(report.redundant_casts().empty()) << report.text();
   EXPECT_TRUE(report.missed_shapes().empty()) << report.text();
+}
+
+// Convolutions have no blocks, and an end of a model stays in 16 bits.
+TEST(Report, ShowsWhatARecipeRounds) {
+  struct Net : nn::Module<Net> {
+    nn::Conv2d first{1, 4, 3}, conv{4, 4, 3};
+    nn::Linear fc{16, 8}, last{8, 4};
+    Tensor forward(const Tensor& x) const { return last(fc(flatten(conv(first(x)), 1))); }
+    MIXTAPE_FIELDS(first, conv, fc, last)
+  };
+  const Net net;
+  const auto lines = [&](const Recipe& recipe) {
+    const Report report;
+    const Autocast on({.low = bf16, .recipe = recipe});
+    net(values({2, 1, 6, 6}));
+    int64_t rounded = 0;
+    for (const Report::Row& r : report.rows())
+      if (r.recipe == recipe.name()) rounded += r.calls;
+    std::vector<std::string> all;
+    for (const std::string& line : report.precisions())
+      if (line.ends_with(fmt::format(" by {}", recipe.name())))
+        all.push_back(line.substr(0, line.find('(')));
+    EXPECT_EQ(size_t(rounded), all.size());
+    EXPECT_EQ(report.text().find(" by ") != std::string::npos, rounded > 0);
+    EXPECT_EQ(
+        report.json().find(fmt::format("\"recipe\": \"{}\"", recipe.name())) != std::string::npos,
+        rounded > 0);
+    return all;
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(lines(Mx{}), Lines{"fc: linear"});
+  EXPECT_EQ(lines(NvFp4{}), Lines{"fc: linear"});
+  EXPECT_EQ(lines(Current{}), (Lines{"conv: conv2d", "fc: linear"}));
+  EXPECT_EQ(lines({}), Lines{});
 }
 
 TEST(Report, CountsNoCastOfAWeightUsedBefore) {
