@@ -18,7 +18,6 @@ using namespace internal;
 Ascended::Ascended(const Optimizer& optimizer, double rho) {
   const Scope scope("sam");
   check(rho >= 0 && std::isfinite(rho), "rho must be >= 0 and finite, got {}", rho);
-  check(!optimizer.sharing(), "parameters are divided among processes");
   std::vector<Tensor> params;
   std::vector<View> grads;
   std::vector<kernels::Update> updates;
@@ -46,7 +45,13 @@ Ascended::Ascended(const Optimizer& optimizer, double rho) {
   }
   kernels::optimizer_step(params[0].device(), kernels::SGD{.lr = rho}, updates,
                           kernels::StepControl{.rescale = -1 / norm});
-  for (size_t i = 0; i < params.size(); ++i) moved_.put(params[i], moved[i]);
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
+    if (const auto sharing = sharing_of(p))
+      moved_.put(sharing->whole_of(p), sharing->joined(p, moved[i]).copied_to(p.device()));
+    else
+      moved_.put(p, moved[i]);
+  }
 }
 
 }  // namespace mixtape::optim

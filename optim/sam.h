@@ -21,8 +21,8 @@ namespace mixtape::optim {
 // device. Parameters, masters and states are afterwards as before, to the bit.
 class Ascended : NoCopy {
  public:
-  // Throws Error if rho is not >= 0, or if parameters are on several devices, divided, or of 16
-  // bits, in which the step is less than their spacing.
+  // Throws Error if rho is not >= 0, or if parameters are on several devices, or of 16 bits, in
+  // which the step is less than their spacing. Where processes divide them, all make it together.
   [[nodiscard]] explicit Ascended(const Optimizer& optimizer, double rho = 0.05);
 
  private:

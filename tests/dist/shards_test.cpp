@@ -15,6 +15,7 @@
 #include "dist/exchange.h"
 #include "nn/nn.h"
 #include "optim/optim.h"
+#include "optim/sam.h"
 #include "tests/support/errors.h"
 #include "tests/support/ranks.h"
 
@@ -58,6 +59,7 @@ struct Job {
   int bad_gradient = -1;  // where a gradient of the first chunk overflows
   StateDict start = {};
   bool joins = false;  // at the end
+  double rho = 0;      // of sharpness-aware minimization, if it is not 0
 };
 
 struct Result {
@@ -126,9 +128,17 @@ Result train(int ranks, const Job& run) {
           const Seed of_step(100 + i);
           const Tensor x = randn({n, 6}), y = randint(0, 4, {n});
           opt->zero_grad();
-          int64_t c = parallel.part().first_chunk();
-          for (const auto& [cx, cy, weight] : parallel.chunks(own_part(parallel.part(), x, y)))
-            pass(net, run, scaler, i, c++, cx, cy, weight);
+          const auto pass_all = [&] {
+            int64_t c = parallel.part().first_chunk();
+            for (const auto& [cx, cy, weight] : parallel.chunks(own_part(parallel.part(), x, y)))
+              pass(net, run, scaler, i, c++, cx, cy, weight);
+          };
+          pass_all();
+          if (run.rho != 0) {
+            const optim::Ascended worst(*opt, run.rho);
+            opt->zero_grad();
+            pass_all();
+          }
           step(net, run, scaler, *opt, norms);
         }
         if (shards && run.joins) {
@@ -213,6 +223,15 @@ TEST(Shards, JoinTheNormsOfParameters) {
     expect_same({.make = make, .low = bf16, .half_model = true});
   }
   expect_same({.make = maker<optim::Lamb>({.lr = 0.01}, {.state = i8})});
+}
+
+// To the worst point nearby, which is not where the steps without it take the gradient.
+TEST(Shards, AscendTogether) {
+  for (const Make& make : {adamw, sgd}) {
+    expect_same({.make = make, .rho = 0.05});
+    expect_same({.make = make, .low = f16, .bad_step = 2, .rho = 0.05});
+  }
+  EXPECT_NE(train(2, {.rho = 0.05}).bytes, train(2, {}).bytes);
 }
 
 TEST(Shards, HaveNormsOfAnyKind) {

@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
 #include "core/format.h"
-#include "optim/sharing.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -92,17 +90,6 @@ TEST(Sam, SaysWhatIsWrong) {
   {
     const Ascended nothing(opt);
   }  // without gradients
-  struct Divided final : Sharing {
-    Tensor piece_of(const Tensor& t) const override { return t; }
-    Tensor whole_of(const Tensor& t) const override { return t; }
-    int64_t first_of(const Tensor&) const override { return 0; }
-    Tensor joined(const Tensor&, const Tensor& part) const override { return part; }
-    void begin_step() override {}
-    void end_step() override {}
-    Tensor join(const Params&, const Tensor& parts, const Tensor&, bool) override { return parts; }
-  };
-  opt.params()[0].autograd_meta().sharing = std::make_shared<Divided>();
-  EXPECT_EQ(error([&] { const Ascended far(opt); }), "sam: parameters are divided among processes");
 }
 
 }  // namespace optim_sam_test
