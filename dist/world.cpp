@@ -238,7 +238,8 @@ void World::meet() {
                       all[0], r, all[size_t(r)]));
   exchange_->add_levels(gather(exchange_->engine().machine()));
   if (!owns_process_) return;
-  auto peers = std::make_unique<Peers>(gather(Peers::introduction()), rank());
+  auto peers = std::make_unique<Peers>();
+  peers->watch(gather(peers->introduction()), rank());
   exchange_->run([&] { exchange_->watch(std::move(peers)); });
 }
 
