@@ -297,8 +297,8 @@ TEST(Norms, EqualNumbersHaveNoVariance) {
 
 TEST(BatchNorm, ForwardAndGradient) {
   const double eps = 1e-3;
-  const Shape shapes[] = {{1, 1, 3},  {4, 3, 1},  {70, 37, 1}, {3, 5, 6},
-                          {2, 4, 16}, {5, 3, 33}, {2, 2, 9000}};
+  const Shape shapes[] = {{1, 1, 3}, {4, 3, 1},  {70, 37, 1}, {9001, 17, 1},
+                          {3, 5, 6}, {2, 4, 16}, {5, 3, 33},  {2, 2, 9000}};
   for (const auto& [in, out] : float_pairs)
     for (const Shape& shape : shapes)
       for (const bool fixed : {false, true})
@@ -351,6 +351,20 @@ TEST(BatchNorm, ForwardAndGradient) {
         }
 }
 
+TEST(BatchNorm, RowsThatBeginFarFromTheirMean) {
+  const Tensor x = random({5000, 9}, f32, 1), mean = output({9}, f32), var = output({9}, f32),
+               rstd = output({9}, f32);
+  for (int64_t i = 9 * 20; i < x.numel(); ++i) x.set(i, x.at(i) + (i % 9 == 4 ? 1e5 : 3));
+  launch([&](Launch& l) { batch_stats(l, x, 1e-5, mean, var, rstd); });
+  for (int64_t c = 0; c < 9; ++c) {
+    Values column;
+    for (int64_t i = c; i < x.numel(); i += 9) column.push_back(x.at(i));
+    const Moments want = moments(column);
+    EXPECT_NEAR(mean.at(c), want.mean, 1e-6 * std::abs(want.mean)) << c;
+    EXPECT_NEAR(var.at(c), want.var, 1e-5 * want.var) << c;
+  }
+}
+
 TEST(BatchNorm, AbsentOutputsAndEmpties) {
   const Tensor x = random({3, 2, 4}, f32, 1), ones = filled({2}, f32, 1), dw = output({2}, f32);
   launch(
@@ -369,7 +383,8 @@ TEST(Norms, SameForAnyThreads) {
   for (const DType dtype : {f32, bf16}) {
     const Tensor x = random({500, 130}, dtype, 1), dy = random({500, 130}, dtype, 2),
                  w = random({130}, f32, 3);
-    const Tensor image = random({20, 10, 25}, dtype, 4), ten = filled({10}, f32, 1);
+    const Tensor image = random({20, 10, 25}, dtype, 4), ten = filled({10}, f32, 1),
+                 pixels = random({20000, 10, 1}, dtype, 5);
     expect_same_for_any_threads([&] {
       const auto of_rows = [&] { return output({500}, f32); };
       const auto of_channels = [&] { return output({10}, f32); };
@@ -379,6 +394,8 @@ TEST(Norms, SameForAnyThreads) {
       const Tensor m = of_channels(), v = of_channels(), s = of_channels();
       const Tensor dimage = output(image.shape(), dtype), dscale = of_channels(),
                    dshift = of_channels();
+      const Tensor pm = of_channels(), pv = of_channels(), ps = of_channels(),
+                   dpixels = output(pixels.shape(), dtype), pw = of_channels(), pb = of_channels();
       const Tensor grouped = output(image.shape(), dtype), gm = output({40}, f32),
                    gs = output({40}, f32), dgrouped = output(image.shape(), dtype),
                    gw = of_channels(), gb = of_channels();
@@ -387,11 +404,14 @@ TEST(Norms, SameForAnyThreads) {
         layer_norm_grad(l, x, w, mean, rstd, dy, View{}, dx, dw, db);
         batch_stats(l, image, 1e-5, m, v, s);
         batch_norm_grad(l, image, m, s, ten, image, false, dimage, dscale, dshift);
+        batch_stats(l, pixels, 1e-5, pm, pv, ps);
+        batch_norm_grad(l, pixels, pm, ps, ten, pixels, false, dpixels, pw, pb);
         group_norm(l, image, 2, ten, ten, 1e-5, grouped, gm, gs);
         group_norm_grad(l, image, 2, ten, gm, gs, image, dgrouped, gw, gb);
       });
-      return std::vector<Tensor>{y,      mean,   rstd,   dx,      dw, db, m,        v,  s,
-                                 dimage, dscale, dshift, grouped, gm, gs, dgrouped, gw, gb};
+      return std::vector<Tensor>{y,  mean,   rstd,    dx,     dw, db,       m,  v,
+                                 s,  dimage, dscale,  dshift, pm, pv,       ps, dpixels,
+                                 pw, pb,     grouped, gm,     gs, dgrouped, gw, gb};
     });
   }
 }
