@@ -28,6 +28,7 @@ struct AttentionRule;  // kernels/common/attention.h
 
 using In = const View&;  // an absent optional input or output has no data
 using Out = const View&;
+inline bool has_channels_last(In x) { return format_of(x.layout) == MemoryFormat::ChannelsLast; }
 
 template <class... Args>
 struct Kernel {
@@ -215,7 +216,7 @@ MIXTAPE_CPU_KERNEL(matrix_exp, In a, Out y);
 // gives the first n / 2 + 1 numbers alone, and ToReal takes those.
 MIXTAPE_CPU_KERNEL(fft, Fourier kind, In x, Out y);
 
-// --- planes: dense, x [..., rows, columns] ---
+// --- planes: dense, x [..., rows, columns]; images [n, c, h, w] also with channels last ---
 MIXTAPE_KERNEL(max_pool2d, In x, const Sampling& rows, const Sampling& columns, Out y,
                Out index);  // index i32: row-major position in the plane of each window's first
                             // maximum; NaN wins

@@ -13,11 +13,12 @@ namespace {
 
 using kernels::Window;
 
-// Tensor cores multiply images with channels last as they are, if all channels are one group, and
-// give results in that order. Other kernels take row-major images.
+// The CPU's kernels take images with channels last as they are, and give results in that order, as
+// tensor cores do if all channels are one group. Other kernels take row-major images.
 MemoryFormat order_of(const Tensor& x, const Window& w) {
   const bool tensor = is_half(x.dtype()) || (x.dtype() == f32 && Tf32::allowed());
-  return tensor && w.groups == 1 ? ops::order_of(x) : MemoryFormat::Contiguous;
+  const bool takes_both = x.device().is_like_cpu() || (tensor && w.groups == 1);
+  return takes_both ? ops::order_of(x) : MemoryFormat::Contiguous;
 }
 MemoryFormat order_of(const Tensor& x, const Tensor& y, const Window& w) {
   return std::max(order_of(x, w), order_of(y, w));

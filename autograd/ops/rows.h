@@ -26,10 +26,8 @@ Dims inverse(const Dims& order);
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // The shape without one dimension.
 Shape without(const Shape& shape, int dim);
-// The order of images that kernels take from x: on a GPU as it is, on the CPU row-major.
-inline MemoryFormat order_of(const Tensor& x) {
-  return x.device().is_like_cpu() ? MemoryFormat::Contiguous : internal::format_of(x.layout());
-}
+// The order in which kernels of images take x: as it is, if it has one.
+inline MemoryFormat order_of(const Tensor& x) { return internal::format_of(x.layout()); }
 // A tensor for the result, in that order.
 inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order,
                     std::optional<DType> dtype = {}) {

@@ -7,8 +7,6 @@
 
 namespace mixtape::kernels::cuda {
 
-inline bool has_channels_last(In x) { return format_of(x.layout) == MemoryFormat::ChannelsLast; }
-
 struct RowQuads {
   static constexpr int height = 4, threads = 256;
   int64_t count;  // in all planes

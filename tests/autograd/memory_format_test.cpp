@@ -95,9 +95,8 @@ Tensor network(const Tensor& x, const std::vector<Tensor>& w) {
 }
 class NetworkFormat : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(MemoryFormat, NetworkFormat, testing::Values(bf16, f32));
-TEST_P(NetworkFormat, StaysOnAGpu) {
+TEST_P(NetworkFormat, Stays) {
   const Tf32 rounded;
-  const bool gpu = !DefaultDevice::current().is_host();
   const std::vector<Shape> shapes = {{8, 3, 3, 3},   {8},           {8}, {16, 8, 3, 3}, {16},
                                      {16, 16, 2, 2}, {16, 16, 1, 1}};
   std::vector<Tensor> results[2];
@@ -111,7 +110,7 @@ TEST_P(NetworkFormat, StaysOnAGpu) {
       return network(ordered ? x.to(last) : x, w);
     }();
     if (ordered) {
-      EXPECT_EQ(y.is_contiguous(last), gpu);
+      EXPECT_TRUE(y.is_contiguous(last));
     }
     sum(y * y).backward();
     results[ordered] = {y.detach(), x.grad()};
@@ -123,14 +122,73 @@ TEST_P(NetworkFormat, StaysOnAGpu) {
   }
 }
 
+struct FormatCase {
+  const char* name;
+  Shape x, w;
+  Conv2dOptions options = {};
+  bool residual = false;
+};
+const FormatCase format_cases[] = {
+    {"Point", {3, 32, 5, 7}, {24, 32, 1, 1}},
+    {"StridedPoint", {2, 16, 7, 6}, {32, 16, 1, 1}, {.stride = {2, 3}}},
+    {"OneChannel", {2, 1, 6, 7}, {8, 1, 3, 3}},
+    {"OnePixel", {4, 8, 1, 1}, {16, 8, 1, 1}},
+    {"Window", {2, 17, 6, 9}, {19, 17, 3, 2}, {.padding = {1, 2}, .dilation = {2, 1}}},
+    {"Groups", {2, 12, 6, 7}, {9, 4, 3, 3}, {.padding = {1, 1}, .groups = 3}},
+    {"UnevenDepthwise", {2, 11, 7, 8}, {11, 1, 4, 3}, {.padding = {1, 1}, .groups = 11}},
+    {"Residual",
+     {2, 16, 4, 5},
+     {21, 16, 3, 3},
+     {.padding = {1, 1}, .activation = Activation::Relu},
+     true},
+    {"BeforeGelu", {2, 16, 4, 5}, {32, 16, 1, 1}, {.activation = Activation::Gelu}, true},
+};
+// The result and all gradients, with x, the residual and the gradient of y in one order.
+std::vector<Tensor> convolved(const FormatCase& c, DType dtype, MemoryFormat order) {
+  const Seed seed(5);
+  const auto leaf = [&](const Shape& shape) {
+    return (cast(randn(shape), dtype) / 4).detach().set_requires_grad();
+  };
+  const Tensor x = leaf(c.x), w = leaf(c.w), bias = leaf({c.w[0]});
+  Conv2dOptions o = c.options;
+  std::vector<Tensor> leaves{x, w, bias};
+  const Shape shape = conv2d(x.detach(), w.detach(), {}, o).shape();
+  if (c.residual) {
+    leaves.push_back(leaf(shape));
+    o.residual = leaves.back().to(order);
+  }
+  const Tensor y = conv2d(x.to(order), w, bias, o);
+  EXPECT_TRUE(y.is_contiguous(order) || c.x[1] == 1);
+  const Tensor dy = cast(randn(shape), y.dtype());
+  y.backward({.gradient = dy.to(order)});
+  std::vector<Tensor> all{y.detach()};
+  for (const Tensor& t : leaves) all.push_back(t.grad());
+  return all;
+}
+struct ConvFormat : testing::TestWithParam<std::tuple<FormatCase, DType>> {};
+TEST_P(ConvFormat, HasTheSameResults) {
+  const auto& [c, dtype] = GetParam();
+  if (!DefaultDevice::current().is_host()) GTEST_SKIP() << "kernels of the CPU";
+  const std::vector<Tensor> want = convolved(c, dtype, rows), got = convolved(c, dtype, last);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(want[i])) << i;
+}
+INSTANTIATE_TEST_SUITE_P(MemoryFormat, ConvFormat,
+                         testing::Combine(testing::ValuesIn(format_cases),
+                                          testing::Values(f32, f64, f16, bf16)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name +
+                                  std::string(name(std::get<1>(info.param)));
+                         });
+
 TEST(MemoryFormat, StaysInPoolsAndInterpolation) {
-  const bool gpu = !DefaultDevice::current().is_host();
   const std::vector<std::function<Tensor(const Tensor&)>> ops = {
       [](const Tensor& x) { return max_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = {1, 1}}); },
       [](const Tensor& x) { return adaptive_max_pool2d(x, {3, 2}); },
       [](const Tensor& x) { return avg_pool2d(x, {3, 2}, {.stride = {1, 2}, .padding = {1, 0}}); },
       [](const Tensor& x) { return adaptive_avg_pool2d(x, {2, 5}); },
+      [](const Tensor& x) { return adaptive_avg_pool2d(x, {1, 1}); },
       [](const Tensor& x) { return interpolate(x, {5, 12}, {.mode = Interpolation::Bicubic}); },
+      [](const Tensor& x) { return interpolate(x, {14, 27}); },
   };
   for (const int64_t channels : {5, 16})
     for (const auto& op : ops) {
@@ -142,7 +200,7 @@ TEST(MemoryFormat, StaysInPoolsAndInterpolation) {
         sum(y[ordered] * y[ordered]).backward();
         dx[ordered] = leaf.grad();
       }
-      EXPECT_EQ(y[1].is_contiguous(last), gpu);
+      EXPECT_TRUE(y[1].is_contiguous(last));
       EXPECT_TRUE(allclose(y[1], y[0], 1e-5, 1e-6));
       EXPECT_TRUE(allclose(dx[1], dx[0], 1e-5, 1e-6));
     }

@@ -6,8 +6,8 @@
 
 #include <cstdlib>
 
-#include "kernels/cpu/gemm/microkernel.h"
 #include "tests/support/conv_cases.h"
+#include "tests/support/each_isa.h"
 #include "tests/support/kernel_compare.h"
 
 namespace mixtape::kernels {
@@ -15,20 +15,6 @@ using namespace internal;
 namespace [[gnu::visibility("hidden")]] kernels_matrix_test {
 
 using cpu::Isa;
-
-class OnEachIsa : public testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override {
-    if (cpu::current_isa() != GetParam()) GTEST_SKIP() << "not on this processor";
-  }
-  const cpu::IsaLimit limit{GetParam()};
-};
-std::string isa_name(const testing::TestParamInfo<Isa>& info) {
-  const char* const names[] = {"Portable", "Avx2", "Avx512", "Avx512Bf16", "Neon", "NeonBf16"};
-  return names[static_cast<int>(info.param)];
-}
-const auto every_isa = testing::Values(Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16,
-                                       Isa::Neon, Isa::NeonBf16);
 
 // --- gemm ---
 

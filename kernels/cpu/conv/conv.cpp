@@ -57,10 +57,30 @@ int64_t k_groups_of(int64_t channels, int64_t k_group, bool depthwise) {
   return depthwise ? std::min<int64_t>(channels, 2 * vec_width<T>) : ceil_div(channels, k_group);
 }
 
-// The channel planes of one group of an image.
+// The channels of one group of an image.
 template <class S>
-ChannelPlanes<S> channels_of(const S* x, int64_t channels, int64_t plane, int64_t k_group) {
-  return {x, x + plane, k_group * plane, channels / k_group, k_group == 2};
+ChannelSource<S> channels_of(const S* x, int64_t channels, const ImageStrides& strides,
+                             int64_t k_group) {
+  return {x,
+          x + strides.channel,
+          k_group * strides.channel,
+          strides.pixel,
+          channels / k_group,
+          k_group == 2};
+}
+
+// The image that a microkernel reads: x itself if nothing has to be added around it, and if its
+// pixels lie in memory as packed ones do. pitch(n): the distance of pixels of n k_groups.
+template <class T, class S, class Pitch>
+PaddedImage image_of(In x, int64_t groups, const int64_t (&low)[2], const int64_t (&size)[2],
+                     int64_t k_groups, int64_t k_group, Pitch pitch) {
+  const int64_t rows = x.shape()[2], columns = x.shape()[3], channels = x.shape()[1],
+                whole = channels / k_group;
+  const bool in_place = ImageStrides(x).pixel == channels && channels / groups % k_group == 0 &&
+                        k_group * int64_t{sizeof(S)} == sizeof(T) && low[0] == 0 && low[1] == 0 &&
+                        size[0] == rows && size[1] == columns && pitch(k_groups) == k_groups &&
+                        pitch(whole) == whole;
+  return {{rows, columns}, low, size, k_groups, in_place ? whole : pitch(k_groups), in_place};
 }
 
 // Sets the rows of the padded image that a task reads.
@@ -81,8 +101,8 @@ template <class T, class S, class O>
 void run_passes(Launch& launch, std::span<const DirectConv<T>> passes, In x, int64_t groups,
                 const Epilogue& epilogue, Out y) {
   const DirectConv<T>& first_pass = passes[0];
-  const int64_t plane = x.shape()[2] * x.shape()[3];
-  const int64_t planes = x.shape()[1] / groups, y_plane = y.shape()[2] * y.shape()[3];
+  const ImageStrides from(x), to(y);
+  const int64_t planes = x.shape()[1] / groups;
   const int64_t padded = first_pass.panels() * first_pass.panel();
   const T* const bias = to_dense<T>(launch, epilogue.bias);
   const T* const residual = widened<T>(launch, epilogue.residual);
@@ -99,16 +119,21 @@ void run_passes(Launch& launch, std::span<const DirectConv<T>> passes, In x, int
     const int64_t g = i / bands / panels % groups, n = i / bands / panels / groups;
     ConvTask task{g, i / bands % panels * first_pass.panel(), i % bands, bands};
     find_rows(passes, task);
-    const int64_t first = (n * groups + g) * planes + task.channel;
+    const S* const source = x.as<S>() + n * from.image + (g * planes + task.channel) * from.channel;
     const int64_t count =
         first_pass.depthwise ? std::min(first_pass.x.k_groups, planes - task.channel) : planes;
-    Buffer<T> packed((task.bottom - task.top) * first_pass.x.row());
-    first_pass.x.pack_nhwc(
-        channels_of(x.as<S>() + first * plane, count, plane, first_pass.kernel.k_group),
-        ceil_div(count, first_pass.kernel.k_group), task.top, task.bottom, packed.data());
-    const int64_t at = (n * groups + g) * first_pass.channels * y_plane;
+    const PaddedImage& padded_image = first_pass.x;
+    Buffer<T> packed(padded_image.in_place ? 0 : (task.bottom - task.top) * padded_image.row());
+    const T* image = packed.data();
+    if (padded_image.in_place)
+      image = reinterpret_cast<const T*>(source) + task.top * padded_image.row();
+    else
+      padded_image.pack_nhwc(channels_of(source, count, from, first_pass.kernel.k_group),
+                             ceil_div(count, first_pass.kernel.k_group), task.top, task.bottom,
+                             packed.data());
+    const int64_t at = n * to.image + g * first_pass.channels * to.channel;
     for (const DirectConv<T>& pass : passes)
-      pass(packed.data(), task, padded_bias ? padded_bias + g * padded : nullptr,
+      pass(image, task, padded_bias ? padded_bias + g * padded : nullptr,
            residual ? residual + at : nullptr, epilogue.activation,
            epilogue.before ? epilogue.before.as<O>() + at : nullptr, y.as<O>() + at);
   });
@@ -119,9 +144,10 @@ void forward(Launch& launch, In x, In w, const Epilogue& epilogue, const Window&
   const Sizes sizes(x, w, y, window);
   const Microkernel<T>& kernel = kernel_for<T>(x.dtype, sizes.depthwise);
   const int64_t k_groups = k_groups_of<T>(sizes.in, kernel.k_group, sizes.depthwise);
-  const PaddedImage image(sizes.x, {window.padding[0], window.padding[1]},
-                          {sizes.x[0] + 2 * window.padding[0], sizes.x[1] + 2 * window.padding[1]},
-                          k_groups, pitch_of<T>(k_groups, sizes.depthwise));
+  const PaddedImage image = image_of<T, S>(
+      x, sizes.groups, {window.padding[0], window.padding[1]},
+      {sizes.x[0] + 2 * window.padding[0], sizes.x[1] + 2 * window.padding[1]}, k_groups,
+      kernel.k_group, [&](int64_t n) { return pitch_of<T>(n, sizes.depthwise); });
   DirectConv<T> pass{.kernel = kernel,
                      .x = image,
                      .depthwise = sizes.depthwise,
@@ -130,7 +156,8 @@ void forward(Launch& launch, In x, In w, const Epilogue& epilogue, const Window&
                      .stride = {window.stride[0], window.stride[1]},
                      .first = {0, 0},
                      .y_step = {1, 1},
-                     .y = {sizes.y[0], sizes.y[1]}};
+                     .y = {sizes.y[0], sizes.y[1]},
+                     .y_strides = ImageStrides(y)};
   for (int64_t i = 0; i < window.size[0]; ++i)
     for (int64_t j = 0; j < window.size[1]; ++j)
       pass.taps.push_back({i * window.dilation[0], j * window.dilation[1], i * window.size[1] + j});
@@ -154,7 +181,9 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
     size[d] =
         low[d] + std::max(sizes.y[d], (sizes.x[d] - 1 + window.padding[d]) / window.stride[d] + 1);
   }
-  const PaddedImage image(sizes.y, low, size, k_groups, pitch_of<T>(k_groups, sizes.depthwise));
+  const PaddedImage image =
+      image_of<T, S>(dy, sizes.groups, low, size, k_groups, kernel.k_group,
+                     [&](int64_t n) { return pitch_of<T>(n, sizes.depthwise); });
   const auto shift = [&](int d, int64_t first, int64_t tap) {
     return first + window.padding[d] - tap * window.dilation[d];
   };
@@ -171,7 +200,8 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
                                             .stride = {1, 1},
                                             .first = {r0, q0},
                                             .y_step = {window.stride[0], window.stride[1]},
-                                            .y = {sizes.x[0], sizes.x[1]}});
+                                            .y = {sizes.x[0], sizes.x[1]},
+                                            .y_strides = ImageStrides(dx)});
       for (int64_t i = window.size[0] - 1; i >= 0; --i)
         for (int64_t j = window.size[1] - 1; j >= 0; --j) {
           const int64_t down = shift(0, r0, i), across = shift(1, q0, j);
@@ -195,13 +225,7 @@ struct WeightGradient {
   const int64_t panel = int64_t{kernel.lanes} * kernel.vectors;
   const int64_t width =
       round_up(sizes.out, std::max<int64_t>(kernel.lanes, sizes.depthwise ? vec_width<T> : 1));
-  const PaddedImage x_image{
-      sizes.x,
-      {window.padding[0], window.padding[1]},
-      {sizes.x[0] + 2 * window.padding[0], sizes.x[1] + 2 * window.padding[1]},
-      sizes.in,
-      pitch_of<T>(sizes.in, sizes.depthwise)};
-  const PaddedImage dy_image{sizes.y, {0, 0}, sizes.y, sizes.out, width};
+  const PaddedImage x_image, dy_image;
   // Rows of a product: the channels of one tap, or of a row of taps that are adjacent in memory.
   const int64_t row_taps =
       window.dilation[1] == 1 && x_image.pitch == sizes.in && !sizes.depthwise ? window.size[1] : 1;
@@ -211,9 +235,17 @@ struct WeightGradient {
   std::vector<KSegment> segments = {};                      // a row of pixels each
   alignas(T) char ones[sizeof(T)] = {};                     // one k_group of ones
 
-  WeightGradient(const Sizes& sizes_, const Window& window_, const Microkernel<T>& e,
+  WeightGradient(const Sizes& sizes_, In x, In dy, const Window& window_, const Microkernel<T>& e,
                  int64_t together)
-      : sizes(sizes_), window(window_), kernel(e) {
+      : sizes(sizes_),
+        window(window_),
+        kernel(e),
+        x_image(image_of<T, S>(
+            x, sizes.groups, {window.padding[0], window.padding[1]},
+            {sizes.x[0] + 2 * window.padding[0], sizes.x[1] + 2 * window.padding[1]}, sizes.in, 1,
+            [&](int64_t n) { return pitch_of<T>(n, sizes.depthwise); })),
+        dy_image(image_of<T, S>(dy, sizes.groups, {0, 0}, sizes.y, sizes.out, 1,
+                                [&](int64_t n) { return n + width - sizes.out; })) {
     const int64_t bytes = sizeof(T);
     for (int64_t i = 0; i < together; ++i)
       for (int64_t r = 0; r < sizes.y[0]; ++r)
@@ -224,13 +256,23 @@ struct WeightGradient {
     };
     k_group == 1 ? fill(T(1)) : fill(S(1.0f));
   }
-  // Packs k_group n of group g of x's or dy's images.
-  void pack(const PaddedImage& image, In images, int64_t n, int64_t g, T* out) const {
-    const int64_t plane = image.x[0] * image.x[1], next = sizes.groups * image.k_groups * plane;
-    const S* const even = images.as<S>() + n * k_group * next + g * image.k_groups * plane;
-    const int64_t odds = n * k_group + 1 < sizes.images ? image.k_groups : 0;
-    image.pack_nhwc(ChannelPlanes<S>{even, even + next, plane, odds, k_group == 2}, image.k_groups,
-                    0, image.size[0], out);
+  // k_groups n to n + count of group g of x's or dy's images, packed to `buffer` unless they lie in
+  // memory like that.
+  const T* pack(const PaddedImage& image, In images, int64_t n, int64_t count, int64_t g,
+                T* buffer) const {
+    const ImageStrides strides(images);
+    const auto source = [&](int64_t k) {
+      return images.as<S>() + k * k_group * strides.image + g * image.k_groups * strides.channel;
+    };
+    if (image.in_place) return reinterpret_cast<const T*>(source(n));
+    for (int64_t k = 0; k < count; ++k) {
+      const S* const even = source(n + k);
+      const int64_t odds = (n + k) * k_group + 1 < sizes.images ? image.k_groups : 0;
+      image.pack_nhwc(ChannelSource<S>{even, even + strides.image, strides.channel, strides.pixel,
+                                       odds, k_group == 2},
+                      image.k_groups, 0, image.size[0], buffer + k * image.area());
+    }
+    return buffer;
   }
   // Adds group g of `count` images to the sums of w at taps [first, last), and to those of the
   // bias.
@@ -239,7 +281,7 @@ struct WeightGradient {
     const int64_t bytes = sizeof(T), high = ceil_div(rows, ceil_div(rows, kernel.rows));
     Tile<T> t{};
     t.a_row_stride = bytes;
-    t.b_k_stride = width * bytes;
+    t.b_k_stride = dy_image.pitch * bytes;
     t.out_row_stride = t.add_row_stride = width;
     const auto tiles = [&](int64_t height, const T* b, T* out) {
       for (int64_t l = 0; l < width; l += panel) {
@@ -262,13 +304,13 @@ struct WeightGradient {
           t.a = x + k / window.size[1] * window.dilation[0] * x_image.row() +
                 k % window.size[1] * window.dilation[1] * x_image.pitch + r + q * step;
           T* const out = sums + g * area + (k * sizes.depth() + r) * width;
-          t.b = dy + q * width;
+          t.b = dy + q * dy_image.pitch;
           t.out = out;
           t.add = out;
           if (sizes.depthwise)
             sum_depthwise(width, t);
           else
-            tiles(std::min(high, rows - r), dy + q * width, out);
+            tiles(std::min(high, rows - r), dy + q * dy_image.pitch, out);
         }
     };
     // A long sum is made of shorter ones, for accuracy.
@@ -283,7 +325,7 @@ struct WeightGradient {
     t.segment_count = 1;
     for (int64_t at = 0; at < count * sizes.y_plane(); at += 512) {
       t.k_groups = std::min<int64_t>(512, count * sizes.y_plane() - at);
-      tiles(1, dy + at * width, sums + sizes.groups * area + g * width);
+      tiles(1, dy + at * dy_image.pitch, sums + sizes.groups * area + g * width);
     }
   }
 };
@@ -296,7 +338,7 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
   const int64_t steps = ceil_div(sizes.images, int64_t{kernel.k_group});
   const int64_t together = std::max<int64_t>(
       1, std::min(256 / std::max<int64_t>(1, sizes.y_plane()), ceil_div(steps, 16)));
-  const WeightGradient<T, S> gradient(sizes, window, kernel, together);
+  const WeightGradient<T, S> gradient(sizes, x, dy, window, kernel, together);
   // Each part sums over its own images; the parts are added in order. Together they have at most
   // half the elements that the call reads. If there are few, tasks divide the taps, and pack the
   // same images.
@@ -310,15 +352,14 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
     const int64_t part = i / shares / sizes.groups, g = i / shares % sizes.groups,
                   tap = i % shares * taps;
     const PaddedImage &x_image = gradient.x_image, &dy_image = gradient.dy_image;
-    Buffer<T> a(together * x_image.area()), b(together * dy_image.area());
+    Buffer<T> a(x_image.in_place ? 0 : together * x_image.area()),
+        b(dy_image.in_place ? 0 : together * dy_image.area());
     const int64_t end = (part + 1) * steps / parts;
     for (int64_t n = part * steps / parts; n < end; n += together) {
       const int64_t count = std::min(together, end - n);
-      for (int64_t k = 0; k < count; ++k) {
-        gradient.pack(x_image, x, n + k, g, a.data() + k * x_image.area());
-        gradient.pack(dy_image, dy, n + k, g, b.data() + k * dy_image.area());
-      }
-      gradient.add(a.data(), b.data(), count, g, tap, tap + taps, bool(db) && tap == 0,
+      const T* const x_packed = gradient.pack(x_image, x, n, count, g, a.data());
+      const T* const dy_packed = gradient.pack(dy_image, dy, n, count, g, b.data());
+      gradient.add(x_packed, dy_packed, count, g, tap, tap + taps, bool(db) && tap == 0,
                    sums + part * total);
     }
   });

@@ -114,7 +114,9 @@ bool depthwise_weight(In x, In dy, const Window& v, Out dw, Out db) {
   const int64_t channels = x.shape()[1], outs = dy.shape()[1],
                 pixels = dy.shape()[2] * dy.shape()[3];
   const PhaseSplit split(x, v);
-  if (!has_lane_bits || v.groups < 2 || v.groups != channels || split.width != dy.shape()[3])
+  const bool planes = x.layout.is_contiguous() && dy.layout.is_contiguous();
+  if (!planes || !has_lane_bits || v.groups < 2 || v.groups != channels ||
+      split.width != dy.shape()[3])
     return false;
   visit_float(x.dtype, dw.dtype, [&]<class S, class O>() {
     using T = math_t<S>;

@@ -89,6 +89,7 @@ struct DirectConv {
   int64_t channels;  // of y
   int64_t size[2], stride[2];
   int64_t first[2], y_step[2], y[2];  // positions of pixels in a plane of y, and its size
+  ImageStrides y_strides;
   std::vector<Tap> taps = {};
   int64_t segment_taps = 1;             // taps that are adjacent in memory
   std::vector<KSegment> segments = {};  // of that many taps each
@@ -145,7 +146,7 @@ struct DirectConv {
   }
 
   // Computes one task from its packed image. `bias` is as wide as all panels; `residual`, if given,
-  // has y's planes; `before`, if given, receives the sums before the activation.
+  // has y's strides; `before`, if given, receives the sums before the activation.
   template <class O>
   void operator()(const T* image, const ConvTask& task, const T* bias, const T* residual,
                   Activation activation, O* before, O* to) const {
@@ -165,20 +166,25 @@ struct DirectConv {
     t.out_row_stride = width;
     const int64_t begin = task.begin(size[0]), end = task.end(size[0]);
     const int64_t last = depthwise ? std::min(task.channel + width, channels) : channels;
-    for (int64_t c = task.channel; c < last; c += width) {
-      const int64_t here = std::min(width, channels - c);
-      const int vectors = static_cast<int>(ceil_div(here, kernel.lanes));
-      t.b = weights + task.group * group_weights() + c * depth();
-      t.add = bias ? bias + c : nullptr;
-      for (int64_t r = begin; r < end; r += most)
-        for (int64_t q0 = 0; q0 < size[1]; q0 += across) {
+    for (int64_t r = begin; r < end; r += most)
+      for (int64_t q0 = 0; q0 < size[1]; q0 += across)
+        for (int64_t c = task.channel; c < last; c += width) {
+          const int64_t here = std::min(width, channels - c);
           const int64_t rows = std::min(most, end - r), columns = std::min(across, size[1] - q0);
+          const int vectors = static_cast<int>(ceil_div(here, kernel.lanes));
+          // Lanes are stored as they come out, if they are all that a pixel of y gets.
+          const bool direct = y_strides.channels_last() && std::is_same_v<T, O> && here == width &&
+                              !residual && !before && activation == Activation::None;
+          t.b = weights + task.group * group_weights() + c * depth();
+          t.add = bias ? bias + c : nullptr;
+          t.out_row_stride = direct ? y_step[1] * y_strides.pixel : width;
           for (int64_t i = 0; i < rows; ++i) {
             const T* const from = image + ((r + i) * stride[0] - task.top) * x.row();
             clip_taps((r + i) * stride[0], t);
             for (int64_t q = 0; q < columns; q += high) {
               t.a = from + (q0 + q) * stride[1] * x.pitch;
-              t.out = sums.data() + (i * columns + q) * width;
+              t.out = direct ? static_cast<void*>(at(to, r + i, q0 + q) + c)
+                             : sums.data() + (i * columns + q) * width;
               const int64_t some = std::min(high, columns - q);
               if (depthwise)
                 depthwise_tile(some, width, t);
@@ -186,19 +192,26 @@ struct DirectConv {
                 kernel.tile(static_cast<int>(some), vectors, t);
             }
           }
+          if (direct) continue;
           if (residual)
-            add(residual + c * y[0] * y[1], r * size[1] + q0, rows * columns, here, sums.data());
+            add(residual + c * y_strides.channel, r * size[1] + q0, rows * columns, here,
+                sums.data());
           const auto write_to = [&](O* out) {
-            finish(sums.data(), r, rows, q0, columns, here, out + c * y[0] * y[1]);
+            finish(sums.data(), r, rows, q0, columns, here, out + c * y_strides.channel);
           };
           if (before) write_to(before);
           activate(activation, sums.data(), 0, 1, rows * columns * width);
           write_to(to);
         }
-    }
   }
 
  private:
+  // Pixel (row, column) of this pass in an image of y.
+  template <class O>
+  O* at(O* image, int64_t row, int64_t column) const {
+    return image +
+           ((first[0] + row * y_step[0]) * y[1] + first[1] + column * y_step[1]) * y_strides.pixel;
+  }
   // Leaves out the taps that, from this row, read only zeros above and below the image.
   void clip_taps(int64_t row, Tile<T>& t) const {
     const auto inside = [&](int64_t n) {
@@ -211,26 +224,34 @@ struct DirectConv {
     t.segments = segments.data() + begin;
     t.segment_count = end - begin;
   }
-  // Adds `pixels` of the first `count` planes, from pixel `first` on, to sums of whole planes.
-  void add(const T* planes, int64_t first, int64_t pixels, int64_t count, T* sums) const {
-    const int64_t plane = y[0] * y[1], pitch = panel();
+  // Adds `pixels` of the first `count` channels, from pixel `first` on, to sums of whole planes.
+  void add(const T* from, int64_t first, int64_t pixels, int64_t count, T* sums) const {
+    const int64_t pitch = panel(), channel = y_strides.channel, pixel = y_strides.pixel;
+    const auto put = [=](int64_t q, int64_t c, Vec<T> v, int64_t n) MIXTAPE_INLINE_LAMBDA {
+      T* const to = sums + q * pitch + c;
+      write(to, read<T>(to, n) + v, n);
+    };
+    if (y_strides.channels_last()) {
+      for (int64_t q = 0; q < pixels; ++q)
+        for_each_vec<T>(count, [&](int64_t c, int64_t n) {
+          put(q, c, read<T>(from + (first + q) * pixel + c, n), n);
+        });
+      return;
+    }
     transpose_tiles<T>(
         count, pixels,
         [=](int64_t c, int64_t q, int64_t n)
-            MIXTAPE_INLINE_LAMBDA { return read<T>(planes + c * plane + first + q, n); },
-        [=](int64_t q, int64_t c, Vec<T> v, int64_t n) MIXTAPE_INLINE_LAMBDA {
-          T* const to = sums + q * pitch + c;
-          write(to, read<T>(to, n) + v, n);
-        });
+            MIXTAPE_INLINE_LAMBDA { return read<T>(from + c * channel + first + q, n); },
+        put);
   }
-  // Stores rows of pixels, or a part of one, of the first `count` channels to the planes at `to`.
+  // Stores rows of pixels, or a part of one, of the first `count` channels to the image at `to`.
   template <class O>
   void finish(const T* sums, int64_t row, int64_t rows, int64_t column, int64_t columns,
               int64_t count, O* to) const {
-    const int64_t plane = y[0] * y[1], pitch = panel();
+    const int64_t plane = y_strides.channel, pitch = panel();
     const auto get = [=](int64_t q, int64_t c, int64_t)
                          MIXTAPE_INLINE_LAMBDA { return load<T, T>(sums + q * pitch + c); };
-    if (y_step[0] == 1 && y_step[1] == 1)
+    if (y_step[0] == 1 && y_step[1] == 1 && !y_strides.channels_last())
       return transpose_tiles<T>(
           rows * columns, count, get,
           [out = to + row * size[1] + column, plane](int64_t c, int64_t q, Vec<T> v, int64_t n)
@@ -238,12 +259,18 @@ struct DirectConv {
                 __builtin_prefetch(out + c * plane + q + 4 * vec_width<T>, 1);
                 write(out + c * plane + q, v, n);
               });
-    for (int64_t r = 0; r < rows; ++r, sums += columns * pitch)
-      for (int64_t c = 0; c < count; ++c) {
-        O* const out = to + c * plane + (first[0] + (row + r) * y_step[0]) * y[1] + first[1];
+    for (int64_t r = 0; r < rows; ++r, sums += columns * pitch) {
+      O* const line = at(to, row + r, column);
+      const int64_t step = y_step[1] * y_strides.pixel;
+      if (y_strides.channels_last())
         for (int64_t q = 0; q < columns; ++q)
-          out[(column + q) * y_step[1]] = O(sums[q * pitch + c]);
-      }
+          for_each_vec<T>(count, [&](int64_t c, int64_t n) {
+            write(line + q * step + c, load<T, T>(sums + q * pitch + c), n);
+          });
+      else
+        for (int64_t c = 0; c < count; ++c)
+          for (int64_t q = 0; q < columns; ++q) line[c * plane + q * step] = O(sums[q * pitch + c]);
+    }
   }
 };
 

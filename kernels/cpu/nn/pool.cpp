@@ -5,37 +5,12 @@
 #include "kernels/cpu/loops/buffer.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/loops/rows.h"
+#include "kernels/cpu/nn/best.h"
+#include "kernels/cpu/nn/pixel_pool.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
-
-// Running maxima and their positions: one window per lane.
-template <class T>
-struct Best {
-  using Vector = typename Vec<T>::Vector;
-  using Positions = typename detail::Vector<T>::integer;
-  using Position = std::decay_t<decltype(Positions{}[0])>;
-  Vector value;
-  Positions position;
-
-  // Takes an element that is larger, or the first NaN; `other` comes later in row-major order.
-  MIXTAPE_ALWAYS_INLINE void meet(const Vector& other, const Positions& at) {
-    take(~(other <= value) & (value == value), other, at);
-  }
-  // The same if `other` may come earlier.
-  MIXTAPE_ALWAYS_INLINE void meet_any(const Vector& other, const Positions& at) {
-    const Positions larger = ~(other <= value) & (value == value),
-                    equal = (other == value) | ((other != other) & (value != value));
-    take(larger | (equal & (at < position)), other, at);
-  }
-
- private:
-  MIXTAPE_ALWAYS_INLINE void take(const Positions& wins, const Vector& other, const Positions& at) {
-    value = wins ? other : value;
-    position = wins ? at : position;
-  }
-};
 
 // Pools one row of windows at a time: first the maximum of each column, in vectors; then, for
 // narrow windows, the maximum of each group of neighbouring columns, in vectors too. Wide windows,
@@ -361,6 +336,7 @@ void max_pool2d(Launch&, In x, const Sampling& rows, const Sampling& columns, Ou
   const int64_t planes = x.size() / x_plane;
   const int64_t high = rows_of_pairs(rows, columns);
   visit_float(x.dtype, [&]<class S>() {
+    if (has_channels_last(x)) return pool_pixels<S>(x, rows, columns, y, index);
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<S, double>)
         if (high)
@@ -383,6 +359,7 @@ void put_at(Launch&, In y, In index, const Sampling& rows, const Sampling& colum
   const int64_t high = columns.to >= least_columns ? rows_of_pairs(rows, columns) : 0;
   visit_float(y.dtype, x.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
+    if (has_channels_last(x)) return sum_windows<S, O>(y, index, rows, columns, x);
     parallel_ranges(planes, grain_of(x_plane), [&](int64_t begin, int64_t end) {
       constexpr bool full_width = std::is_same_v<S, T>, direct = std::is_same_v<T, O>;
       if constexpr (std::is_same_v<S, O> && !std::is_same_v<S, double>)

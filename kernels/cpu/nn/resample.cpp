@@ -1,5 +1,6 @@
 // Mean pools and interpolation: each result is a weighted sum over a rectangle, and each weight is
-// a row weight times a column weight. So rows are summed first, in vectors, then columns.
+// a row weight times a column weight. So rows are summed first, in vectors, then columns. A column
+// of an image with channels last is all channels of its pixels, of a plane one element.
 
 #include <numeric>
 #include <vector>
@@ -104,36 +105,70 @@ bool is_mean(const Sampling& s) {
          s.weight(0, 0) == 1 / static_cast<double>(s.from);
 }
 
+// Sums columns of a line of pixels.
+template <class T, class O>
+void sum_pixels(const Taps<T>& across, const T* line, int64_t channels, O* y) {
+  for (int64_t i = 0; i < across.length(); ++i, y += channels)
+    for_each_vec<T>(channels, [&](int64_t c, int64_t count) {
+      Vec<T> sum(T(0));
+      for (int64_t k = across.first[i]; k < across.first[i + 1];) {
+        Vec<T> part(T(0));
+        for (const int64_t end = std::min(k + piece, across.first[i + 1]); k < end; ++k)
+          part += Vec<T>(across.weight[k]) * load<T, T>(line + across.source[k] * channels + c);
+        sum += part;
+      }
+      write(y + c, sum, count);
+    });
+}
+
+// Elements of a column: all channels of a pixel, or one of a plane.
+int64_t column_size(In x, In y) {
+  return has_channels_last(x) || has_channels_last(y) ? x.shape()[1] : 1;
+}
+
+// Runs other kernels where they compute the same: copies, and means of whole planes. Returns false,
+// without computing anything, elsewhere.
+bool resample_whole(Launch& launch, In x, const Sampling& rows, const Sampling& columns,
+                    bool transposed, Out y) {
+  const int64_t channels = column_size(x, y);
+  if (const int64_t r = repeats(rows), c = repeats(columns); !transposed && r > 0 && c > 0) {
+    const int64_t width = columns.from * channels;
+    const Shape each{x.size() / width, r, columns.from, c, channels};
+    const View repeated{x.data, x.dtype, Layout(each, {width, 0, channels, 0, 1})};
+    convert(launch, repeated, {y.data, y.dtype, Layout(each)});
+    return true;
+  }
+  if (!is_mean(rows) || !is_mean(columns)) return false;
+  const int64_t n = rows.from * columns.from, planes = (transposed ? x : y).size() / channels;
+  const Shape all{planes, n, channels};
+  if (transposed)
+    binary_scalar(launch, index_in<Mul>(BinaryOps{}),
+                  {x.data, x.dtype, Layout(all, {channels, 0, 1})}, 1 / static_cast<double>(n),
+                  false, {y.data, y.dtype, Layout(all)});
+  else
+    reduce(launch, Reduce::Mean, {x.data, x.dtype, Layout(all)},
+           {y.data, y.dtype, Layout({planes, 1, channels})});
+  return true;
+}
+
 }  // namespace
 
 // Within the tensor, the last vector of a row extends into the next row: values read there are not
 // used, and values written there are overwritten later.
 void resample(Launch& launch, In x, const Sampling& rows, const Sampling& columns, bool transposed,
               Out y) {
-  if (y.size() == 0) return;
-  const int64_t width = x.shape()[-1], x_plane = x.shape()[-2] * width;
-  if (const int64_t r = repeats(rows), c = repeats(columns); !transposed && r > 0 && c > 0) {
-    const Shape each{x.size() / width, r, width, c};
-    const View repeated{x.data, x.dtype, Layout(each, {width, 0, 1, 0})};
-    return convert(launch, repeated, {y.data, y.dtype, Layout(each)});
-  }
-  if (is_mean(rows) && is_mean(columns)) {
-    const int64_t n = rows.from * columns.from, planes = (transposed ? x : y).size();
-    const Shape all{planes, n};
-    if (!transposed)
-      return reduce(launch, Reduce::Mean, {x.data, x.dtype, Layout(all)},
-                    {y.data, y.dtype, Layout({planes, 1})});
-    return binary_scalar(launch, index_in<Mul>(BinaryOps{}), {x.data, x.dtype, Layout(all, {1, 0})},
-                         1 / static_cast<double>(n), false, {y.data, y.dtype, Layout(all)});
-  }
+  if (y.size() == 0 || resample_whole(launch, x, rows, columns, transposed, y)) return;
+  const int64_t channels = column_size(x, y), width = x.shape()[-1] * channels,
+                x_plane = x.shape()[-2] * width;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     constexpr int64_t lanes = Vec<T>::width;
-    const Taps<T> down(rows, transposed);
-    const Columns<T> across(Taps<T>(columns, transposed), width);
+    const Taps<T> down(rows, transposed), along(columns, transposed);
+    const Columns<T> across(along, width);
+    const int64_t y_width = across.length * channels;
     const auto run = [&](int64_t begin, int64_t end) {
-      Buffer<T> buffer(whole_vectors<T>(width + 1) + 2 * across.width);
-      T *const line = buffer.data(), *const sums = line + whole_vectors<T>(width + 1);
+      Buffer<T> buffer(whole_vectors<T>(width + lanes) + 2 * across.width);
+      T *const line = buffer.data(), *const sums = line + whole_vectors<T>(width + lanes);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t plane = i / down.length() * x_plane, r = i % down.length();
         for (int64_t c = 0; c < width; c += lanes) {
@@ -149,6 +184,10 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
           }
           store(line + c, v);
         }
+        if (channels > 1) {
+          sum_pixels(along, line, channels, y.as<O>() + i * y_width);
+          continue;
+        }
         line[width] = T(0);
         across.sum(line, sums);
         for (int64_t c = 0; c < across.length; c += lanes) {
@@ -157,8 +196,8 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
         }
       }
     };
-    const int64_t work = std::max(width, across.length * across.depth);
-    parallel_ranges(y.size() / across.length, grain_of(work), run);
+    const int64_t work = std::max(width, y_width * across.depth);
+    parallel_ranges(y.size() / y_width, grain_of(work), run);
   });
 }
 
