@@ -322,7 +322,7 @@ struct DataParallel::Impl final : Observer {
       if (!p.trains) continue;
       const Tensor& own = p.division ? p.division->item(p.tensor).piece : p.tensor;
       if (totals[p.bucket][p.place] > 0) {  // else no rank had a gradient
-        own.set_grad(buckets[p.bucket]->sum(p.place));
+        own.set_grad(buckets[p.bucket]->sum(p.place).with_layout(Layout(own.shape())));
         own.autograd_meta().set_loss_scale(p.tag);
       } else if (p.division) {
         own.set_grad({});

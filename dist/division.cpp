@@ -11,6 +11,7 @@
 #include "core/int_math.h"
 #include "core/scope.h"
 #include "dist/bucket.h"
+#include "dist/world.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::dist {
@@ -23,10 +24,10 @@ std::shared_ptr<Division> division_of(const Tensor& parameter) {
 }
 
 Division::Division(const std::shared_ptr<Exchange>& exchange, const std::vector<Tensor>& parameters,
-                   double bucket_mb)
+                   const std::vector<bool>& uncut, double bucket_mb)
     : exchange_(exchange), rank_(size_t(exchange->rank())), ranks_(size_t(exchange->size())) {
-  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
-    if (p->is_leaf()) items_.push_back({*p, {}});
+  for (size_t i = parameters.size(); i-- > 0;)
+    if (parameters[i].is_leaf()) items_.push_back({parameters[i], {}, uncut[i]});
   lay(bucket_mb);
   cut_buffers();
   for (Buffer& b : buffers_) {
@@ -36,8 +37,10 @@ Division::Division(const std::shared_ptr<Exchange>& exchange, const std::vector<
       const Tensor place = place_of(item);
       detail::write(item.whole, place);
       item.whole.set_data(place);
-      item.piece = b.data.with_layout(
-          Layout({item.cut[rank_ + 1] - item.cut[rank_]}, {1}, item.offset + item.cut[rank_]));
+      item.piece = item.uncut && owner(item) == rank_
+                       ? place_of(item)
+                       : b.data.with_layout(Layout({item.cut[rank_ + 1] - item.cut[rank_]}, {1},
+                                                   item.offset + item.cut[rank_]));
       item.piece.set_requires_grad();
       by_id_.emplace(item.whole.id(), i);
       by_id_.emplace(item.piece.id(), i);
@@ -78,7 +81,7 @@ void Division::lay(double bucket_mb) {
   }
 }
 
-// Where `wanted` elements are before it, or at the nearest end of a block of the norm.
+// Where `wanted` elements are before it, or at the nearest place for a cut.
 std::pair<size_t, int64_t> Division::joint_near(const Buffer& buffer, int64_t wanted) const {
   wanted = std::max<int64_t>(wanted, 0);
   for (size_t place = 0; place < buffer.items.size(); ++place) {
@@ -87,16 +90,17 @@ std::pair<size_t, int64_t> Division::joint_near(const Buffer& buffer, int64_t wa
       wanted -= n;
       continue;
     }
-    const int64_t low = wanted / kernels::norm_block * kernels::norm_block,
-                  high = std::min(low + kernels::norm_block, n),
+    const bool uncut = items_[buffer.items[place]].uncut;
+    const int64_t low = uncut ? 0 : wanted / kernels::norm_block * kernels::norm_block,
+                  high = uncut ? n : std::min(low + kernels::norm_block, n),
                   element = wanted - low <= high - wanted ? low : high;
     return element < n ? std::pair(place, element) : std::pair(place + 1, int64_t(0));
   }
   return {buffer.items.size(), 0};
 }
 
-// Cuts where blocks of the norm end, so that it adds up as that of whole gradients does, and where
-// all ranks come to have about equally many elements.
+// Cuts where blocks of the norm end, so that it adds up as that of whole gradients does, or uncut
+// parameters, and where all ranks come to have about equally many elements.
 void Division::cut_buffers() {
   std::vector<int64_t> loads(ranks_);
   int64_t all = 0;
@@ -121,6 +125,12 @@ void Division::cut_buffers() {
   }
 }
 
+size_t Division::owner(const Item& item) {
+  size_t r = 0;
+  while (r + 2 < item.cut.size() && item.cut[r + 1] == item.cut[r]) ++r;
+  return r;
+}
+
 Tensor Division::place_of(const Item& item) const {
   const Shape& shape = item.whole.shape();
   return buffers_[item.buffer].data.with_layout(Layout(shape, Layout(shape).strides, item.offset));
@@ -140,11 +150,21 @@ Tensor Division::own_part(const Item& item, const Tensor& whole, int64_t block) 
   return whole.contiguous().with_layout(Layout({n}, {1}, begin)).clone();
 }
 
+std::vector<StateDict> Division::gather(const StateDict& own) const {
+  const std::shared_ptr<Exchange> exchange = this->exchange();
+  std::vector<StateDict> all;
+  if (std::ranges::none_of(items_, &Item::uncut)) return all;
+  const World* const world = World::current();
+  check(world && world->exchange() == exchange, "state is joined on the thread of the World");
+  for (size_t r = 0; r < ranks_; ++r) all.push_back(world->of_rank(int(r), own));
+  return all;
+}
+
 Tensor Division::joined(const Item& item, const Tensor& part, int64_t block) const {
   const Cut cut = cut_of(item, block);
   const Tensor whole({cut.back()}, part.dtype(), Device::cpu());
   detail::write(part.copied_to(Device::cpu()),
-                whole.with_layout(Layout(part.shape(), {1}, cut[rank_])));
+                whole.with_layout(Layout(part.shape(), Layout(part.shape()).strides, cut[rank_])));
   const std::shared_ptr<Exchange> exchange = this->exchange();
   exchange->run([&] {
     const Place place{Place::Kind::Gather};

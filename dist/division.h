@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/state_dict.h"
 #include "dist/exchange.h"
 #include "optim/sharing.h"
 
@@ -13,6 +14,7 @@ class Division final : public optim::Sharing {
  public:
   struct Item {  // a parameter
     Tensor whole, piece;
+    bool uncut = false;            // one rank has all of it, as a piece of its shape
     size_t buffer = 0, place = 0;  // in Buffer::items
     int64_t offset = 0;            // in Buffer::data
     Cut cut = {};                  // of its elements
@@ -27,19 +29,24 @@ class Division final : public optim::Sharing {
   };
 
   // Divides those of the parameters that train, which become views of the buffers, in reverse
-  // order: that in which their gradients come.
+  // order: that in which their gradients come. Those that are `uncut` go to one rank each.
   Division(const std::shared_ptr<Exchange>& exchange, const std::vector<Tensor>& parameters,
-           double bucket_mb);
+           const std::vector<bool>& uncut, double bucket_mb);
   void end();  // parameters are whole again, and pieces of no use
 
   // By a parameter, or by its piece.
   bool has(const Tensor& t) const { return by_id_.contains(t.id()); }
   const Item& item(const Tensor& t) const { return items_[by_id_.at(t.id())]; }
   const Item& item(size_t i) const { return items_[i]; }
+  // The rank of an uncut parameter, and whether it is another than this one.
+  static size_t owner(const Item& item);
+  bool is_elsewhere(const Tensor& t) const { return item(t).uncut && owner(item(t)) != rank_; }
   const Buffer& buffer(size_t i) const { return buffers_[i]; }
   // A copy of what this rank's piece of a parameter has of a tensor of its shape, or of one with a
   // number for each `block` of elements.
   Tensor own_part(const Item& item, const Tensor& whole, int64_t block) const;
+  // Every rank's dict, on the CPU, if any parameter is uncut. All call it.
+  std::vector<StateDict> gather(const StateDict& own) const;
   // The tensor of which all ranks have such parts, on the CPU. All call it.
   Tensor joined(const Item& item, const Tensor& part, int64_t block) const;
 

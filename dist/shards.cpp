@@ -26,12 +26,12 @@ void check_alike(const World& world, const std::vector<Tensor>& params) {
         world.size());
 }
 
-// The parameter of an optimizer's state "state.3.exp_avg", or -1 if it is not of its shape.
-int64_t parameter_of(const std::string& name) {
-  if (!name.starts_with("state.") || name.ends_with(".step")) return -1;
-  int64_t index = -1;
-  std::from_chars(name.data() + 6, name.data() + name.size(), index);
-  return index;
+// The parameter of an optimizer's state "state.3.exp_avg", or `count` if it is of none.
+size_t parameter_of(const std::string& name, size_t count) {
+  size_t index = count;
+  if (name.starts_with("state."))
+    std::from_chars(name.data() + 6, name.data() + name.size(), index);
+  return std::min(index, count);
 }
 
 }  // namespace
@@ -40,21 +40,25 @@ Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
     : optimizer_(optimizer), whole_(optimizer.params()) {
   const Scope scope("Shards");
   check(options.bucket_mb > 0, "bucket_mb must be > 0, got {}", options.bucket_mb);
+  std::vector<bool> uncut;
   for (size_t g = 0; g < optimizer.groups(); ++g)
-    check(optimizer.reads(g) != optim::Reads::Parameter,
-          "{} reads whole parameters in group {}, which ranks cannot divide", optimizer.name(), g);
+    uncut.resize(uncut.size() + optimizer.params(g).size(),
+                 optimizer.reads(g) == optim::Reads::Parameter);
   for (size_t i = 0; i < whole_.size(); ++i)
     check(!optim::sharing_of(whole_[i]), "parameter {} of {} is divided already", i,
           optimizer.name());
   const World* const world = World::current();
   if (!world || world->size() == 1) return;
   check_alike(*world, whole_);
-  division_ = std::make_shared<Division>(world->exchange(), whole_, options.bucket_mb);
+  division_ = std::make_shared<Division>(world->exchange(), whole_, uncut, options.bucket_mb);
   std::vector<Tensor> pieces;
   for (const Tensor& p : whole_) pieces.push_back(division_->has(p) ? division_->piece_of(p) : p);
   optimizer.replace_params(pieces, [&](size_t i, const Tensor& state, int64_t block) {
     const Tensor& p = whole_[i];
-    return division_->has(p) ? division_->own_part(division_->item(p), state, block) : state;
+    if (!division_->has(p)) return state;
+    const Division::Item& item = division_->item(p);
+    if (item.uncut) return division_->is_elsewhere(p) ? Tensor() : state;
+    return division_->own_part(item, state, block);
   });
   for (size_t i = 0; i < whole_.size(); ++i)
     if (division_->has(whole_[i]))
@@ -71,18 +75,35 @@ Shape Shards::StateOf::shape() const {
 }
 
 Shards::StateOf Shards::divided(const std::string& name) const {
-  const int64_t i = parameter_of(name);
-  if (i < 0 || size_t(i) >= whole_.size() || !division_->has(whole_[size_t(i)])) return {};
-  return {&whole_[size_t(i)], name.ends_with("_scale") ? kernels::code_block : 1};
+  const size_t i = parameter_of(name, whole_.size());
+  if (i == whole_.size() || !division_->has(whole_[i])) return {};
+  const Tensor* const p = &whole_[i];
+  const bool uncut = division_->item(*p).uncut;
+  if (!uncut && name.ends_with(".step")) return {};
+  return {p, uncut, name.ends_with("_scale") ? kernels::code_block : 1};
 }
 
 StateDict Shards::state_dict() const {
-  StateDict dict = optimizer_.state_dict();
+  const StateDict dict = optimizer_.state_dict();
   if (!division_) return dict;
-  for (auto& [name, t] : dict)
-    if (const StateOf of = divided(name); of.parameter)
-      t = division_->joined(division_->item(*of.parameter), t, of.block);
-  return dict;
+  std::vector<StateDict> of(whole_.size() + 1);  // of each parameter, and of none
+  StateDict uncut;
+  for (const auto& [name, t] : dict) {
+    const StateOf state = divided(name);
+    if (state.uncut) {
+      if (!division_->is_elsewhere(*state.parameter)) uncut.emplace_back(name, t);
+      continue;
+    }
+    of[parameter_of(name, whole_.size())].emplace_back(
+        name,
+        state.parameter ? division_->joined(division_->item(*state.parameter), t, state.block) : t);
+  }
+  for (const StateDict& of_rank : division_->gather(uncut))
+    for (const auto& [name, t] : of_rank)
+      of[parameter_of(name, whole_.size())].emplace_back(name, t);
+  StateDict all;
+  for (const StateDict& one : of) all.add("", one);
+  return all;
 }
 
 void Shards::load_state_dict(const StateDict& dict) {
@@ -90,7 +111,8 @@ void Shards::load_state_dict(const StateDict& dict) {
   StateDict own;
   for (const auto& [name, t] : dict) {
     const StateOf of = divided(name);
-    if (!of.parameter) {
+    if (of.uncut && division_->is_elsewhere(*of.parameter)) continue;
+    if (!of.parameter || of.uncut) {
       own.emplace_back(name, t);
       continue;
     }
@@ -102,11 +124,9 @@ void Shards::load_state_dict(const StateDict& dict) {
 
 void Shards::join() {
   if (!division_) return;
-  optimizer_.replace_params(whole_, [&](size_t i, const Tensor& state, int64_t block) {
-    const Tensor& p = whole_[i];
-    if (!division_->has(p)) return state;
-    return division_->joined(division_->item(p), state, block).copied_to(p.device());
-  });
+  const StateDict all = state_dict();
+  optimizer_.replace_params(whole_, [](auto&&...) { return Tensor(); });
+  optimizer_.load_state_dict(all);
   division_->end();
   division_ = {};
 }

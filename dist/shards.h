@@ -25,8 +25,8 @@ struct ShardsOptions {
 class Shards : NoCopy {
  public:
   // The optimizer must outlive it, and stay where it is. A step after its World has ended is an
-  // Error. Throws Error if it looks at whole parameters, as Adafactor and Muon do, or if other
-  // Shards divide some of them.
+  // Error. A rule that reads whole parameters, as Adafactor's and Muon's do, has each on one rank.
+  // Throws Error if other Shards divide some of them.
   explicit Shards(optim::Optimizer& optimizer, const ShardsOptions& options = {});
   ~Shards();  // leaves an optimizer that cannot step: see join()
 
@@ -39,6 +39,7 @@ class Shards : NoCopy {
  private:
   struct StateOf {                      // what a state in a dict belongs to
     const Tensor* parameter = nullptr;  // null if it is not divided
+    bool uncut = false;                 // one rank has it
     int64_t block = 1;                  // elements that share a number of it
     Shape shape() const;                // of whole parameters
   };

@@ -342,6 +342,51 @@ std::vector<Tensor> World::gather(const Tensor& x) const {
   return each;
 }
 
+std::string detail::described(const StateDict& dict) {
+  std::string text;
+  for (const auto& [name, t] : dict) {
+    text += fmt::format("{} {}", int(t.dtype()), t.rank());
+    for (int d = 0; d < t.rank(); ++d) text += fmt::format(" {}", t.size(d));
+    text += " " + name + "\n";
+  }
+  return text;
+}
+
+StateDict detail::tensors_of(std::string_view text) {
+  const auto number = [&] {
+    int64_t n = 0;
+    for (; text[0] != ' '; text.remove_prefix(1)) n = 10 * n + (text[0] - '0');
+    text.remove_prefix(1);
+    return n;
+  };
+  StateDict dict;
+  while (!text.empty()) {
+    const auto dtype = DType(number());
+    Shape shape;
+    for (int64_t rank = number(); rank > 0; --rank) shape.push_back(number());
+    const size_t end = text.find('\n');
+    dict.emplace_back(std::string(text.substr(0, end)), Tensor(shape, dtype, Device::cpu()));
+    text.remove_prefix(end + 1);
+  }
+  return dict;
+}
+
+StateDict World::of_rank(int from, const StateDict& dict) const {
+  const Scope scope("of_rank");
+  check(0 <= from && from < size(), "rank {} of {} does not exist", from, size());
+  const bool is_own = rank() == from;
+  const std::string text = gather(is_own ? detail::described(dict) : "")[size_t(from)];
+  StateDict all;
+  if (!is_own) all = detail::tensors_of(text);
+  if (is_own)
+    for (const auto& [name, t] : dict)
+      all.emplace_back(name, t.detach().copied_to(Device::cpu()).contiguous());
+  std::vector<Tensor> tensors;
+  for (const auto& [name, t] : all) tensors.push_back(t);
+  broadcast(tensors, from);
+  return all;
+}
+
 std::vector<std::string> World::gather(const std::string& text) const {
   if (!exchange_) return {text};
   std::vector<std::vector<double>> lengths;

@@ -4,8 +4,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/state_dict.h"
 #include "core/tensor.h"
 #include "dist/engine.h"
 #include "dist/part.h"
@@ -21,6 +23,12 @@ struct WorldOptions {
   double timeout = 600;  // seconds to wait for other ranks, until an Error says which are missing
   std::optional<Device> device = {};  // of this rank; default: a GPU for each rank of a machine
 };
+
+namespace detail {
+// A line of text for each tensor, "dtype rank sizes name", and tensors like those, on the CPU.
+std::string described(const StateDict& dict);
+StateDict tensors_of(std::string_view text);
+}  // namespace detail
 
 // A guard: while it lives, this process is a rank of those that were started together, all of which
 // make one; or a world of one, which needs nothing and costs nothing. It begins and ends on all
@@ -55,6 +63,7 @@ class World : NoCopy {
   double sum(double x) const;
   std::vector<Tensor> gather(const Tensor& x) const;  // every rank's; all of one shape and dtype
   std::vector<std::string> gather(const std::string& text) const;
+  StateDict of_rank(int from, const StateDict& dict) const;  // that of one rank, on the CPU
 
   const std::shared_ptr<Exchange>& exchange() const { return exchange_; }  // null in a world of one
 

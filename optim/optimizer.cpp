@@ -353,7 +353,7 @@ void Optimizer::prepare_step(const StepControl& control) {
       const Tensor& p = slot.param;
       const size_t i = index++;
       const Tensor grad = dense_grad(p);
-      if (!grad) continue;
+      if (!grad || group.is_elsewhere(p)) continue;
       check_gradient(grad, p, i);
       if (!device) device = p.device();
       check(p.device() == *device || !(control.skip || control.grad_scale),
@@ -393,7 +393,7 @@ void Optimizer::update(Group& group, size_t index, const StepControl& control) {
   for (Slot& slot : group.slots) {
     const Tensor& p = slot.param;
     const size_t i = index++;
-    if (!p.has_grad()) continue;
+    if (!p.has_grad() || group.is_elsewhere(p)) continue;
     if (p.device() != device) run_kernel();
     device = p.device();
     if (sharing) params.push_back(p);

@@ -37,7 +37,7 @@ class Optimizer {
   // Makes one state, or master, of another, which has a number for each `block` of elements.
   using StateOf = std::function<Tensor(size_t parameter, const Tensor& state, int64_t block)>;
   // Takes other tensors for params(), in order, and as their state and masters what `of` makes of
-  // each: pieces, or what they are pieces of.
+  // each, or none: pieces, or what they are pieces of.
   void replace_params(const std::vector<Tensor>& params, const StateOf& of);
   std::shared_ptr<Sharing> sharing() const;  // if processes divide its parameters, else null
   void zero_grad(bool set_to_none = true);   // drops the gradients, or fills them with zeros
@@ -101,6 +101,7 @@ class Optimizer {
     double schedule_base = 0, scheduled = -1;  // a schedule's base rate and its last; -1: none
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const;
+    bool is_elsewhere(const Tensor& p) const;  // whole, in another process
     bool rounds(const Tensor& p) const {
       return common().rounding != Rounding::Nearest && is_half(p.dtype());
     }

@@ -29,6 +29,10 @@ std::vector<Tensor> own_pieces(std::vector<Tensor> params) {
   return params;
 }
 
+bool Optimizer::Group::is_elsewhere(const Tensor& p) const {
+  return algorithm->reads() == Reads::Parameter && p.numel() == 0 && sharing_of(p);
+}
+
 // A step of pieces that reads norms of whole parameters: processes join the squares of their blocks
 // between its passes.
 void Optimizer::update_by_norms(const Group& group, const std::vector<Tensor>& params,

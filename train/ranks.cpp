@@ -19,36 +19,6 @@ const dist::World* ranks() {
   return world && world->size() > 1 ? world : nullptr;
 }
 
-// A line of text for each tensor: "dtype rank sizes name".
-std::string described(const StateDict& dict) {
-  std::string text;
-  for (const auto& [name, t] : dict) {
-    text += fmt::format("{} {}", int(t.dtype()), t.rank());
-    for (int d = 0; d < t.rank(); ++d) text += fmt::format(" {}", t.size(d));
-    text += " " + name + "\n";
-  }
-  return text;
-}
-
-StateDict tensors_of(std::string_view text) {
-  const auto number = [&] {
-    int64_t n = 0;
-    for (; text[0] != ' '; text.remove_prefix(1)) n = 10 * n + (text[0] - '0');
-    text.remove_prefix(1);
-    return n;
-  };
-  StateDict dict;
-  while (!text.empty()) {
-    const auto dtype = DType(number());
-    Shape shape;
-    for (int64_t rank = number(); rank > 0; --rank) shape.push_back(number());
-    const size_t end = text.find('\n');
-    dict.emplace_back(std::string(text.substr(0, end)), Tensor(shape, dtype, Device::cpu()));
-    text.remove_prefix(end + 1);
-  }
-  return dict;
-}
-
 }  // namespace
 
 bool is_first_rank() { return !ranks() || ranks()->is_first(); }
@@ -77,18 +47,7 @@ void on_first_rank(const std::function<void()>& f) {
 }
 
 StateDict of_first_rank(const StateDict& dict) {
-  if (!ranks()) return dict;
-  const bool is_first = ranks()->is_first();
-  const std::string text = ranks()->gather(is_first ? described(dict) : std::string())[0];
-  StateDict all;
-  if (!is_first) all = tensors_of(text);
-  if (is_first)
-    for (const auto& [name, t] : dict)
-      all.emplace_back(name, t.detach().copied_to(Device::cpu()).contiguous());
-  std::vector<Tensor> tensors;
-  for (const auto& [name, t] : all) tensors.push_back(t);
-  ranks()->broadcast(tensors);
-  return all;
+  return ranks() ? ranks()->of_rank(0, dict) : dict;
 }
 
 void check_alike(const std::string& text) {
@@ -105,8 +64,8 @@ std::vector<Tensor> sum_of_chunks(const std::vector<std::vector<Tensor>>& own) {
     if (like.empty())
       for (const Tensor& t : chunk) like.emplace_back("", t);
   if (ranks())  // one may have no examples at all
-    for (const std::string& text : ranks()->gather(described(like)))
-      if (like.empty()) like = tensors_of(text);
+    for (const std::string& text : ranks()->gather(dist::detail::described(like)))
+      if (like.empty()) like = dist::detail::tensors_of(text);
   int64_t size = 0;
   for (const auto& [name, t] : like) size += t.numel();
   const Tensor flat = zeros({int64_t(own.size()), size}, f64, Device::cpu());

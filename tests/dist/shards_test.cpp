@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <thread>
 
 #include "amp/amp.h"
 #include "autograd/ops.h"
@@ -225,6 +226,51 @@ TEST(Shards, JoinTheNormsOfParameters) {
   expect_same({.make = maker<optim::Lamb>({.lr = 0.01}, {.state = i8})});
 }
 
+// Matrices to Muon, all others to AdamW.
+std::unique_ptr<optim::Optimizer> make_muon(std::vector<Tensor> params,
+                                            const optim::CommonOptions& common) {
+  std::vector<Tensor> matrices, others;
+  for (const Tensor& p : params) (p.rank() == 2 ? matrices : others).push_back(p);
+  auto muon = std::make_unique<optim::Muon>(matrices, optim::MuonOptions{.lr = 0.02}, common);
+  muon->add_group(others, optim::AdamWOptions{.lr = 0.01});
+  return muon;
+}
+// A rule of the program's own, which reads all of its parameters.
+struct ToTheMean {
+  static constexpr std::string_view name = "to_the_mean";
+  double lr = 0.1;
+  optim::Options options() { return {{"lr", lr}}; }
+  void update(Device, optim::Updates updates, const optim::StepControl& control) const {
+    if (control.skip && *control.skip.as<float>() != 0) return;
+    for (const kernels::Update& u : updates) {
+      float* const p = u.param.as<float>();
+      double mean = 0;
+      for (int64_t i = 0; i < u.param.size(); ++i) mean += double(p[i]) / double(u.param.size());
+      for (int64_t i = 0; i < u.param.size(); ++i)
+        p[i] += float(lr * (mean - double(p[i]))) - 0.01f * u.grad.as<float>()[i];
+    }
+  }
+};
+
+// Each of their parameters is on one rank.
+TEST(Shards, OfRulesThatReadWholeParameters) {
+  const auto adafactor = [](const optim::CommonOptions& common = {}) {
+    return maker<optim::Adafactor>({.lr = 0.01}, common);
+  };
+  const auto muon = [](const optim::CommonOptions& common = {}) -> Make {
+    return [=](std::vector<Tensor> params) { return make_muon(std::move(params), common); };
+  };
+  for (const Make& make : {adafactor(), muon(), maker<optim::OptimizerOf<ToTheMean>>({})}) {
+    expect_same({.make = make});
+    expect_same({.make = make, .joins = true});
+    expect_same({.make = make, .bad_gradient = 1, .rho = 0.05});
+  }
+  for (const Make& make : {adafactor(), muon()}) {
+    expect_same({.make = make, .low = f16, .half_model = true, .unscale = true, .bad_step = 2});
+    expect_same({.make = make, .low = bf16, .half_model = true, .joins = true});
+  }
+}
+
 // To the worst point nearby, which is not where the steps without it take the gradient.
 TEST(Shards, AscendTogether) {
   for (const Make& make : {adamw, sgd}) {
@@ -265,7 +311,9 @@ TEST(Shards, NeitherOrderNorDelayNorBucketsChangeBits) {
 TEST(Shards, ACheckpointGoesOnWithOtherRanksOrWithout) {
   const Make lamb8 = maker<optim::Lamb>({.lr = 0.01}, {.state = i8});
   for (const auto& [make, low] :
-       {std::pair(adamw, f32), std::pair(adamw, f16), std::pair(lamb8, f32)}) {
+       {std::pair(adamw, f32), std::pair(adamw, f16), std::pair(lamb8, f32),
+        std::pair(maker<optim::Adafactor>({.lr = 0.01}), f32),
+        std::pair(Make([](auto params) { return make_muon(params, {}); }), f16)}) {
     Job run{.make = make, .low = low, .steps = 6};
     run.sharded = false;
     const Result whole = train(1, run);
@@ -345,6 +393,9 @@ TEST(Shards, KeepOneOfEqualPartsOfTheState) {
   }
   const Cost codes = cost_of(4, false, true, false, i8), part = cost_of(4, true, true, false, i8);
   EXPECT_LE(part.state, codes.state * (1.0 / 4 + 0.01));
+  // Each rank has one of two large matrices, with the sums of its rows and columns.
+  EXPECT_LE(cost_of<optim::Adafactor>(2, true).state,
+            cost_of<optim::Adafactor>(2, false).state - 2 * 1024 * 4);
 }
 
 TEST(Shards, SendTheBytesOfAStepWithout) {
@@ -363,6 +414,7 @@ TEST(Shards, AStepIsOneMessageMore) {
                 cost_of(2, false, scaled, unscales).messages + 1)
           << scaled << unscales;
   EXPECT_EQ(cost_of<optim::Lamb>(2, true).messages, cost_of(2, true).messages + 1);
+  EXPECT_EQ(cost_of<optim::Adafactor>(2, true).messages, cost_of(2, true).messages);
 }
 
 // --- mistakes, and what is no mistake ---
@@ -389,14 +441,8 @@ TEST(Shards, ALeftOutStepLowersTheScaleOfAll) {
   }));
 }
 
-TEST(Shards, NeedARuleOfElementsOrNorms) {
+TEST(Shards, NeedBuckets) {
   Pair net;
-  optim::Adafactor adafactor(net.parameters());
-  EXPECT_ERROR(Shards{adafactor},
-               "adafactor reads whole parameters in group 0, which ranks cannot divide");
-  optim::Muon muon({net.a});
-  muon.add_group({net.b}, optim::AdamWOptions());
-  EXPECT_ERROR(Shards{muon}, "muon reads whole parameters in group 0, which ranks cannot divide");
   optim::SGD sgd(net.parameters());
   EXPECT_ERROR(Shards(sgd, {.bucket_mb = 0}), "bucket_mb must be > 0, got 0");
 }
@@ -439,6 +485,14 @@ TEST(Shards, SayWhatIsWrong) {
     EXPECT_ERROR(DataParallel{other},
                  "Shards divide a parameter of shape [2] with others of this model, which has not "
                  "it");
+  }));
+  expect_fine(run_ranks(2, [](const World&) {
+    Pair net;
+    optim::Adafactor opt(net.parameters());
+    const Shards shards(opt);
+    std::thread([&] {
+      EXPECT_ERROR(shards.state_dict(), "state is joined on the thread of the World");
+    }).join();
   }));
   const auto errors = run_ranks(2, [](const World& world) {
     Pair net;

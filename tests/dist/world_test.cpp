@@ -6,6 +6,7 @@
 
 #include "autograd/ops.h"
 #include "dist/exchange.h"
+#include "tests/support/errors.h"
 #include "tests/support/ranks.h"
 
 namespace mixtape::dist {
@@ -43,6 +44,14 @@ TEST(World, RanksSumGatherAndBroadcast) {
       world.broadcast({h, columns.t()}, size - 1);
       EXPECT_EQ(h.at(0), size - 1);
       EXPECT_EQ(columns.at(1), 2 * size);
+      // The last one's, whatever the others have.
+      StateDict own{{"h", full({2, int64_t(rank)}, rank, f16)}};
+      if (world.rank() == size - 1) own.emplace_back("more", from({rank}, {}, f64));
+      const StateDict last = world.of_rank(size - 1, own);
+      ASSERT_EQ(last.size(), 2u);
+      EXPECT_EQ(last.at("h").shape(), Shape({2, size - 1}));
+      EXPECT_EQ(to_vector(last.at("h")), std::vector<double>(2 * size_t(size - 1), size - 1));
+      EXPECT_EQ(last.at("more").item(), size - 1);
       world.barrier();
     }));
 }
@@ -88,6 +97,8 @@ TEST(World, WhatItRefuses) {
   const World world;
   EXPECT_THROW(World(), Error);
   EXPECT_THROW(world.broadcast({ones({1})}, 1), Error);
+  EXPECT_ERROR(world.of_rank(1, {}), "of_rank: rank 1 of 1 does not exist");
+  EXPECT_EQ(world.of_rank(0, {{"a", ones({1})}}).size(), 1u);
   EXPECT_THROW(world.sum(zeros({1}, i64)), Error);
   EXPECT_EQ(world.part(8).chunks, 8);
   expect_fine(run_ranks(3, [](const World& world) {
