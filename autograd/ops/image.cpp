@@ -16,22 +16,22 @@ namespace {
 using kernels::Sampling;
 
 // Weighted sums over rectangles of an image. Linear; the gradient is the transpose, the same op in
-// the other direction. Name: a struct with the names of both.
+// the other direction, of images in the same order (an image of one pixel has both). Name: a struct
+// with the names of both.
 template <class Name, bool transposed = false>
 struct Resample {  // x [n, c, h, w]
   static constexpr OpInfo info{transposed ? Name::gradient : Name::forward, Precision::Native};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s, MemoryFormat order) {
     check_real(x);
     check_counted("planes", {s[0].from, s[1].from});
     check_counted("planes", {s[0].to, s[1].to});
     const auto length = [&](int d) { return transposed ? s[d].from : s[d].to; };
-    const MemoryFormat order = order_of(x);
     Tensor y = image(ctx, {x.size(0), x.size(1), length(0), length(1)}, order);
     ctx.run(kernels::resample, x.contiguous(order), s[0], s[1], transposed, y);
     return y;
   }
-  static Grads backward(const Ctx&, const Tensor& dy, const Samplings& s) {
-    return {call<Resample<Name, !transposed>>(dy, s)};
+  static Grads backward(const Ctx&, const Tensor& dy, const Samplings& s, MemoryFormat order) {
+    return {call<Resample<Name, !transposed>>(dy, s, order)};
   }
 };
 
@@ -39,15 +39,15 @@ struct Resample {  // x [n, c, h, w]
 struct Positions {
   Tensor index;
   Samplings windows;  // one maximum in each
+  MemoryFormat order;
 };
 struct TakeAt;
 
 struct PutAt {  // [n, c, h', w'] -> [n, c, h, w], zero elsewhere
   static constexpr OpInfo info{"put_at"};
   static Tensor forward(Ctx& ctx, const Tensor& y, const Positions& at, const Shape& shape) {
-    const MemoryFormat order = order_of(at.index);
-    Tensor x = image(ctx, shape, order);
-    ctx.run(kernels::put_at, y.contiguous(order), at.index, at.windows[0], at.windows[1], x);
+    Tensor x = image(ctx, shape, at.order);
+    ctx.run(kernels::put_at, y.contiguous(at.order), at.index, at.windows[0], at.windows[1], x);
     return x;
   }
   static Grads backward(const Ctx&, const Tensor& dx, const Positions& at, const Shape&) {
@@ -70,17 +70,16 @@ struct TakeAt {
 template <bool adaptive>
 struct MaxPool {
   static constexpr OpInfo info{adaptive ? "adaptive_max_pool2d" : "max_pool2d"};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s, MemoryFormat order) {
     check_real(x);
     check_counted("planes", {s[0].from, s[1].from});
-    const MemoryFormat order = order_of(x);
     Tensor y = image(ctx, {x.size(0), x.size(1), s[0].to, s[1].to}, order), index = y.like(i32);
     ctx.run(kernels::max_pool2d, x.contiguous(order), s[0], s[1], y, index);
     ctx.save_extra(index);
     return y;
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const Samplings& s) {
-    return {call<PutAt>(dy, Positions{ctx.saved(0), s}, ctx.shape(0))};
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Samplings& s, MemoryFormat order) {
+    return {call<PutAt>(dy, Positions{ctx.saved(0), s, order}, ctx.shape(0))};
   }
 };
 
@@ -128,7 +127,7 @@ Tensor pool(const Tensor& x, const Windows& along) {
   if (x.rank() == 3) return squeeze(pool<Op>(unsqueeze(x, 0), along), 0);
   const Scope scope(Op::info.name);
   check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
-  return call<Op>(x, Samplings{along(x.size(2), 0), along(x.size(3), 1)});
+  return call<Op>(x, Samplings{along(x.size(2), 0), along(x.size(3), 1)}, order_of(x));
 }
 
 // A line as an image of one row, and the options of its windows.
@@ -264,7 +263,7 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
         .kind = kind, .from = x.size(2 + d), .to = size[d], .align_corners = o.align_corners};
   };
   const Samplings lines{along(0), along(1)};
-  if (!o.antialias) return call<Interpolate>(x, lines);
+  if (!o.antialias) return call<Interpolate>(x, lines, order_of(x));
   check_real(x);
   const bool cubic = kind == Kind::Cubic;
   Tensor y = wide(x);

@@ -62,6 +62,20 @@ TEST(MemoryFormat, StaysInElementwiseOps) {
   EXPECT_TRUE(relu(transpose(y, 1, 3)).is_contiguous());  // dense in neither order
 }
 
+// (Of one pixel, both orders are the same: the op knows which one it was given.)
+TEST(MemoryFormat, StaysInGradientsOfWholeImages) {
+  for (const auto pool : {adaptive_avg_pool2d, adaptive_max_pool2d}) {
+    const Tensor y = image().set_requires_grad().to(last);
+    Tensor seen;
+    const HookHandle hook = register_hook(y, [&](const Tensor& g) {
+      seen = g;
+      return Tensor();
+    });
+    sum(pool(y, {1, 1})).backward();
+    EXPECT_TRUE(seen.is_contiguous(last)) << seen.strides().to_string();
+  }
+}
+
 TEST(MemoryFormat, StaysInGradients) {
   const Tensor w = image() / 7;
   Tensor slopes[2];
