@@ -52,7 +52,7 @@ struct Pad {  // by a constant; no margin is negative
   static Tensor forward(Ctx& ctx, const Tensor& x, const Margins& margins, double value) {
     Shape shape = x.shape();
     for (size_t i = 0; i < margins.size(); ++i) shape[-1 - int(i / 2)] += margins[i];
-    const Tensor y = ctx.output(shape);
+    const Tensor y = image(ctx, shape, order_of(x));
     Layout inside = y.layout();
     for (int d = shape.rank - 1; size_t(shape.rank - 1 - d) < margins.size() / 2; --d) {
       const size_t i = 2 * size_t(shape.rank - 1 - d);

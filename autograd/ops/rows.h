@@ -26,8 +26,13 @@ Dims inverse(const Dims& order);
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // The shape without one dimension.
 Shape without(const Shape& shape, int dim);
-// The order in which kernels of images take x: as it is, if it has one.
-inline MemoryFormat order_of(const Tensor& x) { return internal::format_of(x.layout()); }
+// The order in which kernels of images take x: channels last if those of a pixel lie side by side,
+// as in a part of such an image, else row-major.
+inline MemoryFormat order_of(const Tensor& x) {
+  const internal::Layout& l = x.layout();
+  const bool beside = l.rank() == 4 && l.shape[1] > 1 && l.strides[1] == 1 && !l.is_contiguous();
+  return beside ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+}
 // A tensor for the result, in that order.
 inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order,
                     std::optional<DType> dtype = {}) {

@@ -165,7 +165,7 @@ struct Cat {
       check(!__builtin_add_overflow(shape[dim], p.size(dim), &shape[dim]),
             "parts of which {} has more elements along {} than can be counted", p.shape(), dim);
     }
-    Tensor y = ctx.output(shape);
+    Tensor y = image(ctx, shape, order_of(parts[0]));
     int64_t at = 0;
     for (const Tensor& p : parts) {
       ctx.run(kernels::convert, p, y.with_layout(slice(y.layout(), dim, at, at + p.size(dim))));

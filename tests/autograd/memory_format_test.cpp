@@ -51,6 +51,12 @@ TEST(MemoryFormat, StaysInElementwiseOps) {
       {addcmul(x, x, x, 0.5), addcmul(y, y, y, 0.5)},
       {lerp(x, x * 3, 0.25), lerp(y, y * 3, 0.25)},
       {prelu(x - 9, full({3}, 0.5)), prelu(y - 9, full({3}, 0.5))},
+      {cat({x, x * 2}, 1), cat({y, y * 2}, 1)},
+      {cat({x, y}, -1), cat({y, y}, -1)},
+      {pad(x, {1, 0, 2, 1, 0, 3}), pad(y, {1, 0, 2, 1, 0, 3})},
+      {pad(slice(x, 2, 0, 4, 2), {0, 0, 0, 0, 1, 1}),
+       pad(slice(y, 2, 0, 4, 2), {0, 0, 0, 0, 1, 1})},
+      {max_pool2d(narrow(x, 1, 1, 2), 2), max_pool2d(narrow(y, 1, 1, 2), 2)},
       {gt(x, 7), gt(y, 7)},
   };
   for (const auto& [a, b] : pairs) {
