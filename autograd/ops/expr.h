@@ -76,10 +76,16 @@ inline Expr sqrt(const Expr& x) { return sqrt(x.t); }
 inline Expr tanh(const Expr& x) { return tanh(x.t); }
 inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
 inline kernels::Shares<Expr> shares(const Expr& x) { return {sigmoid(x), sigmoid(-x)}; }
+inline kernels::Factors<Expr> factors(const Expr& x) { return {1, sigmoid(x), sigmoid(-x)}; }
 inline kernels::Bend<Expr> bend(const Expr& x) { return {tanh(x), {}}; }  // no slope
-inline Expr gaussian(const Expr& x, const Expr& s) { return exp(-(s * x * x)); }
+// (In f64: see scalar.h's, which make up for what rounding an exponent loses.)
+inline Expr gaussian(const Expr& x, const Expr& s) {
+  const Expr wide = cast(x.t, f64);
+  return cast(exp(-(s * wide * wide)).t, x.t.dtype());
+}
 inline kernels::Normal<Expr> normal(const Expr& x) {
-  return {Expr(0.5) * erfc(x.t * -0.7071067811865476), Expr(0.3989422804014327) * gaussian(x, 0.5)};
+  const Tensor below = erfc(cast(x.t, f64) * -0.7071067811865476);
+  return {cast(0.5 * below, x.t.dtype()), Expr(0.3989422804014327) * gaussian(x, 0.5)};
 }
 inline Expr erf(const Expr& x) { return erf(x.t); }
 inline Expr erfc(const Expr& x) { return erfc(x.t); }

@@ -80,35 +80,60 @@ struct Gelu {  // x times the normal distribution's cumulative function
   MIXTAPE_HD static auto f(auto x) { return x * normal(x).cumulative; }
   MIXTAPE_HD static auto d_from_x(auto x) {
     const auto [cumulative, density] = normal(x);
-    return cumulative + x * density;
+    return cumulative + within_tails(x) * density;
   }
 };
 
 struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoid(2 z)
   static constexpr OpInfo info{"gelu_tanh", Precision::Native};
-  MIXTAPE_HD static auto f(auto x) { return x * sigmoid(inner(x)); }
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    const Factors<T> s = share(within_tails(x));
+    return x * s.outer * s.inner;
+  }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const Shares<T> s = shares(inner(x));
-    const T slope = x * (s.share * s.rest);
-    return s.share + slope * T(k) + slope * x * x * T(3 * k * c);  // x * x may be inf, slope 0
+    const T a = within_tails(x);
+    const Factors<T> s = share(a);
+    const T slope = a * (s.inner * s.rest);
+    return s.outer * (s.inner + slope * T(k) + slope * a * a * T(3 * kc));
   }
 
  private:
-  static constexpr double k = 1.5957691216057308, c = 0.044715;  // k = 2 sqrt(2 / pi)
+  // k = 2 sqrt(2 / pi). k_high has so few bits that f32 holds what a sum has beside it.
+  static constexpr double k = 1.5957691216057308, c = 0.044715, kc = k * c;
+  static constexpr double k_high = 0x1.9884p0, kc_high = double(float(kc));
+
+  // sigmoid(k x + k c x^3). What rounding that exponent loses would be lost times its size.
   template <class T>
-  MIXTAPE_HD static T inner(T x) {
-    return x * (T(k) + T(k * c) * (x * x));
+  MIXTAPE_HD static Factors<T> share(T x) {
+    if constexpr (!requires { fma(x, x, x); }) {
+      return factors(x * (T(k) + T(kc) * (x * x)));  // on a tape
+    } else {
+      const T square = x * x, sum = fma(square, T(kc_high), T(k_high));
+      const T rest =
+          fma(square, T(kc_high), T(k_high) - sum) +
+          fma(fma(x, x, -square), T(kc_high), fma(square, T(kc - kc_high), T(k - k_high)));
+      const T z = fma(x, sum, T(0));  // (A product would be contracted with the sum below.)
+      const T lost = fma(x, rest, fma(x, sum, -z)), exponent = z + lost;
+      Factors<T> s = factors(exponent);
+      s.inner = s.inner + s.inner * s.rest * (lost - (exponent - z));
+      return s;
+    }
   }
 };
 
 struct Silu {
   static constexpr OpInfo info{"silu", Precision::Native};
-  MIXTAPE_HD static auto f(auto x) { return x * sigmoid(x); }
+  template <class T>
+  MIXTAPE_HD static T f(T x) {
+    const Factors<T> s = factors(x);
+    return x * s.outer * s.inner;
+  }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const Shares<T> s = shares(x);
-    return s.share * (T(1) + x * s.rest);
+    const Factors<T> s = factors(x);
+    return s.outer * (s.inner * (T(1) + x * s.rest));
   }
 };
 
@@ -148,19 +173,32 @@ struct Hardswish {  // x hardsigmoid(x)
   }
 };
 
-// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2), which is 1 in any dtype beyond 20.
+// e^x, and as a product, of its roots below 0, as in Factors; n + 2 with n = e^x (e^x + 2).
+template <class T>
+struct MishTerms {
+  T e, outer, inner, sum;
+
+  MIXTAPE_HD explicit MishTerms(T x) {
+    const T root = exp(T(0.5) * select(x > T(20), T(20), x));
+    e = root * root;
+    outer = select(x < T(0), root, T(1));
+    inner = select(x < T(0), root, e);
+    sum = e * (e + T(2)) + T(2);
+  }
+};
+// x tanh(softplus(x)) = x n / (n + 2), of which the quotient is 1 in any dtype beyond 20.
 struct Mish {
   static constexpr OpInfo info{"mish", Precision::Native};
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    const T e = exp(select(x > T(20), T(20), x)), n = e * (e + T(2));
-    return x * (n / (n + T(2)));
+    const MishTerms<T> t(x);
+    return x * t.outer * (t.inner * (t.e + T(2)) / t.sum);
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
-    const T e = exp(select(x > T(20), T(20), x)), n = e * (e + T(2));
-    const T t = n / (n + T(2));
-    return t + x * (T(1) - t * t) * e / (e + T(1));
+    const MishTerms<T> t(x);
+    const T y = t.e * (t.e + T(2)) / t.sum;
+    return t.outer * (t.inner * (t.e + T(2)) / t.sum + x * (T(1) - y * y) * t.inner / (t.e + T(1)));
   }
 };
 

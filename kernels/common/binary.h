@@ -88,10 +88,10 @@ struct Remainder {  // of the division rounded down: has the sign of b
     const T r = fmod(a, b);
     return select(both(r != T(0), differ(r < T(0), b < T(0))), r + b, r);
   }
-  // Minus the quotient, computed from c: a / b may round up to the next integer.
+  // Minus the quotient, computed from c: a / b may round up to the next integer, c - a overflow.
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T c) {
-    return select(c == b, T(1), round((c - a) / b));
+    return select(c == b, T(1), round(c / b - a / b));
   }
 };
 
@@ -103,7 +103,7 @@ struct Fmod {  // of the division rounded toward zero: has the sign of a
   MIXTAPE_HD static auto f(auto a, auto b) { return fmod(a, b); }
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T c) {
-    return select(c == a, T(0), round((c - a) / b));
+    return select(c == a, T(0), round(c / b - a / b));
   }
 };
 
@@ -178,12 +178,16 @@ struct Atan2 {
 
 struct Glu {  // a sigmoid(b)
   static constexpr OpInfo info{"glu", Precision::Native};
-  MIXTAPE_HD static auto f(auto a, auto b) { return a * sigmoid(b); }
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    const Factors<T> s = factors(b);
+    return a * s.outer * s.inner;
+  }
   MIXTAPE_HD static auto da(auto, auto b, auto) { return sigmoid(b); }
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T) {
-    const Shares<T> s = shares(b);
-    return a * (s.share * s.rest);
+    const Factors<T> s = factors(b);
+    return a * s.outer * (s.inner * s.rest);
   }
 };
 
@@ -247,13 +251,17 @@ struct Or {
 
 struct Swiglu {
   static constexpr OpInfo info{"swiglu", Precision::Widest};
-  MIXTAPE_HD static auto f(auto a, auto b) { return a * sigmoid(a) * b; }
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    const Factors<T> s = factors(a);
+    return a * s.outer * (b * s.inner);
+  }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
-    const Shares<T> s = shares(a);
-    return b * (s.share * (T(1) + a * s.rest));
+    const Factors<T> s = factors(a);
+    return b * s.outer * (s.inner * (T(1) + a * s.rest));
   }
-  MIXTAPE_HD static auto db(auto a, auto, auto) { return a * sigmoid(a); }
+  MIXTAPE_HD static auto db(auto a, auto, auto) { return Silu::f(a); }
 };
 
 struct Xor {

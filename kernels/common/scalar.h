@@ -45,6 +45,19 @@ MIXTAPE_HD T sigmoid(T x) {
   return shares(x).share;
 }
 
+// sigmoid(x) as a product of two factors, neither of which leaves the normal numbers where the
+// whole does but something that it multiplies makes up for it; and 1 - sigmoid(x).
+template <class T>
+struct Factors {
+  T outer, inner, rest;
+};
+template <class T>
+MIXTAPE_HD Factors<T> factors(T x) {
+  const T root = exp(T(-0.5) * abs(x)), e = root * root, most = T(1) / (T(1) + e);
+  const T outer = select(x < T(0), root, T(1));
+  return {outer, outer * most, select(x < T(0), most, e * most)};
+}
+
 // tanh(x) and its derivative, of which 1 - tanh(x)^2 says nothing where tanh(x) is near 1.
 template <class T>
 struct Bend {

@@ -607,6 +607,8 @@ TEST(Elementwise, RemainderSlopesByTheQuotientItTook) {  // 1 / 0.1 rounds up to
   const Tensor a = row({1, -1, 5, -5, 5}, f32), b = row({0.1, 0.1, -inf, inf, inf}, f32);
   b.set_requires_grad();
   EXPECT_EQ(to_vector(grad({sum(remainder(a, b))}, {b})[0]), (Values{-9, 10, 1, 1, 0}));
+  const Tensor far = row({3e38, -3e38}, f32), by = row({-2e38, 2e38}, f32).set_requires_grad();
+  EXPECT_EQ(to_vector(grad({sum(remainder(far, by))}, {by})[0]), (Values{2, 2}));
 }
 
 TEST(Elementwise, LerpMeetsBothEnds) {
@@ -622,9 +624,21 @@ TEST(Elementwise, NarrowCompositesRoundOnce) {
 
 TEST(Elementwise, SlopesOfGeluFarOut) {
   for (const DType dtype : {f64, f32}) {
-    const Tensor x = row({-2e19, -50, 50, 2e19}, dtype).set_requires_grad();
-    EXPECT_EQ(to_vector(grad({sum(gelu_tanh(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
-    EXPECT_EQ(to_vector(grad({sum(gelu(x))}, {x})[0]), (Values{0, 0, 1, 1})) << name(dtype);
+    const Tensor x = row({-inf, -2e19, -50, 50, 2e19, inf}, dtype).set_requires_grad();
+    for (const auto f : {gelu, gelu_tanh})
+      for (const bool recorded : {false, true})
+        EXPECT_EQ(to_vector(grad({sum(f(x))}, {x}, {.create_graph = recorded})[0]),
+                  (Values{0, 0, 0, 1, 1, 1}))
+            << name(dtype);
+  }
+}
+
+TEST(Elementwise, LogitOfBoundsThatF32Rounds) {
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor x = row({0, 1, 2, 0.5}, dtype).set_requires_grad();
+    const Tensor y = logit(x, 1e-6), exact = row({-13.815509557963773, 13.815509557963773}, dtype);
+    EXPECT_EQ(to_vector(y), (Values{exact.at(0), exact.at(1), exact.at(1), 0}));
+    EXPECT_EQ(to_vector(grad({sum(y)}, {x})[0]), (Values{0, 0, 0, 4}));
   }
 }
 
@@ -634,12 +648,18 @@ TEST(Elementwise, TailsAreAsExactAsTheMiddle) {
     const char* name;
     Tensor (*f)(const Tensor&);
     double low, high;
-  } functions[] = {{"gelu", gelu, -12.9, -1},
-                   {"erf", erf, -9, 9},
-                   {"erfc", erfc, -9, 9},
-                   {"hardswish", hardswish, -1.53, -1.47},
-                   {"logit", [](const Tensor& x) { return logit(x); }, 0.2, 0.8},
-                   {"log10", log10, 1.3e-39, 2e-39}};
+  } functions[] = {
+      {"gelu", gelu, -12.9, -1},
+      {"erf", erf, -9, 9},
+      {"erfc", erfc, -9, 9},
+      {"hardswish", hardswish, -1.53, -1.47},
+      {"logit", [](const Tensor& x) { return logit(x); }, 0.2, 0.8},
+      {"log10", log10, 1.3e-39, 2e-39},
+      {"gelu_tanh", gelu_tanh, -10.6, -1},
+      {"silu", silu, -106, -2},
+      {"mish", mish, -106, -2},
+      {"glu", [](const Tensor& x) { return glu(stack({full_like(x, 1e30), x}, 1), 1); }, -170, 20},
+      {"swiglu", [](const Tensor& x) { return swiglu(x, full_like(x, 1e30)); }, -170, -2}};
   for (const auto& f : functions) {
     const Tensor x = linspace(f.low, f.high, 1001);
     const auto both = [&](const Tensor& in) {
@@ -649,7 +669,7 @@ TEST(Elementwise, TailsAreAsExactAsTheMiddle) {
     const auto got = both(x.clone()), exact = both(x.to(f64));
     for (size_t k = 0; k < 2; ++k)
       for (size_t i = 0; i < got[k].size(); ++i)
-        ASSERT_NEAR(got[k][i], exact[k][i], 8e-7 * std::abs(exact[k][i]))
+        ASSERT_NEAR(got[k][i], exact[k][i], 8e-7 * std::abs(exact[k][i]) + 0x1p-149)
             << f.name << (k ? "'s slope at " : " at ") << x.at(int64_t(i));
   }
 }

@@ -169,7 +169,7 @@ TEST(CudaUnary, EveryGradient) {
 
 // Their exponents are squares, whose rounding errors would multiply those of results.
 TEST(CudaUnary, TailsAreAsExactAsTheMiddle) {
-  const Tensor x = random({999}, f32, 8, -9, -1), dy = filled({999}, f32, 1);
+  const Tensor x = random({999}, f32, 8, -9, -2), dy = filled({999}, f32, 1);
   const Tensor wide_x = output({999}, f64), wide_dy = filled({999}, f64, 1);
   for (int64_t i = 0; i < x.numel(); ++i) wide_x.set(i, x.at(i));
   const auto expect = [&](std::string_view what, const auto& kernel) {
@@ -179,7 +179,7 @@ TEST(CudaUnary, TailsAreAsExactAsTheMiddle) {
     for (int64_t i = 0; i < x.numel(); ++i)
       ASSERT_NEAR(got.at(i), want.at(i), 8e-7 * std::abs(want.at(i))) << what << " at " << x.at(i);
   };
-  for_ops(OpList<Gelu, Erf, Erfc>{}, [&]<class F>() {
+  for_ops(OpList<Gelu, GeluTanh, Silu, Mish, Erf, Erfc>{}, [&]<class F>() {
     const int op = index_in<F>(UnaryOps{});
     expect(F::info.name, [&](Launch& l, const Tensor& in, const Tensor&, const Tensor& y) {
       cuda::unary(l, op, in, some_numbers, y);
