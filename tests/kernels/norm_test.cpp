@@ -152,6 +152,17 @@ TEST(LayerNorm, NoRowDependsOnAnother) {
   }
 }
 
+// A sum in f32 over all rows of a part would round away a bit of each.
+TEST(LayerNorm, GradientsOfManyRows) {
+  constexpr int64_t rows = 1 << 18;
+  const Tensor ones = filled({rows, 1}, f32, 1), rstd = filled({rows}, f32, 1),
+               dy = filled({rows, 1}, f32, 0.1), dw = output({1}, f32), db = output({1}, f32);
+  launch([&](Launch& l) {
+    layer_norm_grad(l, ones, View{}, View{}, rstd, dy, View{}, View{}, dw, db);
+  });
+  for (const Tensor& sum : {dw, db}) EXPECT_NEAR(sum.at(0) / rows, double(0.1f), 4e-7);
+}
+
 TEST(RmsNorm, ForwardAndGradient) {
   const double eps = 1e-3;
   for (const auto& [in, out] : float_pairs)

@@ -76,13 +76,18 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In add
     using T = math_t<S>;
     const T* const scale = to_dense<T>(launch, w);
     const double per = 1 / static_cast<double>(n);
-    // Each part sums dw and db over its own rows; the parts are added in order.
+    // Each part sums dw and db over its own rows, some at a time; sums of them are added in f64.
     const bool sum = dw || db;
+    constexpr int64_t some = 64;
     const int64_t parts = std::clamp<int64_t>(rows / grain_of(n), 1, 32);
     T* const sums = sum ? launch.scratch<T>(parts * 2 * n) : nullptr;
-    if (sum) std::fill_n(sums, parts * 2 * n, T(0));
+    double* const totals = sum ? launch.scratch<double>(parts * 2 * n) : nullptr;
+    if (sum) std::fill_n(totals, parts * 2 * n, 0.0);
     parallel_for(parts, [&](int64_t part) {
-      for (int64_t r = part * rows / parts; r < (part + 1) * rows / parts; ++r) {
+      T* const part_sums = sum ? sums + part * 2 * n : nullptr;
+      const int64_t begin = part * rows / parts, end = (part + 1) * rows / parts;
+      for (int64_t r = begin; r < end; ++r) {
+        if (sum && (r - begin) % some == 0) std::fill_n(part_sums, 2 * n, T(0));
         const S* const in = x.as<S>() + r * n;
         const D* const dout = dy.as<D>() + r * n;
         const Vec<T> center(mean ? mean.as<T>()[r] : T(0)), inverse(rstd.as<T>()[r]);
@@ -100,10 +105,12 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In add
           s[0] += g;
           s[1] += g * h;
           if (!sum) return;
-          T *const w_sum = sums + part * 2 * n + i, *const b_sum = w_sum + n;
+          T *const w_sum = part_sums + i, *const b_sum = w_sum + n;
           write(w_sum, read<T>(w_sum, count) + d * h, count);
           write(b_sum, read<T>(b_sum, count) + d, count);
         });
+        if (sum && ((r - begin) % some == some - 1 || r == end - 1))
+          for (int64_t i = 0; i < 2 * n; ++i) totals[part * 2 * n + i] += double(part_sums[i]);
         if (!dx) continue;
         const Vec<T> level(mean ? static_cast<T>(g_sum * per) : T(0)),
             slope(static_cast<T>(gh_sum * per));
@@ -117,9 +124,9 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In add
       }
     });
     for (int64_t part = 1; sum && part < parts; ++part)
-      for (int64_t i = 0; i < 2 * n; ++i) sums[i] += sums[part * 2 * n + i];
-    if (dw) from_dense(dw, sums);
-    if (db) from_dense(db, sums + n);
+      for (int64_t i = 0; i < 2 * n; ++i) totals[i] += totals[part * 2 * n + i];
+    if (dw) from_dense(dw, totals);
+    if (db) from_dense(db, totals + n);
   });
 }
 
