@@ -205,8 +205,8 @@ Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, double q);  // of all elements
 // True for the elements that are among others of their dtype, or, inverted, for those that are not.
 BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert = false);
-// The count of the numbers in each of `bins` equal parts of [low, high], in x's dtype; of the range
-// of x if low is high. Not differentiable.
+// The count of the numbers in each of `bins` equal parts of [low, high], in x's dtype; if low is
+// high, of the range of x, which must be finite (and waits for the device). Not differentiable.
 Tensor histc(const Tensor& x, int64_t bins = 100, double low = 0, double high = 0);
 struct Unique {
   Tensor values, inverse, counts;

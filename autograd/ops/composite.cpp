@@ -1,5 +1,6 @@
 // Elementwise functions that are composed of other ops.
 
+#include <cmath>
 #include <limits>
 
 #include "autograd/ops/checks.h"
@@ -33,10 +34,13 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
 Tensor logit(const Tensor& x, std::optional<double> eps) {
   const Scope scope("logit");
   check(!eps || (*eps >= 0 && *eps <= 0.5), "eps must be from 0 to 0.5, got {}", eps.value_or(0));
-  const Tensor p = eps ? clamp(wide(x), *eps, 1 - *eps) : wide(x);
+  const Tensor w = wide(x), p = eps ? clamp(w, *eps, 1 - *eps) : w;
   // (Near 1/2, where the logarithms are nearly equal, logit(p) = 2 atanh(2 p - 1).)
   const Tensor even = lt(abs(p - 0.5), 0.25), middle = 2 * atanh(where(even, 2 * p - 1, 0));
-  return cast(where(even, middle, log(p) - log1p(-p)), x.dtype());
+  Tensor y = where(even, middle, log(p) - log1p(-p));
+  // (f32 rounds 1 - eps, and nearly all that is left of 1 with it.)
+  if (eps) y = where(gt(w, 1 - *eps), std::log1p(-*eps) - std::log(*eps), y);
+  return cast(y, x.dtype());
 }
 
 Tensor celu(const Tensor& x, double alpha) {

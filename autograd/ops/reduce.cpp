@@ -2,6 +2,7 @@
 // size 1, so that their backward rules only broadcast; the functions drop them on request.
 
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "autograd/ops/checks.h"
@@ -150,17 +151,20 @@ struct Norm {
   // The slope of a length is that of x and its length divided by a number, which keeps both in
   // range.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
-    const Tensor dz = wide(dy), length = ctx.saved(1), scale = scale_near(length, dz.dtype()),
-                 x = cast(ctx.saved(0), dz.dtype()) / scale;
+    const Tensor dz = wide(dy), whole = cast(ctx.saved(0), dz.dtype());
+    if (o.p == 1) return {norm_gradient(whole, whole, dz, o)};  // signs alone
+    const Tensor length = ctx.saved(1), scale = scale_near(length, dz.dtype()), x = whole / scale;
     const Tensor y = grad_enabled() ? call<Norm>(x, o) : cast(length / cast(scale, f64), x.dtype());
     return {norm_gradient(x, y, dz, o)};
   }
 };
 
-// The power of two below each number, or 1 if that is 0, infinite or NaN.
+// The power of two below each number, or 1 if that is 0, infinite or NaN. (The logarithm of the
+// largest numbers is rounded up to that of infinity.)
 Tensor power_below(const Tensor& x) {
   const Tensor ordinary = logical_and(gt(x, 0), isfinite(x));
-  return exp2(floor(log2(where(ordinary, x, 1))));
+  return clamp(exp2(floor(log2(where(ordinary, x, 1)))), {},
+               std::exp2(std::ilogb(largest(x.dtype()))));
 }
 
 // --- scans: y_i = a_i y_(i-1) + b_i ---
@@ -418,12 +422,12 @@ Tensor ops::share_among(const Tensor& dy, const Tensor& winner, const ReduceOpti
 Tensor ops::norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy,
                           const NormOptions& o) {
   if (o.p == 0) return zeros_like(x);
+  const auto sign = [&] { return cast(gt(x, 0), x.dtype()) - cast(lt(x, 0), x.dtype()); };
+  if (o.p == 1) return sign() * dy;
   const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(dy, none, 0);
   if (o.p == 2) return x / divisor * dz;
-  const Tensor sign = cast(gt(x, 0), x.dtype()) - cast(lt(x, 0), x.dtype());
-  if (o.p == 1) return sign * dy;
-  if (o.p == infinity) return sign * share_among(dy, eq(abs(x), y), o);
-  return sign * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz;
+  if (o.p == infinity) return sign() * share_among(dy, eq(abs(x), y), o);
+  return sign() * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz;
 }
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) { return over<Sum>(x, dims, keepdim); }

@@ -281,14 +281,17 @@ struct ClassTargets {
       return fmt::format("target {} is out of range for {} classes", target, classes);
     });
   }
-  // A mean of wide losses divides by the weights of the targets: NaN if they are 0.
+  // A mean of wide losses divides by the weights of the targets: NaN if they are 0. (Means of both,
+  // since a sum may exceed f32.)
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
     if (reduction != Reduction::Mean) return reduce_losses(each, reduction);
     const DType dtype = each.dtype();
-    const Tensor total = sum(each);
-    if (!weights) return total / cast(sum(counts), dtype);
-    const Tensor table = reshape(cast(weights, dtype), {weights.numel(), 1});
-    return total / sum(squeeze(embedding(table, named), -1) * cast(counts, dtype));
+    Tensor counted = cast(counts, dtype);
+    if (weights) {
+      const Tensor table = reshape(cast(weights, dtype), {weights.numel(), 1});
+      counted = squeeze(embedding(table, named), -1) * counted;
+    }
+    return mean(each) / mean(counted);
   }
 };
 

@@ -118,6 +118,8 @@ Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   if (low == high && v.numel() > 0) {  // the range of the numbers, or 1 around one of them
     from = min(v);
     to = max(v);
+    const double first = from.item(), last = to.item();
+    check(std::isfinite(first) && std::isfinite(last), "a range from {} to {}", first, last);
   }
   const Tensor none = cast(eq(from, to), v.dtype());
   from = from - none;

@@ -194,6 +194,19 @@ TEST(InF32, SpreadsOfAllOfIt) {
   }
 }
 
+// The logarithm of the largest number is rounded up to that of infinity.
+TEST(InF32, UnitsOfTheLargestNumber) {
+  const double most = std::numeric_limits<float>::max();
+  const Tensor x = row({most, most}).set_requires_grad();
+  EXPECT_EQ(var(x).item(), 0);
+  EXPECT_EQ(to_vector(grad({sum(var(x))}, {x})[0]), (Values{0, 0}));
+  EXPECT_EQ(stddev(row({most, -most})).item(), inf);
+  expect_ratio(stddev(row({most, 0})), {most / std::sqrt(2)});
+  EXPECT_EQ(to_vector(histc(row({-most, 0, most}), 2)), (Values{1, 2}));
+  expect_ratio(cdist(full({1, 2}, most), full({26, 2}, most / 2))[0],
+               Values(26, most / std::sqrt(2)));
+}
+
 TEST(InF32, MeansCountsAndCovariancesOfAllOfIt) {
   const Tensor beside = row({3e38, NAN, 1e38, 3e38}).set_requires_grad();
   expect_ratio(nanmean(beside), {7e38 / 3});
@@ -201,6 +214,11 @@ TEST(InF32, MeansCountsAndCovariancesOfAllOfIt) {
   EXPECT_EQ(to_vector(histc(row({-3e38, -1e38, 3e38}), 3)), (Values{1, 1, 1}));
   const Tensor end = row({1e19, -1e19}), x = repeat(stack({end, -end}), {1, 8});
   expect_ratio(cov(x), {1.6e39 / 15, -1.6e39 / 15, -1.6e39 / 15, 1.6e39 / 15});
+}
+
+TEST(InF32, SignsOfTheSmallestNumbers) {
+  const Tensor x = row({-0x1p-149, 4, 0}).set_requires_grad();
+  EXPECT_EQ(to_vector(grad({norm(x, 1)}, {x})[0]), (Values{-1, 1, 0}));
 }
 
 // A length beyond f32 has a direction, and a slope.
@@ -317,6 +335,16 @@ TEST(InF32, LossesBeyondItOfOnePair) {
   expect_ratio(smooth_l1_loss(x, zero, {.beta = 2e38}), {4.5e38 / 2e38 / 4});
   const Tensor narrow = row({-3e38, 0, 0, 0}, bf16), other = row({3e38, 0, 0, 0}, bf16);
   expect_ratio(l1_loss(narrow, other), {1.5e38}, 0x1p-8);
+}
+
+TEST(InF32, ClassLossesWhoseSumIsBeyondIt) {
+  const Tensor x = from({3e38, 0, 3e38, 0}, {2, 2}).set_requires_grad(), t = ones({2}, i64);
+  for (const Tensor& weights : {Tensor(), ones({2})}) {
+    const Tensor y = cross_entropy(x, t, {.class_weights = weights});
+    expect_ratio(y, {3e38});
+    expect_ratio(grad({y}, {x})[0], {0.5, -0.5, 0.5, -0.5});
+    expect_ratio(nll_loss(-x, zeros({2}, i64), {.class_weights = weights}), {3e38});
+  }
 }
 
 // Losses that are composed of ops: differences, exponentials and quotients beyond f32.

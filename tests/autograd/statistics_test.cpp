@@ -323,6 +323,8 @@ TEST(Histc, CountsTheEndsAndLeavesOutTheRest) {
   EXPECT_ERROR(histc(x, 0, 0, 1), "histc: bins must be > 0, got 0");
   EXPECT_ERROR(histc(x, 4, 1, 0), "histc: a range from 1 to 0");
   EXPECT_ERROR(histc(x, 4, 0, inf), "histc: a range from 0 to inf");
+  EXPECT_ERROR(histc(row({1, inf}), 4), "histc: a range from 1 to inf");
+  EXPECT_ERROR(histc(row({1, NAN}), 4), "histc: a range from nan to nan");
 }
 
 TEST(Isin, IsOfOneDtype) {
