@@ -68,7 +68,7 @@ TEST(MemoryFormat, StaysInElementwiseOps) {
   EXPECT_TRUE(relu(transpose(y, 1, 3)).is_contiguous());  // dense in neither order
 }
 
-// (Of one pixel, both orders are the same: the op knows which one it was given.)
+// (Both orders of one pixel are the same: the op knows which one it was given.)
 TEST(MemoryFormat, StaysInGradientsOfWholeImages) {
   for (const auto pool : {adaptive_avg_pool2d, adaptive_max_pool2d}) {
     const Tensor y = image().set_requires_grad().to(last);
