@@ -45,8 +45,8 @@ MIXTAPE_HD T sigmoid(T x) {
   return shares(x).share;
 }
 
-// sigmoid(x) as a product of two factors, neither of which leaves the normal numbers where the
-// whole does but something that it multiplies makes up for it; and 1 - sigmoid(x).
+// sigmoid(x) as a product of two factors, which are normal numbers where it is subnormal: what is
+// multiplied by one after the other keeps its digits. And 1 - sigmoid(x).
 template <class T>
 struct Factors {
   T outer, inner, rest;
