@@ -200,6 +200,28 @@ INSTANTIATE_TEST_SUITE_P(MemoryFormat, ConvFormat,
                                   std::string(name(std::get<1>(info.param)));
                          });
 
+TEST(MemoryFormat, IsTheSameWithoutMemory) {
+  const Device here = DefaultDevice::current(), shapes = Device::meta(here.type);
+  const auto strides = [](const Device device) {
+    const Tensor x = Tensor({2, 8, 6, 9}, f32, device).to(last).set_requires_grad();
+    const Tensor w({8, 8, 3, 3}, f32, device), each({8, 1, 3, 3}, f32, device);
+    std::vector<Shape> all;
+    for (const Tensor& y :
+         {conv2d(x, w), conv2d(x, each, {}, {.groups = 8}), conv_transpose2d(x, w),
+          max_pool2d(x, 2), adaptive_avg_pool2d(x, {1, 1}), interpolate(x, {12, 18}),
+          batch_norm(x, {}, {}, {}, {}, {.training = true}), cat({x, x}, 1), pad(x, {1, 1})}) {
+      all.push_back(y.strides());
+      const HookHandle hook = register_hook(x, [&](const Tensor& g) {
+        all.push_back(g.strides());
+        return Tensor();
+      });
+      sum(y).backward();
+    }
+    return all;
+  };
+  EXPECT_EQ(strides(shapes), strides(here));
+}
+
 TEST(MemoryFormat, StaysInPoolsAndInterpolation) {
   const std::vector<std::function<Tensor(const Tensor&)>> ops = {
       [](const Tensor& x) { return max_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = {1, 1}}); },
