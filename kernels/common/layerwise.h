@@ -50,7 +50,7 @@ MIXTAPE_HD inline double trust_ratio(const Adafactor& o, const SquaredNorms& squ
 
 // Adafactor's v of matrices [height, width], one after another: rows columns / mean of rows. All in
 // the type of the step, T.
-struct Factors {
+struct FactoredV {
   const void *rows = nullptr, *columns = nullptr, *means = nullptr;  // of a vector: none
   int64_t height = 0, width = 0;
 

@@ -101,7 +101,7 @@ struct EstimateAt {
 };
 
 template <class T>
-MIXTAPE_ALWAYS_INLINE EstimateAt<T> estimate(const Factors& f, T least, int64_t element,
+MIXTAPE_ALWAYS_INLINE EstimateAt<T> estimate(const FactoredV& f, T least, int64_t element,
                                              int64_t count) {
   auto at = f.at<T>(element, least);
   if (at.column + count <= f.width)
@@ -130,7 +130,7 @@ void average(const View& norms, double scale, int64_t length, const Adafactor::S
 
 // Averages the rows and columns of a matrix, or of several.
 template <class T>
-Factors average_factors(Launch& outer, const Update& u, const Adafactor& o, double scale) {
+FactoredV average_factors(Launch& outer, const Update& u, const Adafactor& o, double scale) {
   const Shape& shape = u.param.shape();
   const int rank = shape.rank;
   if (rank < 2 || u.param.size() == 0) return {};
@@ -237,7 +237,7 @@ void take_step(Launch& launch, Updates updates, const Lars& o, const StepControl
 }
 void take_step(Launch& launch, Updates updates, const Adafactor& o, const StepControl& control) {
   const double scale = read_scalar(control.grad_scale, 1) * control.rescale;
-  Factors* const factors = launch.scratch<Factors>(static_cast<int64_t>(updates.size()));
+  FactoredV* const factors = launch.scratch<FactoredV>(static_cast<int64_t>(updates.size()));
   for (size_t i = 0; i < updates.size(); ++i)
     factors[i] = updates[i].param.dtype == f64
                      ? average_factors<double>(launch, updates[i], o, scale)
@@ -245,7 +245,7 @@ void take_step(Launch& launch, Updates updates, const Adafactor& o, const StepCo
   take_both_passes(
       launch, updates, o, control, [&]<class Chunk>(const Chunk&, size_t tensor, auto f) {
         using T = typename Chunk::T;
-        const Factors& matrix = factors[tensor];
+        const FactoredV& matrix = factors[tensor];
         if (!matrix.rows) return f(as_stored);
         const T least = Adafactor::Step<T>(o, 0).least;
         f([&](int64_t element, int64_t count, const StatesAt<T>&)

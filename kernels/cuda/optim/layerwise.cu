@@ -37,10 +37,10 @@ void launch_place(Launch& launch, const char* name, const Table<Item>& table, It
 
 // Calls f(the states of element i, as a step sees them): with factors, the estimate.
 template <class T, class Step, class F>
-__device__ T with_states(const Step& step, const Factors* factors, int tensor, int64_t i,
+__device__ T with_states(const Step& step, const FactoredV* factors, int tensor, int64_t i,
                          int64_t end, StatesAt<T> state, F f) {
   if constexpr (std::is_same_v<Step, Adafactor::Step<T>>) {
-    const Factors matrix = factors[tensor];
+    const FactoredV matrix = factors[tensor];
     if (matrix.rows) {
       if (i >= end) return f(EstimateAt<T>{T(1)});
       const auto at = matrix.at(i, step.least);
@@ -52,7 +52,7 @@ __device__ T with_states(const Step& step, const Factors* factors, int tensor, i
 
 template <class T, class O, class Item>
 __global__ void layerwise_norms(Table<Item> table, Control control, const StepOf<O, T>* steps,
-                                const Factors* factors, const Blocks* blocks) {
+                                const FactoredV* factors, const Blocks* blocks) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const int number = table.number[chunk.tensor];
@@ -90,7 +90,7 @@ __global__ void layerwise_trust(Table<Item> table, Control control, OptionsNow<O
 
 template <class T, class O, class Item>
 __global__ void layerwise_move(Table<Item> table, Control control, const StepOf<O, T>* steps,
-                               const Factors* factors, const double* trust) {
+                               const FactoredV* factors, const double* trust) {
   if (control.is_skipped()) return;
   const Chunk chunk = chunk_of_block(table);
   const int number = table.number[chunk.tensor];
@@ -126,7 +126,7 @@ const Blocks* place_blocks(Launch& launch, Updates updates) {
   return all;
 }
 
-// make_factors(steps) returns where each parameter's Factors are, or null.
+// make_factors(steps) returns where each parameter's FactoredV are, or null.
 template <class T, Layerwise O, class Make>
 void take_both_passes(Launch& launch, Updates updates, const OptionsNow<O>& o,
                       const Control& control, Make make_factors) {
@@ -134,7 +134,7 @@ void take_both_passes(Launch& launch, Updates updates, const OptionsNow<O>& o,
   double* const trust = launch.scratch<double>(int64_t(updates.size()));
   const Blocks* const blocks = place_blocks<T>(launch, updates);
   launch_begin<T>(launch, updates, o, control, steps);
-  const Factors* const factors = make_factors(steps);
+  const FactoredV* const factors = make_factors(steps);
   for_parameters<O, T>(updates, [&]<class Item>(const Table<Item>& table) {
     if (control.pass != Pass::Move)
       launch_table(launch, "layerwise_norms", layerwise_norms<T, O, Item>, table, control, steps,
@@ -203,15 +203,15 @@ void average_factors(Launch& launch, Updates updates, const Control& control,
       });
 }
 
-// The Factors of all parameters, in device memory.
+// The FactoredV of all parameters, in device memory.
 template <class T>
-const Factors* make_factors(Launch& launch, Updates updates, const Control& control,
-                            const Adafactor::Step<T>* steps) {
+const FactoredV* make_factors(Launch& launch, Updates updates, const Control& control,
+                              const Adafactor::Step<T>* steps) {
   average_factors(launch, updates, control, steps);
-  Factors* const all = launch.scratch<Factors>(int64_t(updates.size()));
-  for_tables<Factors>(
+  FactoredV* const all = launch.scratch<FactoredV>(int64_t(updates.size()));
+  for_tables<FactoredV>(
       updates.size(), 0,
-      [&](size_t i, Factors& item, int64_t& size) {
+      [&](size_t i, FactoredV& item, int64_t& size) {
         const Update& u = updates[i];
         const Shape& shape = u.param.shape();
         size = 1;
@@ -228,7 +228,7 @@ const Factors* make_factors(Launch& launch, Updates updates, const Control& cont
                 shape[shape.rank - 1]};
         return true;
       },
-      [&](const Table<Factors>& table) { launch_place(launch, "place_factors", table, all); });
+      [&](const Table<FactoredV>& table) { launch_place(launch, "place_factors", table, all); });
   return all;
 }
 
