@@ -10,7 +10,18 @@ def padded(sizes, mode):
     return lambda x: F.pad(x, sizes, mode=mode)
 
 
+def with_ends(gelu):
+    """The slopes at infinities are 1 and 0, their limits, not NaN: f16 may hold no other sum before a fused gelu."""
+    def run(x):
+        ends = x.isinf()
+        at_ends = x.relu() + torch.where(x == -math.inf, math.nan, 0.0)
+        return torch.where(ends, at_ends, gelu(torch.where(ends, 0.0, x)))
+    return run
+
+
 EXTREMES = {
+    "gelu_special": with_ends(F.gelu),
+    "gelu_tanh_special": with_ends(lambda x: F.gelu(x, approximate="tanh")),
     "pow_scalar_half": lambda x: x.pow(torch.tensor(0.5, dtype=x.dtype)),  # x**0.5 is NaN for -inf, unlike C's pow
     "pow_scalar_one": lambda x: x**1,
     "pow_scalar_minus_one": lambda x: x**-1,
