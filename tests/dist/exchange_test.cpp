@@ -194,13 +194,21 @@ TEST(Exchange, EndsAllOnlyOnceItsThreadHasLetGoOfTheEngine) {
 }
 
 TEST(Peers, NoticeAProcessThatEnds) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
   const pid_t child = fork();
   if (child == 0) {
+    const Peers own;
+    const std::string text = own.introduction();
+    if (write(ends[1], text.data(), text.size()) < 0) _exit(1);
     for (;;) pause();
   }
-  const std::string own = Peers::introduction();
-  const std::string other = own.substr(0, own.rfind(' ') + 1) + std::to_string(child);
-  const Peers peers({own, other, "another machine 1"}, 0);
+  char text[256];
+  const ssize_t length = read(ends[0], text, sizeof text);
+  for (const int end : ends) close(end);
+  ASSERT_GT(length, 0);
+  Peers peers;
+  peers.watch({peers.introduction(), std::string(text, size_t(length)), "another machine 1"}, 0);
   EXPECT_TRUE(peers.ended().empty());
   kill(child, SIGKILL);
   for (int i = 0; i < 1000 && peers.ended().empty(); ++i) usleep(1000);
