@@ -78,6 +78,13 @@ struct Minimum {
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };
 
+// (a - b) / c, rounded to an integer. Halves of large numbers do not overflow.
+template <class T>
+MIXTAPE_HD T quotient_of_difference(T a, T b, T c) {
+  const T part = select(abs(b) > T(0x1p100), T(0.5), T(1));
+  return round((part * a - part * b) / (part * c));
+}
+
 struct Remainder {  // of the division rounded down: has the sign of b
   static constexpr OpInfo info{"remainder", Precision::Widest};
   static constexpr bool integers = true;
@@ -88,10 +95,10 @@ struct Remainder {  // of the division rounded down: has the sign of b
     const T r = fmod(a, b);
     return select(both(r != T(0), differ(r < T(0), b < T(0))), r + b, r);
   }
-  // Minus the quotient, computed from c: a / b may round up to the next integer, c - a overflow.
+  // Minus the quotient, computed from c: a / b may round up to the next integer.
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T c) {
-    return select(c == b, T(1), round(c / b - a / b));
+    return select(c == b, T(1), quotient_of_difference(c, a, b));
   }
 };
 
@@ -103,7 +110,7 @@ struct Fmod {  // of the division rounded toward zero: has the sign of a
   MIXTAPE_HD static auto f(auto a, auto b) { return fmod(a, b); }
   template <class T>
   MIXTAPE_HD static T db(T a, T b, T c) {
-    return select(c == a, T(0), round(c / b - a / b));
+    return select(c == a, T(0), quotient_of_difference(c, a, b));
   }
 };
 
