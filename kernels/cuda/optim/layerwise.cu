@@ -126,7 +126,7 @@ const Blocks* place_blocks(Launch& launch, Updates updates) {
   return all;
 }
 
-// make_factors(steps) returns where each parameter's FactoredV are, or null.
+// make_factors(steps) returns where each parameter's FactoredV is, or null.
 template <class T, Layerwise O, class Make>
 void take_both_passes(Launch& launch, Updates updates, const OptionsNow<O>& o,
                       const Control& control, Make make_factors) {
@@ -203,7 +203,7 @@ void average_factors(Launch& launch, Updates updates, const Control& control,
       });
 }
 
-// The FactoredV of all parameters, in device memory.
+// FactoredV of all parameters, in device memory.
 template <class T>
 const FactoredV* make_factors(Launch& launch, Updates updates, const Control& control,
                               const Adafactor::Step<T>* steps) {
