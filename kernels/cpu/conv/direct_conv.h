@@ -163,14 +163,13 @@ struct DirectConv {
     t.a_row_stride = stride[1] * x.pitch * bytes;
     t.a_k_stride = bytes;
     t.b_k_stride = width * bytes;
-    t.out_row_stride = width;
     const int64_t begin = task.begin(size[0]), end = task.end(size[0]);
     const int64_t last = depthwise ? std::min(task.channel + width, channels) : channels;
     for (int64_t r = begin; r < end; r += most)
-      for (int64_t q0 = 0; q0 < size[1]; q0 += across)
+      for (int64_t q0 = 0; q0 < size[1]; q0 += across) {
+        const int64_t rows = std::min(most, end - r), columns = std::min(across, size[1] - q0);
         for (int64_t c = task.channel; c < last; c += width) {
           const int64_t here = std::min(width, channels - c);
-          const int64_t rows = std::min(most, end - r), columns = std::min(across, size[1] - q0);
           const int vectors = static_cast<int>(ceil_div(here, kernel.lanes));
           // Lanes are stored as they come out, if they are all that a pixel of y gets.
           const bool direct = y_strides.channels_last() && std::is_same_v<T, O> && here == width &&
@@ -203,6 +202,7 @@ struct DirectConv {
           activate(activation, sums.data(), 0, 1, rows * columns * width);
           write_to(to);
         }
+      }
   }
 
  private:
