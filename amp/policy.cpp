@@ -186,8 +186,7 @@ Overrides parse_overrides(std::string_view text) { return parse(text, ""); }
 
 Overrides load_overrides(const std::string& path) {
   constexpr uint64_t most = uint64_t{1} << 20;
-  const std::vector<std::byte> bytes = io::read_file(path, most);
-  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path + ": ");
+  return parse(io::as_text(io::read_file(path, most)), path + ": ");
 }
 
 // Kept per thread, so that a region in a training loop finds what an earlier one resolved.

@@ -12,6 +12,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape.h"
 #include "io/file.h"
+#include "io/text.h"
 
 namespace mixtape::amp {
 namespace {
@@ -20,8 +21,7 @@ namespace {
 std::string subject(const std::string& line) { return line.substr(0, line.find('(', 1)); }
 
 std::vector<std::string> read_lock(const std::string& path) {
-  const std::vector<std::byte> bytes = io::read_file(path);
-  std::istringstream text(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  std::istringstream text(std::string(io::as_text(io::read_file(path))));
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);)
     if (!line.empty() && line[0] != '#') lines.push_back(line);

@@ -15,6 +15,7 @@
 #include "dist/shards.h"
 #include "examples/command_line.h"
 #include "io/file.h"
+#include "io/text.h"
 #include "mixtape.h"
 #include "train/data/loader.h"
 #include "train/data/pretokenizer.h"
@@ -186,8 +187,7 @@ Tensor Job::tokens_of(const std::string& path) const {
     return cast(uniform({16 * o.batch_size * context + 1}, 0, double(config.vocabulary)), i64);
   if (!path.ends_with(".txt")) return train::read_tokens(path);
   check(tokenizer.has_value(), "{}: a text needs --tokenizer", path);
-  const std::vector<std::byte> bytes = io::read_file(path);
-  return tokenizer->encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return tokenizer->encode(io::as_text(io::read_file(path)));
 }
 
 train::Windows Job::windows(const std::string& path) const {

@@ -11,6 +11,7 @@
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/formats.h"
+#include "io/text.h"
 
 #ifdef MIXTAPE_JPEG
 #include <turbojpeg.h>
@@ -163,7 +164,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   check(options.min_side >= 0, "min_side must be >= 0, got {}", options.min_side);
   check(file.size() <= largest_jpeg, "{}: has {} bytes, more than the {} allowed", name,
         file.size(), largest_jpeg);
-  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  const std::string_view bytes = as_text(file);
   const JpegHeader h = read_segments(bytes, name);
   check_size(h, file.size(), name);
   check_end(bytes, h.scan, name);

@@ -104,8 +104,7 @@ std::vector<JsonFields> parse_json_lines(std::string_view text, const std::strin
 }
 
 std::vector<JsonFields> read_json_lines(const std::string& path, uint64_t max_memory) {
-  const std::vector<std::byte> bytes = read_whole(path, max_memory, 1);
-  return parse_json_lines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path,
+  return parse_json_lines(as_text(read_whole(path, max_memory, 1)), path,
                           memory_limit(InputFile(path).size(), max_memory));
 }
 

@@ -10,6 +10,7 @@
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/formats.h"
+#include "io/text.h"
 
 #ifdef MIXTAPE_PNG
 #include <png.h>
@@ -84,8 +85,7 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
   check(0 <= channels && channels <= 4, "channels must be 0 to 4, got {}", channels);
   check(file.size() <= largest, "{}: has {} bytes, more than the {} allowed", name, file.size(),
         largest);
-  check_size(check_chunks({reinterpret_cast<const char*>(file.data()), file.size()}, name),
-             file.size(), name);
+  check_size(check_chunks(as_text(file), name), file.size(), name);
   Image image;
   check(png_image_begin_read_from_memory(&image, file.data(), file.size()) != 0, "{}: {}", name,
         image.message);

@@ -79,8 +79,7 @@ class IndexReader final : public JsonEvents {
 };
 
 std::map<std::string, std::string> read_index(const std::string& path) {
-  const std::vector<std::byte> bytes = read_file(path, largest_index);
-  return parse_safetensors_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  return parse_safetensors_index(as_text(read_file(path, largest_index)), path);
 }
 
 SafeTensors read_one(const std::string& path, const ReadOptions& options) {

@@ -1,6 +1,8 @@
 #pragma once
 // Text for JSON, XML and terminals. Invalid UTF-8 becomes U+FFFD.
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +16,10 @@ std::string xml_text(std::string_view text);     // for element content and attr
 std::string columns(const std::vector<std::vector<std::string>>& lines,
                     const std::vector<bool>& number);
 
+// The bytes of a file as text, which refers to them.
+inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 bool is_utf8(std::string_view text);
 
 // json_string of at most about 80 bytes, for names from hostile files in error messages.

@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "io/jsonl.h"
+#include "io/text.h"
 #include "train/charts.h"
 #include "train/learner.h"
 #include "train/ranks.h"
@@ -139,7 +140,7 @@ double number_in(std::string_view text) {
 // The rows of a CsvLogger; none if it is no such file.
 std::vector<LoggedEpoch> logged_rows(const std::string& path) try {
   const std::vector<std::byte> bytes = io::read_file(path);
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string_view text = io::as_text(bytes);
   std::vector<LoggedEpoch> rows;
   for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1)) {
     const std::string_view line = text.substr(0, end);

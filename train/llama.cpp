@@ -82,9 +82,7 @@ LoadedLlama load_llama(const std::string& folder) {
   const std::filesystem::path in(folder);
   const std::string config = (in / "config.json").string(),
                     index = (in / "model.safetensors.index.json").string();
-  const std::vector<std::byte> text = io::read_file(config);
-  const LlamaFile file =
-      parse_llama_config({reinterpret_cast<const char*>(text.data()), text.size()}, config);
+  const LlamaFile file = parse_llama_config(io::as_text(io::read_file(config)), config);
   const bool sharded = std::filesystem::exists(index);
   const std::string path = sharded ? index : (in / "model.safetensors").string();
   const StateDict weights = models::llama_weights(io::load(path).tensors, file.config);

@@ -80,9 +80,7 @@ nn::LoraOptions parse_lora_config(std::string_view json, const std::string& name
 
 nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
   const std::string name = file_in(folder, config_file);
-  const std::vector<std::byte> text = io::read_file(name);
-  nn::LoraOptions o =
-      parse_lora_config({reinterpret_cast<const char*>(text.data()), text.size()}, name);
+  nn::LoraOptions o = parse_lora_config(io::as_text(io::read_file(name)), name);
   const std::string path = file_in(folder, weights_file);
   StateDict adapters = io::load(path).tensors;
   const auto remove = [&](std::string& name, size_t at) {

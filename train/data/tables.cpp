@@ -410,8 +410,7 @@ Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& 
 Csv read_csv(const std::string& path, const CsvOptions& options) {
   const uint64_t packed = io::InputFile(path).size();
   const std::vector<std::byte> file = io::read_whole(path, options.max_memory, 1);
-  return CsvParser({reinterpret_cast<const char*>(file.data()), file.size()}, path, options, packed)
-      .parse();
+  return CsvParser(io::as_text(file), path, options, packed).parse();
 }
 
 TensorDataset from_npy(const std::string& x_path, const std::string& y_path) {

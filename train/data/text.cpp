@@ -81,8 +81,7 @@ CharText::CharText(std::string_view text, const CharTextOptions& options, const 
 
 CharText CharText::load(const std::string& path, const CharTextOptions& options) {
   constexpr uint64_t growth = 9;  // tokens are i64
-  const std::vector<std::byte> file = io::read_whole(path, options.max_memory, growth);
-  return CharText({reinterpret_cast<const char*>(file.data()), file.size()}, options, path);
+  return CharText(io::as_text(io::read_whole(path, options.max_memory, growth)), options, path);
 }
 
 Tensor CharText::encode(std::string_view text) const {

@@ -190,8 +190,7 @@ bool bytes_of_letters(std::string_view letters, std::string& bytes) {
 
 TokenizerFile load_tokenizer_file(const std::string& path) {
   const auto text_of = [](const std::string& file) {
-    const std::vector<std::byte> bytes = io::read_file(file);
-    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return std::string(io::as_text(io::read_file(file)));
   };
   const std::string folder = path.substr(0, path.find_last_of('/') + 1);
   std::string merges;
