@@ -7,6 +7,7 @@
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/int_math.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::dist {
@@ -33,13 +34,13 @@ Bucket::Bucket(Exchange* exchange, const Options& options)
 size_t Bucket::add(const Shape& shape, const std::string& name) {
   const int64_t align = 64 / int64_t(size_of(options_.travels));
   items_.push_back({Layout(shape, Layout(shape).strides, size_), name});
-  size_ += (shape.size() + align - 1) / align * align;
+  size_ += round_up(shape.size(), align);
   return items_.size() - 1;
 }
 
 void Bucket::allocate() {
   const int64_t align = exchange_ ? exchange_->alignment() : 1;
-  size_ = std::max<int64_t>(1, (size_ + align - 1) / align) * align;
+  size_ = round_up(std::max<int64_t>(1, size_), align);
   const auto buffer = [&](DType dtype) { return zeros({size_}, dtype, options_.device); };
   part_ = buffer(options_.travels);
   for (const auto& [tensor, element] : options_.cut)

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/scope.h"
 #include "core/warn.h"
 #include "dist/bucket.h"
@@ -159,7 +160,7 @@ Device device_of(int local_rank) {
 Tensor packed(const std::vector<Tensor>& tensors, int64_t alignment) {
   int64_t bytes = 0;
   for (const Tensor& t : tensors) bytes += t.numel() * int64_t(size_of(t.dtype()));
-  const Tensor all({(bytes + alignment - 1) / alignment * alignment}, u8, Device::cpu());
+  const Tensor all({round_up(bytes, alignment)}, u8, Device::cpu());
   char* at = static_cast<char*>(all.raw());
   std::memset(at + bytes, 0, size_t(all.numel() - bytes));
   for (const Tensor& t : tensors) {
@@ -315,9 +316,8 @@ Tensor World::sum(const Tensor& x, double* number) const {
   const Scope scope("sum");
   check(is_float(x.dtype()), "sums over ranks are of floats, got {}", x.dtype());
   if (!exchange_) return x.detach().clone();
-  const int64_t n = x.numel(), each = exchange_->alignment();
   const Device there = exchange_->exchanges(x.device());
-  const Tensor flat({(n + each - 1) / each * each}, x.dtype(), there);
+  const Tensor flat({round_up(x.numel(), exchange_->alignment())}, x.dtype(), there);
   kernels::fill(there, 0, flat);
   const Tensor used = flat.with_layout(Layout(x.shape()));
   kernels::convert(there, x.detach().copied_to(there), used);

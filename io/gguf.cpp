@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/text.h"
@@ -19,9 +20,7 @@ constexpr std::pair<DType, uint32_t> gguf_types[] = {{f32, 0},  {i8, 24},  {i16,
                                                      {i32, 26}, {i64, 27}, {f64, 28}, {bf16, 30}};
 constexpr uint32_t int32_type = 5, string_type = 8;
 
-uint64_t padding(uint64_t size) {
-  return (gguf_alignment - size % gguf_alignment) % gguf_alignment;
-}
+uint64_t padding(uint64_t size) { return internal::round_up(size, gguf_alignment) - size; }
 
 class GgufHeader {
  public:

@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/text.h"
@@ -124,7 +125,7 @@ void write_external(const std::string& path, const StateDict& tensors, Message& 
   AtomicFile file(data);
   uint64_t at = 0;
   for (const auto& [name, t] : tensors) {
-    const uint64_t start = (at + page - 1) / page * page;
+    const uint64_t start = internal::round_up(at, page);
     file.write(std::string(start - at, '\0'));
     for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
     at = start + bytes_of(t);
