@@ -47,10 +47,8 @@ class Unfinished {
 
   void begin(const std::shared_ptr<Exchange>& exchange) {
     exchange_ = exchange;
-    [[maybe_unused]] static const int registered[] = {
-        std::atexit([] { instance().end_others("ends before the others, which end with it"); }),
-        std::at_quick_exit(
-            [] { instance().end_others("ends before the others, which end with it"); })};
+    constexpr auto end = [] { instance().end_others("ends before the others, which end with it"); };
+    [[maybe_unused]] static const int registered[] = {std::atexit(end), std::at_quick_exit(end)};
     outer_ = std::set_terminate(at_terminate);
   }
   void finish() {
