@@ -29,17 +29,12 @@ struct Greeting {
 };
 constexpr size_t greeting_size = sizeof(Greeting) + Exchange::most_words * sizeof(double);
 
-Greeting greeting_of(const Place& place, int64_t bytes, size_t words) {
-  return {int64_t(place.kind), place.step, place.number, bytes, words};
-}
-
 // Transfers of a rank with all others.
 template <class Make>
 std::vector<Transfer> with_others(const Exchange& exchange, Make make) {
   std::vector<Transfer> transfers;
-  // Begins behind this rank, so that not all send to the same one first.
-  for (int i = 1; i < exchange.size(); ++i)
-    transfers.push_back(make((exchange.rank() + i) % exchange.size()));
+  for (const int r : Group{0, 1, exchange.size()}.others(exchange.rank()))
+    transfers.push_back(make(r));
   return transfers;
 }
 
@@ -324,7 +319,7 @@ std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<co
         words.size());
   const Tensor greetings({size_, int64_t(greeting_size)}, u8, Device::cpu());
   const auto greeting = [&](int r) { return bytes_of(greetings) + size_t(r) * greeting_size; };
-  const Greeting own = greeting_of(place, int64_t(bytes), words.size());
+  const Greeting own{int64_t(place.kind), place.step, place.number, int64_t(bytes), words.size()};
   std::memcpy(greeting(rank_), &own, sizeof own);
   std::memcpy(greeting(rank_) + sizeof own, words.data(), words.size_bytes());
   const size_t greeted = sizeof own + words.size_bytes();
