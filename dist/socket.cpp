@@ -20,10 +20,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Address own_address(int file) {
+// The address at one end of a connection: `get` is getsockname or getpeername.
+Address address_of(int file, decltype(getsockname) get) {
   sockaddr_storage bytes = {};
   socklen_t size = sizeof bytes;
-  getsockname(file, reinterpret_cast<sockaddr*>(&bytes), &size);
+  get(file, reinterpret_cast<sockaddr*>(&bytes), &size);
   return {reinterpret_cast<const sockaddr*>(&bytes), size};
 }
 
@@ -144,12 +145,7 @@ bool Socket::connect(const Address& there, std::string& problem) {
   return false;
 }
 
-Address Socket::peer() const {
-  sockaddr_storage bytes = {};
-  socklen_t size = sizeof bytes;
-  getpeername(file_, reinterpret_cast<sockaddr*>(&bytes), &size);
-  return {reinterpret_cast<const sockaddr*>(&bytes), size};
-}
+Address Socket::peer() const { return address_of(file_, getpeername); }
 
 ssize_t Socket::move(iovec (&parts)[2], bool sends) const {
   msghdr message = {};
@@ -194,7 +190,7 @@ Listener::Listener(const std::string& host, int port, int backlog) {
   check(file_ >= 0, "TCP: cannot listen at port {}: {}", port, std::strerror(errno));
 }
 Listener::~Listener() { close(file_); }
-int Listener::port() const { return own_address(file_).port(); }
+int Listener::port() const { return address_of(file_, getsockname).port(); }
 Socket Listener::accept(const Deadline& deadline) const {
   while (deadline.wait(file_, POLLIN)) {
     const int file = accept4(file_, nullptr, nullptr, SOCK_CLOEXEC);
