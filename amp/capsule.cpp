@@ -181,6 +181,8 @@ void OverflowCapsule::after_rule(const Node& node, const Tensor& dy,
 // --- replaying ---
 
 std::vector<Tensor> Capsule::replay(std::optional<DType> dtype) const {
+  check(!dtype || is_float(*dtype), "a capsule is replayed in f16, bf16, f32 or f64, not in {}",
+        dtype.value_or(f32));
   const Repeat& how = find_repeat(*this);
   const Device device = DefaultDevice::current();
   const bool backward = bool(gradient);

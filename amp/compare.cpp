@@ -84,7 +84,8 @@ struct Compare::Run final : Observer {
   std::vector<Result> results;                         // of the other step, in order
   struct Gradient {
     Tensor total;
-    uint64_t version;  // of the leaf
+    uint64_t version;           // of the leaf
+    uint64_t storage, written;  // of its grad(): id and version
   };
   std::map<uint64_t, Gradient> gradients;  // by a leaf's storage
   double error = 0;
@@ -193,12 +194,18 @@ void Compare::Run::after_accumulate(const Node& leaf, const Tensor& total) {
   if (!t) return;
   const uint64_t id = t.storage()->id();
   if (reference)
-    if (const auto at = reference->gradients.find(id); at != reference->gradients.end())
-      check(at->second.version == t.version(),
+    if (const auto at = reference->gradients.find(id); at != reference->gradients.end()) {
+      const Gradient& before = at->second;
+      check(before.version == t.version(),
             "Compare: the step changes {} {}, which requires a gradient: leave out the optimizer's "
             "step",
             t.dtype(), t.shape());
-  gradients[id] = {total, t.version()};
+      check(gradients.contains(id) || before.storage != total.storage()->id() ||
+                before.written + 1 != total.version(),
+            "Compare: the step adds to the gradient that {} {} had before: begin it by zero_grad()",
+            t.dtype(), t.shape());
+    }
+  gradients[id] = {total, t.version(), total.storage()->id(), total.version()};
 }
 
 // After the step.
@@ -249,6 +256,7 @@ void Compare::Run::gather() {
 
 Compare::Compare(Step step, CompareOptions options)
     : step_(std::move(step)), options_(std::move(options)), random_(generator()) {
+  check(step_ != nullptr, "Compare: there is no step");
   for (const auto& [name, t] : options_.buffers) start_.emplace_back(name, t.clone());
   AutocastOptions wide = options_.region;
   wide.enabled = false;
@@ -308,6 +316,7 @@ std::string megabytes(int64_t bytes) {
 }  // namespace
 
 Compare::Remedy Compare::overrides(double budget) {
+  check(budget >= 0, "overrides: the budget must be >= 0, got {}", budget);
   Overrides chosen;
   const auto with = [&](const Overrides& more) {
     AutocastOptions region = options_.region;

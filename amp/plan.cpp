@@ -149,6 +149,7 @@ void PlannedSteps::count() {
 // Runs the steps as they would on a training of their own.
 Observed observed(const TrainingMaker& make, int64_t batch_size, const PlanOptions& options,
                   std::optional<int64_t> counted = {}) {
+  check(make != nullptr, "there is no training to plan");
   check(batch_size > 0, "batch_size must be > 0, got {}", batch_size);
   check(options.steps > 0, "steps must be > 0, got {}", options.steps);
   const DefaultDevice there(options.device);

@@ -23,8 +23,10 @@ std::string subject(const std::string& line) { return line.substr(0, line.find('
 std::vector<std::string> read_lock(const std::string& path) {
   std::istringstream text(std::string(io::as_text(io::read_file(path))));
   std::vector<std::string> lines;
-  for (std::string line; std::getline(text, line);)
+  for (std::string line; std::getline(text, line);) {
+    if (line.ends_with('\r')) line.pop_back();  // as git may check it out
     if (!line.empty() && line[0] != '#') lines.push_back(line);
+  }
   return lines;
 }
 
@@ -47,6 +49,7 @@ void Report::lock(const std::string& path) const {
 }
 
 void expect_precision(const std::string& path, const std::function<void()>& run) {
+  check(run != nullptr, "expect_precision: there is nothing to run");
   const std::vector<std::string> want = read_lock(path);
   const Report report;
   run();

@@ -225,6 +225,7 @@ std::string AtomicFile::target_of_temporary(const std::string& path) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
+  check(!path_.empty(), "a file to write needs a name");
   struct stat old{};
   const bool replaces = ::stat(path_.c_str(), &old) == 0;  // would destroy a device or pipe
   check(!replaces || S_ISREG(old.st_mode), "{}: not a regular file", path_);

@@ -239,6 +239,7 @@ TEST(Capsule, RefusesOtherFiles) {
   EXPECT_ERROR(Capsule::load(folder / "x"), "no \"format\": not a capsule of an overflow");
   found([] { log(zeros({2})); }, folder / "c");
   Capsule c = Capsule::load(folder / "c");
+  EXPECT_ERROR(c.replay(i32), "a capsule is replayed in f16, bf16, f32 or f64, not in i32");
   c.types = "others";
   EXPECT_ERROR(c.replay(), "no such call of log is in this program");
   const auto change = [&](const std::string& field, const std::string& value) {

@@ -137,7 +137,8 @@ TEST(Compare, ComparesTheSameStep) {
   EXPECT_NE(compare.svg().find("<svg"), std::string::npos);
   EXPECT_NE(compare.text().find("linear"), std::string::npos);
   EXPECT_TRUE(compare.overrides(1).overrides.empty());
-  EXPECT_ERROR(compare.overrides(-1), "is left with all that add one in f32");
+  EXPECT_ERROR(compare.overrides(-1), "overrides: the budget must be >= 0, got -1");
+  EXPECT_ERROR(compare.overrides(std::nan("")), "overrides: the budget must be >= 0, got nan");
 }
 
 TEST(Compare, WantsParametersToStay) {
@@ -149,6 +150,35 @@ TEST(Compare, WantsParametersToStay) {
     add_(w, w.grad());
   };
   EXPECT_ERROR(Compare(step), "the step changes f32 [3]");
+  EXPECT_ERROR(Compare({}), "Compare: there is no step");
+}
+
+TEST(Compare, WantsGradientsToBeCleared) {
+  const Tensor w = leaf({3}), x = values({3});
+  const auto step = [&](const AutocastOptions& region) {
+    const Autocast on(region);
+    sum(w * x).backward();
+    sum(w * x).backward();  // within a step they may add up
+  };
+  EXPECT_ERROR(Compare(step), "the step adds to the gradient that f32 [3] had before");
+  for (const bool to_none : {true, false})
+    EXPECT_NO_THROW(Compare([&](const AutocastOptions& region) {
+      if (to_none || !w.has_grad())
+        w.set_grad({});
+      else
+        zero_(w.grad());
+      step(region);
+    }));
+}
+
+// An error that no override can take away: the step's own.
+TEST(Compare, SaysWhatOverridesLeave) {
+  const Tensor x = values({3});
+  Compare compare([&](const AutocastOptions& region) {
+    const Autocast on(region);
+    (void)square(x + (on.enabled() ? 1 : 0));
+  });
+  EXPECT_ERROR(compare.overrides(0.01), "is left with all that add one in f32");
 }
 
 }  // namespace compare_test

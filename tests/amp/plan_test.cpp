@@ -168,6 +168,7 @@ TEST(Plan, IsATable) {
 }
 
 TEST(Plan, SaysWhatItCannotPlan) {
+  EXPECT_ERROR(plan({}, 1), "plan: there is no training to plan");
   EXPECT_ERROR(plan(layer(4), 0), "plan: batch_size must be > 0, got 0");
   EXPECT_ERROR(plan(layer(4), 1, {.steps = 0}), "plan: steps must be > 0, got 0");
   EXPECT_ERROR(plan([](int64_t) { return PlannedTraining{}; }, 1),

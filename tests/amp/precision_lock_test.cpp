@@ -4,6 +4,7 @@
 
 #include "amp/precision_lock.h"
 #include "amp/report.h"
+#include "io/file.h"
 #include "nn/models/models.h"
 #include "nn/nn.h"
 #include "tests/support/amp.h"
@@ -170,6 +171,11 @@ body: linear backward(f16) -> f32, f32
 + head: linear backward(f32) -> f32, f32, f32
 + head: cast for backward(f32) -> f16)");
   EXPECT_ERROR(expect_precision(net, x, folder / "none.lock"), "none.lock");
+  EXPECT_ERROR(expect_precision(path, {}), "expect_precision: there is nothing to run");
+  std::string text = test::slurp(path);
+  for (size_t at = 0; (at = text.find('\n', at)) != text.npos; at += 2) text.insert(at, "\r");
+  io::write_file(path, text);
+  expect({.low = f16}, net);
 }
 
 }  // namespace precision_lock_test

@@ -75,6 +75,7 @@ TEST(AtomicFile, NamesFileAndReason) {
                "cannot create a file beside it: Not a directory");
   std::filesystem::create_directory(folder / "taken");
   EXPECT_ERROR(AtomicFile(folder / "taken"), "taken: not a regular file");
+  EXPECT_ERROR(AtomicFile(""), "a file to write needs a name");
   AtomicFile file(folder / "late");
   std::filesystem::create_directory(folder / "late");
   EXPECT_ERROR(file.commit(), "late: cannot replace: Is a directory");
