@@ -4,6 +4,7 @@
 
 #include "core/format.h"
 #include "nn/init.h"
+#include "nn/more.h"
 
 namespace mixtape::nn {
 using namespace internal;
@@ -11,6 +12,7 @@ namespace {
 
 Shape sizes(int64_t size) { return {size}; }
 Shape sizes(Size2 size) { return {size.h, size.w}; }
+Shape sizes(Size3 size) { return {size.d, size.h, size.w}; }
 
 // For example "stride must be >= 1, got 0 x 1".
 void check_sizes(const char* what, const auto& given, int64_t least = 1) {
@@ -60,6 +62,16 @@ ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const 
 ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Options& o)
     : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
   start(*this, "ConvTranspose2d", in, out, kernel, o);
+}
+
+Conv3d::Conv3d(int64_t in, int64_t out, Size3 kernel, const Options& o)
+    : options_{o.stride, o.padding, o.dilation, o.groups} {
+  start(*this, "Conv3d", in, out, kernel, o);
+}
+
+ConvTranspose3d::ConvTranspose3d(int64_t in, int64_t out, Size3 kernel, const Options& o)
+    : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
+  start(*this, "ConvTranspose3d", in, out, kernel, o);
 }
 
 }  // namespace mixtape::nn

@@ -327,6 +327,8 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { softshrink(image, -1); }), "softshrink: the size must be >= 0, got -1");
   EXPECT_EQ(error([] { nn::Conv3d(3, 2, 1, {.groups = 2}); }),
             "Conv3d: 3 and 2 channels do not divide into 2 groups");
+  EXPECT_EQ(error([] { nn::ConvTranspose3d(2, 2, {1, 0, 2}); }),
+            "ConvTranspose3d: kernel must be >= 1, got 1 x 0 x 2");
   const Tensor x = ones({2, 3}), target = zeros({2}, i64);
   EXPECT_EQ(error([&] { multi_margin_loss(x, zeros({3}, i64)); }),
             "multi_margin_loss: an input of shape [2, 3] and a target of [3], not [n, classes] and "
