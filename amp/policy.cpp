@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <ranges>
 
 #include "core/check.h"
 #include "core/format.h"

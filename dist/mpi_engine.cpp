@@ -1,7 +1,6 @@
 #include "dist/mpi_engine.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "autograd/autograd_meta.h"
 #include "core/check.h"

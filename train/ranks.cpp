@@ -1,7 +1,5 @@
 #include "train/ranks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "autograd/ops.h"

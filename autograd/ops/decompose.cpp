@@ -1,8 +1,6 @@
 // Decompositions of matrices and what is made of them. An op returns one tensor: several matrices
 // lie beside each other in its last dimension, and the functions take them apart again.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <tuple>

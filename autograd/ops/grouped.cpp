@@ -1,8 +1,6 @@
 // Products of groups of rows, each with a matrix of its own, as of tokens with their expert. Each
 // group is one product of the kernel; a rule is made of the same two ops.
 
-#include <numeric>
-
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 

@@ -1,7 +1,6 @@
 // Images: pools (1-d ones over an image of one row), interpolation, sampling, pixel shuffling.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "autograd/ops/attributes.h"

@@ -1,7 +1,6 @@
 // Statistics that are composed of reductions, sorts and scans.
 
 #include <cmath>
-#include <limits>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"

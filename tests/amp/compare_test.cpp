@@ -2,8 +2,6 @@
 
 #include "amp/compare.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
 #include "nn/models/models.h"

@@ -1,7 +1,5 @@
 // The precision lock: edits that change a precision are found, and named.
 
-#include <fmt/format.h>
-
 #include "amp/precision_lock.h"
 #include "amp/report.h"
 #include "io/file.h"

@@ -1,7 +1,6 @@
 // Plans for a GPU, made without one, against steps on it.
 #include "amp/plan.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <mutex>
-
 #include "amp/scaler.h"
 #include "autograd/ops.h"
 #include "dist/data_parallel.h"

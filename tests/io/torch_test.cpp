@@ -2,7 +2,6 @@
 
 #include "io/torch.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 
 #include "train/llama.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/format.h"

@@ -3,7 +3,6 @@
 
 #include "train/data/tokenizer.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"

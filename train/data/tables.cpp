@@ -1,7 +1,5 @@
 #include "train/data/tables.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>

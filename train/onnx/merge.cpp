@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "autograd/ops.h"
 #include "core/check.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/common/draw.h"
 #include "kernels/cpu/loops/parallel.h"

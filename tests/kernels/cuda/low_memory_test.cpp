@@ -1,5 +1,4 @@
 // Optimizer states of 8 and 16 bits and parameters without masters on CUDA, beside the CPU's bytes.
-#include <fmt/format.h>
 
 #include "core/format.h"
 #include "kernels/common/layerwise.h"

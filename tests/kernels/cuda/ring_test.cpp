@@ -10,7 +10,6 @@
 #include <cstring>
 #include <deque>
 #include <string>
-#include <type_traits>
 #include <unordered_set>
 #include <utility>
 
