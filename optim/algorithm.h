@@ -18,6 +18,8 @@ using kernels::StepControl;
 using kernels::Updates;
 
 void check_value(const Option& option, double value);  // throws Error if it is out of bounds
+// The option of that name. Throws Error that lists all if `of`, an optimizer, has none.
+Option find_option(const Options& options, std::string_view name, std::string_view of);
 
 // A buffer of a parameter: its shape, whether the options need it, its kind and its first value.
 struct State {

@@ -37,18 +37,11 @@ std::unique_ptr<Optimizer> made(std::vector<Tensor> params, const NamedOptions& 
   O o;
   CommonOptions all = common;
   for (const auto& [name, value] : named) {
-    std::string known;
-    bool found = false;
     Options options = o.options();
     options.push_back({"maximize", all.maximize});
-    for (const Option& option : options) {
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name);
-      if (option.name != name) continue;
-      check_value(option, value);
-      option.set(value);
-      found = true;
-    }
-    check(found, "no option '{}' in {}, which has {}", name, O::name, known);
+    const Option option = find_option(options, name, O::name);
+    check_value(option, value);
+    option.set(value);
   }
   if constexpr (std::is_same_v<O, MuonOptions>)
     return muon(std::move(params), o, all);

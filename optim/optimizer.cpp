@@ -75,6 +75,15 @@ void check_value(const Option& option, double value) {
     check(!std::isnan(value), "{} must be a number, got {}", name, value);
 }
 
+Option find_option(const Options& options, std::string_view name, std::string_view of) {
+  std::string known;
+  for (const Option& option : options) {
+    if (option.name == name) return option;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name);
+  }
+  fail("no option '{}' in {}, which has {}", name, of, known);
+}
+
 void Algorithm::run_kernel(Device device, kernels::AnyOptimizer optimizer, size_t bytes,
                            Updates updates, const StepControl& control) const {
   const auto fixed = [](const Algorithm& a) {
@@ -456,12 +465,7 @@ void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {
 }
 
 double Optimizer::option(std::string_view name, size_t group) const {
-  std::string known;
-  for (const Option& option : options(group)) {
-    if (option.name == name) return option.get();
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name);
-  }
-  fail("no option '{}' in {}, which has {}", name, this->name(), known);
+  return find_option(options(group), name, this->name()).get();
 }
 
 bool Optimizer::has_option(std::string_view name, size_t group) const {
@@ -471,17 +475,15 @@ bool Optimizer::has_option(std::string_view name, size_t group) const {
 }
 
 void Optimizer::set_option(std::string_view name, double value, size_t group) {
-  const double before = option(name, group);
-  for (const Option& option : options(group)) {
-    if (option.name != name) continue;
-    check_value(option, value);
-    option.set(value);
-    try {
-      at(group).algorithm->check_options();
-    } catch (...) {
-      option.set(before);
-      throw;
-    }
+  const Option option = find_option(options(group), name, this->name());
+  const double before = option.get();
+  check_value(option, value);
+  option.set(value);
+  try {
+    at(group).algorithm->check_options();
+  } catch (...) {
+    option.set(before);
+    throw;
   }
   // Makes newly needed buffers now, so that a state saved before the next step is complete.
   for (Slot& slot : groups_[group].slots)
