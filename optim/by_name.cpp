@@ -61,16 +61,21 @@ struct ScheduleText {
   std::vector<double> factor;  // at most one
 };
 
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t at = 0; at <= text.size(); at += parts.back().size() + 1)
+    parts.push_back(text.substr(at, text.find(separator, at) - at));
+  return parts;
+}
+
 std::vector<double> numbers_in(std::string_view list, std::string_view text) {
   std::vector<double> numbers;
-  for (size_t at = 0; at <= list.size();) {
-    const size_t end = std::min(list.find(',', at), list.size());
-    double number = 0;
-    const auto [rest, error] = std::from_chars(list.data() + at, list.data() + end, number);
-    check(error == std::errc() && rest == list.data() + end && std::isfinite(number),
-          "the schedule \"{}\" has \"{}\" in place of a number", text, list.substr(at, end - at));
-    numbers.push_back(number);
-    at = end + 1;
+  for (const std::string_view part : split(list, ',')) {
+    double& number = numbers.emplace_back();
+    const char* const end = part.data() + part.size();
+    const auto [rest, error] = std::from_chars(part.data(), end, number);
+    check(error == std::errc() && rest == end && std::isfinite(number),
+          "the schedule \"{}\" has \"{}\" in place of a number", text, part);
   }
   return numbers;
 }
@@ -86,12 +91,7 @@ ScheduleText parse_schedule(std::string_view text) {
       {"linear", 0, 0, 0},   {"cosine", 0, 0, 0},          {"polynomial", 1, 1, 0},
       {"wsd", 1, 1, 0},      {"cosine_restarts", 1, 1, 1}, {"one_cycle", 0, 0, 0}};
   ScheduleText parsed;
-  std::vector<std::string_view> parts;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(':', at), text.size());
-    parts.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
+  const std::vector<std::string_view> parts = split(text, ':');
   parsed.name = parts[0];
   if (parts.size() > 1) parsed.numbers = numbers_in(parts[1], text);
   if (parts.size() > 2) parsed.factor = numbers_in(parts[2], text);
