@@ -17,11 +17,13 @@ struct Normal {
   Dims dims = {};  // normalised over; empty: by constants
   bool centered = true;
 
-  // h = (x - mean(x)) rstd over dims, or x rstd, with the second moment as the variance.
+  // h = (x - mean(x)) rstd over dims, or x rstd, with the second moment as the variance. (In f64,
+  // since a square may leave f32.)
   static Normal of(const Tensor& x, const Dims& dims, double eps, bool centered = true) {
     const Tensor off = centered ? x - mean(x, dims, true) : x;
-    const Tensor rstd = rsqrt(mean(square(off), dims, true) + eps);
-    return {off * rstd, rstd, dims, centered};
+    const Tensor rstd = rsqrt(mean(square(cast(off, f64)), dims, true) + eps);
+    const Tensor inverse = cast(rstd, x.dtype());
+    return {off * inverse, inverse, dims, centered};
   }
   // dx = rstd (g - mean(g) - h mean(g h)) for a gradient g of h; each mean only if it was taken.
   Tensor gradient(const Tensor& g) const {

@@ -279,6 +279,34 @@ TEST(InF32, NormLayersOfLargeNumbers) {
                  {-1, 1, -1, 1}, 1e-4);
 }
 
+// Squares that vanish, without an eps that would hide them.
+TEST(InF32, NormLayersOfSmallNumbers) {
+  const auto at_scale = [](double scale) {
+    return (from({-3, 1, 2, 4, 1, 3, -3, 1}, {2, 4}) * scale).detach().set_requires_grad();
+  };
+  const Tensor unit = at_scale(1), small = at_scale(0x1p-100);
+  using Layer = std::function<Tensor(const Tensor&)>;
+  for (const Layer& layer :
+       {Layer([](const Tensor& x) { return rms_norm(x, {4}, {}, 0); }),
+        Layer([](const Tensor& x) { return layer_norm(x, {4}, {}, {}, 0); }),
+        Layer([](const Tensor& x) { return group_norm(reshape(x, {2, 2, 2}), 1, {}, {}, 0); }),
+        Layer([](const Tensor& x) {
+          return batch_norm(x, {}, {}, {}, {}, {.training = true, .eps = 0});
+        }),
+        Layer([](const Tensor& x) {
+          return batch_norm(reshape(x, {2, 2, 2}), {}, {}, {}, {}, {.training = true, .eps = 0});
+        })}) {
+    expect_ratio(layer(small), to_vector(layer(unit)));
+    for (const bool recorded : {false, true}) {
+      const auto slope = [&](const Tensor& x) {
+        const Tensor y = layer(x), dy = reshape(row({1, 2, -1, 3, 0, 1, 5, 2}), y.shape());
+        return grad({y}, {x}, {.gradients = {dy}, .create_graph = recorded})[0];
+      };
+      expect_ratio(slope(small) * 0x1p-100, to_vector(slope(unit)), 1e-5);
+    }
+  }
+}
+
 TEST(InF32, ActivationsAndLosses) {
   const Tensor x = row({1e38, -1e38}).set_requires_grad();
   expect_ratio(hardswish(x), {1e38, 0});

@@ -75,7 +75,7 @@ void pixel_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) 
   parallel_ranges(c, grain_of(1), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Moments<1> m;
-      finish_moments(sums[i], sums[c + i], center[i], rows, true, m.mean[0], m.var[0], [&] {
+      finish_moments(sums[i], sums[c + i], center[i], rows, true, eps, m.mean[0], m.var[0], [&] {
         Buffer<S> column(rows);
         for (int64_t r = 0; r < rows; ++r) column.data()[r] = x.as<S>()[r * c + i];
         widen(column.data(), rows, true, m.mean[0], m.var[0]);
@@ -140,7 +140,7 @@ void batch_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) 
       Buffer<T> run(z.length());
       for (int64_t c = begin; c < end; ++c) {
         z.gather(x.as<S>(), c, run.data());
-        const auto m = moments_of<T, 1>(run.data(), z.length());
+        const auto m = moments_of<T, 1>(run.data(), z.length(), eps);
         mean.as<T>()[c] = static_cast<T>(m.mean[0]);
         var.as<T>()[c] = static_cast<T>(m.var[0]);
         rstd.as<T>()[c] = static_cast<T>(m.rstd(eps)[0]);

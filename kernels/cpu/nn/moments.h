@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/common/scalar.h"
 #include "kernels/cpu/loops/rows.h"
 
 namespace mixtape::kernels {
@@ -41,14 +42,14 @@ void widen(const S* x, int64_t n, bool centered, double& mean, double& var) {
 
 // Sets mean and var from the sums of n differences from a center, which is 0 if there is none, and
 // of their squares. If the center is so far from the mean that the variance loses digits, or if
-// squares left T, again() sums in f64.
+// squares left f32 and eps does not hide it, again() sums in f64.
 template <class F>
-void finish_moments(double sum, double squares, double center, int64_t n, bool centered,
+void finish_moments(double sum, double squares, double center, int64_t n, bool centered, double eps,
                     double& mean, double& var, F again) {
   const double per = 1 / static_cast<double>(n), off = centered ? sum * per : 0;
   mean = center + off;
   var = squares * per - off * off;
-  if (!(off * off <= 8 * var) || !std::isfinite(var)) {
+  if (!(off * off <= 8 * var) || !squares_in_range(var + eps)) {
     if (!std::isfinite(mean)) mean = center;
     again();
   }
@@ -58,7 +59,8 @@ void finish_moments(double sum, double squares, double center, int64_t n, bool c
 // Moments of several rows at once, so that no sum waits for another; around zero if not centered.
 // Sums differences from the first element of each row.
 template <class T, int rows, class S>
-MIXTAPE_ALWAYS_INLINE Moments<rows> moments_of(const S* x, int64_t n, bool centered = true) {
+MIXTAPE_ALWAYS_INLINE Moments<rows> moments_of(const S* x, int64_t n, double eps,
+                                               bool centered = true) {
   std::array<T, rows> center = {};
   if (centered && n > 0)
     for (int r = 0; r < rows; ++r) center[r] = static_cast<T>(x[r * n]);
@@ -72,7 +74,7 @@ MIXTAPE_ALWAYS_INLINE Moments<rows> moments_of(const S* x, int64_t n, bool cente
   Moments<rows> result;
   for (int r = 0; r < rows; ++r) {
     double &mean = result.mean[r], &var = result.var[r];
-    finish_moments(about[r], about[rows + r], center[r], n, centered, mean, var,
+    finish_moments(about[r], about[rows + r], center[r], n, centered, eps, mean, var,
                    [&] { widen(x + r * n, n, centered, mean, var); });
   }
   return result;

@@ -42,7 +42,7 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
     // Two sums and a center for each row take three quarters of the registers.
     constexpr int together = sizeof(Vec<T>) == 64 ? 8 : 4;
     const auto measure = [&](int64_t r, auto rows) {
-      const auto m = moments_of<T, rows>(x.as<S>() + r * n, n, bool(mean));
+      const auto m = moments_of<T, rows>(x.as<S>() + r * n, n, eps, bool(mean));
       const auto factors = m.rstd(eps);
       for (int i = 0; i < rows; ++i) {
         if (mean) mean.as<T>()[r + i] = static_cast<T>(m.mean[i]);
@@ -140,7 +140,7 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
     const T *const scale = to_dense<T>(launch, w), *const shift = to_dense<T>(launch, b);
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const auto m = moments_of<T, 1>(x.as<S>() + r * n, n);
+        const auto m = moments_of<T, 1>(x.as<S>() + r * n, n, eps);
         const T center = static_cast<T>(m.mean[0]), inverse = static_cast<T>(m.rstd(eps)[0]);
         mean.as<T>()[r] = center;
         rstd.as<T>()[r] = inverse;
