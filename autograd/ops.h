@@ -1,6 +1,7 @@
 #pragma once
 // Every op, with the names and semantics of NumPy and PyTorch. Binary ops broadcast their operands;
-// dimensions may be negative; arguments that do not fit each other throw Error.
+// dimensions may be negative, and where a result keeps or drops one, that of a 0-d tensor is 0 or
+// -1; arguments that do not fit each other throw Error.
 
 #include <initializer_list>
 #include <limits>

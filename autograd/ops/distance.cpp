@@ -46,8 +46,7 @@ struct Normalize {
 
 Tensor normalize(const Tensor& x, double p, int dim, double eps) {
   const Scope scope(Normalize::info.name);
-  const int d = wrap_dim(dim, x.rank());
-  return call<Normalize>(x, NormalizeOptions{{{.dims = 1u << d}, p}, eps});
+  return call<Normalize>(x, NormalizeOptions{{reduce_options({dim}, x.rank()), p}, eps});
 }
 
 Tensor ops::within_range(const Tensor& dx, const Tensor& rows, DType dtype) {

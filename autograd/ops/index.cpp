@@ -259,7 +259,7 @@ Tensor ops::index_select_unchecked(const Tensor& x, int dim, const Tensor& index
 }
 
 Tensor ops::element_index(const Tensor& x, int dim, const Tensor& given) {
-  const Tensor index = as_index(given);
+  const Tensor i64s = as_index(given), index = x.rank() == 1 ? as_line(i64s) : i64s;
   bool fits = index.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.size(d) <= x.size(d);
   check(fits, "an index of shape {} for dimension {} of a tensor of shape {}", index.shape(), dim,
@@ -269,13 +269,14 @@ Tensor ops::element_index(const Tensor& x, int dim, const Tensor& given) {
 }
 
 Tensor ops::slice_index(const Tensor& x, int dim, const Tensor& given) {
-  const Tensor index = as_index(given);
+  const Tensor index = as_line(as_index(given));
   check(index.rank() == 1, "the index has shape {}, not [k]", index.shape());
   check_index_range(index, dim, 0, x.size(dim));
   return index;
 }
 
 Tensor ops::corner(Tensor x, const Shape& shape) {
+  if (shape.rank == 1) x = as_line(x);
   bool fits = x.rank() == shape.rank;
   for (int d = 0; fits && d < shape.rank; ++d) fits = shape[d] <= x.size(d);
   check(fits, "a source of shape {} for an index of shape {}", x.shape(), shape);
@@ -309,33 +310,38 @@ void ops::write_slices(const Tensor& x, int dim, const Tensor& index, const Tens
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope(Gather::info.name);
-  const int d = wrap_dim(dim, x.rank());
-  return call<Gather>(x, element_index(x, d, index), d);
+  const Tensor lines = as_line(x);
+  const int d = wrap_line(dim, x.rank());
+  return reshape(call<Gather>(lines, element_index(lines, d, index), d), index.shape());
 }
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope("index_select");
-  const int d = wrap_dim(dim, x.rank());
-  return index_select_unchecked(x, d, slice_index(x, d, index));
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    return index_select_unchecked(t, d, slice_index(t, d, index));
+  });
 }
 Tensor scatter(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
   const Scope scope(Scatter::info.name);
-  const int d = wrap_dim(dim, x.rank());
-  const Tensor index = element_index(x, d, given);
-  return call<Scatter>(x, index, corner(source, index.shape()), d);
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    const Tensor index = element_index(t, d, given);
+    return call<Scatter>(t, index, corner(source, index.shape()), d);
+  });
 }
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
   const Scope scope(ScatterAdd::info.name);
-  const int d = wrap_dim(dim, x.rank());
-  const Tensor index = element_index(x, d, given);
-  return call<ScatterAdd>(x, index, corner(source, index.shape()), Target{d, x.shape()});
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    const Tensor index = element_index(t, d, given);
+    return call<ScatterAdd>(t, index, corner(source, index.shape()), Target{d, t.shape()});
+  });
 }
 Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
   const Scope scope("index_add");
-  const int d = wrap_dim(dim, x.rank());
-  const Tensor index = slice_index(x, d, given);
-  const Shape shape = with_size(x.shape(), d, index.numel());
-  check(source.shape() == shape, "a source of shape {}, not {}", source.shape(), shape);
-  return call<ScatterAdd>(x, for_all_lines(index, d, shape), source, Target{d, x.shape()});
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    const Tensor index = slice_index(t, d, given), slices = as_line(source);
+    const Shape shape = with_size(t.shape(), d, index.numel());
+    check(slices.shape() == shape, "a source of shape {}, not {}", source.shape(), shape);
+    return call<ScatterAdd>(t, for_all_lines(index, d, shape), slices, Target{d, t.shape()});
+  });
 }
 
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {

@@ -283,8 +283,8 @@ Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllO
 }
 
 Tensor ops::cosine(const Tensor& x, const Tensor& y, int dim, double eps, bool wide) {
-  const Shape shape = broadcast(x.shape(), y.shape());
-  const int d = wrap_dim(dim, shape.rank);
+  const Shape both = broadcast(x.shape(), y.shape()), shape = both.rank == 0 ? Shape{1} : both;
+  const int d = wrap_line(dim, both.rank);
   const Tensor cosine = call<CosineSimilarity>(
       rows_along(expand(x, shape), d), rows_along(expand(y, shape), d), CosineOptions{eps, wide});
   return reshape(cosine, without(shape, d));

@@ -49,7 +49,7 @@ struct Median {  // of a 1-d tensor; NaN if it is empty, as in PyTorch
 
 // The op applied with dimension dim as the last one.
 template <class Op, class... A>
-Tensor along(int dim, const Tensor& x, const A&... args) {
+Tensor over_lines(int dim, const Tensor& x, const A&... args) {
   check(x.size(dim) < int64_t{1} << 32, "a row must have fewer than 2^32 elements, got {}",
         x.size(dim));  // kernels keep positions in 32 bits
   if (dim == x.rank() - 1) return call<Op>(x, args...);
@@ -64,50 +64,59 @@ void check_elements(const Tensor& x, int dim) {
 
 Tensor argsort(const Tensor& x, int dim, bool descending) {
   const Scope scope(Argsort::info.name);
-  return along<Argsort>(wrap_dim(dim, x.rank()), x, descending);
+  return along_line(x, dim,
+                    [&](const Tensor& t, int d) { return over_lines<Argsort>(d, t, descending); });
 }
 Sorted sort(const Tensor& x, int dim, bool descending) {
   const Scope scope("sort");
-  const Tensor indices = argsort(x, dim, descending);
-  return {gather_unchecked(x, dim, indices), indices};
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    const Tensor indices = argsort(t, d, descending);
+    return Sorted{gather_unchecked(t, d, indices), indices};
+  });
 }
 Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   const Scope scope(TopK::info.name);
-  const int d = wrap_dim(dim, x.rank());
-  check(k >= 0 && k <= x.size(d), "k must be from 0 to {}, got {}", x.size(d), k);
-  const Tensor indices = along<TopK>(d, x, k, largest);
-  return {gather_unchecked(x, d, indices), indices};
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    const int64_t least = x.rank() == 0 ? 1 : 0;  // a 0-d result has an element
+    check(k >= least && k <= t.size(d), "k must be from {} to {}, got {}", least, t.size(d), k);
+    const Tensor indices = over_lines<TopK>(d, t, k, largest);
+    return Sorted{gather_unchecked(t, d, indices), indices};
+  });
 }
 
-Sorted median(const Tensor& x, int dim, bool keepdim) {
+Sorted median(const Tensor& given, int along, bool keepdim) {
   const Scope scope("median");
-  check_elements(x, dim);
-  const int64_t n = x.size(dim);
-  const Tensor order = argsort(x, dim), last = narrow(order, dim, n - 1, 1);
-  Tensor indices = narrow(order, dim, (n - 1) / 2, 1);
-  if (is_float(x.dtype()))
-    indices = where(isnan(gather_unchecked(x.detach(), dim, last)), last, indices);
-  const Tensor values = gather_unchecked(x, dim, indices);
-  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+  return along_line(given, along, [&](const Tensor& x, int dim) {
+    check_elements(x, dim);
+    const int64_t n = x.size(dim);
+    const Tensor order = argsort(x, dim), last = narrow(order, dim, n - 1, 1);
+    Tensor indices = narrow(order, dim, (n - 1) / 2, 1);
+    if (is_float(x.dtype()))
+      indices = where(isnan(gather_unchecked(x.detach(), dim, last)), last, indices);
+    const Tensor values = gather_unchecked(x, dim, indices);
+    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+  });
 }
 Tensor median(const Tensor& x) {
   const Scope scope(Median::info.name);
   return call<Median>(flatten(x));
 }
 
-Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
+Tensor quantile(const Tensor& given, double q, int along, bool keepdim) {
   const Scope scope("quantile");
-  check_real(x);
+  check_real(given);
   check(q >= 0 && q <= 1, "q must be from 0 to 1, got {}", q);
-  check_elements(x, dim);
-  const int64_t n = x.size(dim);
-  const Tensor sorted = sort(x, dim).values;
-  const double position = q * double(n - 1), below = std::floor(position);
-  const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
-  const auto i = static_cast<int64_t>(below);
-  const Tensor y = position == below ? at(i) : lerp(at(i), at(i + 1), position - below);
-  const Tensor largest = at(n - 1), result = where(isnan(largest), largest, y);
-  return keepdim ? result : squeeze(result, dim);
+  return along_line(given, along, [&](const Tensor& x, int dim) {
+    check_elements(x, dim);
+    const int64_t n = x.size(dim);
+    const Tensor sorted = sort(x, dim).values;
+    const double position = q * double(n - 1), below = std::floor(position);
+    const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
+    const auto i = static_cast<int64_t>(below);
+    const Tensor y = position == below ? at(i) : lerp(at(i), at(i + 1), position - below);
+    const Tensor largest = at(n - 1), result = where(isnan(largest), largest, y);
+    return keepdim ? result : squeeze(result, dim);
+  });
 }
 Tensor quantile(const Tensor& x, double q) { return quantile(flatten(x), q, 0); }
 

@@ -107,12 +107,8 @@ struct ScatterProduct : ScatterReduce {
   }
 };
 
-}  // namespace
-
-Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& given, const Tensor& whole_source,
-                      ScatterMode mode, const ScatterReduceOptions& o) {
-  const Scope scope("scatter_reduce");
-  const int d = wrap_dim(dim, x.rank());
+Tensor reduce_lines(const Tensor& x, int d, const Tensor& given, const Tensor& whole_source,
+                    ScatterMode mode, const ScatterReduceOptions& o) {
   const Tensor index = element_index(x, d, given), source = corner(whole_source, index.shape());
   if (mode == ScatterMode::Prod)
     return call<ScatterProduct>(x, index, source, Meeting{d, Reduce::Prod, o.include_self});
@@ -135,21 +131,32 @@ Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& given, const Tenso
   return in_f32(mean, x, source);
 }
 
+}  // namespace
+
+Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                      ScatterMode mode, const ScatterReduceOptions& o) {
+  const Scope scope("scatter_reduce");
+  return along_line(
+      x, dim, [&](const Tensor& t, int d) { return reduce_lines(t, d, index, source, mode, o); });
+}
+
 Tensor index_fill(const Tensor& x, int dim, const Tensor& given, double value) {
   const Scope scope("index_fill");
-  const int d = wrap_dim(dim, x.rank());
-  const Tensor index = slice_index(x, d, given);
   check_number(x.dtype(), value);
-  return index_put_unchecked(x, d, index,
-                             number_like(x, with_size(x.shape(), d, index.numel()), value));
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    const Tensor index = slice_index(t, d, given);
+    return index_put_unchecked(t, d, index,
+                               number_like(t, with_size(t.shape(), d, index.numel()), value));
+  });
 }
 
 Tensor index_copy(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
   const Scope scope("index_copy");
-  const int d = wrap_dim(dim, x.rank());
-  const Tensor index = slice_index(x, d, given);
-  check_shape(source, "the source", with_size(x.shape(), d, index.numel()));
-  return index_put_unchecked(x, d, index, source);
+  return along_line(x, dim, [&](const Tensor& t, int d) {
+    const Tensor index = slice_index(t, d, given), slices = as_line(source);
+    check_shape(slices, "the source", with_size(t.shape(), d, index.numel()));
+    return index_put_unchecked(t, d, index, slices);
+  });
 }
 
 Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim) {

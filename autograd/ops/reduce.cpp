@@ -264,9 +264,10 @@ struct LogCumsumExp {
 template <Reduce op>
 Sorted running_extremum(const Tensor& x, int dim) {
   const Scope scope(RunningExtremum<op>::info.name);
-  const int d = wrap_dim(dim, x.rank());
-  const Tensor indices = call<RunningExtremum<op>>(x, d);
-  return {gather_unchecked(x, d, indices), indices};
+  return along_line(x, dim, [](const Tensor& t, int d) {
+    const Tensor indices = call<RunningExtremum<op>>(t, d);
+    return Sorted{gather_unchecked(t, d, indices), indices};
+  });
 }
 
 // The product of all other elements along dim, for each; exact where some are zero.
@@ -309,9 +310,10 @@ Tensor over(const Tensor& x, const Dims& dims, bool keepdim) {
 template <Reduce op>
 Tensor arg(const Tensor& x, int dim, bool keepdim) {
   const Scope scope(ArgExtremum<op>::info.name);
-  const int d = wrap_dim(dim, x.rank());
-  const Tensor y = call<ArgExtremum<op>>(x, d);
-  return keepdim ? y : squeeze(y, d);
+  return along_line(x, dim, [=](const Tensor& t, int d) {
+    const Tensor y = call<ArgExtremum<op>>(t, d);
+    return keepdim ? y : squeeze(y, d);
+  });
 }
 
 // The variance of x or its root, in two passes, so that a large mean costs no precision. x are
@@ -346,11 +348,11 @@ Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, b
 ReduceOptions ops::reduce_options(const Dims& dims, int rank) {
   ReduceOptions o;
   for (int d : dims) {
-    const uint32_t bit = 1u << wrap_dim(d, rank);
+    const uint32_t bit = 1u << wrap_line(d, rank);
     check(!(o.dims & bit), "dimension {} is named twice", d);
     o.dims |= bit;
   }
-  if (dims.empty()) o.dims = (1u << rank) - 1;
+  if (dims.empty() || rank == 0) o.dims = (1u << rank) - 1;
   return o;
 }
 Tensor ops::sum_to(const Tensor& x, const ReduceOptions& o) {
@@ -459,15 +461,15 @@ Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 Tensor cumsum(const Tensor& x, int dim) {
   const Scope scope("cumsum");
-  return call<Cumsum>(x, wrap_dim(dim, x.rank()), false);
+  return along_line(x, dim, [](const Tensor& t, int d) { return call<Cumsum>(t, d, false); });
 }
 Tensor cumprod(const Tensor& x, int dim) {
   const Scope scope("cumprod");
-  return call<Cumprod>(x, wrap_dim(dim, x.rank()), false);
+  return along_line(x, dim, [](const Tensor& t, int d) { return call<Cumprod>(t, d, false); });
 }
 Tensor logcumsumexp(const Tensor& x, int dim) {
   const Scope scope(LogCumsumExp::info.name);
-  return call<LogCumsumExp>(x, wrap_dim(dim, x.rank()));
+  return along_line(x, dim, [](const Tensor& t, int d) { return call<LogCumsumExp>(t, d); });
 }
 Sorted cummax(const Tensor& x, int dim) { return running_extremum<Reduce::Max>(x, dim); }
 Sorted cummin(const Tensor& x, int dim) { return running_extremum<Reduce::Min>(x, dim); }

@@ -46,6 +46,23 @@ inline Shape with_size(const Shape& shape, int dim, int64_t size) {
   return other;
 }
 
+// A 0-d tensor has one line, of one element, along dimension 0 or -1.
+inline int wrap_line(int dim, int rank) {
+  return rank == 0 && (dim == 0 || dim == -1) ? 0 : wrap_dim(dim, rank);
+}
+inline Tensor as_line(const Tensor& x) { return x.rank() == 0 ? reshape(x, {1}) : x; }
+// f(x, dim) for a dimension counted from the front, with 0-d results for a 0-d x.
+template <class F>
+auto along_line(const Tensor& x, int dim, F f) {
+  const int d = wrap_line(dim, x.rank());
+  const auto y = f(as_line(x), d);
+  const auto like_x = [&](const Tensor& t) { return x.rank() == 0 ? reshape(t, {}) : t; };
+  if constexpr (requires { y.values; })
+    return Sorted{like_x(y.values), like_x(y.indices)};
+  else
+    return like_x(y);
+}
+
 // [a, n, b] -> [a * b, n], where n is the size of that dimension.
 Tensor rows_along(const Tensor& x, int dim);
 // Input of row kernels along a dimension: rows [a * b, n], or matrices [a, n, b] whose columns

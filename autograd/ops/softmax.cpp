@@ -59,9 +59,9 @@ struct Softmax {  // over dimension 1 of lines
 template <bool log>
 Tensor softmax_over(const Tensor& x, int dim) {
   const Scope scope(Softmax<log>::info.name);
-  if (x.rank() == 0) return reshape(softmax_over<log>(reshape(x, {1}), 0), {});
-  const int d = wrap_dim(dim, x.rank());
-  return lines_to(call<Softmax<log>>(lines_along(x, d)), x.shape(), d);
+  return along_line(x, dim, [](const Tensor& t, int d) {
+    return lines_to(call<Softmax<log>>(lines_along(t, d)), t.shape(), d);
+  });
 }
 
 // --- losses ---

@@ -148,34 +148,38 @@ BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert) {
   return BoolTensor(invert ? logical_not(found) : found);
 }
 
-Sorted kthvalue(const Tensor& x, int64_t k, int dim, bool keepdim) {
+Sorted kthvalue(const Tensor& given, int64_t k, int along, bool keepdim) {
   const Scope scope("kthvalue");
-  const int64_t n = x.size(dim);
-  check(k >= 1 && k <= n, "k must be from 1 to {}, got {}", n, k);
-  const Tensor indices = narrow(topk(x.detach(), k, dim, false).indices, dim, k - 1, 1);
-  const Tensor values = gather_unchecked(x, dim, indices);
-  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+  return along_line(given, along, [&](const Tensor& x, int dim) {
+    const int64_t n = x.size(dim);
+    check(k >= 1 && k <= n, "k must be from 1 to {}, got {}", n, k);
+    const Tensor indices = narrow(topk(x.detach(), k, dim, false).indices, dim, k - 1, 1);
+    const Tensor values = gather_unchecked(x, dim, indices);
+    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+  });
 }
 
 // Among sorted elements, the number of equal ones up to each: it is greatest at the end of the
 // longest run, the first of which has the smallest value.
-Sorted mode(const Tensor& x, int dim, bool keepdim) {
+Sorted mode(const Tensor& given, int along, bool keepdim) {
   const Scope scope("mode");
-  const int64_t n = x.size(dim);
-  check(n > 0, "dimension {} of {} has no elements", dim, x.shape());
-  const Tensor order = argsort(x, dim), sorted = gather_unchecked(x.detach(), dim, order);
-  Shape along;
-  for (int d = 0; d < x.rank(); ++d) along.push_back(1);
-  along[wrap_dim(dim, x.rank())] = n;
-  const Tensor place = expand(reshape(arange(0, double(n), 1, i64, x.device()), along), x.shape());
-  const Tensor differs = ne(narrow(sorted, dim, 1, n - 1), narrow(sorted, dim, 0, n - 1));
-  const Tensor first = zeros(with_size(x.shape(), dim, 1), i64, x.device());
-  const Tensor begin =
-      cummax(cat({first, where(differs, narrow(place, dim, 1, n - 1), 0)}, dim), dim).values;
-  const Tensor end = argmax(place - begin, dim, true);
-  const Tensor indices = gather_unchecked(order, dim, end),
-               values = gather_unchecked(x, dim, indices);
-  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+  return along_line(given, along, [&](const Tensor& x, int dim) {
+    const int64_t n = x.size(dim);
+    check(n > 0, "dimension {} of {} has no elements", dim, x.shape());
+    const Tensor order = argsort(x, dim), sorted = gather_unchecked(x.detach(), dim, order);
+    Shape one_line;
+    for (int d = 0; d < x.rank(); ++d) one_line.push_back(d == dim ? n : 1);
+    const Tensor place =
+        expand(reshape(arange(0, double(n), 1, i64, x.device()), one_line), x.shape());
+    const Tensor differs = ne(narrow(sorted, dim, 1, n - 1), narrow(sorted, dim, 0, n - 1));
+    const Tensor first = zeros(with_size(x.shape(), dim, 1), i64, x.device());
+    const Tensor begin =
+        cummax(cat({first, where(differs, narrow(place, dim, 1, n - 1), 0)}, dim), dim).values;
+    const Tensor end = argmax(place - begin, dim, true);
+    const Tensor indices = gather_unchecked(order, dim, end),
+                 values = gather_unchecked(x, dim, indices);
+    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+  });
 }
 
 Tensor diff(const Tensor& given, int n, int dim, const Tensor& before, const Tensor& after) {

@@ -259,7 +259,9 @@ Tensor squeeze(const Tensor& x) {
 }
 Tensor squeeze(const Tensor& x, int dim) {
   const Scope scope("squeeze");
-  return x.size(dim) == 1 ? reshape(x, squeeze(x.layout(), dim).shape) : unchanged(x);
+  return along_line(x, dim, [](const Tensor& t, int d) {
+    return t.size(d) == 1 ? reshape(t, squeeze(t.layout(), d).shape) : unchanged(t);
+  });
 }
 Tensor unsqueeze(const Tensor& x, int dim) {
   const Scope scope("unsqueeze");

@@ -252,7 +252,7 @@ TEST(OrderErrors, NameBothValues) {
   const Tensor x = numbers({2, 3});
   EXPECT_ERROR(topk(x, 4), "topk: k must be from 0 to 3, got 4");
   EXPECT_ERROR(topk(x, -1, 0), "topk: k must be from 0 to 2, got -1");
-  EXPECT_ERROR(sort(x, 2), "sort: argsort: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(sort(x, 2), "sort: dimension 2 is out of range for rank 2");
   const int64_t many = int64_t{1} << 33;
   EXPECT_ERROR(argsort(expand(zeros({1}), {many})),
                "argsort: a row must have fewer than 2^32 elements, got 8589934592");
@@ -285,7 +285,7 @@ TEST(ReductionErrors, NameTheDtypeAndTheOrder) {
   EXPECT_ERROR(log_softmax(i),
                "log_softmax: elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_ERROR(cumsum(i, 2), "dimension 2 is out of range for rank 2");
-  EXPECT_ERROR(cumprod(numbers({}), 0), "dimension 0 is out of range for rank 0");
+  EXPECT_ERROR(cumprod(numbers({}), 1), "dimension 1 is out of range for rank 0");
 }
 
 // --- dtypes ---

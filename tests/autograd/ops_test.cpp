@@ -8,6 +8,7 @@
 #include "autograd/call.h"
 #include "autograd/gradcheck.h"
 #include "core/format.h"
+#include "tests/support/errors.h"
 #include "tests/support/op_rows/rows.h"
 
 namespace mixtape {
@@ -239,6 +240,71 @@ TEST(Catalogue, EveryPolicyIsTested) {
 TEST(Catalogue, NamesAreUnique) {
   std::set<std::string_view> names;
   for (const OpInfo* op : all_ops()) EXPECT_TRUE(names.insert(op->name).second) << op->name;
+}
+
+// A 0-d tensor has one line, along dimension 0 or -1, and 0-d results, as in PyTorch.
+TEST(ZeroDim, HasOneLine) {
+  const Tensor x = full({}, 2).set_requires_grad(), zero = zeros({}, i64), first = zeros({1}, i64),
+               five = full({}, 5);
+  const auto expect = [&](const Tensor& y, double want, double slope) {
+    EXPECT_EQ(y.shape(), Shape{});
+    EXPECT_NEAR(y.item(), want, 1e-6);
+    EXPECT_NEAR(grad({y}, {x})[0].item(), slope, 1e-6);
+  };
+  const auto expect_sorted = [&](const Sorted& y) {
+    expect(y.values, 2, 1);
+    EXPECT_EQ(y.indices.shape(), Shape{});
+    EXPECT_EQ(y.indices.item(), 0);
+  };
+  for (const int dim : {0, -1}) {
+    for (const bool keepdim : {false, true}) {
+      expect(sum(x, {dim}, keepdim), 2, 1);
+      expect(mean(x, {dim}, keepdim), 2, 1);
+      expect(prod(x, {dim}, keepdim), 2, 1);
+      expect(max(x, {dim}, keepdim), 2, 1);
+      expect(logsumexp(x, {dim}, keepdim), 2, 1);
+      expect(norm(x, 2, {dim}, keepdim), 2, 1);
+      expect(var(x, {dim}, keepdim, 0), 0, 0);
+      expect(nanmean(x, {dim}, keepdim), 2, 1);
+      expect(quantile(x, 0.3, dim, keepdim), 2, 1);
+      EXPECT_EQ(argmax(x, dim, keepdim).shape(), Shape{});
+      expect_sorted(median(x, dim, keepdim));
+      expect_sorted(kthvalue(x, 1, dim, keepdim));
+      expect_sorted(mode(x, dim, keepdim));
+    }
+    expect_sorted(sort(x, dim));
+    expect_sorted(topk(x, 1, dim));
+    expect_sorted(cummax(x, dim));
+    expect_sorted(cummin(x, dim));
+    expect(cumsum(x, dim), 2, 1);
+    expect(cumprod(x, dim), 2, 1);
+    expect(logcumsumexp(x, dim), 2, 1);
+    expect(softmax(x, dim), 1, 0);
+    expect(log_softmax(x, dim), 0, 0);
+    expect(gumbel_softmax(x, 1, true, dim), 1, 0);
+    expect(normalize(x, 2, dim), 1, 0);
+    expect(cosine_similarity(x, five, dim), 1, 0);
+    expect(flip(x, {dim}), 2, 1);
+    expect(squeeze(x, dim), 2, 1);
+    expect(gather(x, dim, zero), 2, 1);
+    EXPECT_EQ(to_vector(gather(x, dim, zeros({3}, i64))), (std::vector<double>{2, 2, 2}));
+    for (const Tensor& index : {zero, first}) {
+      expect(index_select(x, dim, index), 2, 1);
+      expect(index_fill(x, dim, index, 3), 3, 0);
+      expect(index_copy(x, dim, index, five), 5, 0);
+      expect(index_add(x, dim, index, five), 7, 1);
+      expect(scatter(x, dim, index, five), 5, 0);
+      expect(scatter_add(x, dim, index, five), 7, 1);
+      expect(scatter_reduce(x, dim, index, five, ScatterMode::Prod), 10, 5);
+      expect(scatter_reduce(x, dim, index, five, ScatterMode::Mean), 3.5, 0.5);
+    }
+  }
+  EXPECT_ERROR(sort(x, 1), "sort: dimension 1 is out of range for rank 0");
+  EXPECT_ERROR(sum(x, {-2}), "sum: dimension -2 is out of range for rank 0");
+  EXPECT_ERROR(sum(x, {0, -1}), "sum: dimension -1 is named twice");
+  EXPECT_ERROR(topk(x, 0), "topk: k must be from 1 to 1, got 0");
+  EXPECT_ERROR(select(x, 0, 0), "select: dimension 0 is out of range for rank 0");
+  EXPECT_ERROR(cat({x, x}), "cat: dimension 0 is out of range for rank 0");
 }
 
 }  // namespace ops_test
