@@ -52,6 +52,17 @@ void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) 
   });
 }
 
+void check_classes(const Tensor& targets, int64_t classes) {
+  check_range(targets, 0, classes, [classes](int64_t target) {
+    return fmt::format("target {} is out of range for {} classes", target, classes);
+  });
+}
+void check_lengths(const Tensor& lengths, std::string_view what, int64_t longest) {
+  check_range(lengths, 0, longest + 1, [=](int64_t length) {
+    return fmt::format("{} must be from 0 to {}, got {}", what, longest, length);
+  });
+}
+
 void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where) {
   if (p.numel() == 0 || !is_float(p.dtype())) return;
   const DType dtype = accumulate_dtype(p.dtype());

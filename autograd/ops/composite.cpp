@@ -33,6 +33,7 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
 
 Tensor logit(const Tensor& x, std::optional<double> eps) {
   const Scope scope("logit");
+  check_real(x);
   check(!eps || (*eps >= 0 && *eps <= 0.5), "eps must be from 0 to 0.5, got {}", eps.value_or(0));
   const Tensor w = wide(x), p = eps ? clamp(w, *eps, 1 - *eps) : w;
   // (Near 1/2, where the logarithms are nearly equal, logit(p) = 2 atanh(2 p - 1).)

@@ -124,17 +124,20 @@ Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& pos
 
 Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMarginOptions& o) {
   const Scope scope("multi_margin_loss");
+  check_real(x);
   check(x.rank() == 2 && target.shape() == Shape{x.size(0)},
         "an input of shape {} and a target of {}, not [n, classes] and [n]", x.shape(),
         target.shape());
   check(o.p == 1 || o.p == 2, "p must be 1 or 2, got {}", o.p);
   check_shape(o.class_weights, "class_weights", {x.size(1)});
-  const Tensor index = unsqueeze(target, 1), own = one_hot(target, x.size(1), f32);
+  const Tensor named = as_index(target, "targets"), own = one_hot_or_zeros(named, x.size(1), f32);
+  check_classes(named, x.size(1));
   const auto loss = [&](const Tensor& a) {
-    Tensor each = relu(o.margin - gather(a, 1, index) + a);  // gradient 0 at the margin
+    const Tensor scored = gather_unchecked(a, 1, unsqueeze(named, 1));
+    Tensor each = relu(o.margin - scored + a);  // gradient 0 at the margin
     if (o.p == 2) each = square(each);
     if (o.class_weights)
-      each = each * unsqueeze(gather(cast(o.class_weights, a.dtype()), 0, target), 1);
+      each = each * unsqueeze(gather_unchecked(cast(o.class_weights, a.dtype()), 0, named), 1);
     const Tensor others = sum(masked_fill(each, gt(own, 0), 0), {1}) / double(x.size(1));
     return reduce_losses(others, o.reduction);
   };

@@ -1,11 +1,9 @@
 // Softmax, its logarithm, and the losses of classes that are made of them.
 
-#include <fmt/format.h>
-
+#include "kernels/common/softmax.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
-#include "kernels/common/softmax.h"
 
 namespace mixtape {
 using namespace internal;
@@ -277,9 +275,7 @@ struct ClassTargets {
   ClassTargets(const Tensor& target, int64_t ignore, int64_t classes)
       : counts(ne(target, double(ignore))) {
     named = where(counts, target, zeros({}, i64, target.device()));
-    check_range(named, 0, classes, [classes](int64_t target) {
-      return fmt::format("target {} is out of range for {} classes", target, classes);
-    });
+    check_classes(named, classes);
   }
   // A mean of wide losses divides by the weights of the targets: NaN if they are 0. (Means of both,
   // since a sum may exceed f32.)

@@ -222,6 +222,7 @@ Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
 
 Tensor local_response_norm(const Tensor& x, int64_t size, double alpha, double beta, double k) {
   const Scope scope("local_response_norm");
+  check_real(x);
   check(x.rank() >= 3, "the input has shape {}, not [n, c, ...]", x.shape());
   check(size > 0, "size must be > 0, got {}", size);
   if (x.numel() == 0) return x;

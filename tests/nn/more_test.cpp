@@ -323,6 +323,11 @@ TEST(More, SaysWhatDoesNotFit) {
             "local_response_norm: the input has shape [2, 3], not [n, c, ...]");
   EXPECT_EQ(error([&] { local_response_norm(image, 0); }),
             "local_response_norm: size must be > 0, got 0");
+  EXPECT_EQ(
+      error([&] { local_response_norm(cast(image, i64), 1); }),
+      "local_response_norm: elements must be floats, got i64 (convert them to a float dtype)");
+  EXPECT_EQ(error([&] { logit(cast(image, i64)); }),
+            "logit: elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_EQ(error([&] { celu(image, 0); }), "celu: alpha must be > 0, got 0");
   EXPECT_EQ(error([&] { softshrink(image, -1); }), "softshrink: the size must be >= 0, got -1");
   EXPECT_EQ(error([] { nn::Conv3d(3, 2, 1, {.groups = 2}); }),
@@ -335,6 +340,12 @@ TEST(More, SaysWhatDoesNotFit) {
             "[n]");
   EXPECT_EQ(error([&] { multi_margin_loss(x, target, {.p = 3}); }),
             "multi_margin_loss: p must be 1 or 2, got 3");
+  EXPECT_EQ(error([&] { multi_margin_loss(x, target + 3); }),
+            "multi_margin_loss: target 3 is out of range for 3 classes");
+  EXPECT_EQ(error([&] { multi_margin_loss(cast(x, i64), target); }),
+            "multi_margin_loss: elements must be floats, got i64 (convert them to a float dtype)");
+  EXPECT_EQ(error([&] { multi_margin_loss(x, ones({2})); }),
+            "multi_margin_loss: targets must be integers, got f32");
   EXPECT_EQ(error([&] { triplet_margin_with_distance_loss(x, x, x, nullptr); }),
             "triplet_margin_with_distance_loss: the distance is no function");
   const Tensor p = zeros({4, 2, 3}), classes = zeros({2, 2}, i64), lengths = full({2}, 2, i64);
@@ -346,6 +357,20 @@ TEST(More, SaysWhatDoesNotFit) {
             "ctc_loss: the tensor of input lengths has shape [3], not [2]");
   EXPECT_EQ(error([&] { ctc_loss(p, classes, lengths, lengths, {.blank = 3}); }),
             "ctc_loss: blank must be from 0 to 2, got 3");
+  const auto refused = [&](const Tensor& scores, const Tensor& targets, int64_t input,
+                           int64_t length) {
+    return error([&] {
+      ctc_loss(scores, targets, full({2}, double(input), i64), full({2}, double(length), i64));
+    });
+  };
+  EXPECT_EQ(refused(p, classes, 5, 2), "ctc_loss: input lengths must be from 0 to 4, got 5");
+  EXPECT_EQ(refused(p, classes, -1, 2), "ctc_loss: input lengths must be from 0 to 4, got -1");
+  EXPECT_EQ(refused(p, classes, 4, 3), "ctc_loss: target lengths must be from 0 to 2, got 3");
+  const Tensor far = from({1, 2, 1, 3}, {2, 2}, i64);
+  EXPECT_EQ(refused(p, far, 4, 2), "ctc_loss: target 3 is out of range for 3 classes");
+  EXPECT_EQ(refused(p, far, 4, 1), "no error");  // beyond the length of its target
+  EXPECT_EQ(refused(cast(p, i64), classes, 4, 2),
+            "ctc_loss: elements must be floats, got i64 (convert them to a float dtype)");
 }
 
 }  // namespace more_test
