@@ -17,9 +17,11 @@ using kernels::Rounding;
 using kernels::StepControl;
 using kernels::Updates;
 
+namespace detail {
 void check_value(const Option& option, double value);  // throws Error if it is out of bounds
 // The option of that name. Throws Error that lists all if `of`, an optimizer, has none.
 Option find_option(const Options& options, std::string_view name, std::string_view of);
+}  // namespace detail
 
 // A buffer of a parameter: its shape, whether the options need it, its kind and its first value.
 struct State {

@@ -39,8 +39,8 @@ std::unique_ptr<Optimizer> made(std::vector<Tensor> params, const NamedOptions& 
   for (const auto& [name, value] : named) {
     Options options = o.options();
     options.push_back({"maximize", all.maximize});
-    const Option option = find_option(options, name, O::name);
-    check_value(option, value);
+    const Option option = detail::find_option(options, name, O::name);
+    detail::check_value(option, value);
     option.set(value);
   }
   if constexpr (std::is_same_v<O, MuonOptions>)

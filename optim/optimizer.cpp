@@ -63,7 +63,7 @@ void warn_of_forgotten() {
 
 }  // namespace
 
-void check_value(const Option& option, double value) {
+void detail::check_value(const Option& option, double value) {
   const std::string_view name = option.name;
   if (option.flag)
     check(value == 0 || value == 1, "{} must be 0 or 1, got {}", name, value);
@@ -75,7 +75,7 @@ void check_value(const Option& option, double value) {
     check(!std::isnan(value), "{} must be a number, got {}", name, value);
 }
 
-Option find_option(const Options& options, std::string_view name, std::string_view of) {
+Option detail::find_option(const Options& options, std::string_view name, std::string_view of) {
   std::string known;
   for (const Option& option : options) {
     if (option.name == name) return option;
@@ -172,7 +172,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
   common.check_rounding();
   check(std::isfinite(common.rescale_grad), "rescale_grad must be finite, got {}",
         common.rescale_grad);
-  for (const Option& option : algorithm->options()) check_value(option, option.get());
+  for (const Option& option : algorithm->options()) detail::check_value(option, option.get());
   algorithm->check_options();
   check(!params.empty(), "no parameters to optimize");
   check(!sharing(), "processes divide the parameters of this optimizer: add groups before Shards");
@@ -465,7 +465,7 @@ void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {
 }
 
 double Optimizer::option(std::string_view name, size_t group) const {
-  return find_option(options(group), name, this->name()).get();
+  return detail::find_option(options(group), name, this->name()).get();
 }
 
 bool Optimizer::has_option(std::string_view name, size_t group) const {
@@ -475,9 +475,9 @@ bool Optimizer::has_option(std::string_view name, size_t group) const {
 }
 
 void Optimizer::set_option(std::string_view name, double value, size_t group) {
-  const Option option = find_option(options(group), name, this->name());
+  const Option option = detail::find_option(options(group), name, this->name());
   const double before = option.get();
-  check_value(option, value);
+  detail::check_value(option, value);
   option.set(value);
   try {
     at(group).algorithm->check_options();

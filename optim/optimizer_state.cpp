@@ -111,7 +111,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   for (size_t g = 0; g < groups(); ++g) {
     for (const Option& option : options(g)) {
       numbers.push_back(reader.number(option_name(g, option.name)));
-      check_value(option, numbers.back());
+      detail::check_value(option, numbers.back());
     }
   }
   std::vector<Slot> slots;
