@@ -52,7 +52,7 @@ void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size) 
   });
 }
 
-void check_classes(const Tensor& targets, int64_t classes) {
+void check_targets(const Tensor& targets, int64_t classes) {
   check_range(targets, 0, classes, [classes](int64_t target) {
     return fmt::format("target {} is out of range for {} classes", target, classes);
   });

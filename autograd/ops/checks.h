@@ -37,7 +37,7 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
                  SourceLocation where = SourceLocation::here());
 // The same for indices of a dimension, which has that size.
 void check_index_range(const Tensor& index, int dim, int64_t low, int64_t size);
-void check_classes(const Tensor& targets, int64_t classes);
+void check_targets(const Tensor& targets, int64_t classes);
 // The same for lengths, up to the longest.
 void check_lengths(const Tensor& lengths, std::string_view what, int64_t longest);
 // 0 <= p <= 1 for all elements; on a device the Error comes late.

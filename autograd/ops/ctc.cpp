@@ -27,7 +27,7 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
   const int64_t t = p.size(0), n = p.size(1), s = targets.size(1), places = 2 * s + 1;
   const Tensor used = lt(steps_up_to(s, targets), unsqueeze(target_lengths, 1));
   const Tensor classes = where(used, targets, double(blank));
-  check_classes(classes, p.size(2));
+  check_targets(classes, p.size(2));
   const Tensor pairs = stack({full_like(classes, double(blank)), classes}, 2);
   const Tensor last = full({n, 1}, double(blank), classes.dtype(), classes.device());
   const Tensor at = cat({reshape(pairs, {n, 2 * s}), last}, 1);  // [n, places]
@@ -35,18 +35,16 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
   const Tensor before = narrow(pad(at, {2, 0}, PadMode::Constant, double(blank)), 1, 0, places);
   const Tensor jumps = logical_and(ne(at, double(blank)), ne(at, before));
   const Tensor begins = lt(steps_up_to(places, at), 2.0);
-  Tensor ways = where(begins, gather_unchecked(select(p, 0, 0), 1, at), no_way);
+  Tensor ways = where(begins, gather(select(p, 0, 0), 1, at), no_way);
   for (int64_t i = 1; i < t; ++i) {
     const Tensor jumped = where(jumps, moved(ways, 2), no_way);
     const Tensor all = logsumexp(stack({ways, moved(ways, 1), jumped}), {0});
-    const Tensor next = gather_unchecked(select(p, 0, i), 1, at) + all;
+    const Tensor next = gather(select(p, 0, i), 1, at) + all;
     ways = where(unsqueeze(gt(input_lengths, double(i)), 1), next, ways);
   }
   const Tensor end = unsqueeze(target_lengths * 2.0, 1);
-  const Tensor on_class =
-      where(gt(end, 0), gather_unchecked(ways, 1, clamp(end - 1.0, 0, {})), no_way);
-  const Tensor found =
-      squeeze(logsumexp(cat({gather_unchecked(ways, 1, end), on_class}, 1), {1}, true), 1);
+  const Tensor on_class = where(gt(end, 0), gather(ways, 1, clamp(end - 1.0, 0, {})), no_way);
+  const Tensor found = squeeze(logsumexp(cat({gather(ways, 1, end), on_class}, 1), {1}, true), 1);
   // Without steps there is one way to the empty target, and none to others.
   const Tensor at_once = where(gt(target_lengths, 0), full_like(found, no_way), 0);
   return where(gt(input_lengths, 0), found, at_once);

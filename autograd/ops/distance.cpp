@@ -131,13 +131,13 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMargi
   check(o.p == 1 || o.p == 2, "p must be 1 or 2, got {}", o.p);
   check_shape(o.class_weights, "class_weights", {x.size(1)});
   const Tensor named = as_index(target, "targets"), own = one_hot_or_zeros(named, x.size(1), f32);
-  check_classes(named, x.size(1));
+  check_targets(named, x.size(1));
   const auto loss = [&](const Tensor& a) {
-    const Tensor scored = gather_unchecked(a, 1, unsqueeze(named, 1));
+    const Tensor scored = gather(a, 1, unsqueeze(named, 1));
     Tensor each = relu(o.margin - scored + a);  // gradient 0 at the margin
     if (o.p == 2) each = square(each);
     if (o.class_weights)
-      each = each * unsqueeze(gather_unchecked(cast(o.class_weights, a.dtype()), 0, named), 1);
+      each = each * unsqueeze(gather(cast(o.class_weights, a.dtype()), 0, named), 1);
     const Tensor others = sum(masked_fill(each, gt(own, 0), 0), {1}) / double(x.size(1));
     return reduce_losses(others, o.reduction);
   };

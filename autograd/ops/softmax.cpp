@@ -275,7 +275,7 @@ struct ClassTargets {
   ClassTargets(const Tensor& target, int64_t ignore, int64_t classes)
       : counts(ne(target, double(ignore))) {
     named = where(counts, target, zeros({}, i64, target.device()));
-    check_classes(named, classes);
+    check_targets(named, classes);
   }
   // A mean of wide losses divides by the weights of the targets: NaN if they are 0. (Means of both,
   // since a sum may exceed f32.)
