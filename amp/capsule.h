@@ -53,8 +53,7 @@ uint64_t checksum(const void* data, size_t bytes, uint64_t before = 0xcbf29ce484
 // While one is alive, looks at the results of this thread's ops, forward and backward, and writes
 // the first that made infinities or NaN of finite numbers to a file. Waits for each op and keeps
 // its inputs while a backward may come, until the graph goes: open one for the few steps in
-// question. What
-// masked_fill and pad write does not count, nor do sums of gradients.
+// question. Infinities of masked_fill and pad do not count, nor do sums of gradients.
 class OverflowCapsule final : public internal::Observer {
  public:
   // Throws Error if the path cannot be written, or is that of another format, such as x.pt.

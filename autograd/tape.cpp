@@ -299,8 +299,7 @@ Tensor Ctx::saved(size_t i) const {
   if (s.as == Kept::Between && grad_enabled())
     fail(
         "second order through {}: its backward() reads a tensor that forward() computed (save() "
-        "the "
-        "inputs and compute it in backward(), or save_extra() a constant)",
+        "the inputs and compute it in backward(), or save_extra() a constant)",
         node_->name());
   if (s.as == Kept::Result && grad_enabled()) {
     const Tensor y = s.tensor.detach();

@@ -71,9 +71,9 @@ struct Chunk {
 //   }
 class DataParallel : NoCopy {
  public:
-  // Joins the ranks of World::current(), if there is one, which must outlive it, as
-  // the module must. Throws Error
-  // if ranks have other parameters than rank 0, and for chunks that cannot be spread over them.
+  // Joins the ranks of World::current(), if there is one, which must outlive it, as the module
+  // must. Throws Error if ranks have other parameters than rank 0, and for chunks that cannot be
+  // spread over them.
   explicit DataParallel(nn::ModuleBase& module, const DataParallelOptions& options = {});
   ~DataParallel();
 

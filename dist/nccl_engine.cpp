@@ -27,8 +27,7 @@ class Nccl {
       const char* const error = dlerror();
       fail(
           "the engine nccl needs NCCL 2.19 or later, which was not found ({}): install it "
-          "(libnccl2 "
-          "on Debian and Ubuntu), or name its file by MIXTAPE_NCCL",
+          "(libnccl2 on Debian and Ubuntu), or name its file by MIXTAPE_NCCL",
           error);
     }
     const auto find = [&]<class F>(F*& function, const char* name) {

@@ -56,8 +56,7 @@ void Mixing::on_batch_begin(Learner& learner) {
   if (state.x.size(0) == 1)
     warn(
         "MixUp and CutMix mix an image with the one before it in the batch, so a batch of one "
-        "stays "
-        "as it is: take larger batches, or fewer chunks");
+        "stays as it is: take larger batches, or fewer chunks");
   const NoGrad off;
   const Tensor y = is_float(state.y.dtype()) ? state.y : one_hot(state.y.to(i64), options_.classes);
   const double kept = mix(state.x, roll(state.x, 1, 0), share);

@@ -22,8 +22,7 @@ TEST(Policies, AreThoseOfTheManual) {
   const std::map<Precision, std::string> table = {
       {Low,
        " matmul linear linear_cross_entropy addmm conv2d conv_transpose2d lstm gru rnn_tanh "
-       "rnn_relu "
-       "scaled_dot_product_attention "},
+       "rnn_relu scaled_dot_product_attention "},
       {Full,
        " exp exp2 expm1 log log1p log2 log10 pow pow_scalar square reciprocal div_from_scalar "
        "rsqrt softplus tan sinh cosh softmax log_softmax logsumexp cross_entropy nll_loss mse_loss "
