@@ -7,7 +7,6 @@
 
 #include "amp/scaler.h"
 #include "autograd/ops.h"
-#include "core/capture.h"
 #include "core/check.h"
 #include "core/warn.h"
 #include "kernels/common/tensor_stats.h"
@@ -133,7 +132,7 @@ void GradScaler::start(detail::ScaleState& s, double scale, int64_t passes) cons
 }
 
 void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
-  check(!capture(), "calibrate finds the scale on the host: scale a loss before the capture");
+  check_no_capture("calibrate finds the scale on the host: scale a loss before");
   if (s.iteration.flags.back().item() != 0) return;  // it tells nothing
   const std::vector<Tensor> leaves = leaves_of(loss);
   const bool has_least = options_.min_scale > 0 &&

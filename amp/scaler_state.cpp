@@ -11,7 +11,6 @@
 #include "amp/scaler.h"
 #include "amp/trace.h"
 #include "autograd/ops.h"
-#include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
@@ -130,7 +129,7 @@ void ScaleState::update(std::vector<View> found, const Iteration& ended,
 
 void ScaleState::ask_policy(const std::vector<View>& found, const std::vector<View>& losses,
                             LossScale& policy, int id) {
-  check(!capture(), "a policy of the scale runs on the host: it cannot be part of a capture");
+  check_no_capture("a policy of the scale runs on the host");
   const Device device = values.device();
   bool overflow = false, bad_loss = false;
   for (const View& f : found) {

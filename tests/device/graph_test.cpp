@@ -312,6 +312,28 @@ TEST(Graph, RefusesStepsThatMakeState) {
   optim::SGD masters(net.parameters(), {}, {.multi_precision = true});
   EXPECT_EQ(refusal([&] { step(masters); }), "sgd: " + first + "masters: run it once before");
 }
+TEST(Graph, RefusesScalesThatTheHostFinds) {
+  const Tensor w = ones({3}, f32, device).set_requires_grad();
+  amp::GradScaler calibrating({.calibrate = true});
+  calibrating.scale(sum(w.detach()));  // its state moves to the device
+  EXPECT_EQ(refusal([&] { calibrating.scale(sum(w)); }),
+            "scale: impossible during a capture: calibrate finds the scale on the host: scale a "
+            "loss before");
+  struct Kept : amp::LossScale {
+    double next(const Update& u) override { return u.scale; }
+  };
+  amp::GradScaler asking({.policy = std::make_shared<Kept>()});
+  optim::SGD opt({w}, 0.5);
+  const auto iterate = [&] {
+    asking.scale(sum(w)).backward();
+    asking.step(opt);
+    opt.zero_grad();
+    asking.update();
+  };
+  iterate();
+  EXPECT_EQ(refusal(iterate),
+            "update: impossible during a capture: a policy of the scale runs on the host");
+}
 TEST(Graph, RefusesOptionsThatItCannotChange) {
   const Tensor p = ones({3}, f32, device).set_requires_grad();
   optim::SGD opt({p}, {.lr = 0.5, .momentum = 0.5});
