@@ -233,7 +233,7 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
   };
   check_pair(x, target);
   if (!o.batch_mean) return reduced({}, 1, o.reduction, each, x, target);
-  return finished(sum(each(true, x, target)) / double(x.rank() == 0 ? 1 : x.size(0)), x,
+  return finished(sum(mean(each(true, x, target), {0})), x,
                   [&] { return each(false, none_of(x), none_of(target)); });
 }
 

@@ -216,6 +216,15 @@ TEST(InF32, MeansCountsAndCovariancesOfAllOfIt) {
   expect_ratio(cov(x), {1.6e39 / 15, -1.6e39 / 15, -1.6e39 / 15, 1.6e39 / 15});
 }
 
+TEST(InF32, MeansWhoseSumsAreBeyondIt) {
+  const Tensor x = from({-3e38, -1, -2e38, -1}, {2, 2}).set_requires_grad();
+  const Tensor loss = kl_div(x, ones({2, 2}), {.batch_mean = true});
+  expect_ratio(loss, {2.5e38});
+  expect_ratio(grad({loss}, {x})[0], Values(4, -0.5));
+  EXPECT_EQ(kl_div(zeros({2, 0}), zeros({2, 0}), {.batch_mean = true}).item(), 0);
+  expect_ratio(nanmean(row({3e38, NAN, 1e38, 3e38}, bf16)), {7e38 / 3}, 0x1p-8);
+}
+
 TEST(InF32, SignsOfTheSmallestNumbers) {
   const Tensor x = row({-0x1p-149, 4, 0}).set_requires_grad();
   EXPECT_EQ(to_vector(grad({norm(x, 1)}, {x})[0]), (Values{-1, 1, 0}));
@@ -267,6 +276,18 @@ TEST(InF32, DistancesOfManyPoints) {
   }
 }
 
+TEST(InF32, DistancesBeyondItHaveSlopes) {
+  const Tensor x = from({3e38, -3e38}, {1, 2}).set_requires_grad();
+  for (const bool recorded : {false, true})
+    for (const double p : {2.0, 1.0}) {
+      const Tensor y = cdist(x, from({-3e38, 3e38}, {1, 2}), p);
+      EXPECT_EQ(y.item(), inf);
+      const double slope = p == 2 ? std::sqrt(0.5) : 1;
+      expect_ratio(grad({y}, {x}, {.create_graph = recorded})[0], {slope, -slope});
+    }
+  EXPECT_EQ(cdist(x, from({0, -3e38}, {1, 2}), 0).item(), 1);
+}
+
 TEST(InF32, NormLayersOfLargeNumbers) {
   const Tensor x = from({-2e19, 2e19, -2e19, 2e19, 1, 3, 3, 1}, {2, 4});
   expect_ratio(layer_norm(x, {4}), {-1, 1, -1, 1, -1, 1, 1, -1}, 1e-4);
@@ -277,6 +298,25 @@ TEST(InF32, NormLayersOfLargeNumbers) {
   for (const Shape& shape : {Shape{4, 1}, {1, 1, 4}, {2, 1, 2}})
     expect_ratio(batch_norm(reshape(select(x, 0, 0), shape), {}, {}, {}, {}, {.training = true}),
                  {-1, 1, -1, 1}, 1e-4);
+}
+
+// Rows of one number, as large as they get, in lengths that are no multiple of a vector's.
+TEST(InF32, NormLayersOfTheLargestNumber) {
+  const double most = std::numeric_limits<float>::max(), rstd = 1 / std::sqrt(1e-5);
+  for (const bool recorded : {false, true}) {
+    const auto expect = [&](const Tensor& x, const Tensor& y, const Values& dx) {
+      EXPECT_EQ(to_vector(y), Values(dx.size(), 0));
+      const Tensor dy = arange(1, double(dx.size() + 1));
+      expect_ratio(
+          grad({y}, {x}, {.gradients = {reshape(dy, y.shape())}, .create_graph = recorded})[0], dx);
+    };
+    const Tensor x = full({1, 3, 1}, most).set_requires_grad(), line = reshape(x, {1, 3}),
+                 column = reshape(x, {3, 1}), plane = reshape(x, {1, 1, 3});
+    expect(x, layer_norm(line, {3}), {-rstd, 0, rstd});
+    expect(x, group_norm(x, 1), {-rstd, 0, rstd});
+    expect(x, batch_norm(column, {}, {}, {}, {}, {.training = true}), {-rstd, 0, rstd});
+    expect(x, batch_norm(plane, {}, {}, {}, {}, {.training = true}), {-rstd, 0, rstd});
+  }
 }
 
 // Squares that vanish, without an eps that would hide them.

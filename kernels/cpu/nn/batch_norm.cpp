@@ -62,9 +62,11 @@ void pixel_stats(Launch& launch, In x, double eps, Out mean, Out var, Out rstd) 
   const int64_t rows = x.shape()[0], c = x.shape()[1], some = std::min<int64_t>(rows, 16);
   T* const center = launch.scratch<T>(round_up(c, Vec<T>::width));
   for_each_vec<T>(c, [&](int64_t i, int64_t count) {
-    Vec<T> sum(T(0));
-    for (int64_t r = 0; r < some; ++r) sum += read<T>(x.as<S>() + r * c + i, count);
-    store(center + i, sum * Vec<T>(T(1) / static_cast<T>(some)));
+    Vec<T> mean(T(0));
+    const Vec<T> share(T(1) / static_cast<T>(some));
+    for (int64_t r = 0; r < some; ++r)
+      mean = fma(read<T>(x.as<S>() + r * c + i, count), share, mean);
+    store(center + i, mean);
   });
   const double* const sums = column_sums<T, 2>(
       launch, rows, c, [&](int64_t r, int64_t i, int64_t count, auto& sum) MIXTAPE_INLINE_LAMBDA {
@@ -216,7 +218,7 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
         const double slope = sum_over<T>(n, [&](int64_t i, int64_t count) {
           const Vec<T> v = (read<T>(h + i, count) - less) * times;
           write(h + i, v, count);
-          return v * read<T>(g + i, count);
+          return keep(v * read<T>(g + i, count), count);
         });
         w_sum[c] = static_cast<T>(slope);
         b_sum[c] = static_cast<T>(level);

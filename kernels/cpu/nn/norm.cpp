@@ -103,7 +103,7 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In add
           const Vec<T> d = read<T>(dout + i, count), g = scaled(d, i, count);
           const Vec<T> h = normal(i, count);
           s[0] += g;
-          s[1] += g * h;
+          s[1] += keep(g * h, count);  // beyond count, 0 may be multiplied by infinity
           if (!sum) return;
           T *const w_sum = part_sums + i, *const b_sum = w_sum + n;
           write(w_sum, read<T>(w_sum, count) + d * h, count);
@@ -185,8 +185,9 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
             return read<T>(dy.as<D>() + at + i, count);
           };
           const double b = sum_over<T>(inner, g);
-          const double h = sum_over<T>(
-              inner, [&](int64_t i, int64_t count) { return g(i, count) * normal(at + i, count); });
+          const double h = sum_over<T>(inner, [&](int64_t i, int64_t count) {
+            return keep(g(i, count) * normal(at + i, count), count);
+          });
           b_sum[sum] = static_cast<T>(b);
           w_sum[sum] = static_cast<T>(h);
           level += b * static_cast<double>(weight(k));
