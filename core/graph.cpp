@@ -9,6 +9,7 @@
 #include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/scope.h"
 
 namespace mixtape {
@@ -118,7 +119,7 @@ void GraphState::use(Storage& s) {
 const void* GraphState::number(size_t bytes, std::function<void(void*)> write) {
   const size_t at = values_.size();
   check(at + bytes <= room, "a graph has room for {} bytes of numbers that change", room);
-  values_.resize(at + (bytes + 7) / 8 * 8);
+  values_.resize(at + round_up(bytes, size_t{8}));
   number_.push_back({at, std::move(write)});
   return static_cast<const std::byte*>(numbers_->data()) + at;
 }
@@ -133,7 +134,7 @@ void GraphState::check_values(const void* from, size_t bytes, ValueCheck check_o
   std::byte* const place = static_cast<std::byte*>(found_->data()) +
                            (checks_.size() - 1) * Readback::most + checks.bytes;
   runtime::of(device.type).copy(place, from, bytes, stream_.stream().handle, device.index);
-  check_of.at = std::exchange(checks.bytes, checks.bytes + (bytes + 7) / 8 * 8);
+  check_of.at = std::exchange(checks.bytes, checks.bytes + round_up(bytes, size_t{8}));
   checks.all.push_back(std::move(check_of));
 }
 

@@ -120,7 +120,7 @@ Layout::Layout(const Shape& shape) : shape(shape) {
 
 Layout padded_rows(const Shape& shape) {
   Layout l(shape);
-  const int64_t length = shape[-1], stride = (length + 7) / 8 * 8;
+  const int64_t length = shape[-1], stride = round_up(length, 8);
   for (int d = 0; d < l.rank() - 1; ++d) l.strides[d] = l.strides[d] / length * stride;
   return l;
 }

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/formats.h"
@@ -262,7 +263,7 @@ std::string header_text(const StateDict& tensors, const Metadata& metadata) {
     offset = end;
   }
   text += '}';
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data starts aligned
+  text.resize(internal::round_up(text.size(), size_t{8}), ' ');  // so that the data starts aligned
   return text;
 }
 
