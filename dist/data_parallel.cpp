@@ -85,16 +85,17 @@ struct DataParallel::Impl final : Observer {
     buckets.clear();
     std::map<std::pair<DType, size_t>, std::shared_ptr<Bucket>> open;  // by dtype and device
     std::map<std::pair<const Division*, size_t>, std::shared_ptr<Bucket>> of_divisions;
-    std::string trained, others;
+    std::string layout;
     for (const size_t i : order) {
       Parameter& p = parameters[i];
       p.division = division_of(p.tensor);
       p.trains = p.tensor.is_leaf() || p.division;  // a divided one keeps its place
       p.dtype = p.tensor.grad_dtype();
-      const std::string text =
-          fmt::format("{} {} of {}{}; ", p.name, p.tensor.shape(),
-                      p.trains ? p.dtype : p.tensor.dtype(), p.division ? " in pieces" : "");
-      (p.trains ? trained : others) += text;
+      layout += fmt::format("{} {} of {}{}; ", p.name, p.tensor.shape(),
+                            p.trains ? p.dtype : p.tensor.dtype(),
+                            p.division ? ", in pieces"
+                            : p.trains ? ""
+                                       : ", frozen");
       if (p.division) lay_divided(p, of_divisions);
       if (!p.trains || p.division) continue;
       std::shared_ptr<Bucket>& bucket = open[{p.dtype, p.tensor.device().slot()}];
@@ -107,10 +108,10 @@ struct DataParallel::Impl final : Observer {
       p.bucket = size_t(std::ranges::find(buckets, bucket) - buckets.begin());
       p.place = bucket->add(p.tensor.shape(), p.name);
     }
-    check(!buckets.empty(), "no parameter trains");
     for (const Buffer& b : buffers)
-      others += fmt::format("a buffer {} of {}; ", b.tensor.shape(), b.tensor.dtype());
-    compare(trained + others);
+      layout += fmt::format("a buffer {} of {}; ", b.tensor.shape(), b.tensor.dtype());
+    compare(layout);
+    check(!buckets.empty(), "no parameter trains");
     sort_buckets();
     for (const auto& bucket : buckets) bucket->allocate();
     lay_averages();
@@ -171,20 +172,21 @@ struct DataParallel::Impl final : Observer {
     }
   }
 
-  // Throws Error if this rank's parameters or buffers are not those of rank 0.
+  // Throws Error if a rank's parameters or buffers are not those of rank 0.
   void compare(const std::string& layout) const {
     if (!exchange) return;
     const std::vector<std::string> all = World::current()->gather(layout);
-    if (layout == all[0]) return;
+    const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
+    if (other == all.end()) return;
     // The item that begins after the last separator before the first difference.
-    const size_t differs = size_t(std::ranges::mismatch(layout, all[0]).in1 - layout.begin());
-    const size_t before = layout.rfind("; ", std::max<size_t>(differs, 1) - 1);
+    const size_t differs = size_t(std::ranges::mismatch(*other, all[0]).in1 - other->begin());
+    const size_t before = other->rfind("; ", std::max<size_t>(differs, 1) - 1);
     const size_t at = before == std::string::npos ? 0 : before + 2;
     const auto item = [&](const std::string& text) {
       return at >= text.size() ? "nothing more" : text.substr(at, text.find("; ", at) - at);
     };
     fail("rank {} of {} has other parameters or buffers than rank 0: {}, there {}",
-         exchange->rank(), exchange->size(), item(layout), item(all[0]));
+         other - all.begin(), exchange->size(), item(*other), item(all[0]));
   }
 
   // Lays the buckets in the order in which gradients arrive on rank 0.

@@ -53,17 +53,22 @@ Transfer transfer_of(const Tensor& x, const Range& range, int rank) {
 }  // namespace
 
 std::string Place::to_string() const {
+  const auto of_numbers = [&](std::string what) {
+    if (number > 0 && 0 <= step && step <= int64_t(f8_e8m0))
+      what += fmt::format(" of {} numbers of {}", number, DType(step));
+    return what;
+  };
   switch (kind) {
     case Kind::Bucket:
       return fmt::format("bucket {} of step {}", number, step);
     case Kind::Step:
       return fmt::format("the optimizer's step {}", step);
     case Kind::Sum:
-      return "a sum";
+      return of_numbers("a sum");
     case Kind::Gather:
-      return "a gather";
+      return of_numbers("a gather");
     case Kind::Broadcast:
-      return "a broadcast";
+      return of_numbers("a broadcast");
     case Kind::Barrier:
       return "a barrier";
     case Kind::End:

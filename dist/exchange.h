@@ -21,8 +21,9 @@ namespace mixtape::dist {
 struct Place {
   enum class Kind : int64_t { Bucket, Step, Sum, Gather, Broadcast, Barrier, End };
   Kind kind;
-  int64_t step = 0, number = 0;  // the bucket's number
-  std::string contents = {};     // the bucket's parameters, for the message of a time limit
+  // A bucket's number; of a sum, a gather or a broadcast the dtype, and how many numbers, if known.
+  int64_t step = 0, number = 0;
+  std::string contents = {};  // the bucket's parameters, for the message of a time limit
   std::string to_string() const;
 };
 

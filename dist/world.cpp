@@ -154,10 +154,18 @@ Device device_of(int local_rank) {
   return Device::cuda(local_rank % count);
 }
 
-// Tensors in one contiguous buffer on the host, padded to a multiple of `alignment` bytes.
-Tensor packed(const std::vector<Tensor>& tensors, int64_t alignment) {
+// Ranks with another tensor have run apart.
+Place place_of(Kind kind, DType dtype, int64_t numbers) { return {kind, int64_t(dtype), numbers}; }
+
+int64_t bytes_in(const std::vector<Tensor>& tensors) {
   int64_t bytes = 0;
   for (const Tensor& t : tensors) bytes += t.numel() * int64_t(size_of(t.dtype()));
+  return bytes;
+}
+
+// Tensors in one contiguous buffer on the host, padded to a multiple of `alignment` bytes.
+Tensor packed(const std::vector<Tensor>& tensors, int64_t alignment) {
+  const int64_t bytes = bytes_in(tensors);
   const Tensor all({round_up(bytes, alignment)}, u8, Device::cpu());
   char* at = static_cast<char*>(all.raw());
   std::memset(at + bytes, 0, size_t(all.numel() - bytes));
@@ -306,7 +314,8 @@ void World::broadcast(const std::vector<Tensor>& tensors, int from) const {
   check(0 <= from && from < size(), "rank {} of {} does not exist", from, size());
   if (!exchange_) return;
   const Tensor all = packed(tensors, exchange_->alignment());
-  exchange_->run([&] { exchange_->broadcast({Kind::Broadcast}, all, from); });
+  exchange_->run(
+      [&] { exchange_->broadcast(place_of(Kind::Broadcast, u8, bytes_in(tensors)), all, from); });
   if (rank() != from) unpack(all, tensors);
 }
 
@@ -321,7 +330,8 @@ Tensor World::sum(const Tensor& x, double* number) const {
   kernels::convert(there, x.detach().copied_to(there), used);
   const std::span<const double> words(number, number ? 1 : 0);
   exchange_->run([&] {
-    const auto all = exchange_->sum({Kind::Sum}, flat, 1, flat, words);
+    const auto all =
+        exchange_->sum(place_of(Kind::Sum, x.dtype(), x.numel()), flat, 1, flat, words);
     if (number) *number = Exchange::total(all)[0];
   });
   return used.copied_to(x.device());
@@ -334,7 +344,8 @@ std::vector<Tensor> World::gather(const Tensor& x) const {
   if (!exchange_) return {x.detach().clone()};
   const Tensor own = x.detach().copied_to(exchange_->exchanges(x.device())).contiguous();
   Tensor all;
-  exchange_->run([&] { all = exchange_->gather({Kind::Gather}, own); });
+  exchange_->run(
+      [&] { all = exchange_->gather(place_of(Kind::Gather, own.dtype(), own.numel()), own); });
   std::vector<Tensor> each;
   for (int r = 0; r < size(); ++r) each.push_back(all.select(0, r).copied_to(x.device()));
   return each;

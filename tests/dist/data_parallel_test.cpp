@@ -359,11 +359,22 @@ TEST(DataParallel, OtherParametersThanRank0sAreNamed) {
     if (world.rank() == 1) net.unused.weight.set_requires_grad(false);
     DataParallel parallel(net);
   });
-  EXPECT_NE(
-      errors[1].find("rank 1 of 2 has other parameters or buffers than rank 0: fc.bias [2] of f32, "
-                     "there unused.weight [2, 2] of f32"),
-      std::string::npos)
-      << errors[1];
+  for (const std::string& error : errors)  // on all ranks
+    EXPECT_NE(error.find("rank 1 of 2 has other parameters or buffers than rank 0: unused.weight "
+                         "[2, 2] of f32, frozen, there unused.weight [2, 2] of f32"),
+              std::string::npos)
+        << error;
+}
+
+TEST(DataParallel, ARankWhoseParametersAreFrozenIsNamed) {
+  const auto errors = run_ranks(2, [](const World& world) {
+    nn::Linear net(2, 2);
+    net.requires_grad_(world.is_first());
+    DataParallel parallel(net);
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("rank 1 of 2 has other parameters or buffers"), std::string::npos)
+        << error;
 }
 
 TEST(DataParallel, FrozenParametersOfOtherShapesAreNamed) {

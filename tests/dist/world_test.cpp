@@ -71,10 +71,28 @@ TEST(World, RanksThatRunApartSayWhere) {
     else
       world.sum(ones({3}));
   });
-  EXPECT_NE(errors[0].find("ranks have run apart: rank 1 is in a sum, rank 0 in a barrier"),
-            std::string::npos)
+  EXPECT_NE(
+      errors[0].find(
+          "ranks have run apart: rank 1 is in a sum of 3 numbers of f32, rank 0 in a barrier"),
+      std::string::npos)
       << errors[0];
   EXPECT_NE(errors[1], "");
+}
+
+TEST(World, TensorsOfOtherSizesOrDtypesAreApart) {
+  using Call = void (*)(const World&);
+  const auto says = [](Call call, const std::string& text) {
+    const auto errors = run_ranks(2, call);
+    EXPECT_NE(errors[0].find(text), std::string::npos) << errors[0];
+  };
+  says([](const World& w) { w.sum(ones({2 + w.rank()})); },
+       "rank 1 is in a sum of 3 numbers of f32, rank 0 in a sum of 2 numbers of f32");
+  says([](const World& w) { w.sum(ones({2}, w.is_first() ? f16 : bf16)); },
+       "rank 1 is in a sum of 2 numbers of bf16, rank 0 in a sum of 2 numbers of f16");
+  says([](const World& w) { w.gather(ones({2 + w.rank()}, i64)); },
+       "rank 1 is in a gather of 3 numbers of i64, rank 0 in a gather of 2 numbers of i64");
+  says([](const World& w) { w.broadcast({ones({2 + w.rank()})}); },
+       "rank 1 is in a broadcast of 12 numbers of u8, rank 0 in a broadcast of 8 numbers of u8");
 }
 
 TEST(World, AnEarlyEndIsAnError) {
