@@ -30,9 +30,8 @@ Batch rows_of(Batch batch, int64_t start, int64_t stop) {
 enum class Scale { Mean, Sum };  // of the chunks' gradients
 
 struct DataParallelOptions {
-  // Sharing of a step, over all ranks; 0: one for each rank. The numbers depend on this alone, not
-  // on how many ranks share the chunks: a world of one with .chunks = 8 trains as 2, 4 or 8 ranks
-  // do.
+  // Sharing of a step, over all ranks; 0: one for each rank. The numbers depend on this alone: a
+  // world of one with .chunks = 8 trains as 2, 4 or 8 ranks do.
   int64_t chunks = 0;
   double bucket_mb = 4;  // gradients that travel together, in MiB
   // f16 or bf16: gradients are rounded to it before they travel, and added in f32.
@@ -72,8 +71,8 @@ struct Chunk {
 class DataParallel : NoCopy {
  public:
   // Joins the ranks of World::current(), if there is one, which must outlive it, as the module
-  // must. Throws Error if ranks have other parameters than rank 0, and for chunks that cannot be
-  // spread over them.
+  // must. Throws Error if ranks have other parameters than rank 0, if no parameter trains, and for
+  // chunks that cannot be spread over ranks.
   explicit DataParallel(nn::ModuleBase& module, const DataParallelOptions& options = {});
   ~DataParallel();
 
