@@ -3,6 +3,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/rows.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::internal {
@@ -35,7 +36,7 @@ class GradientSum {
       if (is_same_part(dy, selection.part(sum_))) return;  // it is where it belongs
     }
     if (!first && is_half(sum_.dtype())) widened();
-    if (!sum_.is_unique() || !sum_.is_contiguous()) sum_ = sum_.clone();
+    if (!sum_.is_unique() || !sum_.layout().is_dense()) sum_ = sum_.clone();
     (first ? write : detail::accumulate)(dy, selection.part(sum_));
   }
 
@@ -76,16 +77,16 @@ class GradientSum {
       if (is_same_part(dy, selection.part(sum_))) return;
     }
     if (selection.covers()) {
-      sum_ = Tensor(shape, dtype, dy.device());
+      sum_ = ops::in_order_of(dy, Tensor(shape, dtype, dy.device()));
     } else {
-      sum_ = zeros(shape, dtype, dy.device());
+      sum_ = ops::in_order_of(dy, zeros(shape, dtype, dy.device()));
       parts_->missing = 0;
     }
   }
   // Fills what no part has written with zeros.
   void complete() {
     if (parts_->missing == 0) return;
-    const Tensor whole = zeros(sum_.shape(), sum_.dtype(), sum_.device());
+    const Tensor whole = ops::in_order_of(sum_, zeros(sum_.shape(), sum_.dtype(), sum_.device()));
     for (const Layout& part : parts_->written)
       write(sum_.with_layout(part), whole.with_layout(part));
     sum_ = whole;

@@ -66,10 +66,13 @@ struct Pad {  // by a constant; no margin is negative
     ctx.run(kernels::convert, x, y.with_layout(inside));
     return y;
   }
-  static Grads backward(const Ctx&, const Tensor& dy, const Margins& margins, double) {
-    Margins crop;
-    for (const int64_t m : margins) crop.push_back(-m);
-    return {pad(dy, crop)};
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const Margins& margins, double) {
+    Tensor dx = dy;
+    for (size_t i = 0; i < margins.size(); i += 2) {
+      const int d = dy.rank() - 1 - int(i / 2);
+      dx = narrow(dx, d, margins[i], ctx.shape(0)[d]);
+    }
+    return {dx};
   }
 };
 
@@ -104,11 +107,6 @@ Shape repeated(const Shape& shape, int dim, int64_t times) {
   return longer;
 }
 
-// y with memory of its own: a clone if y is a view of x or repeats a part.
-Tensor copied_of(const Tensor& x, const Tensor& y) {
-  return y.storage() == x.storage() || !y.is_contiguous() ? clone(y) : y;
-}
-
 }  // namespace
 
 Tensor flip(const Tensor& x, const Dims& dims) {
@@ -139,7 +137,7 @@ Tensor repeat(const Tensor& x, const Shape& times) {
     shape = repeated(shape, d, times[d]);
     y = reshape(expand(reshape(y, {rows, 1, n}), {rows, times[d], n}), shape);
   }
-  return copied_of(x, y);
+  return y.storage() == x.storage() || !y.is_contiguous() ? clone(y) : y;
 }
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {
   const Scope scope("repeat_interleave");
@@ -159,7 +157,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
         "{} sizes for a tensor of rank {}", sizes.size(), x.rank());
   if (mode == PadMode::Constant) check_fits(x.dtype(), value);
   Tensor y = x;
-  Margins margins = sizes;  // those left after cropping
+  Margins margins = sizes;  // those still to add
   for (size_t i = 0; i < sizes.size(); i += 2) {
     const int64_t left = sizes[i], right = sizes[i + 1];
     const int d = x.rank() - 1 - int(i / 2);
@@ -174,14 +172,14 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
     if (mode != PadMode::Constant) {
       if (left != 0 || right != 0)
         y = index_select_unchecked(y, d, source_of(mode, n, left, right, x.device()));
+      margins[i] = margins[i + 1] = 0;
     } else if (kept < n) {
       y = narrow(y, d, std::max<int64_t>(0, -left), kept);
       for (const size_t k : {i, i + 1}) margins[k] = std::max<int64_t>(0, sizes[k]);
     }
   }
-  const bool done =
-      mode != PadMode::Constant || std::ranges::all_of(margins, [](int64_t m) { return m == 0; });
-  return done ? copied_of(x, y) : call<Pad>(y, margins, value);
+  const bool done = std::ranges::all_of(margins, [](int64_t m) { return m == 0; });
+  return done && y.storage() != x.storage() ? y : call<Pad>(y, margins, value);
 }
 
 }  // namespace mixtape

@@ -39,6 +39,12 @@ inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order,
   const Tensor y = ctx.output(shape, dtype.value_or(ctx.dtype()));
   return order == MemoryFormat::ChannelsLast ? y.with_layout(internal::channels_last(shape)) : y;
 }
+// y, new and row-major, in the order of x if both are images.
+inline Tensor in_order_of(const Tensor& x, const Tensor& y) {
+  return y.rank() == 4 && order_of(x) == MemoryFormat::ChannelsLast
+             ? y.with_layout(internal::channels_last(y.shape()))
+             : y;
+}
 // The shape with another size in one dimension, which may be negative.
 inline Shape with_size(const Shape& shape, int dim, int64_t size) {
   Shape other = shape;

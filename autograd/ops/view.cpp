@@ -65,7 +65,7 @@ template <class Part>
 struct Place {
   static constexpr OpInfo info = Part::place;
   static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const Part& part) {
-    Tensor y = zeros(whole, x.dtype(), x.device());
+    const Tensor y = in_order_of(x, zeros(whole, x.dtype(), x.device()));
     ctx.run(kernels::convert, x, y.with_layout(part.of(y.layout())));
     return y;
   }

@@ -103,6 +103,26 @@ TEST(MemoryFormat, StaysInGradients) {
   EXPECT_EQ(to_vector(slopes[1]), to_vector(slopes[0]));
 }
 
+// A part of an image is dense in neither order, until it is padded.
+TEST(MemoryFormat, StaysInGradientsOfParts) {
+  const std::vector<std::function<Tensor(const Tensor&)>> parts = {
+      [](const Tensor& x) { return slice(x, 2, 0, x.size(2), 2); },
+      [](const Tensor& x) { return narrow(narrow(x, 1, 1, 2), 3, 1, 2); },
+  };
+  for (const auto& part : parts) {
+    const Tensor y = image().set_requires_grad().to(last);
+    Tensor seen;
+    const HookHandle hook = register_hook(y, [&](const Tensor& g) {
+      seen = g;
+      return Tensor();
+    });
+    const Tensor padded = pad(part(y), {0, 0, 0, 0, 1, 2});
+    sum(padded * padded).backward();
+    EXPECT_TRUE(seen.is_contiguous(last)) << seen.strides().to_string();
+    EXPECT_EQ(to_vector(seen), to_vector(grad({sum(square(part(y)))}, {y})[0]));
+  }
+}
+
 // A network of every op that has an order of its own, on the device of the tests.
 Tensor network(const Tensor& x, const std::vector<Tensor>& w) {
   Tensor y = relu(
@@ -209,7 +229,8 @@ TEST(MemoryFormat, IsTheSameWithoutMemory) {
     for (const Tensor& y :
          {conv2d(x, w), conv2d(x, each, {}, {.groups = 8}), conv_transpose2d(x, w),
           max_pool2d(x, 2), adaptive_avg_pool2d(x, {1, 1}), interpolate(x, {12, 18}),
-          batch_norm(x, {}, {}, {}, {}, {.training = true}), cat({x, x}, 1), pad(x, {1, 1})}) {
+          batch_norm(x, {}, {}, {}, {}, {.training = true}), cat({x, x}, 1), pad(x, {1, 1}),
+          pad(x, {-1, 1})}) {
       all.push_back(y.strides());
       const HookHandle hook = register_hook(x, [&](const Tensor& g) {
         all.push_back(g.strides());
