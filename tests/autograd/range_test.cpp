@@ -501,6 +501,20 @@ TEST(LongSums, OfImages) {
   EXPECT_NEAR(gradient(group_norm(ones({m + 1, 1, 1}), 1, ones({1}), bias), bias), all, apart);
 }
 
+// Equal terms are rounded the same way at each addition: no error hides another.
+TEST(LongSums, OfEqualTermsOfImages) {
+  const int64_t n = DefaultDevice::current().is_host() ? 9000 : 1500;
+  for (const auto mode : {Interpolation::Nearest, Interpolation::Bilinear, Interpolation::Bicubic})
+    for (const auto order : {MemoryFormat::Contiguous, MemoryFormat::ChannelsLast})
+      for (const Size2 size : {Size2(1, n), Size2(n, 1), Size2(200)}) {
+        const Tensor pixel = ones({1, 3, 1, 1}).set_requires_grad();
+        const Tensor dy = full({1, 3, size.h, size.w}, 1.1).to(order);
+        const Tensor dx =
+            grad({interpolate(pixel, size, {.mode = mode})}, {pixel}, {.gradients = {dy}})[0];
+        expect_ratio(dx, Values(3, double(size.h * size.w) * dy.at(0)), 8 * 0x1p-24);
+      }
+}
+
 // Each lane of a sum in f32 would lose the small terms beside a large one.
 TEST(LongSums, OfExponentials) {
   const int64_t n = DefaultDevice::current().is_host() ? 1 << 22 : 1 << 19;

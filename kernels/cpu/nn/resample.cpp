@@ -2,6 +2,7 @@
 // a row weight times a column weight. So rows are summed first, in vectors, then columns. A column
 // of an image with channels last is all channels of its pixels, of a plane one element.
 
+#include <bit>
 #include <numeric>
 #include <vector>
 
@@ -15,7 +16,26 @@ namespace mixtape::kernels::cpu {
 using namespace internal;
 namespace {
 
-constexpr int64_t piece = 4096;  // a long sum is made of shorter ones, for accuracy
+constexpr int64_t piece = 32;  // the terms of a sum that are added one after the other
+
+// The place where a longer sum is cut into two, so that its error grows with the logarithm of its
+// length.
+int64_t middle(int64_t begin, int64_t end) { return begin + round_up((end - begin) / 2, piece); }
+template <class T, class F>
+Vec<T> sum_of_halves(int64_t begin, int64_t end, F term);
+template <class T, class F>
+MIXTAPE_ALWAYS_INLINE Vec<T> sum_of(int64_t begin, int64_t end, F term) {
+  if (end - begin > piece) [[unlikely]]
+    return sum_of_halves<T>(begin, end, term);
+  Vec<T> sum(T(0));
+  for (int64_t k = begin; k < end; ++k) sum += term(k);
+  return sum;
+}
+template <class T, class F>
+[[gnu::noinline]] Vec<T> sum_of_halves(int64_t begin, int64_t end, F term) {
+  const int64_t cut = middle(begin, end);
+  return sum_of<T>(begin, cut, term) + sum_of<T>(cut, end, term);
+}
 
 template <class T>
 int64_t whole_vectors(int64_t n) {
@@ -67,17 +87,19 @@ struct Columns {
       }
   }
 
-  // y has room for two lines of `width`.
-  void sum(const T* __restrict x, T* __restrict y) const {
-    add(x, 0, std::min(depth, piece), y);
-    for (int64_t k = piece; k < depth; k += piece) {
-      T* __restrict const part = y + width;
-      add(x, k, std::min(depth, k + piece), part);
-      for (int64_t i = 0; i < width; ++i) y[i] += part[i];
-    }
-  }
+  // y has room for room() lines of `width`, the first of which is the result.
+  int64_t room() const { return 1 + std::bit_width(uint64_t(depth)); }
+  void sum(const T* x, T* y) const { sum(x, 0, depth, y); }
 
  private:
+  void sum(const T* x, int64_t begin, int64_t end, T* __restrict y) const {
+    if (end - begin <= piece) return add(x, begin, end, y);
+    const int64_t cut = middle(begin, end);
+    T* const __restrict other = y + width;
+    sum(x, begin, cut, y);
+    sum(x, cut, end, other);
+    for (int64_t i = 0; i < width; ++i) y[i] += other[i];
+  }
   // y = the sums of taps [begin, end).
   void add(const T* __restrict x, int64_t begin, int64_t end, T* __restrict y) const {
     std::fill_n(y, width, T(0));
@@ -110,14 +132,10 @@ template <class T, class O>
 void sum_pixels(const Taps<T>& across, const T* line, int64_t channels, O* y) {
   for (int64_t i = 0; i < across.length(); ++i, y += channels)
     for_each_vec<T>(channels, [&](int64_t c, int64_t count) {
-      Vec<T> sum(T(0));
-      for (int64_t k = across.first[i]; k < across.first[i + 1];) {
-        Vec<T> part(T(0));
-        for (const int64_t end = std::min(k + piece, across.first[i + 1]); k < end; ++k)
-          part += Vec<T>(across.weight[k]) * load<T, T>(line + across.source[k] * channels + c);
-        sum += part;
-      }
-      write(y + c, sum, count);
+      const auto term = [&](int64_t k) {
+        return Vec<T>(across.weight[k]) * load<T, T>(line + across.source[k] * channels + c);
+      };
+      write(y + c, sum_of<T>(across.first[i], across.first[i + 1], term), count);
     });
 }
 
@@ -167,22 +185,16 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
     const Columns<T> across(along, width);
     const int64_t y_width = across.length * channels;
     const auto run = [&](int64_t begin, int64_t end) {
-      Buffer<T> buffer(whole_vectors<T>(width + lanes) + 2 * across.width);
+      Buffer<T> buffer(whole_vectors<T>(width + lanes) + across.room() * across.width);
       T *const line = buffer.data(), *const sums = line + whole_vectors<T>(width + lanes);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t plane = i / down.length() * x_plane, r = i % down.length();
         for (int64_t c = 0; c < width; c += lanes) {
-          Vec<T> v(T(0));
-          for (int64_t k = down.first[r]; k < down.first[r + 1];) {
-            Vec<T> part(T(0));
-            for (const int64_t end = std::min(k + piece, down.first[r + 1]); k < end; ++k) {
-              const int64_t at = plane + down.source[k] * width + c;
-              const Vec<T> row = read<T>(x.as<S>() + at, std::min(lanes, x.size() - at));
-              part += Vec<T>(down.weight[k]) * row;
-            }
-            v += part;
-          }
-          store(line + c, v);
+          const auto term = [&](int64_t k) {
+            const int64_t at = plane + down.source[k] * width + c;
+            return Vec<T>(down.weight[k]) * read<T>(x.as<S>() + at, std::min(lanes, x.size() - at));
+          };
+          store(line + c, sum_of<T>(down.first[r], down.first[r + 1], term));
         }
         if (channels > 1) {
           sum_pixels(along, line, channels, y.as<O>() + i * y_width);

@@ -100,6 +100,38 @@ __global__ void sum_small(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
   }
 }
 
+// Weighted sums of n channels, in T of a few terms and in f64 of those sums, if there are several.
+template <class T, int n>
+struct LongSums {
+  static constexpr int few = 32;
+  T part[n] = {};
+  double total[n] = {};
+  int terms = 0;
+
+  template <class S>
+  __device__ void add(T weight, const S (&v)[n]) {
+    if (terms > 0 && terms % few == 0) flush();
+    ++terms;
+#pragma unroll
+    for (int e = 0; e < n; ++e) part[e] += weight * gpu::widen(v[e]);
+  }
+  __device__ void finish() {
+    if (terms <= few) return;
+    flush();
+#pragma unroll
+    for (int e = 0; e < n; ++e) part[e] = T(total[e]);
+  }
+
+ private:
+  __device__ void flush() {
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      total[e] += double(part[e]);
+      part[e] = T(0);
+    }
+  }
+};
+
 // A warp per element; its lanes form rows of `width`, a power of two.
 template <class S, class O, int n, bool transposed>
 __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
@@ -113,13 +145,16 @@ __global__ void sum_large(const S* __restrict__ x, Axis<gpu::math_t<S>, n> rows,
       down(rows, int(line - plane * height));
   x += plane * x_plane;
   const int lane_row = gpu::lane() / width, lane_column = gpu::lane() & (width - 1);
-  T sum = T(0);
+  LongSums<T, 1> sums;
   for (int q = across.begin + lane_column; q < across.end; q += width) {
-    T column = T(0);
-    for (int r = down.begin + lane_row; r < down.end; r += gpu::warp_size / width)
-      column += down.weight(r) * gpu::widen(x[r * x_columns + q]);
-    sum += across.weight(q) * column;
+    const T weight = across.weight(q);
+    for (int r = down.begin + lane_row; r < down.end; r += gpu::warp_size / width) {
+      const S v[1] = {x[r * x_columns + q]};
+      sums.add(weight * down.weight(r), v);
+    }
   }
+  sums.finish();
+  T sum = sums.part[0];
   for (int mask = gpu::warp_size / 2; mask > 0; mask /= 2) sum += gpu::shuffle_xor(sum, mask);
   if (gpu::lane() == 0) y[i] = gpu::round_to<O>(sum);
 }
@@ -135,24 +170,20 @@ __global__ void resample_pixels(const S* __restrict__ x, Axis<gpu::math_t<S>, n>
   if (id >= pixels.count) return;
   const auto at = pixels.find(id);
   const Range1d<T, n, transposed> down(rows, at.row), across(columns, at.column);
-  T sum[width] = {};
+  LongSums<T, width> sums;
 #pragma unroll 1
   for (int r = down.begin; r < down.end; ++r) {
-    T line[width] = {};
+    const T weight = down.weight(r);
 #pragma unroll 1
     for (int q = across.begin; q < across.end; ++q) {
       S v[width] = {};
       load_channels(x + pixels.offset(at, r, q, x_rows, x_columns), at.channels, v);
-      const T weight = across.weight(q);
-#pragma unroll
-      for (int e = 0; e < width; ++e) line[e] += weight * gpu::widen(v[e]);
+      sums.add(weight * across.weight(q), v);
     }
-    const T weight = down.weight(r);
-#pragma unroll
-    for (int e = 0; e < width; ++e) sum[e] += weight * line[e];
   }
+  sums.finish();
   store_channels(y + pixels.offset(at, at.row, at.column, pixels.rows, pixels.columns), at.channels,
-                 sum);
+                 sums.part);
 }
 
 // The approximate number of rows, or columns, that an element of the result sums over.
