@@ -132,8 +132,8 @@ std::unique_ptr<Engine> open_mpi() {
     return std::make_unique<MpiEngine>(*table);
   }
   fail(
-      "this process was started by MPI as one of several, but Mixtape's plug-in for MPI was not "
-      "found ({}): build Mixtape where the headers of that MPI are (libopenmpi-dev or libmpich-dev "
+      "MPI is to connect the ranks, but Mixtape's plug-in for it was not found ({}): build Mixtape "
+      "where the headers of that MPI are (libopenmpi-dev or libmpich-dev "
       "on Debian), or name the plug-in by MIXTAPE_MPI_PLUGIN",
       problem);
 }

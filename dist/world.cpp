@@ -90,9 +90,14 @@ class Unfinished {
   std::atomic<bool> has_said_ = false;
 };
 
+// Number of processes, as a launcher says; 0 if it does not.
 int64_t number_of(const char* variable) {
   const char* const text = std::getenv(variable);
-  return text ? std::atoll(text) : 0;
+  if (!text) return 0;
+  char* end = nullptr;
+  const int64_t number = std::strtoll(text, &end, 10);
+  check(number > 0 && *end == '\0', "{} must be a number from 1, got \"{}\"", variable, text);
+  return number;
 }
 
 struct Started {

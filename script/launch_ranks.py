@@ -17,7 +17,7 @@ def free_port() -> int:
         return probe.getsockname()[1] - 1
 
 
-if len(sys.argv) < 4 or sys.argv[1] != "-n" or not sys.argv[2].isdigit():
+if len(sys.argv) < 4 or sys.argv[1] != "-n" or not sys.argv[2].isdigit() or int(sys.argv[2]) == 0:
     print(__doc__, file=sys.stderr)
     sys.exit(2)
 ranks, command = int(sys.argv[2]), sys.argv[3:]

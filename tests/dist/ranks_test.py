@@ -94,7 +94,7 @@ class Choice(unittest.TestCase):
         self.assertRegex(run.err.splitlines()[0], said, run.all)
 
     def test_no_plugin(self) -> None:
-        self.fails(r"started by MPI as one of several, but Mixtape's plug-in for MPI was not found \(/nowhere.so: .*No such file",
+        self.fails(r"MPI is to connect the ranks, but Mixtape's plug-in for it was not found \(/nowhere.so: .*No such file",
                    Run(2, "sums", MIXTAPE_MPI_PLUGIN="/nowhere.so"))
 
     def test_a_file_that_is_no_plugin(self) -> None:
@@ -131,8 +131,11 @@ class Meeting(unittest.TestCase):
                    "there is no MASTER_ADDR", RANK="0", WORLD_SIZE="2")
         self.fails(".*: there is no WORLD_SIZE", MIXTAPE_ENGINE="tcp")
         self.fails('RANK must be a number from 0 to 1, got "2"', RANK="2", WORLD_SIZE="2")
+        for size in ("two", "0", "-2", "2x", ""):
+            self.fails(f'WORLD_SIZE must be a number from 1, got "{size}"', RANK="0", WORLD_SIZE=size)
         self.fails('MASTER_PORT must be a number from 1 to 65534, got "http"', RANK="1", WORLD_SIZE="2", MASTER_ADDR="localhost",
                    MASTER_PORT="http")
+        self.assertEqual(Run(0, "sums", by=[*launch, "-n", "0"]).code, 2)
         self.assertIn("rank 0 of 1 by none", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1").out)
         self.assertIn("rank 0 of 1 by TCP", Run(0, "sums", by=[], RANK="0", WORLD_SIZE="1", MIXTAPE_ENGINE="tcp").out)
 
