@@ -353,6 +353,9 @@ template <class Op>
 struct Function {
   template <class... Args>
   static Tensor apply(const Args&... args) {
+    static_assert(
+        requires { OpInfo{Op::info}; },
+        "an op has a name: static constexpr OpInfo info{\"my_op\"};");
     return call<Op>(args...);
   }
 };

@@ -27,10 +27,13 @@ std::string summary_of(ModuleBase& net, const std::function<void()>& run);
 
 // One row per module: path, type, shape of its output for these inputs, and number of parameters
 // without those of modules inside it (a tied one counts at its first place). Then totals. Runs
-// net(inputs...) in evaluation mode, unrecorded.
+// net(inputs...) in evaluation mode, unrecorded; without inputs, nothing runs and no output has a
+// shape.
 template <class M, class... Inputs>
 std::string summary(M& net, const Inputs&... inputs) {
-  return summary_of(net, [&] { net(inputs...); });
+  return summary_of(net, [&] {
+    if constexpr (sizeof...(inputs) > 0) net(inputs...);
+  });
 }
 
 }  // namespace mixtape::nn

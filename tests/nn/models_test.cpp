@@ -214,6 +214,8 @@ TEST(Models, Summarise) {
   nn::Sequential cnn = simple_cnn({3, 16, 16, 2});
   EXPECT_EQ(last_line(nn::summary(cnn, zeros({1, 3, 8, 8}))),
             "3,058 parameters, 3,058 trainable, 11.9 KiB with buffers\n");
+  EXPECT_EQ(last_line(nn::summary(cnn)), last_line(nn::summary(cnn, zeros({1, 3, 8, 8}))));
+  EXPECT_EQ(nn::summary(cnn).find("[1, "), std::string::npos);
   ResNet resnet(ResidualBlock::Basic, {1, 1, 1, 1}, {.num_classes = 3, .width = 2});
   const std::string table = nn::summary(resnet, zeros({1, 3, 32, 32}));
   EXPECT_NE(table.find("layer2.0.downsample.0  Conv2d"), table.npos) << table;
