@@ -252,9 +252,9 @@ Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
 // min(max(x, low), high). Gradient 1 from low to high, both included; NaN stays.
-Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high);
+Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high = {});
 // Each bound is a tensor that broadcasts, or absent; the gradient goes to the one that was taken.
-Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high);
+Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {});
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
                double value = 1);  // x + value a b

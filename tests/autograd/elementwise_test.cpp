@@ -364,6 +364,7 @@ TEST(Elementwise, IntegersWherePyTorchTakesThem) {
   give(relu(x), {0, 0, 7, 2});
   give(clamp(x, -1, 1), {-1, 0, 1, 1});
   give(clamp(x, {}, 1), {-7, 0, 1, 1});
+  give(clamp(x, -1), {-1, 0, 7, 2});
   give(remainder(x, 3), {2, 0, 1, 2});
   give(remainder(x, -3), {-1, 0, -2, -1});
   give(remainder(x, 0), {0, 0, 0, 0});
@@ -523,7 +524,7 @@ TEST(Elementwise, RefusesWhatHasNoAnswer) {
                "abs: elements must be numbers, got bool (convert them to a number dtype)");
   EXPECT_ERROR(remainder(truth, 2), "remainder_scalar: elements must be numbers, got bool");
   EXPECT_ERROR(addcdiv(truth, truth, truth), "addcdiv: elements must be floats, got bool");
-  EXPECT_ERROR(clamp(n, 0.5, {}),
+  EXPECT_ERROR(clamp(n, 0.5),
                "clamp: cannot combine i64 elements with 0.5 (convert them to a float dtype)");
   EXPECT_ERROR(clamp(n, nan, {}), "clamp: cannot combine i64 elements with nan");
   EXPECT_ERROR(addcmul(n, n, n, 1.5), "addcmul: cannot combine i64 elements with 1.5");
