@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "amp/scaler.h"
 #include "autograd/ops.h"
@@ -22,6 +23,7 @@ constexpr int headroom = 4;     // powers of two: gradients grow in training
 constexpr int end_of_f16 = 16;  // 2^16 is the first that it does not have
 constexpr int most_passes = 24;
 constexpr int first_stride = 16, far = 120;  // of exponents
+constexpr double none_found = std::numeric_limits<double>::infinity();
 
 // The gradients that reach the ops of a backward pass, in the dtypes in which they travel.
 class GradientSurvey final : public Observer {
@@ -133,13 +135,21 @@ void GradScaler::start(detail::ScaleState& s, double scale, int64_t passes) cons
 
 void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
   check_no_capture("calibrate finds the scale on the host: scale a loss before");
-  if (s.iteration.flags.back().item() != 0) return;  // it tells nothing
+  const auto [found, passes] = search(s, loss);
+  const double scale = JoinedCalibration::joined(found);
+  if (scale != none_found) start(s, scale, passes);
+}
+
+// A scale and the backward passes that it took, or none_found.
+std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
+                                              const Tensor& loss) const {
+  if (s.iteration.flags.back().item() != 0) return {none_found, 0};  // it tells nothing
   const std::vector<Tensor> leaves = leaves_of(loss);
   const bool has_least = options_.min_scale > 0 &&
                          std::exp2(exponent_of(options_.min_scale, far)) < options_.min_scale;
   const int low = exponent_of(options_.min_scale, far) + has_least,
             high = exponent_of(options_.max_scale, far);
-  if (low > high) return start(s, options_.init_scale, 0);  // no power of two is allowed
+  if (low > high) return {options_.init_scale, 0};  // no power of two is allowed
   Search search(exponent_of(options_.init_scale, far), low, high);
   int64_t passes = 0;
   bool any_f16 = true, found = false;
@@ -151,14 +161,22 @@ void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
   }
   if (any_f16 && search.has_good() && !search.saw_gradients()) {
     const GradientSurvey::Result r = backward_at(far, loss, leaves);  // whatever max_scale is
-    if (r.finite && r.largest == 0) return;  // no scale would show any: the next loss may
+    if (r.finite && r.largest == 0)  // no scale would show any: the next loss may
+      return {none_found, passes};
   }
-  double scale = options_.init_scale;
   if (any_f16 && !search.has_good())
     warn(fmt::format("no loss scale makes all gradients finite: {} were tried", passes));
-  else if (any_f16)
-    scale = std::exp2(search.exponent);
-  start(s, scale, passes);
+  const bool has_scale = any_f16 && search.has_good();
+  return {has_scale ? std::exp2(search.exponent) : options_.init_scale, passes};
+}
+
+thread_local const JoinedCalibration* JoinedCalibration::innermost_ = nullptr;
+
+JoinedCalibration::JoinedCalibration(std::function<double(double)> join)
+    : join_(std::move(join)), outer_(std::exchange(innermost_, this)) {}
+JoinedCalibration::~JoinedCalibration() { innermost_ = outer_; }
+double JoinedCalibration::joined(double found) {
+  return innermost_ ? innermost_->join_(found) : found;
 }
 
 std::optional<int64_t> GradScaler::calibration_passes(int id) const {

@@ -2,6 +2,7 @@
 // GradScaler: scales the loss, so that f16 gradients do not underflow, by a factor that it adjusts.
 // Its state lives on the device, where the optimizer's kernel reads it: a step never waits.
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/no_copy.h"
 #include "core/readback.h"
 #include "core/tensor.h"
 #include "optim/optimizer.h"
@@ -35,8 +37,7 @@ class LossScale {
   };
   virtual ~LossScale() = default;
   virtual double next(const Update& update) = 0;  // positive and finite in f32
-  // Called with the scale that calibration found; returns the one to take, such as the smallest
-  // that processes found.
+  // Called with the scale that calibration found; returns the one to take.
   virtual double start(double found) { return found; }
   // Saved and loaded with the scaler's, as "policy.NAME".
   virtual StateDict state_dict() const { return {}; }
@@ -56,7 +57,7 @@ struct ScalerOptions {
   int64_t max_consecutive_skips = 0;
   // The first loss of an iteration that is finite and has gradients finds its scale, by backward
   // passes that are not part of the training: the largest power of two by which all f16 gradients
-  // are at most 2^12, a 16th of what f16 holds.
+  // are below 2^12, a 16th of what f16 holds.
   bool calibrate = false;
   int64_t histogram = 0;  // counts gradients by exponent once in so many steps; 0: never
   std::shared_ptr<LossScale> policy = {};
@@ -164,6 +165,21 @@ struct OptimizerHistory {  // from the optimizer's first step on
 
 }  // namespace detail
 
+// Guard: while it lives, a loss scale that calibration finds on this thread becomes join(found),
+// such as the least that processes found; infinity stands for none. All of them call it.
+class JoinedCalibration : NoCopy {
+ public:
+  explicit JoinedCalibration(std::function<double(double found)> join);
+  ~JoinedCalibration();
+
+ private:
+  friend class GradScaler;
+  static double joined(double found);
+  const std::function<double(double)> join_;
+  const JoinedCalibration* const outer_;
+  static thread_local const JoinedCalibration* innermost_;
+};
+
 // An iteration: scale(loss).backward(), step() for each optimizer, update(). To see or clip the
 // true gradients, unscale() before step(). Losses may have scales of their own: scale(loss, id),
 // then step(opt, {.loss = id}). Disabled, every call passes through.
@@ -263,6 +279,7 @@ class GradScaler {
   void find_underflow(const optim::Optimizer& opt, const detail::ScaleState& s);
   void warn_of_underflow(detail::OptimizerHistory& h) const;
   void calibrate(detail::ScaleState& s, const Tensor& loss) const;
+  std::pair<double, int64_t> search(const detail::ScaleState& s, const Tensor& loss) const;
   void start(detail::ScaleState& s, double scale, int64_t passes) const;
 
   detail::ScaleState& scale_state(int id);

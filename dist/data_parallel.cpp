@@ -376,6 +376,12 @@ struct DataParallel::Impl final : Observer {
   bool in_chunks = false, chunk_done = false;
   bool broken = false;  // a step began and did not end
   amp::Recipe::Steps recipes;
+  const amp::JoinedCalibration calibration{[this](double found) {
+    if (exchange)
+      for (const Tensor& scale : World::current()->gather(from({found}, {}, f64)))
+        found = std::min(found, scale.item());
+    return found;
+  }};
   const Observe observe{*this};
 };
 

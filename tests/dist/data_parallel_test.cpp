@@ -390,6 +390,27 @@ TEST(DataParallel, FrozenParametersOfOtherShapesAreNamed) {
       << errors[1];
 }
 
+// The least that ranks find, also on one whose own loss tells nothing.
+TEST(DataParallel, RanksCalibrateTogether) {
+  for (const double of_rank1 : {0x1p-4, 0x1p4, std::nan("")}) {
+    double scales[2] = {};
+    expect_fine(run_ranks(2, [&](const World& world) {
+      Line net = line();
+      DataParallel parallel(net);
+      amp::GradScaler scaler(f16, {.calibrate = true});
+      Tensor loss;
+      {
+        const amp::Autocast on({.low = f16});
+        loss = sum(net(x12())) * (world.is_first() ? 1 : of_rank1);
+      }
+      scaler.scale(loss).backward();
+      scales[world.rank()] = scaler.scale_value();
+    }));
+    EXPECT_EQ(scales[0], scales[1]);
+    EXPECT_EQ(scales[0], of_rank1 > 1 ? 0x1p7 : 0x1p11) << of_rank1;
+  }
+}
+
 TEST(DataParallel, SumsTravelAlong) {
   for (const int ranks : {1, 2, 4})
     expect_fine(run_ranks(ranks, [&](const World&) {
