@@ -50,7 +50,7 @@ std::string checksum_of(std::span<const Tensor> tensors) {
     hash = detail::checksum(what.data(), what.size(), hash);
     if (!t || t.numel() == 0) continue;
     const Tensor here = contiguous(t.detach()).copied_to(Device::cpu());
-    hash = detail::checksum(here.host(), size_t(here.numel()) * size_of(here.dtype()), hash);
+    hash = detail::checksum(here.host(), here.nbytes(), hash);
   }
   return fmt::format("{:016x}", hash);
 }

@@ -41,8 +41,6 @@ Device device_of(const Call& call) {
   return Device::cpu();
 }
 
-int64_t bytes(const Tensor& t) { return t.numel() * int64_t(size_of(t.dtype())); }
-
 bool is_narrower(DType a, DType b) { return is_float(a) && is_float(b) && size_of(a) < size_of(b); }
 
 // True if y is a view of x, which costs nothing.
@@ -182,7 +180,7 @@ void Report::Watcher::after_rule(const Node& node, const Tensor& dy,
 }
 
 void Report::Watcher::see_cast(const Tensor& x, const Tensor& y, Row& row) {
-  const int64_t moved = bytes(x) + bytes(y);
+  const int64_t moved = int64_t(x.nbytes() + y.nbytes());
   row.bytes_cast += moved;
   if (casts_.size() >= sweep_at_) {
     std::erase_if(casts_, [](const auto& entry) { return entry.second.storage.expired(); });

@@ -36,8 +36,7 @@ struct Hooks {
 
 // True if g covers its storage and shares it with no other tensor.
 bool owns_its_storage(const Tensor& g) {
-  return g.is_unique() && g.is_contiguous() &&
-         g.storage()->bytes() == static_cast<size_t>(g.numel()) * size_of(g.dtype());
+  return g.is_unique() && g.is_contiguous() && g.storage()->bytes() == g.nbytes();
 }
 
 // Adds g to the gradient of x. The first one is taken over if no other tensor shares it, else

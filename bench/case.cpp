@@ -22,14 +22,12 @@ Tensors make(const Case& c, DType dtype, bool leaves) {
   return made;
 }
 
-double bytes(const Tensor& t) { return double(t.numel()) * double(size_of(t.dtype())); }
-
 }  // namespace
 
 double moved_bytes(const Tensors& inputs, const Tensor& y, bool backward) {
-  double sum = bytes(y);
+  double sum = double(y.nbytes());
   for (const Tensor& x : inputs)
-    if (!backward || x.requires_grad()) sum += bytes(x);
+    if (!backward || x.requires_grad()) sum += double(x.nbytes());
   return sum;
 }
 

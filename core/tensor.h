@@ -47,6 +47,7 @@ class Tensor {
   int rank() const { return shape().rank; }
   int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
   int64_t numel() const { return shape().size(); }
+  size_t nbytes() const { return size_t(numel()) * size_of(dtype()); }  // of its elements
   DType dtype() const { return impl().view.dtype; }
   Device device() const { return impl().storage->device(); }
   bool is_contiguous() const { return layout().is_contiguous(); }

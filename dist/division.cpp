@@ -168,7 +168,7 @@ Tensor Division::joined(const Item& item, const Tensor& part, int64_t block) con
   const std::shared_ptr<Exchange> exchange = this->exchange();
   exchange->run([&] {
     const Place place{Place::Kind::Gather};
-    exchange->meet(place, {}, size_t(whole.numel()) * size_of(whole.dtype()));
+    exchange->meet(place, {}, whole.nbytes());
     exchange->share_pieces(place, {{whole, cut}});
   });
   return block == 1 ? whole.with_layout(Layout(item.whole.shape())) : whole;

@@ -43,7 +43,6 @@ char* bytes_of(const Tensor& t) {
   t.storage()->touch();
   return static_cast<char*>(t.raw());
 }
-size_t byte_count(const Tensor& t) { return size_t(t.numel()) * size_of(t.dtype()); }
 
 Transfer transfer_of(const Tensor& x, const Range& range, int rank) {
   const size_t size = size_of(x.dtype());
@@ -375,7 +374,7 @@ std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor&
 std::vector<std::vector<double>> Exchange::sum_piece(const Place& place, const Tensor& part,
                                                      const Cut& cut, double by, const Tensor& piece,
                                                      std::span<const double> words) {
-  auto all = meet(place, words, byte_count(part));
+  auto all = meet(place, words, part.nbytes());
   const Levels levels{rank_, size_, ranks_of_node_, cut};
   const auto like = [&](int r) { return levels.pieces_like(r); };
   if (levels.nodes() == 1) {
@@ -445,12 +444,12 @@ void Exchange::pass_on(const Place& place, const Divided& all, const Group& grou
 }
 
 Tensor Exchange::gather(const Place& place, const Tensor& x) {
-  meet(place, {}, byte_count(x));
+  meet(place, {}, x.nbytes());
   Shape shape{size_};
   for (const int64_t n : x.shape()) shape.push_back(n);
   const Tensor all(shape, x.dtype(), x.device());
-  copy_bytes(bytes_of(all) + size_t(rank_) * byte_count(x), x.device(), bytes_of(x), x.device(),
-             byte_count(x));
+  copy_bytes(bytes_of(all) + size_t(rank_) * x.nbytes(), x.device(), bytes_of(x), x.device(),
+             x.nbytes());
   share_pieces(place, {{all, equal_pieces(all.numel())}});
   return all;
 }
@@ -458,7 +457,7 @@ Tensor Exchange::gather(const Place& place, const Tensor& x) {
 void Exchange::broadcast(const Place& place, const Tensor& x, int from) {
   const Cut cut = equal_pieces(x.numel());
   const Levels levels{rank_, size_, ranks_of_node_, cut};
-  meet(place, {}, byte_count(x));
+  meet(place, {}, x.nbytes());
   if (rank_ == from) {
     transfer(place, x.device(),
              with_others(*this, [&](int r) { return transfer_of(x, levels.piece(r), r); }), {},

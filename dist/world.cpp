@@ -164,7 +164,7 @@ Place place_of(Kind kind, DType dtype, int64_t numbers) { return {kind, int64_t(
 
 int64_t bytes_in(const std::vector<Tensor>& tensors) {
   int64_t bytes = 0;
-  for (const Tensor& t : tensors) bytes += t.numel() * int64_t(size_of(t.dtype()));
+  for (const Tensor& t : tensors) bytes += int64_t(t.nbytes());
   return bytes;
 }
 
@@ -176,9 +176,8 @@ Tensor packed(const std::vector<Tensor>& tensors, int64_t alignment) {
   std::memset(at + bytes, 0, size_t(all.numel() - bytes));
   for (const Tensor& t : tensors) {
     const Tensor host = t.detach().copied_to(Device::cpu()).contiguous();
-    const size_t size = size_t(t.numel()) * size_of(t.dtype());
-    if (size) std::memcpy(at, host.raw(), size);
-    at += size;
+    if (t.nbytes()) std::memcpy(at, host.raw(), t.nbytes());
+    at += t.nbytes();
   }
   return all;
 }
@@ -187,9 +186,8 @@ void unpack(const Tensor& all, const std::vector<Tensor>& tensors) {
   const char* at = static_cast<const char*>(all.raw());
   for (const Tensor& t : tensors) {
     const Tensor host(t.shape(), t.dtype(), Device::cpu());
-    const size_t size = size_t(t.numel()) * size_of(t.dtype());
-    if (size) std::memcpy(host.raw(), at, size);
-    at += size;
+    if (t.nbytes()) std::memcpy(host.raw(), at, t.nbytes());
+    at += t.nbytes();
     detail::write(host.copied_to(t.device()), t);
   }
 }

@@ -26,10 +26,8 @@ std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype) {
   return std::count(shape.begin(), shape.end(), 0) > 0 ? 0 : bytes;
 }
 
-uint64_t bytes_of(const Tensor& t) { return static_cast<uint64_t>(t.numel()) * size_of(t.dtype()); }
-
 std::span<std::byte> bytes_in(const Tensor& t) {
-  return {static_cast<std::byte*>(t.host()), bytes_of(t)};
+  return {static_cast<std::byte*>(t.host()), t.nbytes()};
 }
 
 void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {

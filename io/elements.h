@@ -11,7 +11,6 @@ namespace mixtape::io {
 // The size of a tensor in bytes, or nothing if it exceeds 63 bits. Checks what a file claims.
 std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype);
 
-uint64_t bytes_of(const Tensor& t);
 std::span<std::byte> bytes_in(const Tensor& t);  // t must be contiguous
 
 // Passes on the elements in row-major order in chunks; a contiguous t is one chunk. Any device.

@@ -95,14 +95,14 @@ void save_gguf(const std::string& path, const StateDict& tensors, const GgufMeta
   uint64_t offset = 0;
   for (const auto& [name, t] : tensors) {
     add_place(header, name, t, offset, path);
-    offset += bytes_of(t) + padding(bytes_of(t));
+    offset += t.nbytes() + padding(t.nbytes());
   }
   header.pad();
   AtomicFile file(path);
   file.write(header.text());
   for (const auto& [name, t] : tensors) {
     for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
-    file.write(std::string(padding(bytes_of(t)), '\0'));
+    file.write(std::string(padding(t.nbytes()), '\0'));
   }
   file.commit();
 }

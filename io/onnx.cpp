@@ -128,11 +128,11 @@ void write_external(const std::string& path, const StateDict& tensors, Message& 
     const uint64_t start = internal::round_up(at, page);
     file.write(std::string(start - at, '\0'));
     for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
-    at = start + bytes_of(t);
+    at = start + t.nbytes();
     Message m = message_of(name, t);
     m.message(13, entry("location", std::filesystem::path(data).filename().string()));
     m.message(13, entry("offset", std::to_string(start)));
-    m.message(13, entry("length", std::to_string(bytes_of(t))));
+    m.message(13, entry("length", std::to_string(t.nbytes())));
     graph.message(5, m.number(14, 1));
   }
   file.commit();
@@ -160,10 +160,10 @@ void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
   uint64_t rest = 0;
   for (const auto& [name, t] : g.initializers) {
     if (external) break;
-    const Message numbers = Message().bytes(9, "", bytes_of(t));
+    const Message numbers = Message().bytes(9, "", t.nbytes());
     const std::string head = message_of(name, t).text() + numbers.text();
-    heads.push_back(Message().bytes(5, head, bytes_of(t)).text());
-    rest += heads.back().size() + bytes_of(t);
+    heads.push_back(Message().bytes(5, head, t.nbytes()).text());
+    rest += heads.back().size() + t.nbytes();
   }
   if (external) write_external(path, g.initializers, graph);
   check(graph.text().size() + rest < most_bytes - model.text().size() - 16,

@@ -255,7 +255,7 @@ std::string header_text(const StateDict& tensors, const Metadata& metadata) {
   }
   uint64_t offset = 0;
   for (const auto& [name, t] : tensors) {
-    const uint64_t end = offset + bytes_of(t);
+    const uint64_t end = offset + t.nbytes();
     add_key(name);
     fmt::format_to(std::back_inserter(text),
                    "\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", spelling(t.dtype()),

@@ -11,7 +11,6 @@
 
 #include "core/check.h"
 #include "core/format.h"
-#include "io/elements.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -113,12 +112,12 @@ std::vector<StateDict> split(const StateDict& tensors, uint64_t max_bytes) {
   std::vector<StateDict> shards(1);
   uint64_t filled = 0;
   for (const auto& [name, t] : tensors) {
-    if (!shards.back().empty() && bytes_of(t) > max_bytes - std::min(filled, max_bytes)) {
+    if (!shards.back().empty() && t.nbytes() > max_bytes - std::min(filled, max_bytes)) {
       shards.emplace_back();
       filled = 0;
     }
     shards.back().emplace_back(name, t);
-    filled += bytes_of(t);
+    filled += t.nbytes();
   }
   return shards;
 }
@@ -218,7 +217,7 @@ void save_sharded(const std::string& path, const StateDict& tensors, const Shard
     for (const auto& [tensor, t] : shards[i]) {
       if (!file_of.emplace(tensor, name).second)
         fail("{}: duplicate or reserved name {}", path, quote(tensor));
-      total += bytes_of(t);
+      total += t.nbytes();
     }
     save(folder.path(name), shards[i], options.metadata);
   }

@@ -95,7 +95,7 @@ std::string summary_of(ModuleBase& net, const std::function<void()>& run) {
   for (const auto& tensors : {net.named_parameters(), net.named_buffers()})
     for (const auto& [name, t] : tensors) {
       if (!seen.insert(t.id()).second) continue;
-      bytes += t.numel() * static_cast<int64_t>(size_of(t.dtype()));
+      bytes += int64_t(t.nbytes());
       if (t.requires_grad()) trainable += t.numel();
     }
   return fmt::format("{}{} parameters, {} trainable, {:.1f} KiB with buffers\n", table(rows),

@@ -12,7 +12,6 @@
 #include "core/random.h"
 #include "dist/shards.h"
 #include "io/crc.h"
-#include "io/elements.h"
 #include "optim/clip.h"
 #include "optim/sharing.h"
 #include "train/learner.h"
@@ -46,7 +45,7 @@ std::string checksum(StateDict tensors) {
     const std::string header = fmt::format("{} {} {}", name, t.dtype(), t.shape());
     crc = io::crc32c(std::as_bytes(std::span(header)), crc);
     const auto* const data = static_cast<const std::byte*>(t.host());
-    crc = io::crc32c({data, io::bytes_of(t)}, crc);
+    crc = io::crc32c({data, t.nbytes()}, crc);
   }
   return fmt::format("{:08x}", crc);
 }

@@ -73,8 +73,8 @@ std::string found(const Plant& plant, const std::string& path) {
 int64_t bytes_of(const Capsule& c) {
   int64_t bytes = 0;
   for (const Capsule::Input& in : c.inputs)
-    if (in.tensor) bytes += in.tensor.numel() * int64_t(size_of(in.tensor.dtype()));
-  if (c.gradient) bytes += c.gradient.numel() * int64_t(size_of(c.gradient.dtype()));
+    if (in.tensor) bytes += int64_t(in.tensor.nbytes());
+  if (c.gradient) bytes += int64_t(c.gradient.nbytes());
   return bytes;
 }
 

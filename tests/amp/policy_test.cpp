@@ -86,7 +86,7 @@ std::pair<const OpInfo&, std::vector<int>> sources(const OpCase& c) {
 // NaN is equal to itself.
 std::string bytes(const Tensor& t) {
   const Tensor here = contiguous(t.detach()).to(Device::cpu());
-  return {static_cast<const char*>(here.raw()), size_t(here.numel()) * size_of(here.dtype())};
+  return {static_cast<const char*>(here.raw()), here.nbytes()};
 }
 
 // Catalogue.EveryPolicyIsTested checks that every op has a row that gets here.

@@ -271,6 +271,7 @@ TEST(Tensor, HandlesShareViewsDoToo) {
   EXPECT_EQ(to_vector(column), (std::vector<double>{3, 6}));
   EXPECT_FALSE(column.is_contiguous());
   EXPECT_EQ(column.data<float>(), x.data<float>() + 2);
+  EXPECT_EQ(column.nbytes(), 2 * sizeof(float));
   const View v = column;
   EXPECT_EQ(v.layout.offset, 0);
   EXPECT_EQ(v.as<float>()[v.layout.at(1)], 6);
@@ -286,7 +287,8 @@ TEST(Tensor, HandlesShareViewsDoToo) {
 TEST(Tensor, EveryDTypeReadsAndWrites) {
   for (DType t : {f64, f32, f16, bf16, i64, i32, u8, boolean}) {
     const Tensor x = from({0, 1, 1, 0}, {2, 2}, t);
-    EXPECT_EQ(x.storage()->bytes(), 4 * size_of(t));
+    EXPECT_EQ(x.nbytes(), 4 * size_of(t));
+    EXPECT_EQ(x.storage()->bytes(), x.nbytes());
     EXPECT_EQ(to_vector(x), (std::vector<double>{0, 1, 1, 0}));
     x.set(0, 1);
     EXPECT_EQ(x.at(0), 1);

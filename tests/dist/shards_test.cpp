@@ -345,7 +345,7 @@ struct Wide : nn::Module<Wide> {
 double bytes_of_state(const optim::Optimizer& opt) {
   double bytes = 0;
   for (const auto& [name, t] : opt.state_dict())
-    if (name.starts_with("state.")) bytes += double(t.numel()) * double(size_of(t.dtype()));
+    if (name.starts_with("state.")) bytes += double(t.nbytes());
   return bytes;
 }
 

@@ -58,7 +58,7 @@ Params copies(const Params& params) {
 }
 std::string bytes(const Tensor& there) {
   const Tensor t = there.copied_to(Device::cpu());
-  return {static_cast<const char*>(t.raw()), size_t(t.numel()) * size_of(t.dtype())};
+  return {static_cast<const char*>(t.raw()), t.nbytes()};
 }
 double squared(const Tensor& x) { return sum(x.to(f64) * x.to(f64)).item(); }
 

@@ -120,8 +120,7 @@ inline void expect_same_for_any_threads(const std::function<std::vector<Tensor>(
     const std::vector<Tensor> now = body();
     if (first.empty()) first = now;
     for (size_t i = 0; i < now.size(); ++i)
-      ASSERT_EQ(0, std::memcmp(now[i].raw(), first[i].raw(),
-                               static_cast<size_t>(now[i].numel()) * size_of(now[i].dtype())))
+      ASSERT_EQ(0, std::memcmp(now[i].raw(), first[i].raw(), now[i].nbytes()))
           << "output " << i << " with " << threads << " threads";
   }
 }

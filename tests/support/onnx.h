@@ -152,7 +152,7 @@ inline io::OnnxGraph read_onnx(const std::string& path) {
                   .substr(std::stoul(place["offset"]), std::stoul(place["length"]));
     }
     const Tensor t(shape, dtype_of_onnx(m.value(2)), Device::cpu());
-    EXPECT_EQ(bytes.size(), size_t(t.numel()) * size_of(t.dtype())) << m.bytes(8);
+    EXPECT_EQ(bytes.size(), t.nbytes()) << m.bytes(8);
     std::memcpy(t.raw(), bytes.data(), bytes.size());
     g.initializers.emplace_back(m.bytes(8), t);
   }

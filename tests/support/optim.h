@@ -62,8 +62,7 @@ inline std::string bits(const Optimizer& opt) {
   std::string all;
   const auto append = [&](const Tensor& there) {
     const Tensor t = there.copied_to(Device::cpu());
-    all.append(static_cast<const char*>(t.raw()),
-               static_cast<size_t>(t.numel()) * size_of(t.dtype()));
+    all.append(static_cast<const char*>(t.raw()), t.nbytes());
   };
   for (const Tensor& p : opt.params()) append(p);
   for (const auto& [name, t] : opt.state_dict()) append(t);

@@ -23,7 +23,7 @@ inline std::string bytes_of(const StateDict& dict) {
   for (const auto& [name, t] : dict) {
     const Tensor c = t.contiguous().copied_to(Device::cpu());
     all += name;
-    all.append(static_cast<const char*>(c.raw()), size_t(c.numel()) * size_of(c.dtype()));
+    all.append(static_cast<const char*>(c.raw()), c.nbytes());
   }
   return all;
 }

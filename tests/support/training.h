@@ -99,7 +99,7 @@ inline Bytes bytes(train::Learner& l) {
   for (const auto& [name, t] : l.state_dict()) {
     const Tensor dense = t.contiguous().to(Device::cpu());
     const auto* const data = static_cast<const uint8_t*>(dense.host());
-    all[name].assign(data, data + dense.numel() * int64_t(size_of(dense.dtype())));
+    all[name].assign(data, data + dense.nbytes());
   }
   return all;
 }

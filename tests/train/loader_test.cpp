@@ -52,7 +52,7 @@ std::string bytes(DataLoader& loader, int64_t most = std::numeric_limits<int64_t
   for (const auto& batch : loader) {
     for (const Tensor& t : {batch.x, batch.y}) {
       all += t.shape().to_string();
-      all.append(static_cast<const char*>(t.raw()), size_t(t.numel()) * size_of(t.dtype()));
+      all.append(static_cast<const char*>(t.raw()), t.nbytes());
     }
     if (--most == 0) break;
   }

@@ -12,7 +12,6 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/random.h"
-#include "io/elements.h"
 #include "train/data/stack.h"
 
 namespace mixtape::train {
@@ -26,7 +25,7 @@ Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
   Shape shape = from.shape();
   shape.dim[0] = int64_t(indices.size());
   const Tensor to(shape, from.dtype(), Device::cpu());
-  const size_t bytes = io::bytes_of(to) / indices.size();
+  const size_t bytes = to.nbytes() / indices.size();
   const auto* source = static_cast<const char*>(from.host());
   auto* out = static_cast<char*>(to.host());
   if (bytes > 0)
@@ -58,7 +57,7 @@ void Stack::put(int64_t row, const Tensor& from) {
         "its {} is {} {}, but the first in the batch has {} {}", what_, from.dtype(), from.shape(),
         all_.dtype(), row_);
   const Tensor dense = from.contiguous();
-  if (const uint64_t bytes = io::bytes_of(dense))
+  if (const size_t bytes = dense.nbytes())
     std::memcpy(static_cast<char*>(all_.host()) + uint64_t(row) * bytes, dense.host(), bytes);
 }
 

@@ -9,7 +9,6 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "io/elements.h"
 #include "nn/module.h"
 #include "train/onnx/trace.h"
 
@@ -21,7 +20,7 @@ bool are_equal(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
   const auto here = [](const Tensor& t) { return t.copied_to(Device::cpu()).contiguous(); };
   const Tensor x = here(a), y = here(b);
-  return std::memcmp(x.raw(), y.raw(), io::bytes_of(x)) == 0;
+  return std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
 }
 
 class Merger {

@@ -11,7 +11,7 @@ namespace kernels_cuda_low_memory_test {
 std::string bytes(const Tensor& t) {
   Tensor dense(t.shape(), t.dtype());
   for (int64_t i = 0; i < t.numel(); ++i) dense.set(i, t.at(i));
-  return {static_cast<const char*>(dense.raw()), size_t(t.numel()) * size_of(t.dtype())};
+  return {static_cast<const char*>(dense.raw()), t.nbytes()};
 }
 // A tensor that starts behind the first element of its memory: no load of four is aligned.
 Tensor shifted(const Tensor& x) {

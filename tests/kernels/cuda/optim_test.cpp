@@ -18,8 +18,7 @@ namespace kernels_cuda_optim_test {
 // The bytes of tensors.
 std::string bytes(const std::vector<Tensor>& tensors) {
   std::string all;
-  for (const Tensor& t : tensors)
-    all.append(static_cast<const char*>(t.raw()), size_t(t.numel()) * size_of(t.dtype()));
+  for (const Tensor& t : tensors) all.append(static_cast<const char*>(t.raw()), t.nbytes());
   return all;
 }
 
