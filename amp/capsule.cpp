@@ -138,7 +138,7 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
   Kept kept;
   Capsule& c = kept.capsule;
   c.op = call.op.name;
-  if (const std::string* const module = Scope::module_path()) c.module = *module;
+  c.module = Scope::path_text();
   c.types = r.how.types;
   c.device = result.device().to_string();
   c.instruction_set = kernels::instruction_set();

@@ -164,16 +164,14 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
     look_up(*t, inputs);
   }
   if (backward_state.in_rule || !Scope::caller().empty()) return;  // a part of an op
-  const std::string* const module = Scope::module_path();
-  take({std::string(call.op.name), module ? *module : "", Part::Forward}, {&y, 1},
-       std::move(inputs));
+  take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1}, std::move(inputs));
 }
 
 void Compare::Run::before_rule(const Node& node, const Tensor& dy) {
   std::vector<size_t>& inputs = rules_.emplace_back();
   if (node.name() == "cast") return;
-  const std::string module = node.module ? *node.module : "";
-  if (const auto at = take({std::string(node.name()), module, Part::Incoming}, {&dy, 1}, {}))
+  if (const auto at = take(
+          {std::string(node.name()), Scope::path_text(node.module), Part::Incoming}, {&dy, 1}, {}))
     inputs.push_back(*at);
   for (const Tensor& t : node.ctx.saved()) look_up(t, inputs);
 }
@@ -182,11 +180,10 @@ void Compare::Run::after_rule(const Node& node, const Tensor& dy, std::span<cons
   const std::vector<size_t> inputs = std::move(rules_.back());
   rules_.pop_back();
   if (node.name() == "cast") return;
-  const std::string module = node.module ? *node.module : "";
   std::vector<Tensor> made;
   for (const Tensor& t : dx)
     if (t && t.storage() != dy.storage()) made.push_back(t);
-  take({std::string(node.name()), module, Part::Backward}, made, inputs);
+  take({std::string(node.name()), Scope::path_text(node.module), Part::Backward}, made, inputs);
 }
 
 void Compare::Run::after_accumulate(const Node& leaf, const Tensor& total) {

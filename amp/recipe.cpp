@@ -237,9 +237,8 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
   ++effects.reads;        // all elements of an operand decide how each is rounded
   std::shared_ptr<History> history;
   if (state_->delayed) {
-    const std::string* const path = Scope::module_path();
-    const std::string name =
-        (path && !path->empty() ? *path + '.' : std::string()) + std::string(call.op.name);
+    const std::string path = Scope::path_text(),
+                      name = path + (path.empty() ? "" : ".") + std::string(call.op.name);
     const auto known = state_->histories.find(name);
     history = known != state_->histories.end() ? known->second : std::make_shared<History>();
     if (grad_enabled()) state_->histories.emplace(name, history);  // other threads may evaluate

@@ -25,11 +25,6 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
-std::string module_path() {
-  const std::string* const module = Scope::module_path();
-  return module ? *module : "";
-}
-
 std::string_view module_name(const std::string* path) {
   if (!path) return "(no module)";
   return path->empty() ? "(root)" : std::string_view(*path);
@@ -192,13 +187,13 @@ void Report::Watcher::see_cast(const Tensor& x, const Tensor& y, Row& row) {
   const bool again = !casts.to.emplace(x.offset(), x.numel(), y.dtype()).second;
   if (round_trip || again) {
     const DType from = round_trip ? y.dtype() : x.dtype(), to = round_trip ? x.dtype() : y.dtype();
-    Redundant& r = redundant[{round_trip, from, to, row.by, module_path()}];
-    r = {round_trip, from, to, row.by, module_path(), r.calls + 1, r.bytes_cast + moved};
+    Redundant& r = redundant[{round_trip, from, to, row.by, Scope::path_text()}];
+    r = {round_trip, from, to, row.by, Scope::path_text(), r.calls + 1, r.bytes_cast + moved};
   }
   casts_[y.storage()->id()] = {y.storage(), y.version(), x.dtype()};
   if (row.by.ends_with('_') && is_narrower(y.dtype(), x.dtype())) {
-    Narrowing& n = narrowing[{row.by, module_path(), x.dtype(), y.dtype()}];
-    n = {row.by, module_path(), x.dtype(), y.dtype(), n.calls + 1};
+    Narrowing& n = narrowing[{row.by, Scope::path_text(), x.dtype(), y.dtype()}];
+    n = {row.by, Scope::path_text(), x.dtype(), y.dtype(), n.calls + 1};
   }
 }
 
@@ -222,7 +217,7 @@ void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
   const std::string_view op = call.op.name;
   const bool product = op == "matmul" || op == "linear" || op == "addmm";
   if (!product && op != "conv2d") return;
-  Shapes seen{std::string(op), module_path(), f32, {}, {}};
+  Shapes seen{std::string(op), Scope::path_text(), f32, {}, {}};
   const auto look = [&](const Tensor& t) {
     const int64_t down = t.strides()[-2], right = t.strides()[-1],
                   ld = right == 1  ? down

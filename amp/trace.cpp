@@ -182,7 +182,7 @@ void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
   const auto made = std::ranges::find_if(out, bad), made_nan = std::ranges::find_if(out, nan),
              given_nan = std::ranges::find_if(in, nan);
   const bool given = std::ranges::any_of(in, bad);
-  const std::string module = e.module ? *e.module : "";
+  const std::string module = Scope::path_text(e.module);
   const auto finding = [&](BadOp::Kind kind, const TensorStats& s) {
     BadOp found{kind, e.op, module};
     for (size_t i = 0; i < in.size(); ++i) {

@@ -21,7 +21,11 @@ class Scope : NoCopy {
 
   static const Scope* innermost();
   static const std::string* module_path();  // of the innermost module, or null
-  static std::string trail();               // "decoder.2: linear: matmul: ", as errors begin
+  // The text of module_path(), or of a Node's module; "" for null.
+  static std::string path_text(const std::string* path = module_path()) {
+    return path ? *path : "";
+  }
+  static std::string trail();  // "decoder.2: linear: matmul: ", as errors begin
   // Names the module whose path is empty, in trail(): the outermost one, by its type. Set by nn.
   static inline std::string (*name_of_root)() = nullptr;
   static std::string_view caller();  // the op that called the innermost one, or ""

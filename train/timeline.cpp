@@ -69,7 +69,7 @@ void Timeline::after_rule(const Node& node, const Tensor& dy, std::span<const Te
 void Timeline::begin(std::string_view op, const std::string* module, Device device) {
   if (options_.wait) synchronize(device);
   const auto now = Clock::now();
-  if (frames_.empty()) enter(module ? *module : "", now);
+  if (frames_.empty()) enter(Scope::path_text(module), now);
   frames_.push_back({op, now});
 }
 

@@ -86,8 +86,7 @@ class Tracer final : public Observer, public Names {
     if (depth_ > 0 || (call.composed && knows(y))) return;
     const TranslationRow* const row = find_row(call.op.name);
     check(row != nullptr, "this op has no counterpart in ONNX");
-    const std::string* const module = Scope::module_path();
-    g.path = module ? *module : "";
+    g.path = Scope::path_text();
     bind(y, row->translate(OpCall(g, *this, row->to, call, y)));
   }
 
