@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "autograd/backward_state.h"
-#include "core/tensor.h"
+#include "autograd/on_vectors.h"
 
 namespace mixtape {
 namespace detail {
@@ -40,21 +40,7 @@ auto checkpoint(F&& f, const T&... inputs) {
   constexpr bool referred = std::is_lvalue_reference_v<F> && requires { f.clone(); };
   using Kept = std::conditional_t<referred, std::reference_wrapper<std::remove_reference_t<F>>,
                                   std::decay_t<F>>;
-  using Result = std::remove_cvref_t<std::invoke_result_t<const Kept&, const T&...>>;
-  constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
-  static_assert(several || std::is_same_v<Result, Tensor>);
-  auto call = [f = Kept(std::forward<F>(f))](const std::vector<Tensor>& in) {
-    return [&]<size_t... i>(std::index_sequence<i...>) -> std::vector<Tensor> {
-      if constexpr (several)
-        return f(in[i]...);
-      else
-        return {f(in[i]...)};
-    }(std::index_sequence_for<T...>());
-  };
-  if constexpr (several)
-    return detail::checkpoint(std::move(call), {inputs...});
-  else
-    return detail::checkpoint(std::move(call), {inputs...})[0];
+  return detail::on_vectors(Kept(std::forward<F>(f)), detail::checkpoint, inputs...);
 }
 
 }  // namespace mixtape

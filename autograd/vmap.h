@@ -6,11 +6,10 @@
 #include <concepts>
 #include <functional>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "core/tensor.h"
+#include "autograd/on_vectors.h"
 
 namespace mixtape {
 
@@ -40,21 +39,10 @@ std::vector<Tensor> vmap(const std::function<std::vector<Tensor>(const std::vect
 template <class F>
 auto vmap(F f, VmapOptions options = {}) {
   return [f = std::move(f), options = std::move(options)](const std::same_as<Tensor> auto&... in) {
-    using Result = std::remove_cvref_t<std::invoke_result_t<const F&, decltype(in)...>>;
-    constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
-    static_assert(several || std::is_same_v<Result, Tensor>);
-    const auto call = [&](const std::vector<Tensor>& one) {
-      return [&]<size_t... i>(std::index_sequence<i...>) -> std::vector<Tensor> {
-        if constexpr (several)
-          return f(one[i]...);
-        else
-          return {f(one[i]...)};
-      }(std::make_index_sequence<sizeof...(in)>());
+    const auto run = [&](const auto& call, const std::vector<Tensor>& all) {
+      return detail::vmap(call, all, options);
     };
-    if constexpr (several)
-      return detail::vmap(call, {in...}, options);
-    else
-      return detail::vmap(call, {in...}, options)[0];
+    return detail::on_vectors(std::cref(f), run, in...);
   };
 }
 

@@ -13,7 +13,7 @@ OPTIONS = {"optim": ["kernels/common/optimizers.h", "kernels/common/optimizers_m
 # Headers that only our own sources include.
 INTERNAL = {
     "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "philox", "pinned_blocks", "pooled", "readback", "runtime"},
-    "autograd": {"backward_state", "hook_list", "ops", "quantised"},
+    "autograd": {"backward_state", "hook_list", "on_vectors", "ops", "quantised"},
     "io": {"crc", "elements", "text", "zip"},
     "train": {"config_reader"},
 }

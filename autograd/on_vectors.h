@@ -1,0 +1,31 @@
+#pragma once
+// Functions of tensors as the library calls them: one vector in, one vector out.
+
+#include <concepts>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace mixtape::detail {
+
+// run(f on vectors, {inputs...}) in the form of f's results: a tensor, or a vector of tensors.
+template <class F, class Run, std::same_as<Tensor>... T>
+auto on_vectors(F f, const Run& run, const T&... inputs) {
+  using Result = std::remove_cvref_t<std::invoke_result_t<const F&, const T&...>>;
+  constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
+  static_assert(several || std::is_same_v<Result, Tensor>);
+  auto call = [f = std::move(f)](const std::vector<Tensor>& in) {
+    return [&]<size_t... i>(std::index_sequence<i...>) {
+      return std::vector<Tensor>{f(in[i]...)};
+    }(std::index_sequence_for<T...>());
+  };
+  const std::vector<Tensor> all = run(std::move(call), {inputs...});
+  if constexpr (several)
+    return all;
+  else
+    return all[0];
+}
+
+}  // namespace mixtape::detail
