@@ -46,6 +46,7 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
 
 Tensor celu(const Tensor& x, double alpha) {
   const Scope scope("celu");
+  check_real(x);
   check(alpha > 0, "alpha must be > 0, got {}", alpha);
   if (alpha == 1) return elu(x);
   // (x / alpha * alpha would round, and overflow for a small alpha.)
@@ -53,6 +54,7 @@ Tensor celu(const Tensor& x, double alpha) {
 }
 Tensor softshrink(const Tensor& x, double size) {
   const Scope scope("softshrink");
+  check_real(x);
   check(size >= 0, "the size must be >= 0, got {}", size);
   return x - clamp(x, -size, size);
 }

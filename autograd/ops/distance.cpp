@@ -127,7 +127,6 @@ Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& pos
 
 Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMarginOptions& o) {
   const Scope scope("multi_margin_loss");
-  check_real(x);
   check(x.rank() == 2 && target.shape() == Shape{x.size(0)},
         "an input of shape {} and a target of {}, not [n, classes] and [n]", x.shape(),
         target.shape());

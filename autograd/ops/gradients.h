@@ -6,6 +6,7 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 #include "autograd/quantised.h"
 #include "kernels/kernels.h"
 
@@ -153,10 +154,11 @@ Tensor in_f32(const F& f, const T&... x) {
   const DType out = dtype_of_sum(x...);
   return cast(f(cast(x, accumulate_dtype(x.dtype()))...), out);
 }
-// The same, and in f64 where one of x has the range of f32, for ops that are not worth a kernel of
-// their own.
+// The same of floats, and in f64 where one of x has the range of f32, for ops that are not worth a
+// kernel of their own.
 template <class F, class... T>
 Tensor in_wider(const F& f, const T&... x) {
+  (check_real(x), ...);
   if (!((x.dtype() == f32 || x.dtype() == bf16) || ...)) return in_f32(f, x...);
   const DType out = dtype_of_sum(x...);
   return cast(f(cast(x, f64)...), out);

@@ -60,7 +60,7 @@ struct Prelu {  // weight of x's rank, broadcasts
 Tensor prelu(const Tensor& x, const Tensor& weight) {
   const Scope scope(Prelu::info.name);
   const int64_t n = weight.numel();
-  check(weight.rank() == 1 && (n == 1 || (x.rank() > 1 && n == x.size(1))),
+  check(weight.rank() <= 1 && (n == 1 || (x.rank() > 1 && n == x.size(1))),
         "a weight of shape {} for an input of shape {}: one number, or one per channel",
         weight.shape(), x.shape());
   Shape shape;

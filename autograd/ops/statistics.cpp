@@ -43,9 +43,9 @@ void check_weights(const Tensor& weights, std::string_view what, int64_t n) {
 
 // A variable alone, and NaN of no observations.
 Tensor as_variables(const Tensor& x) {
-  check(x.rank() == 1 || x.rank() == 2,
-        "the input has shape {}, not [variables, observations] or [observations]", x.shape());
-  return x.rank() == 1 ? unsqueeze(x, 0) : x;
+  check(x.rank() <= 2, "the input has shape {}, not [variables, observations] or [observations]",
+        x.shape());
+  return x.rank() == 2 ? x : reshape(x, {1, x.numel()});
 }
 
 }  // namespace

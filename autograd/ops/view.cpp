@@ -228,9 +228,10 @@ Tensor flatten(const Tensor& x, int from, int to) {
 Tensor permute(const Tensor& x, const Dims& order) { return call<Permute>(x, order); }
 Tensor transpose(const Tensor& x, int a, int b) {
   const Scope scope("transpose");
+  const int from = wrap_line(a, x.rank()), to = wrap_line(b, x.rank());
   Dims order(x.rank());
   for (int d = 0; d < x.rank(); ++d) order[d] = d;
-  std::swap(order[wrap_dim(a, x.rank())], order[wrap_dim(b, x.rank())]);
+  if (from != to) std::swap(order[from], order[to]);
   return permute(x, order);
 }
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {

@@ -286,6 +286,7 @@ TEST(ZeroDim, HasOneLine) {
     expect(cosine_similarity(x, five, dim), 1, 0);
     expect(flip(x, {dim}), 2, 1);
     expect(squeeze(x, dim), 2, 1);
+    expect(transpose(x, dim, 0), 2, 1);
     expect(gather(x, dim, zero), 2, 1);
     EXPECT_EQ(to_vector(gather(x, dim, zeros({3}, i64))), (std::vector<double>{2, 2, 2}));
     for (const Tensor& index : {zero, first}) {
@@ -298,6 +299,11 @@ TEST(ZeroDim, HasOneLine) {
       expect(scatter_reduce(x, dim, index, five, ScatterMode::Prod), 10, 5);
       expect(scatter_reduce(x, dim, index, five, ScatterMode::Mean), 3.5, 0.5);
     }
+  }
+  expect(prelu(-x, full({}, 0.5)), -1, -0.5);
+  for (const Tensor& y : {cov(x), corrcoef(x)}) {  // of one observation
+    EXPECT_EQ(y.shape(), Shape{});
+    EXPECT_TRUE(std::isnan(y.item()));
   }
   EXPECT_ERROR(sort(x, 1), "sort: dimension 1 is out of range for rank 0");
   EXPECT_ERROR(sum(x, {-2}), "sum: dimension -2 is out of range for rank 0");

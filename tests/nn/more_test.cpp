@@ -329,6 +329,17 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { logit(cast(image, i64)); }),
             "logit: elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_EQ(error([&] { celu(image, 0); }), "celu: alpha must be > 0, got 0");
+  const Tensor whole = cast(image, i64);
+  for (const auto& [op, run] :
+       {std::pair{"celu", +[](const Tensor& x) { return celu(x, 2); }},
+        {"softshrink", +[](const Tensor& x) { return softshrink(x, 0.5); }},
+        {"pairwise_distance", +[](const Tensor& x) { return pairwise_distance(x, x); }},
+        {"triplet_margin_loss", +[](const Tensor& x) { return triplet_margin_loss(x, x, x); }},
+        {"gaussian_nll_loss", +[](const Tensor& x) { return gaussian_nll_loss(x, x, x); }},
+        {"margin_ranking_loss", +[](const Tensor& x) { return margin_ranking_loss(x, x, x); }}})
+    EXPECT_EQ(
+        error([&, run = run] { run(whole); }),
+        std::string(op) + ": elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_EQ(error([&] { softshrink(image, -1); }), "softshrink: the size must be >= 0, got -1");
   EXPECT_EQ(error([] { nn::Conv3d(3, 2, 1, {.groups = 2}); }),
             "Conv3d: 3 and 2 channels do not divide into 2 groups");
