@@ -33,6 +33,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 bool is_compared(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
+bool only_rounds(const Node& node) { return node.name() == "cast" || node.name() == "quantise"; }
+
 // |y - y32|, |y| and |y32|: f32 [3].
 Tensor distance(const Tensor& y, const Tensor& reference) {
   const Tensor wide = reference.dtype() == f64 ? reference : reference.to(f32);
@@ -159,9 +161,12 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
     return;
   }
   std::vector<size_t> inputs;
-  for (const Tensor* t : call.inputs) {
-    if (*t && t->storage() == y.storage() && !call.op.name.ends_with('_')) return;  // a view
-    look_up(*t, inputs);
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Tensor& t = *call.inputs[i];
+    if (t && t.storage() == y.storage() && !call.op.name.ends_with('_')) return;  // a view
+    const size_t known = inputs.size();
+    look_up(call.given(i), inputs);
+    if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // perhaps by a recipe
   }
   if (backward_state.in_rule || !Scope::caller().empty()) return;  // a part of an op
   take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1}, std::move(inputs));
@@ -169,7 +174,7 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
 
 void Compare::Run::before_rule(const Node& node, const Tensor& dy) {
   std::vector<size_t>& inputs = rules_.emplace_back();
-  if (node.name() == "cast") return;
+  if (only_rounds(node)) return;
   if (const auto at = take(
           {std::string(node.name()), Scope::path_text(node.module), Part::Incoming}, {&dy, 1}, {}))
     inputs.push_back(*at);
@@ -179,7 +184,7 @@ void Compare::Run::before_rule(const Node& node, const Tensor& dy) {
 void Compare::Run::after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) {
   const std::vector<size_t> inputs = std::move(rules_.back());
   rules_.pop_back();
-  if (node.name() == "cast") return;
+  if (only_rounds(node)) return;
   std::vector<Tensor> made;
   for (const Tensor& t : dx)
     if (t && t.storage() != dy.storage()) made.push_back(t);

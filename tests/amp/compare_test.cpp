@@ -169,6 +169,31 @@ TEST(Compare, WantsGradientsToBeCleared) {
     }));
 }
 
+// Operands that a recipe rounds are those that it was given: errors of these are passed on.
+TEST(Compare, KnowsWhatARecipeRounds) {
+  const nn::Sequential net(nn::Linear(32, 32), nn::Linear(32, 32));
+  const Tensor x = values({8, 32});
+  for (const Recipe& recipe : {Recipe(Current()), Recipe(Mx())}) {
+    const Compare compare(
+        [&](const AutocastOptions& region) {
+          for (const Tensor& p : net.parameters()) p.set_grad({});
+          Tensor loss;
+          {
+            const Autocast on(region);
+            loss = sum(square(net(x)));
+          }
+          loss.backward();
+        },
+        {.region = {.recipe = recipe, .ends = true}});
+    EXPECT_EQ(compare.unmatched(), 0) << recipe.name();
+    for (const Compare::Row& row : compare.rows()) {
+      if (row.module == "1" && row.op == "linear") {
+        EXPECT_GT(row.error_in, 0) << compare.text();
+      }
+    }
+  }
+}
+
 // An error that no override can take away: the step's own.
 TEST(Compare, SaysWhatOverridesLeave) {
   const Tensor x = values({3});
