@@ -18,21 +18,6 @@ namespace {
 
 constexpr auto format = "mixtape overflow capsule 1", sum_field = "description_checksum";
 
-// The layout of numbers_of(t) that makes t of them.
-Layout layout_of_numbers(const Tensor& t) {
-  std::vector<int> order;
-  for (int d = 0; d < t.rank() && t.numel() > 0; ++d)
-    if (t.strides()[d] != 0 && t.shape()[d] > 1) order.push_back(d);
-  std::ranges::sort(order, std::greater(),
-                    [&](int d) { return std::pair(t.strides()[d], t.shape()[d]); });
-  Layout layout(t.shape(), Shape(t.shape()));
-  for (int d = 0; d < t.rank(); ++d) layout.strides.dim[d] = 0;
-  int64_t step = 1;
-  for (auto d = order.rbegin(); d != order.rend(); step *= t.shape()[*d++])
-    layout.strides.dim[*d] = step;
-  return layout;
-}
-
 std::string text_of(std::span<const int64_t> numbers) {
   return fmt::format("{}", fmt::join(numbers, " "));
 }
@@ -123,8 +108,8 @@ void Capsule::save(const std::string& path) const {
                       {"out", out ? std::string(name(*out)) : ""},
                       {"checksum", checksum}};
   const auto add = [&](const std::string& name, const Tensor& t) {
-    const Layout layout = layout_of_numbers(t);
-    tensors.emplace_back(name, detail::numbers_of(t));
+    const auto [numbers, layout] = detail::numbers_of(t);
+    tensors.emplace_back(name, numbers);
     fields[name + ".shape"] = text_of(span_of(layout.shape));
     fields[name + ".strides"] = text_of(span_of(layout.strides));
   };

@@ -35,19 +35,23 @@ bool detail::writes_infinities(const OpInfo& op) {
   return op.name == "masked_fill" || op.name == "pad";
 }
 
-Tensor detail::numbers_of(const Tensor& t) {
-  if (t.numel() == 0) return Tensor({0}, t.dtype(), t.device());
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
+detail::Numbers detail::numbers_of(const Tensor& t) {
+  Layout layout(t.shape(), Shape(t.shape()));
+  std::ranges::fill_n(layout.strides.dim, t.rank(), 0);
+  if (t.numel() == 0) return {Tensor({0}, t.dtype(), t.device()), layout};
+  std::vector<int> order;
   for (int d = 0; d < t.rank(); ++d)
-    if (t.strides()[d] != 0 && t.shape()[d] > 1) dims.emplace_back(t.strides()[d], t.shape()[d]);
-  std::ranges::sort(dims, std::greater());
+    if (t.strides()[d] != 0 && t.shape()[d] > 1) order.push_back(d);
+  std::ranges::sort(order, std::greater(),
+                    [&](int d) { return std::pair(t.strides()[d], t.shape()[d]); });
   Shape shape, strides;
-  for (const auto& [stride, size] : dims) {
-    shape.push_back(size);
-    strides.push_back(stride);
+  for (const int d : order) {
+    shape.push_back(t.shape()[d]);
+    strides.push_back(t.strides()[d]);
   }
-  const Tensor numbers = t.with_layout(Layout(shape, strides));
-  return numbers.is_contiguous() ? numbers : contiguous(numbers);
+  const Layout dense(shape);
+  for (int i = 0; i < dense.shape.rank; ++i) layout.strides[order[size_t(i)]] = dense.strides[i];
+  return {contiguous(t.with_layout(Layout(shape, strides))), layout};
 }
 
 std::string BadOp::text() const {
@@ -142,7 +146,7 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
   const auto add = [&](std::span<const Tensor> some) {
     for (const Tensor& t : some) {
       if (!is_counted(t)) continue;
-      const Tensor& counted = all.emplace_back(detail::numbers_of(t));
+      const Tensor& counted = all.emplace_back(detail::numbers_of(t).all);
       entry.tensors.push_back({t.dtype(), t.shape(), t.numel() / counted.numel()});
     }
   };

@@ -37,8 +37,12 @@ namespace detail {
 bool is_counted(const Tensor& t);  // has numbers that can be infinite or NaN
 // Infinities that an op writes are the program's intention: masked_fill and pad.
 bool writes_infinities(const OpInfo& op);
-// The numbers of t, contiguous, in any order; broadcast ones once.
-Tensor numbers_of(const Tensor& t);
+// The numbers of t, contiguous, broadcast ones once, and the layout that makes t of them.
+struct Numbers {
+  Tensor all;
+  internal::Layout layout;
+};
+Numbers numbers_of(const Tensor& t);
 }  // namespace detail
 
 // Watches the ops of this thread, forward and backward, and throws nothing: under a GradScaler an
