@@ -100,6 +100,10 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
   return batch;
 }
 
+void Dataset::check_index(int64_t i) const {
+  if (i < 0 || i >= size()) fail("{}: example {} of {}", name(), i, size());
+}
+
 TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
                              std::string name)
     : name_(std::move(name)) {
@@ -124,13 +128,12 @@ Example TensorDataset::map(const F& f) const {
 }
 
 Example TensorDataset::get(int64_t i) const {
-  check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
+  check_index(i);
   return map([&](const Tensor& t) { return t.with_layout(select(t.layout(), 0, i)); });
 }
 
 Batch TensorDataset::gather(std::span<const int64_t> indices) const {
-  for (const int64_t i : indices)
-    check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
+  for (const int64_t i : indices) check_index(i);
   return map([&](const Tensor& t) { return gather_rows(t, indices); });
 }
 
@@ -144,21 +147,19 @@ TensorDataset TensorDataset::rows(int64_t start, int64_t stop) const {
 
 Subset::Subset(AnyDataset of, std::vector<int64_t> indices)
     : of_(std::move(of)), indices_(std::move(indices)) {
-  for (const int64_t i : indices_)
-    check(0 <= i && i < of_->size(), "{}: example {} of {}", of_->name(), i, of_->size());
+  for (const int64_t i : indices_) of_->check_index(i);
 }
 
-Example Subset::get(int64_t i) const {
-  check(0 <= i && i < size(), "{}: example {} of a subset of {}", name(), i, size());
-  return of_->get(indices_[size_t(i)]);
+int64_t Subset::original(int64_t i) const {
+  if (i < 0 || i >= size()) fail("{}: example {} of a subset of {}", name(), i, size());
+  return indices_[size_t(i)];
 }
+
+Example Subset::get(int64_t i) const { return of_->get(original(i)); }
 
 Batch Subset::gather(std::span<const int64_t> indices) const {
   std::vector<int64_t> originals;
-  for (const int64_t i : indices) {
-    check(0 <= i && i < size(), "{}: example {} of a subset of {}", name(), i, size());
-    originals.push_back(indices_[size_t(i)]);
-  }
+  for (const int64_t i : indices) originals.push_back(original(i));
   return of_->gather(originals);
 }
 
@@ -182,7 +183,7 @@ std::string ConcatDataset::name() const {
   return all;
 }
 std::pair<const Dataset*, int64_t> ConcatDataset::find(int64_t i) const {
-  check(0 <= i && i < size(), "{}: example {} of {}", name(), i, size());
+  check_index(i);
   const size_t part = size_t(std::ranges::upper_bound(ends_, i) - ends_.begin());
   return {&*parts_[part], i - (part > 0 ? ends_[part - 1] : 0)};
 }

@@ -38,6 +38,7 @@ class Dataset {
   // overridden: what those draw depends on the row, not on other rows. Throws Error that names an
   // example with another shape or dtype than the first.
   virtual Batch gather(std::span<const int64_t> indices) const;
+  void check_index(int64_t i) const;  // throws Error unless there is an example i
 };
 
 // A shared data set of any type. A parameter of this type accepts a value or a shared_ptr.
@@ -104,6 +105,8 @@ class Subset final : public Dataset {
   const std::vector<int64_t>& indices() const { return indices_; }
 
  private:
+  int64_t original(int64_t i) const;  // the number that example i has in the whole
+
   AnyDataset of_;
   std::vector<int64_t> indices_;
 };

@@ -67,7 +67,7 @@ ImageFolder::ImageFolder(std::string folder, const ImageOptions& options)
 }
 
 std::string ImageFolder::path(int64_t i) const {
-  check(0 <= i && i < size(), "{}: example {} of {}", folder_, i, size());
+  check_index(i);
   const File& file = files_[size_t(i)];
   return folder_ + "/" + classes_[size_t(file.label)] + "/" + file.name;
 }
@@ -89,7 +89,7 @@ ImageFolder ImageFolder::part(const std::vector<int64_t>& indices) const {
   part.options_ = options_;
   part.classes_ = classes_;
   for (const int64_t i : indices) {
-    check(0 <= i && i < size(), "{}: example {} of {}", folder_, i, size());
+    check_index(i);
     part.files_.push_back(files_[size_t(i)]);
   }
   return part;

@@ -53,7 +53,7 @@ int64_t Windows::size() const {
 }
 
 Example Windows::get(int64_t i) const {
-  check(0 <= i && i < size(), "{}: example {} of {}", name_, i, size());
+  check_index(i);
   const auto from = [&](int64_t start) {
     return tokens_.with_layout(slice(tokens_.layout(), 0, start, start + context_)).to(i64);
   };
