@@ -75,6 +75,18 @@ std::string json_object(const JsonFields& fields) {
   return out + '}';
 }
 
+const JsonValue* find_field(const JsonFields& fields, std::string_view key) {
+  const auto found = std::ranges::find(fields, key, &JsonFields::value_type::first);
+  return found == fields.end() ? nullptr : &found->second;
+}
+
+double number_in(const JsonFields& fields, std::string_view key) {
+  const JsonValue* const value = find_field(fields, key);
+  if (const auto* const whole = std::get_if<int64_t>(value)) return double(*whole);
+  const auto* const real = std::get_if<double>(value);
+  return real ? *real : NAN;
+}
+
 JsonLines::JsonLines(std::string path) : file_(std::move(path)) {
   file_.cut_after_last('\n');  // drops an incomplete line left by a crash
 }

@@ -13,6 +13,11 @@ using JsonFields = std::vector<std::pair<std::string, JsonValue>>;
 // {"epoch":1,"loss":0.25}. Doubles keep their bits (whole ones as integers), or become null.
 std::string json_object(const JsonFields& fields);
 
+// The first field of that name, or null.
+const JsonValue* find_field(const JsonFields& fields, std::string_view key);
+// The number in that field; NaN if there is none.
+double number_in(const JsonFields& fields, std::string_view key);
+
 class JsonLines {
  public:
   // Appends to the file or creates it. Throws Error if it cannot be opened.

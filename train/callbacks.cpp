@@ -156,18 +156,9 @@ std::vector<LoggedEpoch> logged_rows(const std::string& path) try {
 // The epochs of a JsonlLogger.
 std::vector<LoggedEpoch> logged_lines(const std::string& path) try {
   std::vector<LoggedEpoch> rows;
-  for (const io::JsonFields& line : io::read_json_lines(path)) {
-    const auto number = [&](std::string_view key) {
-      for (const auto& [name, value] : line)
-        if (const auto* const whole = std::get_if<int64_t>(&value); whole && name == key)
-          return double(*whole);
-        else if (const auto* const real = std::get_if<double>(&value); real && name == key)
-          return *real;
-      return double(NAN);
-    };
-    if (!std::isnan(number("epoch")))
-      rows.push_back({number("epoch"), number("train_loss"), number("seconds")});
-  }
+  for (const io::JsonFields& line : io::read_json_lines(path))
+    if (const double epoch = io::number_in(line, "epoch"); !std::isnan(epoch))
+      rows.push_back({epoch, io::number_in(line, "train_loss"), io::number_in(line, "seconds")});
   return rows;
 } catch (const Error&) {
   return {};

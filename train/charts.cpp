@@ -16,22 +16,11 @@ namespace {
 
 constexpr size_t curve_points = 256;  // more would show the noise of single batches
 
-double number_of(const io::JsonValue& value) {
-  if (const auto* const whole = std::get_if<int64_t>(&value)) return double(*whole);
-  if (const auto* const real = std::get_if<double>(&value)) return *real;
-  return NAN;
-}
-
 // The file name for a quantity. Metrics may have any name; bytes of UTF-8 (< 0) are kept.
 std::string file_name(std::string name) {
   for (char& c : name)
     if (c >= 0 && !std::isalnum(c) && c != '-' && c != '.') c = '_';
   return name.empty() ? "_" : name;
-}
-
-const io::JsonValue* find(const io::JsonFields& line, std::string_view key) {
-  const auto found = std::ranges::find(line, key, [](const auto& field) { return field.first; });
-  return found == line.end() ? nullptr : &found->second;
 }
 
 // The element of that name, added if there is none.
@@ -49,14 +38,13 @@ void add_line(RunLog& run, const io::JsonFields& line, double step) {
     if (key == "step" || key == "epoch" || key == "seconds") continue;
     const bool* const flag = std::get_if<bool>(&value);
     if (key == "skipped" && flag && *flag) {
-      const auto* const scale = find(line, "scale");
       run.skipped_x.push_back(step);
-      run.skipped_y.push_back(scale ? number_of(*scale) : NAN);
+      run.skipped_y.push_back(io::number_in(line, "scale"));
     }
     if (flag || std::holds_alternative<std::string>(value)) continue;
     io::Series& quantity = find_or_add(run.quantities, key);
     quantity.x.push_back(step);
-    quantity.y.push_back(number_of(value));
+    quantity.y.push_back(io::number_in(line, key));
   }
 }
 
@@ -148,12 +136,11 @@ std::vector<RunLog> read_run(const std::string& folder, const std::string& name)
   int64_t number = 0;
   for (const io::JsonFields& line : io::read_json_lines(path)) {
     ++number;
-    const auto *const step = find(line, "step"), *const mode = find(line, "mode");
-    check(step && std::isfinite(number_of(*step)), "{}: line {} has no number \"step\"", path,
-          number);
-    const auto* const text = mode ? std::get_if<std::string>(mode) : nullptr;
+    const double step = io::number_in(line, "step");
+    check(std::isfinite(step), "{}: line {} has no number \"step\"", path, number);
+    const auto* const text = std::get_if<std::string>(io::find_field(line, "mode"));
     const std::string joint = name.empty() || !text ? "" : "/";
-    add_line(find_or_add(runs, name + joint + (text ? *text : "")), line, number_of(*step));
+    add_line(find_or_add(runs, name + joint + (text ? *text : "")), line, step);
   }
   return runs;
 }

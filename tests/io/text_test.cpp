@@ -108,6 +108,16 @@ TEST(JsonLines, ReadsBackWhatWasWritten) {
   EXPECT_EQ(std::get<double>(read_json_lines(file)[0][1].second), 0x1p64);
 }
 
+TEST(JsonLines, FindFieldsByName) {
+  const JsonFields line = {{"a", 0.5}, {"b", int64_t{-3}}, {"c", "4"}, {"a", 2.0}};
+  EXPECT_EQ(number_in(line, "a"), 0.5);
+  EXPECT_EQ(number_in(line, "b"), -3);
+  EXPECT_TRUE(std::isnan(number_in(line, "c")));
+  EXPECT_TRUE(std::isnan(number_in(line, "d")));
+  EXPECT_EQ(*find_field(line, "c"), JsonValue("4"));
+  EXPECT_EQ(find_field(line, "d"), nullptr);
+}
+
 TEST(JsonLines, TakeNoMoreMemoryThanAllowed) {
   std::string line = "{";
   for (int i = 0; i < 300'000; ++i) line += fmt::format("{}\"{}\":0", i ? "," : "", i);
