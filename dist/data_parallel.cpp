@@ -110,7 +110,7 @@ struct DataParallel::Impl final : Observer {
     }
     for (const Buffer& b : buffers)
       layout += fmt::format("a buffer {} of {}; ", b.tensor.shape(), b.tensor.dtype());
-    compare(layout);
+    if (exchange) World::current()->check_alike(layout, "has other parameters or buffers");
     check(!buckets.empty(), "no parameter trains");
     sort_buckets();
     for (const auto& bucket : buckets) bucket->allocate();
@@ -170,23 +170,6 @@ struct DataParallel::Impl final : Observer {
           b.place = averages->add(b.tensor.shape(), "a running statistic");
       averages->allocate();
     }
-  }
-
-  // Throws Error if a rank's parameters or buffers are not those of rank 0.
-  void compare(const std::string& layout) const {
-    if (!exchange) return;
-    const std::vector<std::string> all = World::current()->gather(layout);
-    const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
-    if (other == all.end()) return;
-    // The item that begins after the last separator before the first difference.
-    const size_t differs = size_t(std::ranges::mismatch(*other, all[0]).in1 - other->begin());
-    const size_t before = other->rfind("; ", std::max<size_t>(differs, 1) - 1);
-    const size_t at = before == std::string::npos ? 0 : before + 2;
-    const auto item = [&](const std::string& text) {
-      return at >= text.size() ? "nothing more" : text.substr(at, text.find("; ", at) - at);
-    };
-    fail("rank {} of {} has other parameters or buffers than rank 0: {}, there {}",
-         other - all.begin(), exchange->size(), item(*other), item(all[0]));
   }
 
   // Lays the buckets in the order in which gradients arrive on rank 0.

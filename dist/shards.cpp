@@ -17,15 +17,6 @@ namespace mixtape::dist {
 using namespace internal;
 namespace {
 
-void check_alike(const World& world, const std::vector<Tensor>& params) {
-  std::string text;
-  for (const Tensor& p : params)
-    text += fmt::format("{} of {}{}; ", p.shape(), p.dtype(), p.is_leaf() ? "" : ", frozen");
-  const std::vector<std::string> all = world.gather(text);
-  check(all[0] == text, "rank {} of {} divides other parameters than rank 0", world.rank(),
-        world.size());
-}
-
 // The parameter of an optimizer's state "state.3.exp_avg", or `count` if it is of none.
 size_t parameter_of(const std::string& name, size_t count) {
   size_t index = count;
@@ -49,7 +40,10 @@ Shards::Shards(optim::Optimizer& optimizer, const ShardsOptions& options)
           optimizer.name());
   const World* const world = World::current();
   if (!world || world->size() == 1) return;
-  check_alike(*world, whole_);
+  std::string items;
+  for (const Tensor& p : whole_)
+    items += fmt::format("{} of {}{}; ", p.shape(), p.dtype(), p.is_leaf() ? "" : ", frozen");
+  world->check_alike(items, "divides other parameters");
   division_ = std::make_shared<Division>(world->exchange(), whole_, uncut, options.bucket_mb);
   std::vector<Tensor> pieces;
   for (const Tensor& p : whole_) pieces.push_back(division_->has(p) ? division_->piece_of(p) : p);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -381,6 +382,21 @@ StateDict detail::tensors_of(std::string_view text) {
     text.remove_prefix(end + 1);
   }
   return dict;
+}
+
+void World::check_alike(const std::string& items, std::string_view has) const {
+  const std::vector<std::string> all = gather(items);
+  const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  // The item that begins after the last separator before the first difference.
+  const size_t differs = size_t(std::ranges::mismatch(*other, all[0]).in1 - other->begin());
+  const size_t before = other->rfind("; ", std::max<size_t>(differs, 1) - 1);
+  const size_t at = before == std::string::npos ? 0 : before + 2;
+  const auto item = [&](const std::string& text) {
+    return at >= text.size() ? "nothing more" : text.substr(at, text.find("; ", at) - at);
+  };
+  fail("rank {} of {} {} than rank 0: {}, there {}", other - all.begin(), size(), has, item(*other),
+       item(all[0]));
 }
 
 StateDict World::of_rank(int from, const StateDict& dict) const {

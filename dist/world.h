@@ -63,6 +63,9 @@ class World : NoCopy {
   double sum(double x) const;
   std::vector<Tensor> gather(const Tensor& x) const;  // every rank's; all of one shape and dtype
   std::vector<std::string> gather(const std::string& text) const;
+  // `items` end in "; ". Throws Error on all ranks if one has others than rank 0: "rank 1 of 2 has
+  // other settings than rank 0: 2 epochs, there 1 epochs", where `has` is "has other settings".
+  void check_alike(const std::string& items, std::string_view has) const;
   StateDict of_rank(int from, const StateDict& dict) const;  // that of one rank, on the CPU
 
   const std::shared_ptr<Exchange>& exchange() const { return exchange_; }  // null in a world of one

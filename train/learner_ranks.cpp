@@ -39,12 +39,12 @@ Learner::Joined::Joined(Learner& l) : learner(l) {
   check(std::min(o.batch_size * l.batches_per_step(), l.data.train->examples()) >= part.chunks,
         "batches of {} examples have none for each of {} chunks",
         std::min(o.batch_size * l.batches_per_step(), l.data.train->examples()), part.chunks);
-  check_alike(
-      fmt::format("{} epochs of {} batches of {}, {}with seed {}, in {} chunks, with {} "
-                  "metrics",
-                  l.state.epochs, l.data.train->batches(), o.batch_size,
-                  o.shuffle ? "shuffled " : "", o.seed, part.chunks, l.metrics.size()));
   if (part.ranks > 1) {
+    dist::World::current()->check_alike(
+        fmt::format("{} epochs; {} batches of {}, {}with seed {}; {} chunks; {} metrics; ",
+                    l.state.epochs, l.data.train->batches(), o.batch_size,
+                    o.shuffle ? "shuffled " : "", o.seed, part.chunks, l.metrics.size()),
+        "has other settings");
     const StateDict first = of_first_rank(l.state_dict());
     if (part.rank > 0) l.load_state_dict(first);
   }

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "autograd/ops.h"
-#include "core/check.h"
-#include "core/format.h"
 #include "dist/data_parallel.h"
 #include "kernels/common/sum_tree.h"
 
@@ -46,14 +44,6 @@ void on_first_rank(const std::function<void()>& f) {
 
 StateDict of_first_rank(const StateDict& dict) {
   return ranks() ? ranks()->of_rank(0, dict) : dict;
-}
-
-void check_alike(const std::string& text) {
-  if (!ranks()) return;
-  const std::vector<std::string> all = ranks()->gather(text);
-  for (size_t r = 1; r < all.size(); ++r)
-    check(all[r] == all[0], "rank {} of {} trains on {}, but rank 0 on {}", r, all.size(), all[r],
-          all[0]);
 }
 
 std::vector<Tensor> sum_of_chunks(const std::vector<std::vector<Tensor>>& own) {

@@ -17,8 +17,6 @@ std::vector<double> of_all_ranks(double x);
 void on_first_rank(const std::function<void()>& f);
 // The first rank's dict, on all; the tensors are on the CPU.
 StateDict of_first_rank(const StateDict& dict);
-// Throws Error if the text differs from that of the first rank: a message that has both.
-void check_alike(const std::string& text);
 
 // Sums over the chunks of all ranks, in the order of kernels::sum_tree(). own: this rank's f64
 // tensors, of one shape in all chunks; a chunk may have none.

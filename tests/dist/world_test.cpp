@@ -95,6 +95,23 @@ TEST(World, TensorsOfOtherSizesOrDtypesAreApart) {
        "rank 1 is in a broadcast of 12 numbers of u8, rank 0 in a broadcast of 8 numbers of u8");
 }
 
+TEST(World, NamesTheFirstItemThatDiffers) {
+  const auto difference = [](const std::string& first, const std::string& second) {
+    const auto errors = run_ranks(2, [&](const World& world) {
+      world.check_alike(world.is_first() ? first : second, "has other fruit");
+    });
+    EXPECT_EQ(errors[0], errors[1]);  // on all ranks
+    return errors[0].substr(0, errors[0].find('\n'));
+  };
+  EXPECT_EQ(difference("figs; ", "figs; "), "");
+  EXPECT_EQ(difference("one fig; ", "two figs; "),
+            "rank 1 of 2 has other fruit than rank 0: two figs, there one fig");
+  EXPECT_EQ(difference("figs; one pear; ", "figs; one plum; "),
+            "rank 1 of 2 has other fruit than rank 0: one plum, there one pear");
+  EXPECT_EQ(difference("figs; pears; ", "figs; "),
+            "rank 1 of 2 has other fruit than rank 0: nothing more, there pears");
+}
+
 TEST(World, AnEarlyEndIsAnError) {
   testing::internal::CaptureStderr();
   const auto errors = run_ranks(2, [](const World& world) {

@@ -439,10 +439,8 @@ TEST(LearnerRanks, SayWhatIsWrong) {
              "3 chunks cannot be spread over 2 ranks");
   expect_all(on_two({.chunks = 64}, [](Learner& l, const World&) { l.fit(1); }),
              "batches of 24 examples have none for each of 64 chunks");
-  expect_all(
-      on_two({}, [](Learner& l, const World& world) { l.fit(1 + world.rank()); }),
-      "rank 1 of 2 trains on 2 epochs of 4 batches of 24, shuffled with seed 0, in 8 chunks, "
-      "with 2 metrics, but rank 0 on 1 epochs");
+  expect_all(on_two({}, [](Learner& l, const World& world) { l.fit(1 + world.rank()); }),
+             "rank 1 of 2 has other settings than rank 0: 2 epochs, there 1 epochs");
   expect_all(on_two({.callbacks = {std::make_shared<KeepGradients>()}},
                     [](Learner& l, const World&) { l.fit(1); }),
              "a callback skipped a step but not its gradients, to which chunks cannot add");
