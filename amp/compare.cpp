@@ -311,10 +311,6 @@ std::optional<Override> next_override(const Compare::Row& row, const Overrides& 
   return {};
 }
 
-std::string megabytes(int64_t bytes) {
-  return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
-}
-
 }  // namespace
 
 Compare::Remedy Compare::overrides(double budget) {
@@ -370,7 +366,8 @@ std::string Compare::Remedy::text() const {
   std::string text = fmt::format(
       "# error {:.2g}; a step takes {:.3g} ms ({:.3g} without), and {} more memory than before it "
       "({})\n",
-      error, seconds * 1e3, seconds_before * 1e3, megabytes(peak), megabytes(peak_before));
+      error, seconds * 1e3, seconds_before * 1e3, io::bytes_text(peak),
+      io::bytes_text(peak_before));
   for (const Override& o : overrides)
     text += fmt::format("{} = {}\n", o.pattern, name(o.precision));
   return text;

@@ -12,6 +12,7 @@
 #include "core/scope.h"
 #include "core/warn.h"
 #include "io/svg.h"
+#include "io/text.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::amp {
@@ -48,18 +49,15 @@ double Row::subnormals() const { return part(*this, 1, bias - 14); }
 int Row::headroom() const { return bias + 15 - largest(*this); }
 
 std::string GradientHistogram::text() const {
-  size_t width = 9;
-  for (const Row& r : rows) width = std::max(width, r.name.size());
-  std::string text =
-      fmt::format("gradients times {:g}\n{:{}}  elements   zero  < 2^-14  headroom\n", scale,
-                  "parameter", width);
-  for (const Row& r : rows) {
-    const bool any = count(r, 1, bins) > 0;
-    text += fmt::format("{:{}}  {:8}  {:3.0f} %  {:5.0f} %  {}\n", r.name, width, r.elements(),
-                        100 * r.zeros(), 100 * r.subnormals(),
-                        any ? fmt::format("    2^{}", r.headroom()) : "       -");
-  }
-  return text;
+  std::vector<std::vector<std::string>> table{
+      {"parameter", "elements", "zero", "< 2^-14", "headroom"}};
+  for (const Row& r : rows)
+    table.push_back({r.name, fmt::format("{}", r.elements()),
+                     fmt::format("{:.0f} %", 100 * r.zeros()),
+                     fmt::format("{:.0f} %", 100 * r.subnormals()),
+                     count(r, 1, bins) > 0 ? fmt::format("2^{}", r.headroom()) : "-"});
+  return fmt::format("gradients times {:g}\n{}", scale,
+                     io::columns(table, {false, true, true, true, true}));
 }
 
 std::string GradientHistogram::svg() const {

@@ -8,7 +8,6 @@ namespace mixtape::amp {
 
 std::string plan_text(const std::vector<PlannedMode>& modes, int64_t batch_size, int64_t bytes,
                       const PlanOptions& options) {
-  const auto mebibytes = [](int64_t n) { return fmt::format("{:.1f}", double(n) / (1 << 20)); };
   std::vector<std::vector<std::string>> table{
       {"MiB", "peak", "weights", "gradients", "masters", "state", "copies", "activations",
        fmt::format("batch in {:.4g} GiB", double(bytes) / (1 << 30))}};
@@ -17,7 +16,7 @@ std::string plan_text(const std::vector<PlannedMode>& modes, int64_t batch_size,
     table.push_back({name});
     for (const int64_t n :
          {p.peak(), p.weights, p.gradients, p.masters, p.state, p.copies, p.activations})
-      table.back().push_back(mebibytes(n));
+      table.back().push_back(fmt::format("{:.1f}", double(n) / (1 << 20)));
     table.back().push_back(fmt::format("{}", largest_batch(make, bytes, options)));
   }
   std::vector<bool> is_number(table[0].size(), true);

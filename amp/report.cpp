@@ -279,12 +279,6 @@ std::vector<Report::StayedF32> Report::stayed_f32() const {
 
 namespace {
 
-std::string sized(int64_t bytes) {
-  if (bytes < 10 << 10) return fmt::format("{} B", bytes);
-  if (bytes < 10 << 20) return fmt::format("{:.1f} KiB", double(bytes) / 1024);
-  return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
-}
-
 std::string times(int64_t n) { return n == 1 ? "once" : fmt::format("{} times", n); }
 std::string place(const std::string& by, const std::string& module) {
   return (by.empty() ? "" : ", for " + by) + (module.empty() ? "" : ", in " + module);
@@ -306,7 +300,7 @@ std::string Report::text() const {
         r.backward ? "backward" : "forward",
         fmt::format("{} -> {}{}{}", fmt::join(r.inputs, ", "), fmt::join(r.outputs, ", "),
                     r.recipe.empty() ? "" : " by ", r.recipe),
-        fmt::format("{}", r.calls), r.bytes_cast ? sized(r.bytes_cast) : ""});
+        fmt::format("{}", r.calls), r.bytes_cast ? io::bytes_text(r.bytes_cast) : ""});
     if (watcher_->options.time) line.push_back(fmt::format("{:.3f}", r.seconds * 1e3));
   }
   std::string text = io::columns(table, number);
@@ -319,7 +313,7 @@ std::string Report::text() const {
   section("redundant casts", redundant_casts(), [](const Redundant& r) {
     const std::string what = r.round_trip ? fmt::format("{} -> {} -> {}", r.from, r.to, r.from)
                                           : fmt::format("{} -> {} again", r.from, r.to);
-    return fmt::format("{}: {}, {}{}", what, times(r.calls), sized(r.bytes_cast),
+    return fmt::format("{}: {}, {}{}", what, times(r.calls), io::bytes_text(r.bytes_cast),
                        place(r.by, r.module));
   });
   section("in-place ops that narrow", narrowing(), [](const Narrowing& n) {

@@ -93,6 +93,12 @@ std::string quote(std::string_view text) {
   return json_string(text.substr(0, cut)) + "...";
 }
 
+std::string bytes_text(int64_t bytes) {
+  if (bytes < 10 << 10) return fmt::format("{} B", bytes);
+  if (bytes < 10 << 20) return fmt::format("{:.1f} KiB", double(bytes) / (1 << 10));
+  return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
+}
+
 std::string columns(const std::vector<std::vector<std::string>>& lines,
                     const std::vector<bool>& number) {
   std::string text;

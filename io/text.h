@@ -16,6 +16,8 @@ std::string xml_text(std::string_view text);     // for element content and attr
 std::string columns(const std::vector<std::vector<std::string>>& lines,
                     const std::vector<bool>& number);
 
+std::string bytes_text(int64_t bytes);  // "512 B", "20.5 KiB", "10.0 MiB"
+
 // The bytes of a file as text, which refers to them.
 inline std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

@@ -252,9 +252,9 @@ TEST(Histogram, CountsWhatF16Had) {
   EXPECT_EQ(h.rows[1].headroom(), 0);
   EXPECT_EQ(h.text(),
             "gradients times 8\n"
-            "parameter     elements   zero  < 2^-14  headroom\n"
-            "layer.weight         4   25 %     25 %      2^15\n"
-            "layer.bias           2    0 %      0 %      2^0\n");
+            "parameter     elements  zero  < 2^-14  headroom\n"
+            "layer.weight         4  25 %     25 %      2^15\n"
+            "layer.bias           2   0 %      0 %       2^0\n");
   EXPECT_NE(h.svg().find("Gradients times 8"), std::string::npos);
 }
 

@@ -32,6 +32,12 @@ TEST(Text, EscapesAndRepairs) {
   EXPECT_EQ(quote(std::string(79, 'a') + "\u00e9\u00e9"), '"' + std::string(79, 'a') + "\"...");
 }
 
+TEST(Text, SpellsBytesInTheirUnit) {
+  EXPECT_EQ(bytes_text(10239), "10239 B");
+  EXPECT_EQ(bytes_text(10240), "10.0 KiB");
+  EXPECT_EQ(bytes_text(int64_t{3} << 30), "3072.0 MiB");
+}
+
 TEST(JsonLines, SpellsEveryKindOfValue) {
   EXPECT_EQ(json_object({}), "{}");
   EXPECT_EQ(json_object({{"step", int64_t{3}}, {"loss", 0.1}, {"tag", "a\"b"}, {"ok", true}}),
