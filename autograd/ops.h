@@ -854,8 +854,9 @@ struct CrossEntropyOptions {
   double weight = 1;          // factor of the loss: static loss scaling
   Tensor class_weights = {};  // [classes], in the logits' dtype or f32; gets no gradient
 };
-// logits [n, classes, ...]; target of integers [n, ...], with a mean weighted by class weights (NaN
-// if all are ignored), or probabilities of the logits' shape, with a mean over all rows.
+// logits [n, classes, ...] or [classes]; target of integers [n, ...] or [], with a mean weighted by
+// class weights (NaN if all are ignored), or probabilities of the logits' shape, with a mean over
+// all rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
 struct LinearCrossEntropyOptions {

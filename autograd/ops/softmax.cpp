@@ -297,18 +297,22 @@ void check_weights(const Tensor& weights, int64_t classes) {
         weights.shape(), classes);
   check(!weights.requires_grad(), "class weights must not require a gradient");
 }
-void check_classes(const Tensor& x, std::string_view what, const Tensor& weights) {
-  check(x.rank() >= 2, "the {} have shape {}, not [n, classes, ...]", what, x.shape());
-  check_weights(weights, x.size(1));
+// Returns the dimension of the classes.
+int check_classes(const Tensor& x, std::string_view what, const Tensor& weights) {
+  check(x.rank() >= 1, "the {} have shape {}, not [n, classes, ...] or [classes]", what, x.shape());
+  const int dim = x.rank() == 1 ? 0 : 1;
+  check_weights(weights, x.size(dim));
+  return dim;
 }
 void check_smoothing(double smoothing) {
   check(smoothing >= 0 && smoothing <= 1, "label_smoothing must be from 0 to 1, got {}", smoothing);
 }
-void check_named(const Tensor& x, std::string_view what, const Tensor& target) {
-  if (const Shape wanted = without(x.shape(), 1); target.shape() != wanted)
+void check_named(const Tensor& x, std::string_view what, int dim, const Tensor& target) {
+  if (const Shape wanted = without(x.shape(), dim); target.shape() != wanted)
     fail("{} of shape {} need targets of shape {}, a class each, got {}{}", what, x.shape(), wanted,
          target.shape(),
-         target.shape() == with_size(x.shape(), 1, 1) ? " (squeeze(target, 1))" : "");
+         target.shape() == with_size(x.shape(), dim, 1) ? fmt::format(" (squeeze(target, {}))", dim)
+                                                        : "");
 }
 
 }  // namespace
@@ -318,31 +322,31 @@ Tensor log_softmax(const Tensor& x, int dim) { return softmax_over<true>(x, dim)
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
   const Scope scope(CrossEntropy<false>::info.name);
-  check_classes(logits, "logits", o.class_weights);
+  const int dim = check_classes(logits, "logits", o.class_weights);
   check_smoothing(o.label_smoothing);
   const bool wide = o.reduction != Reduction::None || o.weight != 1;
   ClassParams params{o.ignore_index, o.label_smoothing, wide};
-  const Tensor x = lines_along(logits, 1);
+  const Tensor x = lines_along(logits, dim);
   Tensor loss;
   if (target.shape() == logits.shape()) {
     check(is_float(target.dtype()), "targets of the shape of the logits are probabilities, not {}",
           target.dtype());
     check(o.ignore_index < 0, "ignore_index {} needs class targets, got probabilities",
           o.ignore_index);
-    const Tensor p = lines_like(x, target, 1);
+    const Tensor p = lines_like(x, target, dim);
     loss = reduce_losses(call<CrossEntropy<true>>(x, p, o.class_weights, params), o.reduction);
   } else {
-    check_named(logits, "logits", target);
+    check_named(logits, "logits", dim, target);
     const Tensor t = reshape(as_index(target, "targets"), without(x.shape(), 1));
     const ClassTargets targets(t, o.ignore_index, x.size(1));
     loss = targets.reduced(call<CrossEntropy<false>>(x, t, o.class_weights, params),
                            o.class_weights, o.reduction);
   }
-  if (o.reduction == Reduction::None) loss = reshape(loss, without(logits.shape(), 1));
+  if (o.reduction == Reduction::None) loss = reshape(loss, without(logits.shape(), dim));
   if (o.weight != 1) loss = loss * o.weight;
   if (!wide) return loss;
   params.wide = false;
-  const int64_t classes = logits.size(1);
+  const int64_t classes = logits.size(dim);
   return finished(loss, logits, [&] {
     const Tensor none = none_of(logits, {0, classes});
     if (target.shape() == logits.shape())
@@ -354,19 +358,20 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const NllOptions& o) {
   const Scope scope(Nll::info.name);
   const Tensor& x = log_probabilities;
-  check_classes(x, "log-probabilities", o.class_weights);
-  check_named(x, "log-probabilities", target);
+  const int dim = check_classes(x, "log-probabilities", o.class_weights);
+  check_named(x, "log-probabilities", dim, target);
+  const int64_t n = dim == 0 ? 1 : x.size(0), classes = x.size(dim);
   int64_t inner = 1;
   for (int d = 2; d < x.rank(); ++d) inner *= x.size(d);
-  const Tensor t = reshape(as_index(target, "targets"), {x.size(0), inner});
-  const ClassTargets targets(t, o.ignore_index, x.size(1));
+  const Tensor t = reshape(as_index(target, "targets"), {n, inner});
+  const ClassTargets targets(t, o.ignore_index, classes);
   const bool wide = o.reduction != Reduction::None;
-  const Tensor each = call<Nll>(reshape(x, {x.size(0), x.size(1), inner}), t, o.class_weights,
+  const Tensor each = call<Nll>(reshape(x, {n, classes, inner}), t, o.class_weights,
                                 ClassParams{.ignore = o.ignore_index, .wide = wide});
   const Tensor loss = targets.reduced(reshape(each, target.shape()), o.class_weights, o.reduction);
   if (!wide) return loss;
   return finished(loss, x, [&] {
-    return call<Nll>(none_of(x, {0, x.size(1), 1}), none_of(t, {0, 1}), o.class_weights,
+    return call<Nll>(none_of(x, {0, classes, 1}), none_of(t, {0, 1}), o.class_weights,
                      ClassParams{.ignore = o.ignore_index, .wide = false});
   });
 }

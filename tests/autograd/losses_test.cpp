@@ -162,12 +162,36 @@ TEST(Losses, TakeTheReductionByNameOrAlone) {
   EXPECT_EQ(mse_loss(x, y, {}).item(), mse_loss(x, y).item());
 }
 
+// One example is a batch of one.
+TEST(Losses, TakeOneExample) {
+  const Tensor x = leaf({1, -2, 0.5}, {3}), weights = from({1, 2, 3}, {3}),
+               chances = from({0.2, 0.5, 0.3}, {3});
+  const Tensor rows = unsqueeze(x, 0);
+  for (const Reduction r : {Reduction::None, Reduction::Mean, Reduction::Sum}) {
+    const CrossEntropyOptions o{.reduction = r, .label_smoothing = 0.1, .class_weights = weights};
+    const auto expect_same = [&](const Tensor& one, const Tensor& batch) {
+      EXPECT_EQ(one.shape(), Shape{});
+      EXPECT_EQ(one.item(), batch.item());
+      EXPECT_EQ(to_vector(grad({one}, {x})[0]), to_vector(grad({sum(batch)}, {x})[0]));
+    };
+    const Tensor two = full({}, 2, i64), twos = full({1}, 2, i64);
+    expect_same(cross_entropy(x, two, o), cross_entropy(rows, twos, o));
+    expect_same(cross_entropy(x, chances, o), cross_entropy(rows, unsqueeze(chances, 0), o));
+    expect_same(nll_loss(log_softmax(x, 0), two, {r, -100, weights}),
+                nll_loss(log_softmax(rows, 1), twos, {r, -100, weights}));
+  }
+  EXPECT_TRUE(std::isnan(cross_entropy(x, full({}, -100, i64)).item()));
+}
+
 // --- errors ---
 
 TEST(LossErrors, OfClasses) {
   const Tensor x = zeros({2, 3}), t = from({0, 1}, {2}, i64), p = full({2, 3}, 0.5);
+  EXPECT_ERROR(cross_entropy(zeros({}), t),
+               "cross_entropy: the logits have shape [], not [n, classes, ...] or [classes]");
   EXPECT_ERROR(cross_entropy(zeros({3}), t),
-               "cross_entropy: the logits have shape [3], not [n, classes, ...]");
+               "logits of shape [3] need targets of shape [], a class each, got [2]");
+  EXPECT_ERROR(cross_entropy(zeros({3}), zeros({1}, i64)), "got [1] (squeeze(target, 0))");
   EXPECT_ERROR(cross_entropy(x, zeros({3}, i64)),
                "logits of shape [2, 3] need targets of shape [2], a class each, got [3]");
   EXPECT_ERROR(cross_entropy(x, zeros({2, 1}, i64)),
@@ -188,8 +212,8 @@ TEST(LossErrors, OfClasses) {
                "class weights of shape [2] for 3 classes");
   EXPECT_ERROR(cross_entropy(x, t, {.class_weights = leaf({1, 1, 1}, {3})}),
                "class weights must not require a gradient");
-  EXPECT_ERROR(nll_loss(zeros({3}), t),
-               "nll_loss: the log-probabilities have shape [3], not [n, classes, ...]");
+  EXPECT_ERROR(nll_loss(zeros({}), t),
+               "nll_loss: the log-probabilities have shape [], not [n, classes, ...] or [classes]");
   EXPECT_ERROR(
       nll_loss(x, zeros({1}, i64)),
       "log-probabilities of shape [2, 3] need targets of shape [2], a class each, got [1]");
