@@ -421,6 +421,7 @@ int main(int argc, char** argv) {
   CommandLine line("gpt2", "Trains GPT-2 on files of tokens, says how fast, and continues texts.");
   define(line, o);
   return line.run(argc, argv, [&]() -> CommandLine::Work {
+    check(o.plan == 0 || dist::World::current()->size() == 1, "--plan is for one process");
     if (o.plan > 0) return [o] { print_plan(o); };
     return [job = std::make_shared<Job>(o)] { job->run(); };
   });

@@ -398,7 +398,9 @@ int main(int argc, char** argv) {
             name);
     check(!line.given("--rand-augment") || resizes, "--rand-augment needs --size");
     check(!o.resume || o.fine_tune.empty(), "--resume and --fine-tune exclude each other");
-    check(!o.benchmark || dist::World::current()->size() == 1, "--benchmark is for one process");
+    for (const char* option : {"--benchmark", "--plan"})
+      check(!line.given(option) || dist::World::current()->size() == 1, "{} is for one process",
+            option);
     if (o.plan > 0) return [o] { print_plan(o); };
     if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };
     return [training = std::make_shared<Training>(o)] { training->run(); };

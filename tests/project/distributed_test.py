@@ -138,7 +138,8 @@ class Ranks(unittest.TestCase):
     def test_mistakes_come_once(self) -> None:
         for message, *arguments in (("3 chunks cannot be spread over 2 ranks", "--chunks", "3"),
                                     ("--resume: there is no runs/train_images/last.ckpt", "--resume"),
-                                    ("--benchmark is for one process", "--benchmark")):
+                                    ("--benchmark is for one process", "--benchmark"),
+                                    ("--plan is for one process", "--plan", "4")):
             run = self.run_in("a", 2, "train_images", *arguments)
             self.assertNotEqual(run.returncode, 0)
             said = [line for line in run.stderr.splitlines() if line.startswith("train_images: ")]
