@@ -80,7 +80,8 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   }
   const Tensor a = wide(x), b = wide(y);
   if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25) {
-    // Halves of numbers at both ends of f32 have a difference. (Order 0 counts differences.)
+    // Halves of numbers at both ends of f32 have a difference, and lose the last bit of subnormals
+    // alone. (Order 0 counts differences.)
     const double part = p == 0 ? 1 : 0.5;
     return norm(unsqueeze(a * part, -2) - unsqueeze(b * part, -3), p, {-1}) * (1 / part);
   }

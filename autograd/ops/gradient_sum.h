@@ -77,7 +77,7 @@ class GradientSum {
       if (is_same_part(dy, selection.part(sum_))) return;
     }
     if (selection.covers()) {
-      sum_ = ops::in_order_of(dy, Tensor(shape, dtype, dy.device()));
+      sum_ = Tensor(shape, dtype, dy.device());
     } else {
       sum_ = ops::in_order_of(dy, zeros(shape, dtype, dy.device()));
       parts_->missing = 0;
@@ -86,7 +86,7 @@ class GradientSum {
   // Fills what no part has written with zeros.
   void complete() {
     if (parts_->missing == 0) return;
-    const Tensor whole = ops::in_order_of(sum_, zeros(sum_.shape(), sum_.dtype(), sum_.device()));
+    const Tensor whole = zeros(sum_.shape(), sum_.dtype(), sum_.device());
     for (const Layout& part : parts_->written)
       write(sum_.with_layout(part), whole.with_layout(part));
     sum_ = whole;

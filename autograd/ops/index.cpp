@@ -316,6 +316,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
 }
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   const Scope scope("index_select");
+  check(x.rank() > 0 || index.numel() == 1, "an index of shape {} for a 0-d tensor", index.shape());
   return along_line(x, dim, [&](const Tensor& t, int d) {
     return index_select_unchecked(t, d, slice_index(t, d, index));
   });

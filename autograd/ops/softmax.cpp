@@ -1,9 +1,11 @@
 // Softmax, its logarithm, and the losses of classes that are made of them.
 
-#include "kernels/common/softmax.h"
+#include <fmt/format.h>
+
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
+#include "kernels/common/softmax.h"
 
 namespace mixtape {
 using namespace internal;

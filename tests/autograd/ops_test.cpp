@@ -309,6 +309,8 @@ TEST(ZeroDim, HasOneLine) {
   EXPECT_ERROR(sum(x, {-2}), "sum: dimension -2 is out of range for rank 0");
   EXPECT_ERROR(sum(x, {0, -1}), "sum: dimension -1 is named twice");
   EXPECT_ERROR(topk(x, 0), "topk: k must be from 1 to 1, got 0");
+  EXPECT_ERROR(index_select(x, 0, zeros({3}, i64)),
+               "index_select: an index of shape [3] for a 0-d tensor");
   EXPECT_ERROR(select(x, 0, 0), "select: dimension 0 is out of range for rank 0");
   EXPECT_ERROR(cat({x, x}), "cat: dimension 0 is out of range for rank 0");
 }
