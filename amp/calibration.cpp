@@ -143,7 +143,8 @@ void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
 // A scale and the backward passes that it took, or none_found.
 std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
                                               const Tensor& loss) const {
-  if (s.iteration.flags.back().item() != 0) return {none_found, 0};  // it tells nothing
+  if (loss.is_leaf() || s.iteration.flags.back().item() != 0)
+    return {none_found, 0};  // it tells nothing, as that of a skipped chunk
   const std::vector<Tensor> leaves = leaves_of(loss);
   const bool has_least = options_.min_scale > 0 &&
                          std::exp2(exponent_of(options_.min_scale, far)) < options_.min_scale;
@@ -170,11 +171,15 @@ std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
   return {has_scale ? std::exp2(search.exponent) : options_.init_scale, passes};
 }
 
-thread_local const JoinedCalibration* JoinedCalibration::innermost_ = nullptr;
+thread_local JoinedCalibration* JoinedCalibration::innermost_ = nullptr;
 
 JoinedCalibration::JoinedCalibration(std::function<double(double)> join)
     : join_(std::move(join)), outer_(std::exchange(innermost_, this)) {}
-JoinedCalibration::~JoinedCalibration() { innermost_ = outer_; }
+JoinedCalibration::~JoinedCalibration() {  // perhaps before inner ones
+  JoinedCalibration** at = &innermost_;
+  while (*at && *at != this) at = &(*at)->outer_;
+  if (*at) *at = outer_;
+}
 double JoinedCalibration::joined(double found) {
   return innermost_ ? innermost_->join_(found) : found;
 }

@@ -166,7 +166,8 @@ struct OptimizerHistory {  // from the optimizer's first step on
 }  // namespace detail
 
 // Guard: while it lives, a loss scale that calibration finds on this thread becomes join(found),
-// such as the least that processes found; infinity stands for none. All of them call it.
+// such as the least that processes found; infinity stands for none. If join() talks to other
+// processes, all of them calibrate at the same time.
 class JoinedCalibration : NoCopy {
  public:
   explicit JoinedCalibration(std::function<double(double found)> join);
@@ -176,8 +177,8 @@ class JoinedCalibration : NoCopy {
   friend class GradScaler;
   static double joined(double found);
   const std::function<double(double)> join_;
-  const JoinedCalibration* const outer_;
-  static thread_local const JoinedCalibration* innermost_;
+  JoinedCalibration* outer_;
+  static thread_local JoinedCalibration* innermost_;
 };
 
 // An iteration: scale(loss).backward(), step() for each optimizer, update(). To see or clip the

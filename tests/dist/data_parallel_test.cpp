@@ -411,6 +411,25 @@ TEST(DataParallel, RanksCalibrateTogether) {
   }
 }
 
+TEST(DataParallel, SkippedChunksDoNotCalibrate) {
+  double scales[2] = {};
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Line net = line();
+    auto parallel = std::make_unique<DataParallel>(net);
+    parallel = std::make_unique<DataParallel>(net);  // ends the first after the second began
+    amp::GradScaler scaler(f16, {.calibrate = true});
+    if (world.is_first()) {
+      const amp::Autocast on({.low = f16});
+      scaler.scale(sum(net(x12()))).backward();
+    } else {
+      parallel->skip_chunk(&scaler);
+    }
+    scales[world.rank()] = scaler.scale_value();
+  }));
+  EXPECT_EQ(scales[0], 0x1p11);
+  EXPECT_EQ(scales[1], 0x1p11);
+}
+
 TEST(DataParallel, SumsTravelAlong) {
   for (const int ranks : {1, 2, 4})
     expect_fine(run_ranks(ranks, [&](const World&) {
