@@ -194,6 +194,28 @@ TEST(Compare, KnowsWhatARecipeRounds) {
   }
 }
 
+// Two gradients are parts of one, begin at its first element and have as many.
+TEST(Compare, TellsPartsOfOneGradientApart) {
+  const Tensor row = leaf({1, 2}), column = leaf({2, 1});
+  const Compare compare([&](const AutocastOptions& region) {
+    const Autocast on(region);
+    for (const Tensor& t : {row, column}) t.set_grad({});
+    const Tensor slopes = from({1, 1, on.enabled() ? 2. : 1., 1}, {2, 2}), none = zeros({2});
+    const Tensor z =
+        cat({tanh(row), none.view({1, 2})}, 0) + cat({sin(column), none.view({2, 1})}, 1);
+    sum(z * slopes).backward();
+  });
+  for (const Compare::Row& r : compare.rows()) {
+    if (r.backward && r.op == "tanh") {
+      EXPECT_EQ(r.error_in, 0);
+    }
+    if (r.backward && r.op == "sin") {
+      EXPECT_GT(r.error_in, 0.1);
+    }
+  }
+  EXPECT_GT(compare.error(), 0.1);
+}
+
 // An error that no override can take away: the step's own.
 TEST(Compare, SaysWhatOverridesLeave) {
   const Tensor x = values({3});
