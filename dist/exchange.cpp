@@ -54,7 +54,7 @@ Transfer transfer_of(const Tensor& x, const Range& range, int rank) {
 std::string Place::to_string() const {
   const auto of_numbers = [&](std::string what) {
     if (number > 0 && 0 <= step && step <= int64_t(f8_e8m0))
-      what += fmt::format(" of {} numbers of {}", number, DType(step));
+      what += fmt::format(" of {} number{} of {}", number, number == 1 ? "" : "s", DType(step));
     return what;
   };
   switch (kind) {

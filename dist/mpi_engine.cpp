@@ -133,8 +133,8 @@ std::unique_ptr<Engine> open_mpi() {
   }
   fail(
       "MPI is to connect the ranks, but Mixtape's plug-in for it was not found ({}): build Mixtape "
-      "where the headers of that MPI are (libopenmpi-dev or libmpich-dev "
-      "on Debian), or name the plug-in by MIXTAPE_MPI_PLUGIN",
+      "where the headers of the MPI are (libopenmpi-dev or libmpich-dev on Debian), or name the "
+      "plug-in by MIXTAPE_MPI_PLUGIN",
       problem);
 }
 

@@ -80,11 +80,14 @@ const JsonValue* find_field(const JsonFields& fields, std::string_view key) {
   return found == fields.end() ? nullptr : &found->second;
 }
 
+double number_in(const JsonValue& value) {
+  if (const auto* const whole = std::get_if<int64_t>(&value)) return double(*whole);
+  const auto* const real = std::get_if<double>(&value);
+  return real ? *real : NAN;
+}
 double number_in(const JsonFields& fields, std::string_view key) {
   const JsonValue* const value = find_field(fields, key);
-  if (const auto* const whole = std::get_if<int64_t>(value)) return double(*whole);
-  const auto* const real = std::get_if<double>(value);
-  return real ? *real : NAN;
+  return value ? number_in(*value) : NAN;
 }
 
 JsonLines::JsonLines(std::string path) : file_(std::move(path)) {

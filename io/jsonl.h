@@ -15,7 +15,8 @@ std::string json_object(const JsonFields& fields);
 
 // The first field of that name, or null.
 const JsonValue* find_field(const JsonFields& fields, std::string_view key);
-// The number in that field; NaN if there is none.
+// The number in it, or in that field; NaN if there is none.
+double number_in(const JsonValue& value);
 double number_in(const JsonFields& fields, std::string_view key);
 
 class JsonLines {

@@ -44,7 +44,7 @@ void add_line(RunLog& run, const io::JsonFields& line, double step) {
     if (flag || std::holds_alternative<std::string>(value)) continue;
     io::Series& quantity = find_or_add(run.quantities, key);
     quantity.x.push_back(step);
-    quantity.y.push_back(io::number_in(line, key));
+    quantity.y.push_back(io::number_in(value));
   }
 }
 
