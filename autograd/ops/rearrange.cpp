@@ -137,6 +137,7 @@ Tensor repeat(const Tensor& x, const Shape& times) {
     shape = repeated(shape, d, times[d]);
     y = reshape(expand(reshape(y, {rows, 1, n}), {rows, times[d], n}), shape);
   }
+  // A view of x, or one that repeats a part, gets memory of its own.
   return y.storage() == x.storage() || !y.is_contiguous() ? clone(y) : y;
 }
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {

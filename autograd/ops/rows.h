@@ -33,17 +33,19 @@ inline MemoryFormat order_of(const Tensor& x) {
   const bool beside = l.rank() == 4 && l.shape[1] > 1 && l.strides[1] == 1 && !l.is_contiguous();
   return beside ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
 }
+// y, new and row-major, in that order.
+inline Tensor in_order(const Tensor& y, MemoryFormat order) {
+  return order == MemoryFormat::ChannelsLast ? y.with_layout(internal::channels_last(y.shape()))
+                                             : y;
+}
+// The same in the order of x, if both are images.
+inline Tensor in_order_of(const Tensor& x, const Tensor& y) {
+  return y.rank() == 4 ? in_order(y, order_of(x)) : y;
+}
 // A tensor for the result, in that order.
 inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order,
                     std::optional<DType> dtype = {}) {
-  const Tensor y = ctx.output(shape, dtype.value_or(ctx.dtype()));
-  return order == MemoryFormat::ChannelsLast ? y.with_layout(internal::channels_last(shape)) : y;
-}
-// y, new and row-major, in the order of x if both are images.
-inline Tensor in_order_of(const Tensor& x, const Tensor& y) {
-  return y.rank() == 4 && order_of(x) == MemoryFormat::ChannelsLast
-             ? y.with_layout(internal::channels_last(y.shape()))
-             : y;
+  return in_order(ctx.output(shape, dtype.value_or(ctx.dtype())), order);
 }
 // The shape with another size in one dimension, which may be negative.
 inline Shape with_size(const Shape& shape, int dim, int64_t size) {
