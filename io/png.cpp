@@ -121,9 +121,7 @@ void save_png(const std::string& path, const Tensor& image) {
   check(0 < height && 0 < width && height <= int64_t(largest / 4) / width,
         "{}: {} x {} pixels, must be 1 to {}", path, width, height, largest / 4);
   std::string dense;
-  for_each_chunk(image, [&](std::span<const std::byte> chunk) {
-    dense.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
-  });
+  for_each_chunk(image, [&](std::span<const std::byte> chunk) { dense += as_text(chunk); });
   std::vector<uint8_t> pixels(dense.size());
   transpose_bytes(reinterpret_cast<const uint8_t*>(dense.data()), pixels.data(), channels,
                   height * width);

@@ -15,6 +15,7 @@
 
 #include "core/format.h"
 #include "io/safetensors.h"
+#include "io/text.h"
 #include "tests/support/deflate.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
@@ -229,8 +230,7 @@ TEST(MemoryLimit, FollowsTheFile) {
 
 #ifdef MIXTAPE_ZLIB
 std::string unpacked(const std::string& path, uint64_t limit) {
-  const auto bytes = read_file(path, limit);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return std::string(as_text(read_file(path, limit)));
 }
 
 TEST(ReadFile, UnpacksGzip) {

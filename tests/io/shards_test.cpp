@@ -12,6 +12,7 @@
 
 #include "core/format.h"
 #include "io/safetensors.h"
+#include "io/text.h"
 #include "tests/support/damage.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
@@ -145,7 +146,7 @@ TEST(Shards, MustHoldWhatTheIndexSays) {
 
 TEST(Shards, IndexSurvivesDamage) {
   const auto parse = [](std::span<const std::byte> text) {
-    parse_safetensors_index({reinterpret_cast<const char*>(text.data()), text.size()}, "f");
+    parse_safetensors_index(as_text(text), "f");
   };
   const std::string valid = R"({"metadata":{"total_size":8},"weight_map":{"a":"m-1.safetensors",)"
                             R"("b":"m-2.safetensors"}})";

@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "io/npy.h"
 #include "io/png.h"
+#include "io/text.h"
 #include "tests/support/damage.h"
 #include "tests/support/deflate.h"
 #include "tests/support/temp_folder.h"
@@ -353,9 +354,7 @@ TEST(Csv, KeepsQuotesWithinFields) {
 }
 
 TEST(Csv, SurvivesDamage) {
-  const auto parse = [](std::span<const std::byte> file) {
-    parse_csv({reinterpret_cast<const char*>(file.data()), file.size()}, "f");
-  };
+  const auto parse = [](std::span<const std::byte> file) { parse_csv(io::as_text(file), "f"); };
   test::survive_damage("a,b,\"c\"\n1,2.5,\"x\"\n-3,4e2,y\n", "\",\n\r1", parse);
 }
 

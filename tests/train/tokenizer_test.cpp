@@ -7,6 +7,7 @@
 
 #include "autograd/ops.h"
 #include "core/format.h"
+#include "io/text.h"
 #include "tests/support/damage.h"
 #include "tests/support/python.h"
 #include "tests/support/reference.h"
@@ -185,9 +186,8 @@ TEST(Tokenizer, SurvivesDamage) {
       R"({"type": "ByteLevel", "add_prefix_space": false}, "model": {"type": "BPE", "vocab": )"
       R"({"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})";
   EXPECT_EQ(tokens(Tokenizer::parse(small, "", "f").encode("ab <|>")), (Tokens{2, 3}));
-  test::survive_damage(small, "{}[]\":,", [](auto bytes) {
-    Tokenizer::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "", "f");
-  });
+  test::survive_damage(small, "{}[]\":,",
+                       [](auto bytes) { Tokenizer::parse(io::as_text(bytes), "", "f"); });
 }
 
 TEST(Pretokenizer, ReplacesWhatPythonReplaces) {
