@@ -122,7 +122,7 @@ Call training(const ResNetSize& s, DType low) {
 
 Call training(const UnetSize& s, DType low) {
   const Seed seed(1);
-  const Tensor x = randn({s.batch, 3, s.side, s.side}),
+  const Tensor x = randn({s.batch, 3, s.side, s.side}).to(MemoryFormat::ChannelsLast),
                y = randint(0, s.classes, {s.batch, s.side, s.side});
   const auto net = std::make_shared<models::UNet>(
       models::UNetOptions{.num_classes = s.classes, .width = s.width});

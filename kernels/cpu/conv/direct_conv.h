@@ -124,24 +124,45 @@ struct DirectConv {
       segments.push_back({(taps[t].down * x.row() + taps[t].across * x.pitch) * bytes,
                           t * tap_groups() * panel() * bytes});
     weights = launch.scratch<T>(groups * group_weights());
-    const int64_t k_group = kernel.k_group, whole = depth() * panel();
+    // Weights of a lane lie side by side for one step, or for all of them, and become a column.
+    const int64_t window = std::min(lane, step), together = step <= lane ? steps : 1,
+                  k_group = kernel.k_group;
+    struct Place {
+      int64_t at = -1;  // in the packed lanes; of a tap that is not used: before them
+      bool odd = false;
+    };
+    std::vector<Place> places(static_cast<size_t>(steps * window));
+    for (int64_t k = 0; k < steps; ++k)
+      for (int64_t t = 0; t < count; ++t)
+        places[k * window + taps[t].weight] = {(t * tap_groups() + k / k_group) * panel(),
+                                               k % k_group != 0};
     parallel_for(groups * panels(), [&](int64_t i) {
-      T* const to = weights + i * whole;
+      T* const to = weights + i * depth() * panel();
       const int64_t from = i % panels() * panel(), lanes = std::min(panel(), channels - from);
-      std::fill_n(to, whole, T(0));
+      if (lanes < panel()) std::fill_n(to, depth() * panel(), T(0));
       const S* const source = w + i / panels() * w_group + from * lane;
-      const auto pack = [&]<class E>(E* out) {
-        for (int64_t k = 0; k < steps; ++k)
-          for (int64_t t = 0; t < count; ++t) {
-            E* const row = out + (t * tap_groups() + k / k_group) * panel() * k_group + k % k_group;
-            const S* const line = source + k * step + taps[t].weight;
-            for (int64_t l = 0; l < lanes; ++l) row[l * k_group] = static_cast<E>(line[l * lane]);
-          }
+      const auto put = [&](int64_t column, int64_t l, Vec<T> v, int64_t n) MIXTAPE_INLINE_LAMBDA {
+        const Place place = places[column];
+        if (place.at < 0) return;
+        T* const out = to + place.at + l;
+        if constexpr (std::is_same_v<S, BFloat16>)
+          if (k_group == 2) v = place.odd ? joined(read<T>(out, n), v) : lowered(v);
+        write(out, v, n);
       };
-      if (k_group == 1)
-        pack(to);
-      else if constexpr (sizeof(S) == 2)
-        pack(reinterpret_cast<S*>(to));
+      if (lane == 1) {
+        for (int64_t k = 0; k < steps; ++k)
+          for_each_vec<T>(lanes, [&](int64_t l, int64_t n) {
+            put(k, l, read<T>(source + k * step + l, n), n);
+          });
+        return;
+      }
+      for (int64_t k = 0; k < steps; k += together)
+        transpose_tiles<T>(
+            lanes, together * window,
+            [=](int64_t l, int64_t c, int64_t n)
+                MIXTAPE_INLINE_LAMBDA { return read<T>(source + k * step + l * lane + c, n); },
+            [&](int64_t c, int64_t l, Vec<T> v, int64_t n)
+                MIXTAPE_INLINE_LAMBDA { put(k * window + c, l, v, n); });
     });
   }
 

@@ -29,6 +29,16 @@ struct ImageStrides {
   bool channels_last() const { return channel == 1; }
 };
 
+// The words of a pair of bf16: the first of two widened numbers moved to the lower half, and that
+// joined with the second one.
+MIXTAPE_ALWAYS_INLINE Vec<float> lowered(Vec<float> x) {
+  return reinterpret_cast<Vec<float>::Vector>(reinterpret_cast<detail::Words>(x.v) >> 16);
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> joined(Vec<float> first, Vec<float> second) {
+  return reinterpret_cast<Vec<float>::Vector>(reinterpret_cast<detail::Words>(first.v) |
+                                              reinterpret_cast<detail::Words>(second.v));
+}
+
 // Channels that become k_groups: group g of a pixel is element `even + g * stride` or, for pairs of
 // bf16, that and element `odd + g * stride`; from group `odds` on, the second one is zero. Pixels
 // are `pixel` apart.
@@ -53,9 +63,8 @@ struct ChannelSource {
         std::memcpy(&words, even + 2 * g + at, static_cast<size_t>(halves) * sizeof(S));
         return reinterpret_cast<typename Vec<T>::Vector>(words);
       }
-      Words both = reinterpret_cast<Words>(x.v) >> 16;
-      if (g < odds) both |= reinterpret_cast<Words>(read<T>(odd + g * stride + at, n).v);
-      return reinterpret_cast<typename Vec<T>::Vector>(both);
+      const Vec<T> first = lowered(x);
+      return g < odds ? joined(first, read<T>(odd + g * stride + at, n)) : first;
     }
     return x;
   }
