@@ -275,19 +275,20 @@ struct WeightGradient {
     return buffer;
   }
   // Adds group g of `count` images to the sums of w at taps [first, last), and to those of the
-  // bias.
+  // bias. `begins`: there are no sums yet.
   void add(const T* x, const T* dy, int64_t count, int64_t g, int64_t first, int64_t last,
-           bool bias, T* sums) const {
+           bool bias, bool begins, T* sums) const {
     const int64_t bytes = sizeof(T), high = ceil_div(rows, ceil_div(rows, kernel.rows));
     Tile<T> t{};
     t.a_row_stride = bytes;
     t.b_k_stride = dy_image.pitch * bytes;
     t.out_row_stride = t.add_row_stride = width;
+    bool empty = begins;
     const auto tiles = [&](int64_t height, const T* b, T* out) {
       for (int64_t l = 0; l < width; l += panel) {
         t.b = b + l;
         t.out = out + l;
-        t.add = out + l;
+        t.add = empty ? nullptr : out + l;
         kernel.tile(static_cast<int>(height),
                     static_cast<int>(std::min(panel, width - l) / kernel.lanes), t);
       }
@@ -306,7 +307,7 @@ struct WeightGradient {
           T* const out = sums + g * area + (k * sizes.depth() + r) * width;
           t.b = dy + q * dy_image.pitch;
           t.out = out;
-          t.add = out;
+          t.add = empty ? nullptr : out;
           if (sizes.depthwise)
             sum_depthwise(width, t);
           else
@@ -316,14 +317,15 @@ struct WeightGradient {
     // A long sum is made of shorter ones, for accuracy.
     const int64_t all = count * sizes.y[0], some = std::max<int64_t>(1, 512 / sizes.y[1]);
     for (int64_t begin = 0; begin < all; begin += some)
-      for (int64_t q = 0; q < sizes.y[1]; q += 512)
+      for (int64_t q = 0; q < sizes.y[1]; q += 512, empty = false)
         sum_rows(begin, std::min(some, all - begin), q, std::min<int64_t>(512, sizes.y[1] - q));
     if (!bias) return;
+    empty = begins;
     t.a = ones;  // a product with a row of ones
     t.a_k_stride = 0;
     t.segments = nullptr;
     t.segment_count = 1;
-    for (int64_t at = 0; at < count * sizes.y_plane(); at += 512) {
+    for (int64_t at = 0; at < count * sizes.y_plane(); at += 512, empty = false) {
       t.k_groups = std::min<int64_t>(512, count * sizes.y_plane() - at);
       tiles(1, dy + at * dy_image.pitch, sums + sizes.groups * area + g * width);
     }
@@ -347,19 +349,18 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
   const int64_t taps = parts * sizes.groups < 8 ? gradient.row_taps : sizes.taps;
   const int64_t shares = sizes.taps / taps;
   T* const sums = launch.scratch<T>(parts * total);
-  std::fill_n(sums, parts * total, T(0));
   parallel_for(parts * sizes.groups * shares, [&](int64_t i) {
     const int64_t part = i / shares / sizes.groups, g = i / shares % sizes.groups,
                   tap = i % shares * taps;
     const PaddedImage &x_image = gradient.x_image, &dy_image = gradient.dy_image;
     Buffer<T> a(x_image.in_place ? 0 : together * x_image.area()),
         b(dy_image.in_place ? 0 : together * dy_image.area());
-    const int64_t end = (part + 1) * steps / parts;
-    for (int64_t n = part * steps / parts; n < end; n += together) {
+    const int64_t begin = part * steps / parts, end = (part + 1) * steps / parts;
+    for (int64_t n = begin; n < end; n += together) {
       const int64_t count = std::min(together, end - n);
       const T* const x_packed = gradient.pack(x_image, x, n, count, g, a.data());
       const T* const dy_packed = gradient.pack(dy_image, dy, n, count, g, b.data());
-      gradient.add(x_packed, dy_packed, count, g, tap, tap + taps, bool(db) && tap == 0,
+      gradient.add(x_packed, dy_packed, count, g, tap, tap + taps, bool(db) && tap == 0, n == begin,
                    sums + part * total);
     }
   });
@@ -408,7 +409,11 @@ void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Ou
 }
 
 void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw, Out db) {
-  if (dw.size() == 0) return db ? reduce(launch, Reduce::Sum, dy, per_channel(db)) : void();
+  if (dw.size() == 0 || dy.size() == 0) {
+    fill(launch, 0, dw);
+    if (db) reduce(launch, Reduce::Sum, dy, per_channel(db));
+    return;
+  }
   if (depthwise_weight(x, dy, window, dw, db)) return;
   visit_float(x.dtype, dw.dtype, [&]<class S, class O>() {
     weight_gradient<math_t<S>, S, O>(launch, x, dy, window, dw, db);

@@ -42,7 +42,7 @@ void depthwise_tile(int64_t rows, int64_t width, const Tile<T>& t) {
   }
 }
 
-// Adds the same products, summed over all steps and segments, to t.add.
+// The same products, summed over all steps and segments, and t.add.
 template <class T>
 void sum_depthwise(int64_t width, const Tile<T>& t) {
   for (int64_t l = 0; l < width; l += vec_width<T>) {
@@ -62,7 +62,7 @@ void sum_depthwise(int64_t width, const Tile<T>& t) {
       for (; k < t.k_groups; ++k) take(sum[0]);
     }
     store(static_cast<T*>(t.out) + l,
-          load<T, T>(t.add + l) + ((sum[0] + sum[1]) + (sum[2] + sum[3])));
+          (t.add ? load<T, T>(t.add + l) : Vec<T>(T(0))) + ((sum[0] + sum[1]) + (sum[2] + sum[3])));
   }
 }
 
@@ -193,8 +193,11 @@ struct DirectConv {
           const int64_t here = std::min(width, channels - c);
           const int vectors = static_cast<int>(ceil_div(here, kernel.lanes));
           // Lanes are stored as they come out, if they are all that a pixel of y gets.
-          const bool direct = y_strides.channels_last() && std::is_same_v<T, O> && here == width &&
-                              !residual && !before && activation == Activation::None;
+          // (A microkernel of pairs rounds them to bf16.)
+          const bool direct = y_strides.channels_last() && here == width && !residual && !before &&
+                              activation == Activation::None &&
+                              (std::is_same_v<T, O> || kernel.k_group == 2);
+          t.half_out = direct && !std::is_same_v<T, O>;
           t.b = weights + task.group * group_weights() + c * depth();
           t.add = bias ? bias + c : nullptr;
           t.out_row_stride = direct ? y_step[1] * y_strides.pixel : width;

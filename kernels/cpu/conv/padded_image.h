@@ -59,8 +59,10 @@ struct ChannelSource {
       using Words = detail::Words;
       if (pixel > 1 && stride == 2) {  // both halves lie side by side
         const int64_t halves = std::min(2 * n, 2 * (odds - g) + 1);
+        const S* const from = even + 2 * g + at;
+        if (halves == 2 * Vec<T>::width) return load_vector<typename Vec<T>::Vector>(from);
         Words words{};
-        std::memcpy(&words, even + 2 * g + at, static_cast<size_t>(halves) * sizeof(S));
+        std::memcpy(&words, from, static_cast<size_t>(halves) * sizeof(S));
         return reinterpret_cast<typename Vec<T>::Vector>(words);
       }
       const Vec<T> first = lowered(x);
