@@ -211,9 +211,9 @@ Tensor view(const Tensor& x, const Shape& shape) {
 }
 Tensor flatten(const Tensor& x, int from, int to) {
   const Scope scope("flatten");
-  if (x.rank() == 0) return reshape(x, {1});
-  from = wrap_dim(from, x.rank());
-  to = wrap_dim(to, x.rank());
+  from = wrap_line(from, x.rank());
+  to = wrap_line(to, x.rank());
+  if (x.rank() == 0) return as_line(x);
   check(from <= to, "from dimension {} to {}", from, to);
   Shape shape;
   for (int d = 0; d < x.rank(); ++d) {
@@ -237,11 +237,11 @@ Tensor transpose(const Tensor& x, int a, int b) {
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
   const Scope scope("movedim");
   check(from.size() == to.size(), "{} dimensions to {} places", from.size(), to.size());
-  Dims order(size_t(x.rank()), -1);
+  Dims order(size_t(std::max(1, x.rank())), -1);
   uint32_t moved = 0;
   for (size_t i = 0; i < from.size(); ++i) {
-    const int dim = wrap_dim(from[i], x.rank());
-    int& slot = order[size_t(wrap_dim(to[i], x.rank()))];
+    const int dim = wrap_line(from[i], x.rank());
+    int& slot = order[size_t(wrap_line(to[i], x.rank()))];
     check(!(moved >> dim & 1), "dimension {} is moved twice", dim);
     check(slot < 0, "dimensions {} and {} to one place", slot, dim);
     slot = dim;
@@ -249,7 +249,7 @@ Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
   }
   for (int dim = 0; dim < x.rank(); ++dim)
     if (!(moved >> dim & 1)) *std::ranges::find(order, -1) = dim;
-  return permute(x, order);
+  return x.rank() == 0 ? x : permute(x, order);
 }
 
 Tensor squeeze(const Tensor& x) {
@@ -387,7 +387,8 @@ std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view i
 
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step) {
   const Scope scope(Unfold::info.name);
-  return call<Unfold>(x, Windows{wrap_dim(dim, x.rank()), size, step});
+  const Tensor y = call<Unfold>(as_line(x), Windows{wrap_line(dim, x.rank()), size, step});
+  return x.rank() == 0 ? squeeze(y, 0) : y;
 }
 Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
   return call<Select<DiagonalOf>>(x, DiagonalOf{offset, a, b});

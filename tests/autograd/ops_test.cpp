@@ -287,6 +287,10 @@ TEST(ZeroDim, HasOneLine) {
     expect(flip(x, {dim}), 2, 1);
     expect(squeeze(x, dim), 2, 1);
     expect(transpose(x, dim, 0), 2, 1);
+    expect(movedim(x, {dim}, {0}), 2, 1);
+    EXPECT_EQ(to_vector(unfold(x, dim, 1, 1)), std::vector<double>{2});
+    EXPECT_EQ(unfold(x, dim, 1, 1).shape(), Shape{1});
+    EXPECT_EQ(flatten(x, dim, 0).shape(), Shape{1});
     expect(gather(x, dim, zero), 2, 1);
     EXPECT_EQ(to_vector(gather(x, dim, zeros({3}, i64))), (std::vector<double>{2, 2, 2}));
     for (const Tensor& index : {zero, first}) {
@@ -308,6 +312,8 @@ TEST(ZeroDim, HasOneLine) {
   EXPECT_ERROR(sort(x, 1), "sort: dimension 1 is out of range for rank 0");
   EXPECT_ERROR(sum(x, {-2}), "sum: dimension -2 is out of range for rank 0");
   EXPECT_ERROR(sum(x, {0, -1}), "sum: dimension -1 is named twice");
+  EXPECT_ERROR(flatten(x, 1), "flatten: dimension 1 is out of range for rank 0");
+  EXPECT_ERROR(unfold(x, 0, 2, 1), "unfold: ");
   EXPECT_ERROR(topk(x, 0), "topk: k must be from 1 to 1, got 0");
   EXPECT_ERROR(index_select(x, 0, zeros({3}, i64)),
                "index_select: an index of shape [3] for a 0-d tensor");
