@@ -10,6 +10,7 @@
 #include "core/stream.h"
 #include "io/file.h"
 #include "io/text.h"
+#include "train/learner.h"
 
 namespace mixtape::train {
 using namespace internal;
@@ -130,13 +131,19 @@ Profile::Profile(std::string path, const ProfileOptions& options)
         options.first, options.steps);
 }
 
-void Profile::on_batch_begin(Learner&) {
+void Profile::on_batch_begin(Learner& learner) {
+  if (!learner.state.training) return;
   if (batch_ == 0 && options_.first == 0) begin();
   phase("forward");
 }
 
+void Profile::on_loss_begin(Learner& learner) {
+  if (learner.state.training) phase("loss");
+}
+
 // The wait for the first recorded batch begins where the batch before it ends.
-void Profile::on_batch_end(Learner&) {
+void Profile::on_batch_end(Learner& learner) {
+  if (!learner.state.training) return;
   ++batch_;
   if (batch_ == options_.first) begin();
   if (batch_ == options_.first + options_.steps)

@@ -79,18 +79,21 @@ struct ProfileOptions {
   bool wait = false;             // see TimelineOptions
 };
 
-// Records some batches of a fit, with spans for waiting for data, forward, loss, backward and step,
-// and writes the file after the last of them.
+// Records some training batches of a fit, with spans for waiting for data, forward, loss, backward
+// and step, and writes the file after the last of them. (A validation in between has its ops there,
+// but no span.)
 class Profile : public Callback {
  public:
   explicit Profile(std::string path, const ProfileOptions& options = {});
   int order() const override { return observer_order; }
+  void on_train_begin(Learner&) override { batch_ = 0; }
   void on_epoch_begin(Learner&) override { phase(nullptr); }
-  void on_batch_begin(Learner&) override;
-  void on_loss_begin(Learner&) override { phase("loss"); }
+  void on_batch_begin(Learner& learner) override;
+  void on_loss_begin(Learner& learner) override;
   void on_backward_begin(Learner&) override { phase("backward"); }
   void on_step_begin(Learner&) override { phase("step"); }
-  void on_batch_end(Learner&) override;
+  void on_batch_end(Learner& learner) override;
+  void on_valid_begin(Learner&) override { phase(nullptr); }
   void on_train_end(Learner&) override { finish(); }
 
  private:

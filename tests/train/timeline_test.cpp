@@ -95,5 +95,24 @@ TEST(Profile, WritesSomeBatchesOfAFit) {
   EXPECT_ERROR(Profile(path, {.steps = 0}), "steps >= 1, got 3 and 0");
 }
 
+// Validation is none of the batches, and each fit counts its own.
+TEST(Profile, CountsTrainingBatchesOfEachFit) {
+  const test::TempFolder folder;
+  const std::string path = folder / "trace.json";
+  Net net;
+  const TensorDataset data(ones({2, 4}), zeros({2}, i64));
+  LearnerOptions options = test::quiet();
+  options.callbacks = {std::make_shared<Profile>(path, ProfileOptions{.first = 1, .steps = 2})};
+  const DataLoader loader(data, {.batch_size = 1});
+  Learner learner({loader, loader}, net, options);
+  for (int fit = 0; fit < 2; ++fit) {
+    learner.fit(2);
+    const Json trace = Json::parse(test::slurp(path));
+    for (const char* phase : {"forward", "loss", "backward", "step"})
+      EXPECT_EQ(named(trace, phase).size(), 2u) << phase;
+    std::filesystem::remove(path);
+  }
+}
+
 }  // namespace timeline_test
 }  // namespace mixtape::train
