@@ -17,8 +17,6 @@
 namespace mixtape::train {
 namespace {
 
-constexpr int numbers_of_row = 20;  // a million blocks, as the loader leaves between positions
-
 // Copies rows of a contiguous tensor.
 Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
   check(!indices.empty(), "a batch needs at least one example");
@@ -75,7 +73,7 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
   const uint64_t start = random.offset();
   for (int64_t row = 0; row < n; ++row) {
     const int64_t i = indices[size_t(row)];
-    const uint64_t here = start + (uint64_t(row) << numbers_of_row);
+    const uint64_t here = start + offset_at(row);
     random.set_offset(here);
     const auto put = [&] {
       const Example e = get(i);

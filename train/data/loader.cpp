@@ -21,6 +21,7 @@
 #include "core/philox.h"
 #include "core/thread_state.h"
 #include "kernels/cpu/loops/parallel.h"
+#include "train/data/stack.h"
 
 namespace mixtape::train {
 namespace {
@@ -33,10 +34,6 @@ uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
                    uint32_t(seed >> 32));
   return uint64_t(b[0]) << 32 | b[1];
 }
-// Start of the four million numbers for a position in an epoch, in which an example may recur. A
-// gather() of single examples begins each row at its position, too.
-uint64_t offset_at(int64_t position) { return uint64_t(position) << 20; }
-
 using Order = std::vector<int64_t>;
 
 void check_part(const dist::Part& part) {

@@ -1,5 +1,6 @@
 #pragma once
-// Helpers for assembling a batch: rows of one shape, and errors that name the example.
+// Helpers for assembling a batch: rows of one shape, random numbers of each, and errors that name
+// the example.
 
 #include <exception>
 
@@ -20,6 +21,10 @@ class Stack {
   Shape row_;
   Tensor all_;
 };
+
+// Where the numbers of a position in an epoch begin: a million blocks, four million numbers, for
+// each example, which may recur. A gather() of single examples has as many for each row.
+inline uint64_t offset_at(int64_t position) { return uint64_t(position) << 20; }
 
 // Runs f; an exception becomes an Error that begins with name().
 template <class Name, class F>
