@@ -75,8 +75,7 @@ std::string GradientHistogram::svg() const {
     std::vector<double>& values = map.values.emplace_back(1, double(r.counts[0]));
     for (int e = low; e < high; ++e) values.push_back(double(r.counts[size_t(e)]));
   }
-  const io::Drawing drawing = io::draw(map);
-  return io::to_svg(std::span(&drawing, 1));
+  return io::to_svg(map);
 }
 
 // --- in the scaler ---

@@ -29,7 +29,7 @@ AdaptiveLogSoftmaxWithLoss::AdaptiveLogSoftmaxWithLoss(int64_t in, int64_t class
   }
   check(o.div_value >= 1, "div_value must be >= 1, got {}", o.div_value);
   const auto clusters = static_cast<int64_t>(ends_.size()) - 1;
-  check(clusters > 0, "cutoffs must have one at least");
+  check(clusters > 0, "there must be one cutoff at least, got none");
   head = Linear(in, common() + clusters, {.bias = o.head_bias});
   double width = static_cast<double>(in);
   for (size_t i = 1; i < ends_.size(); ++i) {

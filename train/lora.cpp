@@ -47,13 +47,12 @@ void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOpt
   }
   std::filesystem::create_directories(folder);
   io::save(file_in(folder, weights_file), adapters, {{"format", "pt"}});
-  io::AtomicFile file(file_in(folder, config_file));
-  file.write(
+  io::write_file(
+      file_in(folder, config_file),
       fmt::format("{{\n  \"peft_type\": \"LORA\",\n  \"r\": {},\n  \"lora_alpha\": {},\n"
                   "  \"lora_dropout\": {},\n  \"fan_in_fan_out\": {},\n  \"bias\": \"none\",\n"
                   "  \"target_modules\": [{}]\n}}\n",
                   o.rank, o.alpha, o.dropout, fan_in_fan_out, targets));
-  file.commit();
 }
 
 nn::LoraOptions parse_lora_config(std::string_view json, const std::string& name) {

@@ -65,7 +65,7 @@ void check_pair(const Tensor& x, const Tensor& target) {
 }
 template <class F>
 Tensor elementwise(const Tensor& x, const Tensor& target, Reduction reduction,
-                   const Tensor& weight = {}) {
+                   const Tensor& weight) {
   check_pair(x, target);
   const auto each = [](bool wide, const Tensor& a, const Tensor& t) {
     return call<Elementwise<F>>(a, t, 0.0, 1.0, wide);

@@ -168,7 +168,7 @@ Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
   check_real(x);
   const bool linear = o.mode == Interpolation::Trilinear;
   check(linear || o.mode == Interpolation::Nearest || o.mode == Interpolation::Area,
-        "the mode must be Nearest, Trilinear or Area");
+        "the mode must be Nearest, Trilinear or Area, got number {}", int(o.mode));
   check(!o.antialias, "antialiasing is for images");
   InterpolateOptions of_planes = o;
   if (linear) of_planes.mode = Interpolation::Bilinear;
@@ -198,7 +198,9 @@ Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
 Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
   const Scope scope("fold");
   const int64_t taps = window.h * window.w;
-  check(taps > 0 && o.stride.h > 0 && o.stride.w > 0, "window and stride must be > 0");
+  check(taps > 0 && o.stride.h > 0 && o.stride.w > 0,
+        "window and stride must be > 0, got {} x {} and {} x {}", window.h, window.w, o.stride.h,
+        o.stride.w);
   int64_t count[2], rest[2];
   for (const int d : {0, 1}) {
     const int64_t space = size[d] + 2 * o.padding[d] - o.dilation[d] * (window[d] - 1) - 1;

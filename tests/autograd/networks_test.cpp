@@ -397,7 +397,7 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
                "interpolate: antialiasing is for Bilinear and Bicubic");
   const Tensor volume = ones({1, 1, 2, 3, 4});
   EXPECT_ERROR(interpolate3d(volume, 2, {.mode = Interpolation::Bilinear}),
-               "interpolate3d: the mode must be Nearest, Trilinear or Area");
+               "interpolate3d: the mode must be Nearest, Trilinear or Area, got number 1");
   EXPECT_ERROR(interpolate3d(volume, 2, {.mode = Interpolation::Trilinear, .antialias = true}),
                "interpolate3d: antialiasing is for images");
   EXPECT_ERROR(interpolate3d(x, 2), "interpolate3d: the input has shape [1, 2, 4, 5], not");

@@ -183,7 +183,7 @@ TEST(AdaptiveLogSoftmax, SaysWhatItNeeds) {
   EXPECT_ERROR(Net(8, 10, {10}),
                "cutoffs must increase from 1 to below 10 classes, got 10 after 10");
   EXPECT_ERROR(Net(8, 10, {0}), "cutoffs must increase from 1 to below 10 classes, got 0 after 0");
-  EXPECT_ERROR(Net(8, 10, {}), "cutoffs must have one at least");
+  EXPECT_ERROR(Net(8, 10, {}), "there must be one cutoff at least, got none");
   EXPECT_ERROR(Net(8, 10, {3}, {.div_value = 0}), "div_value must be >= 1, got 0");
   EXPECT_ERROR(Net(8, 10, {2, 5}), "cluster 1 of 8 features would have none (div_value 4)");
   const Net net(8, 10, {3});
@@ -314,7 +314,8 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { unfold(image, 0); }),
             "unfold: window, stride and dilation must be > 0, got 0 x 0, 1 x 1 and 1 x 1");
   EXPECT_EQ(error([&] { unfold(image, 4); }), "unfold: windows reach over 4 of 3 elements");
-  EXPECT_EQ(error([&] { fold(image, 4, 0); }), "fold: window and stride must be > 0");
+  EXPECT_EQ(error([&] { fold(image, 4, 0); }),
+            "fold: window and stride must be > 0, got 0 x 0 and 1 x 1");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 4}), 1, 2); }),
             "fold: a window of 2 x 2 for images of 1 x 1");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 5}), 3, 2); }),
