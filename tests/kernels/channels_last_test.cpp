@@ -32,6 +32,8 @@ const ConvCase point_cases[] = {
     {1, 1024, 3, 2, 16, window({1, 1})},  // pixels whole pages apart
     {2, 64, 6, 7, 32, window({1, 1}, {1, 1}, {0, 0}, {1, 1}, 2)},
     {2, 6, 6, 7, 4, window({1, 1}, {1, 1}, {0, 0}, {1, 1}, 2)},
+    {2, 2, 5, 7, 40, window({3, 3}, {1, 1}, {1, 1}, {1, 1}, 2)},  // groups of one channel
+    {2, 16, 5, 7, 2, window({1, 1}, {1, 1}, {0, 0}, {1, 1}, 2)},
     {2, 64, 6, 7, 64, window({3, 3}, {1, 1}, {0, 0}, {1, 1}, 64)},  // depthwise
     {40, 16, 3, 3, 32, window({1, 1})},                             // images summed together
     {5, 24, 1, 1, 16, window({1, 1})},

@@ -369,24 +369,21 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
       for (int64_t i = begin; i < end; ++i) sums[i] += sums[part * total + i];
   });
   const int64_t width = gradient.width, area = gradient.area;
-  const int64_t lane = sizes.depth() * sizes.taps;       // weights of a channel of y
-  std::vector<int64_t> rows(static_cast<size_t>(lane));  // where their sums begin
-  for (int64_t c = 0; c < sizes.depth(); ++c)
-    for (int64_t tap = 0; tap < sizes.taps; ++tap)
-      rows[c * sizes.taps + tap] = (tap * sizes.depth() + c) * width;
-  const int64_t* const row_of = rows.data();
+  const int64_t lane = sizes.depth() * sizes.taps;         // weights of a channel of y
+  std::vector<int64_t> row_of(static_cast<size_t>(lane));  // where their sums begin
+  for (int64_t r = 0; r < lane; ++r)
+    row_of[r] = (r % sizes.taps * sizes.depth() + r / sizes.taps) * width;
   const int64_t lanes = vec_width<T>, vectors = ceil_div(sizes.out, lanes);
   parallel_for(sizes.groups * vectors, [&](int64_t i) {
     const int64_t g = i / vectors, first = i % vectors * lanes,
                   last = std::min(first + lanes, sizes.out);
-    const T* const group_sums = sums + g * area;
-    O* const out = dw.as<O>() + g * sizes.out * lane;
+    O* const out = dw.as<O>() + (g * sizes.out + first) * lane;
     transpose_tiles<T>(
         lane, last - first,
-        [=](int64_t r, int64_t o, int64_t n)
-            MIXTAPE_INLINE_LAMBDA { return read<T>(group_sums + row_of[r] + first + o, n); },
+        [at = row_of.data(), from = sums + g * area + first](int64_t r, int64_t o, int64_t n)
+            MIXTAPE_INLINE_LAMBDA { return read<T>(from + at[r] + o, n); },
         [=](int64_t o, int64_t r, Vec<T> v, int64_t n)
-            MIXTAPE_INLINE_LAMBDA { write(out + (first + o) * lane + r, v, n); });
+            MIXTAPE_INLINE_LAMBDA { write(out + o * lane + r, v, n); });
   });
   for (int64_t g = 0; g < sizes.groups && db; ++g)
     std::copy_n(sums + sizes.groups * area + g * width, sizes.out, db.as<T>() + g * sizes.out);

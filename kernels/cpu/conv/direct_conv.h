@@ -125,13 +125,10 @@ struct DirectConv {
                           t * tap_groups() * panel() * bytes});
     weights = launch.scratch<T>(groups * group_weights());
     // Weights of a lane lie side by side for one step, or for all of them, and become a column.
-    const int64_t window = std::min(lane, step), together = step <= lane ? steps : 1,
-                  k_group = kernel.k_group;
-    struct Place {
-      int64_t at = -1;  // in the packed lanes; of a tap that is not used: before them
-      bool odd = false;
-    };
-    std::vector<Place> places(static_cast<size_t>(steps * window));
+    const int64_t window = std::min(lane, step), k_group = kernel.k_group;
+    const int64_t together = lane > 1 && step <= lane ? steps : 1;
+    // Where it goes, before the lanes if its tap is not used; true for the second one of a pair.
+    std::vector<std::pair<int64_t, bool>> places(static_cast<size_t>(steps * window), {-1, false});
     for (int64_t k = 0; k < steps; ++k)
       for (int64_t t = 0; t < count; ++t)
         places[k * window + taps[t].weight] = {(t * tap_groups() + k / k_group) * panel(),
@@ -142,27 +139,25 @@ struct DirectConv {
       if (lanes < panel()) std::fill_n(to, depth() * panel(), T(0));
       const S* const source = w + i / panels() * w_group + from * lane;
       const auto put = [&](int64_t column, int64_t l, Vec<T> v, int64_t n) MIXTAPE_INLINE_LAMBDA {
-        const Place place = places[column];
-        if (place.at < 0) return;
-        T* const out = to + place.at + l;
+        const auto [at, second] = places[column];
+        if (at < 0) return;
+        T* const out = to + at + l;
         if constexpr (std::is_same_v<S, BFloat16>)
-          if (k_group == 2) v = place.odd ? joined(read<T>(out, n), v) : lowered(v);
+          if (k_group == 2) v = second ? joined(read<T>(out, n), v) : lowered(v);
         write(out, v, n);
       };
-      if (lane == 1) {
-        for (int64_t k = 0; k < steps; ++k)
-          for_each_vec<T>(lanes, [&](int64_t l, int64_t n) {
-            put(k, l, read<T>(source + k * step + l, n), n);
-          });
-        return;
+      for (int64_t k = 0; k < steps; k += together) {
+        const S* const here = source + k * step;
+        if (lane == 1)
+          for_each_vec<T>(lanes, [&](int64_t l, int64_t n) { put(k, l, read<T>(here + l, n), n); });
+        else
+          transpose_tiles<T>(
+              lanes, together * window,
+              [=](int64_t l, int64_t c, int64_t n)
+                  MIXTAPE_INLINE_LAMBDA { return read<T>(here + l * lane + c, n); },
+              [&](int64_t c, int64_t l, Vec<T> v, int64_t n)
+                  MIXTAPE_INLINE_LAMBDA { put(k * window + c, l, v, n); });
       }
-      for (int64_t k = 0; k < steps; k += together)
-        transpose_tiles<T>(
-            lanes, together * window,
-            [=](int64_t l, int64_t c, int64_t n)
-                MIXTAPE_INLINE_LAMBDA { return read<T>(source + k * step + l * lane + c, n); },
-            [&](int64_t c, int64_t l, Vec<T> v, int64_t n)
-                MIXTAPE_INLINE_LAMBDA { put(k * window + c, l, v, n); });
     });
   }
 

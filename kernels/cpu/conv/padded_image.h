@@ -29,8 +29,7 @@ struct ImageStrides {
   bool channels_last() const { return channel == 1; }
 };
 
-// The words of a pair of bf16: the first of two widened numbers moved to the lower half, and that
-// joined with the second one.
+// A pair of bf16 from widened ones: the first in the lower half, and that joined with the second.
 MIXTAPE_ALWAYS_INLINE Vec<float> lowered(Vec<float> x) {
   return reinterpret_cast<Vec<float>::Vector>(reinterpret_cast<detail::Words>(x.v) >> 16);
 }
@@ -56,12 +55,11 @@ struct ChannelSource {
     const Vec<T> x = read<T>(even + g * stride + at, n);
     if constexpr (std::is_same_v<S, BFloat16>) {
       if (!pairs) return x;
-      using Words = detail::Words;
       if (pixel > 1 && stride == 2) {  // both halves lie side by side
         const int64_t halves = std::min(2 * n, 2 * (odds - g) + 1);
         const S* const from = even + 2 * g + at;
         if (halves == 2 * Vec<T>::width) return load_vector<typename Vec<T>::Vector>(from);
-        Words words{};
+        detail::Words words{};
         std::memcpy(&words, from, static_cast<size_t>(halves) * sizeof(S));
         return reinterpret_cast<typename Vec<T>::Vector>(words);
       }
@@ -113,8 +111,10 @@ struct PaddedImage {
     }
     std::fill(gap, out + end * row(), T(0));
     if (from.pixel > 1) {
-      // A row of pixels that adjoin, here and there, is one run.
-      const int64_t pixels = pitch == count && from.pixel == count * from.stride ? x[1] : 1;
+      // A row of pixels that adjoin, here and there, is one run; not if a pair has a gap.
+      const bool whole = from.stride == 1 || from.odds == count;
+      const int64_t pixels =
+          whole && pitch == count && from.pixel == count * from.stride ? x[1] : 1;
       ChannelSource<S> run = from;
       if (pixels > 1) run.odds *= pixels;
       for (int64_t p = first; p < last; p += pixels)
