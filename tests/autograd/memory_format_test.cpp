@@ -210,7 +210,12 @@ TEST_P(ConvFormat, HasTheSameResults) {
   const auto& [c, dtype] = GetParam();
   if (!DefaultDevice::current().is_host()) GTEST_SKIP() << "kernels of the CPU";
   const std::vector<Tensor> want = convolved(c, dtype, rows), got = convolved(c, dtype, last);
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(to_vector(got[i]), to_vector(want[i])) << i;
+  // Gradients of depthwise weights, and of the bias with them, are summed in an order of their own.
+  const size_t same = c.options.groups > 1 && c.options.groups == c.x[1] ? 2 : want.size();
+  for (size_t i = 0; i < same; ++i) EXPECT_EQ(to_vector(got[i]), to_vector(want[i])) << i;
+  for (size_t i = same; i < want.size(); ++i)
+    EXPECT_LE(norm(got[i] - want[i]).item(), (is_half(dtype) ? 1e-2 : 1e-6) * norm(want[i]).item())
+        << i;
 }
 INSTANTIATE_TEST_SUITE_P(MemoryFormat, ConvFormat,
                          testing::Combine(testing::ValuesIn(format_cases),
