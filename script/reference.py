@@ -14,8 +14,9 @@ OPTIONS = {"optim": ["kernels/common/optimizers.h", "kernels/common/optimizers_m
 INTERNAL = {
     "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "philox", "pinned_blocks", "pooled", "readback", "runtime"},
     "autograd": {"backward_state", "hook_list", "on_vectors", "ops", "quantised"},
-    "io": {"crc", "elements", "text", "zip"},
-    "train": {"config_reader"},
+    "dist": {"bucket", "division", "exchange", "levels", "mpi_engine", "mpi_plugin", "nccl", "nccl_engine", "peers", "socket", "tcp_engine"},
+    "io": {"crc", "elements", "formats", "pickle", "text", "zip"},
+    "train": {"config_reader", "stack", "tokenizer_file"},
 }
 TITLES = {
     "core": "tensors, dtypes, devices and what surrounds a call",
