@@ -4,8 +4,8 @@
 usage: check_style.py [--only CHECK] [ROOT]    prints "file:line: what is wrong" and exits 1 where something is
   words      no word that the house replaced by the field's own
   comments   a comment line begins with what a thing is or does, not with Of, What, Whether or How (at most 10 do)
-  functions  at most 5 functions over 60 lines, none over 80
-  files      no source file over 500 lines, but for tables
+  functions  in layers and examples at most 5 functions over 60 lines, none over 80
+  files      there no source file over 500 lines, but for tables
   budgets    lines of each folder"""
 import argparse
 import re
@@ -60,7 +60,7 @@ LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
 BUDGETS = {"core": 5750, "kernels/common": 4000, "kernels/cpu": 10600, "kernels/cuda": 11300, "autograd": 13500, "nn": 5800,
            "optim": 3750, "amp": 5300, "io": 5200, "dist": 4050, "train": 11000, "examples": 2300, "emulator": 8200}
-PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|io|train|examples)/")
+PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
 
 def files(root: Path) -> Iterator[tuple[str, str]]:
