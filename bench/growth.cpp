@@ -17,7 +17,6 @@ void step(benchmark::State& state, const Size& size, DType low, int threads) {
   reset_peak();
   for (auto _ : state) call();
   state.counters["peak_bytes"] = double(memory_stats().peak);
-  state.counters["operations"] = size.operations();
 }
 
 // growth/NET/AXIS/VALUE/DTYPE/threads:N for each value of one of the sizes.
