@@ -26,7 +26,7 @@ def turn(body: list[sass.Instruction]) -> list[sass.Instruction]:
     if any(i.is_one_of(sass.MMA) for i in body):
         loop = sass.fast_path(body)
         return loop.path if loop else []
-    loops = [body[i.target:at + 1] for at, i in enumerate(body) if i.target is not None and i.target <= at]
+    loops = [body[first:last + 1] for first, last in sass.loops_of(body)]
     return max(loops, key=lambda loop: sum(i.name == "FFMA" for i in loop))
 
 
