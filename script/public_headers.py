@@ -13,13 +13,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "dist", "train"]
 FROM_ELSEWHERE = ["emulator/simt/record.h"]  # which kernels of builds with -Dcuda=emulated include
-PRIVATE = ("kernels/cpu/", "kernels/cuda/", "autograd/ops/", "train/onnx/")
+KERNELS = ("kernels/cpu/", "kernels/cuda/")  # shared among kernels, compiled for one processor
+PRIVATE = (*KERNELS, "autograd/ops/", "train/onnx/")
 INCLUDE = re.compile(r'^(\s*#\s*include )"(.+)"', re.MULTILINE)
 
 
+def headers(root: Path, without: tuple[str, ...]) -> list[str]:
+    """Those of the layers, without some folders."""
+    found = (path.relative_to(root).as_posix() for layer in LAYERS for path in sorted((root / layer).rglob("*.h")))
+    return [name for name in found if not name.startswith(without)]
+
+
 def public_headers() -> list[str]:
-    found = (path.relative_to(ROOT).as_posix() for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.h")))
-    return [name for name in found if not name.startswith(PRIVATE)] + FROM_ELSEWHERE
+    return headers(ROOT, PRIVATE) + FROM_ELSEWHERE
 
 
 def stage(folder: Path) -> list[str]:
