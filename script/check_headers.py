@@ -25,7 +25,11 @@ def complaints(root: Path, folder: Path, compiler: list[str], header: str) -> st
     return run.stderr if run.returncode else ""
 
 
-def main(root: Path, folder: Path, compiler: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    if len(arguments) < 3 or arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments == ["--help"] else 2
+    root, folder, compiler = Path(arguments[0]).resolve(), Path(arguments[1]).resolve(), arguments[2:]
     names = headers(root, KERNELS) + [name for name in [*FROM_ELSEWHERE, "mixtape.h"] if (root / name).exists()]
     folder.mkdir(exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
@@ -38,4 +42,4 @@ def main(root: Path, folder: Path, compiler: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve(), sys.argv[3:]))
+    sys.exit(main(sys.argv[1:]))

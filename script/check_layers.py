@@ -117,7 +117,11 @@ def check_outside(root: Path, path: Path) -> Iterator[tuple[int, str]]:
             yield number, f"{hit[0]} lies outside the project"
 
 
-def main(root: Path) -> int:
+def main(arguments: list[str]) -> int:
+    if len(arguments) > 1 or arguments and arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments == ["--help"] else 2
+    root = Path(*arguments or [Path(__file__).parent.parent]).resolve()
     tree = Tree(root)
     bad = 0
     for path in tree.files():
@@ -131,4 +135,4 @@ def main(root: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent).resolve()))
+    sys.exit(main(sys.argv[1:]))

@@ -12,7 +12,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-try:
+smoke = "--smoke" in sys.argv
+arguments = [a for a in sys.argv[1:] if a != "--smoke"]
+if len(arguments) not in (1, 3) or arguments[0].startswith("-") or arguments[1:2] not in ([], ["--limit"]):
+    print(__doc__)
+    sys.exit(0 if arguments == ["--help"] else 2)
+
+try:  # after the help, which needs no PyTorch
     import torch
     import torch.nn.functional as F
 except (ImportError, OSError) as error:  # OSError: a library of CUDA that it needs is absent
@@ -172,12 +178,7 @@ class Run:
                     break
 
 
-def main(arguments: list[str]) -> int:
-    smoke = "--smoke" in arguments
-    arguments = [a for a in arguments if a != "--smoke"]
-    if len(arguments) not in (1, 3) or arguments[0].startswith("-") or arguments[1:2] not in ([], ["--limit"]):
-        print(__doc__)
-        return 0 if arguments == ["--help"] else 2
+def main() -> int:
     run = Run(Path(arguments[0]), float(arguments[2]) if len(arguments) == 3 else 120, smoke)
     if run.device == "cpu" and not smoke:
         print(f"PyTorch {torch.__version__} sees no CUDA device")
@@ -189,4 +190,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

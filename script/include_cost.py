@@ -25,8 +25,11 @@ def compile_once(command: list[str]) -> tuple[float, float]:
 
 
 def main(arguments: list[str]) -> int:
-    strict = arguments[0] if arguments[0].startswith("--strict") else ""
+    strict = arguments[0] if arguments[:1] in (["--strict"], ["--strict-memory"]) else ""
     command = arguments[bool(strict):]
+    if len(command) < 2 or command[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments == ["--help"] else 2
     try:
         runs = [compile_once(command) for _ in range(3)]
     except subprocess.CalledProcessError:

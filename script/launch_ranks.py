@@ -18,8 +18,8 @@ def free_port() -> int:
 
 
 if len(sys.argv) < 4 or sys.argv[1] != "-n" or not sys.argv[2].isdigit() or int(sys.argv[2]) == 0:
-    print(__doc__, file=sys.stderr)
-    sys.exit(2)
+    print(__doc__)
+    sys.exit(0 if sys.argv[1:] == ["--help"] else 2)
 ranks, command = int(sys.argv[2]), sys.argv[3:]
 variables = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost",
              "MASTER_PORT": str(free_port())}

@@ -49,15 +49,21 @@ def stage(folder: Path) -> list[str]:
     return list(staged.values())
 
 
-def main(folder: str | None = None, depfile: str | None = None) -> None:
-    if not folder:
-        return print(*public_headers(), sep="\n")
+def main(arguments: list[str]) -> int:
+    if len(arguments) > 2 or arguments and arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments == ["--help"] else 2
+    if not arguments:
+        print(*public_headers(), sep="\n")
+        return 0
+    folder, *depfile = arguments
     names = stage(Path(folder))
     if depfile:
         folders = sorted({str(Path(name).parent) for name in names} - {"."})  # whose dates change with the list of headers
         paths = [str(ROOT / name).replace(" ", "\\ ") for name in [*names, *folders]]
-        Path(depfile).write_text(f"{folder}/mixtape.h: {' '.join(paths)}\n")
+        Path(depfile[0]).write_text(f"{folder}/mixtape.h: {' '.join(paths)}\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -77,14 +77,21 @@ def summarize(builds: list[Path]) -> int:
     return int(counts["failed"] > 0 or counts["passed"] == 0)
 
 
-def select(pattern: str) -> None:
+def select(pattern: str) -> int:
     for test in json.load(sys.stdin):
         if pattern in test["name"] or fnmatch.fnmatch(test["name"], pattern):
             print(test["name"])
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) == 2 and arguments[0] == "--select":
+        return select(arguments[1])
+    if not arguments or arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments == ["--help"] else 2
+    return summarize([Path(build) for build in arguments])
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--select":
-        select(sys.argv[2])
-    else:
-        sys.exit(summarize([Path(build) for build in sys.argv[1:]]))
+    sys.exit(main(sys.argv[1:]))

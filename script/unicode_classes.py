@@ -3,9 +3,14 @@
 class them by \\p{L}, \\p{N} and \\s. Needs unicodedata2, of the version of Unicode that tiktoken and tokenizers have (16).
 
 usage: unicode_classes.py"""
+import sys
 from pathlib import Path
 
-import unicodedata2
+if len(sys.argv) > 1:
+    print(__doc__)
+    sys.exit(0 if sys.argv[1:] == ["--help"] else 2)
+
+import unicodedata2  # after the help, which does not need it
 
 VERSION = "16.0.0"
 SPACES = [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
