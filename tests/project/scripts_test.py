@@ -77,6 +77,13 @@ class Options(ScriptTest):
                           ("gpu", "--lab", "--package", "none")]:
             self.assertEqual(self.run_script(*arguments).returncode, 2, arguments)
 
+    def test_some_benchmarks_run_by_themselves(self) -> None:
+        for name in "dist", "batches", "growth", "photos":
+            for arguments, said in ([name, "train"], "runs by itself"), ([name, "--full"], "takes neither --full nor --benchmark_*"), (
+                    ["--benchmark_filter=a", name], "takes neither --full nor --benchmark_*"):
+                run = self.run_script("bench", *arguments)
+                self.assertEqual((run.returncode, run.stderr), (2, f"bench: {name} {said} (--help explains)\n"))
+
     def test_demo_hands_its_arguments_to_the_program(self) -> None:
         self.write("build/examples/mixtape-demo", '#!/bin/sh\necho "got $@"; exit 7\n', 0o755)
         run = self.run_script("demo", "--help", "two words")
