@@ -827,6 +827,16 @@ using Maker = std::function<Thing()>;
                 self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
 
 
+class Contributing(unittest.TestCase):
+    def test_it_shows_the_code_of_the_library(self) -> None:
+        blocks = re.findall(r"^```diff\n(.*?)^```", (root / "CONTRIBUTING.md").read_text(), re.M | re.S)
+        self.assertEqual(len(blocks), 2)
+        for name, lines in re.findall(r"^ (\S+)\n((?:[-+ ].*\n)+)", "\n".join(blocks), re.M):
+            code = (root / name).read_text()
+            for added in re.findall(r"^\+(?:.*\n\+)*.*\n", lines, re.M):
+                self.assertTrue(re.sub(r"^\+", "", added, flags=re.M) in code, f"{name} has other lines than:\n{added}")
+
+
 class Gpu(ScriptTest):
     """Stand-ins for the programs. Of the tests, Nn.Breaks ends its process, and so all that would follow in it."""
 
