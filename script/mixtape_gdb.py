@@ -12,7 +12,8 @@ import struct
 import gdb
 import gdb.printing
 
-FORMATS = {"f64": "d", "f32": "f", "f16": "e", "bf16": "H", "i64": "q", "i32": "i", "u8": "B", "boolean": "?"}
+FORMATS = {"f64": "d", "f32": "f", "f16": "e", "bf16": "H", "i64": "q", "i32": "i", "u8": "B", "boolean": "?", "i8": "b", "i16": "h",
+           "u16": "H", "u32": "I", "f8_e4m3": "B", "f8_e5m2": "B", "f8_e8m0": "B"}  # of f8, the bytes
 LONGEST_IN_FULL, EDGE = 64, 3  # elements; beyond, axes keep so many at either end
 
 

@@ -19,7 +19,8 @@ void look(const Tensor& x, const Mlp& net, [[maybe_unused]] const Shape& shape,
           [[maybe_unused]] Device device) {
   const Tensor none, scalar = full({}, 2.5), turned = transpose(x, 0, 1), half = x.to(f16),
                      brain = x.to(bf16), mask = gt(x, 2), index = from({-1, 7}, {2}, i64),
-                     bytes = zeros({2, 0}, u8), wide = arange(0, 100, 1), y = net(x);
+                     bytes = zeros({2, 0}, u8), small = index.to(i8), coded = x.to(f8_e4m3),
+                     wide = arange(0, 100, 1), y = net(x);
   stop();
 }
 

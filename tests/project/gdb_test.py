@@ -13,8 +13,8 @@ program, printers = sys.argv[1:3]
 class Gdb(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        names = ["x", "none", "scalar", "turned", "half", "brain", "mask", "index", "bytes", "wide", "y", "shape", "device",
-                 "net.mean", "net.up.weight", "net"]
+        names = ["x", "none", "scalar", "turned", "half", "brain", "mask", "index", "bytes", "small", "coded", "wide", "y", "shape",
+                 "device", "net.mean", "net.up.weight", "net"]
         command = ["gdb", "-nx", "-batch", "-ex", f"source {printers}", "-ex", "break stop", "-ex", "run", "-ex", "up"]
         for name in names:
             command += ["-ex", f"print {name}"]
@@ -39,6 +39,8 @@ class Gdb(unittest.TestCase):
         self.shows("mask", "bool [2, 3] [[false false true] [true true true]]")
         self.shows("index", "i64 [2] [-1 7]")
         self.shows("bytes", "u8 [2, 0] [[] []]")
+        self.shows("small", "i8 [2] [-1 7]")
+        self.shows("coded", "f8_e4m3 [2, 3] [[56 64 68] [72 74 76]]")
         self.shows("wide", "i64 [100] [0 1 2 ... 97 98 99]")
         self.assertRegex(self.values["y"], r"^f32 \[2, 2\] of an op \[\[\S+ \S+\] \[\S+ \S+\]\]$")
         self.shows("net.mean", "f32 [2] [0.5 0.5]")
