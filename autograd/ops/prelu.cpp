@@ -9,7 +9,7 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-struct Prelu {  // weight of x's rank, broadcasts
+struct Prelu {  // weight broadcasts to x; in a vmap that shares it, its rank is lower
   using F = kernels::Prelu;
   static constexpr OpInfo info{
       F::info.name, F::info.precision, {Role::Activation, Role::Parameter}};
@@ -26,11 +26,13 @@ struct Prelu {  // weight of x's rank, broadcasts
     const Tensor x = cast(ctx.saved(0), dy.dtype()), w = slopes(ctx.saved(1), dy);
     return ctx.grads([&] { return by_x(ctx, x, w, dy); },
                      [&] {
-                       ReduceOptions over{.out = accumulate_dtype(x.dtype())};
+                       const Shape& shape = ctx.shape(1);
+                       const int more = w.rank() - shape.rank;
+                       uint32_t dims = 0;
                        for (int d = 0; d < w.rank(); ++d)
-                         over.dims |= uint32_t(ctx.shape(1)[d] == 1) << d;
-                       const Tensor terms = by_slope(ctx, x, dy, *over.out);
-                       return cast(sum_to(terms, over), ctx.grad_dtype(1));
+                         dims |= uint32_t(d < more || shape[d - more] == 1) << d;
+                       const Tensor terms = by_slope(ctx, x, dy, accumulate_dtype(x.dtype()));
+                       return bias_gradient(ctx, 1, terms, dims);
                      });
   }
 

@@ -42,6 +42,23 @@ TEST(Vmap, GivesAllExamplesWhatHasNoDimension) {
   EXPECT_EQ(to_vector(f(x, w, absent)), (std::vector<double>{21, 43}));
 }
 
+TEST(Vmap, SharesTheSlopesOfPrelu) {
+  const Seed seed(0);
+  for (const Shape& shape : {Shape{4, 5}, Shape{4, 2, 3}, Shape{4, 2, 3, 5}})
+    for (const int64_t slopes : {int64_t{1}, shape.rank > 2 ? shape[2] : int64_t{1}}) {
+      const Tensor x = randn(shape).set_requires_grad(),
+                   w = full({slopes}, 0.25).set_requires_grad(), dy = randn(shape);
+      const auto f = [&](const Tensor& t) { return prelu(t, w); };
+      Tensors each;
+      for (int64_t i = 0; i < x.size(0); ++i) each.push_back(f(x[i]));
+      const Tensors want = grad({stack(each)}, {x, w}, {.gradients = {dy}}),
+                    got = grad({vmap(f)(x)}, {x, w}, {.gradients = {dy}});
+      EXPECT_EQ(to_vector(got[0]), to_vector(want[0])) << shape;
+      EXPECT_EQ(got[1].shape(), w.shape());
+      EXPECT_LE(norm(got[1] - want[1]).item(), 1e-6 * norm(want[1]).item()) << shape;
+    }
+}
+
 TEST(Vmap, MayBeNestedAndBranch) {
   const Tensor x = from({1, -2, 3, -4}, {2, 2}), y = from({5, 6}, {2});
   const auto each = [](const Tensor& a, const Tensor& b) {
