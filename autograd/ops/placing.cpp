@@ -175,8 +175,6 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index) {
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {
   const Scope scope("masked_scatter");
   check(mask.dtype() == boolean, "the mask has dtype {}, not bool", mask.dtype());
-  check(source.dtype() == x.dtype(), "a source of {} for a tensor of {}", source.dtype(),
-        x.dtype());
   const Shape shape = broadcast(x.shape(), mask.shape());
   const Tensor chosen = expand(mask, shape), to = expand(x, shape);
   const Tensor position = cumsum(cast(flatten(chosen), i64), 0) - 1;  // in the source
