@@ -77,10 +77,14 @@ struct Pad {  // by a constant; no margin is negative
 };
 
 // The source index of each element of a padded dimension of n, for modes other than Constant: that
-// of element i is i inside, and goes on from a margin's edge in steps of 1, 0 or -1.
+// of element i is i inside, and goes on from a margin's edge in steps of 1, 0 or -1. A Circular one
+// begins anew with what a negative margin on the other side leaves.
 Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device device) {
   const bool circular = mode == PadMode::Circular, replicate = mode == PadMode::Replicate;
-  const int64_t most = mode == PadMode::Reflect ? n - 1 : n;
+  const int64_t period = n + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0),
+                most = mode == PadMode::Reflect ? n - 1
+                       : circular               ? period
+                                                : n;
   check(replicate ? n > 0 : left <= most && right <= most,
         "margins of {} and {} elements from within {}", left, right, n);
   const Tensor index({left + n + right}, i64, device);
@@ -92,9 +96,9 @@ Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device de
     kernels::arange(device, double(first + begin * step), double(step), index.with_layout(part));
   };
   const int64_t step = circular ? 1 : replicate ? 0 : -1, end = n + right;
-  run(-left, std::min<int64_t>(0, end), circular ? n : 0, step);
+  run(-left, std::min<int64_t>(0, end), circular ? period : 0, step);
   run(std::max<int64_t>(0, -left), std::min(n, end), 0, 1);
-  run(std::max(n, -left), end, circular ? -n : replicate ? n - 1 : 2 * (n - 1), step);
+  run(std::max(n, -left), end, circular ? -period : replicate ? n - 1 : 2 * (n - 1), step);
   return index;
 }
 
