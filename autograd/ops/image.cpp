@@ -303,6 +303,7 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   check(o.mode != Interpolation::Bicubic, "mode is Bicubic, not Nearest or Bilinear");
   check(o.padding != PadMode::Circular, "padding is Circular, not Constant, Replicate or Reflect");
   const int64_t n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
+  check(h > 0 && w > 0, "an input of shape {} has no pixels", x.shape());
   const int64_t points = grid.size(1) * grid.size(2);
   const auto along = [&](int axis, int64_t size) {
     return pixels(reshape(select(wide(grid), 3, axis), {n, 1, points}), size, o);

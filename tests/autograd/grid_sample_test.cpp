@@ -121,6 +121,8 @@ TEST(GridSample, Errors) {
       grid_sample(x, zeros({1, 3, 3, 2})),
       "grid_sample: a grid of shape [1, 3, 3, 2] for an input of shape [2, 1, 4, 4]: it has "
       "to be [n, h', w', 2]");
+  EXPECT_ERROR(grid_sample(zeros({1, 1, 0, 3}), zeros({1, 2, 2, 2})),
+               "grid_sample: an input of shape [1, 1, 0, 3] has no pixels");
   EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}), {.mode = Interpolation::Bicubic}),
                "grid_sample: mode is Bicubic, not Nearest or Bilinear");
   EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}), {.padding = PadMode::Circular}),
