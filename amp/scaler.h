@@ -215,7 +215,7 @@ class GradScaler {
     return step(opt, options, Tensor());
   }
   // Ends the iteration: moves each scale by what its optimizers found (nothing without gradients),
-  // or sets all to new_scale. Throws Error if no loss was scaled, or no optimizer stepped since.
+  // or sets all to new_scale. Throws Error if no loss was ever scaled, or one was but none stepped.
   void update(std::optional<double> new_scale = {});
 
   // After a replay of update(): warns of skipped steps, or throws ScaleCollapse, as update() does.
