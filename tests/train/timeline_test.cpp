@@ -103,8 +103,8 @@ TEST(Profile, CountsTrainingBatchesOfEachFit) {
   const TensorDataset data(ones({2, 4}), zeros({2}, i64));
   LearnerOptions options = test::quiet();
   options.callbacks = {std::make_shared<Profile>(path, ProfileOptions{.first = 1, .steps = 2})};
-  const DataLoader loader(data, {.batch_size = 1});
-  Learner learner({loader, loader}, net, options);
+  const auto loader = [&] { return DataLoader(data, {.batch_size = 1}); };
+  Learner learner({loader(), loader()}, net, options);
   for (int fit = 0; fit < 2; ++fit) {
     learner.fit(2);
     const Json trace = Json::parse(test::slurp(path));
