@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "tests/support/errors.h"
 
@@ -84,6 +85,12 @@ TEST(TakeAlongDim, OrdersByArgsort) {
                "take_along_dim: an index of shape [1] for a tensor of shape [2, 3]");
 }
 
+TEST(MaskedScatter, MixesDtypesUnderAutocast) {
+  const amp::Autocast on(bf16);
+  for (const auto& [x, source] : {std::pair(f32, bf16), {bf16, f32}})
+    EXPECT_EQ(masked_scatter(ones({2}, x), ones({2}, boolean), ones({2}, source)).dtype(), f32);
+}
+
 TEST(MaskedScatter, TakesTheSourceInOrder) {
   const Tensor mask = from({0, 1, 1, 0}, {2, 2}, boolean), x = arange(4);
   EXPECT_EQ(to_vector(masked_scatter(reshape(x, {2, 2}), mask, row({7, 8, 9}, i64))),
@@ -92,7 +99,7 @@ TEST(MaskedScatter, TakesTheSourceInOrder) {
   EXPECT_ERROR(masked_scatter(ones({2}), ones({2}), ones({2})),
                "masked_scatter: the mask has dtype f32, not bool");
   EXPECT_ERROR(masked_scatter(ones({2}), ones({2}, boolean), ones({2}, i64)),
-               "masked_scatter: ");
+               "masked_scatter: where: inputs have different dtypes: i64 and f32");
   const DefaultDevice host(Device::cpu());  // (on a device the Error comes late)
   EXPECT_ERROR(masked_scatter(ones({3}), ones({3}, boolean), ones({2})),
                "masked_scatter: the mask chooses at least 3 elements, and the source has 2");
