@@ -17,8 +17,9 @@ using namespace ops;
 namespace {
 
 // New tensors for the gradients of q, k and v, stored as [.., t, heads, features]. If these three
-// fill a piece of one storage, as after split_heads, so do the gradients: together, they are the
-// gradient of the whole, and need not be copied to it.
+// fill a piece of one storage and have features side by side, which kernels rely on, as after
+// split_heads, so do the gradients: together, they are the gradient of the whole, and need not be
+// copied to it.
 class GradientTensors {
  public:
   GradientTensors(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v, bool grouped)
@@ -30,7 +31,7 @@ class GradientTensors {
              t.strides() == l.strides;
     };
     joined_ = ctx.wants(0) && ctx.wants(1) && ctx.wants(2) && is_like(k) && is_like(v) &&
-              step > 0 && v.offset() - k.offset() == step && fills(l, step);
+              l.strides[-1] == 1 && step > 0 && v.offset() - k.offset() == step && fills(l, step);
   }
   Tensor operator()(size_t i, DType dtype) {
     const Tensor& x = of_[i];

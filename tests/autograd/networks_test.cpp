@@ -529,6 +529,29 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(attend(n, n, n), "elements must be floats, got i64");
 }
 
+// As 1 x 1 convolutions give them: q, k and v in one tensor, their features apart in memory. (With
+// so many heads and queries the CPU, too, goes by blocks of queries.)
+TEST(Attention, HasGradientsOfFeaturesThatLieApart) {
+  const Seed seed(5);
+  const bool host = DefaultDevice::current().is_host();
+  const int64_t heads = host ? 32 : 2, t = host ? 512 : 40;
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor x = cast(randn({1, 3, heads, 16, t}), dtype).detach().set_requires_grad(),
+                 dy = cast(randn({1, heads, t, 16}), dtype);
+    const auto gradient = [&](bool apart) {
+      std::vector<Tensor> qkv;
+      for (const int i : {0, 1, 2}) {
+        const Tensor part = transpose(select(x, 1, i), -1, -2);
+        qkv.push_back(apart ? part : part.contiguous());
+      }
+      const Tensor y = attend(qkv[0], qkv[1], qkv[2], {.causal = true});
+      return grad({y}, {x}, {.gradients = {dy}})[0];
+    };
+    const Tensor want = gradient(false);
+    EXPECT_LE(norm(gradient(true) - want).item(), (dtype == f32 ? 1e-5 : 1e-2) * norm(want).item());
+  }
+}
+
 TEST(Attention, GroupsOfHeadsShareKeys) {
   const Seed seed(5);
   const Tensor q = randn({2, 4, 3, 8}), k = randn({2, 2, 5, 8}), v = randn({2, 2, 5, 8});
