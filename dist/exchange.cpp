@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/stream.h"
+#include "core/thread_state.h"
 #include "core/warn.h"
 #include "kernels/common/sum_tree.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -181,6 +182,7 @@ void Exchange::Job::wait() {
 }
 
 std::shared_ptr<Exchange::Job> Exchange::submit(std::function<void()> work) {
+  internal::check_no_capture("ranks exchange in each step, and a replay would not");
   check(is_of_this_process(), "a World is of the process that made it, not of those forked later");
   auto job = std::make_shared<Job>();
   job->work_ = std::move(work);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
+#include "core/graph.h"
 #include "dist/exchange.h"
 #include "tests/support/errors.h"
 #include "tests/support/ranks.h"
@@ -54,6 +55,17 @@ TEST(World, RanksSumGatherAndBroadcast) {
       EXPECT_EQ(last.at("more").item(), size - 1);
       world.barrier();
     }));
+}
+
+TEST(World, ExchangesNothingDuringACapture) {
+  const Device device = DefaultDevice::current();
+  if (device.is_host()) GTEST_SKIP() << "the CPU has no graphs";
+  expect_fine(run_ranks(2, [&](const World& world) {
+    const Tensor x = ones({3}, f32, device);
+    Graph graph(device);
+    const Capture capture(graph);
+    EXPECT_ERROR(world.sum(x), "impossible during a capture: ranks exchange in each step");
+  }));
 }
 
 TEST(World, SumsAddInOneTreeAndRoundOnce) {
