@@ -92,8 +92,13 @@ auto tensor_map_encoder() {
   static_assert(sizeof(CUtensorMap) == sizeof(TensorMap));
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
   const auto code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
                                                      cudaEnableDefault, &result);
+#else
+  const auto code =
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+#endif
   if (code != cudaSuccess || result != cudaDriverEntryPointSuccess)
     raise("CUDA: the driver has no cuTensorMapEncodeTiled, which CUDA 12.0 brought");
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
@@ -148,8 +153,13 @@ void load(const Grid& grid, const void* kernel) {
 
 int multiprocessors(int device) { return runtime::cuda().properties(device).multiprocessors; }
 bool has_groups(int device) {
+#if defined(__CUDACC__) && !defined(MIXTAPE_HOPPER)
+  constexpr bool compiled = false;  // without code for 9.0a, the kernels are empty
+#else
+  constexpr bool compiled = true;
+#endif
   const runtime::Properties& p = runtime::cuda().properties(device);
-  return p.major == 9 && p.minor == 0;
+  return compiled && p.major == 9 && p.minor == 0;
 }
 
 }  // namespace mixtape::gpu
