@@ -91,8 +91,12 @@ class Cuda final : public Runtime {
   }
   void release(void* block, int device) const noexcept override {
     // (An error here comes from an earlier kernel; the next call that may throw reports it.)
+    // The caller's device stays: it may be about to launch there.
+    int current = device;
+    cudaGetDevice(&current);
     cudaSetDevice(device);
     cudaFree(block);
+    cudaSetDevice(current);
   }
   void* allocate_pinned(size_t bytes) const noexcept override {
     void* block = nullptr;
