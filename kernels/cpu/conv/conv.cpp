@@ -364,7 +364,7 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
                    sums + part * total);
     }
   });
-  parallel_ranges(total, 4096, [&](int64_t begin, int64_t end) {
+  parallel_ranges(db ? total : sizes.groups * gradient.area, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t part = 1; part < parts; ++part)
       for (int64_t i = begin; i < end; ++i) sums[i] += sums[part * total + i];
   });
