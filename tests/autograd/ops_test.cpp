@@ -313,7 +313,8 @@ TEST(ZeroDim, HasOneLine) {
   EXPECT_ERROR(sum(x, {-2}), "sum: dimension -2 is out of range for rank 0");
   EXPECT_ERROR(sum(x, {0, -1}), "sum: dimension -1 is named twice");
   EXPECT_ERROR(flatten(x, 1), "flatten: dimension 1 is out of range for rank 0");
-  EXPECT_ERROR(unfold(x, 0, 2, 1), "unfold: ");
+  EXPECT_ERROR(unfold(x, 0, 2, 1),
+               "unfold: windows of 2 elements with step 1 do not fit dimension 0 of [1]");
   EXPECT_ERROR(topk(x, 0), "topk: k must be from 1 to 1, got 0");
   EXPECT_ERROR(index_select(x, 0, zeros({3}, i64)),
                "index_select: an index of shape [3] for a 0-d tensor");

@@ -34,6 +34,7 @@ uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
                    uint32_t(seed >> 32));
   return uint64_t(b[0]) << 32 | b[1];
 }
+
 using Order = std::vector<int64_t>;
 
 void check_part(const dist::Part& part) {
