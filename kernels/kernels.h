@@ -49,12 +49,16 @@ struct Kernel {
             launch.device.to_string() + " (move the tensors: x.to(Device::cpu()))");
     if (launch.device.is_meta()) return;  // there is nothing to compute with
     const internal::FloatMode mode;
-    if (kernel_watch) [[unlikely]] {
-      kernel_watch->call(launch.device, name);
-      const auto tell = [&](const View& v) { kernel_watch->view(launch.device, name, v); };
-      [&](Args... given) { (for_each_view(given, tell), ...); }(args...);
-    }
+    if (kernel_watch) [[unlikely]]
+      tell(launch.device, args...);
     by_type[size_t(launch.device.type)](launch, std::forward<A>(args)...);
+  }
+
+ private:
+  void tell(Device device, Args... args) const {
+    kernel_watch->call(device, name);
+    const auto see = [&](const View& v) { kernel_watch->view(device, name, v); };
+    (for_each_view(args, see), ...);
   }
 };
 template <size_t n, class... Args>
