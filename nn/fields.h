@@ -109,10 +109,9 @@ class Fields {
   std::vector<Field>& list() { return list_; }
 
   // Sets the bytes of the module, as its MIXTAPE_FIELDS knows its type.
-  template <class M>
-  void set_owner(const M& m) {
-    owner_ = reinterpret_cast<const char*>(&m);
-    size_ = sizeof m;
+  void set_owner(const void* module, size_t size) {
+    owner_ = static_cast<const char*>(module);
+    size_ = size;
   }
   bool within_owner(const void* p) const {
     return std::less_equal<const void*>()(owner_, p) && std::less<const void*>()(p, owner_ + size_);
@@ -145,6 +144,6 @@ class Fields {
     static_assert(!::mixtape::nn::is_heir<std::remove_reference_t<decltype(*this)>>,       \
                   "derived from another module, whose forward and clone() it would keep: " \
                   "let it be a field");                                                    \
-    fields_of_module.set_owner(*this);                                                     \
+    fields_of_module.set_owner(this, sizeof *this);                                        \
     fields_of_module.add_all(#__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__);                     \
   }

@@ -34,4 +34,10 @@ Tensor whole_weight(const Tensor& weight, const Tensor& lora_A, const Tensor& lo
   return whole;
 }
 
+Tensor Linear::forward(const Tensor& x, const Tensor& residual) const {
+  const Tensor added =
+      lora_A ? adapted(x, residual, lora_A, lora_B, lora, is_training()) : residual;
+  return linear(x, weight, bias, {activation_, added});
+}
+
 }  // namespace mixtape::nn

@@ -39,11 +39,7 @@ struct Linear : Module<Linear> {
   Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
   Linear(int64_t in, int64_t out, const Options& options);
   // A residual is added to the sums before the activation.
-  Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
-    const Tensor added =
-        lora_A ? adapted(x, residual, lora_A, lora_B, lora, is_training()) : residual;
-    return linear(x, weight, bias, {activation_, added});
-  }
+  Tensor forward(const Tensor& x, const Tensor& residual = {}) const;
   // The weight, plus the adapter's.
   Tensor whole_weight() const { return nn::whole_weight(weight, lora_A, lora_B, lora); }
   MIXTAPE_FIELDS(weight, bias, lora_A, lora_B)

@@ -14,3 +14,12 @@ void fail_out_of_range(size_t index, size_t size) {
 }
 
 }  // namespace mixtape::detail
+
+namespace mixtape::nn {
+
+Tensor Sequential::forward(Tensor x) const {
+  for (const Any& layer : *this) x = layer(x);
+  return x;
+}
+
+}  // namespace mixtape::nn

@@ -134,10 +134,7 @@ struct Functional : Module<Functional> {
 // C++; nest one with push_back(), and its names are "0.0.weight" as in PyTorch.
 struct Sequential : ModuleSequence<Sequential> {
   using ModuleSequence::ModuleSequence;
-  Tensor forward(Tensor x) const {
-    for (const Any& layer : *this) x = layer(x);
-    return x;
-  }
+  Tensor forward(Tensor x) const;
 };
 
 // Holds modules for your own forward to call.

@@ -233,4 +233,14 @@ Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,
   return layer.add_network(g, norm3, linear1, linear2);
 }
 
+Tensor TransformerEncoder::forward(const Tensor& x, const AttentionMasks& masks) const {
+  return run(x, masks);
+}
+
+Tensor TransformerDecoder::forward(const Tensor& x, const Tensor& memory,
+                                   const AttentionMasks& masks,
+                                   const AttentionMasks& memory_masks) const {
+  return run(x, memory, masks, memory_masks);
+}
+
 }  // namespace mixtape::nn

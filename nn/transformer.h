@@ -113,7 +113,7 @@ struct TransformerStack : Module<Derived> {
 // A stack of TransformerEncoderLayer.
 struct TransformerEncoder : TransformerStack<TransformerEncoder, TransformerEncoderLayer> {
   using TransformerStack::TransformerStack;
-  Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const { return run(x, masks); }
+  Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const;
 };
 
 // As the encoder layer, with attention to memory [s, b, size], an encoder's output, in between.
@@ -137,9 +137,7 @@ struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
 struct TransformerDecoder : TransformerStack<TransformerDecoder, TransformerDecoderLayer> {
   using TransformerStack::TransformerStack;
   Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
-                 const AttentionMasks& memory_masks = {}) const {
-    return run(x, memory, masks, memory_masks);
-  }
+                 const AttentionMasks& memory_masks = {}) const;
 };
 
 }  // namespace mixtape::nn

@@ -2,8 +2,8 @@
 // Shared by Adam and its kin: the running means of the gradient and of its square, and the
 // options.
 
+#include "kernels/common/math.h"
 #include "kernels/common/options.h"
-#include "kernels/common/scalar.h"
 
 namespace mixtape::kernels {
 
@@ -29,15 +29,19 @@ struct Moments {
 };
 
 // The options of Adam's kin, and `others`.
-template <class O>
-Options adam_options(O& o, std::initializer_list<Option> others = {}) {
-  Options all{{"lr", o.lr},
-              {"beta1", o.betas.first, Bounds::Below1},
-              {"beta2", o.betas.second, Bounds::Below1},
-              {"eps", o.eps},
-              {"weight_decay", o.weight_decay}};
+inline Options adam_options(double& lr, Betas& betas, double& eps, double& weight_decay,
+                            std::initializer_list<Option> others) {
+  Options all{{"lr", lr},
+              {"beta1", betas.first, Bounds::Below1},
+              {"beta2", betas.second, Bounds::Below1},
+              {"eps", eps},
+              {"weight_decay", weight_decay}};
   for (const Option& option : others) all.push_back(option);
   return all;
+}
+template <class O>
+Options adam_options(O& o, std::initializer_list<Option> others = {}) {
+  return adam_options(o.lr, o.betas, o.eps, o.weight_decay, others);
 }
 
 // Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps); amsgrad uses the largest v so

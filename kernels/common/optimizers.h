@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kernels/common/moments.h"
+#include "kernels/common/op_list.h"
 #include "kernels/common/optimizers_more.h"
 #include "kernels/common/update.h"
 

@@ -9,26 +9,43 @@
 
 #include "core/dtype.h"
 #include "core/op_info.h"
+#include "kernels/common/math.h"
+#include "kernels/common/op_list.h"
 
 namespace mixtape::kernels {
 
 // What an unqualified exp(x) finds for scalars; argument-dependent lookup finds it for other types.
 namespace math {
+template <std::floating_point T>
+MIXTAPE_HD T abs(T x) {
+  return std::abs(x);
+}
+template <std::floating_point T>
+MIXTAPE_HD T floor(T x) {
+  return std::floor(x);
+}
+template <std::floating_point T>
+MIXTAPE_HD T sqrt(T x) {
+  return std::sqrt(x);
+}
+template <std::floating_point T>
+MIXTAPE_HD T pow(T x, T y) {
+  return std::pow(x, y);
+}
+template <std::floating_point T>
+MIXTAPE_HD T fma(T x, T y, T z) {
+  return std::fma(x, y, z);
+}
 using std::abs, std::acos, std::acosh, std::asin, std::asinh, std::atan, std::atan2, std::atanh,
     std::ceil, std::copysign, std::cos, std::cosh, std::erf, std::erfc, std::exp, std::exp2,
     std::expm1, std::floor, std::fma, std::fmod, std::log, std::log10, std::log1p, std::log2,
     std::pow, std::sin, std::sinh, std::sqrt, std::tan, std::tanh, std::trunc;
 MIXTAPE_HD auto round(auto x) { return std::nearbyint(x); }  // ties to even
-template <class T>
-MIXTAPE_HD constexpr T select(bool condition, T a, T b) {
-  return condition ? a : b;
-}
 MIXTAPE_HD constexpr bool both(bool a, bool b) { return a && b; }
 MIXTAPE_HD constexpr bool either(bool a, bool b) { return a || b; }
 MIXTAPE_HD constexpr bool differ(bool a, bool b) { return a != b; }
 MIXTAPE_HD constexpr bool any(bool condition) { return condition; }  // of a vector's lanes
 }  // namespace math
-using namespace math;
 
 // sigmoid(x) and 1 - sigmoid(x), each as exact as the other.
 template <class T>
@@ -99,37 +116,10 @@ MIXTAPE_HD Normal<T> normal(T x) {
           T(0.3989422804014327) * bell};                            // 1 / sqrt(2 pi)
 }
 
-// The larger and the smaller of two numbers, or the one that is NaN.
-MIXTAPE_HD constexpr auto maximum(auto a, auto b) { return select(a != a, a, select(a > b, a, b)); }
-MIXTAPE_HD constexpr auto minimum(auto a, auto b) { return select(a != a, a, select(a < b, a, b)); }
-
 // The range where an op is smooth, for generated tests.
 struct Domain {
   double low = -3, high = 3;
 };
-
-// A list of ops that one kernel runs; an op is passed as its position.
-template <class... Ops>
-struct OpList {
-  static constexpr int size = sizeof...(Ops);
-};
-template <class... A, class... B>
-OpList<A..., B...> joined(OpList<A...>, OpList<B...>);
-
-// The position of an op in its list, by which translation units refer to it.
-template <class Op, class... Ops>
-constexpr int index_in(OpList<Ops...>) {
-  static_assert((std::is_same_v<Op, Ops> || ...), "not in this list");
-  int i = 0;
-  (void)((std::is_same_v<Op, Ops> ? true : (++i, false)) || ...);
-  return i;
-}
-// Calls run.operator()<F>() with the op at a position of a list.
-template <class... F, class Run>
-void visit_op(OpList<F...>, int op, Run run) {
-  int i = 0;
-  (void)((i++ == op ? (run.template operator()<F>(), true) : false) || ...);
-}
 
 // The type in which all integers are computed: 64 bits that wrap around, with x / 0 = x % 0 = 0.
 struct Whole {

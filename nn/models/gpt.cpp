@@ -135,4 +135,10 @@ StateDict gpt2_weights(const StateDict& file) {
   return weights;
 }
 
+Tensor Conv1D::forward(const Tensor& x, const LinearOptions& options) const {
+  if (!lora_A) return linear(x, weight.t(), bias, options);
+  const Tensor added = nn::adapted(x, options.residual, lora_A, lora_B, lora, is_training());
+  return linear(x, weight.t(), bias, {options.activation, added});
+}
+
 }  // namespace mixtape::models

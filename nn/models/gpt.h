@@ -35,11 +35,7 @@ struct Conv1D : nn::Module<Conv1D> {
   nn::LoraScale lora;
 
   Conv1D(int64_t in, int64_t out, bool bias, double std);
-  Tensor forward(const Tensor& x, const LinearOptions& options = {}) const {
-    if (!lora_A) return linear(x, weight.t(), bias, options);
-    const Tensor added = nn::adapted(x, options.residual, lora_A, lora_B, lora, is_training());
-    return linear(x, weight.t(), bias, {options.activation, added});
-  }
+  Tensor forward(const Tensor& x, const LinearOptions& options = {}) const;
   MIXTAPE_FIELDS(weight, bias, lora_A, lora_B)
 };
 

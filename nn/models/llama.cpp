@@ -202,4 +202,8 @@ StateDict llama_weights(const StateDict& file, const LlamaConfig& c) {
   return weights;
 }
 
+Tensor LlamaBlock::Mlp::forward(const Tensor& x, const Tensor& residual) const {
+  return down_proj(swiglu(gate_proj(x), up_proj(x)), residual);
+}
+
 }  // namespace mixtape::models

@@ -58,9 +58,7 @@ struct LlamaBlock : nn::Module<LlamaBlock> {
   struct Mlp : nn::Module<Mlp> {
     nn::Linear gate_proj, up_proj, down_proj;
     explicit Mlp(const LlamaConfig& c);
-    Tensor forward(const Tensor& x, const Tensor& residual = {}) const {
-      return down_proj(swiglu(gate_proj(x), up_proj(x)), residual);
-    }
+    Tensor forward(const Tensor& x, const Tensor& residual = {}) const;
     MIXTAPE_FIELDS(gate_proj, up_proj, down_proj)
   };
 

@@ -110,4 +110,25 @@ CifarResNet::CifarResNet(const CifarResNetOptions& o)
   start(*this);
 }
 
+Tensor BasicBlock::forward(const Tensor& x) const {
+  const Tensor y = bn2(conv2(relu(bn1(conv1(x)))));
+  return relu(y + (downsample ? downsample(x) : x));
+}
+
+Tensor Bottleneck::forward(const Tensor& x) const {
+  const Tensor y = bn3(conv3(relu(bn2(conv2(relu(bn1(conv1(x))))))));
+  return relu(y + (downsample ? downsample(x) : x));
+}
+
+Tensor ResNet::forward(const Tensor& x) const {
+  const Tensor h = max_pool2d(relu(bn1(conv1(x))), {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
+  const Tensor y = layer4(layer3(layer2(layer1(h))));
+  return fc(flatten(adaptive_avg_pool2d(y, {1, 1}), 1));
+}
+
+Tensor CifarResNet::forward(const Tensor& x) const {
+  const Tensor y = layer3(layer2(layer1(relu(bn1(conv1(x))))));
+  return fc(flatten(adaptive_avg_pool2d(y, {1, 1}), 1));
+}
+
 }  // namespace mixtape::models

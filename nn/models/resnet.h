@@ -21,10 +21,7 @@ struct BasicBlock : nn::Module<BasicBlock> {
 
   static constexpr int64_t expansion = 1;
   BasicBlock(int64_t in, int64_t channels, int64_t stride = 1, nn::Any downsample = {});
-  Tensor forward(const Tensor& x) const {
-    const Tensor y = bn2(conv2(relu(bn1(conv1(x)))));
-    return relu(y + (downsample ? downsample(x) : x));
-  }
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS(conv1, bn1, conv2, bn2, downsample)
 };
 
@@ -41,10 +38,7 @@ struct Bottleneck : nn::Module<Bottleneck> {
 
   static constexpr int64_t expansion = 4;  // `channels` counts those inside
   Bottleneck(int64_t in, int64_t channels, int64_t stride = 1, nn::Any downsample = {});
-  Tensor forward(const Tensor& x) const {
-    const Tensor y = bn3(conv3(relu(bn2(conv2(relu(bn1(conv1(x))))))));
-    return relu(y + (downsample ? downsample(x) : x));
-  }
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS(conv1, bn1, conv2, bn2, conv3, bn3, downsample)
 };
 
@@ -65,11 +59,7 @@ struct ResNet : nn::Module<ResNet> {
   nn::Linear fc;
 
   ResNet(ResidualBlock block, const std::array<int64_t, 4>& blocks, const ResNetOptions& o = {});
-  Tensor forward(const Tensor& x) const {
-    const Tensor h = max_pool2d(relu(bn1(conv1(x))), {3, 3}, {.stride = {2, 2}, .padding = {1, 1}});
-    const Tensor y = layer4(layer3(layer2(layer1(h))));
-    return fc(flatten(adaptive_avg_pool2d(y, {1, 1}), 1));
-  }
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS(conv1, bn1, layer1, layer2, layer3, layer4, fc)
 };
 
@@ -101,10 +91,7 @@ struct CifarResNet : nn::Module<CifarResNet> {
   nn::Linear fc;
 
   explicit CifarResNet(const CifarResNetOptions& o = {});
-  Tensor forward(const Tensor& x) const {
-    const Tensor y = layer3(layer2(layer1(relu(bn1(conv1(x))))));
-    return fc(flatten(adaptive_avg_pool2d(y, {1, 1}), 1));
-  }
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS(conv1, bn1, layer1, layer2, layer3, fc)
 };
 

@@ -45,4 +45,10 @@ Tensor UNet::forward(const Tensor& x) const {
   return outc(up4(up3(up2(up1(down4(x4), x4), x3), x2), x1));
 }
 
+Tensor UNet::DoubleConv::forward(const Tensor& x) const { return double_conv(x); }
+
+Tensor UNet::Down::forward(const Tensor& x) const { return maxpool_conv(x); }
+
+Tensor UNet::Out::forward(const Tensor& x) const { return conv(x); }
+
 }  // namespace mixtape::models

@@ -18,13 +18,13 @@ struct UNet : nn::Module<UNet> {
   struct DoubleConv : nn::Module<DoubleConv> {
     nn::Sequential double_conv;
     DoubleConv(int64_t in, int64_t out);
-    Tensor forward(const Tensor& x) const { return double_conv(x); }
+    Tensor forward(const Tensor& x) const;
     MIXTAPE_FIELDS(double_conv)
   };
   struct Down : nn::Module<Down> {
     nn::Sequential maxpool_conv;
     Down(int64_t in, int64_t out);
-    Tensor forward(const Tensor& x) const { return maxpool_conv(x); }
+    Tensor forward(const Tensor& x) const;
     MIXTAPE_FIELDS(maxpool_conv)
   };
   struct Up : nn::Module<Up> {
@@ -38,7 +38,7 @@ struct UNet : nn::Module<UNet> {
   struct Out : nn::Module<Out> {
     nn::Conv2d conv;
     Out(int64_t in, int64_t out) : conv(in, out, 1) {}
-    Tensor forward(const Tensor& x) const { return conv(x); }
+    Tensor forward(const Tensor& x) const;
     MIXTAPE_FIELDS(conv)
   };
 

@@ -62,4 +62,8 @@ Vgg::Vgg(int depth, const VggOptions& o) {
   }
 }
 
+Tensor Vgg::forward(const Tensor& x) const {
+  return classifier(flatten(adaptive_avg_pool2d(features(x), 7), 1));
+}
+
 }  // namespace mixtape::models

@@ -21,9 +21,7 @@ struct Vgg : nn::Module<Vgg> {
 
   // depth 11, 13, 16 or 19; throws Error for others
   explicit Vgg(int depth, const VggOptions& o = {});
-  Tensor forward(const Tensor& x) const {
-    return classifier(flatten(adaptive_avg_pool2d(features(x), 7), 1));
-  }
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS(features, classifier)
 };
 
