@@ -34,7 +34,17 @@ struct Run {
   int ranks = 1;
   bool divides = false, by_scaler = false;
   double norm_type = 2;
+  bool whole = false;  // by a rule that reads whole parameters
 };
+
+std::unique_ptr<optim::Optimizer> optimizer_of(const Mixed& net, bool whole) {
+  const optim::CommonOptions masters{.multi_precision = true};
+  if (whole)
+    return std::make_unique<optim::Adafactor>(net.parameters(), optim::AdafactorOptions{.lr = 0.1},
+                                              masters);
+  return std::make_unique<optim::SGD>(net.parameters(),
+                                      optim::SGDOptions{.lr = 0.1, .momentum = 0.9}, masters);
+}
 
 // All digits of the norms and weights, which all ranks must have alike.
 std::string train(const Run& run) {
@@ -42,7 +52,8 @@ std::string train(const Run& run) {
   expect_fine(run_ranks(run.ranks, [&](const World& world) {
     const Seed seed(5);
     Mixed net;
-    optim::SGD opt(net.parameters(), {.lr = 0.1, .momentum = 0.9}, {.multi_precision = true});
+    const std::unique_ptr<optim::Optimizer> owned = optimizer_of(net, run.whole);
+    optim::Optimizer& opt = *owned;
     std::optional<Shards> shards;
     if (run.divides) shards.emplace(opt, ShardsOptions{.bucket_mb = 0.05});
     DataParallel parallel(net, {.chunks = 4});
@@ -81,6 +92,15 @@ TEST(Mixed, DtypesHaveTheSameBitsDividedOrNot) {
         EXPECT_TRUE(train({ranks, true, by_scaler, p}) == expected)
             << fmt::format("{} ranks, {}, by scaler: {}", ranks, p, by_scaler);
     }
+}
+
+TEST(Mixed, RulesOfWholeParametersHaveTheSameBitsDividedOrNot) {
+  for (const bool by_scaler : {false, true}) {
+    const std::string expected = train({1, false, by_scaler, 2, true});
+    for (const int ranks : {2, 4})
+      EXPECT_TRUE(train({ranks, true, by_scaler, 2, true}) == expected)
+          << fmt::format("{} ranks, by scaler: {}", ranks, by_scaler);
+  }
 }
 
 }  // namespace mixed_test
