@@ -644,6 +644,17 @@ TEST(Attention, ScoresOfNarrowNumbersAreF32) {
   }
 }
 
+// The rounding error of a score is as large as a whole exponent: equal keys have equal shares only
+// if backward rounds as forward did.
+TEST(Attention, BackwardKnowsHugeScoresAsForwardDid) {
+  for (const DType dtype : {f32, f16, bf16}) {
+    const Tensor x = full({3, 64}, 720, dtype);
+    const Tensor v = zeros({3, 64}, dtype).set_requires_grad();
+    sum(attend(x, x, v, {.scale = 0.7})).backward();
+    for (int64_t i = 0; i < 64; ++i) EXPECT_NEAR(v.grad().at(i), 1, 4e-3);
+  }
+}
+
 TEST(Attention, IsLowBesideAWideMask) {
   const Tensor x = randn({2, 3, 4}), mask = randn({3, 3}).set_requires_grad();
   for (const amp::Preset preset : {amp::Preset::Torch, amp::Preset::Safe}) {

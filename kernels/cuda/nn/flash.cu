@@ -102,9 +102,8 @@ struct FlashForward {
 #pragma unroll
             for (int e = 0; e < 4; ++e) f(score[r][n][e / 2][h * 2 + e % 2]);
         };
-        // (Rounded before the difference: of scores beyond 2^24, a fused one could be anything.)
         for_scores([&](float& s) {
-          if constexpr (!adds) s *= scale;
+          if constexpr (!adds) s = scaled(s, scale);
           top = fmaxf(top, s);
         });
         top = fmaxf(top, gpu::shuffle_xor(top, 1));

@@ -42,6 +42,16 @@ struct FlashRule {
 
 namespace detail {
 
+// A score times the scale, rounded by itself: fused with a difference after it, which nvcc would
+// do, it is not the score that the row's maximum and sum are of.
+__device__ inline float scaled(float score, float scale) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(score, scale);
+#else
+  return score * scale;
+#endif
+}
+
 constexpr int flash_threads = 128, flash_warps = flash_threads / 32;
 
 // The distance between positions in shared memory: without bank conflicts, as d / 8 is even.

@@ -241,7 +241,7 @@ struct FlashBackward {
     }
     for_scores([&](int r, int half, int e) {
       const QueryStats x = stats_of(r, half, e);
-      s[r][half][e] = gpu::exp2_fast(s[r][half][e] * scale - x.top - x.log_sum);
+      s[r][half][e] = gpu::exp2_fast(scaled(s[r][half][e], scale) - x.top - x.log_sum);
     });
     if (rule.threshold == 0) return;
     const int64_t query = int64_t(head) * rule.queries + query_of(column);
