@@ -8,13 +8,13 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace distance_test {
 
 [[maybe_unused]] constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
                                 None = Reduction::None;
-using Values = std::vector<double>;
 
 void expect_near(const Tensor& x, const Values& want) {
   ASSERT_EQ(x.numel(), int64_t(want.size()));

@@ -14,14 +14,10 @@
 #include "core/allocator.h"
 #include "core/format.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace elementwise_test {
-
-using Values = std::vector<double>;
-const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
-
-Tensor row(const Values& v, DType dtype) { return from(v, {int64_t(v.size())}, dtype); }
 
 void expect_close(const Tensor& got, const Values& want, double tolerance,
                   const std::string& what) {

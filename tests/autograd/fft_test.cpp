@@ -8,14 +8,11 @@
 #include "core/random.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace fft_test {
 
-Tensor drawn(const Shape& shape, uint64_t number = 1) {
-  const Seed seed(number);
-  return randn(shape, f64);
-}
 double error_of(const Tensor& got, const Tensor& want) {
   EXPECT_EQ(got.shape(), want.shape());
   return max(abs(got - want)).item();

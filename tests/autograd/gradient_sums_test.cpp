@@ -11,13 +11,13 @@
 #include "core/format.h"
 #include "optim/optim.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 using namespace internal;
 namespace gradient_sums_test {
 
 using test::error;
-using Values = std::vector<double>;
 
 Tensor leaf(const Shape& shape, DType dtype) { return zeros(shape, dtype).set_requires_grad(); }
 double rounded(double x, DType dtype) { return full({}, x, dtype).item(); }

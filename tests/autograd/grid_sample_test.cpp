@@ -8,11 +8,10 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace grid_sample_test {
-
-using Values = std::vector<double>;
 
 void expect_near(const Tensor& x, const Values& want, double tolerance = 1e-9) {
   ASSERT_EQ(x.numel(), int64_t(want.size()));

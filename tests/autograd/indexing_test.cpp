@@ -11,12 +11,10 @@
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace indexing_test {
-
-using Values = std::vector<double>;
-const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
 
 Tensor i64s(std::initializer_list<double> values) {
   return from(values, {int64_t(values.size())}, i64);

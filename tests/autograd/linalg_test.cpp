@@ -9,16 +9,11 @@
 #include "core/random.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace linalg_test {
 
-constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-
-Tensor drawn(const Shape& shape, uint64_t number = 1) {
-  const Seed seed(number);
-  return randn(shape, f64);
-}
 double distance(const Tensor& a, const Tensor& b) {
   EXPECT_EQ(a.shape(), b.shape());
   return a.numel() == 0 ? 0 : max(abs(a - b)).item();

@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "core/dispatch.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 using namespace internal;
@@ -21,8 +22,6 @@ namespace losses_test {
 
 [[maybe_unused]] constexpr auto Mean = Reduction::Mean, Sum = Reduction::Sum,
                                 None = Reduction::None;
-using Values = std::vector<double>;
-const double inf = std::numeric_limits<double>::infinity();
 
 Tensor leaf(std::initializer_list<double> values, const Shape& shape, DType dtype = f32) {
   const Tensor t = from(values, shape, dtype);

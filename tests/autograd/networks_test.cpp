@@ -12,14 +12,13 @@
 #include "core/dispatch.h"
 #include "core/format.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 using namespace internal;
 namespace networks_test {
 
-using Values = std::vector<double>;
 constexpr int64_t most = std::numeric_limits<int64_t>::max();
-const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
 
 Tensor image(const Shape& shape = {1, 2, 4, 5}) { return ones(shape); }
 Tensor count(const Shape& shape, DType dtype = f32) {

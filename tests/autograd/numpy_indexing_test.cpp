@@ -11,12 +11,12 @@
 #include "autograd/ops.h"
 #include "core/format.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace numpy_indexing_test {
 
 using internal::Index;
-using Values = std::vector<double>;
 
 Tensor numbers(const Shape& shape, DType dtype = f64) {
   return reshape(arange(0, double(shape.size()), 1, dtype), shape);

@@ -3,21 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace placing_test {
-
-using Values = std::vector<double>;
-const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
-
-Tensor row(std::initializer_list<double> values, DType dtype = f32) {
-  return from(values, {int64_t(values.size())}, dtype);
-}
 
 TEST(ScatterReduce, TakesIntegersAndLeavesWhatNoIndexNames) {
   const Tensor x = row({5, 1, -9}, i64), index = row({0, 0, 1}, i64), source = row({7, 6, 0}, i64);

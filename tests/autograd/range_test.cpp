@@ -11,17 +11,13 @@
 #include "amp/amp.h"
 #include "autograd/ops.h"
 #include "optim/optimizers.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace range_test {
 
 const Reduction Sum = Reduction::Sum;
-using Values = std::vector<double>;
-const double inf = std::numeric_limits<double>::infinity();
 
-Tensor row(std::initializer_list<double> values, DType dtype = f32) {
-  return from(values, {int64_t(values.size())}, dtype);
-}
 double rounded(double x, DType dtype) { return full({}, x, dtype).item(); }
 // Each number, or the largest of them where 0 is wanted, counts as 1.
 void expect_ratio(const Tensor& x, const Values& want, double tolerance = 1e-6) {

@@ -11,16 +11,11 @@
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace statistics_test {
 
-using Values = std::vector<double>;
-const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
-
-Tensor row(std::initializer_list<double> values, DType dtype = f32) {
-  return from(values, {int64_t(values.size())}, dtype);
-}
 Tensor i64s(std::initializer_list<double> values) { return row(values, i64); }
 
 // --- median, quantile ---

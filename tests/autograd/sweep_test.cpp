@@ -13,6 +13,7 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 using namespace internal;
@@ -20,7 +21,6 @@ namespace sweep_test {
 
 using tests::Input;
 using tests::OpCase;
-using Values = std::vector<double>;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // A dtype's grid of numbers, and how many of its ulps a value and a gradient may be off: half
