@@ -59,7 +59,6 @@ struct Field {
 // has the name of its value. Leaves out empty tensors, optionals and Anys.
 class Fields {
  public:
-  // (Not inline, since every module instantiates their callers.)
   void add(std::string name, Tensor& t);
   void add(std::string name, Buffer& b);
   void add(std::string name, UnsavedBuffer& b);
@@ -103,7 +102,7 @@ class Fields {
   // `names` has the macro's arguments as one text: "up, down".
   template <class... T>
   void add_all([[maybe_unused]] std::string_view names, T&... fields) {
-    (add_field(take_name(names), fields), ...);
+    (add_first(names, fields), ...);
   }
 
   std::vector<Field>& list() { return list_; }
@@ -118,13 +117,22 @@ class Fields {
   }
 
  private:
+  // Adds a field by the first of `names`, and removes that. (Neither inline nor templates where
+  // they need not be, since every module instantiates their callers.)
+  void add_first(std::string_view& names, Tensor& t);
+  void add_first(std::string_view& names, Buffer& b);
+  void add_first(std::string_view& names, ModuleBase& m);
   template <class T>
-  void add_field(std::string name, T& field) {
-    static_assert(
-        requires { add(name, field); },
-        "a field in MIXTAPE_FIELDS is a Tensor, an nn::Buffer or nn::UnsavedBuffer, a module, an "
-        "nn::Any, or a vector, array, optional or std::map<std::string, ...> of those");
-    if constexpr (requires { add(name, field); }) add(std::move(name), field);
+  void add_first(std::string_view& names, T& field) {
+    if constexpr (std::derived_from<T, ModuleBase>) {
+      add_first(names, static_cast<ModuleBase&>(field));
+    } else {
+      static_assert(
+          requires(std::string name) { add(name, field); },
+          "a field in MIXTAPE_FIELDS is a Tensor, an nn::Buffer or nn::UnsavedBuffer, a module, an "
+          "nn::Any, or a vector, array, optional or std::map<std::string, ...> of those");
+      if constexpr (requires(std::string name) { add(name, field); }) add(take_name(names), field);
+    }
   }
   static std::string take_name(std::string_view& names);  // removes the first
 

@@ -133,6 +133,10 @@ std::string Fields::take_name(std::string_view& names) {
   return name;
 }
 
+void Fields::add_first(std::string_view& names, Tensor& t) { add(take_name(names), t); }
+void Fields::add_first(std::string_view& names, Buffer& b) { add(take_name(names), b); }
+void Fields::add_first(std::string_view& names, ModuleBase& m) { add(take_name(names), m); }
+
 Tensor parameter(const Tensor& t) {
   const Tensor p = (t.is_contiguous() ? t : t.detach().contiguous()).set_requires_grad();
   using Listing = AutogradMeta::Listing;

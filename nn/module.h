@@ -195,7 +195,7 @@ class Module : public ModuleBase {
   using Argument = std::conditional_t<HoldsTensors<std::decay_t<A>>, std::decay_t<A>, A&&>;
 
   template <class... Args>
-  auto hooked(Argument<Args>... args) const {
+  [[gnu::cold, gnu::noinline]] auto hooked(Argument<Args>... args) const {
     HookedCall call(*this, hooks_);
     (call.add(args), ...);
     call.before_forward();
