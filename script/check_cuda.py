@@ -62,7 +62,7 @@ LIMITS = [
     Limits("attention with a float mask, 64 to 128 wide", r"flash_forward<\w+, (64|80|96|128), true>", 8, 2.5, 50, 0),
     Limits("attention with a float mask, 32 wide", r"flash_forward<\w+, 32, true>", 13.5, 4, 50, 0),
     Limits("attention backward, 64 to 128 wide", r"flash_backward<\w+, (64|80|96|128), ", 9, 1.8, 26, 1),
-    Limits("attention backward, 32 wide", r"flash_backward<\w+, 32, ", 11, 3.9, 26, 1),
+    Limits("attention backward, 32 wide", r"flash_backward<\w+, 32, ", 11.5, 3.9, 26, 1),
     Limits("groups of warps in clusters", r"gemm_groups<.*, 2>", 25, 0, 10, 1, 168, 4, "sm_90a", True),
     Limits("groups of warps", r"gemm_groups<", 25, 0, 10, 1, 168, 4, "sm_90a"),
 ]
