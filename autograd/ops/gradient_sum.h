@@ -118,8 +118,7 @@ class GradientSum {
   bool is_new(const Layout& part) {
     if (part.shape.size() == 0) return true;
     Parts& p = *parts_;
-    int64_t low = part.offset, high = low;
-    for (int d = 0; d < part.rank(); ++d) high += (part.shape[d] - 1) * part.strides[d];
+    auto [low, high] = extent(part);
     const auto at = [&](int64_t i, int d) { return i / sum_.strides()[d] % sum_.shape()[d]; };
     if (p.dim == none) {
       p.dim = all;  // or one that this part cuts, along which all others are compared with it

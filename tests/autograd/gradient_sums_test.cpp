@@ -123,6 +123,25 @@ TEST(GradientSums, OfParts) {
   });
 }
 
+// A part that goes backwards ends where it begins in memory.
+TEST(GradientSums, OfPartsThatGoBackwards) {
+  const auto gradient = [](const auto& f) {
+    const Tensor x = leaf({4}, f32);
+    f(x * 1.0).backward();
+    return to_vector(x.grad());
+  };
+  const auto backwards = [](const Tensor& x) { return sum(x(Slice(None, None, -1))); };
+  EXPECT_EQ(gradient([&](const Tensor& x) { return backwards(x) + backwards(x); }),
+            (Values{2, 2, 2, 2}));
+  EXPECT_EQ(gradient([&](const Tensor& x) { return sum(x(Slice(0, 2))) + backwards(x); }),
+            (Values{2, 2, 1, 1}));
+  EXPECT_EQ(gradient([&](const Tensor& x) { return backwards(x) + x(0); }), (Values{2, 1, 1, 1}));
+  EXPECT_EQ(gradient([&](const Tensor& x) {
+              return sum(x(Slice(3, 1, -1))) * 5 + sum(x(Slice(1, None, -1)));
+            }),
+            (Values{1, 1, 5, 5}));
+}
+
 // Parts that do not meet need no f32 buffer.
 TEST(GradientSums, OfPartsApartTakeNoMore) {
   const auto used = [](DType dtype) {
