@@ -228,7 +228,7 @@ Tensor place_in(const Tensor& leaf, const Tensor& view, const Tensor& g) {
   Shape whole{g.size(0)}, strides{leaf.numel()};
   for (const int64_t size : leaf.shape()) whole.push_back(size);
   for (const int64_t stride : view.strides()) strides.push_back(stride);
-  const Layout part(g.shape(), strides, view.layout().offset - leaf.layout().offset);
+  const Layout part(g.shape(), strides, view.offset() - leaf.offset());
   const bool covers = view.numel() == leaf.numel();
   if (covers && g.layout() == part) return g.with_layout(Layout(whole));
   const Tensor all =

@@ -164,6 +164,18 @@ int rules_run(const Losses& f, const Tensors& params, const Tensors& inputs) {
   return count.calls["slice_scatter"];
 }
 
+TEST(PerSample, PartsOfAParameterAreWhereTheyBegin) {
+  const Seed seed(1);
+  const Tensor w = weights({3, 4}), x = randn({5, 4}, f64);
+  for (const auto& part : std::vector<std::function<Tensor()>>{
+           [&] { return w(1); }, [&] { return w(Slice(2, None))(0); },
+           [&] { return w(2, Slice(None, None, -1)); }, [&] { return unbind(w, 0)[1]; },
+           [&] { return w(Slice(None, None, -2))(1); }})
+    for (const int64_t n : {1, 5})
+      expect_those_of_a_loop([&](const Tensors& in) { return sum(in[0] * part(), {1}); }, {w},
+                             {slice(x, 0, 0, n)});
+}
+
 TEST(PerSample, LinearLayersTakeOnePass) {
   const Seed seed(1);
   const Tensor w = weights({4, 3}), b = weights({4}), v = weights({2, 4}), x = randn({5, 3}, f64);
