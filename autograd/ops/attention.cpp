@@ -149,8 +149,8 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     const Tensor q = ctx.saved(0), k = ctx.saved(1), v = ctx.saved(2), mask = ctx.saved(3);
     GradientTensors places(ctx, q, k, v, params.grouped);
     const auto gradient = [&](size_t i, const Tensor& x) {
-      const DType dtype = ctx.grad_dtype(i) == x.dtype() ? x.dtype() : accumulate_dtype(x.dtype());
-      return ctx.wants(i) ? places(i, dtype) : Tensor();
+      if (!ctx.wants(i)) return Tensor();
+      return places(i, ctx.grad_dtype(i) == x.dtype() ? x.dtype() : accumulate_dtype(x.dtype()));
     };
     const Tensor dq = gradient(0, q), dk = gradient(1, k), dv = gradient(2, v);
     if (dq || dk || dv)

@@ -551,6 +551,24 @@ TEST(Attention, HasGradientsOfFeaturesThatLieApart) {
   }
 }
 
+// By blocks of queries or on tensor cores, as above.
+TEST(Attention, HasEachGradientAlone) {
+  const bool host = DefaultDevice::current().is_host();
+  const Shape shape{1, host ? 32 : 2, host ? 512 : 40, 32};
+  const auto gradients = [&](int alone) {
+    const Seed seed(5);
+    std::vector<Tensor> qkv, leaves;
+    for (const int i : {0, 1, 2}) {
+      qkv.push_back(randn(shape).to(f16));
+      if (alone < 0 || alone == i) leaves.push_back(qkv.back().set_requires_grad());
+    }
+    return grad({sum(square(attend(qkv[0], qkv[1], qkv[2], {.causal = true})))}, leaves);
+  };
+  const std::vector<Tensor> all = gradients(-1);
+  for (const int i : {0, 1, 2})
+    EXPECT_LE(max(abs(gradients(i)[0] - all[size_t(i)])).item(), 1e-3) << i;
+}
+
 TEST(Attention, GroupsOfHeadsShareKeys) {
   const Seed seed(5);
   const Tensor q = randn({2, 4, 3, 8}), k = randn({2, 2, 5, 8}), v = randn({2, 2, 5, 8});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "autograd/call.h"
@@ -82,6 +83,36 @@ void expect_gradients(const OpCase& c, const std::vector<Tensor>& in,
 TEST_P(EveryOp, HasGradients) {
   const OpCase& c = GetParam();
   expect_gradients(c, tests::make_inputs(c, f64, true), c.run);
+}
+
+// Rules compute the gradients that are wanted, and look at no other.
+TEST_P(EveryOp, HasEachGradientAlone) {
+  const OpCase& c = GetParam();
+  if (!c.differentiable) return;
+  for (const DType dtype : {f64, bf16}) {
+    if (dtype == bf16 && !c.half) continue;
+    const auto gradients = [&](std::optional<size_t> alone) {
+      std::vector<Tensor> in = tests::make_inputs(c, dtype, true), leaves;
+      for (size_t i = 0, leaf = 0; i < in.size(); ++i) {
+        if (!in[i].requires_grad()) continue;
+        if (!alone || *alone == leaf++)
+          leaves.push_back(in[i]);
+        else
+          in[i] = in[i].detach();
+      }
+      const Seed seed(5);
+      const Tensor y = c.run(in);
+      if (!y.requires_grad()) return std::vector<Tensor>(leaves.size());
+      return grad({y}, leaves, {.gradients = {tests::output_gradient(y)}, .allow_unused = true});
+    };
+    const std::vector<Tensor> all = gradients({});
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Tensor alone = gradients(i)[0];
+      ASSERT_EQ(bool(alone), bool(all[i])) << dtype << ", input " << i;
+      if (!alone) continue;
+      EXPECT_LE(difference(alone, all[i]), dtype == f64 ? 1e-12 : 1e-2) << dtype << ", input " << i;
+    }
+  }
 }
 
 TEST_P(EveryOp, HasGradientsOfEmpties) {
