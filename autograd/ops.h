@@ -434,8 +434,8 @@ Sorted cummax(const Tensor& x, int dim);
 Sorted cummin(const Tensor& x, int dim);
 Tensor logcumsumexp(const Tensor& x, int dim);  // log(cumsum(exp(x))), however large x are
 
-// Differences of neighbours, taken n times, after other elements were put before or after x. Those
-// of bools tell where they change.
+// Differences of neighbours, taken n times, after other elements were put before or after x; x for
+// n = 0. Those of bools tell where they change.
 Tensor diff(const Tensor& x, int n = 1, int dim = -1, const Tensor& before = {},
             const Tensor& after = {});
 // sum() and mean() of the elements that are not NaN.

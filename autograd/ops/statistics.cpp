@@ -185,6 +185,7 @@ Sorted mode(const Tensor& given, int along, bool keepdim) {
 Tensor diff(const Tensor& given, int n, int dim, const Tensor& before, const Tensor& after) {
   const Scope scope("diff");
   check(n >= 0, "n must be >= 0, got {}", n);
+  if (n == 0) return given;
   Tensor x = given;
   if (before) x = cat({before, x}, dim);
   if (after) x = cat({x, after}, dim);

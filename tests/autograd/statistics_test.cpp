@@ -351,6 +351,7 @@ TEST(Mode, IsTheSmallestOfTheMostFrequent) {
 TEST(Diff, TakesAnyOrder) {
   const Tensor x = row({1, 4, 9, 16});
   EXPECT_EQ(to_vector(diff(x, 0)), to_vector(x));
+  EXPECT_EQ(to_vector(diff(x, 0, -1, x, x)), to_vector(x));
   EXPECT_EQ(to_vector(diff(x, 2)), (Values{2, 2}));
   EXPECT_EQ(diff(x, 9).numel(), 0);
   EXPECT_EQ(to_vector(diff(row({0, 1, 1}, boolean))), (Values{1, 0}));
