@@ -144,6 +144,8 @@ TEST(SafeTensors, RefusesHostileFiles) {
       {huge_length + "{}",
        "f: a header of 18446744073709551615 bytes is above the limit of 100000000"},
       {file_with("{}  ", 0).substr(0, 11), "f: a header of 4 bytes does not fit a file of 11"},
+      {file_with(R"({"__metadata__":{}})", 0).substr(0, 12),
+       "f: a header of 19 bytes does not fit a file of 12"},
       {file_with("", 0), "f: header: invalid JSON near byte"},
       {file_with("{\"a\":}", 0), "f: header: invalid JSON near byte 14"},
       {file_with("{} {}", 0), "f: header: invalid JSON near byte"},
