@@ -1,6 +1,7 @@
 #include "nn/lora.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -51,6 +52,7 @@ Layers adapters_in(ModuleBase& net) {
 // The layers that get adapters.
 Layers targets_in(ModuleBase& net, const LoraOptions& o) {
   check(o.rank > 0, "rank must be > 0, got {}", o.rank);
+  check(std::isfinite(o.alpha), "alpha must be finite, got {}", o.alpha);
   check(0 <= o.dropout && o.dropout <= 1, "dropout must be from 0 to 1, got {}", o.dropout);
   Layers layers;
   for (const auto& [path, module] : net.named_modules()) {

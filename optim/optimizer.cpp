@@ -73,6 +73,7 @@ void detail::check_value(const Option& option, double value) {
     check(0 <= value && value < 1, "{} must be in [0, 1), got {}", name, value);
   else
     check(!std::isnan(value), "{} must be a number, got {}", name, value);
+  if (name == "lr") check(std::isfinite(value), "lr must be finite, got {}", value);
 }
 
 Option detail::find_option(const Options& options, std::string_view name, std::string_view of) {

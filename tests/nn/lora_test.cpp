@@ -278,6 +278,8 @@ TEST(Lora, MayBeWiderThanWeights) {
 TEST(Lora, RefusesWhatDoesNotFit) {
   models::Llama net = small();
   EXPECT_EQ(error([&] { add_lora(net, {.rank = 0}); }), "add_lora: rank must be > 0, got 0");
+  EXPECT_EQ(error([&] { add_lora(net, {.alpha = std::nan("")}); }),
+            "add_lora: alpha must be finite, got nan");
   EXPECT_EQ(error([&] { add_lora(net, {.dropout = 2}); }),
             "add_lora: dropout must be from 0 to 1, got 2");
   EXPECT_EQ(error([&] { add_lora(net, {.targets = {"proj"}}); }),

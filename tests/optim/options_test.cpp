@@ -21,6 +21,7 @@ TEST(Optim, OptionsByGroupAndName) {
   EXPECT_EQ(opt.lr(), 0.3);
   EXPECT_EQ(opt.option("momentum", 0), 0.9);
   EXPECT_EQ(error([&] { opt.set_lr(-1); }), "lr must be >= 0, got -1");
+  EXPECT_EQ(error([&] { opt.set_lr(inf); }), "lr must be finite, got inf");
   EXPECT_EQ(opt.lr(), 0.3);
   EXPECT_EQ(error([&] { opt.set_lr(1, 2); }), "group 2 is out of range for 2 groups");
   EXPECT_EQ(error([&] { opt.params(2); }), "group 2 is out of range for 2 groups");
