@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "io/text.h"
 #include "train/learner.h"
+#include "train/ranks.h"
 
 namespace mixtape::train {
 using namespace internal;
@@ -129,6 +130,7 @@ Profile::Profile(std::string path, const ProfileOptions& options)
         "Profile: first must be >= 0 and steps >= 1, got "
         "{} and {}",
         options.first, options.steps);
+  if (is_first_rank()) io::AtomicFile probe(path_);
 }
 
 void Profile::on_batch_begin(Learner& learner) {

@@ -81,7 +81,7 @@ struct ProfileOptions {
 
 // Records some training batches of a fit, with spans for waiting for data, forward, loss, backward
 // and step, and writes the file after the last of them. (A validation in between has its ops there,
-// but no span.)
+// but no span.) Throws Error if the file cannot be written.
 class Profile : public Callback {
  public:
   explicit Profile(std::string path, const ProfileOptions& options = {});

@@ -93,6 +93,7 @@ TEST(Profile, WritesSomeBatchesOfAFit) {
     EXPECT_EQ(named(trace, phase).size(), 3u) << phase;
   EXPECT_TRUE(within(named(trace, "block").at(0), named(trace, "forward").at(0)));
   EXPECT_ERROR(Profile(path, {.steps = 0}), "steps >= 1, got 3 and 0");
+  EXPECT_ERROR(Profile(path + "/inside"), path + "/inside");
 }
 
 // Validation is none of the batches, and each fit counts its own.
