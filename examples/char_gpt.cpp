@@ -84,7 +84,7 @@ struct Job {
     check(o.save.empty() || o.steps > 0, "--save {} with --steps 0: nothing is learned", o.save);
     check(!o.resume || o.load.empty(), "--resume and --load exclude each other");
     if (!o.load.empty()) load();
-    if (!o.save.empty() && train::is_first_rank()) io::AtomicFile probe(o.save);
+    if (!o.save.empty()) prepare_to_save(o.save, {o.text});
   }
 
   void run();

@@ -13,8 +13,10 @@
 #include "core/half.h"
 #include "core/runtime.h"
 #include "dist/world.h"
+#include "io/file.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "train/interrupt.h"
+#include "train/ranks.h"
 
 namespace mixtape::examples {
 namespace {
@@ -29,6 +31,15 @@ const dist::World* ranks() {  // null if there is one
 bool trains(DType t) { return t == f32 || t == f16 || t == bf16; }
 
 }  // namespace
+
+void prepare_to_save(const std::string& file, const std::vector<std::string>& read) {
+  for (const std::string& other : read) {
+    std::error_code absent;
+    check(!std::filesystem::equivalent(file, other, absent),
+          "--save {} would overwrite {}, which is read", file, other);
+  }
+  if (train::is_first_rank()) io::AtomicFile probe(file);
+}
 
 Check one_of(std::vector<std::string> names) {
   return [names = std::move(names)](const std::string& text) -> std::string {
@@ -168,7 +179,7 @@ int CommandLine::work(const std::function<Work()>& prepare, int& code) const {
   code = 1;
   try {
     work();
-    check(std::fflush(stdout) == 0, "{}", unwritten);
+    check(std::fflush(stdout) == 0 && !std::ferror(stdout), "{}", unwritten);
   } catch (const Interrupted& e) {
     const int signal = 128 + train::Interrupt::last_signal();
     return is_first ? complain(fmt::format("interrupted: {}", e.what()), signal) : signal;

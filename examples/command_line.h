@@ -60,6 +60,9 @@ auto of_file(const std::string& path, const F& f) {
   }
 }
 
+// Throws Error if the file of --save is one of those that the program reads, or cannot be written.
+void prepare_to_save(const std::string& file, const std::vector<std::string>& read);
+
 // Thrown after Ctrl-C or SIGTERM; says what was saved.
 struct Interrupted : Error {
   using Error::Error;

@@ -149,7 +149,7 @@ struct Job {
       of_file(o.load, [&] {
         return model.load_state_dict(models::gpt2_weights(io::load(o.load).tensors));
       });
-    if (!o.save.empty() && train::is_first_rank()) io::AtomicFile probe(o.save);
+    if (!o.save.empty()) prepare_to_save(o.save, {o.data, o.valid});
   }
 
   Tensor prompt_tokens() const;

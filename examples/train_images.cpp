@@ -243,6 +243,10 @@ class Training {
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
     folder.emplace(o.out);
     if (train::is_first_rank()) io::AtomicFile probe(weights());
+    std::shared_ptr<train::Profile> profile;  // before anything is written
+    if (!o.profile.empty())
+      profile = std::make_shared<train::Profile>(o.profile,
+                                                 train::ProfileOptions{.wait = !device.is_host()});
     callbacks = {std::make_shared<train::JsonlLogger>(folder->path("metrics.jsonl")),
                  std::make_shared<train::ModelCheckpoint>(
                      train::ModelCheckpointOptions{.folder = folder->path(), .monitor = ""})};
@@ -252,9 +256,7 @@ class Training {
     if (o.cutmix > 0)
       callbacks.push_back(std::make_shared<train::CutMix>(
           train::MixOptions{.classes = images.classes, .alpha = o.cutmix}));
-    if (!o.profile.empty())
-      callbacks.push_back(std::make_shared<train::Profile>(
-          o.profile, train::ProfileOptions{.wait = !device.is_host()}));
+    if (profile) callbacks.push_back(profile);
   }
 
   void run() {

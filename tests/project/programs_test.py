@@ -226,6 +226,10 @@ class Quick(ProgramTest):
         self.assertEqual(lines[4].split()[-1], learned[1].splitlines()[4].split()[-1])
         again = self.output("gpt2", *SMALL_GPT2, "--data", "nano.bin", "--load", "gpt2.safetensors", "--steps", 1)
         self.assertLess(float(re.search(r"loss (\S+)", again)[1]), 0.6)
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([self.program("gpt2"), *map(str, SMALL_GPT2), "--data", "nano.bin", "--steps", "2"],
+                                 cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((run.returncode, run.stderr), (1, "gpt2: cannot write to the standard output\n"))
 
     def test_gpt2_learns_a_text_and_continues_it(self) -> None:
         (self.folder / "song.txt").write_text("one two three four, " * 80)
@@ -463,6 +467,7 @@ class Mistakes(ProgramTest):
         self.refused("char_gpt", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT, "--heads", 3)
         self.refused("char_gpt", "--top-k must be at most", *SMALL_GPT, "--top-k", 99)
         self.refused("char_gpt", "song.txt/gpt: ", *SMALL_GPT, "--save", "song.txt/gpt")
+        self.refused("char_gpt", "--save ./song.txt would overwrite song.txt, which is read", *SMALL_GPT, "--save", "./song.txt")
         self.output("char_gpt", *SMALL_GPT, "--save", "gpt.safetensors")
         self.refused("char_gpt", "gpt.safetensors: the state does not fit the module: wpe.weight", *SMALL_GPT, "--load",
                      "gpt.safetensors", "--context", 9)
