@@ -158,12 +158,29 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
   }
 }
 
+// The options that decide what is computed; where files lie, and on which device, a rank may
+// decide.
+std::string CommandLine::shared_options() const {
+  std::string all;
+  for (const CLI::Option* const o : app_->get_options()) {
+    const std::string name = o->get_name(), kind = o->get_type_name();
+    if (kind.ends_with("FILE") || kind.ends_with("DIR") || name == "--device" ||
+        name == "--workers")
+      continue;
+    all += fmt::format(
+        "{} {}; ", name,
+        o->count() ? fmt::to_string(fmt::join(o->results(), " ")) : o->get_default_str());
+  }
+  return all;
+}
+
 int CommandLine::work(const std::function<Work()>& prepare, int& code) const {
   const bool is_first = !ranks() || ranks()->is_first();
   if (!is_first) check(std::freopen("/dev/null", "w", stdout), "cannot open /dev/null");
   Work work;
   std::string wrong;
   try {
+    if (ranks()) ranks()->check_alike(shared_options(), "has other options");
     if (chunks_) dist::World::current()->part(*chunks_);  // throws if ranks cannot share them
     work = prepare();
   } catch (const std::exception& e) {

@@ -104,6 +104,7 @@ class CommandLine {
 
  private:
   int complain(const std::string& text, int code) const;
+  std::string shared_options() const;
   int work(const std::function<Work()>& prepare, int& code) const;
 
   std::unique_ptr<CLI::App> app_;

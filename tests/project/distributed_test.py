@@ -90,6 +90,14 @@ class Ranks(unittest.TestCase):
         self.same(*GPT, "--out", "run")
         self.same(*GPT2)
 
+    def test_ranks_have_the_same_options(self) -> None:
+        ranked = 'exec "$@" --lr 0.00$((1 + ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}))'
+        run = subprocess.run([*launch, "-n", "2", "sh", "-c", ranked, "sh", str(programs / TRAIN[0]), *TRAIN[1:]],
+                             cwd=self.folder, env=environment, text=True, timeout=120, capture_output=True,
+                             stdin=subprocess.DEVNULL)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("rank 1 of 2 has other options than rank 0: --lr 0.002, there --lr 0.001", run.stderr)
+
     def test_only_the_first_prints(self) -> None:
         lines = self.run_in("a", 2, *TRAIN).stdout.splitlines()
         self.assertEqual([line.split()[0] for line in lines], ["120", "simple:", "epoch", "0", "1", "wrote"])
