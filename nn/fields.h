@@ -59,6 +59,7 @@ struct Field {
 // has the name of its value. Leaves out empty tensors, optionals and Anys.
 class Fields {
  public:
+  // Adds a field, or each in a container, by its name.
   void add(std::string name, Tensor& t);
   void add(std::string name, Buffer& b);
   void add(std::string name, UnsavedBuffer& b);
