@@ -61,13 +61,15 @@ void Bucket::put(size_t tensor, const Tensor& value) {
   Item& item = items_[tensor];
   const int64_t chunk = item.chunk++;
   Tensor sum = value ? value : zeros(in(part_, item).shape(), options_.travels, options_.device);
+  const bool is_last = item.chunk == options_.part.own_chunks();
+  // Joins the complete sums below the first that has its place; the last chunk joins all that wait.
   size_t level = 0;
-  for (; chunk >> level & 1; ++level) {
+  for (; is_last ? chunk >> level : chunk >> level & 1; ++level) {
+    if (!(chunk >> level & 1)) continue;
     const Tensor before = in(levels_[level], item);
     mixtape::detail::accumulate(sum, before);
     sum = before;
   }
-  const bool is_last = item.chunk == options_.part.own_chunks();
   write(sum, in(is_last ? part_ : levels_[level], item));
   missing_ -= is_last;
 }

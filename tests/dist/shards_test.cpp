@@ -185,6 +185,15 @@ TEST(Shards, HaveTheBitsOfTrainingWithout) {
     }
 }
 
+TEST(Shards, HaveTheBitsOfAnyNumberOfChunks) {
+  for (const int ranks : {1, 3, 6}) {
+    Job run{.low = f16, .sharded = false, .options = {.chunks = 6}, .steps = 3};
+    const Result one = train(1, run);
+    run.sharded = true;
+    EXPECT_TRUE(train(ranks, run).bytes == one.bytes) << ranks;
+  }
+}
+
 TEST(Shards, DivideMasters) {
   for (const DType low : {bf16, f16}) expect_same({.low = low, .half_model = true});
 }
