@@ -52,7 +52,7 @@ struct DataParallel::Impl final : Observer {
 
   Impl(Exchange* exchange, const Part& part, const DataParallelOptions& options,
        nn::ModuleBase& module)
-      : exchange(exchange), part(part), options(options) {
+      : exchange(exchange), part(part), options(options), module(module) {
     for (auto& [name, t] : module.named_parameters()) {
       if (!by_id.emplace(t.id(), parameters.size()).second) continue;  // tied
       parameters.push_back({t, name});
@@ -273,7 +273,18 @@ struct DataParallel::Impl final : Observer {
     pass_losses.clear();
   }
 
+  // Throws Error if a parameter joined the module later: it is in no bucket, and other ranks may
+  // have other values of it.
+  void check_parameters() const {
+    for (const auto& [name, t] : module.named_parameters())
+      check(
+          by_id.contains(t.id()),
+          "{} joined the model after its DataParallel, which does not exchange it: make a new one",
+          name);
+  }
+
   void after_backward(bool whole) override {
+    if (whole) check_parameters();
     if (whole && reached && held) join_losses();
     if (whole && reached && !held) end_chunk();
     broken = broken || (!whole && reached && !held);
@@ -342,6 +353,7 @@ struct DataParallel::Impl final : Observer {
   Exchange* const exchange;
   const Part part;
   const DataParallelOptions options;
+  nn::ModuleBase& module;
   std::vector<Parameter> parameters;
   std::unordered_map<const void*, size_t> by_id;
   std::vector<size_t> order, arrivals;

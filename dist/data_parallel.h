@@ -61,7 +61,8 @@ struct Chunk {
 // it lives, backward() of a loss that reaches a parameter adds up the gradients of all ranks, in
 // buckets that travel while it goes on, and returns when grad() is their mean. Running statistics
 // become the mean of all chunks', and histories of 8-bit recipes those of all. In a world of one
-// with one chunk it does nothing.
+// with one chunk it does nothing. A parameter that joins the module later needs a new one: until
+// then backward() throws Error.
 //   for (const auto& batch : loader) {
 //     for (const auto& [x, y, weight] : parallel.chunks(batch))
 //       (cross_entropy(net(x), y) * weight).backward();

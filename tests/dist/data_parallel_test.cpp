@@ -34,9 +34,11 @@ struct Job {
   DType low = f32;
   DataParallelOptions options = {.chunks = 8};
   int steps = 5;
-  bool unscale = false;
+  bool unscale = false, clips = true;
   ThreadsOptions threads = {};
-  double bad_step = -1, bad_chunk = -1;  // where the loss is infinite
+  double bad_step = -1, bad_chunk = -1;  // where the loss is infinite, or
+  bool bad_gradient = false;             // its gradient alone overflows
+  int64_t hysteresis = 1, max_consecutive_skips = 0;
 };
 
 // Trains on every rank; returns a hash of all state, which is the same on all.
@@ -51,7 +53,10 @@ size_t train(int ranks, const Job& run) {
         Net net;
         DataParallel parallel(net, run.options);
         optim::AdamW opt(net.parameters(), {.lr = 0.01});
-        amp::GradScaler scaler(run.low, {.init_scale = 1024, .growth_interval = 2});
+        amp::GradScaler scaler(run.low, {.init_scale = 1024,
+                                         .growth_interval = 2,
+                                         .hysteresis = run.hysteresis,
+                                         .max_consecutive_skips = run.max_consecutive_skips});
         RandomGenerator data(7);
         for (int i = 0; i < run.steps; ++i) {
           Batch whole;
@@ -69,14 +74,29 @@ size_t train(int ranks, const Job& run) {
               const amp::Autocast on({.low = run.low});
               loss = cross_entropy(net(x), y);
             }
-            if (i == run.bad_step && c == run.bad_chunk) loss = loss * infinity;
+            if (i == run.bad_step && c == run.bad_chunk) {
+              const Tensor& bias = net.out.bias;
+              loss = run.bad_gradient ? loss + sum(bias - bias.detach()) * 1e38 * 1e3
+                                      : loss * infinity;
+            }
             ++c;
             scaler.scale(loss * weight).backward();
           }
           if (run.unscale) scaler.unscale(opt);
-          scaler.step(opt, {.clip_norm = 0.5});
+          if (run.clips)
+            scaler.step(opt, {.clip_norm = 0.5});
+          else
+            scaler.step(opt);
+          if (i == run.bad_step && run.max_consecutive_skips == 1) {
+            EXPECT_THROW(scaler.update(), amp::ScaleCollapse) << "rank " << world.rank();
+            break;
+          }
           scaler.update();
+          if (i == run.bad_step && run.bad_gradient) {
+            EXPECT_EQ(scaler.last_overflow().size(), 1u);
+          }
         }
+        EXPECT_EQ(scaler.counters().skipped, run.bad_step >= 0);
         StateDict all = net.state_dict();
         all.add("opt.", opt.state_dict());
         all.add("scaler.", scaler.state_dict());
@@ -97,6 +117,18 @@ TEST(DataParallel, TheSameBitsOnAnyNumberOfRanks) {
   }
 }
 
+// Such numbers of ranks are not powers of two, or their chunks on one rank are not.
+TEST(DataParallel, TheSameBitsForAnyNumberOfChunks) {
+  const std::vector<std::pair<int64_t, std::vector<int>>> all = {
+      {3, {3}}, {6, {3, 6}}, {12, {3, 6, 12}}, {20, {5}}, {28, {7}}};
+  for (const auto& [chunks, sizes] : all)
+    for (const DType low : {f32, f16}) {
+      const Job run{.low = low, .options = {.chunks = chunks}, .steps = 3};
+      const size_t one = train(1, run);
+      for (const int ranks : sizes) EXPECT_EQ(one, train(ranks, run)) << chunks << " on " << ranks;
+    }
+}
+
 TEST(DataParallel, NeitherOrderNorDelayNorBucketsChangeBits) {
   const size_t one = train(1, {});
   for (const double mb : {1e-6, 0.001, 100.0})
@@ -111,6 +143,35 @@ TEST(DataParallel, OneScaleWhereALossIsInfiniteOnOneRank) {
       const size_t one = train(1, run);
       for (const int ranks : {2, 8}) EXPECT_EQ(one, train(ranks, run)) << chunk;
     }
+}
+
+TEST(DataParallel, OneVerdictWhereAGradientOverflowsOnOneRank) {
+  for (const bool unscale : {false, true})
+    for (const bool clips : {false, true})
+      for (const double chunk : {0, 7}) {
+        const Job run{.low = f16,
+                      .unscale = unscale,
+                      .clips = clips,
+                      .bad_step = 2,
+                      .bad_chunk = chunk,
+                      .bad_gradient = true};
+        const size_t one = train(1, run);
+        for (const int ranks : {2, 8}) EXPECT_EQ(one, train(ranks, run)) << chunk;
+      }
+}
+
+TEST(DataParallel, PatienceAndCollapseAreThoseOfAll) {
+  for (const bool bad_gradient : {false, true}) {
+    Job run{.low = f16, .bad_step = 2, .bad_chunk = 5, .bad_gradient = bad_gradient};
+    run.hysteresis = 2;
+    const size_t patient = train(1, run);
+    EXPECT_EQ(patient, train(4, run));
+    run.hysteresis = 1;
+    EXPECT_EQ(patient != train(4, run), bad_gradient)
+        << "an infinite loss is not the scale's fault";
+    run.max_consecutive_skips = 1;
+    EXPECT_EQ(train(1, run), train(4, run));
+  }
 }
 
 // The gradients of a step of a Net without dropout and batch norm's noise: a linear model.
@@ -261,6 +322,19 @@ TEST(DataParallel, GivesTheMeanOverTheStep) {
         EXPECT_FALSE(net.unused.weight.has_grad()) << "no rank had one: the optimizer leaves it";
       }));
     }
+}
+
+TEST(DataParallel, GivesTheMeanOfAnyNumberOfChunks) {
+  Line whole = line();
+  mse_loss(whole(x12()), y12()).backward();
+  for (int64_t chunks = 1; chunks <= 12; ++chunks) {
+    Line net = line();
+    DataParallel parallel(net, {.chunks = chunks});
+    for (const auto& [x, y, weight] : parallel.chunks(Batch{x12(), y12()}))
+      (mse_loss(net(x), y) * weight).backward();
+    for (int64_t i = 0; i < 6; ++i)
+      EXPECT_NEAR(net.fc.weight.grad().at(i), whole.fc.weight.grad().at(i), 1e-6) << chunks;
+  }
 }
 
 TEST(DataParallel, LeavesOutAStepWithFewerExamplesThanChunks) {
@@ -501,6 +575,16 @@ TEST(DataParallel, AWireOf16BitsRoundsTwiceWhateverTheRanks) {
   }));
 }
 
+TEST(DataParallel, AWireOfF16KeepsElevenBits) {
+  expect_fine(run_ranks(2, [&](const World& world) {
+    Weights net(zeros({2}));
+    DataParallel parallel(net, {.wire = f16});
+    const double one = world.is_first() ? 1 + 0x1p-10 : 1 + 0x1p-11;  // the second is rounded to 1
+    sum(net(full({2}, one))).backward();
+    EXPECT_EQ(net.w.grad().at(0), 1);  // 1 + 2^-11 is rounded, too
+  }));
+}
+
 TEST(DataParallel, GradientsOf16BitsAreAddedInF32) {
   for (const int ranks : {1, 2, 8})
     expect_fine(run_ranks(ranks, [&](const World& world) {
@@ -569,6 +653,18 @@ TEST(DataParallel, SaysThatAChunkNeedsABackward) {
     for (const auto& chunk : parallel.chunks(Batch{x12(), y12()})) EXPECT_EQ(chunk.weight, 1);
   };
   EXPECT_ERROR(run(), "a chunk ended without a backward() that reaches a parameter");
+}
+
+TEST(DataParallel, NamesAParameterThatJoinedLater) {
+  const auto errors = run_ranks(2, [](const World&) {
+    nn::Sequential net(nn::Linear(3, 3));
+    DataParallel parallel(net);
+    net.append(nn::Linear(3, 2));
+    sum(net(x12())).backward();
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("1.weight joined the model after its DataParallel"), std::string::npos)
+        << error;
 }
 
 TEST(DataParallel, RanksMustHaveTheirPart) {
