@@ -13,6 +13,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/int_math.h"
+#include "core/runtime.h"
 #include "core/scope.h"
 #include "core/warn.h"
 #include "dist/bucket.h"
@@ -238,9 +239,10 @@ void World::begin(const WorldOptions& options) {
 // Watches the processes of others, learns their machines, and warns if results may depend on which
 // rank computes what.
 void World::meet() {
-  const std::vector<std::string> all =
-      gather(fmt::format("{} with instructions of {}", device_.is_host() ? "the CPU" : "a GPU",
-                         kernels::instruction_set()));
+  const std::vector<std::string> all = gather(fmt::format(
+      "{} with instructions of {}",
+      device_.is_host() ? "the CPU" : runtime::of(device_.type).properties(device_.index).name,
+      kernels::instruction_set()));
   for (int r = 1; r < size(); ++r)
     if (all[size_t(r)] != all[0] && is_first())
       warn(
