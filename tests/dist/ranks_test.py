@@ -314,24 +314,26 @@ class Broken(unittest.TestCase):
         self.ends("apart", r"rank \d of 4: ranks have run apart: .*rank 1 (is )?in a sum")
 
     def test_a_rank_that_is_stuck(self) -> None:
-        run = self.ends("stuck", r"mixtape: warning: rank \d of 4 has waited")  # or first in a gather, where one is slow to start
-        self.assertRegex(run.err, r"(?m)^mixtape: warning: rank \d of 4 has waited 0.\d+ s in a barrier for rank 1$")
-        self.assertRegex(run.err, r"(?m)^rank \d of 4 waited 2 s in a barrier for rank 1$")
+        """Its limit is 2 s. The first to wait may do so in a gather, where one is slow to start."""
+        for _ in range(3):  # a busy machine may be late
+            run = self.ends("stuck", r"mixtape: warning: rank \d of 4 has waited")
+            self.assertRegex(run.err, r"(?m)^mixtape: warning: rank \d of 4 has waited 0.\d+ s in a barrier for rank 1$")
+            self.assertRegex(run.err, r"(?m)^rank \d of 4 waited 2 s in a barrier for rank 1$")
+            if run.seconds_to_end() < 3:
+                return
+        self.fail(f"it took {run.seconds_to_end()} s to end")
 
     def test_a_rank_that_is_killed(self) -> None:
-        """Others name it, if the launcher leaves them the time. Open MPI speaks first, now and then; MPICH kills all when files
-        of the dead are closed, so that a busy machine may say nothing."""
+        """Others name it first, if the launcher leaves them the time. Open MPI speaks before them now and then; MPICH kills all when
+        files of the dead are closed, so that a busy machine may say nothing."""
+        lost = r"^rank \d of 4 lost ranks? 1 in a barrier: its (process|connection) has ended\n"
         for signal in "kill", "term":
-            run = self.ends(signal, "")
-            lost = re.search(r"(?m)^rank \d of 4 lost ranks? (.*) in a barrier: its process has ended$", run.err)
+            said = [self.ends(signal, "").err for _ in range(5 if mpi in ("openmpi", "mpich") else 1)]
+            self.assertGreaterEqual(sum(bool(re.search(lost, err)) for err in said), (len(said) + 1) // 2, said)
             if mpi == "mpich":
-                said = [run.err, *(self.ends(signal, "").err for _ in range(4))]
-                self.assertGreaterEqual(sum(" lost rank 1 in a barrier: its process has ended\n" in err for err in said), 3, said)
                 self.assertEqual([err for err in said if err and "lost rank" not in err], [])
-            elif mpi in ("tcp", "nccl"):
-                self.assertRegex(run.err, r"^rank \d of 4 lost ranks? 1 in a barrier: its (process|connection) has ended\n")
-            else:
-                self.assertTrue(lost and "1" in lost[1] or "process rank 1 with PID" in run.err, run.all)
+            elif mpi == "openmpi":
+                self.assertEqual([err for err in said if "lost rank" not in err and "process rank 1 with PID" not in err], [])
 
     @of("mpich")
     def test_a_launcher_that_lets_the_others_be(self) -> None:

@@ -124,7 +124,7 @@ class Ranks(unittest.TestCase):
             for rank in self.processes("broken"):
                 with contextlib.suppress(ProcessLookupError):  # a launcher may be faster
                     os.kill(rank, signal.SIGKILL)
-            job.wait(timeout=30)
+            self.assertNotEqual(job.wait(timeout=30), 0, "it was killed in the midst")
         ended = self.result("broken", 0, *longer, "--resume")
         for name in whole:
             self.assertTrue(ended[name] == whole[name], name)
