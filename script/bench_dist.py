@@ -99,6 +99,14 @@ def fit(sums: dict[str, float]) -> tuple[float, float]:
     return (my - b * mx) / 2, b
 
 
+def projected(compute: float, ranks: int, a: float, b: float, in_turn: int) -> float:
+    """Seconds of a step; `in_turn` messages of a round follow each other. Two thirds of the computation, backward, hide all but the
+    last bucket."""
+    def spent(bytes_: int, buckets: int) -> float:
+        return 2 * (ranks - 1) / ranks * bytes_ * b + 2 * buckets * in_turn * a
+    return compute + max(spent(4 * 1024 * 1024, 1), spent(4 * PARAMETERS, BUCKETS) - 2 / 3 * compute)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     parser.add_argument("program", help="bench_dist, as built")
@@ -138,14 +146,13 @@ def main() -> None:
     a, b = fit(sums)
     report["sums, us by bytes"], report["a, us"], report["b, ns a byte"] = sums, a * 1e6, b * 1e9
     print(f"sums over 2 processes: {2 * a * 1e6:.0f} us + {b * 1e9:.3f} ns a byte")
-    compute = report["f32"]["a world of one"] * 1e-3
-    print("projected from this, with a network of that speed (a prediction, not a measurement), f32, ms a step:")
-    for ranks in 8, 64, 1024:
-        share = 2 * (ranks - 1) / ranks * 4 * PARAMETERS * b
-        tail = 2 * (ranks - 1) / ranks * 4 * 1024 * 1024 * b  # the last bucket cannot hide
-        step = compute + max(tail, share + 2 * BUCKETS * a - 2 / 3 * compute)
-        report[f"projected for {ranks}, ms"] = step * 1e3
-        print(f"  {ranks:5} processes {step * 1e3:8.2f}")
+    print("projected from this, with a network of that speed (a prediction, not a measurement), ms a step, where the W - 1 messages of "
+          "a round travel together, and where one follows the other:")
+    for dtype in DTYPES:
+        for ranks in 8, 64, 1024:
+            steps = [1e3 * projected(report[dtype]["a world of one"] * 1e-3, ranks, a, b, in_turn) for in_turn in (1, ranks - 1)]
+            report[dtype][f"projected for {ranks}, ms"] = steps
+            print(f"  {dtype:5} {ranks:5} processes {steps[0]:8.2f} {steps[1]:8.2f}")
     if options.out:
         options.out.write_text(json.dumps(report, indent=1) + "\n")
 
