@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "optim/clip.h"
 #include "optim/sharing.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::amp {
 using namespace internal;

@@ -113,9 +113,7 @@ struct ScaleState {   // a loss scale and its counters, on the device of the las
     bool stepped = false;             // since the last loss
     std::vector<Tensor> flags = {};   // f32 [1] per loss: 1 if it was not finite
     size_t consumed_losses = 0;       // losses that do not concern the next step
-    std::span<const Tensor> pending_flags() const {
-      return std::span(flags).subspan(consumed_losses);
-    }
+    std::span<const Tensor> pending_flags() const;
   };
 
   explicit ScaleState(double value);

@@ -16,7 +16,7 @@
 #include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/kernels.h"
-#include "optim/state.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -80,6 +80,10 @@ SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& o
 bool detail::is_scale(double value) {
   const float s = static_cast<float>(value);
   return std::isfinite(s) && s > 0;
+}
+
+std::span<const Tensor> ScaleState::Iteration::pending_flags() const {
+  return std::span(flags).subspan(consumed_losses);
 }
 
 ScaleState::ScaleState(double value)

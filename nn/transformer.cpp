@@ -113,6 +113,12 @@ void check_heads(int64_t size, int64_t heads) {
 
 }  // namespace
 
+void detail::check_num_layers(const std::type_info& stack, int64_t num_layers) {
+  const std::string name = type_name(stack);
+  const Scope scope(name);
+  check(num_layers > 0, "num_layers must be > 0, got {}", num_layers);
+}
+
 MultiheadAttention::MultiheadAttention(int64_t size, int64_t heads,
                                        const MultiheadAttentionOptions& o)
     : out_proj(size, size, {.bias = o.bias}), size_(size), heads_(heads), options_(o) {

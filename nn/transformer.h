@@ -87,6 +87,10 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   TransformerEncoderLayerOptions options_;
 };
 
+namespace detail {
+void check_num_layers(const std::type_info& stack, int64_t num_layers);
+}
+
 // Copies of a layer, which start equal as in PyTorch, and optionally a norm at the end.
 template <class Derived, class Layer>
 struct TransformerStack : Module<Derived> {
@@ -95,9 +99,7 @@ struct TransformerStack : Module<Derived> {
 
   TransformerStack(const Layer& layer, int64_t num_layers, std::optional<LayerNorm> final_norm = {})
       : norm(std::move(final_norm)) {
-    const std::string name = type_name(typeid(Derived));
-    const internal::Scope scope(name);
-    check(num_layers > 0, "num_layers must be > 0, got {}", num_layers);
+    detail::check_num_layers(typeid(Derived), num_layers);
     for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
   }
   MIXTAPE_FIELDS(layers, norm)

@@ -10,6 +10,7 @@
 #include "core/scope.h"
 #include "kernels/common/optimizers.h"
 #include "kernels/kernels.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::optim {
 using namespace internal;

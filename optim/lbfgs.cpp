@@ -12,6 +12,7 @@
 #include "core/scope.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::optim {
 using namespace internal;

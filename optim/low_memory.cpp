@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 #include "optim/sharing.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::optim {
 using namespace internal;

@@ -7,6 +7,7 @@
 #include "core/scope.h"
 #include "optim/optimizer.h"
 #include "optim/sharing.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::optim {
 using namespace internal;

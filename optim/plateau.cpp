@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/scope.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::optim {
 using namespace internal;

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "kernels/kernels.h"
+#include "optim/state_reader.h"
 
 namespace mixtape::optim {
 

@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "io/jsonl.h"
 #include "io/text.h"
+#include "optim/state_reader.h"
 #include "train/charts.h"
 #include "train/learner.h"
 #include "train/ranks.h"

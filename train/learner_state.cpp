@@ -14,6 +14,7 @@
 #include "io/crc.h"
 #include "optim/clip.h"
 #include "optim/sharing.h"
+#include "optim/state_reader.h"
 #include "train/learner.h"
 #include "train/ranks.h"
 

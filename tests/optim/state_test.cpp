@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "optim/state_reader.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {

@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
+#include "optim/state_reader.h"
 #include "tests/support/child.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"

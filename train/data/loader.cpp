@@ -21,6 +21,7 @@
 #include "core/philox.h"
 #include "core/thread_state.h"
 #include "kernels/cpu/loops/parallel.h"
+#include "optim/state_reader.h"
 #include "train/data/stack.h"
 
 namespace mixtape::train {
