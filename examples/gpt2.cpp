@@ -185,7 +185,7 @@ Tensor Job::prompt_tokens() const {
 Tensor Job::tokens_of(const std::string& path) const {
   if (path.empty())
     return cast(uniform({16 * o.batch_size * context + 1}, 0, double(config.vocabulary)), i64);
-  if (!path.ends_with(".txt")) return train::read_tokens(path);
+  if (!io::has_extension(path, ".txt")) return train::read_tokens(path);
   check(tokenizer.has_value(), "{}: a text needs --tokenizer", path);
   return tokenizer->encode(io::as_text(io::read_file(path)));
 }
@@ -326,7 +326,7 @@ double Job::loss_of_valid() {
 }
 
 void Job::save() const {
-  if (o.save.ends_with(".gguf"))
+  if (io::has_extension(o.save, ".gguf"))
     train::save_gguf(o.save, model, config, {.dtype = low, .tokenizer = o.tokenizer});
   else
     io::save(o.save, model.state_dict());

@@ -121,6 +121,12 @@ void InputFile::read(uint64_t offset, std::span<std::byte> into) const {
   }
 }
 
+bool has_extension(std::string_view path, std::string_view extension) {
+  const auto lower = [](char c) { return 'A' <= c && c <= 'Z' ? char(c - 'A' + 'a') : c; };
+  return path.size() >= extension.size() &&
+         std::ranges::equal(path.substr(path.size() - extension.size()), extension, {}, lower);
+}
+
 InputBytes::InputBytes(std::span<const std::byte> bytes, std::string name)
     : Source(std::move(name)), bytes_(bytes) {
   size_ = bytes.size();
@@ -136,7 +142,7 @@ void InputBytes::read(uint64_t offset, std::span<std::byte> into) const {
 // `way_out` ends the message about a file that is too large.
 static std::vector<std::byte> read_file(const InputFile& file, uint64_t limit,
                                         const char* way_out) {
-  const bool packed = file.name().ends_with(".gz");
+  const bool packed = has_extension(file.name(), ".gz");
   limit = std::min(limit, uint64_t{1} << 62);  // so that limit + 1 does not overflow
   // gzip adds a frame, and slightly enlarges incompressible data.
   const uint64_t max_size = packed ? limit + limit / 1024 + 1024 : limit;
@@ -168,7 +174,7 @@ void check_memory(uint64_t needed, const std::string& file, uint64_t file_bytes,
 std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, uint64_t growth) {
   constexpr uint64_t largest = uint64_t(1) << 30;  // of what is read as a whole
   const InputFile file(path);
-  const uint64_t limit = path.ends_with(".gz")
+  const uint64_t limit = has_extension(path, ".gz")
                              ? memory_limit(file.size(), max_memory) / (growth + 1)
                              : std::max(largest, max_memory);
   return read_file(file, limit, " (raise max_memory)");

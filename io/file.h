@@ -33,6 +33,9 @@ class Source : NoCopy {
   const std::string name_;
 };
 
+// True for a name with this ending, ".gz", in letters of either case.
+bool has_extension(std::string_view path, std::string_view extension);
+
 // An open regular file.
 class InputFile final : public Source {
  public:

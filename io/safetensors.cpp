@@ -304,7 +304,7 @@ SafeTensors parse_safetensors(std::span<const std::byte> file, const std::string
 
 void save(const std::string& path, const StateDict& unsorted, const Metadata& metadata) {
   if (is_torch_name(path)) return save_torch(path, unsorted, metadata);
-  check(!path.ends_with(".gguf"), "{}: train::save_gguf writes models, io::save_gguf tensors",
+  check(!has_extension(path, ".gguf"), "{}: train::save_gguf writes models, io::save_gguf tensors",
         path);
   check_writable(path, unsorted, metadata);
   // Sorts by element size, largest first, so that every tensor is aligned.

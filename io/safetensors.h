@@ -35,8 +35,8 @@ struct ReadOptions {
 };
 
 // Writes tensors from any device in row-major order, atomically: a crash leaves either the old or
-// the new file. A name that ends in .pt, .pth or .bin makes a file that torch.load reads. Throws
-// Error for a duplicate name and if writing fails.
+// the new file. A name that ends in .pt, .pth or .bin, in letters of either case, makes a file that
+// torch.load reads. Throws Error for a duplicate name and if writing fails.
 void save(const std::string& path, const StateDict& tensors, const Metadata& metadata = {});
 
 // The same of anything with a state_dict(): a module, an optimizer, a schedule.

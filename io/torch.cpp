@@ -354,7 +354,7 @@ bool is_torch(const Source& source) {
 }
 
 bool is_torch_name(std::string_view path) {
-  return path.ends_with(".pt") || path.ends_with(".pth") || path.ends_with(".bin");
+  return has_extension(path, ".pt") || has_extension(path, ".pth") || has_extension(path, ".bin");
 }
 
 SafeTensors read_torch(const Source& source, const ReadOptions& options) {

@@ -7,7 +7,7 @@
 namespace mixtape::io {
 
 bool is_torch(const Source& source);        // by its first bytes
-bool is_torch_name(std::string_view path);  // *.pt, *.pth or *.bin
+bool is_torch_name(std::string_view path);  // *.pt, *.pth or *.bin, in letters of either case
 
 // Flattens nested dicts and lists to names with dots: "state.0.exp_avg". Numbers become tensors of
 // no dimension (f64, i64 or bool), lists of numbers of one; texts become metadata; None and what is

@@ -238,6 +238,8 @@ TEST(ReadFile, UnpacksGzip) {
   const std::string text(300'000, 'x'), packed = test::gzip(text);
   spit(folder / "x.gz", packed);
   EXPECT_EQ(unpacked(folder / "x.gz", 300'000), text);
+  spit(folder / "X.GZ", packed);
+  EXPECT_EQ(unpacked(folder / "X.GZ", 300'000), text);
   EXPECT_ERROR(read_file(folder / "x.gz", 299'999), "unpacks to more than the 299999 bytes");
   EXPECT_ERROR(read_file(folder / "x.gz", 65'536), "unpacks to more than the 65536 bytes");
 

@@ -334,7 +334,7 @@ TEST(Torch, RoundTrips) {
   StateDict state = load(test::data_file("torch_state.pt")).tensors;
   for (const DType t : {f8_e4m3, f8_e5m2, f8_e8m0, i16, i8, u16, u32})  // by name
     state.emplace_back("z." + std::string(mixtape::name(t)), from({1, 2, 0.25, 64}, {2, 2}, t));
-  for (const char* name : {"x.pt", "x.pth", "x.bin"}) {
+  for (const char* name : {"x.pt", "x.pth", "x.bin", "W.PT"}) {
     save(folder / name, state, {{"note", "größer"}});
     const SafeTensors back = load(folder / name);
     EXPECT_EQ(back.metadata, (Metadata{{"note", "größer"}}));
@@ -358,8 +358,9 @@ TEST(Torch, RoundTrips) {
 
 TEST(Torch, OtherNamesAreOfOtherWriters) {
   const TempFolder folder;
-  EXPECT_ERROR(save(folder / "x.gguf", StateDict{{"a", Tensor({1}, f32)}}),
-               "x.gguf: train::save_gguf writes models, io::save_gguf tensors");
+  for (const std::string name : {"x.gguf", "X.GGUF"})
+    EXPECT_ERROR(save(folder / name, StateDict{{"a", Tensor({1}, f32)}}),
+                 name + ": train::save_gguf writes models, io::save_gguf tensors");
 }
 
 TEST(Torch, ShardsMayBeOfTorchSave) {

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "core/check.h"
@@ -31,9 +30,9 @@ std::vector<std::string> names_in(const std::string& folder, bool folders) {
   return names;
 }
 
-bool is_image(std::string name) {
-  for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
-  return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg");
+bool is_image(const std::string& name) {
+  return io::has_extension(name, ".png") || io::has_extension(name, ".jpg") ||
+         io::has_extension(name, ".jpeg");
 }
 
 bool is_folder(const std::string& path) {
