@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "io/jpeg.h"
+#include "io/png.h"
+
 namespace mixtape::io {
 namespace {
 
@@ -18,8 +21,8 @@ constexpr Format formats[] = {
     {"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv,
      "a file of torch.save from before PyTorch 1.6", "io::load reads it"},
     {"\x93NUMPY"sv, "a NumPy array", "io::load_npy reads it"},
-    {"\x89PNG\r\n\x1a\n"sv, "a PNG image", "io::load_png reads it"},
-    {"\xff\xd8\xff"sv, "a JPEG image", "io::load_jpeg reads it"},
+    {png_signature, "a PNG image", "io::load_png reads it"},
+    {jpeg_signature, "a JPEG image", "io::load_jpeg reads it"},
     {"GIF8"sv, "a GIF image", "convert it to PNG"},
     {"\x89HDF\r\n\x1a\n"sv, "an HDF5 file",
      "convert it in Python, with h5py and safetensors.numpy"},

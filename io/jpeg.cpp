@@ -51,7 +51,7 @@ struct JpegHeader {
 // Reads the segments up to the first scan.
 JpegHeader read_segments(std::string_view file, const std::string& name) {
   const auto byte = [&](uint64_t at) { return uint64_t(uint8_t(file[at])); };
-  if (!file.starts_with("\xff\xd8\xff"))
+  if (!file.starts_with(jpeg_signature))
     fail("{}: not a JPEG file: it starts with other bytes{}", name,
          but_is(InputBytes(std::as_bytes(std::span(file)), name)));
   JpegHeader h;

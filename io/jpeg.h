@@ -1,9 +1,13 @@
 #pragma once
 // JPEG images as tensors, through libjpeg-turbo. In a build without it these functions throw Error.
 
+#include <string_view>
+
 #include "core/tensor.h"
 
 namespace mixtape::io {
+
+inline constexpr std::string_view jpeg_signature = "\xff\xd8\xff";  // begins every file
 
 struct JpegOptions {
   int channels = 0;         // 1 grey, 3 red, green and blue: converts; 0: as in the file

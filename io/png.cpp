@@ -23,7 +23,6 @@ namespace {
 
 constexpr uint64_t largest = uint64_t(1) << 28;  // bytes, of a file and of an image
 constexpr uint64_t max_png_inflation = 1032;     // most bytes that deflate makes from one
-constexpr std::string_view signature("\x89PNG\r\n\x1a\n", 8);
 constexpr png_uint_32 channel_formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
                                            PNG_FORMAT_RGBA};
 
@@ -43,20 +42,20 @@ PngHeader check_chunks(std::string_view file, const std::string& name) {
     for (size_t i = 0; i < 4; ++i) n = n << 8 | uint8_t(file[at + i]);
     return uint64_t(n);
   };
-  if (!file.starts_with(signature))
+  if (!file.starts_with(png_signature))
     fail("{}: not a PNG file: it starts with other bytes{}", name,
          but_is(InputBytes(std::as_bytes(std::span(file)), name)));
   constexpr uint64_t frame = 12;  // length, type and checksum
   std::string_view type;
-  for (uint64_t at = signature.size(); type != "IEND";) {
+  for (uint64_t at = png_signature.size(); type != "IEND";) {
     check(file.size() - at >= frame, "{}: ends at byte {}, before IEND", name, file.size());
     const uint64_t length = number(at), room = file.size() - at - frame;
     check(length <= room, "{}: the chunk at byte {} has {} bytes, but {} are left", name, at,
           length, room);
     type = file.substr(at + 4, 4);
-    check((at == signature.size()) == (type == "IHDR") && (type != "IHDR" || length == 13),
+    check((at == png_signature.size()) == (type == "IHDR") && (type != "IHDR" || length == 13),
           "{}: the chunk at byte {} should {}be a header of 13 bytes", name, at,
-          at == signature.size() ? "" : "not ");
+          at == png_signature.size() ? "" : "not ");
     at += frame + length;
     check(type != "IEND" || at == file.size(), "{}: has data after IEND, from byte {} on", name,
           at);

@@ -1,9 +1,13 @@
 #pragma once
 // PNG images as tensors, through libpng. In a build without libpng these functions throw Error.
 
+#include <string_view>
+
 #include "core/tensor.h"
 
 namespace mixtape::io {
+
+inline constexpr std::string_view png_signature("\x89PNG\r\n\x1a\n", 8);  // begins every file
 
 // u8 [channels, height, width]: 1 grey, 2 grey and alpha, 3 red, green and blue, 4 with alpha.
 // `channels` converts; 0 keeps the file's. Palettes become colours and 16 bits 8. Removed alpha is

@@ -163,7 +163,11 @@ TEST(Folder, SaysWhatIsWrong) {
   EXPECT_ERROR(all.get(2), "example 2 of 2");
   EXPECT_ERROR(all.part({0, 2}), "example 2 of 2");
   spit(folder / "b/0.png", "\x89PNG");
-  EXPECT_ERROR(DataLoader(all, {.workers = 2}).batch(0), "b/0.png: not a PNG file");
+  EXPECT_ERROR(DataLoader(all, {.workers = 2}).batch(0), "b/0.png: not a PNG or JPEG file");
+  spit(folder / "b/0.jpg", "GIF89a");
+  EXPECT_ERROR(load_image(folder / "b/0.jpg"),
+               "b/0.jpg: not a PNG or JPEG file: it starts with other bytes, but a GIF image");
+  std::filesystem::remove(folder / "b/0.jpg");
   EXPECT_ERROR(pixel_stats(all), folder.path() + ": example 1 (" + folder.path() + "/b/0.png): ");
   spit(folder / "b/notes.txt", "x");
   EXPECT_ERROR(ImageFolder(folder.path()), "b/notes.txt: not a .png, .jpg or .jpeg file");

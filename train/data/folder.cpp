@@ -8,8 +8,10 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "io/file.h"
+#include "io/formats.h"
 #include "io/jpeg.h"
 #include "io/png.h"
+#include "io/text.h"
 
 namespace mixtape::train {
 namespace {
@@ -44,9 +46,13 @@ bool is_folder(const std::string& path) {
 
 Tensor load_image(const std::string& path, const ImageOptions& o) {
   const std::vector<std::byte> file = io::read_whole(path, o.max_memory, 1);
-  const bool jpeg = file.size() > 1 && file[0] == std::byte(0xff) && file[1] == std::byte(0xd8);
-  return jpeg ? io::parse_jpeg(file, path, {o.channels, o.min_side, o.max_memory})
-              : io::parse_png(file, path, o.channels, o.max_memory);
+  const std::string_view text = io::as_text(file);
+  if (text.starts_with(io::jpeg_signature))
+    return io::parse_jpeg(file, path, {o.channels, o.min_side, o.max_memory});
+  if (!text.starts_with(io::png_signature))
+    fail("{}: not a PNG or JPEG file: it starts with other bytes{}", path,
+         io::but_is(io::InputBytes(file, path)));
+  return io::parse_png(file, path, o.channels, o.max_memory);
 }
 
 ImageFolder::ImageFolder(std::string folder, const ImageOptions& options)
