@@ -272,8 +272,7 @@ void run(Job& job) {
   for (const std::string& mode : o.modes) results.push_back(Training(mode, job).run(chart));
   train::thin(chart, curve_points);
   train::on_first_rank([&] { io::write_file(job.folder.path("loss.svg"), io::to_svg(chart)); });
-  fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n",
-             job.folder.path());
+  fmt::print("\nwrote {}/: metrics.jsonl, loss.svg and the weights of each mode\n", o.out);
   print_table(results);
 }
 

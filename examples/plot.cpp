@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
     check(!train::charts(runs).empty(), "{}: no numbers to draw", fmt::join(folders, ", "));
     return [&out, runs = std::move(runs)] {
       for (const std::string& file : train::save_charts(runs, train::RunFolder(out)))
-        fmt::print("{}\n", file);
+        fmt::print("{}\n", (fs::path(out) / fs::path(file).filename()).string());
     };
   });
 }

@@ -280,8 +280,8 @@ class Training {
     learner.fit(o.epochs, {.lr = o.lr, .schedule = schedule, .resume = from});
     train::on_first_rank([&] { io::save(weights(), net.state_dict(), {{"model", o.model}}); });
     if (learner.is_stopping())
-      throw Interrupted(folder->path() + " holds what was learned: --resume continues");
-    fmt::print("wrote {}/: weights.safetensors, metrics.jsonl and last.ckpt\n", folder->path());
+      throw Interrupted(o.out + " holds what was learned: --resume continues");
+    fmt::print("wrote {}/: weights.safetensors, metrics.jsonl and last.ckpt\n", o.out);
   }
 
  private:

@@ -127,6 +127,10 @@ bool has_extension(std::string_view path, std::string_view extension) {
          std::ranges::equal(path.substr(path.size() - extension.size()), extension, {}, lower);
 }
 
+std::string absolute(const std::string& path) {
+  return path.empty() ? path : std::filesystem::absolute(path).string();
+}
+
 InputBytes::InputBytes(std::span<const std::byte> bytes, std::string name)
     : Source(std::move(name)), bytes_(bytes) {
   size_ = bytes.size();

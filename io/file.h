@@ -36,6 +36,9 @@ class Source : NoCopy {
 // True for a name with this ending, ".gz", in letters of either case.
 bool has_extension(std::string_view path, std::string_view extension);
 
+// The path from the root, so that chdir() does not move it; "" remains.
+std::string absolute(const std::string& path);
+
 // An open regular file.
 class InputFile final : public Source {
  public:

@@ -76,7 +76,7 @@ class ModelCheckpoint : public Callback {
 // A CSV row per epoch: epoch, train_loss, valid_loss, metrics, seconds. A new run rewrites it.
 class CsvLogger : public Callback {
  public:
-  explicit CsvLogger(std::string path) : path_(std::move(path)) {}
+  explicit CsvLogger(const std::string& path) : path_(io::absolute(path)) {}
   int order() const override { return observer_order; }
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
@@ -89,8 +89,8 @@ class CsvLogger : public Callback {
 // fit begins, the file is rewritten from the learner's history, so a resume repeats no line.
 class JsonlLogger : public HistoryWriter {
  public:
-  explicit JsonlLogger(std::string path, bool steps = false)
-      : path_(std::move(path)), steps_(steps) {}
+  explicit JsonlLogger(const std::string& path, bool steps = false)
+      : path_(io::absolute(path)), steps_(steps) {}
   void on_train_begin(Learner& learner) override;
 
  private:

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "core/check.h"
+#include "io/file.h"
 
 namespace mixtape::train {
 namespace {
@@ -20,9 +21,9 @@ void make_folder(const fs::path& folder) {
 
 }  // namespace
 
-RunFolder::RunFolder(std::string folder) : folder_(std::move(folder)) {
+RunFolder::RunFolder(const std::string& folder) : folder_(io::absolute(folder)) {
   check(!folder_.empty(), "a run folder needs a name");
-  make_folder(folder_);
+  make_folder(folder);
 }
 
 std::string RunFolder::path(const std::string& name) const {

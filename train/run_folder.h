@@ -8,9 +8,9 @@ namespace mixtape::train {
 class RunFolder {
  public:
   // Creates the folder and its parents if needed. Throws Error if it cannot be made or is a file.
-  explicit RunFolder(std::string folder);
+  explicit RunFolder(const std::string& folder);
 
-  const std::string& path() const { return folder_; }
+  const std::string& path() const { return folder_; }  // from the root
   // The path of a file inside ("log.jsonl", "checkpoints/3.safetensors"); creates its folders.
   // Throws Error for a name that leads outside.
   std::string path(const std::string& name) const;

@@ -27,7 +27,7 @@ class EventFile {
 // Writes loss, lr and scale for each step; train_loss, valid_loss and the metrics for each epoch.
 class TensorBoard : public HistoryWriter {
  public:
-  explicit TensorBoard(std::string folder) : folder_(std::move(folder)) {}
+  explicit TensorBoard(const std::string& folder) : folder_(io::absolute(folder)) {}
 
  private:
   void open() override { file_.emplace(folder_); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "io/file.h"
 #include "train/learner.h"
 
 namespace mixtape::train {
@@ -45,8 +46,8 @@ void FlopCounter::after(const Call& call, const Tensor& result) {
   if (multiplies(call.op) && --depth_ == 0) flops_ += 2 * multiplications(call, result);
 }
 
-Throughput::Throughput(std::string path, const ThroughputOptions& options)
-    : path_(std::move(path)), options_(options) {
+Throughput::Throughput(const std::string& path, const ThroughputOptions& options)
+    : path_(io::absolute(path)), options_(options) {
   check(options.every >= 1, "every must be >= 1, got {}", options.every);
   check(options.peak >= 0, "peak must be >= 0, got {}", options.peak);
 }

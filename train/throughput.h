@@ -49,7 +49,7 @@ class Throughput : public Callback {
     std::optional<double> utilisation;  // flops / peak: model FLOP utilisation
   };
   // Without a path there is no file. Throws Error if `every` is below 1 or `peak` below 0.
-  explicit Throughput(std::string path = {}, const ThroughputOptions& options = {});
+  explicit Throughput(const std::string& path = {}, const ThroughputOptions& options = {});
   const std::vector<Row>& rows() const { return rows_; }
 
   int order() const override { return observer_order + 20; }  // after those that save and log

@@ -124,8 +124,8 @@ std::string Timeline::json() const {
 
 void Timeline::write(const std::string& path) const { io::write_file(path, json()); }
 
-Profile::Profile(std::string path, const ProfileOptions& options)
-    : path_(std::move(path)), options_(options) {
+Profile::Profile(const std::string& path, const ProfileOptions& options)
+    : path_(io::absolute(path)), options_(options) {
   check(options.first >= 0 && options.steps >= 1,
         "Profile: first must be >= 0 and steps >= 1, got "
         "{} and {}",

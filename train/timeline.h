@@ -84,7 +84,7 @@ struct ProfileOptions {
 // but no span.) Throws Error if the file cannot be written.
 class Profile : public Callback {
  public:
-  explicit Profile(std::string path, const ProfileOptions& options = {});
+  explicit Profile(const std::string& path, const ProfileOptions& options = {});
   int order() const override { return observer_order; }
   void on_train_begin(Learner&) override { batch_ = 0; }
   void on_epoch_begin(Learner&) override { phase(nullptr); }

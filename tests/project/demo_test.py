@@ -216,7 +216,7 @@ class Mistakes(DemoTest):
         (self.folder / "busy/metrics.jsonl/inside").mkdir(parents=True)
         self.refused("file: cannot make this folder: Not a directory", "--out", "file")
         self.refused("file/run: cannot make this folder: Not a directory", "--out", "file/run")
-        self.refused("busy/metrics.jsonl: cannot open for appending: Is a directory", "--out", "busy")
+        self.refused(f"{self.folder.resolve()}/busy/metrics.jsonl: cannot open for appending: Is a directory", "--out", "busy")
         self.assertEqual(self.files("busy"), ["metrics.jsonl"])
 
     def write(self, images: bytes | None = None, labels: bytes | None = None) -> None:

@@ -18,6 +18,8 @@
 #include "tests/support/training.h"
 #include "train/callbacks.h"
 #include "train/tensorboard.h"
+#include "train/throughput.h"
+#include "train/timeline.h"
 
 namespace mixtape::train {
 namespace charts_test {
@@ -86,6 +88,34 @@ TEST(RunFolder, HoldsTheRun) {
   Learner another(loaders(48, 16), Net(), recorded(folder.path()));
   another.fit(1);
   EXPECT_EQ(lines(folder / "metrics.jsonl"), "0 1 2 e0");
+}
+
+// A program may change its folder within a fit.
+TEST(RunFolder, StaysWhereItIs) {
+  const TempFolder folder, other;
+  const std::filesystem::path before = std::filesystem::current_path();
+  struct Leave : Callback {
+    std::string to;
+    void on_epoch_end(Learner&) override { std::filesystem::current_path(to); }
+  };
+  const auto leave = std::make_shared<Leave>();
+  leave->to = other.path();
+  std::filesystem::current_path(folder.path());
+  LearnerOptions o = recorded("run");
+  const std::vector<std::shared_ptr<Callback>> writers = {
+      leave,
+      std::make_shared<CsvLogger>("log.csv"),
+      std::make_shared<JsonlLogger>("log.jsonl"),
+      std::make_shared<TensorBoard>("events"),
+      std::make_shared<Throughput>("speed.jsonl"),
+      std::make_shared<Profile>("profile.json", ProfileOptions{.first = 4, .steps = 1})};
+  o.callbacks.insert(o.callbacks.end(), writers.begin(), writers.end());
+  Learner learner(loaders(48, 16), Net(), o);
+  learner.fit(2);
+  learner.fit(1);
+  std::filesystem::current_path(before);
+  EXPECT_EQ(other.count(), 0u);
+  EXPECT_EQ(names(folder.path()), "events log.csv log.jsonl profile.json run speed.jsonl");
 }
 
 // Removes the charts of an earlier run, but not newer or unrelated files.
