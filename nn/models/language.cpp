@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/readback.h"
 
 namespace mixtape::models {
 using namespace internal;
@@ -28,6 +29,9 @@ Tensor sample(const Tensor& given, const SampleOptions& o) {
   check(0 <= o.top_k && o.top_k <= vocabulary, "top_k must be from 0 to {}, got {}", vocabulary,
         o.top_k);
   check(0 < o.top_p && o.top_p <= 1, "top_p must be above 0 and at most 1, got {}", o.top_p);
+  check_later(any(isnan(logits)).raw(), 1, logits.device(), [](const void* is_nan) {
+    return *static_cast<const bool*>(is_nan) ? "logits must not be NaN" : "";
+  });
   // (Division by less would make f32 logits infinite.)
   if (o.temperature < 1e-30) return argmax(logits, -1);
   // The argmax of logits plus Gumbel noise is distributed as their softmax. (Uniform numbers above

@@ -20,7 +20,7 @@ struct SampleOptions {
   std::vector<int64_t> stop = {};
 };
 // Samples a token from softmax(logits / temperature): [..., vocabulary] -> i64 [...]. Draws from
-// generator(), so a Seed makes it reproducible.
+// generator(), so a Seed makes it reproducible. Throws Error for NaN, on a device late.
 Tensor sample(const Tensor& logits, const SampleOptions& o = {});
 
 // Keys and values of earlier tokens, in memory with room for later ones: appending copies none.

@@ -225,6 +225,17 @@ TEST(Sample, NeverDrawsWhatIsRuledOut) {
   EXPECT_EQ(sample(only).item<int64_t>(), 1);
 }
 
+TEST(Sample, RefusesNan) {
+  const Tensor logits = from({0, 1, NAN, 3}, {2, 2});
+  for (const SampleOptions& o : {SampleOptions{}, {.temperature = 0}, {.top_k = 1}, {.top_p = 0.5}})
+    EXPECT_ERROR(sample(logits, o), "sample: logits must not be NaN");
+  EXPECT_EQ(sample(narrow(logits, 0, 0, 1)).numel(), 1);
+  EXPECT_EQ(sample(from({1, NAN}, {2}), {.tokens = 1}).item<int64_t>(), 0) << "padding is not read";
+  Gpt net(tiny(0));
+  nn::init::constant_(net.parameters()[0], NAN);
+  EXPECT_ERROR(net.generate(zeros({1, 3}, i64), 2, {.temperature = 0}), "logits must not be NaN");
+}
+
 TEST(Gpt, Generates) {
   const Seed seed(6);
   Gpt net(tiny(0.1));
