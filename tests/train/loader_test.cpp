@@ -552,6 +552,12 @@ TEST(DataLoader, RefusesWhatMakesNoSense) {
     EXPECT_ERROR(DataLoader(good, {.part = part}),
                  "part must be of a rank below the number of ranks");
   EXPECT_EQ(DataLoader(std::make_shared<TensorDataset>(good)).examples(), 4);
+  struct Negative : Dataset {
+    std::string name() const override { return "odd"; }
+    int64_t size() const override { return -1; }
+    Example get(int64_t) const override { return {}; }
+  };
+  EXPECT_ERROR(DataLoader(Negative()), "odd: size() must be >= 0, got -1");
   EXPECT_ERROR(DataLoader(good, {.batch_size = 0}), "batch_size must be > 0, got 0");
   EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "max_batches must be >= 0, got -1");
   EXPECT_ERROR(DataLoader(good, {.shuffle = true, .sampler = weighted({1}, 2)}),

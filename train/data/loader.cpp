@@ -56,6 +56,7 @@ struct DataLoader::BatchMaker {
   int64_t at_once = 1;  // batches that a loop gives as one
 
   BatchMaker(AnyDataset d, const DataLoaderOptions& o) : data(std::move(d)), options(o) {
+    check(data->size() >= 0, "{}: size() must be >= 0, got {}", data->name(), data->size());
     per_epoch = options.sampler ? int64_t(options.sampler(0).size()) : data->size();
   }
 
