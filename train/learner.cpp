@@ -176,7 +176,12 @@ bool Learner::heed_interrupt() {
   return true;
 }
 
+void Learner::require_no_fit() const {
+  check(!in_fit_, "within a fit, whose callbacks cannot begin another");
+}
+
 FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
+  require_no_fit();
   check(data.train.has_value(), "fit needs training data");
   check(epochs >= 0, "epochs must be >= 0, got {}", epochs);
   check(!device_.is_meta(),

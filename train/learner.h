@@ -339,6 +339,7 @@ class Learner {
   bool receives_events(const Callback& c) const;
   // Calls an event of all callbacks; false if one skipped what comes next.
   bool notify(Event event, bool backwards = false);
+  void require_no_fit() const;                                          // throws Error within one
   static void check_batches(const DataLoader& data, const char* what);  // throws Error if none
   // sum + the loss of n examples, in f64 and on the loss's device.
   static void add_loss(Tensor& sum, const Tensor& mean, int64_t n);

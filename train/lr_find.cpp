@@ -104,6 +104,7 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
 }
 
 LrFind Learner::lr_find(const LrFindOptions& o) {
+  require_no_fit();
   check(data.train.has_value(), "lr_find needs training data");
   check_batches(*data.train, "the training data");
   check(0 < o.start && o.start < o.end && std::isfinite(o.end),

@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "optim/optimizers.h"
+#include "tests/support/errors.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
 
@@ -110,6 +111,23 @@ TEST(Callbacks, MayAddOthers) {
   learner.fit(1);
   EXPECT_EQ(learner.callbacks().size(), 2u);
   EXPECT_EQ("train " + earlier->seen, spy->seen);
+}
+
+// Without a check, each would begin the next until the stack ends.
+TEST(Callbacks, MayNotFit) {
+  const std::function<void(Learner&)> ways[] = {[](Learner& l) { l.fit(1); },
+                                                [](Learner& l) { l.fit_one_cycle(1); },
+                                                [](Learner& l) { l.lr_find(); }};
+  for (const auto& way : ways) {
+    Learner learner(loaders(), Net(), quiet());
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "epoch";
+    spy->ask = way;
+    learner.add(spy);
+    EXPECT_ERROR(learner.fit(1), "within a fit, whose callbacks cannot begin another");
+    spy->at = "batch";
+    EXPECT_ERROR(learner.lr_find(), "within a fit, whose callbacks cannot begin another");
+  }
 }
 
 TEST(Callbacks, EndEvenAfterAnException) {
