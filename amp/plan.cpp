@@ -2,6 +2,8 @@
 // count what the tensors of that moment are for.
 #include "amp/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -173,16 +175,24 @@ Plan plan(const TrainingMaker& make, int64_t batch_size, const PlanOptions& opti
 
 int64_t largest_batch(const TrainingMaker& make, int64_t bytes, const PlanOptions& options) {
   const Scope scope("largest_batch");
+  constexpr int64_t most = int64_t{1} << 30;
+  const int64_t least = observed(make, 1, options).peak;
+  if (least > bytes) return 0;
   const auto fits = [&](int64_t batch_size) {
     return observed(make, batch_size, options).peak <= bytes;
   };
-  constexpr int64_t most = int64_t{1} << 30;
-  int64_t low = 0, high = 1;  // low fits, high does not
-  while (fits(high)) {
-    check(high < most,
-          "a batch of {} fits into {} bytes as well: does the step use its batch size?", high,
-          bytes);
-    low = std::exchange(high, 2 * high);
+  int64_t low = 1, high = 2;  // low fits, high does not
+  try {
+    while (low < most && fits(high)) low = std::exchange(high, 2 * high);
+  } catch (const Error& e) {
+    throw Error(fmt::format("a batch of {} fits into {} bytes, and a step can take none of {}: {}",
+                            low, bytes, high, e.what()));
+  }
+  if (low == most) {
+    check(observed(make, most, options).peak > least,
+          "batches of 1 and of {} take {} bytes alike: does the step use its batch size?", most,
+          least);
+    return most;
   }
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;

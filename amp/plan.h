@@ -44,7 +44,8 @@ struct Plan {
 // it runs on a real device, and for one that is not the same each time.
 Plan plan(const TrainingMaker& make, int64_t batch_size, const PlanOptions& options = {});
 
-// The largest batch with a peak of at most `bytes`, 0 if there is none. Throws Error if 2^30 fits.
+// The largest batch up to 2^30 with a peak of at most `bytes`, 0 if there is none. Throws Error if
+// a step can take none that large, or takes the same for any batch.
 int64_t largest_batch(const TrainingMaker& make, int64_t bytes, const PlanOptions& options = {});
 
 struct PlannedMode {

@@ -150,9 +150,20 @@ TEST(Plan, FindsTheLargestBatch) {
     EXPECT_EQ(largest_batch(make, peak(n + 1) - 1), n);
   }
   EXPECT_EQ(largest_batch(make, peak(1) - 1), 0);
+  constexpr int64_t without_end = int64_t{1} << 60;
+  EXPECT_EQ(largest_batch(make, without_end), int64_t{1} << 30) << "the most that is tried";
+  const TrainingMaker picky = [&](int64_t n) {
+    check(n <= 100, "{} examples", n);
+    return make(n);
+  };
+  EXPECT_ERROR(largest_batch(picky, without_end),
+               fmt::format("a batch of 64 fits into {} bytes, and a step can take none of 128: "
+                           "largest_batch: 128 examples",
+                           without_end));
+  EXPECT_ERROR(largest_batch([&](int64_t) { return picky(101); }, without_end), "101 examples");
   EXPECT_ERROR(
       largest_batch([&](int64_t) { return make(1); }, peak(1)),
-      fmt::format("a batch of 1073741824 fits into {} bytes as well: does the step use its "
+      fmt::format("batches of 1 and of 1073741824 take {0} bytes alike: does the step use its "
                   "batch size?",
                   peak(1)));
 }
