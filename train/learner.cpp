@@ -104,6 +104,7 @@ void Learner::compile(const LearnerOptions& options) {
   const auto before = std::exchange(precision_, nullptr);
   for (auto& callback : added) add(std::move(callback));
   folder_ = std::move(folder);
+  settings_ = options.settings;
   out_ = options.out;
   progress_ = options.progress;
   chunks_ = options.chunks;

@@ -131,6 +131,9 @@ struct LearnerOptions {
   // Ranks divide the optimizer's state among them, from the first fit on: see dist::Shards.
   // state_dict() and save() are then called by all, as compile() and to_fp16() and its like are.
   bool shards = false;
+  // Texts by name that say how the run was made, such as a program's options; kept in checkpoints.
+  // A fit resumes from none that has another text of a name.
+  io::Metadata settings = {};
   std::FILE* out = stdout;  // gets the table of epochs; null: none
   bool progress = true;     // a progress bar on stderr
 };
@@ -180,6 +183,10 @@ struct LrFind {
   double suggested;
 };
 io::Chart chart(const LrFind& found);
+
+// Throws Error if the file is no checkpoint, or has another value of a setting. (Those without it,
+// as of earlier versions, pass.) FitOptions::resume does, too; a program can tell earlier.
+void check_settings(const std::string& checkpoint, const io::Metadata& settings);
 
 // Under a dist::World of several ranks, each trains on its part of every batch of the loaders,
 // which they leave as they are, and all have the same weights. fit, lr_find, validate, evaluate,
@@ -391,6 +398,7 @@ class Learner {
   std::vector<std::shared_ptr<Callback>> callbacks_;
   std::shared_ptr<MixedPrecision> precision_;
   Device device_;
+  io::Metadata settings_;
   std::FILE* out_;
   std::optional<RunFolder> folder_;
   bool progress_, skipping_ = false, stopping_ = false, in_fit_ = false, in_lr_find_ = false;

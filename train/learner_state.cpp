@@ -234,40 +234,60 @@ void Learner::save(const std::string& path) {
   on_first_rank([&] {
     if (!shards_) all = state_dict();
     for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
-    io::save(path, all,
-             {{"format", std::string(format_name)},
-              {"version", std::string(format_version)},
-              {"crc32c", checksum(all)}});
+    io::Metadata metadata = settings_;
+    metadata["format"] = format_name;
+    metadata["version"] = format_version;
+    metadata["crc32c"] = checksum(all);
+    io::save(path, all, metadata);
   });
 }
 
 namespace {
 
-// The tensors of a checkpoint. Throws Error if the file is none, or damaged.
-StateDict read_checkpoint(const std::string& path) {
-  const io::SafeTensors file = io::load(path);
-  const auto value = [&](const char* name) {
-    const auto found = file.metadata.find(name);
-    return found == file.metadata.end() ? std::string() : found->second;
-  };
-  check(value("format") == format_name, "{}: not a checkpoint of a training (its format is \"{}\")",
-        path, value("format"));
-  check(value("version") == format_version, "{}: checkpoint version {} is not supported, only {}",
-        path, value("version"), format_version);
-  if (const std::string sum = value("crc32c"); !sum.empty())
+std::string value_of(const io::Metadata& metadata, const std::string& name) {
+  const auto found = metadata.find(name);
+  return found == metadata.end() ? std::string() : found->second;
+}
+
+// Throws Error if the file is no checkpoint of a run with these settings.
+io::SafeTensors read_checkpoint(const std::string& path, const io::Metadata& settings,
+                                const io::ReadOptions& options = {}) {
+  io::SafeTensors file = io::load(path, options);
+  const std::string format = value_of(file.metadata, "format"),
+                    version = value_of(file.metadata, "version");
+  check(format == format_name, "{}: not a checkpoint of a training (its format is \"{}\")", path,
+        format);
+  check(version == format_version, "{}: checkpoint version {} is not supported, only {}", path,
+        version, format_version);
+  for (const auto& [name, now] : settings)
+    if (const auto then = file.metadata.find(name); then != file.metadata.end())
+      check(then->second == now, "{}: saved with {} {}, not {}", path, name, then->second, now);
+  return file;
+}
+
+// Throws Error if the tensors are damaged.
+void check_sum(const std::string& path, const io::SafeTensors& file) {
+  if (const std::string sum = value_of(file.metadata, "crc32c"); !sum.empty())
     check(checksum(file.tensors) == sum, "{}: damaged: the checksum of its tensors is {}, not {}",
           path, checksum(file.tensors), sum);
   else  // a file edited elsewhere may have none; damage would change the key's name
     check(file.metadata.size() == 2, "{}: no checksum, and {} metadata, not 2", path,
           file.metadata.size());
-  return file.tensors;
 }
 
 }  // namespace
 
+void check_settings(const std::string& checkpoint, const io::Metadata& settings) {
+  read_checkpoint(checkpoint, settings, {.skip = {"*"}});
+}
+
 void Learner::load(const std::string& path, bool this_fit) {
   StateDict dict;
-  on_first_rank([&] { dict = read_checkpoint(path); });
+  on_first_rank([&] {
+    const io::SafeTensors file = read_checkpoint(path, this_fit ? settings_ : io::Metadata());
+    check_sum(path, file);
+    dict = file.tensors;
+  });
   try {
     load_state_dict(of_first_rank(dict), this_fit);
   } catch (const Error& e) {

@@ -482,6 +482,30 @@ TEST(Checkpoints, KnowCallbacksByTheirType) {
   EXPECT_TRUE(other.is_stopping());
 }
 
+TEST(Checkpoints, KeepSettings) {
+  const TempFolder folder;
+  const std::string file = folder / "last.ckpt";
+  const auto fit = [&](const io::Metadata& settings, const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    o.folder = folder.path();
+    o.settings = settings;
+    Learner(loaders(48, 16), Net(), o).fit(1, {.resume = resume});
+  };
+  fit({{"rate", "0.1"}, {"data", "a"}}, "");
+  EXPECT_EQ(io::load(file).metadata.at("rate"), "0.1");
+  fit({{"rate", "0.1"}, {"another", "1"}}, file);  // which the checkpoint does not know
+  const std::string wrong = file + ": saved with rate 0.1, not 0.2";
+  fit({{"rate", "0.1"}}, "");
+  EXPECT_ERROR(fit({{"rate", "0.2"}}, file), wrong);
+  EXPECT_ERROR(check_settings(file, {{"rate", "0.2"}}), wrong);
+  EXPECT_ERROR(check_settings(folder / "none", {}), "none: cannot open");
+  io::save(folder / "weights", Net().state_dict());
+  EXPECT_ERROR(check_settings(folder / "weights", {}), "not a checkpoint of a training");
+  Learner other(loaders(48, 16), Net(), quiet());
+  other.load(file);  // a new fit may have others
+}
+
 // A training removes temporary files of a killed one in the same folder.
 TEST(Checkpoints, TidyUpAfterAKill) {
   const Seed seed(1);
