@@ -43,14 +43,14 @@ void define(CommandLine& line, Options& o) {
   line.add("--seed", o.seed, "N", "for weights, order and samples").check(any_seed());
   line.add("--sample", o.sample, "N", "characters to write at the end").check(count(0));
   line.add("--prompt", o.prompt, "TEXT", "text to continue (default: the last character)")
-      .check(name_of("prompt"));
+      .check(not_empty());
   line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: by probability")
       .check(number(0., 100.));
   line.add("--top-k", o.top_k, "N", "sample from the k likeliest; 0: from all").check(count(0));
-  line.add("--load", o.load, "FILE", "initial weights").check(name_of("file"));
-  line.add("--save", o.save, "FILE", "safetensors file to write").check(name_of("file"));
+  line.add("--load", o.load, "FILE", "initial weights").check(not_empty());
+  line.add("--save", o.save, "FILE", "safetensors file to write").check(not_empty());
   line.add("--out", o.out, "DIR", "folder for metrics.jsonl, charts and last.ckpt")
-      .check(name_of("folder"));
+      .check(not_empty());
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   line.share(o.chunks);
   line.flag("--shards", o.shards, "divide the optimizer's state among the processes");

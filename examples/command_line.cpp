@@ -49,9 +49,9 @@ Check one_of(std::vector<std::string> names) {
   };
 }
 
-Check name_of(const char* what) {
-  return [what](const std::string& text) {
-    return text.empty() ? fmt::format("the name of the {} is empty", what) : std::string();
+Check not_empty() {
+  return [](const std::string& text) {
+    return text.empty() ? std::string("must not be empty") : std::string();
   };
 }
 

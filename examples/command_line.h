@@ -39,8 +39,8 @@ inline Check rate() { return number(1e-12, 1e6); }  // a learning rate
 inline Check any_seed() { return number<uint64_t>(0, UINT64_MAX); }
 
 Check one_of(std::vector<std::string> names);
-Check name_of(const char* what);  // "folder", "file": any non-empty text
-Check precision();                // the names that low() takes
+Check not_empty();
+Check precision();  // the names that low() takes
 
 DType low(const std::string& name);  // dtype of float32, fp16, bf16, ...
 // Throws Error if it does not exist. "cuda" is a GPU of its own for each rank of a machine.

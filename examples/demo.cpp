@@ -280,7 +280,7 @@ void define(CommandLine& line, Options& o) {
   const Option data = line.add("--data", o.data, "DIR",
                                "folder with MNIST files in IDX format, plain or .gz\n"
                                "(default: digits are drawn)")
-                          .check(name_of("folder"));
+                          .check(not_empty());
   line.add("--valid-fraction", o.valid_fraction, "X",
            "validation part at the end of a single pair of files")
       .check(number(0.01, 0.9));
@@ -303,7 +303,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--out", o.out, "DIR",
            "folder for weights, metrics.jsonl and loss.svg;\nreplaces those of an earlier run")
-      .check(name_of("folder"));
+      .check(not_empty());
   line.share(o.chunks);
 }
 

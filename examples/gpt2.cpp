@@ -55,9 +55,8 @@ void define(CommandLine& line, Options& o) {
   line.add("--dropout", o.dropout, "X", "fraction dropped in training").check(number(0., 0.9));
   line.flag("--checkpoint", o.checkpoint, "compute blocks again in backward, to save memory");
   line.add("--data", o.data, "FILE", "tokens of llm.c or nanoGPT, or a .txt; default: random ones")
-      .check(name_of("file"));
-  line.add("--valid", o.valid, "FILE", "tokens to validate with, at the end")
-      .check(name_of("file"));
+      .check(not_empty());
+  line.add("--valid", o.valid, "FILE", "tokens to validate with, at the end").check(not_empty());
   line.add("--steps", o.steps, "N", "optimizer steps; 0: only --load, then --valid or --prompt")
       .check(count(0));
   line.add("--every", o.every, "N", "steps between lines").check(count());
@@ -78,11 +77,11 @@ void define(CommandLine& line, Options& o) {
       .check(number(1e-3, 1e6));
   line.add("--peak", o.peak, "X", "TFLOP/s of the device in that dtype, if it is not known")
       .check(number(1e-3, 1e6));
-  line.add("--load", o.load, "FILE", "initial weights, also GPT-2's").check(name_of("file"));
-  line.add("--save", o.save, "FILE", "safetensors, .pt or .gguf to write").check(name_of("file"));
+  line.add("--load", o.load, "FILE", "initial weights, also GPT-2's").check(not_empty());
+  line.add("--save", o.save, "FILE", "safetensors, .pt or .gguf to write").check(not_empty());
   line.add("--tokenizer", o.tokenizer, "FILE", "tokenizer.json, or GPT-2's vocab.json")
-      .check(name_of("file"));
-  line.add("--prompt", o.prompt, "TEXT", "text to continue at the end").check(name_of("prompt"));
+      .check(not_empty());
+  line.add("--prompt", o.prompt, "TEXT", "text to continue at the end").check(not_empty());
   line.add("--sample", o.sample, "N", "tokens to continue it by").check(count());
   line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: by probability")
       .check(number(0., 100.));
@@ -145,10 +144,10 @@ struct Job {
           o.batch_size * o.accumulate, chunks_of(o));
     check(context <= config.context, "--context must be at most {}, got {}", config.context,
           context);
-    if (!o.load.empty())
-      of_file(o.load, [&] {
-        return model.load_state_dict(models::gpt2_weights(io::load(o.load).tensors));
-      });
+    if (!o.load.empty()) {
+      const StateDict weights = io::load(o.load).tensors;
+      of_file(o.load, [&] { return model.load_state_dict(models::gpt2_weights(weights)); });
+    }
     if (!o.save.empty()) prepare_to_save(o.save, {o.data, o.valid});
   }
 

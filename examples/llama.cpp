@@ -27,8 +27,8 @@ struct Options {
 void define(CommandLine& line, Options& o) {
   line.add("--model", o.model, "DIR", "config.json, tokenizer.json and model.safetensors")
       .required()
-      .check(name_of("folder"));
-  line.add("--prompt", o.prompt, "TEXT", "text to continue").check(name_of("prompt"));
+      .check(not_empty());
+  line.add("--prompt", o.prompt, "TEXT", "text to continue").check(not_empty());
   line.add("--sample", o.sample, "N", "tokens to continue it by, at most").check(count());
   line.add("--temperature", o.temperature, "X", "0: always the likeliest; 1: by probability")
       .check(number(0., 100.));
@@ -38,7 +38,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
   line.add("--seed", o.seed, "N", "for samples").check(any_seed());
-  line.add("--save", o.save, "FILE", ".gguf to write in that dtype").check(name_of("file"));
+  line.add("--save", o.save, "FILE", ".gguf to write in that dtype").check(not_empty());
 }
 
 const Options& checked(const Options& o) {

@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
   line.add("--lr", o.lr, "X", "highest learning rate").check(rate());
   line.add("--seed", o.seed, "N", "of weights and order").check(any_seed());
   line.add("--out", o.out, "DIR", "folder for metrics.jsonl, charts and last.ckpt")
-      .check(name_of("folder"));
+      .check(not_empty());
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   return line.run(argc, argv,
                   [&] { return [job = std::make_shared<const Job>(o)] { job->run(); }; });

@@ -47,9 +47,9 @@ int main(int argc, char** argv) {
                    "Draws charts of runs: loss.svg, lr.svg and one more for each other quantity.");
   line.add("RUN", folders, " ", "folders of runs, each with its metrics.jsonl")
       .required()
-      .check(name_of("folder"));
+      .check(not_empty());
   line.add("--out", out, "DIR", "where the charts go (default: the folder of a single run, else .)")
-      .check(name_of("folder"));
+      .check(not_empty());
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     if (out.empty()) out = folders.size() == 1 ? folders[0] : ".";
     auto runs = read(folders);

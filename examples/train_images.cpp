@@ -109,15 +109,15 @@ void define(CommandLine& line, Options& o) {
   line.add("--seed", o.seed, "N", "of weights, order and drawn digits").check(any_seed());
   line.add("--fine-tune", o.fine_tune, "FILE",
            "initial weights (.safetensors, .pt); the last layer\nstarts anew if the classes differ")
-      .check(name_of("file"));
+      .check(not_empty());
   line.add("--out", o.out, "DIR", "folder for weights, metrics.jsonl and last.ckpt")
-      .check(name_of("folder"));
+      .check(not_empty());
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
   line.share(o.chunks);
   line.flag("--shards", o.shards, "divide the optimizer's state among the processes");
   line.add("--profile", o.profile, "FILE",
            "where the time of three steps goes, for ui.perfetto.dev")
-      .check(name_of("file"));
+      .check(not_empty());
   line.flag("--benchmark", o.benchmark, "only measure steps, on random images");
   line.add("--plan", o.plan, "GIB",
            "only say what a step takes on such a --device,\nand the largest batch in this much "

@@ -206,8 +206,8 @@ class Mistakes(DemoTest):
         self.refused("there is no device cuda:9: ", "--device", "cuda:9")
         self.refused("--modes: fp32 is listed twice", "--modes", "fp32,bf16,fp32")
         self.refused("--epochs: 1 required N missing", "--epochs")
-        self.refused("--out: the name of the folder is empty", "--out", "")
-        self.refused("--data: the name of the folder is empty", "--data", "")
+        self.refused("--out: must not be empty", "--out", "")
+        self.refused("--data: must not be empty", "--data", "")
         self.refused("MIXTAPE_NUM_THREADS must be a number from 1 to 1024, got '0'", threads=0)
         self.refused("--data excludes --train-size", "--data", ".", "--train-size", "5")
 

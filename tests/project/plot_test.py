@@ -58,7 +58,7 @@ class Plot(unittest.TestCase):
         self.assertIn("metrics.jsonl", self.plot("--help"))
         self.assertIn("mixtape-plot: RUN is required", self.plot(code=2))
         self.assertIn("not expected: --bogus (--help lists", self.plot("a", "--bogus", code=2))
-        self.assertIn("the name of the folder is empty", self.plot("a", "--out", "", code=2))
+        self.assertIn("must not be empty", self.plot("a", "--out", "", code=2))
         self.assertIn("none/metrics.jsonl: cannot open", self.plot("none", code=2))
         self.assertIn('two runs are named "a"', self.plot("a", "a", code=2))
         for log in "", '{"step":1}\n', '{"step":1,"loss":null}\n':

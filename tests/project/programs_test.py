@@ -451,7 +451,8 @@ class Mistakes(ProgramTest):
         self.refused("gpt2", "tokenizer_tiny.json has 502 tokens, more than the model's 50", *SMALL_GPT2, "--prompt", "a",
                      "--tokenizer", pathlib.Path(__file__).parent.parent / "data/tokenizer_tiny.json")
         self.refused("gpt2", "--context must be at most 1024, got 2000", *SMALL_GPT2, "--context", 2000)
-        self.refused("gpt2", "song.txt: ", *SMALL_GPT2, "--load", "song.txt")
+        self.refused("gpt2", "gpt2: song.txt: a header of", *SMALL_GPT2, "--load", "song.txt")
+        self.refused("gpt2", "--prompt: must not be empty", *SMALL_GPT2, "--prompt", "")
         self.refused("gpt2", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT2, "--heads", 3)
         self.refused("char_gpt", "none: cannot open", "--text", "none")
         self.refused("char_gpt", "song.txt: 379 characters to validate with", "--text", "song.txt", "--context", 400)
