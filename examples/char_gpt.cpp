@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "examples/command_line.h"
+#include "io/file.h"
 #include "mixtape.h"
 #include "train/callbacks.h"
 #include "train/data/text.h"
@@ -83,8 +84,12 @@ struct Job {
           text.vocabulary().size());
     check(o.save.empty() || o.steps > 0, "--save {} with --steps 0: nothing is learned", o.save);
     check(!o.resume || o.load.empty(), "--resume and --load exclude each other");
+    check_chunks(std::min(o.batch_size, windows), o.chunks);
+    check(!io::has_extension(o.save, ".gguf"), "--save {}: gpt2 writes .gguf, not char_gpt",
+          o.save);
     if (!o.load.empty()) load();
     if (!o.save.empty()) prepare_to_save(o.save, {o.text});
+    if (!o.out.empty()) const train::RunFolder folder(o.out);
   }
 
   void run();

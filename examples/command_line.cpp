@@ -14,6 +14,7 @@
 #include "core/runtime.h"
 #include "dist/world.h"
 #include "io/file.h"
+#include "kernels/common/instruction_set.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "train/interrupt.h"
 #include "train/ranks.h"
@@ -71,8 +72,15 @@ Device usable(const std::string& name) {
   const Device device =
       name == "cuda" && ranks() ? Device::cuda(ranks()->local_rank()) : Device::parse(name);
   device.require();
+  check(!device.is_meta(), "--device {}: tensors there have no values", device);
   kernels::cpu::num_threads();  // throws if MIXTAPE_NUM_THREADS is invalid
+  kernels::instruction_set();   // and MIXTAPE_ISA
   return device;
+}
+
+void check_chunks(int64_t batch, int64_t chunks) {
+  const int64_t parts = dist::World::current()->part(chunks).chunks;
+  check(batch >= parts, "batches of {} cannot be cut into {} chunks", batch, parts);
 }
 
 std::string checkpoint(const std::string& folder, bool resume) {
@@ -81,6 +89,11 @@ std::string checkpoint(const std::string& folder, bool resume) {
   const std::string path = folder + "/last.ckpt";
   check(std::filesystem::exists(path), "--resume: there is no {}", path);
   return path;
+}
+
+Device planned_device(const std::string& name) {
+  const Device device = Device::parse(name);
+  return device.is_meta() ? device : Device::meta(device.type);
 }
 
 std::string on_device(const Device& device) {

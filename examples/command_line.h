@@ -43,9 +43,13 @@ Check not_empty();
 Check precision();  // the names that low() takes
 
 DType low(const std::string& name);  // dtype of float32, fp16, bf16, ...
-// Throws Error if it does not exist. "cuda" is a GPU of its own for each rank of a machine.
+// Throws Error if it does not exist, or has no values. "cuda" is a GPU of its own for each rank of
+// a machine.
 Device usable(const std::string& device);
-std::string on_device(const Device& device);  // ", on cuda:0 (NVIDIA H200)"; empty for the CPU
+Device planned_device(const std::string& device);  // what stands in for it, without memory
+std::string on_device(const Device& device);       // ", on cuda:0 (NVIDIA H200)"; empty for the CPU
+// Throws Error if a batch has no example for each of the --chunks.
+void check_chunks(int64_t batch, int64_t chunks);
 // The checkpoint in a run folder from which --resume continues, or "" without that option. Throws
 // Error if it is not there.
 std::string checkpoint(const std::string& folder, bool resume);

@@ -60,9 +60,7 @@ struct Net : nn::Module<Net> {
 struct Job {
   explicit Job(const Options& o)
       : options(o), device(usable(o.device)), data(load(o)), folder(o.out) {
-    const int64_t chunks = dist::World::current()->part(o.chunks).chunks,
-                  batch = std::min(o.batch_size, data.train.size());
-    check(batch >= chunks, "batches of {} cannot be cut into {} chunks", batch, chunks);
+    check_chunks(std::min(o.batch_size, data.train.size()), o.chunks);
     if (train::is_first_rank()) log.emplace(emptied(folder) + "/metrics.jsonl");
   }
 

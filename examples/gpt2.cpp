@@ -140,8 +140,7 @@ struct Job {
           "--steps 0 without --prompt or --valid does nothing");
     check(o.steps == 0 || o.warmup < o.steps, "--warmup {} leaves none of {} steps", o.warmup,
           o.steps);
-    check(o.batch_size * o.accumulate >= chunks_of(o), "{} texts cannot be cut into {} chunks",
-          o.batch_size * o.accumulate, chunks_of(o));
+    check_chunks(o.batch_size * o.accumulate, chunks_of(o));
     check(context <= config.context, "--context must be at most {}, got {}", config.context,
           context);
     if (!o.load.empty()) {
@@ -394,7 +393,7 @@ amp::PlannedTraining planned(const Options& o, int64_t batch_size) {
           }};
 }
 
-void print_plan(const Options& given) {
+std::string plan(const Options& given) {
   std::vector<amp::PlannedMode> modes;
   for (const char* dtype : {"float32", "float16", "bfloat16"})
     for (const bool checkpoint : {false, true})
@@ -407,8 +406,8 @@ void print_plan(const Options& given) {
                                      o.state == "f32" ? "" : ", i8 state"),
                          [o](int64_t batch_size) { return planned(o, batch_size); }});
       }
-  const Device device = Device::meta(Device::parse(given.device).type);
-  fmt::print(
+  const Device device = planned_device(given.device);
+  return fmt::format(
       "{}, batches of {} texts, on {}\n{}", given.model, given.batch_size, device,
       amp::plan_text(modes, given.batch_size, int64_t(given.plan * (1 << 30)), {.device = device}));
 }
@@ -421,7 +420,7 @@ int main(int argc, char** argv) {
   define(line, o);
   return line.run(argc, argv, [&]() -> CommandLine::Work {
     check(o.plan == 0 || dist::World::current()->size() == 1, "--plan is for one process");
-    if (o.plan > 0) return [o] { print_plan(o); };
+    if (o.plan > 0) return [text = plan(o)] { fmt::print("{}", text); };
     return [job = std::make_shared<Job>(o)] { job->run(); };
   });
 }

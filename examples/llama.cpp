@@ -56,7 +56,9 @@ struct Job {
         file(o.model + "/tokenizer.json"),
         tokenizer(train::Tokenizer::load(file)),
         llama(train::load_llama(o.model)),
-        text(cat({from_data(llama.begin_of_text).to(i64), tokenizer.encode(o.prompt)})) {}
+        text(cat({from_data(llama.begin_of_text).to(i64), tokenizer.encode(o.prompt)})) {
+    if (!o.save.empty()) prepare_to_save(o.save, {file});
+  }
   void run();
   void save() const;
   void continue_text();

@@ -28,6 +28,7 @@ struct Job {
     check(images.train.classes().size() == 2, "{}: needs 2 classes, got {}", o.data,
           images.train.classes().size());
     stats = train::pixel_stats(images.train);  // reads images, to find broken ones
+    if (!o.out.empty()) const train::RunFolder folder(o.out);
   }
   void run() const;
 

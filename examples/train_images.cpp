@@ -241,6 +241,7 @@ class Training {
     model = models::get(o.model, {.classes = images.classes, .in_channels = shape[0]});
     try_out(shape);
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
+    check_chunks(std::min(o.batch_size, images.train->size()), o.chunks);
     folder.emplace(o.out);
     if (train::is_first_rank()) io::AtomicFile probe(weights());
     std::shared_ptr<train::Profile> profile;  // before anything is written
@@ -356,7 +357,7 @@ amp::PlannedTraining planned(const Options& o, int64_t batch_size) {
           [=] { learner->train_batch(random_batch(o, batch_size)); }};
 }
 
-void print_plan(const Options& given) {
+std::string plan(const Options& given) {
   std::vector<amp::PlannedMode> modes;
   for (const auto& [name, dtype, masters] : {std::tuple("float32", "float32", false),
                                              {"float16", "float16", false},
@@ -367,8 +368,8 @@ void print_plan(const Options& given) {
     o.masters = masters;
     modes.push_back({name, [o](int64_t batch_size) { return planned(o, batch_size); }});
   }
-  const Device device = Device::meta(Device::parse(given.device).type);
-  fmt::print(
+  const Device device = planned_device(given.device);
+  return fmt::format(
       "{}, batches of {} images, {} x {}, on {}\n{}", given.model, given.batch_size, side_of(given),
       side_of(given), device,
       amp::plan_text(modes, given.batch_size, int64_t(given.plan * (1 << 30)), {.device = device}));
@@ -403,7 +404,7 @@ int main(int argc, char** argv) {
     for (const char* option : {"--benchmark", "--plan"})
       check(!line.given(option) || dist::World::current()->size() == 1, "{} is for one process",
             option);
-    if (o.plan > 0) return [o] { print_plan(o); };
+    if (o.plan > 0) return [text = plan(o)] { fmt::print("{}", text); };
     if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };
     return [training = std::make_shared<Training>(o)] { training->run(); };
   });

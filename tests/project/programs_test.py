@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 programs = pathlib.Path(sys.argv[1]).resolve()
 root = pathlib.Path(__file__).resolve().parents[2]
@@ -292,6 +293,7 @@ class Quick(ProgramTest):
         self.assertEqual(self.output(*likeliest, "--dtype", "float32").splitlines(), wide[1:])
         self.assertTrue(self.output(*likeliest[:6], 5, "--top-k", 5, "--top-p", 0.9).startswith("one two"))
         self.refused("llama", "--model is required")
+        self.refused("llama", "config.json/x: ", *likeliest[1:], "--save", "config.json/x")
         self.refused("llama", "without --prompt or --save there is nothing to do", "--model", ".")
         (self.folder / "config.json").write_text(json.dumps({**config, "model_type": "mamba"}))
         self.refused("llama", 'config.json: model_type is "mamba", not llama', *likeliest[1:])
@@ -467,6 +469,9 @@ class Mistakes(ProgramTest):
                      "--every", 999999)
         self.refused("char_gpt", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT, "--heads", 3)
         self.refused("char_gpt", "--top-k must be at most", *SMALL_GPT, "--top-k", 99)
+        self.refused("char_gpt", "--save x.GGUF: gpt2 writes .gguf, not char_gpt", *SMALL_GPT, "--save", "x.GGUF")
+        self.refused("char_gpt", "--prompt: must not be empty", *SMALL_GPT, "--prompt", "")
+        self.refused("char_gpt", "song.txt/run: cannot make this folder", *SMALL_GPT, "--out", "song.txt/run")
         self.refused("char_gpt", "song.txt/gpt: ", *SMALL_GPT, "--save", "song.txt/gpt")
         self.refused("char_gpt", "--save ./song.txt would overwrite song.txt, which is read", *SMALL_GPT, "--save", "./song.txt")
         self.output("char_gpt", *SMALL_GPT, "--save", "gpt.safetensors")
@@ -481,6 +486,27 @@ class Mistakes(ProgramTest):
         self.output("train_images", *few)
         self.refused("train_images", "weights.safetensors: the state does not fit the module: missing: conv1.weight", *few,
                      "--model", "resnet20", "--fine-tune", "runs/train_images/weights.safetensors")
+
+    def test_environment_device_and_chunks(self) -> None:
+        few = {"train_images": ["--dataset", "digits:64", "--batch-size", 8], "char_gpt": SMALL_GPT, "gpt2": SMALL_GPT2, "seq2seq": [],
+               "regression": [], "regression_learner": []}
+        for name, given in few.items():
+            self.refused(name, "--device meta:cpu: tensors there have no values", *given, "--device", "meta:cpu")
+            for variable, message in ("MIXTAPE_ISA", "MIXTAPE_ISA must be "), ("MIXTAPE_NUM_THREADS", "MIXTAPE_NUM_THREADS must be a"):
+                with unittest.mock.patch.dict(os.environ, {variable: "foo"}):
+                    self.refused(name, f"{name}: {message}", *given)
+        self.refused("train_images", "--device meta:cpu: tensors", "--benchmark", "--device", "meta:cpu")
+        for name in "train_images", "char_gpt", "gpt2":
+            size = given[given.index("--batch-size") + 1] if (given := few[name]) else 0
+            self.refused(name, f"batches of {size} cannot be cut into 16 chunks", *given, "--chunks", 16)
+
+    def test_plans(self) -> None:
+        self.refused("gpt2", "unknown device 'gpu'", "--plan", 1, "--device", "gpu")
+        self.refused("gpt2", "Gpt: a width of 16 does not divide into 3 heads", *SMALL_GPT2, "--plan", 1, "--heads", 3)
+        self.refused("train_images", "unknown device 'gpu'", "--plan", 1, "--device", "gpu")
+        self.refused("gpt2", " bytes, and a step can take none of ", *SMALL_GPT2, "--plan", 1000000, "--context", 1024)
+        self.assertRegex(self.output("train_images", "--plan", 1000000), r"batch in 1e\+06 GiB\nfloat32 .* 1073741824\n")
+        self.assertIn("on meta:cuda\n", self.output("train_images", "--plan", 1, "--device", "meta:cuda"))
 
 
 class Device(ProgramTest):
