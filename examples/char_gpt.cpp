@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "examples/command_line.h"
+#include "io/crc.h"
 #include "io/file.h"
 #include "mixtape.h"
 #include "train/callbacks.h"
@@ -59,10 +60,11 @@ void define(CommandLine& line, Options& o) {
 
 // The input of a run. The constructor finds all mistakes of the user.
 struct Job {
-  explicit Job(const Options& given)
+  Job(const Options& given, io::Metadata options)
       : o(given),
+        settings(std::move(options)),
         device(usable(o.device)),
-        from(checkpoint(o.out, o.resume)),
+        from(checkpoint(o.out, o.resume, settings)),
         text(train::CharText::load(o.text, {.context = o.context, .stride = 1})),
         prompt(o.prompt.empty() ? slice(text.valid().tokens(), 0, -1, INT64_MAX)
                                 : text.encode(o.prompt)),
@@ -83,21 +85,25 @@ struct Job {
           "--top-k must be at most {1}, the number of characters, got {0}", o.top_k,
           text.vocabulary().size());
     check(o.save.empty() || o.steps > 0, "--save {} with --steps 0: nothing is learned", o.save);
-    check(!o.resume || o.load.empty(), "--resume and --load exclude each other");
     check_chunks(std::min(o.batch_size, windows), o.chunks);
     check(!io::has_extension(o.save, ".gguf"), "--save {}: gpt2 writes .gguf, not char_gpt",
           o.save);
     if (!o.load.empty()) load();
     if (!o.save.empty()) prepare_to_save(o.save, {o.text});
+    settings["--text"] = fmt::format("of {} characters, with the checksum {:08x}", length(),
+                                     io::crc32c(io::read_file(o.text)));
+    checkpoint(o.out, o.resume, settings);
     if (!o.out.empty()) const train::RunFolder folder(o.out);
   }
 
   void run();
+  int64_t length() const { return text.train().tokens().size(0) + text.valid().tokens().size(0); }
   std::string characters() const { return fmt::format("{}", fmt::join(text.vocabulary(), "")); }
   void load();
   void train();
 
   Options o;
+  io::Metadata settings;  // for checkpoints
   const Device device;
   const std::string from;  // the checkpoint to continue from, or ""
   const train::CharText text;
@@ -135,7 +141,8 @@ void Job::train() {
       .folder = o.out,
       .device = device,
       .chunks = o.chunks,
-      .shards = o.shards};
+      .shards = o.shards,
+      .settings = settings};
   train::Learner learner(std::move(data), model, options);
   learner.to(low(o.dtype)).fit_one_cycle(o.steps / o.every, o.lr, {.resume = from});
   if (!o.save.empty()) {
@@ -150,8 +157,7 @@ void Job::train() {
 }
 
 void Job::run() {
-  fmt::print("{} characters, {} different; {} parameters; {}{}\n",
-             text.train().tokens().size(0) + text.valid().tokens().size(0),
+  fmt::print("{} characters, {} different; {} parameters; {}{}\n", length(),
              text.vocabulary().size(), model.num_parameters(), low(o.dtype), on_device(device));
   if (o.steps > 0) train();
   if (o.sample == 0 || !train::is_first_rank()) return;
@@ -170,5 +176,8 @@ int main(int argc, char** argv) {
   CommandLine line("char_gpt",
                    "Trains a small GPT on a text, character by character, and samples from it.");
   define(line, o);
-  return line.run(argc, argv, [&] { return [job = std::make_shared<Job>(o)] { job->run(); }; });
+  return line.run(argc, argv, [&] {
+    check(!o.resume || o.load.empty(), "--resume and --load exclude each other");
+    return [job = std::make_shared<Job>(o, line.settings())] { job->run(); };
+  });
 }

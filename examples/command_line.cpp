@@ -17,6 +17,7 @@
 #include "kernels/common/instruction_set.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "train/interrupt.h"
+#include "train/learner.h"
 #include "train/ranks.h"
 
 namespace mixtape::examples {
@@ -78,16 +79,23 @@ Device usable(const std::string& name) {
   return device;
 }
 
+std::string described(int64_t train, int64_t valid, const train::PixelStats& stats) {
+  return fmt::format(
+      "of {} training and {} validation images with mean {::.5f} and deviation {::.5f}", train,
+      valid, stats.mean, stats.std);
+}
+
 void check_chunks(int64_t batch, int64_t chunks) {
   const int64_t parts = dist::World::current()->part(chunks).chunks;
   check(batch >= parts, "batches of {} cannot be cut into {} chunks", batch, parts);
 }
 
-std::string checkpoint(const std::string& folder, bool resume) {
-  if (!resume) return {};
-  check(!folder.empty(), "--resume needs --out, the folder of the run to continue");
+std::string checkpoint(const std::string& folder, bool resume, const io::Metadata& settings) {
   const std::string path = folder + "/last.ckpt";
+  check(!resume || !folder.empty(), "--resume needs --out, the folder of the run to continue");
+  if (!resume) return {};
   check(std::filesystem::exists(path), "--resume: there is no {}", path);
+  train::check_settings(path, settings);
   return path;
 }
 
@@ -125,6 +133,7 @@ CommandLine::~CommandLine() = default;
 
 template <class T>
 Option CommandLine::add(const char* name, T& value, const char* kind, const char* help) {
+  values_.push_back({name, kind, [&value] { return fmt::format("{}", value); }});
   auto* const option = app_->add_option(name, value, help);
   if (option->get_items_expected_max() == 1) option->take_last();
   option->type_name(kind)->capture_default_str();
@@ -138,6 +147,7 @@ template Option CommandLine::add(const char*, uint64_t&, const char*, const char
 template Option CommandLine::add(const char*, double&, const char*, const char*);
 
 void CommandLine::flag(const char* name, bool& value, const char* help) {
+  values_.push_back({name, "", [&value] { return fmt::format("{}", value); }});
   app_->add_flag(name, value, help);
 }
 
@@ -173,17 +183,22 @@ int CommandLine::run(int argc, char** argv, const std::function<Work()>& prepare
 
 // The options that decide what is computed; where files lie, and on which device, a rank may
 // decide.
-std::string CommandLine::shared_options() const {
-  std::string all;
-  for (const CLI::Option* const o : app_->get_options()) {
-    const std::string name = o->get_name(), kind = o->get_type_name();
-    if (kind.ends_with("FILE") || kind.ends_with("DIR") || name == "--device" ||
-        name == "--workers")
-      continue;
-    all += fmt::format(
-        "{} {}; ", name,
-        o->count() ? fmt::to_string(fmt::join(o->results(), " ")) : o->get_default_str());
-  }
+std::vector<std::pair<std::string, std::string>> CommandLine::shared_options() const {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& [name, kind, text] : values_)
+    if (!kind.ends_with("FILE") && !kind.ends_with("DIR") && name != "--device" &&
+        name != "--workers")
+      all.emplace_back(name, text());
+  return all;
+}
+
+// Leaves out what changes no number of the training, but how it runs, and what follows it.
+io::Metadata CommandLine::settings() const {
+  io::Metadata all;
+  for (const auto& [name, text] : shared_options()) all[name] = text;
+  for (const char* other :
+       {"--resume", "--shards", "--prompt", "--sample", "--temperature", "--top-k"})
+    all.erase(other);
   return all;
 }
 
@@ -193,7 +208,11 @@ int CommandLine::work(const std::function<Work()>& prepare, int& code) const {
   Work work;
   std::string wrong;
   try {
-    if (ranks()) ranks()->check_alike(shared_options(), "has other options");
+    if (ranks()) {
+      std::string all;
+      for (const auto& [name, text] : shared_options()) all += fmt::format("{} {}; ", name, text);
+      ranks()->check_alike(all, "has other options");
+    }
     if (chunks_) dist::World::current()->part(*chunks_);  // throws if ranks cannot share them
     work = prepare();
   } catch (const std::exception& e) {

@@ -11,6 +11,8 @@
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "io/safetensors.h"
+#include "train/data/transforms.h"
 
 namespace CLI {  // forward declarations: its headers compile slowly
 class App;
@@ -48,11 +50,13 @@ DType low(const std::string& name);  // dtype of float32, fp16, bf16, ...
 Device usable(const std::string& device);
 Device planned_device(const std::string& device);  // what stands in for it, without memory
 std::string on_device(const Device& device);       // ", on cuda:0 (NVIDIA H200)"; empty for the CPU
+// Images of a run, for its settings.
+std::string described(int64_t train, int64_t valid, const train::PixelStats& stats);
 // Throws Error if a batch has no example for each of the --chunks.
 void check_chunks(int64_t batch, int64_t chunks);
-// The checkpoint in a run folder from which --resume continues, or "" without that option. Throws
-// Error if it is not there.
-std::string checkpoint(const std::string& folder, bool resume);
+// The checkpoint in the folder of --out from which --resume continues, or "" without that option.
+// Throws Error if it is not there, or has other settings.
+std::string checkpoint(const std::string& folder, bool resume, const io::Metadata& settings);
 
 // Runs f; prefixes its Error with the file's name.
 template <class F>
@@ -96,6 +100,9 @@ class CommandLine {
   Option add(const char* name, T& value, const char* kind, const char* help);
   void flag(const char* name, bool& value, const char* help);
   bool given(const char* name) const;  // an option that was given, after parsing
+  // The options that determine the numbers of a run, for its checkpoints, after parsing. (Those of
+  // its files do not: a program adds what its data are.)
+  io::Metadata settings() const;
   // The program trains on all ranks of a dist::World, which run() opens. Adds the option --chunks.
   // Only the first rank's stdout is seen.
   void share(int64_t& chunks);
@@ -107,11 +114,16 @@ class CommandLine {
   int run(int argc, char** argv, const std::function<Work()>& prepare);
 
  private:
+  struct Value {
+    std::string name, kind;
+    std::function<std::string()> text;
+  };
   int complain(const std::string& text, int code) const;
-  std::string shared_options() const;
+  std::vector<std::pair<std::string, std::string>> shared_options() const;
   int work(const std::function<Work()>& prepare, int& code) const;
 
   std::unique_ptr<CLI::App> app_;
+  std::vector<Value> values_;
   const int64_t* chunks_ = nullptr;  // if it shares
 };
 

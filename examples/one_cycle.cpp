@@ -20,19 +20,23 @@ struct Options {
 };
 
 struct Job {
-  explicit Job(const Options& given)
+  Job(const Options& given, io::Metadata options)
       : o(given),
+        settings(std::move(options)),
         device(usable(o.device)),
-        from(checkpoint(o.out, o.resume)),
+        from(checkpoint(o.out, o.resume, settings)),
         images(train::from_folder(o.data, {.valid_fraction = 0.14})) {
     check(images.train.classes().size() == 2, "{}: needs 2 classes, got {}", o.data,
           images.train.classes().size());
     stats = train::pixel_stats(images.train);  // reads images, to find broken ones
+    settings["--data"] = described(images.train.size(), images.valid.size(), stats);
+    checkpoint(o.out, o.resume, settings);
     if (!o.out.empty()) const train::RunFolder folder(o.out);
   }
   void run() const;
 
   const Options o;
+  io::Metadata settings;  // for checkpoints
   const Device device;
   const std::string from;  // the checkpoint to continue from, or ""
   const train::Split<train::ImageFolder> images;
@@ -56,7 +60,8 @@ void Job::run() const {
       {.optimizer = [](auto params) { return optim::AdamW(params, {.betas = {0.9, 0.99}}); },
        .metrics = {train::accuracy},
        .folder = o.out,
-       .device = device});
+       .device = device,
+       .settings = settings});
   learner.to(low(o.dtype)).fit_one_cycle(o.epochs, o.lr, {.resume = from});
   if (learner.is_stopping())
     throw Interrupted(o.out.empty() ? "nothing was saved"
@@ -78,6 +83,7 @@ int main(int argc, char** argv) {
   line.add("--out", o.out, "DIR", "folder for metrics.jsonl, charts and last.ckpt")
       .check(not_empty());
   line.flag("--resume", o.resume, "continue from last.ckpt, with the same other options");
-  return line.run(argc, argv,
-                  [&] { return [job = std::make_shared<const Job>(o)] { job->run(); }; });
+  return line.run(argc, argv, [&] {
+    return [job = std::make_shared<const Job>(o, line.settings())] { job->run(); };
+  });
 }

@@ -217,10 +217,11 @@ std::string description(const Options& o, const nn::ModuleBase& model, Device de
 // The input and output of a training. The constructor finds all mistakes of the user.
 class Training {
  public:
-  explicit Training(const Options& given)
+  Training(const Options& given, io::Metadata options)
       : o(given),
+        settings(std::move(options)),
         device(usable(o.device)),
-        from(checkpoint(o.out, o.resume)),
+        from(checkpoint(o.out, o.resume, settings)),
         seed(o.seed),
         images(open(o)) {
     const train::PixelStats stats = train::pixel_stats(images.plain.value_or(images.train));
@@ -242,6 +243,8 @@ class Training {
     try_out(shape);
     if (!o.fine_tune.empty()) loaded = load_weights(*model.module(), o.fine_tune) + "\n";
     check_chunks(std::min(o.batch_size, images.train->size()), o.chunks);
+    settings["--dataset"] = described(images.train->size(), images.valid->size(), stats);
+    checkpoint(o.out, o.resume, settings);
     folder.emplace(o.out);
     if (train::is_first_rank()) io::AtomicFile probe(weights());
     std::shared_ptr<train::Profile> profile;  // before anything is written
@@ -272,7 +275,8 @@ class Training {
          .callbacks = callbacks,
          .device = device,
          .chunks = o.chunks,
-         .shards = o.shards});
+         .shards = o.shards,
+         .settings = settings});
     choose_precision(learner, o);
     const auto schedule = [this](optim::Optimizer& optimizer, int64_t steps) {
       return optim::get_schedule(o.schedule, optimizer,
@@ -301,6 +305,7 @@ class Training {
   }
 
   const Options o;
+  io::Metadata settings;  // for checkpoints
   const Device device;
   const std::string from;  // the checkpoint to continue from, or ""
   Seed seed;
@@ -406,6 +411,6 @@ int main(int argc, char** argv) {
             option);
     if (o.plan > 0) return [text = plan(o)] { fmt::print("{}", text); };
     if (o.benchmark) return [o, device = usable(o.device)] { benchmark(o, device); };
-    return [training = std::make_shared<Training>(o)] { training->run(); };
+    return [training = std::make_shared<Training>(o, line.settings())] { training->run(); };
   });
 }

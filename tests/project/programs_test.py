@@ -487,6 +487,44 @@ class Mistakes(ProgramTest):
         self.refused("train_images", "weights.safetensors: the state does not fit the module: missing: conv1.weight", *few,
                      "--model", "resnet20", "--fine-tune", "runs/train_images/weights.safetensors")
 
+    def test_another_run_to_resume(self) -> None:
+        self.two_classes()
+        shutil.copy(self.folder / "song.txt", self.folder / "moved.txt")
+        (self.folder / "other.txt").write_text(TEXT.replace("e", "E"))
+        shutil.copytree(self.folder / "images", self.folder / "fewer")
+        next((self.folder / "fewer/3").iterdir()).unlink()
+        runs = {"train_images": ["--dataset", "digits:64", "--batch-size", 8, "--epochs", 1],
+                "char_gpt": SMALL_GPT, "one_cycle": ["--data", "images", "--batch-size", 8]}
+        others = {"train_images": [("--model", "simple", "resnet20"), ("--epochs", 1, 2), ("--chunks", 0, 2),
+                                   ("--optimizer", "adamw", "sgd"), ("--mixup", 0, 0.2)],
+                  "char_gpt": [("--width", 16, 32), ("--steps", 6, 9), ("--dropout", 0, 0.1)], "one_cycle": [("--epochs", 1, 2)]}
+        data = {"train_images": ("--dataset", "digits:80", "of 64 training and 16 validation images with mean ["),
+                "char_gpt": ("--text", "other.txt", f"of {len(TEXT)} characters, with the checksum "),
+                "one_cycle": ("--data", "fewer", "of 34 training and 6 validation images with mean [")}
+        same = {"train_images": ["--workers", 1, "--shards", "--lr", "1e-2"], "one_cycle": ["--data", "./images"],
+                "char_gpt": ["--text", "moved.txt", "--temperature", 0, "--sample", 3, "--prompt", "on", "--save", "x"]}
+        for name, given in runs.items():
+            run = [name, *given, "--out", f"{name}_run"]
+            self.output(*run)
+            kept = (self.folder / f"{name}_run/last.ckpt").read_bytes()
+            for option, then, now in [("--seed", 1, 5), ("--batch-size", given[given.index("--batch-size") + 1], 2), *others[name]]:
+                self.refused(name, f"{name}_run/last.ckpt: saved with {option} {then}, not {now}", *run[1:], "--resume", option, now)
+            for option in "--lr", "--dtype":
+                self.refused(name, f"last.ckpt: saved with {option} ", *run[1:], "--resume", option, {"--lr": 1, "--dtype": "bf16"}[option])
+            self.output(*run, "--resume", *same[name])
+            self.assertEqual((self.folder / f"{name}_run/last.ckpt").read_bytes(), kept)
+            option, other, then = data[name]
+            self.refused(name, f"last.ckpt: saved with {option} {then}", *run[1:], "--resume", option, other)
+        # A checkpoint of an earlier version names none of them.
+        size = struct.unpack_from("<Q", kept)[0]
+        header = json.loads(kept[8:8 + size])
+        header["__metadata__"] = {key: value for key, value in header["__metadata__"].items() if not key.startswith("--")}
+        text = json.dumps(header, separators=(",", ":")).encode().ljust(size)
+        (self.folder / "one_cycle_run/last.ckpt").write_bytes(struct.pack("<Q", size) + text + kept[8 + size:])
+        self.output("one_cycle", *runs["one_cycle"], "--out", "one_cycle_run", "--resume", "--seed", 5)
+        (self.folder / "one_cycle_run/last.ckpt").write_bytes(b"no checkpoint")
+        self.refused("one_cycle", "last.ckpt: ", *runs["one_cycle"], "--out", "one_cycle_run", "--resume")
+
     def test_environment_device_and_chunks(self) -> None:
         few = {"train_images": ["--dataset", "digits:64", "--batch-size", 8], "char_gpt": SMALL_GPT, "gpt2": SMALL_GPT2, "seq2seq": [],
                "regression": [], "regression_learner": []}
