@@ -91,8 +91,14 @@ void check_chunks(int64_t batch, int64_t chunks) {
 }
 
 std::string checkpoint(const std::string& folder, bool resume, const io::Metadata& settings) {
-  const std::string path = folder + "/last.ckpt";
+  const std::string path = folder + "/last.ckpt", log = folder + "/metrics.jsonl";
   check(!resume || !folder.empty(), "--resume needs --out, the folder of the run to continue");
+  for (const std::string& file : {path, log}) {
+    std::error_code absent;
+    const bool is_empty = std::filesystem::file_size(file, absent) == 0;
+    check(resume || folder.empty() || is_empty || absent,
+          "{} is of an earlier run: --resume continues it, another --out keeps it", file);
+  }
   if (!resume) return {};
   check(std::filesystem::exists(path), "--resume: there is no {}", path);
   train::check_settings(path, settings);

@@ -55,7 +55,8 @@ std::string described(int64_t train, int64_t valid, const train::PixelStats& sta
 // Throws Error if a batch has no example for each of the --chunks.
 void check_chunks(int64_t batch, int64_t chunks);
 // The checkpoint in the folder of --out from which --resume continues, or "" without that option.
-// Throws Error if it is not there, or has other settings.
+// Throws Error if it is not there, or has other settings; and, without --resume, where the folder
+// holds another run, which would be lost.
 std::string checkpoint(const std::string& folder, bool resume, const io::Metadata& settings);
 
 // Runs f; prefixes its Error with the file's name.

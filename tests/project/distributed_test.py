@@ -72,7 +72,7 @@ class Ranks(unittest.TestCase):
         alone = self.result("alone", 0, *command)
         self.assertIn("weights.safetensors", alone)
         for ranks, *more in (2,), (4,), (4, "--shards"):
-            shared = self.result(f"on{ranks}", ranks, *command, *more)
+            shared = self.result(f"on{ranks}{''.join(more)}", ranks, *command, *more)
             self.assertEqual(sorted(shared), sorted(alone))
             for name in alone:
                 self.assertTrue(shared[name] == alone[name], f"{name} on {ranks} ranks {more}")

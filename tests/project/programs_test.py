@@ -65,7 +65,8 @@ class ProgramTest(unittest.TestCase):
         return [float(number) for number in self.last_values(name, *arguments).split()]
 
     def last_values(self, name: str, *arguments) -> str:
-        """The last row of the table of epochs, without its time."""
+        """The last row of the table of epochs, without its time, of a run in a folder of its own."""
+        shutil.rmtree(self.folder / "runs", ignore_errors=True)
         return re.findall(r"^(\d+(?: +\d+\.\d+)+) +\d\d:\d\d$", self.output(name, *arguments), re.M)[-1]
 
     def refused(self, name: str, message: str, *arguments) -> None:
@@ -152,11 +153,11 @@ class Quick(ProgramTest):
     def test_training_leaves_weights_and_a_log(self) -> None:
         few = ["train_images", "--dataset", "digits:64", "--epochs", 2, "--batch-size", 16]
         for dtype, stored in (["fp32"], "F32"), (["bf16"], "F32"), (["float16"], "F32"), (["f16", "--masters"], "F16"):
-            row = self.last_row(*few, "--dtype", *dtype, "--out", "out")
-            log = [json.loads(line) for line in (self.folder / "out/metrics.jsonl").read_text().splitlines()]
+            row = self.last_row(*few, "--dtype", *dtype)
+            log = [json.loads(line) for line in (self.folder / "runs/train_images/metrics.jsonl").read_text().splitlines()]
             self.assertEqual([line["epoch"] for line in log], [0, 1])
             self.assertAlmostEqual(log[1]["valid_loss"], row[2], places=5)
-            weights = self.weights("out/weights.safetensors")
+            weights = self.weights("runs/train_images/weights.safetensors")
             self.assertEqual(weights.pop("__metadata__"), {"model": "simple"})
             self.assertEqual((weights["4.weight"]["shape"], weights["4.weight"]["dtype"]), ([10, 128], stored))
 
@@ -485,7 +486,7 @@ class Mistakes(ProgramTest):
         few = ["--dataset", "digits:16", "--batch-size", 8, "--epochs", 1]
         self.output("train_images", *few)
         self.refused("train_images", "weights.safetensors: the state does not fit the module: missing: conv1.weight", *few,
-                     "--model", "resnet20", "--fine-tune", "runs/train_images/weights.safetensors")
+                     "--model", "resnet20", "--fine-tune", "runs/train_images/weights.safetensors", "--out", "other")
 
     def test_another_run_to_resume(self) -> None:
         self.two_classes()
@@ -507,6 +508,7 @@ class Mistakes(ProgramTest):
             run = [name, *given, "--out", f"{name}_run"]
             self.output(*run)
             kept = (self.folder / f"{name}_run/last.ckpt").read_bytes()
+            self.refused(name, f"{name}_run/last.ckpt is of an earlier run: --resume continues it, another --out keeps it", *run[1:])
             for option, then, now in [("--seed", 1, 5), ("--batch-size", given[given.index("--batch-size") + 1], 2), *others[name]]:
                 self.refused(name, f"{name}_run/last.ckpt: saved with {option} {then}, not {now}", *run[1:], "--resume", option, now)
             for option in "--lr", "--dtype":
@@ -524,6 +526,10 @@ class Mistakes(ProgramTest):
         self.output("one_cycle", *runs["one_cycle"], "--out", "one_cycle_run", "--resume", "--seed", 5)
         (self.folder / "one_cycle_run/last.ckpt").write_bytes(b"no checkpoint")
         self.refused("one_cycle", "last.ckpt: ", *runs["one_cycle"], "--out", "one_cycle_run", "--resume")
+        (self.folder / "one_cycle_run/last.ckpt").unlink()
+        self.refused("one_cycle", "metrics.jsonl is of an earlier run", *runs["one_cycle"], "--out", "one_cycle_run")
+        (self.folder / "one_cycle_run/metrics.jsonl").write_bytes(b"")  # of one that was killed in its first batch
+        self.output("one_cycle", *runs["one_cycle"], "--out", "one_cycle_run")
 
     def test_environment_device_and_chunks(self) -> None:
         few = {"train_images": ["--dataset", "digits:64", "--batch-size", 8], "char_gpt": SMALL_GPT, "gpt2": SMALL_GPT2, "seq2seq": [],
@@ -608,14 +614,14 @@ class Mnist(ProgramTest):
         self.digits("images", "37")
         # Synthetic digits are grey; folders have three channels.
         self.refused("train_images", "conv1.weight", "--dataset", "folder:images", "--model", "resnet20", "--fine-tune",
-                     "runs/train_images/weights.safetensors")
+                     "runs/train_images/weights.safetensors", "--out", "new")
         self.output("train_images", "--dataset", "folder:images", "--epochs", 1, "--out", "two")
         text = self.output("train_images", "--dataset", "folder:images", "--epochs", 1, "--fine-tune",
-                           "two/weights.safetensors")
+                           "two/weights.safetensors", "--out", "tuned")
         self.assertIn("loaded 16 tensors from two/weights.safetensors\n", text)
         self.digits("more", "123")
         text = self.output("train_images", "--dataset", "folder:more", "--epochs", 1, "--fine-tune",
-                           "two/weights.safetensors")
+                           "two/weights.safetensors", "--out", "more_tuned")
         self.assertIn("loaded 14 tensors from two/weights.safetensors; 4.weight and 4.bias keep their initial values\n", text)
 
 
