@@ -18,7 +18,7 @@ using namespace internal;
 
 constexpr std::string_view of_optimizer = "optimizer.", of_scaler = "scaler.";
 
-LossScalePolicy::LossScalePolicy(double fixed)
+LossScaleOption::LossScaleOption(double fixed)
     : options{.init_scale = fixed,
               .min_scale = fixed,
               .max_scale = fixed,
@@ -26,7 +26,7 @@ LossScalePolicy::LossScalePolicy(double fixed)
   check(fixed > 0, "loss_scale must be > 0, got {}", fixed);
 }
 
-LossScalePolicy LossScalePolicy::named(std::string_view name) {
+LossScaleOption LossScaleOption::named(std::string_view name) {
   check(name == "dynamic", "loss_scale must be \"dynamic\" or a number, got '{}'", name);
   return ScalerOptions();
 }

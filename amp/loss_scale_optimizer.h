@@ -12,19 +12,19 @@
 
 namespace mixtape::amp {
 
-struct LossScalePolicy {  // "dynamic", a fixed number, or a GradScaler's options
+struct LossScaleOption {  // "dynamic", a fixed number, or a GradScaler's options
   ScalerOptions options;
-  LossScalePolicy(const ScalerOptions& o) : options(o) {}
-  LossScalePolicy(double fixed);
+  LossScaleOption(const ScalerOptions& o) : options(o) {}
+  LossScaleOption(double fixed);
   template <std::convertible_to<std::string_view> S>
-  LossScalePolicy(const S& name) : LossScalePolicy(named(name)) {}
+  LossScaleOption(const S& name) : LossScaleOption(named(name)) {}
 
  private:
-  static LossScalePolicy named(std::string_view name);  // throws Error unless it is "dynamic"
+  static LossScaleOption named(std::string_view name);  // throws Error unless it is "dynamic"
 };
 
 struct MixedPrecisionOptions {
-  LossScalePolicy loss_scale = "dynamic";
+  LossScaleOption loss_scale = "dynamic";
 };
 
 // The forward pass runs in a region, as always: { Autocast on({.low = f16}); loss = ...; }, then

@@ -82,7 +82,7 @@ void refuse_f16(const optim::Optimizer& opt, size_t group, size_t parameter, con
         parameter, opt.name());
 }
 
-// The place of a gradient, by which it is known.
+// The place of a gradient, which identifies it.
 std::pair<uint64_t, int64_t> place(const Tensor& grad) {
   return {grad.storage()->id(), grad.offset()};
 }
@@ -134,10 +134,11 @@ StepResult::State StepResult::state() const {
   return cause() == Cause::None ? State::Stepped : State::Skipped;
 }
 StepResult StepResult::latest() const {
-  StepResult now = *this;
-  if (const View decision = std::exchange(now.decision_, {}))
-    now.skip_reason_ = std::make_shared<Readback>(decision.data, sizeof(float), decision_.device());
-  return now;
+  StepResult kept = *this;
+  if (const View decision = std::exchange(kept.decision_, {}))
+    kept.skip_reason_ =
+        std::make_shared<Readback>(decision.data, sizeof(float), decision_.device());
+  return kept;
 }
 StepResult::Cause StepResult::cause() const {
   if (decision_) return latest().cause();

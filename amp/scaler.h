@@ -27,7 +27,7 @@ struct GradientHistogram;  // amp/gradient_histogram.h
 
 // A rule of your own for the scale, in place of growth and backoff. update() asks it, and waits for
 // the device to do so.
-class LossScale {
+class LossScalePolicy {
  public:
   struct Update {
     double scale;              // of the steps that end
@@ -35,7 +35,7 @@ class LossScale {
     int64_t updates, skipped;  // so far, with this one
     int loss;                  // id of the loss
   };
-  virtual ~LossScale() = default;
+  virtual ~LossScalePolicy() = default;
   virtual double next(const Update& update) = 0;  // positive and finite in f32
   // Called with the scale that calibration found; returns the one to take.
   virtual double start(double found) { return found; }
@@ -60,7 +60,7 @@ struct ScalerOptions {
   // are below 2^12, a 16th of what f16 holds.
   bool calibrate = false;
   int64_t histogram = 0;  // counts gradients by exponent once in so many steps; 0: never
-  std::shared_ptr<LossScale> policy = {};
+  std::shared_ptr<LossScalePolicy> policy = {};
 };
 
 // The scale fell below its minimum, or too many steps in a row were skipped. The message has the
@@ -122,7 +122,7 @@ struct ScaleState {   // a loss scale and its counters, on the device of the las
   void update(std::vector<internal::View> found, const Iteration& ended,
               const ScalerOptions& options, int id);
   void ask_policy(const std::vector<internal::View>& found,
-                  const std::vector<internal::View>& losses, LossScale& policy, int id);
+                  const std::vector<internal::View>& losses, LossScalePolicy& policy, int id);
   void write(double value);  // on the device
 
   // S and 1/S, f32, 0-d: views that the kernel scaler_update writes.

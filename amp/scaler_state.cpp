@@ -132,7 +132,7 @@ void ScaleState::update(std::vector<View> found, const Iteration& ended,
 }
 
 void ScaleState::ask_policy(const std::vector<View>& found, const std::vector<View>& losses,
-                            LossScale& policy, int id) {
+                            LossScalePolicy& policy, int id) {
   check_no_capture("a policy of the scale runs on the host");
   const Device device = values.device();
   bool overflow = false, bad_loss = false;

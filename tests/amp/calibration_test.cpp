@@ -349,7 +349,7 @@ TEST(Underflow, IsNotOfOptimizersWithoutGradientsOfTheirOwn) {
 // --- rules of one's own ---
 
 // Triples after each good step, and remembers how many there were.
-struct Tripling : LossScale {
+struct Tripling : LossScalePolicy {
   int64_t good = 0;
   std::vector<Update> seen = {};
   double next(const Update& u) override {
@@ -398,7 +398,7 @@ TEST(Policy, IsSavedWithTheScaler) {
 }
 
 TEST(Policy, MustBeAScale) {
-  struct Broken : LossScale {
+  struct Broken : LossScalePolicy {
     double next(const Update&) override { return 0; }
   };
   Loop loop({.policy = std::make_shared<Broken>()});
@@ -407,7 +407,7 @@ TEST(Policy, MustBeAScale) {
 }
 
 TEST(Policy, MustStartWithAScale) {
-  struct Broken : LossScale {
+  struct Broken : LossScalePolicy {
     double next(const Update& u) override { return u.scale; }
     double start(double) override { return 0; }
   };

@@ -275,7 +275,7 @@ TEST(LossScaleOptimizer, LoadsNothingThatDoesNotFit) {
 }
 
 TEST(LossScaleOptimizer, LoadsAPolicyOnceAndOnlyIfAllFits) {
-  struct Counting : LossScale {
+  struct Counting : LossScalePolicy {
     int loads = 0;
     double next(const Update& u) override { return u.scale; }
     StateDict state_dict() const override { return {{"good", optim::scalar(1)}}; }

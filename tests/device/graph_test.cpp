@@ -319,7 +319,7 @@ TEST(Graph, RefusesScalesThatTheHostFinds) {
   EXPECT_EQ(refusal([&] { calibrating.scale(sum(w)); }),
             "scale: impossible during a capture: calibrate finds the scale on the host: scale a "
             "loss before");
-  struct Kept : amp::LossScale {
+  struct Kept : amp::LossScalePolicy {
     double next(const Update& u) override { return u.scale; }
   };
   amp::GradScaler asking({.policy = std::make_shared<Kept>()});
