@@ -438,35 +438,36 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (kind != cudaMemcpyDefault)
     return refuse(cudaErrorInvalidValue, "a kind of copy not known here");
   if (bytes == 0) return done();
-  enum class Where { Device, Pinned, Pageable, Nowhere };
-  const auto where = [&](const void* p) {
+  enum class MemoryKind { Device, Pinned, Pageable, Nowhere };
+  const auto kind_of = [&](const void* p) {
     const auto address = reinterpret_cast<uint64_t>(p);
     const int owner = device_of(address);
     const Range r = find_memory(address, owner);
     if (owner >= 0)
-      return address >= r.begin && address + bytes <= r.end ? Where::Device : Where::Nowhere;
-    if (r.host && address + bytes > r.end) return Where::Nowhere;
-    return r.host ? Where::Pinned : Where::Pageable;
+      return address >= r.begin && address + bytes <= r.end ? MemoryKind::Device
+                                                            : MemoryKind::Nowhere;
+    if (r.host && address + bytes > r.end) return MemoryKind::Nowhere;
+    return r.host ? MemoryKind::Pinned : MemoryKind::Pageable;
   };
-  const Where there = where(to), here = where(from);
-  if (there == Where::Nowhere || here == Where::Nowhere) {
-    const void* const bad = there == Where::Nowhere ? to : from;
+  const MemoryKind there = kind_of(to), here = kind_of(from);
+  if (there == MemoryKind::Nowhere || here == MemoryKind::Nowhere) {
+    const void* const bad = there == MemoryKind::Nowhere ? to : from;
     return refuse(cudaErrorInvalidValue, "a copy of " + std::to_string(bytes) + " bytes: " +
                                              describe_memory(reinterpret_cast<uint64_t>(bad)));
   }
   char* const target = contents(reinterpret_cast<uint64_t>(to));
   const char* const source = contents(reinterpret_cast<uint64_t>(from));
-  if ((here == Where::Pageable || there == Where::Pageable) &&
+  if ((here == MemoryKind::Pageable || there == MemoryKind::Pageable) &&
       is_refused("a copy of pageable memory", stream))
     return last_error;
-  if (here == Where::Pageable) {  // read before the call returns
+  if (here == MemoryKind::Pageable) {  // read before the call returns
     stream->add([target, copy = std::string(source, bytes)] {
       std::memcpy(target, copy.data(), copy.size());
     });
   } else {
     stream->add([=] { std::memcpy(target, source, bytes); });
   }
-  if (there == Where::Pageable) stream->catch_up();
+  if (there == MemoryKind::Pageable) stream->catch_up();
   return done();
 }
 

@@ -55,13 +55,13 @@ struct FactoredV {
   int64_t height = 0, width = 0;
 
   template <class T>
-  struct At {          // an element
+  struct Element {
     T row;             // its row's number over the mean
     const T* columns;  // of its matrix
     int64_t column;
   };
   template <class T>
-  MIXTAPE_HD At<T> at(int64_t element, T least) const {  // the least that a mean may be
+  MIXTAPE_HD Element<T> at(int64_t element, T least) const {  // the least that a mean may be
     const int64_t row = element / width, matrix = row / height;
     const T mean = static_cast<const T*>(means)[matrix];
     return {static_cast<const T*>(rows)[row] / (mean < least ? least : mean),

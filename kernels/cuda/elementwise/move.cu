@@ -86,7 +86,7 @@ struct FromF8 {
 View with_dtype(const View& v, DType t) { return {v.data, t, v.layout}; }
 // Memory for the elements of `x` as numbers of type T.
 template <class T>
-View wide(Launch& launch, In x) {
+View wide_scratch(Launch& launch, In x) {
   return {launch.scratch<T>(x.size()), dtype_of<T>(), Layout(x.shape())};
 }
 
@@ -101,7 +101,7 @@ void convert_f8(Launch& launch, In x, Out y) {
   } else if (is_half(y.dtype) || y.dtype == f32) {
     map<float, uint8_t>(launch, "from_f8", FromF8{x.dtype}, y, from);
   } else {
-    const View number = wide<float>(launch, x);
+    const View number = wide_scratch<float>(launch, x);
     map<float, uint8_t>(launch, "from_f8", FromF8{x.dtype}, number, from);
     convert(launch, number, y);
   }
@@ -116,7 +116,7 @@ void visit_stored_integer(DType t, F f) {
   });
 }
 void widen_integer(Launch& launch, In x, Out y) {
-  const View number = y.dtype == i64 ? y : wide<int64_t>(launch, x);
+  const View number = y.dtype == i64 ? y : wide_scratch<int64_t>(launch, x);
   visit_stored_integer(x.dtype, [&]<class S>() {
     map<int64_t, S>(launch, "widen", Convert<int64_t, S>(), number, x);
   });
@@ -125,7 +125,7 @@ void widen_integer(Launch& launch, In x, Out y) {
 template <class Wide>
 void narrow_integer(Launch& launch, In x, Out y) {
   const bool is_wide = x.dtype == dtype_of<Wide>();
-  const View number = is_wide ? x : wide<Wide>(launch, x);
+  const View number = is_wide ? x : wide_scratch<Wide>(launch, x);
   if (!is_wide) convert(launch, x, number);
   visit_stored_integer(
       y.dtype, [&]<class S>() { map<S, Wide>(launch, "narrow", Convert<S, Wide>(), y, number); });

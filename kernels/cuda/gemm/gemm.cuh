@@ -17,10 +17,10 @@ constexpr int k_step = 64 / int(sizeof(T));  // the depth along k of a step of b
 
 // The offsets of a batch's problems in a, b and c, whose strides it has in this order.
 struct BatchOffsets : Walk<3> {
-  struct At {
+  struct Offsets {
     int64_t a, b, c;
   };
-  __device__ __forceinline__ At find(int64_t index) const {
+  __device__ __forceinline__ Offsets find(int64_t index) const {
     int64_t at[3];
     Walk<3>::find(index, at);
     return {at[0], at[1], at[2]};

@@ -1,7 +1,7 @@
 #pragma once
 // Matrix products for compute capability 9.0: the copy engine fills a ring of slices of a and b in
 // shared memory, and two groups of four warps multiply them from there (wgmma). One thread of a
-// third group starts the copies, so nobody computes addresses of elements. A block stays for all
+// third group starts the copies, so no thread computes addresses of elements. A block stays for all
 // tiles that fall to it: while one ends, slices of the next are on their way. Or two blocks, a
 // cluster, have tiles one above the other: each copies half of a slice of b to both.
 

@@ -109,7 +109,7 @@ inline bool is_aligned(const View& v) {
 template <class T>
 __device__ inline Words<T> fetch(const void* data, DType t, const Four& f) {
   using Pair = gpu::Pack<uint32_t, 2>;
-  using Quad = gpu::Pack<uint32_t, 4>;
+  using Vec4 = gpu::Pack<uint32_t, 4>;
   Words<T> bits;
   if (t == f64) {
     const double* const p = static_cast<const double*>(data) + f.at;
@@ -120,7 +120,7 @@ __device__ inline Words<T> fetch(const void* data, DType t, const Four& f) {
     } else if (f.whole) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Quad q = gpu::load_as<Quad>(p + 2 * half);
+        const Vec4 q = gpu::load_as<Vec4>(p + 2 * half);
 #pragma unroll
         for (int w = 0; w < 4; ++w) bits.word[4 * half + w] = q.v[w];
       }
@@ -135,7 +135,7 @@ __device__ inline Words<T> fetch(const void* data, DType t, const Four& f) {
   } else if (t == f32) {
     const uint32_t* const p = static_cast<const uint32_t*>(data) + f.at;
     if (f.whole) {
-      const Quad q = gpu::load_as<Quad>(p);
+      const Vec4 q = gpu::load_as<Vec4>(p);
 #pragma unroll
       for (int w = 0; w < 4; ++w) bits.word[w] = q.v[w];
     } else {
@@ -161,9 +161,9 @@ __device__ inline Words<T> fetch(const void* data, DType t, const Four& f) {
 template <class T>
 __device__ inline void store(void* data, DType t, const Four& f, const Words<T>& bits) {
   using Pair = gpu::Pack<uint32_t, 2>;
-  using Quad = gpu::Pack<uint32_t, 4>;
+  using Vec4 = gpu::Pack<uint32_t, 4>;
   const auto quad = [&](int from) {
-    return Quad{{bits.word[from], bits.word[from + 1], bits.word[from + 2], bits.word[from + 3]}};
+    return Vec4{{bits.word[from], bits.word[from + 1], bits.word[from + 2], bits.word[from + 3]}};
   };
   if (sizeof(T) == 8 && t == f64) {
     double* const p = static_cast<double*>(data) + f.at;

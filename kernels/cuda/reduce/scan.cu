@@ -147,13 +147,13 @@ __global__ void start_parts(Pair<T>* ends, int64_t lines, int parts) {
   }
 }
 
-// Where the lines along dim begin, and the strides along them.
-struct Lines {
+// The beginnings of the lines along dim, and the strides along them.
+struct ScanLayout {
   Walk<3> walk;
   int64_t count, n, along[3], first[3];
   bool transposed, by_thread;
 
-  Lines(bool backward, int dim, In a, In b, In y) : n(y.shape()[dim]), transposed(backward) {
+  ScanLayout(bool backward, int dim, In a, In b, In y) : n(y.shape()[dim]), transposed(backward) {
     Layout layouts[3] = {a.layout, b.layout, y.layout};
     for (int k = 0; k < 3; ++k) {
       along[k] = layouts[k].strides[dim];
@@ -170,7 +170,7 @@ struct Lines {
 };
 
 template <class R, class S, class O>
-void run(Launch& launch, const Lines& lines, In a, In b, Out y) {
+void run(Launch& launch, const ScanLayout& lines, In a, In b, Out y) {
   Scan<S, O> s{a ? a.as<const S>() + lines.first[0] : nullptr,
                b ? b.as<const S>() + lines.first[1] : nullptr,
                y.as<O>() + lines.first[2],
@@ -206,7 +206,7 @@ void run(Launch& launch, const Lines& lines, In a, In b, Out y) {
 void scan(Launch& launch, bool transposed, int dim, In a, In b, Out y) {
   if (y.size() == 0) return;
   const View& x = a ? a : b;
-  const Lines lines(transposed, dim, x, b ? b : x, y);
+  const ScanLayout lines(transposed, dim, x, b ? b : x, y);
   const auto start = [&]<class S, class O>() {
     if (a && b)
       run<Linear<true, true>, S, O>(launch, lines, a, b, y);
@@ -223,7 +223,7 @@ void scan(Launch& launch, bool transposed, int dim, In a, In b, Out y) {
 
 void arg_scan(Launch& launch, Reduce op, int dim, In x, Out index) {
   if (index.size() == 0) return;
-  const Lines lines(false, dim, x, x, index);
+  const ScanLayout lines(false, dim, x, x, index);
   const auto start = [&]<class S>() {
     if (op == Reduce::Max)
       run<Extreme<true>, S, int64_t>(launch, lines, {}, x, index);
@@ -235,7 +235,7 @@ void arg_scan(Launch& launch, Reduce op, int dim, In x, Out index) {
 
 void log_cumsum_exp(Launch& launch, int dim, In x, Out y) {
   if (y.size() == 0) return;
-  const Lines lines(false, dim, x, x, y);
+  const ScanLayout lines(false, dim, x, x, y);
   visit_float(x.dtype, y.dtype,
               [&]<class S, class O>() { run<LogSumExp, S, O>(launch, lines, {}, x, y); });
 }
