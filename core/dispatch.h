@@ -122,7 +122,7 @@ class Observer : NoCopy {
   // The sum of dx over all uses of a leaf has been added to the leaf's `total`.
   virtual void after_accumulate(const Node& leaf, const Tensor& total) { (void)leaf, (void)total; }
   // False for one that looks at no numbers: ops and rules may then overwrite what it has seen, and
-  // add up gradients on the way, as they do where nobody watches.
+  // add up gradients on the way, as they do without an observer.
   virtual bool reads_values() const { return true; }
   Observer* outer = nullptr;
 };

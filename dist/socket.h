@@ -45,7 +45,7 @@ class Socket : NoCopy {
   ~Socket();
   explicit operator bool() const { return file_ >= 0; }
 
-  // Return false and say why if nobody listens there.
+  // Return false and say why if no process listens there.
   bool connect(const std::string& host, int port, std::string& problem);
   bool connect(const Address& there, std::string& problem);
   Address peer() const;
@@ -66,8 +66,8 @@ class Socket : NoCopy {
 
 class Listener : NoCopy {
  public:
-  // Listens there if `host` is localhost, 127.* or ::1, so that nobody else can connect; else at
-  // all addresses of this machine. Port 0: any that is free. Throws Error if it is taken.
+  // Listens there if `host` is localhost, 127.* or ::1, so that only this machine can connect; else
+  // at all its addresses. Port 0: any that is free. Throws Error if it is taken.
   Listener(const std::string& host, int port, int backlog);
   ~Listener();
   int port() const;

@@ -40,8 +40,8 @@ class GradientSum {
     (first ? write : detail::accumulate)(dy, selection.part(sum_));
   }
 
-  // Takes the sum for a rule that adds to it in place, if nobody else sees it and each term of this
-  // dtype is added to all of it.
+  // Takes the sum for a rule that adds to it in place, if no other tensor has it and each term of
+  // this dtype is added to all of it.
   Tensor take_whole(DType dtype) {
     const bool open = sum_ && !parts_ && sum_.dtype() == dtype && !is_half(dtype) &&
                       sum_.is_unique() && sum_.is_contiguous();

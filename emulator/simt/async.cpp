@@ -128,12 +128,12 @@ std::pair<int, std::string> Async::what_never_comes() const {
     return -1;
   };
   if (const int t = find_thread(State::AtPhase, true); t >= 0)
-    return {t, "waits for a box that nobody sends"};
+    return {t, "waits for a box that no thread sends"};
   if (const int t = find_thread(State::AtRegisters, false); t >= 0)
-    return {t, "waits for registers that nobody gives back"};
+    return {t, "waits for registers that no thread gives back"};
   if (const int t = find_thread(State::AtGroup, false); t >= 0) return {t, "divergent group"};
   if (const int t = find_thread(State::AtPhase, false); t >= 0)
-    return {t, "waits for an arrival that nobody makes"};
+    return {t, "waits for an arrival that no thread makes"};
   if (const int t = find_thread(State::AtCluster, false); t >= 0)
     return {t, "waits for threads of the cluster that never come"};
   return {-1, "divergent barrier"};

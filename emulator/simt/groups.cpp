@@ -11,7 +11,7 @@ namespace mixtape::simt {
 namespace {
 
 constexpr int lines_of_a = 64;
-// The value of the registers of a product in flight: a NaN that nobody computes.
+// The value of the registers of a product in flight: a NaN that no product has.
 constexpr uint32_t in_flight = 0xffffdead;
 
 // The row and column of register i of a thread in its group.

@@ -174,7 +174,7 @@ TEST(Collapse, AfterTooManySkips) {
   EXPECT_NE(text.find("last loss: 41.9"), std::string::npos) << text;
   EXPECT_NE(text.find("recent scales: 32 32 16 8 4"), std::string::npos) << text;
   EXPECT_NE(text.find("sgd parameter 0: fc.weight"), std::string::npos) << text;
-  EXPECT_TRUE(loop.run(1)) << "whoever catches it may go on";
+  EXPECT_TRUE(loop.run(1)) << "a caller that catches it may go on";
 }
 
 TEST(Collapse, IsForetoldOnce) {

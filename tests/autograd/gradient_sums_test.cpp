@@ -48,8 +48,8 @@ TEST(GradientSums, OfManyUsesAreRoundedOnce) {
   });
 }
 
-// The gradient of a norm's input is added to the one that waits there, in place, and only if nobody
-// else holds that one.
+// The gradient of a norm's input is added to the one that waits there, in place, and only if no
+// other tensor shares its memory.
 TEST(GradientSums, OfANormAreWrittenWhereTheyWait) {
   const Tensor x = rand({3, 8}), w = rand({3, 8}), u = rand({3, 8});
   struct Result {
@@ -80,7 +80,7 @@ TEST(GradientSums, OfANormAreWrittenWhereTheyWait) {
   const Result once = run(false, 1), kept = run(true, 1), none = run(false, 0);
   EXPECT_EQ(once.waiting, once.sum) << "in place";
   EXPECT_NE(kept.waiting, kept.sum);
-  EXPECT_EQ(kept.kept, to_vector(reshape(u, {24}))) << "what somebody holds stays";
+  EXPECT_EQ(kept.kept, to_vector(reshape(u, {24}))) << "what another tensor holds stays";
   for (size_t i = 0; i < 24; ++i) {
     EXPECT_NEAR(once.gradient[i], kept.gradient[i], 1e-6) << i;  // a sum may be fused
     EXPECT_NEAR(once.gradient[i], none.gradient[i] + 2 * u.at(int64_t(i)), 1e-5) << i;

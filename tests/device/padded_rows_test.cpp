@@ -1,4 +1,4 @@
-// Long rows of a product on a GPU begin at multiples of 16 bytes: nobody sees it but in strides,
+// Long rows of a product on a GPU begin at multiples of 16 bytes: only strides show it,
 // and the products of their gradients copy 16 bytes at a time.
 
 #include <fmt/format.h>

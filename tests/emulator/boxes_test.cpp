@@ -161,9 +161,10 @@ TEST(Boxes, FindsWrongBarriers) {
   expect_found(OnBarrier, "shared memory at 2048 is touched, which is a barrier");
   in_all_timings([&] {
     const std::string what = test::full_error([] { through({0, 0, 0}, ManyBytes); });
-    EXPECT_NE(what.find("kernel k, block (0, 0, 0), thread (0, 0, 0): waits for a box that nobody "
-                        "sends: 32 threads wait at barrier_wait in boxes_test.cpp:"),
-              std::string::npos)
+    EXPECT_NE(
+        what.find("kernel k, block (0, 0, 0), thread (0, 0, 0): waits for a box that no thread "
+                  "sends: 32 threads wait at barrier_wait in boxes_test.cpp:"),
+        std::string::npos)
         << what;
     EXPECT_NE(
         what.find("for parity 0 of the barrier at 2048, which lacks 0 arrivals and 128 bytes"),

@@ -120,7 +120,8 @@ TEST(Clusters, FindsWrongNumbersOfBytes) {
   for (const Bug bug : {ManyBytes, NotToOther})
     in_all_timings([&] {
       const std::string what = shared_by(bug);
-      EXPECT_NE(what.find("waits for a box that nobody sends: block ("), std::string::npos) << what;
+      EXPECT_NE(what.find("waits for a box that no thread sends: block ("), std::string::npos)
+          << what;
       EXPECT_NE(what.find("0 arrivals and " + std::string(bug == ManyBytes ? "128" : "2048")),
                 std::string::npos)
           << what;
@@ -131,7 +132,7 @@ TEST(Clusters, FindsWrongNumbersOfBytes) {
     });
 }
 TEST(Clusters, FindsArrivalsThatNobodyMakes) {
-  expect_found(NoArrival, {"waits for an arrival that nobody makes: block ("});
+  expect_found(NoArrival, {"waits for an arrival that no thread makes: block ("});
 }
 TEST(Clusters, RefusesBlocksThatAreNotThere) {
   expect_found(OtherRank, {"names block 2 of a cluster of 2"});

@@ -264,7 +264,7 @@ TEST(Groups, FindsBugsOfRings) {
     const char* words;
   } planted[] = {
       {NoFullWait, "multiply_group in groups_test.cpp:"},
-      {WrongParity, "waits for an arrival that nobody makes"},
+      {WrongParity, "waits for an arrival that no thread makes"},
       {EarlyRelease, "is overwritten while multiply_group in groups_test.cpp:"},
       {NoGroupWait, "is overwritten while multiply_group in groups_test.cpp:"},
       {NoGroupFence, "no group_fence by thread "},
@@ -280,7 +280,7 @@ TEST(Groups, FindsBugsOfRings) {
       {NoFence, "with no fence_async since"},
       {NoBarrier, "race: shared memory at "},
       {NoStoreWait, "ends with no store_wait for store_box in groups_test.cpp:"},
-      {GreedyRegisters, "waits for registers that nobody gives back"},
+      {GreedyRegisters, "waits for registers that no thread gives back"},
       {OddRegisters, "raise_registers to 230, no multiple of 8 from 24 to 256"},
   };
   for (const auto& p : planted) in_all_timings([&] { EXPECT_ERROR(ring(p.bug), p.words); });

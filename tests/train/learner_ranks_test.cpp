@@ -155,7 +155,7 @@ TEST(LearnerRanks, AStopOfOneEndsAllAfterTheSameStep) {
   }
 }
 
-// Checkpoints have one history of scales, whoever wrote them and goes on with them.
+// Checkpoints have one history of scales, from whichever ranks and for whichever number of them.
 TEST(LearnerRanks, ARecipeHasOneHistory) {
   Job job{.precision = [](Learner& l) {
     l.to_fp16({.amp_mode = bf16, .recipe = amp::Delayed{.history = 4}});
@@ -194,7 +194,7 @@ TEST(LearnerRanks, GoOnWithOthers) {
   part(1, 100, true);
   // Checkpoints hold callbacks by their type, and StopAt has no state.
   EXPECT_TRUE(result(folder.path()) == expected);
-  // Whoever wrote one may have divided the optimizer's state, and whoever reads it may.
+  // The job that wrote one may have divided the optimizer's state, and the one that reads it may.
   whole.shards = true;
   part(4, 1, false);
   part(2, 4, true);

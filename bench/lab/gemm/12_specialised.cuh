@@ -1,5 +1,5 @@
 // Rung 12: warps that only copy and warps that only multiply. A producer keeps a ring of four slots
-// full; two groups of four warps multiply 64 x 256 each. Nobody waits at a barrier of the block:
+// full; two groups of four warps multiply 64 x 256 each. No warp waits at a barrier of the block:
 // each slot has a barrier for "full" and one for "empty". Registers go where they are needed.
 #pragma once
 

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(384, 1)
       }
       if (gpu::thread().x % 128 == 0) gpu::store_wait<0>();
     }
-    gpu::cluster_arrive();  // nobody ends while the other may send to it
+    gpu::cluster_arrive();  // no block ends while the other may send to it
     gpu::cluster_wait();
   }
 }
