@@ -19,6 +19,13 @@ UNREAD = re.compile(r"(build[^/]*|runs|subprojects|\.[^/]*|__pycache__)$")  # fo
 # The history of the project is told in the words of its time. This file and its test name every word.
 DATED = re.compile(r"(bench/worklog/\d|bench/results/|CHANGELOG\.md$|script/check_style\.py$|tests/project/scripts_test\.py$)")
 
+
+def declares(*types: str) -> str:
+    """A pattern of what declares a type of that name, or a thing or a function of it; not of prose."""
+    either = "|".join(types)
+    return rf"\b(?:struct|class) (?:{either})\b|\b(?:{either})[&*]* \w+(?=[;({{]| =)"
+
+
 # word: (what replaces it, where it may not stand)
 KERNELS, CPU, CUDA, CONV = r"kernels/|tests/kernels/", r"kernels/cpu/", r"kernels/cuda/", r"kernels/cpu/conv/"
 WORDS = {
@@ -29,30 +36,45 @@ WORDS = {
     r"\b(deliver|add_up|leads_on|useful|find_useful|go_on_in|lead_as|sort_saved)\b(?=[({.])": (
         "accumulate_grad, accumulate, is_needed, needed, mark_needed, expand_checkpoint, inherit_edges, classify_saved",
         "autograd/"),
-    r"\bDuring\b[<(]|\bAside\b|\bAt here\b|\bWhere::|\bOutcome\b[ >(]|\brecycle[<(]": (
-        "ScopedValue, Unobserved, SourceScope, SourceLocation, StepOutcome, make_pooled", r"(?!emulator/ptx/|tests/)"),
-    r"\bSurvey\b|\bsurvey\(|\bCounts<": ("TensorStats, tensor_stats(), StatsAccumulator", ""),
-    r"\bLanes\b[<{]|\bfor_lanes\b|\bwide<": ("Vec, for_each_vec, vec_width", CPU),
-    r"\bEngine\b|\bStrands\b|\bSide\b|\bRoom\b|\bb_along\b|\bplace\(\)|\bcut\(\)|\.unit\b|\bends\b(?=[;,)])": (
+    r"(?<![\w.>])(seen|arrive)\(": ("run_hooks(), enqueue()", "autograd/"),
+    r"\bDuring\b[<(]|\bAside\b|\bWhere::|\bOutcome\b[ >(]|\brecycle[<(]|" + declares("During", "At", "Where", "Outcome"): (
+        "ScopedValue, Unobserved, SourceScope, SourceLocation, StepOutcome, make_pooled", r"(?!tests/)"),
+    r"\bSurvey\b|\bsurvey\(|\bCounts<|" + declares("Counts"): ("TensorStats, tensor_stats(), StatsAccumulator", r"(?!docs/|tests/)"),
+    r"\bLanes\b[<{]|\bfor_lanes\b|\bwide<|" + declares("Lanes"): ("Vec, for_each_vec, vec_width", KERNELS),
+    r"\bEngine\b|\bStrands\b|\bSide\b|\bRoom\b|\bb_along\b|\bplace\(\)|\bcut\(\)|\.unit\b|\bint unit\b|\bends\b(?=[;,)])": (
         "Microkernel, PackSource, Operand, PackBuffers, b_k_major, choose_packing, choose_blocking, k_group, has_epilogue",
         CPU),
     r"\bCanvas\b|\bdraw\b|\bPlanes\b|\bPass\b|\bPart\b|\bsee\(|\bsingle\b|\bDeal\b": (
         "PaddedImage, pack_nhwc, ChannelSource, DirectConv, ConvTask, clip_taps, depthwise, PhaseSplit", CONV),
     r"\bStrip\b|\bfor_strips\b|\bLines\b[<(]": (
         "ContiguousLoop, for_each_contiguous, LineIterator, RowPointers", CPU),
+    declares("Lines"): ("LineIterator, RowPointers, ScanLayout", KERNELS),
     r"\bturn\(|\bturns\.h\b": ("transpose_tiles(), interleave.h", r"kernels/|bench/"),
     r"\bTeam\b|\bSoftSum\b|\bStrips\b|\bAddend\b|\bcopy_slice\b|\bline_step\b|turns of shared memory": (
         "ThreadGroup, OnlineLogSumExp, RowQuads, Bias, load_tile_async, smem_stride, double buffer", CUDA),
-    r"\bQuad\b": ("Vec4", r"kernels/cuda/gemm/"),
+    r"\bQuad\b": ("Vec4", CUDA),
     r"\bverdict\b|\bspoilt\b|\bjudged\b|\bmail\b|\bWatched\b|\bRecord\b|\bGradScaler::LossScale\b": (
         "skip_reason, had_nonfinite_loss, consumed_losses, pending_counters, OptimizerHistory, OptimizerState, ScaleState",
         r"amp/|kernels/.*scaler"),
+    r"(?<=[\w&>*] )(now|known)(?= ?[;={])|[.>](now|known)\b": ("iteration, has_scaled", r"amp/scaler|kernels/.*scaler"),
+    r"\bLossScale\b": ("LossScalePolicy", ""),
     r"\beach\((?=&|Moment)|\basks\(|\bbetween\((?=&|Moment)|\blooks_on\b|\brehearsing_|\bfits_\b|\bMoment\b|\bPass\b|\bBest\b": (
         "notify, receives_events, with_events, observer_order, in_lr_find_, in_fit_, Event, StepOutput, BestValue", "train/"),
     r"\bGradScale\b|\bknown_finite\b|\bto_overwrite\b|\bknow_scaled\b": ("LossScaleTag; the others are gone", ""),
     r"\b\w+Rule\b": ("the optimizer's struct", r"optim/|kernels/common/optimizers"),
     r"\bNamedTensors\b|\b(nn|optim|io)::StateDict\b": ("StateDict", ""),
     r"\bis_narrow\b": ("is_half", ""),
+    r"\bnarrow\(": ("is_half(), to_half()", "core/"),
+    r"\b([Nn]obody|[Ss]omebody|[Ww]hoever)\b": ("the thread, the tensor or the caller that is meant", ""),
+}
+# Names of types that had several meanings: in a layer they have the one of these files.
+ONE_MEANING = {
+    "Rule": (),
+    "Block": ("core/philox.h", "core/pooled.h", "emulator/ptx/block.h", "kernels/cuda/nn/flash_grad.cu", "nn/"),
+    "Row": ("amp/compare.h", "amp/gradient_histogram", "amp/report.h", "train/throughput.h",  # of a printed table
+            "kernels/cpu/elementwise/copy.cpp", "kernels/cpu/nn/cross_entropy.cpp", "emulator/ptx/block.h"),  # of a matrix
+    "Run": ("amp/compare.h", "kernels/cpu/loops/contiguous_loop.h", "emulator/ptx/ptx.h"),
+    "Plan": ("amp/plan.h",),
 }
 FIRST_WORDS, MAY_BEGIN = re.compile(r'^\s*(?://+|\*|/\*|#+|""")\s*\(?(Of|What|Whether|How)\b'), 10
 LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 5, 80
@@ -85,6 +107,12 @@ def check_words(name: str, text: str) -> Iterator[tuple[int, str]]:
         if re.match(place, name):
             for found in re.finditer(word, text):
                 yield text.count("\n", 0, found.start()) + 1, f'"{found[0]}" has become {instead}'
+    if not PRODUCT.match(name) and not name.startswith("emulator/"):
+        return
+    for word, places in ONE_MEANING.items():
+        if not name.startswith(places):
+            for found in re.finditer(rf"(?<![<,] )(?<!<)\b(struct|class) {word}\b|\busing {word} =", text):
+                yield text.count("\n", 0, found.start()) + 1, f'"{found[0]}" needs a name that says more'
 
 
 def code_of(text: str) -> str:

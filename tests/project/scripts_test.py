@@ -490,7 +490,26 @@ class Style(ScriptTest):
             found = self.found(name, text, "--only", "words")
             self.assertTrue(found.startswith(f"{name}:{line}: \""), found)
             self.assertIn("has become", found)
-        for name, text in ("train/a.h", "struct Side {};"), ("bench/worklog/7-a.md", "pieces(7, 2)"), ("a.bin", "pieces("):
+        for name, text in [
+            ("autograd/engine.cpp", "  seen(node);"), ("autograd/engine.cpp", "  arrive(node);"),
+            ("core/a.h", "At here;"), ("nn/a.cpp", "const At line(x);"), ("core/a.h", "Where x;"), ("core/a.h", "Where at = here();"),
+            ("core/a.h", "struct Where {"), ("core/a.cpp", "struct Counts {"), ("kernels/cuda/reduce/a.cu", "struct Lines {"),
+            ("core/a.h", "const Where& at;"), ("amp/a.h", "Counts add(int x);"), ("kernels/cpu/a.h", "Lanes* x = y;"),
+            ("kernels/cuda/a.cu", "wide<float>(x)"), ("kernels/cpu/gemm/a.h", "int unit;"),
+            ("kernels/cuda/optim/a.cuh", "using Quad = int;"), ("amp/scaler.h", "  Iteration now;"),
+            ("amp/scaler.cpp", "s.known = true;"), ("amp/scaler.h", "bool known = false;"), ("amp/a.h", "struct LossScale {"),
+            ("core/a.cpp", "narrow(dtype)"), ("dist/a.h", "// Nobody waits"), ("docs/a.md", "whoever reads"),
+            ("tests/a.cpp", "// what\n// somebody holds"),
+            *(("optim/a.h", f"struct {name} {{") for name in ("Rule", "AdamRule", "Block", "Row", "Run", "Plan")),
+            ("train/a.cpp", "using Plan = int;"),
+        ]:
+            self.assertIn(f"{name}:{text.count(chr(10)) + 1}: \"", self.found(name, text, "--only", "words"), text)
+        for name, text in [
+            ("train/a.h", "struct Side {};"), ("bench/worklog/7-a.md", "pieces(7, 2)"), ("a.bin", "pieces("),
+            ("autograd/a.cpp", "state.seen(x);"), ("nn/a.h", "// At most (or least) two. Where it fits, one"),
+            ("amp/scaler.cpp", "// a scale that is known, and now"), ("kernels/a.h", "template <class F, class Plan>"),
+            ("tests/a.cpp", "struct Row {};"), ("autograd/a.cpp", "narrow(x, 0, 1, 2)"), ("nn/a.h", "struct Block {};"),
+        ]:
             self.assertEqual(self.found(name, text, "--only", "words"), "")
 
     def test_ten_comments_may_begin_badly(self) -> None:
