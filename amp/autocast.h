@@ -14,7 +14,7 @@ struct DTypeOrName {  // f16 or "fp16"
   DType dtype;
   DTypeOrName(DType t) : dtype(t) {}
   template <std::convertible_to<std::string_view> S>
-  DTypeOrName(const S& name) : dtype(parse_dtype(name)) {}
+  DTypeOrName(const S& name) : dtype(parse_dtype(name)) {}  // throws Error as parse_dtype() does
 };
 
 struct AutocastOptions {
@@ -40,7 +40,7 @@ class CastCache {
  public:
   // t in f16 or bf16, with the history of a cast. `leaf` is t, or the leaf that t is a view of.
   Tensor to_half(const Tensor& t, const Tensor& leaf, DType to);
-  struct Stats {
+  struct Stats {  // casts made, and uses that found a copy
     int64_t casts = 0, hits = 0;
   };
   Stats stats;
@@ -70,6 +70,8 @@ class CastCache {
   size_t sweep_at_ = 64;  // entries; then those of freed storages are dropped
 };
 
+// A guard: while it lives, ops of this thread run in the precision that its rules give them. Opens
+// for a new thread without one.
 class Autocast final : public internal::Policy {
  public:
   // Throws Error if `low` is not f16, bf16 or f32, and for overrides as Rules::make does.
@@ -80,13 +82,14 @@ class Autocast final : public internal::Policy {
   ~Autocast() override;  // aborts if it is not the innermost of its thread
   Autocast& operator=(const Autocast&) = delete;
 
-  static const Autocast* innermost();  // of this thread, or null
-  bool enabled() const { return state_.enabled; }
-  DType low() const { return state_.low; }
-  DType dtype() const { return low(); }
-  Preset preset() const { return state_.rules->preset(); }
+  static const Autocast* innermost();              // of this thread, or null
+  bool enabled() const { return state_.enabled; }  // false: ops run as called
+  DType low() const { return state_.low; }         // of operands, where an op is Precision::Low
+  DType dtype() const { return low(); }            // low(), by PyTorch's name
+  Preset preset() const { return state_.rules->preset(); }  // given here, or of the outer region
+  // The overrides of this region and those around it.
   const std::shared_ptr<const Rules>& rules() const { return state_.rules; }
-  const Recipe& recipe() const { return state_.recipe; }
+  const Recipe& recipe() const { return state_.recipe; }  // none: products round no operands
   // The outermost region's: nested regions share its cache.
   const CastCache::Stats& cache_stats() const { return cache_->stats; }
 

@@ -18,7 +18,7 @@ namespace mixtape::amp {
 // of those whose programs you would run: the op takes its attributes as they are in the file.
 // Roundings of a Recipe are no part of it, so that a backward rule under one may not be reproduced.
 struct Capsule {
-  struct Input {
+  struct Input {         // an argument of the op
     Tensor tensor = {};  // without one: an optional input that was absent
     bool requires_grad = false;
     DType grad_dtype = f32;  // of its gradient
@@ -35,7 +35,7 @@ struct Capsule {
   std::string checksum = {};        // of what came of it
 
   static Capsule load(const std::string& path);  // throws Error if the file is no capsule
-  void save(const std::string& path) const;
+  void save(const std::string& path) const;      // atomically; throws Error as io::save() does
 
   // On the DefaultDevice: the result, or the gradients of inputs that require one, with float
   // inputs in another dtype if given. Throws Error if this program has no such call.

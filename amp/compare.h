@@ -37,7 +37,7 @@ struct CompareOptions {
 class Compare final : NoCopy {
  public:
   using Step = std::function<void(const AutocastOptions& region)>;
-  explicit Compare(Step step, CompareOptions options = {});
+  explicit Compare(Step step, CompareOptions options = {});  // runs it twice
   ~Compare();
 
   // Calls of one op in one module, forward or of its backward rule; the call that added most.
@@ -48,6 +48,7 @@ class Compare final : NoCopy {
     double error_in = 0;  // the largest of the inputs (in backward, also of what was saved)
     double error = 0;     // of the result: what is passed on
     int64_t calls = 0;
+    // The op's own part of its error, without its inputs'.
     double added() const { return error > error_in ? error - error_in : 0; }
   };
   const std::vector<Row>& rows() const;  // those that add most first
@@ -69,8 +70,8 @@ class Compare final : NoCopy {
   Remedy overrides(double budget);
 
   std::string text(size_t most = 20) const;  // a table of rows()
-  std::string json() const;
-  std::string svg() const;  // the error of each op, in the order in which they ran
+  std::string json() const;  // error(), unmatched() and rows(); "inf" is no number there
+  std::string svg() const;   // the error of each op, in the order in which they ran
 
  private:
   struct Run;

@@ -25,7 +25,7 @@ class LayerGroup : NoCopy {
   // The group's result, for all others. Its graph may outlive the group; parameters may have been
   // unfrozen since the group was made.
   Tensor end(const Tensor& y) const;
-  double scale() const { return scale_; }
+  double scale() const { return scale_; }  // the factor of gradients inside, beside the loss scale
 
  private:
   const double scale_;

@@ -14,10 +14,10 @@ namespace mixtape::amp {
 
 struct LossScaleOption {  // "dynamic", a fixed number, or a GradScaler's options
   ScalerOptions options;
-  LossScaleOption(const ScalerOptions& o) : options(o) {}
-  LossScaleOption(double fixed);
+  LossScaleOption(const ScalerOptions& o) : options(o) {}  // a dynamic scale
+  LossScaleOption(double fixed);  // a constant scale; throws Error unless it is > 0
   template <std::convertible_to<std::string_view> S>
-  LossScaleOption(const S& name) : LossScaleOption(named(name)) {}
+  LossScaleOption(const S& name) : LossScaleOption(named(name)) {}  // "dynamic"
 
  private:
   static LossScaleOption named(std::string_view name);  // throws Error unless it is "dynamic"
@@ -48,10 +48,10 @@ class LossScaleOptimizer {
 
   // Steps that were not skipped. This and loss_scale() wait for the device.
   int64_t iterations() const;
-  double loss_scale() const { return scaler_.scale_value(); }
+  double loss_scale() const { return scaler_.scale_value(); }  // of the next loss
 
-  optim::Optimizer& inner() { return held(); }  // throws Error if it was moved from
-  const GradScaler& scaler() const { return scaler_; }
+  optim::Optimizer& inner() { return held(); }          // throws Error if it was moved from
+  const GradScaler& scaler() const { return scaler_; }  // for its counters and overflows
 
   // "iterations", "optimizer.group.0.lr" and so on, "scaler.scale" and so on. Loading throws Error,
   // and changes nothing, if names or values do not fit.
@@ -70,6 +70,7 @@ class LossScaleOptimizer {
   int64_t unscaled_ = 0;  // steps with a disabled scaler, which counts nothing
 };
 
+// Takes the optimizer and gives it a loss scale. Throws Error as LossScaleOptimizer does.
 template <std::derived_from<optim::Optimizer> O>
 LossScaleOptimizer enable_mixed_precision(O optimizer, const MixedPrecisionOptions& options = {}) {
   return LossScaleOptimizer(std::make_unique<O>(std::move(optimizer)), options);

@@ -12,7 +12,7 @@
 
 namespace mixtape::amp {
 
-struct PlannedTraining {
+struct PlannedTraining {  // a training whose memory plan() counts
   std::vector<std::shared_ptr<const optim::Optimizer>> optimizers;  // two, for a GAN
   std::function<void()> step;  // one step on a batch of its own; holds all that it needs
 };
@@ -34,6 +34,7 @@ struct Plan {
   int64_t state = 0;        // of the optimizer
   int64_t copies = 0;       // 16-bit copies of f32 weights: shadows, and casts that are kept
   int64_t activations = 0;  // all else: the batch, what the tape keeps, what is needed for a moment
+  // The sum of these.
   int64_t peak() const { return weights + gradients + masters + state + copies + activations; }
 
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -48,8 +49,8 @@ Plan plan(const TrainingMaker& make, int64_t batch_size, const PlanOptions& opti
 // a step can take none that large, or takes the same for any batch.
 int64_t largest_batch(const TrainingMaker& make, int64_t bytes, const PlanOptions& options = {});
 
-struct PlannedMode {
-  std::string name;  // "bf16, checkpoints"
+struct PlannedMode {  // a row of plan_text()
+  std::string name;   // "bf16, checkpoints"
   TrainingMaker make;
 };
 // A table: for each mode its plan in MiB for this batch, and the largest batch in `bytes`.

@@ -24,7 +24,7 @@ enum class Preset : uint8_t {
   O3,               // Apex: everything follows 16-bit activations
   Off,              // ops run as called
 };
-std::string_view name(Preset p);
+std::string_view name(Preset p);  // "Torch" of Preset::Torch
 
 // {"softmax", Precision::Native} or {"decoder.*.mlp", Precision::Full}; `*` matches any characters,
 // `?` one. A pattern that matches names of linked ops applies to them in any module. Any other is a
@@ -51,13 +51,14 @@ class Rules {
   // without wildcard, dot or final digit), or if a path matches no module (see Override).
   static std::shared_ptr<const Rules> make(Preset preset, const Overrides& own, const Rules* outer);
 
-  struct Choice {
+  struct Choice {  // the precision of an op, and if an override says so
     Precision precision;
     bool by_override;
   };
   Choice choice(const OpInfo& op) const;  // in the running module
+  // The part of choice() that decides dtypes.
   Precision precision(const OpInfo& op) const { return choice(op).precision; }
-  Preset preset() const { return preset_; }
+  Preset preset() const { return preset_; }  // of the innermost region
   // Matrix products write their f32 accumulators.
   bool widens_products() const { return preset_ == Preset::TensorCoresOnly; }
 

@@ -43,7 +43,7 @@ class Recipe {
   Recipe(const Mx&);
   Recipe(const NvFp4&);
 
-  explicit operator bool() const { return bool(state_); }
+  explicit operator bool() const { return bool(state_); }  // false: operands are not rounded
   std::string_view name() const;  // "current", "delayed", "mx", "nvfp4" or "none"
   // The history of Delayed, by module and op; others have none. Loading replaces it; evaluation
   // then scales by the largest numbers there. Throws Error for tensors of other names, shapes or
@@ -53,7 +53,7 @@ class Recipe {
 
   // For Autocast. Begins a step, unless one is under way: then returns false.
   bool begin_step() const;
-  void end_step() const;
+  void end_step() const;  // of the begin_step() that returned true
   // Rounds the operands of a product to `carrier`, and leaves other ops alone, and the first and
   // the last weight of the running model.
   void round_operands(internal::Call& call, DType carrier, bool ends) const;

@@ -23,7 +23,7 @@ struct ReportOptions {
 // it around the Autocast region to include all casts.
 class Report final : NoCopy {
  public:
-  [[nodiscard]] explicit Report(ReportOptions options = {});
+  [[nodiscard]] explicit Report(ReportOptions options = {});  // begins to watch
   ~Report();
 
   // Calls of one op in the same dtypes; in backward those of its rule, from the incoming gradient's
@@ -46,21 +46,21 @@ class Report final : NoCopy {
     std::string by, module;
     int64_t calls = 0, bytes_cast = 0;
   };
-  std::vector<Redundant> redundant_casts() const;
-  CastCache::Stats cache() const;  // of all regions
+  std::vector<Redundant> redundant_casts() const;  // equal casts in one place are one entry
+  CastCache::Stats cache() const;                  // of all regions
 
   struct Narrowing {  // an in-place op with an operand wider than its target: `a += b`
     std::string op, module;
     DType from, to;
     int64_t calls = 0;
   };
-  std::vector<Narrowing> narrowing() const;
+  std::vector<Narrowing> narrowing() const;  // equal ops in one place are one entry
 
   struct StayedF32 {  // an f32 parameter that no product read in 16 bits
     std::string name;
     std::string product;  // the product that read it as f32; empty: no op read it
   };
-  std::vector<StayedF32> stayed_f32() const;
+  std::vector<StayedF32> stayed_f32() const;  // those of ReportOptions::parameters, in their order
 
   // Products in dtypes of the tensor cores whose rows do not begin at multiples of 16 bytes and are
   // loaded element by element; and depthwise convolutions, which are no products.

@@ -29,7 +29,7 @@ struct GradientHistogram;  // amp/gradient_histogram.h
 // the device to do so.
 class LossScalePolicy {
  public:
-  struct Update {
+  struct Update {              // an iteration that ends
     double scale;              // of the steps that end
     bool overflow, bad_loss;   // a gradient, or the loss itself, was not finite: it was skipped
     int64_t updates, skipped;  // so far, with this one
@@ -82,8 +82,10 @@ class StepResult {
   // The part that was not finite; Gradients also for a loss that may contain some: inverse_scale().
   enum class Cause { None, Gradients, Loss };
   State state() const;
-  Cause cause() const;
+  Cause cause() const;  // of a skipped step, else None
+  // True if the step was made: not skipped, and with gradients.
   explicit operator bool() const { return state() == State::Stepped; }
+  // True if reading it need not wait.
   bool has_arrived() const {
     return decision_ ? latest().has_arrived() : !skip_reason_ || skip_reason_->has_arrived();
   }
@@ -195,8 +197,8 @@ class GradScaler {
   GradScaler(GradScaler&&) = default;
   GradScaler& operator=(GradScaler&&) = default;
 
-  bool enabled() const { return options_.enabled; }
-  bool is_enabled() const { return enabled(); }
+  bool enabled() const { return options_.enabled; }  // false: every call passes through
+  bool is_enabled() const { return enabled(); }      // PyTorch's name
   const ScalerOptions& options() const { return options_; }
 
   // loss * S, in f32 (f64 if the loss is).
@@ -223,18 +225,18 @@ class GradScaler {
   void abandon();
 
   // These wait for the device.
-  double scale_value(int id = 0) const;  // 1 if disabled
-  double get_scale() const { return scale_value(); }
+  double scale_value(int id = 0) const;               // 1 if disabled
+  double get_scale() const { return scale_value(); }  // PyTorch's name, of the loss with id 0
   int64_t growth_tracker(int id = 0) const;  // updates without overflow since the scale moved
-  struct Counters {
+  struct Counters {  // of iterations: those that update() ended, and the skipped ones
     int64_t updates = 0, skipped = 0;
   };
-  Counters counters(int id = 0) const;
+  Counters counters(int id = 0) const;  // of that loss; 0 if disabled
   // S on the device, f32, 0-d, written by update(). Throws Error if no loss was scaled.
   Tensor scale_tensor(int id = 0) const;
   Tensor inverse_scale(int id = 0);  // 1/S likewise, for gradients of scale(loss) from grad()
 
-  struct Overflow {
+  struct Overflow {               // a parameter with a gradient that was not finite
     std::string optimizer, name;  // name: empty unless given
     size_t parameter;             // index in the optimizer's params()
     std::string first_bad_op;     // the last that an OverflowTrace of this thread found, if any

@@ -51,7 +51,7 @@ Numbers numbers_of(const Tensor& t);
 // steps inside a backward rule with finite gradients.
 class OverflowTrace final : public internal::Observer {
  public:
-  [[nodiscard]] OverflowTrace();
+  [[nodiscard]] OverflowTrace();  // begins to watch
   ~OverflowTrace();
   static OverflowTrace* innermost();  // of this thread, or null
 
@@ -63,6 +63,7 @@ class OverflowTrace final : public internal::Observer {
     std::string op, module;
     DType dtype;
     int64_t elements = 0, zeros = 0, subnormals = 0;
+    // The part of all elements that became zero or subnormal.
     double fraction() const { return double(zeros + subnormals) / double(elements); }
   };
   std::vector<Underflow> underflow();  // largest fraction first; waits for the device

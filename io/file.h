@@ -20,7 +20,7 @@ class Source : NoCopy {
   virtual ~Source() = default;
 
   const std::string& name() const { return name_; }  // for errors
-  uint64_t size() const { return size_; }
+  uint64_t size() const { return size_; }            // in bytes
   // Fills `into` from byte `offset` on. Throws Error if the source is too short.
   virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
 
@@ -53,7 +53,7 @@ class InputFile final : public Source {
 // Bytes in memory, which must outlive it.
 class InputBytes final : public Source {
  public:
-  InputBytes(std::span<const std::byte> bytes, std::string name);
+  InputBytes(std::span<const std::byte> bytes, std::string name);  // `name` is for errors
   void read(uint64_t offset, std::span<std::byte> into) const override;
 
  private:
@@ -68,6 +68,7 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint6
 // max_memory: the most bytes that they may take. By default (0) these are 20 times the file's size,
 // and at least `least`.
 inline constexpr uint64_t least_for_image = uint64_t(512) << 20;
+// That number of bytes, for a file of `file_bytes`.
 uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory,
                       uint64_t least = uint64_t(32) << 20);
 // Throws Error that names the file, the limit and max_memory if `needed` bytes are above it.
@@ -86,9 +87,9 @@ class AtomicFile : NoCopy {
   explicit AtomicFile(std::string path);
   ~AtomicFile();
 
-  void write(std::span<const std::byte> bytes);
-  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  void commit();
+  void write(std::span<const std::byte> bytes);  // appends; throws Error if the system refuses
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }  // likewise
+  void commit();  // gives the file its name, or throws Error
 
   // The path of the file whose temporary file has this one; this one if it is of no such file.
   static std::string target_of_temporary(const std::string& path);

@@ -20,10 +20,10 @@ std::string json_text(const JsonScalar& value);
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;
-  virtual void open(char bracket) = 0;  // '{' or '['
-  virtual void close() = 0;
-  virtual void key(std::string& name) = 0;  // of the value that follows, in an object
-  virtual void scalar(JsonScalar& value) = 0;
+  virtual void open(char bracket) = 0;         // '{' or '['
+  virtual void close() = 0;                    // ends the innermost object or list
+  virtual void key(std::string& name) = 0;     // of the value that follows, in an object
+  virtual void scalar(JsonScalar& value) = 0;  // an item of a list, or the value of a key
 };
 
 // Passes on a text's events in order. Throws Error that begins with `where` if it is no JSON; byte

@@ -23,7 +23,7 @@ class JsonLines {
  public:
   // Appends to the file or creates it. Throws Error if it cannot be opened.
   explicit JsonLines(std::string path);
-  void write(const JsonFields& fields);
+  void write(const JsonFields& fields);  // one line; throws Error if the file was removed
 
  private:
   AppendFile file_;

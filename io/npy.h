@@ -21,8 +21,9 @@ void save_npz(const std::string& path, const StateDict& tensors);
 // take more memory than memory_limit of file and max_memory.
 StateDict load_npz(const std::string& path, uint64_t max_memory = 0);
 
-// Parse a file in memory; errors call it `name`.
+// Parses a file in memory; errors call it `name`.
 Tensor parse_npy(std::span<const std::byte> file, const std::string& name);
+// The same of an archive.
 StateDict parse_npz(std::span<const std::byte> file, const std::string& name,
                     uint64_t max_memory = 0);
 

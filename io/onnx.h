@@ -29,7 +29,7 @@ struct OnnxValue {
   std::vector<std::variant<int64_t, std::string>> shape;
 };
 
-struct OnnxGraph {
+struct OnnxGraph {  // nodes that follow from inputs and initializers
   std::string name = {};
   int opset = 18;                    // 18 to 23
   std::vector<OnnxNode> nodes = {};  // each after those whose outputs it reads

@@ -20,7 +20,7 @@ struct RawTensor {
   Shape shape;
 };
 
-struct SafeTensors {
+struct SafeTensors {  // the content of a file
   StateDict tensors;  // sorted by name
   Metadata metadata;
   std::vector<RawTensor> raw = {};  // tensors that are u8 [bytes] by .keep_bytes, sorted by name
@@ -31,7 +31,7 @@ struct ReadOptions {
   bool keep_bytes = false;  // tensors of dtypes that are not here become u8 [bytes]; else an error
   uint64_t max_memory = 0;  // of a file of PyTorch, see io::memory_limit; others take their size
 
-  bool skips(std::string_view name) const;
+  bool skips(std::string_view name) const;  // true if `skip` names it
 };
 
 // Writes tensors from any device in row-major order, atomically: a crash leaves either the old or

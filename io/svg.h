@@ -9,7 +9,7 @@
 
 namespace mixtape::io {
 
-struct Series {
+struct Series {                         // a line or dots in a chart
   std::string name;                     // in the legend; empty: not shown
   std::vector<double> x, y;             // equally long; non-finite points leave gaps
   bool dots = false;                    // markers instead of a line
@@ -17,7 +17,7 @@ struct Series {
   std::vector<std::string> notes = {};  // of each dot, shown under the pointer; or none
 };
 
-struct Chart {
+struct Chart {  // lines and dots over two axes
   std::string title = {}, x_label = {}, y_label = {};
   std::vector<Series> series = {};
   bool log_x = false, log_y = false;  // non-positive points leave gaps, too
@@ -31,7 +31,7 @@ struct HeatMap {
   std::vector<std::vector<double>> values = {};  // by row, >= 0
 };
 
-struct Bar {
+struct Bar {  // of a BarChart
   std::string label;
   double low = 0, value = 0, high = 0;  // from 0 on; low and high are the ends of its error bar
   int color = 0;
@@ -51,7 +51,7 @@ struct Box {
   int color = -1;          // of its mark; -1: none
   std::vector<Box> inside = {};
 };
-struct BoxDiagram {
+struct BoxDiagram {  // boxes in boxes, from top to bottom
   std::string title = {};
   std::vector<Box> boxes = {};
   std::vector<std::pair<std::string, int>> legend = {};  // names of colors

@@ -31,6 +31,7 @@ struct State {
   double initial = 0;
 };
 using States = InlineVector<State, kernels::Update::max_states>;
+// True if a step writes one of them.
 inline bool uses_any(const States& states) {
   for (const State& state : states)
     if (state.used) return true;
@@ -42,9 +43,9 @@ class StateFormat {
  public:
   StateFormat(DType format);  // throws Error unless it is f32, bf16, i8 or f8_e4m3
   static StateFormat parse(std::string_view name);  // throws Error unless f32, bf16, i8 or f8
-  std::string_view name() const;
-  DType dtype() const { return dtype_; }
-  kernels::StateCode code() const { return code_; }
+  std::string_view name() const;          // "f32", "bf16", "i8" or "f8", as parse() takes it
+  DType dtype() const { return dtype_; }  // of the numbers, or of the codes
+  kernels::StateCode code() const { return code_; }  // None for f32 and bf16
   bool operator==(const StateFormat&) const = default;
 
  private:
@@ -68,6 +69,7 @@ struct CommonOptions {
   StateFormat state = f32;  // codes of 8 bits are for parameters of 4096 elements or more
   uint64_t seed = 0;        // of Rounding::Stochastic
 
+  // True if updates round other than to nearest, or states are not f32.
   bool is_low() const { return rounding != Rounding::Nearest || state.dtype() != f32; }
   void check_rounding() const;  // throws Error if it and masters are asked for together
 };
@@ -78,12 +80,13 @@ enum class Reads { Nothing, Norms, Parameter };  // of its parameter
 class Algorithm {
  public:
   virtual ~Algorithm() = default;
-  Options options();           // its own, and maximize
-  void check_options() const;  // throws Error if options in range do not go together
-  virtual int min_rank() const = 0;
-  virtual Reads reads() const = 0;
+  Options options();                 // its own, and maximize
+  void check_options() const;        // throws Error if options in range do not go together
+  virtual int min_rank() const = 0;  // of parameters: 2 for matrices alone
+  virtual Reads reads() const = 0;   // beside an element's own gradient and states
   // Those of a parameter of this shape, in the order of Update::state.
   virtual States states(const Shape& of) const = 0;
+  // Updates all of these parameters in one call.
   virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
 
   CommonOptions common;
@@ -98,9 +101,9 @@ class Algorithm {
                   const StepControl& control) const;
 };
 
-struct AnyState {  // stands for an element's states
-  float get(int) const;
-  float set(int, float) const;
+struct AnyState {               // stands for an element's states
+  float get(int) const;         // the state with that index
+  float set(int, float) const;  // writes and returns it
 };
 
 // O: one of kernels/common/optimizers.h, or a struct like those with update() instead of Step<T>.

@@ -18,7 +18,7 @@ namespace mixtape::optim {
 // Processes that divide the parameters make it all at once.
 class Averaged : NoCopy {
  public:
-  [[nodiscard]] explicit Averaged(Optimizer& optimizer);
+  [[nodiscard]] explicit Averaged(Optimizer& optimizer);  // shows the averages at once
   void keep();  // leaves the averages for good, from which a further step would start
 
  private:

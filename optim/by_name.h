@@ -15,9 +15,9 @@ using NamedOptions = std::vector<std::pair<std::string, double>>;
 // option, or if values are out of range.
 std::unique_ptr<Optimizer> get(std::string_view name, std::vector<Tensor> params,
                                const NamedOptions& options = {}, const CommonOptions& common = {});
-std::vector<std::string> optimizer_names();
+std::vector<std::string> optimizer_names();  // in the order of kernels::Optimizers
 
-struct ScheduleSteps {
+struct ScheduleSteps {       // lengths that the text of a schedule leaves open
   int64_t total_steps = 0;   // in which a schedule of a given length ends
   int64_t epoch_steps = 1;   // the unit of milestones: 1 counts steps
   int64_t warmup_steps = 0;  // in which the rate rises linearly, before the schedule begins

@@ -41,6 +41,7 @@ inline Tensor clip_grad_norm_(const std::vector<Tensor>& params, double max_norm
                               const ClipOptions& options = {}) {
   return clip_grad_norm(params, max_norm, options);
 }
+// PyTorch's name, too.
 inline void clip_grad_value_(const std::vector<Tensor>& params, double limit) {
   clip_grad_value(params, limit);
 }

@@ -35,15 +35,15 @@ class Ema : NoCopy {
   void update(const R& stepped) {
     if (static_cast<bool>(stepped)) update();
   }
-  double decay() const;  // of the next update
-  int64_t updates() const { return updates_; }
+  double decay() const;                         // of the next update
+  int64_t updates() const { return updates_; }  // so far, without those of skipped steps
   const std::vector<Tensor>& averages() const { return averages_; }  // of the tensors, in order
 
   // While alive, all handles to the tensors see copies of the averages; writes to those are lost:
   //   { const Ema::Applied averaged(ema);  evaluate(net); }
   class Applied : NoCopy {
    public:
-    [[nodiscard]] explicit Applied(Ema& ema);
+    [[nodiscard]] explicit Applied(Ema& ema);  // copies each to its tensor's dtype
     ~Applied() { --ema_.applied_; }
 
    private:

@@ -39,11 +39,11 @@ class LBFGS : NoCopy {
   // Throws Error if a parameter is no float leaf, or if an option is out of range.
   explicit LBFGS(std::vector<Tensor> params, const LBFGSOptions& options = {});
 
-  double step(const Closure& closure);  // returns the loss before the step
-  void zero_grad();
-  const std::vector<Tensor>& params() const { return params_; }
+  double step(const Closure& closure);                           // returns the loss before the step
+  void zero_grad();                                              // drops the gradients
+  const std::vector<Tensor>& params() const { return params_; }  // in the order given
   double lr() const { return options_.lr; }
-  void set_lr(double lr);
+  void set_lr(double lr);                               // throws Error unless it is > 0 and finite
   int64_t evaluations() const { return evaluations_; }  // of the closure, in all steps
 
   // Loading throws Error, and changes nothing, if names or shapes do not fit.

@@ -27,12 +27,13 @@ class Optimizer {
   Optimizer(Optimizer&&) noexcept;
   Optimizer& operator=(Optimizer&& other) noexcept;
 
-  virtual std::string_view name() const = 0;
-  uint64_t id() const { return id_; }  // unique in this process; a move keeps it
+  virtual std::string_view name() const = 0;  // as optim::get() takes it
+  uint64_t id() const { return id_; }         // unique in this process; a move keeps it
 
   // Updates every parameter that has a gradient; the others keep their state. With `skip` set
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
+  // The numbers that a step of an element reads beside its own gradient and states.
   Reads reads(size_t group) const { return at(group).algorithm->reads(); }
   // Makes one state, or master, of another, which has a number for each `block` of elements.
   using StateOf = std::function<Tensor(size_t parameter, const Tensor& state, int64_t block)>;
@@ -43,19 +44,23 @@ class Optimizer {
   void zero_grad(bool set_to_none = true);   // drops the gradients, or fills them with zeros
 
   size_t groups() const;  // throws Error if it was moved from, as all access to groups does
+  // True if 16-bit parameters have f32 masters.
   bool multi_precision(size_t group) const { return at(group).common().multi_precision; }
+  // The rounding of 16-bit parameters without masters.
   Rounding rounding(size_t group) const { return at(group).common().rounding; }
   // Sets these options in all groups, from the next step on.
   void set_multi_precision(bool on, bool flat_master = false);
   // The master of each of params() as the next step would read it, or no tensor.
   std::vector<Tensor> masters();
   void set_shadow(std::optional<DType> dtype);  // f32 is none; throws Error if it is f64
+  // The factor by which a step multiplies gradients.
   double rescale_grad(size_t group) const { return at(group).common().rescale_grad; }
-  std::vector<Tensor> params() const;  // of all groups, in order
-  std::vector<Tensor> params(size_t group) const;
+  std::vector<Tensor> params() const;              // of all groups, in order
+  std::vector<Tensor> params(size_t group) const;  // of one
 
-  double lr(size_t group = 0) const { return option("lr", group); }
-  void set_lr(double lr);  // of all groups
+  double lr(size_t group = 0) const { return option("lr", group); }  // the option "lr"
+  void set_lr(double lr);                                            // of all groups
+  // Sets that of one group. Throws Error if it is out of range.
   void set_lr(double lr, size_t group) { set_option("lr", lr, group); }
   // The rate from which a schedule starts: lr(), or what it was before an earlier schedule changed
   // it and left it so.

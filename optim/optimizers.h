@@ -65,6 +65,7 @@ class Muon : public OptimizerOf<MuonOptions> {
  public:
   using OptimizerOf::add_group;
   using OptimizerOf::OptimizerOf;
+  // A group that AdamW updates. Without `common`, those of the first group.
   void add_group(std::vector<Tensor> params, const AdamWOptions& options) {
     add_group(std::move(params), options, first_common());
   }

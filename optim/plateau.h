@@ -37,8 +37,8 @@ class Plateau : NoCopy {
     if (static_cast<bool>(stepped)) step(metric);
   }
   int64_t steps() const { return steps_; }
-  double best() const { return best_; }
-  double lr(size_t group = 0) const { return optimizer_->lr(group); }
+  double best() const { return best_; }                                // of the metric so far
+  double lr(size_t group = 0) const { return optimizer_->lr(group); }  // the optimizer's now
 
   // "kind", "step", "best", "bad_steps", "cooldown", and "group.0.lr" and so on, which loading
   // sets. Loading throws Error, and changes nothing, if the kind, names or values do not fit.

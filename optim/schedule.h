@@ -16,7 +16,7 @@ class Schedule : NoCopy {
  public:
   virtual ~Schedule() = default;
 
-  virtual std::string_view name() const = 0;
+  virtual std::string_view name() const = 0;  // the "kind" in its state
   // The learning rate after `step` steps.
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
@@ -36,8 +36,8 @@ class Schedule : NoCopy {
     advance(static_cast<bool>(stepped), 0);
   }
   static constexpr size_t lag = 8;
-  int64_t steps() const { return steps_; }
-  double lr(size_t group = 0) const { return optimizer_->lr(group); }
+  int64_t steps() const { return steps_; }  // made, without skipped ones that are known by now
+  double lr(size_t group = 0) const { return optimizer_->lr(group); }  // the optimizer's now
 
   // "kind" (the name), "step", the initial rates ("group.0.base_lr" and so on), and "coming": the
   // results of the last steps, where a device decides. Saving waits for those. Loading throws
@@ -76,6 +76,7 @@ class Schedule : NoCopy {
 template <class Options>
 class ClosedForm : public Schedule {
  public:
+  // Throws Error if options are out of range.
   ClosedForm(Optimizer& optimizer, const Options& options)
       : Schedule(optimizer), options_(options) {
     const internal::Scope scope(Options::name);

@@ -155,7 +155,7 @@ class OneCycle : public Schedule {
   OneCycle(Optimizer& optimizer, const OneCycleOptions& options);
   std::string_view name() const override { return "one_cycle"; }
   double at(int64_t step, size_t group = 0) const override;
-  double momentum_at(int64_t step) const;
+  double momentum_at(int64_t step) const;  // after `step` steps, of all groups
 
  protected:
   void apply(int64_t step) override;
@@ -185,7 +185,7 @@ class Cyclic : public Schedule {
   Cyclic(Optimizer& optimizer, const CyclicOptions& options);
   std::string_view name() const override { return "cyclic"; }
   double at(int64_t step, size_t group = 0) const override;
-  double momentum_at(int64_t step) const;
+  double momentum_at(int64_t step) const;  // after `step` steps, of all groups
 
  protected:
   void apply(int64_t step) override;
@@ -202,6 +202,7 @@ class Cyclic : public Schedule {
 //                                    .milestones = {100}});
 class Curve {
  public:
+  // Throws Error if options are out of range.
   template <class Options>
     requires requires(const Options& o) {
       { o.rate(int64_t{}, 1.0) } -> std::same_as<double>;
@@ -211,6 +212,7 @@ class Curve {
     const internal::Scope scope(Options::name);
     options.validate();
   }
+  // The rate after `step` steps of a group that began with base_lr.
   double rate(int64_t step, double base_lr) const { return rate_(step, base_lr); }
 
  private:

@@ -12,7 +12,7 @@ namespace mixtape::optim {
 // as they are, and come back at the end.
 class StandIns : NoCopy {
  public:
-  StandIns();
+  StandIns();  // shows no other values yet
   ~StandIns();
   void put(const Tensor& t, const Tensor& value);  // all handles to `t` see `value`
   void keep();                                     // leaves the values for good

@@ -22,9 +22,11 @@ concept StepOutcome = std::same_as<R, bool> || requires(const R& r) {
 
 Tensor from_text(std::string_view text);  // its bytes: u8 [length]
 Tensor from_number(double x);             // f64, 0-d, on the CPU
+// A contiguous copy in memory of its own.
 Tensor dense_copy(const Tensor& x, DType dtype, Device device);
 // The tensor (or none) after all that other streams read of it: for what a step writes.
 internal::View to_write(const Tensor& t);
+// A tensor with `value` in each element. Throws Error during a capture.
 Tensor filled(const Shape& shape, double value, DType dtype, Device device);
 
 }  // namespace mixtape::optim

@@ -12,7 +12,7 @@ namespace mixtape::optim {
 // Finds the tensors of a dict by name, and remembers which were read.
 class StateReader {
  public:
-  explicit StateReader(const StateDict& dict);
+  explicit StateReader(const StateDict& dict);  // refers to it
 
   // Null if there is none. Throws Error if the name stands for no tensor.
   const Tensor* find(std::string_view name);

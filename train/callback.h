@@ -26,18 +26,18 @@ class Callback {
   // to take part in what all ranks do together, such as Learner::save() and validate().
   virtual bool everywhere() const { return order() < observer_order; }
 
-  virtual void on_train_begin(Learner&) {}
-  virtual void on_epoch_begin(Learner&) {}
+  virtual void on_train_begin(Learner&) {}     // of a fit or lr_find, before its first epoch
+  virtual void on_epoch_begin(Learner&) {}     // before its first batch
   virtual void on_batch_begin(Learner&) {}     // may replace state.x and state.y
   virtual void on_loss_begin(Learner&) {}      // may replace state.output; without effect on a pass
   virtual void on_backward_begin(Learner&) {}  // may replace state.objective, made of state.loss
   virtual void on_backward_end(Learner&) {}    // gradients are complete
-  virtual void on_step_begin(Learner&) {}
-  virtual void on_step_end(Learner&) {}   // gradients are still there; state.result is the step's
-  virtual void on_batch_end(Learner&) {}  // also runs for a skipped batch
-  virtual void on_valid_begin(Learner&) {}
-  virtual void on_valid_end(Learner&) {}
-  virtual void on_epoch_end(Learner&) {}  // history.epochs has its row
+  virtual void on_step_begin(Learner&) {}      // the true gradients; may set step_options
+  virtual void on_step_end(Learner&) {}     // gradients are still there; state.result is the step's
+  virtual void on_batch_end(Learner&) {}    // also runs for a skipped batch
+  virtual void on_valid_begin(Learner&) {}  // also in predict()
+  virtual void on_valid_end(Learner&) {}    // also after an exception
+  virtual void on_epoch_end(Learner&) {}    // history.epochs has its row
   // Follows on_batch_end and on_epoch_end while training, after all callbacks: the state may be
   // saved here and resumed from. state.batch is 0 at the end of an epoch.
   virtual void on_checkpoint(Learner&) {}

@@ -14,9 +14,11 @@ namespace mixtape::train {
 // The best value so far of a column of the epoch table. The first value improves it, NaN never.
 class BestValue {
  public:
+  // A change below min_delta is no improvement.
   explicit BestValue(std::string monitor, double min_delta = 0)
       : monitor_(std::move(monitor)), min_delta_(min_delta) {}
   bool improved(const Learner& learner);  // throws Error as Learner::score does
+  // "best", if there is a value.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
@@ -35,6 +37,7 @@ struct EarlyStoppingOptions {
 // validation data (all but train_loss do) and there are none.
 class EarlyStopping : public Callback {
  public:
+  // Throws Error unless patience >= 1.
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
@@ -57,8 +60,8 @@ struct ModelCheckpointOptions {
 // Learner::load and FitOptions::resume. A fit first removes temporary files of a killed process.
 class ModelCheckpoint : public Callback {
  public:
-  explicit ModelCheckpoint(const ModelCheckpointOptions& options);
-  int order() const override { return observer_order + 10; }  // after the callbacks it saves
+  explicit ModelCheckpoint(const ModelCheckpointOptions& options);  // makes the folder
+  int order() const override { return observer_order + 10; }        // after the callbacks it saves
   bool everywhere() const override { return true; }
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
@@ -110,8 +113,8 @@ class JsonlLogger : public HistoryWriter {
 // With LearnerOptions::chunks or several ranks, a group is one batch in as many more chunks.
 class GradientAccumulation : public Callback {
  public:
-  explicit GradientAccumulation(int64_t batches);
-  int order() const override { return -20; }  // before gradients are unscaled
+  explicit GradientAccumulation(int64_t batches);  // throws Error unless batches >= 1
+  int order() const override { return -20; }       // before gradients are unscaled
   void on_backward_begin(Learner& learner) override;
   void on_backward_end(Learner& learner) override;
   int64_t batches_per_step() const override { return batches_; }
@@ -126,7 +129,7 @@ class GradientAccumulation : public Callback {
 // Limits the norm of all gradients, inside the optimizer's kernel.
 class GradientClip : public Callback {
  public:
-  explicit GradientClip(double max_norm);
+  explicit GradientClip(double max_norm);  // throws Error unless max_norm > 0
   void on_step_begin(Learner& learner) override;
 
  private:

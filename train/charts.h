@@ -23,7 +23,7 @@ namespace mixtape::train {
 io::JsonFields log_line(const Learner& learner, const StepRow& row);
 io::JsonFields log_line(const Learner& learner, const EpochRow& row);
 
-struct RunLog {
+struct RunLog {  // the curves of one training
   std::string name;
   std::vector<io::Series> quantities;        // each over its steps
   std::vector<double> skipped_x, skipped_y;  // skipped steps, and the loss scale there
@@ -52,7 +52,7 @@ io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>
 // which costs one more validation. A training that continues no run removes charts of another.
 class Charts : public Callback {
  public:
-  explicit Charts(std::string folder, std::vector<std::string> classes = {});
+  explicit Charts(std::string folder, std::vector<std::string> classes = {});  // makes the folder
   int order() const override { return observer_order + 20; }      // after ModelCheckpoint has saved
   bool everywhere() const override { return !classes_.empty(); }  // to validate
   void on_train_begin(Learner& learner) override;

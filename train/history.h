@@ -11,14 +11,14 @@
 
 namespace mixtape::train {
 
-struct StepRow {
-  int64_t step;  // batches since the training began
+struct StepRow {  // a batch that trained
+  int64_t step;   // batches since the training began
   double loss, lr;
   double scale;  // the loss scale; 1 without a scaler
   bool skipped;  // by the scaler
 };
 
-struct EpochRow {
+struct EpochRow {                 // a row of the table that fit() prints
   int64_t epoch;                  // from 0
   int64_t step;                   // batches since the training began, at the epoch's end
   double train_loss, valid_loss;  // means over examples; NaN without validation data
@@ -31,9 +31,10 @@ class History {
   std::vector<EpochRow> epochs;
   std::vector<StepRow> steps;  // those that have arrived; settle() waits for the rest
 
+  // Begins a row, whose numbers may be on their way from the device.
   void add(int64_t step, const Tensor& loss, double lr, const amp::GradScaler& scaler,
            const amp::StepResult& result);
-  void settle();
+  void settle();  // waits for the device
   // The latest loss that has arrived, without waiting; NaN if there is none.
   double last_loss() const;
 
@@ -51,6 +52,7 @@ class History {
 // Hands out each row once, steps and epochs in chronological order.
 class HistoryReader {
  public:
+  // True if it has passed on more rows than `h` has: an older one was loaded.
   bool is_ahead_of(const History& h) const {
     return steps_ > h.steps.size() || epochs_ > h.epochs.size();
   }

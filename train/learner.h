@@ -28,7 +28,7 @@ class Shards;
 
 namespace mixtape::train {
 
-struct Loaders {
+struct Loaders {  // the data of a Learner; without `valid`, nothing is validated
   std::optional<DataLoader> train = {}, valid = {};
 };
 
@@ -37,7 +37,7 @@ struct Loaders {
 // An amp::LossScaleOptimizer also chooses the precision: to_fp16() with its loss scale.
 class OptimizerMaker {
  public:
-  struct Made {
+  struct Made {  // an optimizer, and the loss scale that it asks for
     std::unique_ptr<optim::Optimizer> optimizer;
     std::optional<amp::ScalerOptions> loss_scale = {};  // of a LossScaleOptimizer
   };
@@ -93,7 +93,7 @@ class LossFunction {
   Tensor operator()(const Tensor& output, const Tensor& target) const {
     return loss_(output, target);
   }
-  explicit operator bool() const { return bool(loss_); }
+  explicit operator bool() const { return bool(loss_); }  // false: none
 
  private:
   std::function<Tensor(const Tensor&, const Tensor&)> loss_;
@@ -160,7 +160,7 @@ struct FitArrays {
   std::optional<bool> drop_last = {};
 };
 
-struct Scores {
+struct Scores {  // the mean loss, and the metrics in the order of the learner
   double loss;
   std::vector<double> metrics;
 };
@@ -175,14 +175,14 @@ struct LrFindOptions {
   int64_t steps = 100;
   double stop_factor = 4;  // ends when the smoothed loss is this multiple of its minimum
 };
-struct LrFind {
+struct LrFind {                  // the course of an lr_find()
   std::vector<double> lr, loss;  // per step; the loss is smoothed
   std::vector<double> raw;       // per step, the loss of its batch alone
   // Where the loss falls before its minimum, as far as a single rate can say: raw losses up to it
   // differ most from those after it, for the noise in them.
   double suggested;
 };
-io::Chart chart(const LrFind& found);
+io::Chart chart(const LrFind& found);  // loss over rate, with the suggested one
 
 // Throws Error if the file is no checkpoint, or has another value of a setting. (Those without it,
 // as of earlier versions, pass.) FitOptions::resume does, too; a program can tell earlier.
@@ -223,8 +223,8 @@ class Learner {
   Learner& to_fp16(const AmpOptions& options = {}) &;  // Autocast and GradScaler
   Learner& to_fp16(const MasterOptions& options) &;    // the whole model in f16, with f32 masters
   Learner& to(DType dtype) & { return to_fp16(AmpOptions{.amp_mode = dtype}); }  // f16, bf16, f32
-  Learner& to_bf16() & { return to(bf16); }
-  Learner& to_fp32() & { return to(f32); }
+  Learner& to_bf16() & { return to(bf16); }  // needs no loss scale
+  Learner& to_fp32() & { return to(f32); }   // no Autocast, as at first
   Learner to_fp16(const AmpOptions& options = {}) && { return std::move(to_fp16(options)); }
   Learner to_fp16(const MasterOptions& options) && { return std::move(to_fp16(options)); }
   Learner to(DType dtype) && { return std::move(to(dtype)); }
@@ -237,16 +237,17 @@ class Learner {
   FitResult fit(int64_t epochs, std::convertible_to<double> auto lr) {
     return fit(epochs, FitOptions{.lr = double(lr)});
   }
+  // Fits by OneCycle to this rate. Throws Error if options have a schedule.
   FitResult fit_one_cycle(int64_t epochs, double max_lr = 3e-3, FitOptions options = {});
   FitResult fit(const Tensor& x, const Tensor& y, const FitArrays& options = {});
   // Trains on one batch, as fit does. For custom loops, such as one with two learners. Throws Error
   // on several ranks, which need a dist::DataParallel.
   void train_batch(const Batch& batch);
 
-  Scores validate();  // on the validation data
-  Scores validate(DataLoader& loader);
+  Scores validate();                    // on the validation data
+  Scores validate(DataLoader& loader);  // in one epoch of it
   Scores validate(DataLoader&& loader) { return validate(loader); }
-  Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);
+  Scores evaluate(const Tensor& x, const Tensor& y, int64_t batch_size = 256);  // of n examples
   // The outputs, on the learner's device, in f32 or wider. Runs between on_valid_begin and
   // on_valid_end, so it uses the averages of EmaWeights, as validation does.
   Tensor predict(const Tensor& x, int64_t batch_size = 256);
@@ -268,7 +269,9 @@ class Learner {
   // from it, unless it was saved within a batch or a validation (in on_step_end, for example,
   // instead of on_checkpoint): such a file is for load() only.
   void save(const std::string& path);
+  // `this_fit` also loads the schedule and the position, within a fit of as many epochs.
   void load(const std::string& path, bool this_fit = false);
+  // The same as a dict, without a file.
   StateDict state_dict();
   void load_state_dict(const StateDict& dict, bool this_fit = false);
 
@@ -294,8 +297,9 @@ class Learner {
   History history;
   std::vector<Metric> metrics;
 
-  nn::ModuleBase& model() const { return *model_.module; }
-  Device device() const { return device_; }
+  nn::ModuleBase& model() const { return *model_.module; }  // as it was given
+  Device device() const { return device_; }                 // of the model and the batches
+  // In the order in which they run.
   const std::vector<std::shared_ptr<Callback>>& callbacks() const { return callbacks_; }
   // The ranks of this fit, if its batches have chunks; else null. state.x and on_batch_begin to
   // on_backward_begin are then those of a chunk, state.loss after them that of the batch, and
@@ -311,10 +315,11 @@ class Learner {
   // The last epoch's value. Throws Error if no epoch has ended, or one with all names.
   Score score(std::string_view name) const;
   Score score(std::string_view name, const EpochRow& row) const;  // of that row
-  void skip() { skipping_ = true; }
+  void skip() { skipping_ = true; }  // for callbacks: leaves out what comes next (see Callback)
+  // Ends the fit after this batch.
   void stop() { (parallel_ ? wants_stop_ : stopping_) = true; }
-  bool is_stopping() const { return stopping_; }
-  bool in_fit() const { return in_fit_; }  // false in a custom loop
+  bool is_stopping() const { return stopping_; }  // stop() was called, or a signal came
+  bool in_fit() const { return in_fit_; }         // false in a custom loop
 
  private:
   struct Model {

@@ -18,7 +18,7 @@ struct LlamaFile {
 // Throws Error that begins with `name` if it is invalid or is of another model.
 LlamaFile parse_llama_config(std::string_view json, const std::string& name);
 
-struct LoadedLlama : LlamaFile {
+struct LoadedLlama : LlamaFile {  // the model with its weights
   models::Llama net;
 };
 // Reads config.json and model.safetensors, or the files that model.safetensors.index.json names.

@@ -20,7 +20,7 @@ struct Metric {
 // The fraction of labels [n, ...] whose class has the highest score, or one of the k highest.
 // Scores are [n, classes, ...], as for cross_entropy, or [..., classes] if only that fits.
 extern const Metric accuracy;
-Metric top_k(int64_t k);
+Metric top_k(int64_t k);  // "top_5" for 5; throws Error unless 1 <= k, and k <= classes
 // The mean over classes of 2 hits / (predicted + present); 0 for a class in neither.
 Metric f1(int64_t classes);
 // The mean of (output - target)^2 over all elements, and its square root.
@@ -34,10 +34,12 @@ class Total {
  public:
   explicit Total(Metric metric) : metric_(std::move(metric)) {}
 
+  // Adds the statistic of a batch on its device.
   void add(const Tensor& output, const Tensor& target);
+  // Replaces the sum, as by that of all ranks.
   void set(const Tensor& sum, int64_t examples) { sum_ = sum, examples_ = examples; }
-  const Tensor& sum() const { return sum_; }
-  int64_t examples() const { return examples_; }
+  const Tensor& sum() const { return sum_; }      // f64; none before the first batch
+  int64_t examples() const { return examples_; }  // in the sum
   double value() const;  // waits for the device; NaN before the first batch
 
  private:

@@ -19,9 +19,9 @@ struct MixOptions {
 // One of the two; draws from generator(), a share for each batch.
 class Mixing : public Callback {
  public:
-  explicit Mixing(const MixOptions& options);  // throws Error if an option is out of range
-  int order() const override { return -30; }   // before MixedPrecision rounds the inputs
-  void on_batch_begin(Learner& learner) final;
+  explicit Mixing(const MixOptions& options);   // throws Error if an option is out of range
+  int order() const override { return -30; }    // before MixedPrecision rounds the inputs
+  void on_batch_begin(Learner& learner) final;  // mixes state.x and state.y
 
  private:
   // Mixes x with `other`; returns the share of x.

@@ -11,7 +11,7 @@
 
 namespace mixtape::train {
 
-struct ProgressState {
+struct ProgressState {  // the parts of a progress_line()
   std::string label;
   int64_t done = 0, total = 0;  // total 0: unknown
   double seconds = 0;           // since the start
@@ -33,8 +33,8 @@ class Progress : NoCopy {
            int64_t done = 0);
   ~Progress();  // finishes, unless an exception is unwinding the stack
 
-  void step(int64_t n = 1);
-  void finish();  // draws the last state and ends the line
+  void step(int64_t n = 1);  // n more are done
+  void finish();             // draws the last state and ends the line
 
  private:
   using Clock = std::chrono::steady_clock;

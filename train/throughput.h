@@ -19,7 +19,7 @@ namespace mixtape::train {
 class FlopCounter final : internal::Observer {
  public:
   [[nodiscard]] FlopCounter() = default;
-  double flops() const { return flops_; }
+  double flops() const { return flops_; }  // counted so far
 
  private:
   void before(const internal::Call& call) override;
@@ -41,7 +41,7 @@ struct ThroughputOptions {
 // Accumulated batches count one by one, and those of a group of chunks together.
 class Throughput : public Callback {
  public:
-  struct Row {
+  struct Row {                          // the means of `every` batches
     int64_t step;                       // batches since the training began
     double seconds, data_seconds;       // of a batch; of these the wait for it
     double examples, tokens;            // per second; tokens are integers of the input, else 0
@@ -50,7 +50,7 @@ class Throughput : public Callback {
   };
   // Without a path there is no file. Throws Error if `every` is below 1 or `peak` below 0.
   explicit Throughput(const std::string& path = {}, const ThroughputOptions& options = {});
-  const std::vector<Row>& rows() const { return rows_; }
+  const std::vector<Row>& rows() const { return rows_; }  // of all fits
 
   int order() const override { return observer_order + 20; }  // after those that save and log
   void on_train_begin(Learner&) override;

@@ -22,11 +22,12 @@ struct TimelineOptions {
 class Timeline final : internal::Observer {
  public:
   using Clock = std::chrono::steady_clock;
-  [[nodiscard]] explicit Timeline(const TimelineOptions& options = {});
+  [[nodiscard]] explicit Timeline(const TimelineOptions& options = {});  // begins to record
 
   // A guard: a span of time with a name, around what happens in it.
   class Span : mixtape::NoCopy {
    public:
+    // Begins the span; the end of its life ends it.
     [[nodiscard]] Span(Timeline& timeline, std::string name);
     ~Span();
 
@@ -84,6 +85,7 @@ struct ProfileOptions {
 // but no span.) Throws Error if the file cannot be written.
 class Profile : public Callback {
  public:
+  // Throws Error if options are out of range.
   explicit Profile(const std::string& path, const ProfileOptions& options = {});
   int order() const override { return observer_order; }
   void on_train_begin(Learner&) override { batch_ = 0; }

@@ -10,7 +10,7 @@
 
 namespace mixtape::train {
 
-struct Example {
+struct Example {                  // an example, or a batch of them
   Tensor x, y;                    // input and target, on the CPU; y may be undefined
   std::vector<Tensor> more = {};  // other inputs: a length, a mask
   // In a batch that a loader made: the examples of the step. Ranks may share them, so that a rank's
@@ -26,12 +26,13 @@ struct Example {
 // n examples, each tensor stacked as [n, ...].
 using Batch = Example;
 
+// Examples by number: size() and get() make one.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::string name() const = 0;          // for errors, such as a file
   virtual std::string name_of(int64_t i) const;  // of example i; default "example 7"
-  virtual int64_t size() const = 0;
+  virtual int64_t size() const = 0;              // examples
   // Returns example i. Several threads may call this and gather() at once.
   virtual Example get(int64_t i) const = 0;
   // The examples of these numbers, in this order; at least one. Stacks the results of get(), unless
@@ -67,6 +68,7 @@ class AnyDataset {
 class TensorDataset final : public Dataset {
  public:
   TensorDataset() = default;  // empty
+  // Both [n, ...]; y may be undefined. `name` is for errors.
   TensorDataset(const Tensor& x, const Tensor& y, std::string name = "tensors")
       : TensorDataset(x, y, std::vector<Tensor>(), std::move(name)) {}
   TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
@@ -77,8 +79,8 @@ class TensorDataset final : public Dataset {
   Example get(int64_t i) const override;
   Batch gather(std::span<const int64_t> indices) const override;
 
-  const Tensor& x() const { return x_; }
-  const Tensor& y() const { return y_; }
+  const Tensor& x() const { return x_; }                  // of all examples, [n, ...]
+  const Tensor& y() const { return y_; }                  // none if there are no targets
   TensorDataset rows(int64_t start, int64_t stop) const;  // shares the tensors
 
  private:
@@ -102,7 +104,7 @@ class Subset final : public Dataset {
   Example get(int64_t i) const override;
   Batch gather(std::span<const int64_t> indices) const override;
 
-  const std::vector<int64_t>& indices() const { return indices_; }
+  const std::vector<int64_t>& indices() const { return indices_; }  // into the other data set
 
  private:
   int64_t original(int64_t i) const;  // the number that example i has in the whole

@@ -30,8 +30,8 @@ class ImageFolder final : public Dataset {
   Example get(int64_t i) const override;
 
   const std::vector<std::string>& classes() const { return classes_; }  // sorted; labels index them
-  std::string path(int64_t i) const;
-  ImageFolder part(const std::vector<int64_t>& indices) const;  // these examples only
+  std::string path(int64_t i) const;                                    // of the file of example i
+  ImageFolder part(const std::vector<int64_t>& indices) const;          // these examples only
 
  private:
   struct File {

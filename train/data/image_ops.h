@@ -8,7 +8,7 @@
 
 namespace mixtape::train::images {
 
-struct Box {
+struct Box {  // a part of an image, in pixels
   int64_t top, left, height, width;
 };
 // The box of an image, scaled to height x width by bilinear interpolation of means (antialiased),

@@ -36,7 +36,7 @@ InputTransform resize(int64_t size);
 InputTransform center_crop(int64_t height, int64_t width);
 inline InputTransform center_crop(int64_t size) { return center_crop(size, size); }
 
-struct Range {
+struct Range {  // drawn from evenly
   double low, high;
 };
 struct CropOptions {

@@ -41,10 +41,10 @@ class DataLoader {
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
 
-  int64_t examples() const;  // of the data set
-  int64_t batches() const;   // in an epoch
-  int64_t batch_size() const;
-  const DataLoaderOptions& options() const;
+  int64_t examples() const;                  // of the data set
+  int64_t batches() const;                   // in an epoch
+  int64_t batch_size() const;                // of the whole step, not of this rank alone
+  const DataLoaderOptions& options() const;  // as given
 
   // The epoch of the current loop (running or left early), else of the next one.
   uint64_t epoch() const { return epoch_; }
@@ -58,6 +58,7 @@ class DataLoader {
 
   Batch batch(int64_t i) const;  // makes batch i of epoch() for inspection
 
+  // The position in a loop, for range-based for.
   class Iterator {
    public:
     using value_type = Batch;

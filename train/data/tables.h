@@ -23,7 +23,7 @@ struct CsvOptions {
   uint64_t max_memory = 0;  // bytes that reading may take; 0: see io::memory_limit
 };
 
-struct Csv {
+struct Csv {                         // a table that was read
   TensorDataset data;                // x: f32 [n, columns]; y: f32 [n], or i64 [n] for classes
   std::vector<std::string> columns;  // of x
   std::string target;

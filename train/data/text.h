@@ -17,7 +17,7 @@ class Windows final : public Dataset {
   int64_t size() const override;
   Example get(int64_t i) const override;
 
-  const Tensor& tokens() const { return tokens_; }
+  const Tensor& tokens() const { return tokens_; }  // i64 or another integer, [n]
 
  private:
   Tensor tokens_;
@@ -37,6 +37,7 @@ class CharText {
   // Throws Error if the text is not UTF-8, or a part is shorter than a window plus one character.
   explicit CharText(std::string_view text, const CharTextOptions& options = {},
                     const std::string& name = "text");
+  // Reads a file as UTF-8; errors name it.
   static CharText load(const std::string& path, const CharTextOptions& options = {});
 
   // The distinct characters (code points) of the text, sorted; a token is an index into them.
@@ -45,8 +46,8 @@ class CharText {
   Tensor encode(std::string_view text) const;
   std::string decode(const Tensor& tokens) const;  // throws Error on an invalid token
 
-  const Windows& train() const { return parts_.train; }
-  const Windows& valid() const { return parts_.valid; }
+  const Windows& train() const { return parts_.train; }  // all but the end of the text
+  const Windows& valid() const { return parts_.valid; }  // the end of the text
 
  private:
   std::vector<std::string> vocabulary_;

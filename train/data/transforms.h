@@ -32,7 +32,7 @@ Transform normalize(std::vector<double> mean, std::vector<double> std);
 inline Transform normalize(double mean, double std) {
   return normalize(std::vector{mean}, std::vector{std});
 }
-Transform cast(DType dtype);
+Transform cast(DType dtype);  // converts x to the dtype
 
 // Shifts images [n, ..., height, width] by up to `padding` pixels each way and fills with zeros.
 Transform random_crop(int64_t padding);
