@@ -18,6 +18,10 @@ INTERNAL = {
     "io": {"crc", "elements", "formats", "pickle", "text", "zip"},
     "train": {"config_reader", "stack", "tokenizer_file"},
 }
+# Members that a template asks of many structs, and explains itself.
+EXPLAINED_ONCE = {"optim/schedules.h": {"validate", "rate"}}  # by ClosedForm
+# Public functions without a comment, where a line would only repeat the name. To be lowered, not raised.
+MAY_LACK_COMMENT = {"amp": 7, "io": 0, "optim": 3, "train": 16}
 TITLES = {
     "core": "tensors, dtypes, devices and what surrounds a call",
     "autograd": "the tape, backward, functions of your own",
@@ -81,6 +85,8 @@ def shown(d: Declaration) -> str | None:
     text = without_constraint(re.sub(r"\[\[.*?\]\] ?|\bMIXTAPE_HD ", "", d.code)).replace("decltype(auto)", "auto")
     if re.match(r"requires\b|friend |using enum|using [\w:]+;|~|(class|struct) [\w:]+;|static_assert|namespace\b", text):
         return None
+    if text.startswith("virtual ~") and not d.comment:
+        return None
     if re.search(r"= (default|delete);$|\boverride\b", text) or re.match(r"(?:[\w<>,&*:]+ )*\w+::(operator|~?\w+\()", text):
         return None
     if m := re.match(r"using (\w+) = (.*);$", text):
@@ -89,6 +95,8 @@ def shown(d: Declaration) -> str | None:
         return f"operator {plain(m[1])}()"
     if found := function(re.sub(r"^((?:inline|virtual|constexpr|consteval|explicit|extern) )+", "", text)):
         result, name, parameters = found
+        if not result and len(parameters) == 1 and parameters[0].type in (f"{name}&&", name):  # copies or moves
+            return None
         if name.startswith("operator") or "operator" in result:
             return None
         return plain(f"{result} {name}({', '.join(map(typed, parameters))})")
@@ -107,22 +115,39 @@ def typed(p: Parameter) -> str:
     return f"{p.type} {p.name}".strip() + (f" = {p.default}" if p.default else "")
 
 
-def rows(declarations: list[Declaration]) -> list[list[str]]:
-    """One per name, or per names of one comment: overloads, or a pair such as state_dict() and load_state_dict()."""
+def related(text: str, other: str) -> bool:
+    """Functions that one comment explains: overloads, state_dict() and load_state_dict(), or with results of one type
+    read_torch() and parse_torch()."""
+    name, before = name_of(text), name_of(other)
+    if name in before or before in name:
+        return True
+    results = {each[: each.index(n)].strip() for each, n in ((text, name), (other, before))}
+    return (len(results) == 1 and results.isdisjoint({"void", "bool", ""})
+            and any(len(word) > 3 for word in set(name.split("_")) & set(before.split("_"))))
+
+
+def groups(declarations: list[Declaration], explained: set[str]) -> list[tuple[list[str], str]]:
+    """Names with their comment: one, or those of one comment."""
     found: list[tuple[list[str], str]] = []
     last = ""
     for d in declarations:
         if d.type_name or d.code.startswith("enum") or not (text := shown(d)):
             continue
-        comment, name = d.comment, name_of(text)
+        comment = d.comment
         last, inherited = comment, comment == last
+        if not comment and name_of(text) in explained or (not comment or inherited) and any(text in texts for texts, _ in found):
+            continue  # (The latter: of an lvalue and of an rvalue.)
         if found and comment and inherited:  # that of the one before, not its own
-            before = name_of(found[-1][0][0])
-            if "(" in text and (name in before or before in name):
+            if "(" in text and related(text, found[-1][0][0]):
                 found[-1][0].append(text)
                 continue
             comment = ""
         found.append(([text], comment))
+    return found
+
+
+def rows(declarations: list[Declaration], explained: set[str]) -> list[list[str]]:
+    found = groups(declarations, explained)
     return [["<br>".join(map(code, dict.fromkeys(texts))), cell(comment)] for texts, comment in found]
 
 
@@ -143,10 +168,14 @@ def is_option(member: Declaration) -> bool:
     return not member.type_name and not member.function() and not re.match(r"static|template|using", member.code)
 
 
-def type_parts(d: Declaration, outer: str = "", options: bool = False) -> list[str]:
+def public_members(d: Declaration) -> list[Declaration]:
+    return [member for part in sections(public_lines(d)) for member in part.declarations]
+
+
+def type_parts(d: Declaration, explained: set[str], outer: str = "", options: bool = False) -> list[str]:
     """The heading of a struct, what it is, its public members, and those of the types in it; of options, the fields."""
     name = outer + (d.type_name or "")
-    members = [member for part in sections(public_lines(d)) for member in part.declarations]
+    members = public_members(d)
     if options:
         members = [member for member in members if is_option(member)]
     parts = [f"### {name}"]
@@ -154,13 +183,13 @@ def type_parts(d: Declaration, outer: str = "", options: bool = False) -> list[s
     derived = [f"Derives from {code(base[1])}."] if base and base[1] not in ("NoCopy", "ScopedValue") else []
     if d.comment or derived:
         parts.append(" ".join([cell(sentence(d.comment))] * bool(d.comment) + derived))
-    if found := rows(members):
+    if found := rows(members, explained):
         parts.append(table(["member", ""], found).rstrip())
     if lines := enumerations(members):
         parts.append("\n".join(lines))
     for member in members:
         if is_type(member):
-            parts += type_parts(member, name + "::")
+            parts += type_parts(member, explained, name + "::")
     return parts
 
 
@@ -178,10 +207,11 @@ def header_parts(root: Path, header: Path, up: str) -> tuple[list[str], list[str
     if options:  # structs with a name and fields
         declarations = [d for d in declarations if "string_view name =" in d.code and any(map(is_option, d.members()))]
     types = [d for d in declarations if is_type(d)]
-    free, values = rows(declarations), enumerations(declarations)
+    name = header.relative_to(root).as_posix()
+    explained = EXPLAINED_ONCE.get(name, set())
+    free, values = rows(declarations, explained), enumerations(declarations)
     if not types and not free and not values:
         return [], []
-    name = header.relative_to(root).as_posix()
     parts = [f"## [{name}]({up}{name})"]
     if found[0].note:
         parts.append(cell(found[0].note))
@@ -190,10 +220,41 @@ def header_parts(root: Path, header: Path, up: str) -> tuple[list[str], list[str
     if values:
         parts.append("\n".join(values))
     for d in types:
-        parts += type_parts(d, options=options)
+        parts += type_parts(d, explained, options=options)
     others = [name_of(text) for d in declarations if not d.type_name and not d.code.startswith("enum") and (text := shown(d))]
     enums = [m[1] for d in declarations if (m := re.match(r"enum class (\w+)", d.code))]
     return parts, list(dict.fromkeys([*(d.type_name or "" for d in types), *enums, *others]))
+
+
+def public_headers(root: Path, layer: str) -> list[Path]:
+    headers = sorted((root / layer).rglob("*.h"), key=lambda path: (path.parent != root / layer, path))
+    return [h for h in headers if h.stem not in INTERNAL.get(layer, ()) and h.stem in ONLY.get(layer, {h.stem})
+            and h.parent not in (root / "autograd/ops", root / "train/onnx")]
+
+
+def without_comment(declarations: list[Declaration], explained: set[str], outer: str = "") -> list[str]:
+    """The functions among them, and in the types among them, that the reference lists without a word."""
+    found = [outer + text for texts, comment in groups(declarations, explained) if not comment
+             for text in texts if re.match(r"(?:[\w:<>,*\[\] ]+ )?\w+\(.*\)$", text)]
+    for d in declarations:
+        if is_type(d):
+            found += without_comment(public_members(d), explained, f"{outer}{d.type_name}: ")
+    return found
+
+
+def too_many_without_comment(root: Path) -> list[str]:
+    """A complaint for each layer with more of them than it may have, which lists them."""
+    complaints = []
+    for layer, most in MAY_LACK_COMMENT.items():
+        lacking = []
+        for header in public_headers(root, layer):
+            name = header.relative_to(root).as_posix()
+            declarations = [d for part in sections(public_text(header)) for d in part.declarations]
+            lacking += [f"{name}: {each}" for each in without_comment(declarations, EXPLAINED_ONCE.get(name, set()))]
+        if len(lacking) > most:
+            complaints += [*lacking, f"{layer}: {len(lacking)} public functions have no comment, more than the {most} that "
+                                     "script/reference.py allows: say in a line what the new one does"]
+    return complaints
 
 
 def references(root: Path, generated: str) -> dict[Path, str]:
@@ -201,11 +262,8 @@ def references(root: Path, generated: str) -> dict[Path, str]:
     made = {}
     for layer, title in TITLES.items():
         index, body = [], []
-        headers = sorted((root / layer).rglob("*.h"), key=lambda path: (path.parent != root / layer, path))
-        headers = [h for h in headers if h.stem not in INTERNAL.get(layer, ()) and h.stem in ONLY.get(layer, {h.stem})]
-        for header in [*headers, *(root / name for name in OPTIONS.get(layer, ()) if (root / name).exists())]:
-            if header.parent in (root / "autograd/ops", root / "train/onnx"):
-                continue
+        options = [root / name for name in OPTIONS.get(layer, ()) if (root / name).exists()]
+        for header in [*public_headers(root, layer), *options]:
             parts, names = header_parts(root, header, "../../")
             if parts:
                 body += parts

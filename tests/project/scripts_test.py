@@ -786,6 +786,53 @@ using Maker = std::function<Thing()>;
         for name in "hidden", "seen", "reset", "steps_", "~Thing":
             self.assertNotIn(name, text)
 
+    def test_references_name_together_what_one_comment_explains(self) -> None:
+        self.write("optim/schedules.h", """#pragma once
+// Rates.
+
+// Reads one.
+Rates read_rates(const Source& source);
+Rates parse_rates(std::string_view text);
+bool has_rates(const Source& source);
+struct Constant {  // stays
+  Constant(Constant&&) noexcept;
+  double factor = 1;
+
+  void validate() const;
+  double rate(int64_t step) const;
+  Constant& scaled() &;  // by factor
+  Constant scaled() &&;
+};
+struct Other {
+  double rate(int64_t step) const;  // twice that
+};
+""")
+        text = self.document("reference/optim.md")
+        for part in [
+            "| `Rates read_rates(Source source)`<br>`Rates parse_rates(string_view text)` | Reads one. |\n"
+            "| `bool has_rates(Source source)` |  |\n",
+            "### Constant\n\nstays\n\n| member |  |\n|---|---|\n| `double factor = 1` |  |\n"
+            "| `Constant scaled()` | by factor |\n\n### Other",
+            "| `double rate(int64_t step)` | twice that |\n",
+        ]:
+            self.assertIn(part, text)
+
+    def test_functions_without_a_comment_are_counted(self) -> None:
+        self.write("docs/README.md", "")
+        head, function = "#pragma once\n// A thing.\n\nstruct Thing {\n", "  Tensor f%d(const Tensor& x) const;\n"
+        kept = "  int size = 0;\n  std::function<int(int)> g = {};\n  int told();  // once\n\n"
+        self.write("optim/thing.h", head + kept + "".join(function % i for i in range(3)) + "};\n")
+        self.assertEqual(self.docs().returncode, 0)
+        run = self.docs("--check")
+        self.assertEqual((run.returncode, run.stdout), (0, ""))
+        self.write("optim/thing.h", head + kept + "".join(function % i for i in range(4)) + "};\n")
+        self.assertEqual(self.docs().returncode, 0)
+        run = self.docs("--check")
+        self.assertEqual(run.returncode, 1)
+        self.assertEqual(run.stdout, "".join(f"optim/thing.h: Thing: Tensor f{i}(Tensor x)\n" for i in range(4)) +
+                         "optim: 4 public functions have no comment, more than the 3 that script/reference.py allows: "
+                         "say in a line what the new one does\n")
+
     def test_policies_stand_in_their_block(self) -> None:
         text = self.document("mixed-precision.md")
         head = "before\n<!-- policies: made -->\n\n| policy | ops |\n|---|---|\n| Low | `hidden` |\n"
