@@ -451,7 +451,22 @@ done
         run = self.lint("--only", "format")
         self.assertEqual((run.returncode, run.stdout),
                          (1, "clang-format-19 -i would change:\ncore/bad.h\nkernels/cuda/bad.cu\n"))
-        self.assertEqual(self.lint("--only", "format", version="15.0").returncode, 77)
+        run = self.lint("--only", "format", version="15.0")
+        self.assertEqual((run.returncode, run.stdout),
+                         (77, "FORMAT IS NOT CHECKED: clang-format-19 decides it, and here it is 15\n"))
+
+    def test_a_check_that_did_not_run_is_told_at_the_end(self) -> None:
+        self.write("core/good.h", "")
+        tidy = "clang-tidy did not run: it or build/compile_commands.json is absent\n"
+        run = self.lint()
+        self.assertEqual((run.returncode, run.stderr), (0, tidy))
+        run = self.lint(version="15.0")
+        self.assertEqual(run.returncode, 0)
+        self.assertEqual(run.stderr, "FORMAT IS NOT CHECKED: clang-format-19 decides it, and here it is 15\n" + tidy)
+        self.write("bin/clang-format-19", "#!/bin/sh\nexit 127\n", 0o755)
+        run = self.run_script("lint", "--only", "format", env=self.with_bin())
+        self.assertEqual((run.returncode, run.stdout),
+                         (77, "FORMAT IS NOT CHECKED: clang-format-19 decides it, and here it is absent\n"))
 
     def test_one_bad_check_is_enough(self) -> None:
         for name in "core/good.h", "kernels/cpu/a.h", *(f"{f}/a.h" for f in "autograd nn optim amp io train".split()):
