@@ -165,6 +165,7 @@ class Machine {
 // 128.
 constexpr size_t swizzled(size_t at) { return at ^ (at / 128 % 8 * 16); }
 
+std::string text(const Index3& i);  // "(1, 0, 2)"
 // "gemm.cuh:12"
 std::string text(const SourceLocation& where);
 inline bool same(const SourceLocation& a, const SourceLocation& b) {

@@ -1,0 +1,155 @@
+// The shadow of shared memory: who accessed each byte last, which finds races, and how accesses
+// fall on its banks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "emulator/simt/machine.h"
+
+namespace mixtape::simt {
+namespace {
+
+std::atomic<int> counting_banks{0};
+std::atomic<int64_t> bank_conflicts[2];  // by Access
+
+}  // namespace
+
+// True if no barrier separates this thread from an access of thread `other` at those epochs.
+bool Machine::unordered(int other, uint32_t at, uint32_t warp_at) const {
+  if (other == current_ || at != epoch_) return false;
+  const int w = current_ / warp_size;
+  return other / warp_size != w || warp_at == warps_[size_t(w)].epoch;
+}
+
+size_t Machine::offset(const void* at, size_t bytes) {
+  const auto* const p = static_cast<const unsigned char*>(at);
+  const unsigned char* const mine = shared() + base(rank());
+  if (p < mine || p + bytes > mine + config.shared_bytes)
+    fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - mine,
+                      p - mine + int64_t(bytes), config.shared_bytes));
+  return size_t(p - shared());
+}
+
+std::string Machine::place(size_t at) const {
+  if (blocks() == 1) return fmt::format("{}", at);
+  return fmt::format("{} of block {}", at % per_block_, text(block(block_of(at))));
+}
+
+size_t Machine::check_access(const void* at, size_t bytes, Access access) {
+  const size_t begin = offset(at, bytes);
+  const size_t at_least = bytes & (~bytes + 1);  // three words need the alignment of one
+  if (begin % at_least != 0)
+    fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, place(begin)));
+  if (async.active())
+    async.touch(begin, bytes, access);
+  else
+    check_barriers(begin, bytes, access);
+  return begin;
+}
+
+void Machine::touch(const void* at, size_t bytes, Access access) {
+  const size_t begin = check_access(at, bytes, access);
+  if (counting_banks.load(std::memory_order_relaxed) > 0)
+    warps_[size_t(current_ / warp_size)].touched[size_t(current_ % warp_size)].push_back(
+        {uint32_t(begin), uint32_t(bytes), access});
+}
+
+// Checks an access where the block and its warps are all that meets, which is fast to check.
+void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
+  const int w = current_ / warp_size;
+  const uint32_t warp_epoch = warps_[size_t(w)].epoch;
+  const auto name = [](int t) { return fmt::format("{}", t); };
+  for (size_t i = begin; i < begin + bytes; ++i) {
+    Shadow& s = shadow_[i];
+    if (s.pending)
+      fault(
+          fmt::format("shared memory at {} is touched before its cp.async was waited for", begin));
+    if (unordered(s.writer, s.written_at, s.written_warp))
+      fault(fmt::format("race: shared memory at {} was written by thread {} with no barrier since",
+                        begin, name(s.writer)));
+    if (access == Access::Write) {
+      const bool read_now = s.read_at == epoch_;
+      const bool by_others =
+          s.many_warps || (s.many_lanes && s.reader / warp_size == w && s.read_warp == warp_epoch);
+      if (unordered(s.reader, s.read_at, s.read_warp) || (read_now && by_others))
+        fault(fmt::format("race: shared memory at {} was read by thread {} with no barrier since",
+                          begin, name(s.reader)));
+      s.writer = uint16_t(current_);
+      s.written_at = epoch_;
+      s.written_warp = warp_epoch;
+    } else {
+      if (s.read_at != epoch_) {
+        s.many_warps = s.many_lanes = false;
+      } else if (s.reader / warp_size != w) {
+        s.many_warps = true;
+      } else if (s.reader != current_) {
+        s.many_lanes = s.read_warp == warp_epoch;
+      }
+      s.reader = uint16_t(current_);
+      s.read_at = epoch_;
+      s.read_warp = warp_epoch;
+    }
+  }
+}
+
+void Machine::hand_over(Order& order) const {
+  for (size_t i = 0; i < config.cluster * per_block_; ++i) {
+    const Shadow& s = shadow_[i];
+    // (What a warp's barrier ordered counts as known to all.)
+    const auto open = [&](uint32_t at, uint32_t warp_at, int thread) {
+      return at == epoch_ && warp_at == warps_[size_t(thread / warp_size)].epoch;
+    };
+    if (s.written_at >= first_epoch_)
+      order.add_write(i, s.writer, !open(s.written_at, s.written_warp, s.writer));
+    if (open(s.read_at, s.read_warp, s.reader)) order.add_read(i, s.reader);
+    if (s.pending) order.set_landing(i, 1, true);
+  }
+}
+
+void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
+  const size_t begin = size_t(static_cast<const unsigned char*>(at) - shared());
+  for (size_t i = begin; i < begin + bytes; ++i) shadow_[i].pending = pending;
+  if (async.active()) async.order.set_landing(begin, bytes, pending);
+}
+
+// The k-th accesses of all lanes since the last barrier count as one instruction. There are 32
+// banks of 4 bytes; accesses of 16 bytes are served for 8 lanes at a time, those of 8 bytes for 16.
+void Machine::flush_banks(Warp& w) {
+  size_t most = 0;
+  for (const auto& list : w.touched) most = std::max(most, list.size());
+  for (size_t k = 0; k < most; ++k) {
+    std::array<std::vector<uint32_t>, 32> words;  // distinct ones, by bank
+    size_t lanes_in_pass = 0;
+    Access access = Access::Read;
+    const auto end_pass = [&] {
+      size_t deepest = 1;
+      for (auto& bank : words) deepest = std::max(deepest, std::exchange(bank, {}).size());
+      bank_conflicts[int(access)] += int64_t(deepest) - 1;
+      lanes_in_pass = 0;
+    };
+    for (const auto& list : w.touched) {
+      if (k >= list.size()) continue;
+      const auto [offset, bytes, kind] = list[k];
+      access = kind;
+      for (uint32_t word = offset / 4; word <= (offset + bytes - 1) / 4; ++word) {
+        auto& bank = words[word % 32];
+        if (std::ranges::find(bank, word) == bank.end()) bank.push_back(word);
+      }
+      if (++lanes_in_pass == (bytes == 16 ? 8 : bytes == 8 ? 16 : 32)) end_pass();
+    }
+    if (lanes_in_pass) end_pass();
+  }
+  for (auto& list : w.touched) list.clear();
+}
+
+BankConflicts::BankConflicts() {
+  if (counting_banks++ == 0) bank_conflicts[0] = bank_conflicts[1] = 0;
+}
+BankConflicts::~BankConflicts() { --counting_banks; }
+int64_t BankConflicts::count(Access access) const { return bank_conflicts[int(access)]; }
+
+}  // namespace mixtape::simt
