@@ -32,6 +32,13 @@ std::vector<std::string_view> tokens_of(std::string_view text) {
   }
   return tokens;
 }
+std::vector<std::string_view> parts_of(std::string_view name) {
+  std::vector<std::string_view> parts;
+  for (size_t dot; (dot = name.find('.')) != name.npos; name.remove_prefix(dot + 1))
+    parts.push_back(name.substr(0, dot));
+  parts.push_back(name);
+  return parts;
+}
 std::optional<int64_t> number(std::string_view text) {
   const bool hex = text.starts_with("0x") || text.starts_with("0X");
   if (hex) text.remove_prefix(2);

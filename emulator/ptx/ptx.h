@@ -130,7 +130,8 @@ const std::map<std::string, Op, std::less<>>& plain_ops();
 Run memory_op(std::string_view kind, std::string_view type, int count);  // kind: ld, st
 Run convert_op(std::string_view name, int32_t& how);  // cvt.rn.f32.s32; sets `how` for Code::target
 Run pack_op(int width, int parts, bool apart);        // mov of a register from or to parts
-Run special_op(std::string_view name);                // mma, ldmatrix, cp.async, ...
+Run special_op(std::string_view name);                // shfl, atom, cp.async, and tensor_core_op()
+Run tensor_core_op(std::string_view name);            // mma, ldmatrix, wmma
 
 // Ops whose slots are all in Kernel::lists, in the order of their operands:
 //   w, W, p  result: a word, 64 bits, a predicate      e  result: a word and its predicate, d|p

@@ -12,6 +12,7 @@ namespace mixtape::ptx {
 // The end of the word that begins at i, which may have qualifiers such as .shared::cta; i if none.
 size_t word_end(std::string_view text, size_t i);
 std::vector<std::string_view> tokens_of(std::string_view text);
+std::vector<std::string_view> parts_of(std::string_view name);  // between dots: cvt, rn, f32, s32
 std::optional<int64_t> number(std::string_view text);
 int64_t to_number(std::string_view text);
 int width_of(std::string_view type);  // in bytes: of .f32, say; 0 of .pred
