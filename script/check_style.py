@@ -5,7 +5,7 @@ usage: check_style.py [--only CHECK] [ROOT]    prints "file:line: what is wrong"
   words      no word that the house replaced by the field's own
   comments   a comment line begins with what a thing is or does, not with Of, What, Whether or How (at most 10 do)
   functions  in layers and examples at most 5 functions over 60 lines, none over 80
-  files      there no source file over 500 lines, but for tables
+  files      there and in emulator no source file over 500 lines, but for tables
   budgets    lines of each folder"""
 import argparse
 import re
@@ -81,7 +81,7 @@ LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 5, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
 BUDGETS = {"core": 5750, "kernels/common": 4050, "kernels/cpu": 10600, "kernels/cuda": 11300, "autograd": 13500, "nn": 5850,
-           "optim": 3750, "amp": 5300, "io": 5200, "dist": 4050, "train": 11000, "examples": 2300, "emulator": 8200}
+           "optim": 3750, "amp": 5300, "io": 5200, "dist": 4050, "train": 11000, "examples": 2300, "emulator": 8350}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
 
@@ -173,7 +173,8 @@ def main(arguments: list[str]) -> int:
             if asked("functions"):
                 long += [(length, f"{name}:{line}: {function}() has {length} lines")
                          for line, length, function in functions(text) if length > LONG_FUNCTION]
-            if asked("files") and name not in TABLES and text.count("\n") > LONG_FILE:
+        if asked("files") and (PRODUCT.match(name) or name.startswith("emulator/")):
+            if name not in TABLES and text.count("\n") > LONG_FILE:
                 bad.append(f"{name}:1: {text.count(chr(10))} lines, more than {LONG_FILE}")
         for folder in lines:
             if name.startswith(folder + "/"):

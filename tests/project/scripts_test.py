@@ -548,7 +548,9 @@ class Style(ScriptTest):
 
     def test_files_and_folders_have_limits(self) -> None:
         self.assertIn("io/a.cpp:1: 501 lines, more than 500", self.found("io/a.cpp", "\n" * 501, "--only", "files"))
-        self.assertEqual(self.found("autograd/ops.h", "\n" * 600, "--only", "files"), "")
+        self.assertIn("emulator/ptx/a.cpp:1: 501 lines", self.found("emulator/ptx/a.cpp", "\n" * 501, "--only", "files"))
+        for name, lines in ("autograd/ops.h", 600), ("tests/a.cpp", 501), ("emulator/a.h", 500):
+            self.assertEqual(self.found(name, "\n" * lines, "--only", "files"), "")
         self.write("io/a.cpp", "\n" * 9000)
         run = self.run_script("check_style.py", "--only", "budgets", str(self.tree))
         self.assertEqual(run.returncode, 1)
