@@ -77,9 +77,9 @@ Sorted sort(const Tensor& x, int dim, bool descending) {
 Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   const Scope scope(TopK::info.name);
   return along_line(x, dim, [&](const Tensor& t, int d) {
+    check(k >= 0 && k <= t.size(d), "k must be from 0 to {}, got {}", t.size(d), k);
     const int64_t least = x.rank() == 0 ? 1 : 0;  // a 0-d result has an element
-    check(k >= least && k <= t.size(d), "k must be from {} to {}, got {}", least, t.size(d), k);
-    const Tensor indices = over_lines<TopK>(d, t, k, largest);
+    const Tensor indices = over_lines<TopK>(d, t, std::max(k, least), largest);
     return Sorted{gather_unchecked(t, d, indices), indices};
   });
 }

@@ -304,7 +304,7 @@ TEST(ZeroDim, HasOneLine) {
       expect_sorted(mode(x, dim, keepdim));
     }
     expect_sorted(sort(x, dim));
-    expect_sorted(topk(x, 1, dim));
+    for (const int64_t k : {0, 1}) expect_sorted(topk(x, k, dim));  // a 0-d result has an element
     expect_sorted(cummax(x, dim));
     expect_sorted(cummin(x, dim));
     expect(cumsum(x, dim), 2, 1);
@@ -346,7 +346,7 @@ TEST(ZeroDim, HasOneLine) {
   EXPECT_ERROR(flatten(x, 1), "flatten: dimension 1 is out of range for rank 0");
   EXPECT_ERROR(unfold(x, 0, 2, 1),
                "unfold: windows of 2 elements with step 1 do not fit dimension 0 of [1]");
-  EXPECT_ERROR(topk(x, 0), "topk: k must be from 1 to 1, got 0");
+  EXPECT_ERROR(topk(x, 2), "topk: k must be from 0 to 1, got 2");
   EXPECT_ERROR(index_select(x, 0, zeros({3}, i64)),
                "index_select: an index of shape [3] for a 0-d tensor");
   EXPECT_ERROR(select(x, 0, 0), "select: dimension 0 is out of range for rank 0");
