@@ -423,7 +423,7 @@ Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     /
 BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-// (sum |x|^p)^(1/p); p may be infinity (largest |x|) or 0 (nonzero count). Gradient 0 at a kink.
+// (sum |x|^p)^(1/p), p = +-infinity: largest or least |x|, p = 0: nonzero count. Slope 0 at kinks.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
 // The 2-norm. (A list, since norm(x, {1}) would otherwise be the 1-norm over all dimensions.)
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);

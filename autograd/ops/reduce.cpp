@@ -383,7 +383,7 @@ Tensor ops::reduce_losses(const Tensor& each, Reduction reduction) {
 }
 Tensor ops::norm_of(const Tensor& x, const NormOptions& o) {
   const Scope scope(Norm::info.name);
-  check(o.p > -infinity, "of order {}", o.p);
+  check(!std::isnan(o.p), "the order must be a number, got {}", o.p);
   return call<Norm>(x, o);
 }
 Tensor ops::scale_of(const Tensor& x, const ReduceOptions& o) {
@@ -411,8 +411,9 @@ Tensor ops::length_of(Ctx& ctx, const Tensor& x, const NormOptions& o) {
   }
   // The largest |x| decides the range of their powers, or the smallest if p < 0.
   const Tensor size = abs(cast(x, wide)),
-               bound = total(o.p > 0 ? Reduce::Max : Reduce::Min, size, wide),
-               ordinary = logical_and(gt(bound, 0), isfinite(bound)),
+               bound = total(o.p > 0 ? Reduce::Max : Reduce::Min, size, wide);
+  if (o.p == -infinity) return cast(bound, f64);
+  const Tensor ordinary = logical_and(gt(bound, 0), isfinite(bound)),
                scale = where(ordinary, bound, 1);
   return cast(scale, f64) * cast(pow(sum_to(pow(size / scale, o.p), o), 1 / o.p), f64);
 }
@@ -428,7 +429,7 @@ Tensor ops::norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy,
   if (o.p == 1) return sign() * dy;
   const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(dy, none, 0);
   if (o.p == 2) return x / divisor * dz;
-  if (o.p == infinity) return sign() * share_among(dy, eq(abs(x), y), o);
+  if (std::isinf(o.p)) return sign() * share_among(dy, eq(abs(x), y), o);
   return sign() * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz;
 }
 

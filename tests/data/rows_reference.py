@@ -376,6 +376,7 @@ ROWS = {
     "norm_of_ties": lambda x: x.norm(1, 0),
     "norm_infinity": lambda x: x.norm(math.inf, 0),
     "norm_infinity_of_ties": lambda x: x.norm(math.inf, 1),
+    "norm_minus_infinity_of_ties": lambda x: x.norm(-math.inf, 1),
     "norm_of_order": lambda x: x.norm(2.5),
     "norm_3_of_ties": lambda x: x.norm(3),
     "norm_of_negative_order": lambda x: x.norm(-1.5, 1),

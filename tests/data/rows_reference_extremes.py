@@ -132,11 +132,12 @@ for name, equation in {
     "mul_einsum_numbers": ",->", "matmul_einsum_of_none": "ij,jk->ik",
 }.items():
     EXTREMES[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
-# The gradient of norm beside NaN is 0, which hides it; that of amax is NaN.
-for p, name in {0: "0", 0.5: "half", 1: "1", 2: "2", 3: "3", math.inf: "infinity"}.items():
+# The gradient of norm beside NaN is 0, which hides it; those of amax and amin are NaN.
+for p, name in {0: "0", 0.5: "half", 1: "1", 2: "2", 3: "3", math.inf: "infinity", -math.inf: "minus_infinity"}.items():
     EXTREMES[f"norm_{name}_special"] = lambda x, p=p: x.norm(p, 1)
-    EXTREMES[f"norm_{name}_of_none"] = lambda x, p=p: x.norm(p, int(p == math.inf))
+    EXTREMES[f"norm_{name}_of_none"] = lambda x, p=p: x.norm(p, int(math.isinf(p)))
 EXTREMES["norm_infinity_special"] = lambda x: x.abs().amax(1)
+EXTREMES["norm_minus_infinity_special"] = lambda x: x.abs().amin(1)
 for diagonal, name in {-3: "minus_3", -2: "minus_2", 0: "0", 1: "1", 3: "3", 4: "4"}.items():
     EXTREMES["tril_at_" + name] = lambda x, diagonal=diagonal: x.tril(diagonal)
     EXTREMES["triu_at_" + name] = lambda x, diagonal=diagonal: x.triu(diagonal)

@@ -33,7 +33,7 @@ Name norm(const OpCall& c) {
   const Name x = c.in(0, wide);
   if (o.p == 1 || o.p == 2) return reduce(c, o.p == 1 ? "ReduceL1" : "ReduceL2", x, o.dims);
   const Name size = c.g.node("Abs", {x});
-  if (std::isinf(o.p)) return reduce(c, "ReduceMax", size, o.dims);
+  if (std::isinf(o.p)) return reduce(c, o.p > 0 ? "ReduceMax" : "ReduceMin", size, o.dims);
   const auto power = [&](const Name& of, double p) {
     return c.g.node("Pow", {of, c.g.number(p, wide)});
   };

@@ -88,6 +88,8 @@ std::vector<OpCase> order_edges() {
       of_ties(
           "norm", [](X x) { return norm(x, 1.0 / 0.0, {1}); }, "infinity_of_ties"),
       of_ties(
+          "norm", [](X x) { return norm(x, -1.0 / 0.0, {1}); }, "minus_infinity_of_ties"),
+      of_ties(
           "norm", [](X x) { return norm(x * 0, 2, {1}); }, "of_zeros"),
       of_ties(
           "norm", [](X x) { return norm(x * 0, 2.5, {1}); }, "of_order_of_zeros"),

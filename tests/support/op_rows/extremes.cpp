@@ -167,12 +167,17 @@ std::vector<OpCase> reduction_extremes() {
       at("gather", "masked_select_of_0d", lone, [](X x) { return masked_select(x, gt(x, -9)); }),
       predicate(at("nonzero", "of_0d", lone, [](X x) { return nonzero(x); })),
   };
-  for (const auto& [name, p] :
-       {std::pair{"0", 0.}, {"half", 0.5}, {"1", 1.}, {"2", 2.}, {"3", 3.}, {"infinity", inf}}) {
+  for (const auto& [name, p] : {std::pair{"0", 0.},
+                                {"half", 0.5},
+                                {"1", 1.},
+                                {"2", 2.},
+                                {"3", 3.},
+                                {"infinity", inf},
+                                {"minus_infinity", -inf}}) {
     const auto f = [p = p](X x) { return norm(x, p, {1}); };
     cases.push_back(at("norm", std::string(name) + "_special", signs, f));
     cases.push_back(at("norm", std::string(name) + "_of_none", none,
-                       [p = p](X x) { return p == inf ? norm(x, p, {1}) : norm(x, p, {0}); }));
+                       [p = p](X x) { return norm(x, p, {std::abs(p) == inf ? 1 : 0}); }));
   }
   return cases;
 }
