@@ -564,7 +564,7 @@ Tensor pinv(const Tensor& a, const PinvOptions& options = {});  // [..., m, n] -
 Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& options = {});
 Tensor matrix_exp(const Tensor& a);  // sum of a^i / i!, [..., n, n]
 
-// --- networks: convolutions are cross-correlations; they and pools take an image without n ---
+// --- networks: convolutions are cross-correlations; they, pools and windows do without n, too ---
 struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   int64_t h, w;
   Size2(int64_t both) : h(both), w(both) {}
@@ -749,7 +749,7 @@ struct EmbeddingBagOptions {
 Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
                      const EmbeddingBagOptions& options = {});
 
-// --- volumes: [n, c, d, h, w]; made of the ops of images ---
+// --- volumes: [n, c, d, h, w]; made of the ops of images, and as these without n ---
 struct Size3 {  // planes, rows and columns: {1, 2, 2}, or 2 for all
   int64_t d, h, w;
   Size3(int64_t all) : d(all), h(all), w(all) {}

@@ -273,6 +273,7 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
 
 // Channel (c, i, j) holds the pixels at row i and column j of every square of f x f.
 Tensor pixel_shuffle(const Tensor& x, int64_t f) {
+  if (x.rank() == 3) return squeeze(pixel_shuffle(unsqueeze(x, 0), f), 0);
   const Scope scope("pixel_shuffle");
   check_images(x);
   check(f > 0 && f <= x.size(1) && x.size(1) % (f * f) == 0,
@@ -282,6 +283,7 @@ Tensor pixel_shuffle(const Tensor& x, int64_t f) {
 }
 
 Tensor pixel_unshuffle(const Tensor& x, int64_t f) {
+  if (x.rank() == 3) return squeeze(pixel_unshuffle(unsqueeze(x, 0), f), 0);
   const Scope scope("pixel_unshuffle");
   check_images(x);
   check(f > 0 && x.size(2) % f == 0 && x.size(3) % f == 0,

@@ -13,7 +13,7 @@ using namespace ops;
 namespace {
 
 void check_volume(const Tensor& x, const Tensor& weight) {
-  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w]", x.shape());
+  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w] or [c, d, h, w]", x.shape());
   check(!weight || weight.rank() == 5, "the weight has shape {}, not [.., .., kd, kh, kw]",
         weight ? weight.shape() : Shape{});
 }
@@ -53,6 +53,7 @@ Tensor pad_depth(const Tensor& x, int dim, int64_t before, int64_t after) {
 // pool2d of planes, then along depth, where a plane is a line.
 template <class F>
 Tensor pool_volume(const Tensor& x, const F& pool2d) {
+  if (x.rank() == 4) return squeeze(pool_volume(unsqueeze(x, 0), pool2d), 0);
   check_volume(x, {});
   const Tensor y = pool2d(flatten(x, 0, 1), false);  // [n c, d, h', w']
   const int64_t h = y.size(2), w = y.size(3);
@@ -82,6 +83,7 @@ Tensor takers(int64_t channels, Size2 window, const Tensor& like) {
 }  // namespace
 
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
+  if (x.rank() == 4) return squeeze(conv3d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope("conv3d");
   check_volume(x, weight);
   const int64_t n = x.size(0), kd = weight.size(2), reach = o.dilation.d * (kd - 1);
@@ -111,6 +113,7 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const ConvTranspose3dOptions& o) {
+  if (x.rank() == 4) return squeeze(conv_transpose3d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope("conv_transpose3d");
   check_volume(x, weight);
   check_depth(weight.size(2), o.stride.d, o.padding.d, o.dilation.d);
@@ -170,6 +173,7 @@ Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
   check(linear || o.mode == Interpolation::Nearest || o.mode == Interpolation::Area,
         "the mode must be Nearest, Trilinear or Area, got number {}", int(o.mode));
   check(!o.antialias, "antialiasing is for images");
+  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w]", x.shape());
   InterpolateOptions of_planes = o;
   if (linear) of_planes.mode = Interpolation::Bilinear;
   const Tensor y = pool_volume(wide(x), [&](const Tensor& t, bool depth) {
@@ -179,8 +183,9 @@ Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
 }
 
 Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
+  if (x.rank() == 3) return squeeze(unfold(unsqueeze(x, 0), window, o), 0);
   const Scope scope("unfold");
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
   check(window.h > 0 && window.w > 0 && o.stride.h > 0 && o.stride.w > 0 && o.dilation.h > 0 &&
             o.dilation.w > 0,
         "window, stride and dilation must be > 0, got {} x {}, {} x {} and {} x {}", window.h,
@@ -196,6 +201,7 @@ Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
 }
 
 Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
+  if (x.rank() == 2) return squeeze(fold(unsqueeze(x, 0), size, window, o), 0);
   const Scope scope("fold");
   const int64_t taps = window.h * window.w;
   check(taps > 0 && o.stride.h > 0 && o.stride.w > 0,
@@ -210,7 +216,8 @@ Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
     rest[d] = space % o.stride[d];
   }
   check(x.rank() == 3 && x.size(1) % taps == 0 && x.size(2) == count[0] * count[1],
-        "columns of shape {}, not [n, c {}, {}]", x.shape(), taps, count[0] * count[1]);
+        "columns of shape {}, not [n, c {}, {}] or without n", x.shape(), taps,
+        count[0] * count[1]);
   const int64_t channels = x.size(1) / taps;
   const NoPolicy in_its_own_dtype;  // a sum, no product
   return conv_transpose2d(reshape(x, {x.size(0), x.size(1), count[0], count[1]}),

@@ -406,7 +406,7 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
                "pixel_shuffle: 2 channels do not divide into squares of 2 x 2");
   EXPECT_ERROR(pixel_shuffle(x, 0), "squares of 0 x 0");
   EXPECT_ERROR(pixel_shuffle(x, int64_t(1) << 32), "2 channels do not divide");
-  EXPECT_ERROR(pixel_shuffle(ones({4, 2, 2}), 2), "pixel_shuffle: the input has shape [4, 2, 2]");
+  EXPECT_ERROR(pixel_shuffle(ones({4, 2}), 2), "pixel_shuffle: the input has shape [4, 2]");
   EXPECT_ERROR(pixel_unshuffle(x, 2), "4 x 5 pixels do not divide into squares of 2 x 2");
 }
 
@@ -708,6 +708,47 @@ TEST(Attention, CausalIsAMaskOfATriangle) {
     const std::vector<Tensor> blocks = run({.causal = true}), whole = run({.mask = triangle});
     for (size_t i = 0; i < 4; ++i)
       expect_near(blocks[i], to_vector(whole[i]), dtype == f32 ? 1e-4 : 0.25);
+  }
+}
+
+// --- inputs without a batch ---
+
+// Lines, images and volumes alike, as in PyTorch.
+TEST(WithoutABatch, IsABatchOfOne) {
+  using X = const Tensor&;
+  struct Case {
+    Shape shape;
+    Tensor (*f)(X);
+  };
+  const Case cases[] = {
+      {{2, 5}, [](X x) { return conv1d(x, count({3, 2, 2}), count({3}), {.stride = 2}); }},
+      {{2, 4, 5}, [](X x) { return conv2d(x, count({3, 2, 2, 2}), count({3}), {.padding = 1}); }},
+      {{2, 3, 4, 5}, [](X x) { return conv3d(x, count({3, 2, 2, 2, 2}), count({3})); }},
+      {{2, 5}, [](X x) { return conv_transpose1d(x, count({2, 3, 2}), count({3})); }},
+      {{2, 4, 5}, [](X x) { return conv_transpose2d(x, count({2, 3, 2, 2}), count({3})); }},
+      {{2, 3, 4, 5}, [](X x) { return conv_transpose3d(x, count({2, 3, 2, 2, 2}), count({3})); }},
+      {{2, 5}, [](X x) { return max_pool1d(x, 2); }},
+      {{2, 4, 5}, [](X x) { return max_pool2d(x, 2); }},
+      {{2, 3, 4, 5}, [](X x) { return max_pool3d(x, 2); }},
+      {{2, 5}, [](X x) { return avg_pool1d(x, 2); }},
+      {{2, 4, 5}, [](X x) { return avg_pool2d(x, 2); }},
+      {{2, 3, 4, 5}, [](X x) { return avg_pool3d(x, {1, 2, 3}); }},
+      {{2, 5}, [](X x) { return adaptive_max_pool1d(x, 2); }},
+      {{2, 4, 5}, [](X x) { return adaptive_max_pool2d(x, 2); }},
+      {{2, 5}, [](X x) { return adaptive_avg_pool1d(x, 2); }},
+      {{2, 4, 5}, [](X x) { return adaptive_avg_pool2d(x, 2); }},
+      {{2, 3, 4, 5}, [](X x) { return adaptive_avg_pool3d(x, {2, 1, 3}); }},
+      {{2, 4, 5}, [](X x) { return unfold(x, 2, {.stride = 2}); }},
+      {{8, 6}, [](X x) { return fold(x, {3, 4}, 2); }},
+      {{4, 2, 3}, [](X x) { return pixel_shuffle(x, 2); }},
+      {{2, 4, 6}, [](X x) { return pixel_unshuffle(x, 2); }},
+  };
+  for (const Case& c : cases) {
+    const Tensor x = count(c.shape).set_requires_grad(), y = c.f(x);
+    const Tensor batch = count(c.shape).set_requires_grad(), want = c.f(unsqueeze(batch, 0));
+    ASSERT_EQ(want.size(0), 1);
+    EXPECT_TRUE(equal(y, squeeze(want, 0))) << y.shape() << ", not " << want.shape();
+    EXPECT_TRUE(equal(grad({sum(y * y)}, {x})[0], grad({sum(want * want)}, {batch})[0]));
   }
 }
 

@@ -280,8 +280,8 @@ TEST(CtcLoss, IsInfiniteForATargetThatIsTooLong) {
 
 TEST(More, SaysWhatDoesNotFit) {
   const Tensor volume = ones({1, 2, 3, 3, 3}), image = ones({1, 2, 3, 3});
-  EXPECT_EQ(error([&] { conv3d(image, volume); }),
-            "conv3d: the input has shape [1, 2, 3, 3], not [n, c, d, h, w]");
+  EXPECT_EQ(error([&] { conv3d(select(image, 0, 0), volume); }),
+            "conv3d: the input has shape [2, 3, 3], not [n, c, d, h, w] or [c, d, h, w]");
   EXPECT_EQ(error([&] { conv3d(volume, image); }),
             "conv3d: the weight has shape [1, 2, 3, 3], not [.., .., kd, kh, kw]");
   EXPECT_EQ(error([&] { conv3d(volume, ones({1, 2, 4, 1, 1})); }),
@@ -310,7 +310,7 @@ TEST(More, SaysWhatDoesNotFit) {
       error([&] { conv_transpose3d(volume, ones({2, 1, 1, 1, 1}), {}, {.padding = {2, 0, 0}}); }),
       "conv_transpose3d: a padding of 2 planes leaves none of 3");
   EXPECT_EQ(error([&] { unfold(volume, 2); }),
-            "unfold: the input has shape [1, 2, 3, 3, 3], not [n, c, h, w]");
+            "unfold: the input has shape [1, 2, 3, 3, 3], not [n, c, h, w] or [c, h, w]");
   EXPECT_EQ(error([&] { unfold(image, 0); }),
             "unfold: window, stride and dilation must be > 0, got 0 x 0, 1 x 1 and 1 x 1");
   EXPECT_EQ(error([&] { unfold(image, 4); }), "unfold: windows reach over 4 of 3 elements");
@@ -319,7 +319,7 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { fold(ones({1, 4, 4}), 1, 2); }),
             "fold: a window of 2 x 2 for images of 1 x 1");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 5}), 3, 2); }),
-            "fold: columns of shape [1, 4, 5], not [n, c 4, 4]");
+            "fold: columns of shape [1, 4, 5], not [n, c 4, 4] or without n");
   EXPECT_EQ(error([&] { local_response_norm(ones({2, 3}), 1); }),
             "local_response_norm: the input has shape [2, 3], not [n, c, ...]");
   EXPECT_EQ(error([&] { local_response_norm(image, 0); }),
