@@ -941,7 +941,7 @@ struct MultiMarginOptions {
   Tensor class_weights = {};  // [classes]
 };
 // The mean over other classes i of max(0, margin - x[target] + x[i])^p: x [n, classes], target i64
-// [n].
+// [n]; or [classes] and [].
 Tensor multi_margin_loss(const Tensor& x, const Tensor& target,
                          const MultiMarginOptions& options = {});
 struct CtcOptions {
@@ -950,8 +950,8 @@ struct CtcOptions {
   bool zero_infinity = false;  // 0 for an input that is too short for its target
 };
 // Connectionist temporal classification (Graves et al. 2006): log-probabilities [t, n, classes],
-// targets i64 [n, s], and the lengths i64 [n] of inputs and targets. Gradients are exact with
-// respect to log-probabilities, unlike PyTorch's, but equal to them below a log_softmax.
+// targets i64 [n, s], the lengths i64 [n] of inputs and targets; or all without n. Gradients are
+// exact with respect to log-probabilities, unlike PyTorch's, but equal to them below a log_softmax.
 Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
                 const Tensor& target_lengths, const CtcOptions& options = {});
 struct MarginOptions {

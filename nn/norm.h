@@ -83,7 +83,7 @@ struct InstanceNormOptions {
   double eps = 1e-5;
   bool affine = false;
 };
-// Normalises each channel of each element of a batch, also in evaluation.
+// Normalises each channel of each element of a batch, or of one without n, also in evaluation.
 template <class Derived, int rank>
 struct InstanceNorm : Module<Derived> {
   Tensor weight, bias;  // [channels], or none
@@ -99,6 +99,7 @@ struct InstanceNorm : Module<Derived> {
     bias = parameter(zeros({channels}));
   }
   Tensor forward(const Tensor& x) const {
+    if (x.rank() == rank - 1) return squeeze(forward(unsqueeze(x, 0)), 0);
     check_normed(x, rank, rank, channels_);
     return instance_norm(x, weight, bias, eps_);
   }

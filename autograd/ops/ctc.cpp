@@ -54,11 +54,15 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
 
 Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
                 const Tensor& target_lengths, const CtcOptions& o) {
+  if (log_probabilities.rank() == 2)  // of one input
+    return reshape(ctc_loss(unsqueeze(log_probabilities, 1), unsqueeze(targets, 0),
+                            as_line(input_lengths), as_line(target_lengths), o),
+                   {});
   const Scope scope("ctc_loss");
   check_real(log_probabilities);
   const Shape& shape = log_probabilities.shape();
-  check(shape.rank == 3 && shape[0] > 0, "log-probabilities of shape {}, not [t, n, classes]",
-        shape);
+  check(shape.rank == 3 && shape[0] > 0,
+        "log-probabilities of shape {}, not [t, n, classes] or [t, classes]", shape);
   check(targets.rank() == 2 && targets.size(0) == shape[1],
         "targets of shape {} for {} inputs, not [n, s]", targets.shape(), shape[1]);
   check_shape(input_lengths, "the tensor of input lengths", {shape[1]});

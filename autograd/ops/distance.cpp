@@ -127,6 +127,7 @@ Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& pos
 }
 
 Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMarginOptions& o) {
+  if (x.rank() == 1) return reshape(multi_margin_loss(unsqueeze(x, 0), as_line(target), o), {});
   const Scope scope("multi_margin_loss");
   check(x.rank() == 2 && target.shape() == Shape{x.size(0)},
         "an input of shape {} and a target of {}, not [n, classes] and [n]", x.shape(),

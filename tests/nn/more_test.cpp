@@ -271,6 +271,39 @@ TEST(CtcLoss, TakesInputsWithoutSteps) {
   EXPECT_TRUE(equal(p.grad(), zeros({2, 2, 3})));
 }
 
+TEST(CtcLoss, TakesOneInputWithoutABatch) {
+  const Seed seed(1);
+  const Tensor p = log_softmax(randn({4, 3})), targets = from({1, 2}, {2}, i64),
+               steps = full({}, 4, i64), length = full({}, 2, i64);
+  const Tensor of_batch =
+      ctc_loss(unsqueeze(p, 1), unsqueeze(targets, 0), reshape(steps, {1}), reshape(length, {1}));
+  for (const auto reduction : {Reduction::Mean, Reduction::Sum, Reduction::None}) {
+    const Tensor loss = ctc_loss(p, targets, steps, length, {.reduction = reduction});
+    EXPECT_EQ(loss.shape(), Shape{});
+    EXPECT_EQ(loss.item(), of_batch.item() * (reduction == Reduction::Mean ? 1 : 2));
+  }
+}
+
+TEST(MultiMarginLoss, TakesOneInputWithoutABatch) {
+  const Tensor x = from({0.5, 1, -0.5}, {3}), target = full({}, 1, i64);
+  for (const auto reduction : {Reduction::Mean, Reduction::None}) {
+    const Tensor loss = multi_margin_loss(x, target, {.reduction = reduction});
+    EXPECT_EQ(loss.shape(), Shape{});
+    EXPECT_EQ(loss.item(), multi_margin_loss(unsqueeze(x, 0), reshape(target, {1})).item());
+  }
+}
+
+TEST(InstanceNorm, TakesAnImageWithoutABatch) {
+  const auto expect = [](const auto& layer, const Shape& shape) {
+    const Seed seed(1);
+    const Tensor x = randn(shape);
+    EXPECT_TRUE(equal(layer(x), squeeze(layer(unsqueeze(x, 0)), 0))) << shape;
+  };
+  expect(nn::InstanceNorm1d(2), {2, 5});
+  expect(nn::InstanceNorm2d(2), {2, 3, 5});
+  expect(nn::InstanceNorm3d(2), {2, 3, 2, 5});
+}
+
 TEST(CtcLoss, IsInfiniteForATargetThatIsTooLong) {
   const Tensor p = log_softmax(zeros({2, 1, 3})), targets = from({1, 1}, {1, 2}, i64),
                two = from({2}, {1}, i64);
@@ -361,8 +394,8 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { triplet_margin_with_distance_loss(x, x, x, nullptr); }),
             "triplet_margin_with_distance_loss: the distance is no function");
   const Tensor p = zeros({4, 2, 3}), classes = zeros({2, 2}, i64), lengths = full({2}, 2, i64);
-  EXPECT_EQ(error([&] { ctc_loss(x, classes, lengths, lengths); }),
-            "ctc_loss: log-probabilities of shape [2, 3], not [t, n, classes]");
+  EXPECT_EQ(error([&] { ctc_loss(flatten(x), classes, lengths, lengths); }),
+            "ctc_loss: log-probabilities of shape [6], not [t, n, classes] or [t, classes]");
   EXPECT_EQ(error([&] { ctc_loss(p, target, lengths, lengths); }),
             "ctc_loss: targets of shape [2] for 2 inputs, not [n, s]");
   EXPECT_EQ(error([&] { ctc_loss(p, classes, zeros({3}, i64), lengths); }),
