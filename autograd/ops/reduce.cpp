@@ -324,9 +324,11 @@ Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, b
   const double most = !root ? 0x1p16 : x.dtype() == f64 ? 0x1p960 : 0x1p100;
   const Tensor scale =
       clamp(scale_of(x, reduce_options(dims, x.rank())), root ? 1 / most : 1, most);
-  const Tensor scaled = x / scale, apart = scaled - mean(scaled, dims, true);
+  const double n = double(x.numel()) / double(std::max<int64_t>(1, scale.numel()));
+  const Tensor scaled = x / scale, center = mean(scaled, dims, true);
+  // (Without degrees of freedom slopes are infinite, and have no mean to be taken away.)
+  const Tensor apart = scaled - (n > correction ? center : center.detach());
   Tensor v = sum(square(apart), dims, true);
-  const double n = double(x.numel()) / double(std::max<int64_t>(1, v.numel()));
   const auto moved = [&] {  // by the mean's rounding, a constant; finite, or inf - inf would be NaN
     const NoGrad off;
     const Tensor by = minimum(square(sum(apart, dims, true)) / std::max(1.0, n), v);

@@ -371,5 +371,26 @@ TEST(GumbelSoftmax, SamplesTheDistribution) {
   EXPECT_ERROR(gumbel_softmax(logits, 0), "gumbel_softmax: tau must be > 0, got 0");
 }
 
+// --- variance ---
+
+// PyTorch divides by 0 then, too; its infinite slopes are all positive.
+TEST(Variance, IsInfiniteWithoutDegreesOfFreedom) {
+  for (const DType dtype : {f32, f64, bf16})
+    for (const double size : {1.0, 1e30})
+      for (const int correction : {3, 5}) {
+        const Tensor x = row({3 * size, -size, size}, dtype).set_requires_grad();
+        const Tensor dx = grad({var(x, {}, false, correction)}, {x})[0];
+        EXPECT_EQ(dx.at(0), inf);
+        EXPECT_EQ(dx.at(1), -inf);
+        EXPECT_EQ(var(x, {}, false, correction).item(), inf);
+        EXPECT_EQ(stddev(x, {}, false, correction).item(), inf);
+        EXPECT_EQ(std_mean(x, {}, false, correction).std.item(), inf);
+        EXPECT_EQ(var_mean(x, {}, false, correction).var.item(), inf);
+        EXPECT_EQ(cov(x, {.correction = correction}).item(), inf);
+        const Tensor equal = row({2 * size, 2 * size, 2 * size}, dtype);
+        EXPECT_TRUE(std::isnan(var(equal, {}, false, correction).item()));
+      }
+}
+
 }  // namespace statistics_test
 }  // namespace mixtape
