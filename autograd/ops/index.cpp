@@ -187,7 +187,7 @@ Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, i
   return {reshape(index_select(index, 0, from), inside.shape()), inside};
 }
 
-// Sums and means are formed in f32 and rounded once: a sum or a count of half rows may exceed f16.
+// Sums and means are formed in f32, or f64 where they may exceed it, and rounded once.
 Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
   auto& [index, inside] = bags;
   const bool largest = o.mode == BagMode::Max;
@@ -195,7 +195,7 @@ Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o)
   if (!largest && is_half(table.dtype())) options.out = f32;
   Tensor rows = rows_at(table, index, options);
   const auto finished = [&](const Tensor& y) {
-    return is_half(table.dtype()) ? cast(y, largest ? table.dtype() : dtype_of_sum(table)) : y;
+    return cast(y, largest || !is_half(table.dtype()) ? table.dtype() : dtype_of_sum(table));
   };
   if (index.size(1) == 0) return finished(sum(rows, {1}));
   if (o.padding_idx) {
@@ -209,7 +209,8 @@ Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o)
   if (!inside) return finished(mean(rows, {1}));
   const Tensor count = sum(inside, {1}, true);
   if (largest) return masked_fill(max(rows, {1}), eq(count, 0), 0);
-  return finished(sum(rows, {1}) / cast(clamp(count, 1, {}), rows.dtype()));
+  const Tensor total = squeeze(sum_to(rows, {.dims = 0b10, .out = f64}), 1);
+  return finished(total / cast(clamp(count, 1, {}), f64));
 }
 
 // Bags of any sizes. If a few long ones would make the others mostly padding, bags of similar size

@@ -123,12 +123,12 @@ Tensor reduce_lines(const Tensor& x, int d, const Tensor& given, const Tensor& w
     return scatter_add_unchecked(start, d, index, added);
   };
   if (mode == ScatterMode::Sum) return total(x, source);
-  check_real(x);
   const auto mean = [&](const Tensor& from, const Tensor& added) {
-    const Tensor count = total(ones_like(from), ones_like(added));
-    return total(from, added) / clamp(count, 1, {});
+    const auto ones_of = [](const Tensor& t) { return ones(t.shape(), f32, t.device()); };
+    const Tensor count = clamp(total(ones_of(from), ones_of(added)), 1, {});
+    return total(from, added) / cast(count, from.dtype());
   };
-  return in_f32(mean, x, source);
+  return in_wider(mean, x, source);
 }
 
 }  // namespace

@@ -358,8 +358,8 @@ ReduceOptions ops::reduce_options(const Dims& dims, int rank) {
   return o;
 }
 Tensor ops::sum_to(const Tensor& x, const ReduceOptions& o) {
-  const DType wide = accumulate_dtype(x.dtype());  // a kernel writes that, or its input's dtype
-  if (!o.out || *o.out == x.dtype() || *o.out == wide) return call<Sum>(x, o);
+  const DType wide = is_float(x.dtype()) && o.out == f64 ? f64 : accumulate_dtype(x.dtype());
+  if (!o.out || *o.out == x.dtype() || *o.out == wide) return call<Sum>(x, o);  // by a kernel
   return cast(call<Sum>(x, ReduceOptions{o.dims, wide}), *o.out);
 }
 Tensor ops::by_example(const Tensor& rows, int64_t n) {

@@ -454,6 +454,27 @@ TEST(InF32, ProductsAndQuotientsBeyondIt) {
   expect_ratio(addcmul(half, whole, row({2}, bf16)), {0x1p126});
 }
 
+// Means of what meets in one place, or in a bag.
+TEST(InF32, MeansWhoseSumsAreBeyondItByIndex) {
+  const Tensor x = row({3e38, 1}).set_requires_grad(), at = from({0, 0, 1}, {3}, i64),
+               source = row({3e38, 1.5e38, 3}).set_requires_grad();
+  const Tensor y = scatter_reduce(x, 0, at, source, ScatterMode::Mean);
+  expect_ratio(y, {2.5e38, 2});
+  const auto g = grad({sum(y)}, {x, source});
+  expect_ratio(g[0], {1 / 3., 0.5});
+  expect_ratio(g[1], {1 / 3., 1 / 3., 0.5});
+  for (const DType dtype : {f32, bf16}) {
+    const Tensor table = from({3e38, 1.5e38, 1}, {3, 1}, dtype).set_requires_grad();
+    const Tensor words = from({0, 1, 2, 0, 1, 1}, {6}, i64), starts = from({0, 2, 3}, {3}, i64);
+    const double tolerance = dtype == f32 ? 1e-6 : 0x1p-7;
+    const Tensor bags = embedding_bag(table, words, starts);
+    expect_ratio(bags, {2.25e38, 1, 2e38}, tolerance);
+    expect_ratio(grad({sum(bags)}, {table})[0], {0.5 + 1 / 3., 0.5 + 2 / 3., 1}, tolerance);
+    expect_ratio(embedding_bag(table, reshape(words, {2, 3}), {}, {.padding_idx = 2}),
+                 {2.25e38, 2e38}, tolerance);
+  }
+}
+
 // --- long sums ---
 
 TEST(LongSums, IntoOnePlace) {

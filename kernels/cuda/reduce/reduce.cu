@@ -289,7 +289,9 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
   };
   if (y.dtype == f64 && x.dtype != f64)
     return visit_float(x.dtype, [&]<class T>() {
-      if (op == Reduce::SumAbs)
+      if (op == Reduce::Sum)
+        run<Reduction<Elements, Add>, T, double>(launch, x, y);
+      else if (op == Reduce::SumAbs)
         run<Reduction<Magnitudes, Add>, T, double>(launch, x, y);
       else
         run<Reduction<Squares, Add>, T, double>(launch, x, y, {.root = true});
