@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
@@ -236,10 +237,12 @@ Tensor local_response_norm(const Tensor& x, int64_t size, double alpha, double b
   check(size > 0, "size must be > 0, got {}", size);
   if (x.numel() == 0) return x;
   const Shape lines{x.size(0), 1, x.size(1), -1};
-  const Tensor a = wide(x), squares = reshape(square(a), lines);
-  const Tensor padded = pad(squares, {0, 0, size / 2, (size - 1) / 2});
-  const Tensor near = reshape(avg_pool2d(padded, {size, 1}, {.stride = 1}), x.shape());
-  return cast(a / pow(near * alpha + k, beta), x.dtype());
+  const auto responses = [&](const Tensor& a) {
+    const Tensor padded = pad(reshape(square(a), lines), {0, 0, size / 2, (size - 1) / 2});
+    const Tensor near = reshape(avg_pool2d(padded, {size, 1}, {.stride = 1}), x.shape());
+    return a / pow(near * alpha + k, beta);
+  };
+  return in_wider(responses, x);
 }
 
 }  // namespace mixtape

@@ -475,6 +475,20 @@ TEST(InF32, MeansWhoseSumsAreBeyondItByIndex) {
   }
 }
 
+// Squares beyond it, in their place or times alpha.
+TEST(InF32, ResponsesOfLargeNumbers) {
+  for (const bool recorded : {false, true}) {
+    const Tensor x = from({1e20, 1e20, 3e38}, {3, 1, 1}).set_requires_grad();
+    const Tensor y = local_response_norm(x, 1);
+    const auto size = [](double v) { return v * std::pow(1 + 1e-4 * v * v, -0.75); };
+    expect_ratio(y, {size(1e20), size(1e20), size(3e38)});
+    // y = v (1e-4 v^2)^-0.75 = 1e3 v^-0.5
+    expect_ratio(
+        grad({y}, {x}, {.gradients = {full({3, 1, 1}, 1e30)}, .create_graph = recorded})[0],
+        {-5e32 * 1e-30, -5e32 * 1e-30, -5e32 * std::pow(3e38, -1.5)}, 1e-5);
+  }
+}
+
 // --- long sums ---
 
 TEST(LongSums, IntoOnePlace) {
