@@ -138,18 +138,25 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
   static Grads backward(const Ctx& ctx, const Tensor& dcos, const CosineOptions& o) {
     const DType dtype = accumulate_dtype(dcos.dtype());
     const Tensor x = cast(ctx.saved(0), dtype), y = cast(ctx.saved(1), dtype),
-                 d = unsqueeze(cast(dcos, dtype), 1);
+                 d = unsqueeze(cast(dcos, f64), 1);
     const Parts p = grad_enabled() ? Parts(product(x, y), product(x, x), product(y, y), o.eps)
                                    : Parts(ctx.saved(2), o.eps);
-    const Tensor cosine = cast(p.cosine, dtype);
-    const auto rule = [&](size_t i, const Tensor& a, const Tensor& a_length, const Tensor& a_free,
-                          const Tensor& b, const Tensor& b_length) {
-      const Tensor size = cast(a_length, dtype), along = a / size * (cosine * cast(a_free, dtype));
-      return within_range((b / cast(b_length, dtype) - along) * (d / size), logical_not(a_free),
+    // A length may be beyond the dtype: vectors are divided by a size within it, and the numbers of
+    // rows by what is cut off.
+    const auto of_rows = [dtype](const Tensor& t) { return cast(t, dtype); };
+    const auto size = [dtype](const Tensor& length) { return clamp(length, {}, largest(dtype)); };
+    const Tensor x_size = size(p.x), y_size = size(p.y), unit_x = x / of_rows(x_size),
+                 unit_y = y / of_rows(y_size);
+    const Tensor x_cut = p.x / x_size, y_cut = p.y / y_size;
+    const auto rule = [&](size_t i, const Tensor& a, const Tensor& length, const Tensor& free,
+                          const Tensor& cut, const Tensor& b, const Tensor& b_cut) {
+      const Tensor bound = logical_not(free),
+                   along = a * of_rows(masked_fill(p.cosine, bound, 0) * (b_cut / cut));
+      return within_range((b - along) * of_rows(d / (length * b_cut)), bound,
                           ctx.source_grad_dtype(i));
     };
-    return ctx.grads([&] { return rule(0, x, p.x, p.x_free, y, p.y); },
-                     [&] { return rule(1, y, p.y, p.y_free, x, p.x); });
+    return ctx.grads([&] { return rule(0, unit_x, p.x, p.x_free, x_cut, unit_y, y_cut); },
+                     [&] { return rule(1, unit_y, p.y, p.y_free, y_cut, unit_x, x_cut); });
   }
 
  private:

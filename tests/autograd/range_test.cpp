@@ -263,6 +263,21 @@ TEST(InF32, CosineOfLongAndShortVectors) {
   }
 }
 
+// A vector that is longer than any f32 number has a slope.
+TEST(InF32, CosineOfVectorsLongerThanIt) {
+  for (const bool recorded : {false, true}) {
+    const Tensor x = from({3e38, 3e38, 0, 2}, {2, 2}).set_requires_grad(),
+                 y = from({3e38, 0, 3e38, 3e38}, {2, 2}).set_requires_grad();
+    const Tensor dy = row({1e38, 1});
+    const Tensor c = cosine_similarity(x, y);
+    expect_ratio(c, {std::sqrt(0.5), std::sqrt(0.5)});
+    const auto g = grad({c}, {x, y}, {.gradients = {dy}, .create_graph = recorded});
+    const double slope = std::sqrt(0.5) / 6;
+    expect_ratio(g[0], {slope, -slope, std::sqrt(0.5) / 2, 0});
+    expect_ratio(narrow(g[1], 0, 0, 1), {0, std::sqrt(0.5) / 3});
+  }
+}
+
 TEST(InF32, DistancesOfManyPoints) {
   for (const double size : {1e30, 1e-30}) {
     const Tensor x = cat({zeros({1, 2}), full({29, 2}, size)}).set_requires_grad();
