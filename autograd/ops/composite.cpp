@@ -35,12 +35,17 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
   const Scope scope("logit");
   check_real(x);
   check(!eps || (*eps >= 0 && *eps <= 0.5), "eps must be from 0 to 0.5, got {}", eps.value_or(0));
-  const Tensor w = wide(x), p = eps ? clamp(w, *eps, 1 - *eps) : w;
+  const Tensor w = wide(x);
+  Tensor p = w, above;
+  if (eps) {  // (clamp() would give NaN no slope)
+    above = gt(w, 1 - *eps);
+    p = masked_fill(masked_fill(w, lt(w, *eps), *eps), above, 1 - *eps);
+  }
   // (Near 1/2, where the logarithms are nearly equal, logit(p) = 2 atanh(2 p - 1).)
   const Tensor even = lt(abs(p - 0.5), 0.25), middle = 2 * atanh(where(even, 2 * p - 1, 0));
   Tensor y = where(even, middle, log(p) - log1p(-p));
   // (f32 rounds 1 - eps, and nearly all that is left of 1 with it.)
-  if (eps) y = where(gt(w, 1 - *eps), std::log1p(-*eps) - std::log(*eps), y);
+  if (eps) y = where(above, std::log1p(-*eps) - std::log(*eps), y);
   return cast(y, x.dtype());
 }
 
@@ -50,7 +55,8 @@ Tensor celu(const Tensor& x, double alpha) {
   check(alpha > 0, "alpha must be > 0, got {}", alpha);
   if (alpha == 1) return elu(x);
   // (x / alpha * alpha would round, and overflow for a small alpha.)
-  return where(gt(x, 0), x, elu(clamp(x, {}, 0) / alpha) * alpha);
+  const Tensor above = gt(x, 0);
+  return where(above, x, elu(masked_fill(x, above, 0) / alpha) * alpha);
 }
 Tensor softshrink(const Tensor& x, double size) {
   const Scope scope("softshrink");

@@ -122,7 +122,7 @@ struct Copysign {  // |a| with the sign of b, that of a zero, too
   MIXTAPE_HD static auto f(auto a, auto b) { return copysign(a, b); }
   template <class T>
   MIXTAPE_HD static T da(T a, T, T c) {  // 1 where the sign stayed, 0 at 0
-    return Sign::f(a) * Sign::f(c);
+    return select(a == a, Sign::f(a) * Sign::f(c), a);
   }
 };
 
@@ -163,9 +163,9 @@ struct Polar {
 template <class T>
 MIXTAPE_HD Polar<T> polar(T a, T b) {
   const T large = select(abs(a) > abs(b), a, b), ratio = select(abs(a) > abs(b), b, a) / large;
-  const T none = T(0);
-  return {select(large == none, T(1), large), select(large == none, none, ratio),
-          select(large == none, none, T(1) / (T(1) + ratio * ratio))};
+  const auto none = abs(a) + abs(b) == T(0);  // not for NaN beside 0
+  return {select(none, T(1), large), select(none, T(0), ratio),
+          select(none, T(0), T(1) / (T(1) + ratio * ratio))};
 }
 
 struct Atan2 {

@@ -377,5 +377,113 @@ TEST_P(Sweep, EveryOpRoundsOnce) {
   fmt::print("  rounded often, and not held to the bound:{}\n", often);
 }
 
+// --- slopes at NaN ---
+
+// The slopes at NaN that are numbers, by row and operand, as in PyTorch; all others are NaN, where
+// PyTorch's depend on how many elements there are (elu, hardswish).
+struct Slope {
+  std::string_view row;
+  double a, b = NAN;
+};
+const Slope slopes_at_nan[] = {
+    {"relu", 1},
+    {"relu6", 0},
+    {"hardsigmoid", 0},
+    {"leaky_relu", 0.2},
+    {"neg", -1},
+    {"abs", 0},
+    {"sign", 0},
+    {"floor", 0},
+    {"ceil", 0},
+    {"round", 0},
+    {"trunc", 0},
+    {"frac", 1},
+    {"clamp", 0},
+    {"add", 1, 1},
+    {"sub", 1, -1},
+    {"mul", 1, 1},
+    {"div", 1},
+    {"pow", 1, 0},
+    {"maximum", 1, 1},
+    {"minimum", 1, 1},
+    {"remainder", 1},
+    {"fmod", 1},
+    {"copysign", NAN, 0},
+    {"swiglu", NAN, 1 / (1 + std::exp(-1.0))},
+    {"lerp", 0.75, 0.25},
+    {"lerp_near_b", 0.25, 0.75},
+    {"add_scalar", 1},
+    {"sub_scalar", 1},
+    {"mul_scalar", -1.5},
+    {"div_scalar", 1.25},
+    {"remainder_scalar", 1},
+    {"fmod_scalar", 1},
+    {"sub_from_scalar", -1},
+    {"cast", 1},
+    {"clone", 1},
+    {"l1_loss", 0, 0},
+    {"binary_cross_entropy", NAN, -100},
+    {"binary_cross_entropy_with_logits", NAN, -1},
+    {"kl_div", -1, NAN},
+    // composed
+    {"softshrink", 1},
+    {"hardshrink", 1},
+    {"clamp_to_tensors", 0},
+    {"nan_to_num", 0},
+};
+
+// Functions of numbers that are composed of other ops, which have no rows.
+std::vector<OpCase> composed_rows() {
+  const auto row = [](std::string name, Tensor (*f)(const Tensor&)) -> OpCase {
+    return {
+        .op = std::move(name), .inputs = {{{1}}}, .run = [f](const auto& x) { return f(x[0]); }};
+  };
+  using X = const Tensor&;
+  return {
+      row("celu", [](X x) { return celu(x, 2); }),
+      row("softshrink", [](X x) { return softshrink(x); }),
+      row("hardshrink", [](X x) { return hardshrink(x); }),
+      row("logit", [](X x) { return logit(x); }),
+      row("logit_of_clamped", [](X x) { return logit(x, 0.1); }),
+      row("clamp_to_tensors",
+          [](X x) { return clamp(x, full_like(x.detach(), -1), full_like(x.detach(), 1)); }),
+      row("nan_to_num", [](X x) { return nan_to_num(x); }),
+  };
+}
+
+// One operand is NaN, the others are `beside`.
+void expect_slopes_at_nan(const OpCase& c, size_t operand, double beside, bool recorded) {
+  std::vector<Tensor> in;
+  for (size_t i = 0; i < c.inputs.size(); ++i)
+    in.push_back(full({17}, i == operand ? NAN : beside).set_requires_grad());
+  const Tensor y = c.run(in);
+  const Tensor dx = grad({sum(y)}, {in[operand]}, {.create_graph = recorded})[0];
+  const Slope* known = nullptr;
+  for (const Slope& s : slopes_at_nan)
+    if (s.row == c.op || s.row == c.name()) known = &s;
+  const double want = !known ? NAN : operand == 0 ? known->a : known->b;
+  for (const double got : to_vector(dx))
+    if (std::isnan(want))
+      EXPECT_TRUE(std::isnan(got)) << c.name() << ", operand " << operand << ": " << got;
+    else
+      EXPECT_NEAR(got, want, 1e-6) << c.name() << ", operand " << operand;
+}
+
+TEST(Sweep, SlopesAtNanAreThoseOfPyTorch) {
+  std::vector<OpCase> rows = composed_rows();
+  for (const OpCase& c : tests::cases_here())
+    if (c.pointwise && c.inputs.size() <= 2 &&
+        std::ranges::all_of(c.inputs, [](const Input& i) { return i.kind == Input::Real; }) &&
+        c.differentiable)
+      rows.push_back(c);
+  for (const OpCase& c : rows)
+    for (size_t operand = 0; operand < c.inputs.size(); ++operand)
+      for (const bool recorded : {false, true}) expect_slopes_at_nan(c, operand, 1, recorded);
+  for (const OpCase& c : rows)  // a length of 0
+    if (c.op == "atan2")
+      for (const size_t operand : {0, 1})
+        for (const bool recorded : {false, true}) expect_slopes_at_nan(c, operand, 0, recorded);
+}
+
 }  // namespace sweep_test
 }  // namespace mixtape
