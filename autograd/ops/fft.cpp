@@ -17,9 +17,20 @@ namespace {
 
 using kernels::Fourier;
 
-// The transform of the lines of x, [..., n] or [..., n, 2], into `count` numbers each, times a
-// scale.
-Tensor transform(const Ctx& ctx, Fourier kind, const Tensor& x, int64_t count, double scale) {
+// The factor of a transform, and the dtype of its result where that is not its input's: between the
+// dimensions of a plane numbers are f64.
+struct FourierScale {
+  double factor;
+  std::optional<DType> out = {};
+
+  FourierScale backward(const Ctx& ctx) const {
+    return out ? FourierScale{factor, ctx.grad_dtype(0)} : *this;
+  }
+};
+
+// The transform of the lines of x, [..., n] or [..., n, 2], into `count` numbers each.
+Tensor transform(const Ctx& ctx, Fourier kind, const Tensor& x, int64_t count,
+                 const FourierScale& s) {
   const bool from_pairs = kind != Fourier::FromReal, to_pairs = kind != Fourier::ToReal;
   Shape shape = from_pairs ? without(x.shape(), x.rank() - 1) : x.shape();
   const int64_t lines = without(shape, shape.rank - 1).size();
@@ -33,24 +44,25 @@ Tensor transform(const Ctx& ctx, Fourier kind, const Tensor& x, int64_t count, d
   const Tensor y = empty(out, f64, ctx.device());
   if (y.numel() == 0) return cast(reshape(y, shape), ctx.dtype());
   const Tensor given = reshape(dense(cast(x, f64)), in);
-  if (x.dtype() != f64) {
+  if (x.dtype() != f64 || ctx.dtype() != f64) {
     ctx.run(kernels::fft, kind, given, y);
-    return cast(reshape(scale == 1 ? y : y * scale, shape), ctx.dtype());
+    return cast(reshape(s.factor == 1 ? y : y * s.factor, shape), ctx.dtype());
   }
-  // Sums of f64 numbers may leave its range where a result does not.
+  // Sums of f64 numbers (that were not f32 before) may leave its range where a result does not.
   const Tensor unit = scale_of(given, reduce_options(from_pairs ? Dims{1, 2} : Dims{1}, in.rank));
   ctx.run(kernels::fft, kind, given / unit, y);
-  return reshape(y * reshape(unit * scale, to_pairs ? Shape{lines, 1, 1} : Shape{lines, 1}), shape);
+  return reshape(y * reshape(unit * s.factor, to_pairs ? Shape{lines, 1, 1} : Shape{lines, 1}),
+                 shape);
 }
 
 struct Fft {  // [..., n, 2]
   static constexpr OpInfo info{"fft", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& x, bool inverse, double scale) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, bool inverse, const FourierScale& scale) {
     return transform(ctx, inverse ? Fourier::Inverse : Fourier::Forward, x, x.size(-2), scale);
   }
   // The transpose of the transform as a real matrix is that of the conjugate roots.
-  static Grads backward(const Ctx&, const Tensor& dy, bool inverse, double scale) {
-    return {call<Fft>(wide(dy), !inverse, scale)};
+  static Grads backward(const Ctx& ctx, const Tensor& dy, bool inverse, const FourierScale& scale) {
+    return {call<Fft>(wide(dy), !inverse, scale.backward(ctx))};
   }
 };
 
@@ -65,23 +77,23 @@ Tensor scale_doubled(const Tensor& y, int64_t n, double factor) {
 
 struct Irfft {  // [..., n / 2 + 1, 2] -> [..., n]
   static constexpr OpInfo info{"irfft", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& x, int64_t n, double scale) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, int64_t n, const FourierScale& scale) {
     return transform(ctx, Fourier::ToReal, x, n, scale);
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, int64_t n, double scale);
+  static Grads backward(const Ctx& ctx, const Tensor& dy, int64_t n, const FourierScale& scale);
 };
 struct Rfft {  // [..., n] -> [..., n / 2 + 1, 2]
   static constexpr OpInfo info{"rfft", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& x, double scale) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const FourierScale& scale) {
     return transform(ctx, Fourier::FromReal, x, x.size(-1) / 2 + 1, scale);
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, double scale) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const FourierScale& scale) {
     const int64_t n = ctx.shape(0)[-1];
-    return {call<Irfft>(scale_doubled(wide(dy), n, 0.5), n, scale)};
+    return {call<Irfft>(scale_doubled(wide(dy), n, 0.5), n, scale.backward(ctx))};
   }
 };
-Grads Irfft::backward(const Ctx&, const Tensor& dy, int64_t n, double scale) {
-  return {scale_doubled(call<Rfft>(wide(dy), scale), n, 2)};
+Grads Irfft::backward(const Ctx& ctx, const Tensor& dy, int64_t n, const FourierScale& scale) {
+  return {scale_doubled(call<Rfft>(wide(dy), scale.backward(ctx)), n, 2)};
 }
 
 double factor_of(FftNorm norm, int64_t n, bool inverse) {
@@ -112,11 +124,28 @@ Tensor along_numbers(const Tensor& x, int numbers, int dim, const F& f) {
   const int d = wrap_dim(dim, numbers), last = numbers - 1;
   return d == last ? f(x) : transpose(f(transpose(x, d, last)), d, last);
 }
-Tensor complex_transform(const Tensor& x, const FftOptions& o, bool inverse) {
+using Out = std::optional<DType>;
+Tensor complex_transform(const Tensor& x, const FftOptions& o, bool inverse, Out out = {}) {
   check_complex(x);
   return along_numbers(x, x.rank() - 1, o.dim, [&](const Tensor& lines) {
     const int64_t n = checked_length(o.n.value_or(lines.size(-2)));
-    return call<Fft>(resized(lines, -2, n), inverse, factor_of(o.norm, n, inverse));
+    return call<Fft>(resized(lines, -2, n), inverse,
+                     FourierScale{factor_of(o.norm, n, inverse), out});
+  });
+}
+Tensor from_real(const Tensor& x, const FftOptions& o, Out out = {}) {
+  check_real(x);
+  return along_numbers(x, x.rank(), o.dim, [&](const Tensor& lines) {
+    const int64_t n = checked_length(o.n.value_or(lines.size(-1)));
+    return call<Rfft>(resized(lines, -1, n), FourierScale{factor_of(o.norm, n, false), out});
+  });
+}
+Tensor to_real(const Tensor& x, const FftOptions& o, Out out = {}) {
+  check_complex(x);
+  return along_numbers(x, x.rank() - 1, o.dim, [&](const Tensor& lines) {
+    const int64_t n = checked_length(o.n.value_or(2 * (lines.size(-2) - 1)));
+    return call<Irfft>(resized(lines, -2, n / 2 + 1), n,
+                       FourierScale{factor_of(o.norm, n, true), out});
   });
 }
 FftOptions along_columns(const Fft2Options& o) {
@@ -173,36 +202,30 @@ Tensor ifft(const Tensor& x, const FftOptions& o) {
 }
 Tensor rfft(const Tensor& x, const FftOptions& o) {
   const Scope scope(Rfft::info.name);
-  check_real(x);
-  return along_numbers(x, x.rank(), o.dim, [&](const Tensor& lines) {
-    const int64_t n = checked_length(o.n.value_or(lines.size(-1)));
-    return call<Rfft>(resized(lines, -1, n), factor_of(o.norm, n, false));
-  });
+  return from_real(x, o);
 }
 Tensor irfft(const Tensor& x, const FftOptions& o) {
   const Scope scope(Irfft::info.name);
-  check_complex(x);
-  return along_numbers(x, x.rank() - 1, o.dim, [&](const Tensor& lines) {
-    const int64_t n = checked_length(o.n.value_or(2 * (lines.size(-2) - 1)));
-    return call<Irfft>(resized(lines, -2, n / 2 + 1), n, factor_of(o.norm, n, true));
-  });
+  return to_real(x, o);
 }
 Tensor fft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("fft2");
-  return in_f32([&](const Tensor& t) { return fft(fft(t, along_rows(o)), along_columns(o)); }, x);
+  return complex_transform(complex_transform(x, along_rows(o), false, f64), along_columns(o), false,
+                           dtype_of_sum(x));
 }
 Tensor ifft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("ifft2");
-  return in_f32([&](const Tensor& t) { return ifft(ifft(t, along_rows(o)), along_columns(o)); }, x);
+  return complex_transform(complex_transform(x, along_rows(o), true, f64), along_columns(o), true,
+                           dtype_of_sum(x));
 }
 Tensor rfft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("rfft2");
-  return in_f32([&](const Tensor& t) { return fft(rfft(t, along_rows(o)), along_columns(o)); }, x);
+  return complex_transform(from_real(x, along_rows(o), f64), along_columns(o), false,
+                           dtype_of_sum(x));
 }
 Tensor irfft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("irfft2");
-  return in_f32([&](const Tensor& t) { return irfft(ifft(t, along_columns(o)), along_rows(o)); },
-                x);
+  return to_real(complex_transform(x, along_columns(o), true, f64), along_rows(o), dtype_of_sum(x));
 }
 
 Tensor stft(const Tensor& x, int64_t n_fft, const StftOptions& o) {

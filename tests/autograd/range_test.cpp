@@ -504,6 +504,18 @@ TEST(InF32, ResponsesOfLargeNumbers) {
   }
 }
 
+// Sums of rows, or of columns, that cancel in those of planes.
+TEST(InF32, PlanesOfTransformsWhoseLinesAreBeyondIt) {
+  if (!DefaultDevice::current().is_host()) return;  // transforms are of the CPU alone
+  const Tensor x = from({3e38, 3e38, -3e38, -3e38}, {2, 2}), y = transpose(x);
+  const auto complex = [](const Tensor& t) { return stack({t, zeros_like(t)}, -1); };
+  const Values plane{0, 0, 0, 0, inf, 0, 0, 0};
+  EXPECT_EQ(to_vector(fft2(complex(x))), plane);
+  EXPECT_EQ(to_vector(rfft2(x)), plane);
+  EXPECT_EQ(to_vector(ifft2(complex(x), {.norm = FftNorm::Forward})), plane);
+  EXPECT_EQ(to_vector(irfft2(complex(y), {.norm = FftNorm::Forward})), (Values{0, inf, 0, 0}));
+}
+
 // --- long sums ---
 
 TEST(LongSums, IntoOnePlace) {
