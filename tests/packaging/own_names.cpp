@@ -22,7 +22,9 @@ int main() {
   const mixtape::train::TensorDataset data(mixtape::ones({8, 4}), mixtape::zeros({8, 2}));
   mixtape::train::DataLoader loader(data, {.batch_size = 4});
   mixtape::train::Learner learner(Net(), {.out = nullptr, .progress = false});
-  learner.fit(mixtape::ones({8, 4}), mixtape::zeros({8, 2}));
+  mixtape::Tensor x = mixtape::ones({8, 4});
+  x[0] += 1;
+  learner.to_fp16().fit(x, mixtape::zeros({8, 2}));
   const int own =
       mine::Tensor().value + mine::Module().value + mine::File().value + mine::Callbacks().value;
   return own == 4 && loader.batches() == 2 ? 0 : 1;

@@ -192,10 +192,20 @@ class Symbols(Installed):
 
     def test_only_mixtape_leaves_the_shared_library(self) -> None:
         symbols = run("nm", "--dynamic", "--defined-only", "--format=posix", self.libraries / "libmixtape.so").splitlines()
-        ours = re.compile(r"_Z(T[VTISCHW]|GV|T[hv][\dn_]+)?Z?NK?7mixtape")
+        ours = re.compile(r"_Z(T[VTISCHW]|GV|T[hv][\dn_]+)?Z?NK?[RO]?7mixtape")
         self.assertEqual([s for s in symbols if not ours.match(s)], [])
         # A program with another fmt would not find them. (What is weak is inline: it has its own.)
         self.assertEqual([s for s in symbols if "3fmt" in s and s.split()[1] != "W"], [])
+
+    def test_every_function_of_mixtape_leaves_the_shared_library(self) -> None:
+        """All that objects of the static library show, by their names without parameters (which have no type before them)."""
+        rows = [line.split() for line in run("readelf", "--wide", "--symbols", self.libraries / "libmixtape.a").splitlines()]
+        shown = {row[-1] for row in rows if row[3:4] == ["FUNC"] and row[4] != "LOCAL" and row[5] == "DEFAULT" and row[-2] != "UND"}
+        names = run("c++filt", "--no-params", input="\n".join(shown)).splitlines()
+        ours = {symbol for symbol, name in zip(shown, names, strict=True) if name.startswith("mixtape::")}
+        self.assertGreater(len(ours), 2000)
+        symbols = run("nm", "--dynamic", "--defined-only", "--format=posix", self.libraries / "libmixtape.so").splitlines()
+        self.assertEqual(sorted(ours - {s.split()[0] for s in symbols}), [])
 
     def test_a_kernel_leaves_the_shared_library_but_not_its_parts(self) -> None:
         kernels = set(re.findall(r"MIXTAPE_(?:CPU_)?KERNEL\(\s*(\w+)", (here.parent.parent / "kernels/kernels.h").read_text()))
