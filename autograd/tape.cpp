@@ -1,5 +1,7 @@
 #include "autograd/tape.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <unordered_set>
@@ -283,13 +285,15 @@ Tensor Ctx::saved(size_t i) const {
   check(i < saved_.size(), "saved({}), but {} tensors were saved for backward", i, saved_.size());
   const Saved& s = saved_[i];
   if (!s.tensor) return {};
-  if (s.tensor.storage()->id() != s.storage) [[unlikely]]
-    fail("a tensor that {} saved for backward was modified: its data was replaced", node_->name());
-  if (s.tensor.version() != s.version) [[unlikely]]
+  const bool replaced = s.tensor.storage()->id() != s.storage;
+  if (replaced || s.tensor.version() != s.version) [[unlikely]]
     fail(
-        "a tensor that {} saved for backward was modified in place: it is at version {}, not {}: "
-        "{}, {} {} (call backward() first, or write to a clone())",
-        node_->name(), s.tensor.version(), s.version,
+        "a tensor that {} saved for backward was modified{}: {}, {} {} (call backward() first, or "
+        "write to a clone())",
+        node_->name(),
+        replaced
+            ? ": its data was replaced"
+            : fmt::format(" in place: it is at version {}, not {}", s.tensor.version(), s.version),
         s.as == Kept::Result       ? "its result"
         : s.as != Kept::Input      ? "computed in its forward"
         : s.tensor.is_leaf()       ? "an input that is a leaf"

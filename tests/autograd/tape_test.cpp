@@ -249,7 +249,8 @@ TEST(Tape, DetectsDataThatWasReplaced) {
       x.set_data(from({7}, {1}, f64));
     }
     EXPECT_ERROR(y.backward(),
-                 "a tensor that mul saved for backward was modified: its data was replaced");
+                 "mul: a tensor that mul saved for backward was modified: its data was replaced: "
+                 "an input that is a leaf, f64 [1] (call backward() first, or write to a clone())");
   }
 }
 
