@@ -574,39 +574,37 @@ struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   Size2(F) = delete;  // 1.5 would become 1
   int64_t operator[](int d) const { return d == 0 ? h : w; }
 };
-struct Conv1dOptions {
-  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+template <class Size>
+struct ConvOptionsOf {  // Conv1dOptions and, of Size2, Conv2dOptions
+  Size stride = 1, padding = 0, dilation = 1;
+  int64_t groups = 1;
   Activation activation = Activation::None;  // applied before the sums are rounded
   Tensor residual = {};                      // of y's shape, added before that; if f32, so is y
 };
 // x [n, c, l], weight [o, c/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv1dOptions& options = {});
-struct Conv2dOptions {
-  Size2 stride = 1, padding = 0, dilation = 1;
-  int64_t groups = 1;
-  Activation activation = Activation::None;  // applied before the sums are rounded
-  Tensor residual = {};                      // of y's shape, added before that; if f32, so is y
-};
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
-struct ConvTranspose2dOptions {
-  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;
+using Conv1dOptions = ConvOptionsOf<int64_t>;
+using Conv2dOptions = ConvOptionsOf<Size2>;
+template <class Size>
+struct ConvTransposeOptionsOf {  // ConvTranspose1dOptions and, of Size2 and Size3, those of 2d, 3d
+  Size stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
 };
 // The gradient of conv2d as a function: x [n, c, h, w], weight [c, o/groups, kh, kw], bias [o] or
 // none -> [n, o, (h - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1, ...]
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
-struct ConvTranspose1dOptions {
-  int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
-};
 // The gradient of conv1d: x [n, c, l], weight [c, o/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose1dOptions& options = {});
 
 // One direction of a recurrent layer with n hidden units, over t steps of a batch of b. x [t, b,
+using ConvTranspose1dOptions = ConvTransposeOptionsOf<int64_t>;
+using ConvTranspose2dOptions = ConvTransposeOptionsOf<Size2>;
 // gates n] is the inputs' part of the gates, linear(inputs, weight_ih, bias_ih); weight [gates n,
 // n] and bias [gates n] or none are weight_hh and bias_hh; h0 and c0 are [b, n] or none for zeros.
 // Formulas and gates are PyTorch's. Gives the hidden state after each step, in the order of x.
@@ -764,10 +762,7 @@ struct Conv3dOptions {
 // f32 for f16 and bf16.
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv3dOptions& options = {});
-struct ConvTranspose3dOptions {
-  Size3 stride = 1, padding = 0, output_padding = 0, dilation = 1;
-  int64_t groups = 1;
-};
+using ConvTranspose3dOptions = ConvTransposeOptionsOf<Size3>;
 // The gradient of conv3d as a function: weight [c, o/groups, kd, kh, kw] -> [n, o, d', h', w']
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose3dOptions& options = {});

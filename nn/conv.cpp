@@ -42,35 +42,44 @@ void start(Layer& layer, const char* name, int64_t in, int64_t out, const auto& 
   layer.bias = init::starting_bias(layer.weight, out, o.bias);
 }
 
+// A layer's options as those of its op.
+template <class Op>
+Op options_of(const auto& o) {
+  Op op{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups};
+  if constexpr (requires { op.output_padding; }) op.output_padding = o.output_padding;
+  if constexpr (requires { op.activation; }) op.activation = o.activation;
+  return op;
+}
+
 }  // namespace
 
 Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& o)
-    : options_{o.stride, o.padding, o.dilation, o.groups, o.activation} {
+    : options_(options_of<Conv1dOptions>(o)) {
   start(*this, "Conv1d", in, out, kernel, o);
 }
 
 Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& o)
-    : options_{o.stride, o.padding, o.dilation, o.groups, o.activation} {
+    : options_(options_of<Conv2dOptions>(o)) {
   start(*this, "Conv2d", in, out, kernel, o);
 }
 
 ConvTranspose1d::ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const Options& o)
-    : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
+    : options_(options_of<ConvTranspose1dOptions>(o)) {
   start(*this, "ConvTranspose1d", in, out, kernel, o);
 }
 
 ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Options& o)
-    : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
+    : options_(options_of<ConvTranspose2dOptions>(o)) {
   start(*this, "ConvTranspose2d", in, out, kernel, o);
 }
 
 Conv3d::Conv3d(int64_t in, int64_t out, Size3 kernel, const Options& o)
-    : options_{o.stride, o.padding, o.dilation, o.groups} {
+    : options_(options_of<Conv3dOptions>(o)) {
   start(*this, "Conv3d", in, out, kernel, o);
 }
 
 ConvTranspose3d::ConvTranspose3d(int64_t in, int64_t out, Size3 kernel, const Options& o)
-    : options_{o.stride, o.padding, o.output_padding, o.dilation, o.groups} {
+    : options_(options_of<ConvTranspose3dOptions>(o)) {
   start(*this, "ConvTranspose3d", in, out, kernel, o);
 }
 
