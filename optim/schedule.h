@@ -83,6 +83,10 @@ class ClosedForm : public Schedule {
     options_.validate();
     Schedule::apply(0);
   }
+  // The first option without its name: StepLR(opt, 30).
+  template <class First>
+    requires requires(const First& first) { Options{first}; }
+  ClosedForm(Optimizer& optimizer, const First& first) : ClosedForm(optimizer, Options{first}) {}
   std::string_view name() const override { return Options::name; }
   double at(int64_t step, size_t group = 0) const override {
     return options_.rate(step, base_lr(group));

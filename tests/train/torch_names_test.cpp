@@ -161,6 +161,12 @@ TEST(TorchNames, OfDataSets) {
   const DefaultDevice on_cpu(Device::cpu());
   const train::TensorDataset a(arange(0, 6, 1), arange(0, 6, 1), "a"),
       b(arange(6, 10, 1), arange(6, 10, 1), "b");
+  optim::StepLR by_number(opt, 1);
+  EXPECT_NEAR(after(by_number, 1), 0.1, 1e-12);
+  opt.set_lr(1);
+  optim::ExponentialLR falling(opt, 0.5);
+  EXPECT_EQ(after(falling, 1), 0.5);
+  opt.set_lr(1);
   const train::ConcatDataset both({a, b});
   EXPECT_EQ(both.size(), 10);
   EXPECT_EQ(both.name(), "a + b");
