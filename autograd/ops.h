@@ -17,8 +17,6 @@
 
 namespace mixtape {
 
-using Dims = std::vector<int>;  // dimensions; empty: all
-
 // A bool for each element. `if (eq(a, b))` does not compile; write `if (all(eq(a, b)).item())`.
 struct BoolTensor : Tensor {
   explicit BoolTensor(Tensor t) : Tensor(std::move(t)) {}
@@ -142,6 +140,7 @@ Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
 Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // cat
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
 Tensor vstack(const std::vector<Tensor>& parts);  // cat of rows: a 1-d tensor is one
+Tensor hstack(const std::vector<Tensor>& parts);  // cat along dimension 1, or 0 of 1-d tensors
 // Sequences [t, ...] padded with value to one length -> [longest, n, ...], or [n, longest, ...].
 Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
@@ -351,10 +350,23 @@ inline BoolTensor operator<=(double a, const Tensor& b) { return b >= a; }
 inline BoolTensor operator>(double a, const Tensor& b) { return b < a; }
 inline BoolTensor operator>=(double a, const Tensor& b) { return b <= a; }
 
+bool operator==(const Tensor& a, const Tensor& b) = delete;  // eq(a, b), or equal(a, b) of all
+bool operator==(const Tensor& a, double b) = delete;         // eq(a, b); for a != b, ne(a, b)
+
 BoolTensor logical_and(const Tensor& a, const Tensor& b);
 BoolTensor logical_or(const Tensor& a, const Tensor& b);
 BoolTensor logical_xor(const Tensor& a, const Tensor& b);
 BoolTensor logical_not(const Tensor& x);
+
+inline BoolTensor operator&(const BoolTensor& a, const BoolTensor& b) { return logical_and(a, b); }
+inline BoolTensor operator|(const BoolTensor& a, const BoolTensor& b) { return logical_or(a, b); }
+inline BoolTensor operator^(const BoolTensor& a, const BoolTensor& b) { return logical_xor(a, b); }
+inline BoolTensor operator~(const BoolTensor& x) { return logical_not(x); }
+inline Tensor operator&(const Tensor& a, const Tensor& b) { return bitwise_and(a, b); }
+inline Tensor operator|(const Tensor& a, const Tensor& b) { return bitwise_or(a, b); }
+inline Tensor operator^(const Tensor& a, const Tensor& b) { return bitwise_xor(a, b); }
+inline Tensor operator~(const Tensor& x) { return bitwise_not(x); }
+
 BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);
 BoolTensor isfinite(const Tensor& x);
@@ -581,19 +593,21 @@ struct ConvOptionsOf {  // Conv1dOptions and, of Size2, Conv2dOptions
   Activation activation = Activation::None;  // applied before the sums are rounded
   Tensor residual = {};                      // of y's shape, added before that; if f32, so is y
 };
+using Conv1dOptions = ConvOptionsOf<int64_t>;
+using Conv2dOptions = ConvOptionsOf<Size2>;
 // x [n, c, l], weight [o, c/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv1dOptions& options = {});
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
-using Conv1dOptions = ConvOptionsOf<int64_t>;
-using Conv2dOptions = ConvOptionsOf<Size2>;
 template <class Size>
 struct ConvTransposeOptionsOf {  // ConvTranspose1dOptions and, of Size2 and Size3, those of 2d, 3d
   Size stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
 };
+using ConvTranspose1dOptions = ConvTransposeOptionsOf<int64_t>;
+using ConvTranspose2dOptions = ConvTransposeOptionsOf<Size2>;
 // The gradient of conv2d as a function: x [n, c, h, w], weight [c, o/groups, kh, kw], bias [o] or
 // none -> [n, o, (h - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1, ...]
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
@@ -603,8 +617,6 @@ Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const ConvTranspose1dOptions& options = {});
 
 // One direction of a recurrent layer with n hidden units, over t steps of a batch of b. x [t, b,
-using ConvTranspose1dOptions = ConvTransposeOptionsOf<int64_t>;
-using ConvTranspose2dOptions = ConvTransposeOptionsOf<Size2>;
 // gates n] is the inputs' part of the gates, linear(inputs, weight_ih, bias_ih); weight [gates n,
 // n] and bias [gates n] or none are weight_hh and bias_hh; h0 and c0 are [b, n] or none for zeros.
 // Formulas and gates are PyTorch's. Gives the hidden state after each step, in the order of x.

@@ -21,6 +21,10 @@ struct Device {
   DeviceType type = DeviceType::cpu;
   int index = 0;
 
+  constexpr Device() = default;
+  constexpr Device(DeviceType of, int i) : type(of), index(i) {}
+  explicit Device(std::string_view text) : Device(parse(text)) {}  // Device("cuda:1")
+
   static constexpr Device cpu() { return {}; }
   static constexpr Device cuda(int i = 0) { return {DeviceType::cuda, i}; }
   // Stands in for a device of another type: tensors have no memory, and ops run no kernel, but they

@@ -64,4 +64,6 @@ class Seed : NoCopy {
   RandomGenerator* outer_;
 };
 
+void manual_seed(uint64_t seed) = delete;  // a guard instead: Seed seed(1);
+
 }  // namespace mixtape

@@ -83,6 +83,9 @@ inline Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
 Tensor::Tensor(const std::shared_ptr<Storage>& storage, const View& view)
     : impl_(make_pooled<Impl>(storage, view.data, view.dtype, view.layout)) {}
 
+Dims::Dims(std::initializer_list<int> dims) : vector(dims) {}
+Dims::Dims(std::vector<int> dims) : vector(std::move(dims)) {}
+
 Tensor::Tensor(const Shape& shape, DType dtype, Device device)
     : impl_(make_pooled<Impl>(shape, dtype, device)) {}
 
@@ -221,6 +224,9 @@ Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {
 
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype) {
   return from(std::span(values.begin(), values.size()), shape, dtype);
+}
+Tensor tensor(std::initializer_list<double> values, DType dtype) {
+  return from(values, {static_cast<int64_t>(values.size())}, dtype);
 }
 
 Tensor detail::from_memory(const std::shared_ptr<void>& data, const Layout& layout, DType dtype,

@@ -3,8 +3,10 @@
 // and all that follows from that belong to autograd: core holds two opaque pointers.
 
 #include <atomic>
+#include <concepts>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +25,17 @@ struct Index;
 
 struct AutogradMeta;     // what autograd keeps with a tensor: autograd/autograd_meta.h
 struct BackwardOptions;  // autograd/tape.h
+struct BoolTensor;       // autograd/ops.h
 class Tensor;
+
+// Dimensions: a list, or one number. Empty: all.
+struct Dims : std::vector<int> {
+  Dims() = default;
+  Dims(std::initializer_list<int> dims);
+  Dims(std::vector<int> dims);
+  template <std::same_as<int> Dim>  // not of bool, as in sum(x, true): the dimensions come first
+  Dims(Dim dim) : Dims({dim}) {}
+};
 
 struct AutogradMetaInterface {  // AutogradMeta as core sees it
   virtual ~AutogradMetaInterface() = default;
@@ -146,28 +158,54 @@ class Tensor {
   Tensor flatten(int from = 0, int to = -1) const;
   Tensor t() const;  // the last two dimensions swapped
   Tensor view(const Shape& shape) const;
+  // The same of numbers: x.view(4, -1).
+  Tensor reshape(std::integral auto size, std::integral auto... more) const {
+    return reshape(Shape{int64_t(size), int64_t(more)...});
+  }
+  Tensor view(std::integral auto size, std::integral auto... more) const {
+    return view(Shape{int64_t(size), int64_t(more)...});
+  }
+  Tensor permute(std::same_as<int> auto first, std::same_as<int> auto... more) const {
+    return permute(Dims{first, more...});
+  }
+  Tensor permute(const Dims& order) const;
   Tensor expand(const Shape& shape) const;
   Tensor transpose(int a, int b) const;
   Tensor select(int dim, int64_t index) const;
   Tensor squeeze() const;
   Tensor squeeze(int dim) const;
   Tensor unsqueeze(int dim) const;
+  std::vector<Tensor> chunk(int64_t chunks, int dim = 0) const;
   Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const;
   Tensor exp() const, log() const, sin() const, cos() const;
   Tensor relu() const, sigmoid() const, tanh() const, softmax(int dim) const;
-  Tensor sum() const, mean() const, max() const, min() const;
-  Tensor sum(int dim, bool keepdim = false) const;
-  Tensor mean(int dim, bool keepdim = false) const;
+  Tensor pow(double b) const, pow(const Tensor& b) const;
+  Tensor clamp(std::optional<double> low, std::optional<double> high = {}) const;
+  Tensor sum(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor var(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
+  Tensor stddev(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
+  Tensor max(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor min(const Dims& dims = {}, bool keepdim = false) const;
+  BoolTensor any(const Dims& dims = {}, bool keepdim = false) const;
+  BoolTensor all(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false) const;
+  Tensor norm(std::initializer_list<int> dims, bool keepdim = false) const;
+  Tensor cumsum(int dim) const;
   Tensor argmax() const;
   Tensor argmax(int dim) const;
   Tensor matmul(const Tensor& other) const;
   Tensor mm(const Tensor& other) const;
+  Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;
 
   // PyTorch's names.
   int dim() const { return rank(); }
   const Shape& sizes() const { return shape(); }
   void* data_ptr() const { return raw(); }
   const Tensor& requires_grad_(bool on = true) const { return set_requires_grad(on); }
+  Tensor std(const Dims& dims = {}, bool keepdim = false, int correction = 1) const {
+    return stddev(dims, keepdim, correction);
+  }
 
   // Indexing as in NumPy, for reading and assigning: x(Slice(1, 3), 0), x[i]. See core/index.h.
   template <class... I>
@@ -221,6 +259,7 @@ class WeakTensor {
 // A tensor from values in row-major order. Throws Error if the count does not fit.
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
+Tensor tensor(std::initializer_list<double> values, DType dtype = f32);  // 1-d
 namespace detail {
 // `data` is the element at offset 0 of the layout.
 Tensor from_memory(const std::shared_ptr<void>& data, const internal::Layout& layout, DType dtype,

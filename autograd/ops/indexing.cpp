@@ -264,7 +264,7 @@ void Indexed::put(const Tensor& values) {
   Tensor v = values.to(device());
   while (v.rank() > rank() && v.size(0) == 1) v = mixtape::select(v, 0, 0);
   if (is_written_itself(v.requires_grad())) {
-    copy_(*this, v);
+    copy_(v);
     return;
   }
   v = mixtape::expand(cast(v, dtype()), shape());

@@ -23,7 +23,7 @@ Tensor expand_leading(const Tensor& x, Shape to) {
 }
 
 Dims inverse(const Dims& order) {
-  Dims back(order.size());
+  std::vector<int> back(order.size());
   for (size_t i = 0; i < order.size(); ++i) back[wrap_dim(order[i], int(order.size()))] = int(i);
   return back;
 }

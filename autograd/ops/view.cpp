@@ -229,7 +229,7 @@ Tensor permute(const Tensor& x, const Dims& order) { return call<Permute>(x, ord
 Tensor transpose(const Tensor& x, int a, int b) {
   const Scope scope("transpose");
   const int from = wrap_line(a, x.rank()), to = wrap_line(b, x.rank());
-  Dims order(x.rank());
+  std::vector<int> order(x.rank());
   for (int d = 0; d < x.rank(); ++d) order[d] = d;
   if (from != to) std::swap(order[from], order[to]);
   return permute(x, order);
@@ -237,7 +237,7 @@ Tensor transpose(const Tensor& x, int a, int b) {
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
   const Scope scope("movedim");
   check(from.size() == to.size(), "{} dimensions to {} places", from.size(), to.size());
-  Dims order(size_t(std::max(1, x.rank())), -1);
+  std::vector<int> order(size_t(std::max(1, x.rank())), -1);
   uint32_t moved = 0;
   for (size_t i = 0; i < from.size(); ++i) {
     const int dim = wrap_line(from[i], x.rank());
@@ -418,6 +418,10 @@ Tensor vstack(const std::vector<Tensor>& parts) {
   }
   return cat(rows);
 }
+Tensor hstack(const std::vector<Tensor>& parts) {
+  const Scope scope("hstack");
+  return cat(parts, !parts.empty() && parts[0].rank() == 1 ? 0 : 1);
+}
 Tensor cat(const std::vector<Tensor>& parts, int dim) {
   const Scope scope(Cat::info.name);
   check(!parts.empty(), "nothing to join");
@@ -450,44 +454,5 @@ Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first, double v
   }
   return stack(rows, batch_first ? 0 : 1);
 }
-
-// Tensor's methods for functions of ops.h: x.exp() is exp(x).
-#define MIXTAPE_METHOD(NAME) \
-  Tensor Tensor::NAME() const { return mixtape::NAME(*this); }
-MIXTAPE_METHOD(squeeze)
-MIXTAPE_METHOD(neg)
-MIXTAPE_METHOD(abs)
-MIXTAPE_METHOD(square)
-MIXTAPE_METHOD(sqrt)
-MIXTAPE_METHOD(rsqrt)
-MIXTAPE_METHOD(exp)
-MIXTAPE_METHOD(log)
-MIXTAPE_METHOD(sin)
-MIXTAPE_METHOD(cos)
-MIXTAPE_METHOD(relu)
-MIXTAPE_METHOD(sigmoid)
-MIXTAPE_METHOD(tanh)
-MIXTAPE_METHOD(sum)
-MIXTAPE_METHOD(mean)
-MIXTAPE_METHOD(max)
-MIXTAPE_METHOD(min)
-MIXTAPE_METHOD(argmax)
-#undef MIXTAPE_METHOD
-
-Tensor Tensor::reshape(const Shape& shape) const { return mixtape::reshape(*this, shape); }
-Tensor Tensor::view(const Shape& shape) const { return mixtape::view(*this, shape); }
-Tensor Tensor::flatten(int from, int to) const { return mixtape::flatten(*this, from, to); }
-Tensor Tensor::t() const { return mixtape::transpose(*this); }
-Tensor Tensor::transpose(int a, int b) const { return mixtape::transpose(*this, a, b); }
-Tensor Tensor::select(int dim, int64_t index) const { return mixtape::select(*this, dim, index); }
-Tensor Tensor::squeeze(int dim) const { return mixtape::squeeze(*this, dim); }
-Tensor Tensor::unsqueeze(int dim) const { return mixtape::unsqueeze(*this, dim); }
-Tensor Tensor::expand(const Shape& shape) const { return mixtape::expand(*this, shape); }
-Tensor Tensor::softmax(int dim) const { return mixtape::softmax(*this, dim); }
-Tensor Tensor::sum(int dim, bool keepdim) const { return mixtape::sum(*this, {dim}, keepdim); }
-Tensor Tensor::mean(int dim, bool keepdim) const { return mixtape::mean(*this, {dim}, keepdim); }
-Tensor Tensor::argmax(int dim) const { return mixtape::argmax(*this, dim); }
-Tensor Tensor::matmul(const Tensor& other) const { return mixtape::matmul(*this, other); }
-Tensor Tensor::mm(const Tensor& other) const { return mixtape::mm(*this, other); }
 
 }  // namespace mixtape

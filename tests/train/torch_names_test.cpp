@@ -52,6 +52,24 @@ TEST(TorchNames, OfTensors) {
   EXPECT_TRUE(equal(concat({x, x}), cat({x, x})));
   EXPECT_TRUE(equal(vstack({x, from({5, 6}, {2})}), from({1, 2, 3, 4, 5, 6}, {3, 2})));
   EXPECT_TRUE(equal(where(gt(x, 2), 1.0, 0.0), from({0, 0, 1, 1}, {2, 2})));
+  EXPECT_TRUE(equal(x.view(-1), reshape(x, {4})));
+  EXPECT_TRUE(equal(x.reshape(1, -1), reshape(x, {1, 4})));
+  EXPECT_EQ(ones({1}).view({}).shape(), Shape());
+  EXPECT_TRUE(equal(x.permute(1, 0), x.t()));
+  EXPECT_TRUE(equal(x.permute({1, 0}), x.t()));
+  EXPECT_TRUE(equal(x.chunk(2, 1)[1], x(Slice(), Slice(1, 2))));
+  EXPECT_TRUE(equal(x.pow(2), square(x)));
+  EXPECT_TRUE(equal(x.pow(x), pow(x, x)));
+  EXPECT_TRUE(equal(x.clamp({}, 2), clamp(x, {}, 2)));
+  EXPECT_TRUE(equal(x.cumsum(0), cumsum(x, 0)));
+  EXPECT_TRUE(equal(tensor({1, 2, 3}, f64), from({1, 2, 3}, {3}, f64)));
+  EXPECT_TRUE(equal(hstack({x, x}), cat({x, x}, 1)));
+  EXPECT_TRUE(equal(hstack({tensor({1}), tensor({2, 3})}), tensor({1, 2, 3})));
+  const Tensor y = x.clone();
+  EXPECT_TRUE(y.fill_(3).is_same(y));
+  EXPECT_TRUE(equal(y, full({2, 2}, 3)));
+  EXPECT_TRUE(equal(y.copy_(x), x));
+  EXPECT_TRUE(equal(y.zero_(), zeros({2, 2})));
   EXPECT_EQ(x.dim(), 2);
   EXPECT_EQ(x.sizes(), x.shape());
   EXPECT_EQ(x.data_ptr(), x.raw());
@@ -59,6 +77,57 @@ TEST(TorchNames, OfTensors) {
   EXPECT_EQ(error([&] { mm(x, from({1, 2}, {2})); }),
             "mm: operands have shapes [2, 2] and [2], not [m, k] and [k, n]");
   EXPECT_EQ(error([&] { vstack({x, full({}, 1)}); }), "vstack: part 1 is 0-d, not a row");
+}
+
+TEST(TorchNames, OfReductions) {
+  const Tensor x = from({1, 2, 3, 5, 0, 7}, {2, 3});
+  EXPECT_TRUE(equal(sum(x, 1), sum(x, {1})));
+  EXPECT_TRUE(equal(mean(x, -1, true), mean(x, {1}, true)));
+  EXPECT_TRUE(equal(max(x, 0), max(x, {0})));
+  EXPECT_TRUE(equal(sum(x, {}, true), reshape(sum(x), {1, 1})));
+  EXPECT_TRUE(equal(x.sum({0, 1}), sum(x)));
+  EXPECT_TRUE(equal(x.max(1), max(x, {1})));
+  EXPECT_TRUE(equal(x.min(), min(x)));
+  EXPECT_TRUE(equal(x.var(1), var(x, {1})));
+  EXPECT_TRUE(equal(x.std(1, true, 0), stddev(x, {1}, true, 0)));
+  EXPECT_TRUE(equal(x.norm(), norm(x)));
+  EXPECT_TRUE(equal(x.norm(1, 0), norm(x, 1, {0})));
+  EXPECT_TRUE(equal(x.norm({1}), norm(x, {1})));
+  EXPECT_TRUE(equal(x.any(0), any(x, {0})));
+  EXPECT_TRUE(equal(x.all(), all(x)));
+  static_assert(!std::is_constructible_v<bool, decltype(x.any())>);
+}
+
+TEST(TorchNames, OfMasks) {
+  const Tensor x = tensor({1, 2, 3, 4});
+  const BoolTensor low = x < 3, even = remainder(x, 2) < 1;
+  EXPECT_TRUE(equal(low & even, logical_and(low, even)));
+  EXPECT_TRUE(equal(low | even, logical_or(low, even)));
+  EXPECT_TRUE(equal(low ^ even, logical_xor(low, even)));
+  EXPECT_TRUE(equal(~low, logical_not(low)));
+  static_assert(!std::is_constructible_v<bool, decltype(low & even)>);
+  const Tensor a = tensor({12, 5}, i64), b = tensor({10, 3}, i64);
+  EXPECT_TRUE(equal(a & b, bitwise_and(a, b)));
+  EXPECT_TRUE(equal(a | b, bitwise_or(a, b)));
+  EXPECT_TRUE(equal(a ^ b, bitwise_xor(a, b)));
+  EXPECT_TRUE(equal(~a, bitwise_not(a)));
+}
+
+// Deleted on purpose: compilers show the declaration, which says what is written here.
+template <class T>
+concept Comparable = requires(const T& a) { a == a; };
+template <class T>
+concept ComparableToNumbers = requires(const T& a) { a == 1.0; };
+static_assert(!Comparable<Tensor> && !ComparableToNumbers<Tensor>);
+template <class T>
+concept DimensionsOfSum = requires(const Tensor& x, T dims) { sum(x, dims); };
+static_assert(DimensionsOfSum<int> && !DimensionsOfSum<bool>);
+
+TEST(TorchNames, OfDevices) {
+  EXPECT_EQ(Device("cpu"), Device::cpu());
+  EXPECT_EQ(Device("cuda:1"), Device::cuda(1));
+  EXPECT_EQ(Device(std::string("cuda")), Device::cuda());
+  EXPECT_ERROR(Device("gpu"), "unknown device 'gpu'");
 }
 
 TEST(TorchNames, OfModules) {
@@ -91,6 +160,12 @@ TEST(TorchNames, OfOptimizers) {
   };
   optim::StepLR by_step(opt, {.step_size = 2, .gamma = 0.5});
   EXPECT_EQ(after(by_step, 2), 0.5);
+  opt.set_lr(1);
+  optim::StepLR by_number(opt, 1);
+  EXPECT_NEAR(after(by_number, 1), 0.1, 1e-12);
+  opt.set_lr(1);
+  optim::ExponentialLR falling(opt, 0.5);
+  EXPECT_EQ(after(falling, 1), 0.5);
   opt.set_lr(1);
   optim::CosineAnnealingLR cosine(opt, {.total_steps = 4});
   EXPECT_NEAR(after(cosine, 2), 0.5, 1e-12);
@@ -161,12 +236,6 @@ TEST(TorchNames, OfDataSets) {
   const DefaultDevice on_cpu(Device::cpu());
   const train::TensorDataset a(arange(0, 6, 1), arange(0, 6, 1), "a"),
       b(arange(6, 10, 1), arange(6, 10, 1), "b");
-  optim::StepLR by_number(opt, 1);
-  EXPECT_NEAR(after(by_number, 1), 0.1, 1e-12);
-  opt.set_lr(1);
-  optim::ExponentialLR falling(opt, 0.5);
-  EXPECT_EQ(after(falling, 1), 0.5);
-  opt.set_lr(1);
   const train::ConcatDataset both({a, b});
   EXPECT_EQ(both.size(), 10);
   EXPECT_EQ(both.name(), "a + b");
