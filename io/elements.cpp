@@ -35,6 +35,30 @@ void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t col
     for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
 }
 
+// Splits each line into its channels, then moves these to their planes along the permutation's
+// cycles.
+void to_planes(uint8_t* pixels, int64_t height, int64_t width, int64_t channels) {
+  if (channels == 1) return;
+  const auto line = [&](int64_t i) { return pixels + i * width; };
+  std::vector<uint8_t> spare(size_t(width * channels));
+  for (int64_t y = 0; y < height; ++y) {
+    std::copy_n(line(y * channels), spare.size(), spare.data());
+    transpose_bytes(spare.data(), line(y * channels), width, channels);
+  }
+  std::vector<bool> placed(size_t(height * channels));
+  for (int64_t first = 0; first < height * channels; ++first) {
+    if (placed[size_t(first)]) continue;
+    std::copy_n(line(first), width, spare.data());
+    for (int64_t to = first; !placed[size_t(to)];) {
+      placed[size_t(to)] = true;
+      const int64_t from = to % height * channels + to / height;
+      const uint8_t* const source = from == first ? spare.data() : line(from);
+      std::copy_n(source, width, line(to));
+      to = from;
+    }
+  }
+}
+
 void for_each_chunk(const Tensor& source,
                     const std::function<void(std::span<const std::byte>)>& f) {
   const Tensor t = source.copied_to(Device::cpu());

@@ -18,6 +18,8 @@ void for_each_chunk(const Tensor& t, const std::function<void(std::span<const st
 
 // Transposes [rows, columns], to move channels before or behind the pixels.
 void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns);
+// Makes planes [channels, height, width] of interleaved pixels [height, width, channels] in place.
+void to_planes(uint8_t* pixels, int64_t height, int64_t width, int64_t channels);
 
 // The position of the first byte of a bool tensor that is neither 0 nor 1, if any.
 std::optional<uint64_t> first_bad_bool(const Tensor& t);

@@ -169,10 +169,10 @@ uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory, uint64_t least) 
 void check_memory(uint64_t needed, const std::string& file, uint64_t file_bytes,
                   uint64_t max_memory) {
   const uint64_t limit = memory_limit(file_bytes, max_memory);
-  check(
-      needed <= limit,
-      "{}: needs {} bytes of memory, more than the {} allowed for a file of {} (raise max_memory)",
-      file, needed, limit, file_bytes);
+  check(needed <= limit,
+        "{}: needs {} bytes of memory, more than the {} allowed for a file of {} (raise max_memory "
+        "to at least {})",
+        file, needed, limit, file_bytes, needed);
 }
 
 std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, uint64_t growth) {

@@ -66,12 +66,14 @@ std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint6
 
 // Readers of files that unpack, or whose numbers take more room than their text, have an option
 // max_memory: the most bytes that they may take. By default (0) these are 20 times the file's size,
-// and at least `least`.
-inline constexpr uint64_t least_for_image = uint64_t(512) << 20;
+// and at least `least`. That of images holds a photo of 24 million pixels and a screenshot of 7680
+// by 4320 with alpha, however well they pack.
+inline constexpr uint64_t least_for_image = uint64_t(128) << 20;
 // That number of bytes, for a file of `file_bytes`.
 uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory,
                       uint64_t least = uint64_t(32) << 20);
-// Throws Error that names the file, the limit and max_memory if `needed` bytes are above it.
+// Throws Error that names the file, the limit and the max_memory to give if `needed` bytes are
+// above it.
 void check_memory(uint64_t needed, const std::string& file, uint64_t file_bytes,
                   uint64_t max_memory);
 // read_file for such a reader, which makes so many bytes of each byte of the content.

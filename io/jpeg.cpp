@@ -126,25 +126,20 @@ void decode(const Codec& codec, std::span<const std::byte> file, const std::stri
   check(done, "{}: {}", name, codec.error());
 }
 
-// From inks, interleaved, to planes of red, green and blue.
-void mix_inks(std::span<const uint8_t> inks, bool inverted, uint8_t* to) {
+// From inks, interleaved, to planes of red, green and blue, or to their luminance, as JPEG's Y.
+void mix_inks(std::span<const uint8_t> inks, bool inverted, int channels, uint8_t* to) {
   const size_t pixels = inks.size() / 4;
   for (size_t i = 0; i < pixels; ++i) {
     const auto paper = [&](size_t c) {
       const unsigned ink = inks[4 * i + c];
       return inverted ? ink : 255 - ink;
     };
-    for (size_t c = 0; c < 3; ++c) to[c * pixels + i] = uint8_t((paper(c) * paper(3) + 127) / 255);
+    const auto mixed = [&](size_t c) { return (paper(c) * paper(3) + 127) / 255; };
+    if (channels == 1)
+      to[i] = uint8_t((19595 * mixed(0) + 38470 * mixed(1) + 7471 * mixed(2) + 32768) >> 16);
+    else
+      for (size_t c = 0; c < 3; ++c) to[c * pixels + i] = uint8_t(mixed(c));
   }
-}
-
-// The luminance of planes of colours, as JPEG's Y.
-void to_grey(std::span<const uint8_t> colours, uint8_t* to) {
-  const size_t n = colours.size() / 3;
-  for (size_t i = 0; i < n; ++i)
-    to[i] = uint8_t(
-        (19595u * colours[i] + 38470u * colours[n + i] + 7471u * colours[2 * n + i] + 32768u) >>
-        16);
 }
 
 // The denominator of the scale.
@@ -187,24 +182,18 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   height = int(internal::ceil_div(int64_t(height), int64_t(scale)));
   const uint64_t pixels = uint64_t(width) * uint64_t(height);
   const uint64_t coefficients = h.by_scans ? 2 * h.width * h.height * h.components : 0;
-  const uint64_t bytes_of_pixel = inks ? 4 + 3 + 1 : channels == 1 ? 1 : 2 * 3;
+  const uint64_t bytes_of_pixel = uint64_t(channels) + (inks ? 4 : 0);
   check_memory(pixels * bytes_of_pixel + coefficients, name, file.size(),
                memory_limit(file.size(), options.max_memory, least_for_image));
   const Tensor t({channels, height, width}, u8, Device::cpu());
-  if (!inks && channels == 1) {
-    decode(codec, file, name, t.data<uint8_t>(), width, height, TJPF_GRAY);
-    return t;
-  }
-  std::vector<uint8_t> interleaved(pixels * (inks ? 4 : 3));
-  decode(codec, file, name, interleaved.data(), width, height, inks ? TJPF_CMYK : TJPF_RGB);
-  if (!inks) {
-    transpose_bytes(interleaved.data(), t.data<uint8_t>(), int64_t(pixels), channels);
-  } else if (channels == 3) {
-    mix_inks(interleaved, h.inverted, t.data<uint8_t>());
+  auto* const to = t.data<uint8_t>();
+  if (inks) {
+    std::vector<uint8_t> interleaved(pixels * 4);
+    decode(codec, file, name, interleaved.data(), width, height, TJPF_CMYK);
+    mix_inks(interleaved, h.inverted, channels, to);
   } else {
-    std::vector<uint8_t> colours(pixels * 3);
-    mix_inks(interleaved, h.inverted, colours.data());
-    to_grey(colours, t.data<uint8_t>());
+    decode(codec, file, name, to, width, height, channels == 1 ? TJPF_GRAY : TJPF_RGB);
+    to_planes(to, height, width, channels);
   }
   return t;
 }

@@ -91,16 +91,14 @@ Tensor parse_png(std::span<const std::byte> file, const std::string& name, int c
   image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // otherwise libpng treats 16 bits as linear light
   if (channels == 0) channels = int(PNG_IMAGE_SAMPLE_CHANNELS(image.format));
   image.format = channel_formats[channels];
-  const bool planar = channels == 1;  // already
-  check_memory(uint64_t(PNG_IMAGE_SIZE(image)) * (planar ? 1 : 2), name, file.size(),
+  check_memory(PNG_IMAGE_SIZE(image), name, file.size(),
                memory_limit(file.size(), max_memory, least_for_image));
   const Tensor t({channels, image.height, image.width}, u8, Device::cpu());
-  std::vector<uint8_t> interleaved(planar ? 0 : PNG_IMAGE_SIZE(image));
-  uint8_t* const pixels = planar ? t.data<uint8_t>() : interleaved.data();
+  auto* const pixels = t.data<uint8_t>();
   std::memset(pixels, 0, PNG_IMAGE_SIZE(image));  // black, on which libpng blends
   check(png_image_finish_read(&image, nullptr, pixels, 0, nullptr) != 0, "{}: {}", name,
         image.message);
-  if (!planar) transpose_bytes(pixels, t.data<uint8_t>(), t.size(1) * t.size(2), channels);
+  to_planes(pixels, t.size(1), t.size(2), channels);
   return t;
 }
 

@@ -219,7 +219,7 @@ TEST(MemoryLimit, FollowsTheFile) {
   check_memory(200 * mega, "f", 10 * mega, 0);
   EXPECT_ERROR(check_memory(200 * mega + 1, "f", 10 * mega, 0),
                "f: needs 200000001 bytes of memory, more than the 200000000 allowed for a file of "
-               "10000000 (raise max_memory)");
+               "10000000 (raise max_memory to at least 200000001)");
   EXPECT_ERROR(check_memory(6, "f", 10, 5), "more than the 5 allowed for a file of 10");
   const TempFolder folder;
   spit(folder / "sparse", "");

@@ -73,19 +73,24 @@ TEST(Png, Converts) {
   EXPECT_EQ(to_vector(parse(written(clear), 3)), (Values{0, 0, 0}));  // on black
 }
 
-// One bit per pixel, packed, as scanners write it.
-TEST(Png, ReadsFewBitsAndPalettes) {
+// A palette of red and blue: one bit per pixel, packed, as scanners write it.
+std::string of_bits(const std::vector<uint8_t>& pixels, uint32_t width) {
   png_image palette{};
   palette.version = PNG_IMAGE_VERSION;
-  palette.width = 4, palette.height = 1;
+  palette.width = width, palette.height = uint32_t(pixels.size()) / width;
   palette.format = PNG_FORMAT_RGB_COLORMAP;
   palette.colormap_entries = 2;
-  const uint8_t map[] = {255, 0, 0, 0, 0, 255}, pixels[] = {0, 1, 1, 0};
-  std::string file(1000, '\0');
+  const uint8_t map[] = {255, 0, 0, 0, 0, 255};
+  std::string file(20'000, '\0');
   png_alloc_size_t size = file.size();
-  ASSERT_NE(png_image_write_to_memory(&palette, file.data(), &size, 0, pixels, 0, map), 0);
+  EXPECT_NE(png_image_write_to_memory(&palette, file.data(), &size, 0, pixels.data(), 0, map), 0);
   file.resize(size);
-  EXPECT_EQ(to_vector(parse(file)), (Values{255, 0, 0, 255, 0, 0, 0, 0, 0, 255, 255, 0}));
+  return file;
+}
+
+TEST(Png, ReadsFewBitsAndPalettes) {
+  EXPECT_EQ(to_vector(parse(of_bits({0, 1, 1, 0}, 4))),
+            (Values{255, 0, 0, 255, 0, 0, 0, 0, 0, 255, 255, 0}));
 }
 
 // Sixteen bits without gamma are read like eight.
@@ -144,9 +149,23 @@ TEST(Png, TakesNoMoreMemoryThanAllowed) {
   EXPECT_EQ(parse(file).numel(), 9'000'000);
   EXPECT_EQ(parse(file, 3).numel(), 27'000'000);  // as photos are
   const auto bytes = std::as_bytes(std::span(file));
-  EXPECT_EQ(parse_png(bytes, "f", 3, 54'000'000).numel(), 27'000'000);
-  EXPECT_ERROR(parse_png(bytes, "f", 3, 53'999'999), "more than the 53999999 allowed");
+  EXPECT_EQ(parse_png(bytes, "f", 3, 27'000'000).numel(), 27'000'000);
+  EXPECT_ERROR(parse_png(bytes, "f", 3, 26'999'999), "more than the 26999999 allowed");
   EXPECT_ERROR(parse_png(bytes, "f", 0, 8'000'000), "f: needs 9000000 bytes of memory");
+}
+
+// A few kilobytes that say 67 million pixels.
+TEST(Png, RefusesALargeImageOfAFewBytes) {
+  const std::string file = of_bits(std::vector<uint8_t>(8192 * 8191), 8192);
+  ASSERT_LT(file.size(), 10'000u);
+  const TempFolder folder;
+  spit(folder / "a.png", file);
+  EXPECT_ERROR(load_png(folder / "a.png"),
+               "a.png: needs 201302016 bytes of memory, more than the 134217728 allowed for a file "
+               "of " +
+                   std::to_string(file.size()) + " (raise max_memory to at least 201302016)");
+  EXPECT_EQ(load_png(folder / "a.png", 1).shape(), Shape({1, 8191, 8192}));
+  EXPECT_EQ(load_png(folder / "a.png", 0, 201'302'016).at(0), 255);
 }
 
 TEST(Png, SurvivesDamage) {
