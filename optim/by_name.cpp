@@ -56,9 +56,9 @@ std::vector<std::string> names_of(kernels::OpList<O...>) {
 
 // A schedule's text, "name:numbers:factor".
 struct ScheduleText {
-  std::string name;
-  std::vector<double> numbers;
-  std::vector<double> factor;  // at most one
+  std::string_view text, name;
+  std::vector<double> numbers = {};
+  std::vector<double> factor = {};  // at most one
 };
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -69,7 +69,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 std::vector<double> numbers_in(std::string_view list, std::string_view text) {
-  std::vector<double> numbers;
+  std::vector<double> numbers = {};
   for (const std::string_view part : split(list, ',')) {
     double& number = numbers.emplace_back();
     const char* const end = part.data() + part.size();
@@ -83,16 +83,16 @@ std::vector<double> numbers_in(std::string_view list, std::string_view text) {
 ScheduleText parse_schedule(std::string_view text) {
   struct Form {
     std::string_view name;
-    size_t least, most, factors;  // numbers
+    size_t least, most, factors;  // numbers: so few or so many, any between if most is `any`
   };
   constexpr size_t any = 1000;
   constexpr Form forms[] = {
-      {"constant", 0, 0, 0}, {"step", 1, any, 1},          {"exponential", 1, 1, 0},
-      {"linear", 0, 0, 0},   {"cosine", 0, 0, 0},          {"polynomial", 1, 1, 0},
-      {"wsd", 1, 1, 0},      {"cosine_restarts", 1, 1, 1}, {"one_cycle", 0, 0, 0}};
-  ScheduleText parsed;
+      {"constant", 0, 2, 0},       {"step", 1, any, 1}, {"exponential", 1, 1, 0},
+      {"multiplicative", 1, 1, 0}, {"linear", 0, 0, 0}, {"cosine", 0, 0, 0},
+      {"polynomial", 1, 1, 0},     {"wsd", 1, 1, 0},    {"cosine_restarts", 1, 1, 1},
+      {"one_cycle", 0, 0, 0},      {"cyclic", 3, 3, 0}};
   const std::vector<std::string_view> parts = split(text, ':');
-  parsed.name = parts[0];
+  ScheduleText parsed{.text = text, .name = parts[0]};
   if (parts.size() > 1) parsed.numbers = numbers_in(parts[1], text);
   if (parts.size() > 2) parsed.factor = numbers_in(parts[2], text);
   std::vector<std::string_view> names;
@@ -100,21 +100,24 @@ ScheduleText parse_schedule(std::string_view text) {
     names.push_back(form.name);
     if (form.name != parsed.name) continue;
     const size_t n = parsed.numbers.size();
-    check(form.least <= n && n <= form.most && parsed.factor.size() <= form.factors &&
-              parts.size() <= 3,
-          "the schedule \"{}\" has {} numbers, {} takes {}{}", text, n + parsed.factor.size(),
-          form.name, form.most == any ? "epochs" : std::to_string(form.most),
+    const bool fits = form.most == any ? n >= form.least : n == form.least || n == form.most;
+    check(fits && parsed.factor.size() <= form.factors && parts.size() <= 3,
+          "the schedule \"{}\" has {} numbers, {} takes {}{}{}", text, n + parsed.factor.size(),
+          form.name,
+          form.least < form.most && form.most < any ? fmt::format("{} or ", form.least) : "",
+          form.most == any ? "epochs" : std::to_string(form.most),
           form.factors > 0 ? ", and perhaps a factor" : "");
     return parsed;
   }
   fail("\"{}\" is not a schedule: {}", parsed.name, fmt::join(names, ", "));
 }
 
-// Its kind in a state is its text.
-class Named final : public Sequential {
+// A schedule whose kind in a state is its text.
+template <class S, class Options>
+class Named final : public S {
  public:
-  Named(std::string text, Optimizer& optimizer, const SequentialOptions& options)
-      : Sequential(optimizer, options), text_(std::move(text)) {}
+  Named(std::string_view text, Optimizer& optimizer, const Options& options)
+      : S(optimizer, options), text_(text) {}
   std::string_view name() const override { return text_; }
 
  private:
@@ -129,8 +132,13 @@ int64_t steps_in(double epochs, const ScheduleSteps& steps) {
 Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
   const double first = text.numbers.empty() ? 0 : text.numbers[0];
   const int64_t rest = steps.total_steps - steps.warmup_steps;
-  const std::string& name = text.name;
-  if (name == "constant") return ConstantOptions{.factor = 1};
+  const std::string_view name = text.name;
+  if (name == "constant") {
+    if (text.numbers.empty()) return ConstantOptions{.factor = 1};
+    return ConstantOptions{.factor = first, .total_steps = steps_in(text.numbers[1], steps)};
+  }
+  if (name == "multiplicative")
+    return StepLrOptions{.step_size = steps.epoch_steps, .gamma = first};
   if (name == "linear") return PolynomialOptions{.total_steps = rest};
   if (name == "cosine") return CosineOptions{.total_steps = rest};
   if (name == "polynomial") return PolynomialOptions{.total_steps = rest, .power = first};
@@ -156,6 +164,26 @@ Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
   return o;
 }
 
+// A schedule that warms up itself, and moves the momentum if all groups have one.
+std::unique_ptr<Schedule> cycle(const ScheduleText& text, Optimizer& optimizer,
+                                const ScheduleSteps& steps) {
+  check(steps.warmup_steps == 0, "{} warms up itself, but warmup_steps is {}", text.name,
+        steps.warmup_steps);
+  bool momentum = true;
+  for (size_t g = 0; g < optimizer.groups(); ++g) momentum &= !optimizer.momentum_name(g).empty();
+  if (text.name == "one_cycle")
+    return std::make_unique<OneCycle>(
+        optimizer, OneCycleOptions{.total_steps = steps.total_steps, .cycle_momentum = momentum});
+  const double low = text.numbers[0], high = text.numbers[1];
+  check(0 <= low && low < high, "the rates of cyclic must be 0 <= low < high, got {} and {}", low,
+        high);
+  const CyclicOptions options{
+      .max_lr = high, .steps_up = steps_in(text.numbers[2], steps), .cycle_momentum = momentum};
+  check(options.steps_up > 0, "cyclic must rise in a step at least, got {}", options.steps_up);
+  for (size_t g = 0; g < optimizer.groups(); ++g) optimizer.set_lr(low, g);
+  return std::make_unique<Named<Cyclic, CyclicOptions>>(text.text, optimizer, options);
+}
+
 }  // namespace
 
 std::unique_ptr<Optimizer> get(std::string_view name, std::vector<Tensor> params,
@@ -169,6 +197,12 @@ std::unique_ptr<Optimizer> get(std::string_view name, std::vector<Tensor> params
                       [&]<class O>() { optimizer = made<O>(std::move(params), options, common); });
     return optimizer;
   }
+  check(name != "lbfgs",
+        "\"lbfgs\" takes a closure in its step, which no other optimizer does: make an "
+        "optim::LBFGS(params, options) of optim/lbfgs.h and call step(closure)");
+  check(name != "sam",
+        "\"sam\" is a guard around a second backward pass, for any optimizer: optim::Ascended of "
+        "optim/sam.h");
   fail("\"{}\" is not an optimizer: {}", name, fmt::join(names, ", "));
 }
 
@@ -185,14 +219,7 @@ std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimiz
   check(steps.epoch_steps > 0 && steps.warmup_steps >= 0,
         "epoch_steps must be > 0 and warmup_steps >= 0, got {} and {}", steps.epoch_steps,
         steps.warmup_steps);
-  if (parsed.name == "one_cycle") {
-    check(steps.warmup_steps == 0, "one_cycle warms up itself, but warmup_steps is {}",
-          steps.warmup_steps);
-    bool cycles = true;
-    for (size_t g = 0; g < optimizer.groups(); ++g) cycles &= !optimizer.momentum_name(g).empty();
-    return std::make_unique<OneCycle>(
-        optimizer, OneCycleOptions{.total_steps = steps.total_steps, .cycle_momentum = cycles});
-  }
+  if (parsed.name == "one_cycle" || parsed.name == "cyclic") return cycle(parsed, optimizer, steps);
   SequentialOptions all;
   const double warmup = double(steps.warmup_steps);
   if (steps.warmup_steps > 0) {
@@ -201,7 +228,7 @@ std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimiz
     all.milestones = {steps.warmup_steps};
   }
   all.parts.push_back(curve(parsed, steps));
-  return std::make_unique<Named>(std::string(text), optimizer, all);
+  return std::make_unique<Named<Sequential, SequentialOptions>>(text, optimizer, all);
 }
 
 }  // namespace mixtape::optim

@@ -46,13 +46,26 @@ TEST(ByName, SaysWhichThereAre) {
   const auto fails = [&](std::string_view text, const ScheduleSteps& steps = {.total_steps = 9}) {
     return error([&] { get_schedule(text, opt, steps); });
   };
+  EXPECT_ERROR(get("lbfgs", problem()),
+               "\"lbfgs\" takes a closure in its step, which no other optimizer does: make an "
+               "optim::LBFGS(params, options) of optim/lbfgs.h and call step(closure)");
+  EXPECT_ERROR(get("sam", problem()),
+               "\"sam\" is a guard around a second backward pass, for any optimizer: "
+               "optim::Ascended of optim/sam.h");
   EXPECT_EQ(fails("plateau"),
-            "\"plateau\" is not a schedule: constant, step, exponential, linear, cosine, "
-            "polynomial, wsd, cosine_restarts, one_cycle");
+            "\"plateau\" is not a schedule: constant, step, exponential, multiplicative, linear, "
+            "cosine, polynomial, wsd, cosine_restarts, one_cycle, cyclic");
   EXPECT_EQ(fails(""),
-            "\"\" is not a schedule: constant, step, "
-            "exponential, linear, cosine, polynomial, wsd, "
-            "cosine_restarts, one_cycle");
+            "\"\" is not a schedule: constant, step, exponential, multiplicative, linear, cosine, "
+            "polynomial, wsd, cosine_restarts, one_cycle, cyclic");
+  EXPECT_EQ(fails("constant:0.5"),
+            "the schedule \"constant:0.5\" has 1 numbers, constant takes 0 or 2");
+  EXPECT_EQ(fails("cyclic:1,2"), "the schedule \"cyclic:1,2\" has 2 numbers, cyclic takes 3");
+  EXPECT_EQ(fails("cyclic:2,1,3"), "the rates of cyclic must be 0 <= low < high, got 2 and 1");
+  EXPECT_EQ(fails("cyclic:1,2,0"), "cyclic must rise in a step at least, got 0");
+  EXPECT_EQ(opt.lr(), 1);  // as before
+  EXPECT_EQ(fails("multiplicative:-1"), "step_lr: gamma must be >= 0, got -1");
+  EXPECT_EQ(fails("constant:-1,2"), "constant: factor must be >= 0, got -1");
   EXPECT_EQ(fails("step"),
             "the schedule \"step\" has 0 numbers, step takes epochs, and perhaps a "
             "factor");
@@ -79,8 +92,11 @@ TEST(ByName, SaysWhichThereAre) {
             "epoch_steps must be > 0 and warmup_steps >= 0, got 0 and 0");
   EXPECT_EQ(fails("one_cycle", {.total_steps = 5, .warmup_steps = 2}),
             "one_cycle warms up itself, but warmup_steps is 2");
+  EXPECT_EQ(fails("cyclic:1,2,3", {.warmup_steps = 2}),
+            "cyclic warms up itself, but warmup_steps is 2");
   check_schedule("step:30,60,80");
   check_schedule("one_cycle");
+  check_schedule("cyclic:0.1,1,2000");
   const auto refuses = [](std::string_view text) { return error([&] { check_schedule(text); }); };
   EXPECT_EQ(refuses("wsd:2"), "the fraction that decays must be in [0, 1], got 2");
   EXPECT_EQ(refuses("polynomial:-1"), "polynomial: power must be >= 0, got -1");
@@ -110,12 +126,16 @@ TEST(ByName, MaximizeIsAnOption) {
   EXPECT_ERROR(get("sgd", problem(), {{"maximize", 2}}), "maximize must be 0 or 1, got 2");
 }
 
-TEST(ByName, OneCycleNeedsNoMomentum) {
+TEST(ByName, CyclesNeedNoMomentum) {
   for (const std::string& name : optimizer_names()) {
     const auto opt = get(name, {zeros({3, 4})}, {{"lr", 0.25}});
     const auto cycle = get_schedule("one_cycle", *opt, {.total_steps = 10});
     EXPECT_LT(opt->lr(), 0.25) << name;
     cycle->step();
+    const auto cyclic = get_schedule("cyclic:0.1,0.5,2", *opt, {});
+    EXPECT_EQ(opt->lr(), 0.1) << name;
+    cyclic->step();
+    EXPECT_DOUBLE_EQ(opt->lr(), 0.3) << name;
   }
 }
 
@@ -125,6 +145,9 @@ TEST(ByName, AStateIsOfOneText) {
              cosine = get_schedule("cosine", opt, {.total_steps = 9});
   cosine->load_state_dict(get_schedule("cosine", opt, {.total_steps = 9})->state_dict());
   EXPECT_ERROR(linear->load_state_dict(cosine->state_dict()), "cosine");
+  const auto low = get_schedule("cyclic:0.1,1,4", opt, {}),
+             high = get_schedule("cyclic:0.1,2,4", opt, {});
+  EXPECT_ERROR(high->load_state_dict(low->state_dict()), "cyclic:0.1,1,4");
 }
 
 TEST(ByName, SchedulesFollowTheirText) {
@@ -132,6 +155,11 @@ TEST(ByName, SchedulesFollowTheirText) {
   EXPECT_EQ(rates("step:1,2", {.epoch_steps = 2}, 5), (Rates{1, 1, 0.1, 0.1, 0.01}));
   EXPECT_EQ(rates("step:0.5:0.5", {.epoch_steps = 4}, 3), (Rates{1, 1, 0.5}));
   EXPECT_EQ(rates("exponential:0.25", {.epoch_steps = 2}, 3), (Rates{1, 0.5, 0.25}));
+  EXPECT_EQ(rates("constant:0.25,1.5", {.epoch_steps = 2}, 5), (Rates{0.25, 0.25, 0.25, 1, 1}));
+  EXPECT_EQ(rates("multiplicative:0.5", {}, 3), (Rates{1, 0.5, 0.25}));
+  EXPECT_EQ(rates("multiplicative:0.5", {.epoch_steps = 2}, 5), (Rates{1, 1, 0.5, 0.5, 0.25}));
+  EXPECT_EQ(rates("cyclic:0.1,0.5,1", {.epoch_steps = 2}, 6),
+            (Rates{0.1, 0.3, 0.5, 0.3, 0.1, 0.3}));
   EXPECT_EQ(rates("linear", {.total_steps = 4}, 5), (Rates{1, 0.75, 0.5, 0.25, 0}));
   EXPECT_EQ(rates("polynomial:2", {.total_steps = 2}, 3), (Rates{1, 0.25, 0}));
   EXPECT_EQ(rates("cosine", {.total_steps = 2}, 3), (Rates{1, 0.5, 0}));
