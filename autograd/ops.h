@@ -403,7 +403,11 @@ Tensor mish(const Tensor& x);                           // x * tanh(softplus(x))
 Tensor celu(const Tensor& x, double alpha = 1);         // elu(x / alpha) * alpha
 Tensor softshrink(const Tensor& x, double size = 0.5);  // nearer to 0 by that, at most to 0
 Tensor hardshrink(const Tensor& x, double size = 0.5);  // 0 where |x| <= size
-Tensor softsign(const Tensor& x);                       // x / (1 + |x|)
+Tensor threshold(const Tensor& x, double threshold, double value);  // value where x <= threshold
+// x above zero, elsewhere times a number of its own from [lower, upper). In evaluation,
+// leaky_relu(x, (lower + upper) / 2) takes its place.
+Tensor rrelu(const Tensor& x, double lower = 1.0 / 8, double upper = 1.0 / 3);
+Tensor softsign(const Tensor& x);  // x / (1 + |x|)
 Tensor log_sigmoid(const Tensor& x);
 // log(x / (1 - x)), the inverse of sigmoid; with eps, of x clamped to [eps, 1 - eps].
 Tensor logit(const Tensor& x, std::optional<double> eps = {});
@@ -413,6 +417,7 @@ Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
 Tensor swiglu(const Tensor& a,
               const Tensor& b);  // silu(a) b: the gate of a network, and its values
 Tensor softmax(const Tensor& x, int dim = -1);
+Tensor softmin(const Tensor& x, int dim = -1);  // softmax(-x)
 // A sample of softmax(logits) that has a gradient (Jang et al. 2017): near one_hot for a small tau,
 // or just that, with the gradient of the soft one, if hard.
 Tensor gumbel_softmax(const Tensor& logits, double tau = 1, bool hard = false, int dim = -1);
@@ -785,6 +790,7 @@ struct Pool3dOptions {
 Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size);
+Tensor adaptive_max_pool3d(const Tensor& x, Size3 size);
 // interpolate() of volumes, by Nearest, Trilinear or Area.
 Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& options = {});
 

@@ -6,6 +6,12 @@
 namespace mixtape::nn {
 using namespace internal;
 
+Tensor Softmax2d::forward(const Tensor& x) const {
+  check(x.rank() == 3 || x.rank() == 4, "needs images [n, c, h, w] or [c, h, w], got {}",
+        x.shape());
+  return softmax(x, -3);
+}
+
 Transformer::Transformer(int64_t size, int64_t heads, const TransformerOptions& o)
     : encoder(TransformerEncoderLayer(size, heads, o.layer), o.encoder_layers,
               LayerNorm(size, {.eps = o.layer.layer_norm_eps})),

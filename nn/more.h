@@ -33,8 +33,33 @@ struct Softshrink : OpModule<Softshrink, softshrink, double> {
 struct Hardshrink : OpModule<Hardshrink, hardshrink, double> {
   explicit Hardshrink(double size = 0.5) : OpModule(size) {}
 };
+// x where it is above `threshold`, elsewhere `value`.
+struct Threshold : OpModule<Threshold, mixtape::threshold, double, double> {
+  Threshold(double threshold, double value) : OpModule(threshold, value) {}
+};
 struct Tanhshrink : Module<Tanhshrink> {  // x - tanh(x)
   Tensor forward(const Tensor& x) const { return x - tanh(x); }
+  MIXTAPE_FIELDS()
+};
+
+// x below zero is multiplied by a number of its own from [lower, upper), in evaluation by their
+// mean (Xu et al. 2015).
+struct RReLU : Module<RReLU> {
+  explicit RReLU(double lower = 1.0 / 8, double upper = 1.0 / 3) : lower_(lower), upper_(upper) {}
+  Tensor forward(const Tensor& x) const {
+    return is_training() ? rrelu(x, lower_, upper_) : leaky_relu(x, (lower_ + upper_) / 2);
+  }
+  MIXTAPE_FIELDS()
+
+ private:
+  double lower_, upper_;
+};
+struct Softmin : OpModule<Softmin, softmin, int> {
+  explicit Softmin(int dim = -1) : OpModule(dim) {}
+};
+// The softmax over the channels of images [n, c, h, w] or [c, h, w].
+struct Softmax2d : Module<Softmax2d> {
+  Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS()
 };
 
@@ -142,6 +167,9 @@ struct AvgPool3d : OpModule<AvgPool3d, avg_pool3d, Size3, Pool3dOptions> {
 };
 struct AdaptiveAvgPool3d : OpModule<AdaptiveAvgPool3d, adaptive_avg_pool3d, Size3> {
   explicit AdaptiveAvgPool3d(Size3 size) : OpModule(size) {}
+};
+struct AdaptiveMaxPool3d : OpModule<AdaptiveMaxPool3d, adaptive_max_pool3d, Size3> {
+  explicit AdaptiveMaxPool3d(Size3 size) : OpModule(size) {}
 };
 
 struct TransformerOptions {

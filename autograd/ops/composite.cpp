@@ -68,6 +68,20 @@ Tensor hardshrink(const Tensor& x, double size) {
   const Scope scope("hardshrink");
   return masked_fill(x, le(abs(x), size), 0);
 }
+Tensor threshold(const Tensor& x, double threshold, double value) {
+  const Scope scope("threshold");
+  return masked_fill(x, le(x, threshold), value);
+}
+Tensor rrelu(const Tensor& x, double lower, double upper) {
+  const Scope scope("rrelu");
+  check_real(x);
+  check(lower <= upper, "lower must be <= upper, got {} and {}", lower, upper);
+  return where(gt(x, 0), x, x * uniform(x.shape(), lower, upper, x.dtype(), x.device()));
+}
+Tensor softmin(const Tensor& x, int dim) {
+  const Scope scope("softmin");
+  return softmax(-x, dim);
+}
 
 // Adds Gumbel noise, -log(-log(u)) of uniform numbers u, of which 0 counts as half a step.
 Tensor gumbel_softmax(const Tensor& logits, double tau, bool hard, int dim) {

@@ -165,6 +165,12 @@ Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size) {
     return adaptive_avg_pool2d(t, depth ? Size2(size.d, t.size(3)) : size.plane());
   });
 }
+Tensor adaptive_max_pool3d(const Tensor& x, Size3 size) {
+  const Scope scope("adaptive_max_pool3d");
+  return pool_volume(x, [&](const Tensor& t, bool depth) {
+    return adaptive_max_pool2d(t, depth ? Size2(size.d, t.size(3)) : size.plane());
+  });
+}
 
 // (In f32, so that what planes hand on to depth is not rounded.)
 Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {

@@ -83,6 +83,13 @@ def modules():
                                              lambda m, x: tuple(m(x, targets)))
     yield "AdaptiveLogSoftmaxWithLoss head", case(nn.AdaptiveLogSoftmaxWithLoss(4, 6, [5]), [tensor(2, 4)],
                                                   lambda m, x: (*m(x, targets[:1].expand(2)), m.log_prob(x)))
+    yield "AdaptiveMaxPool3d", case(nn.AdaptiveMaxPool3d((2, 1, 3)), [torch.randperm(48).double().reshape(1, 2, 3, 2, 4) / 48])
+    yield "Softmin", case(nn.Softmin(1), [tensor(3, 5)])
+    yield "Softmax2d", case(nn.Softmax2d(), [tensor(2, 3, 2, 2)])
+    yield "Softmax2d alone", case(nn.Softmax2d(), [tensor(3, 2, 2)])
+    yield "Threshold", case(nn.Threshold(0.105, 7), [tensor(3, 5)])
+    yield "RReLU", case(nn.RReLU(0.25, 0.25), [tensor(3, 5)])
+    yield "RReLU evaluated", case(nn.RReLU(0.125, 0.5), [tensor(3, 5)], training=False)
 
 
 def vgg(convolutions, width, hidden, classes, batch_norm):

@@ -150,6 +150,18 @@ const test::Models& models() {
       {"CTCLoss none", [] { return ctc({.reduction = Reduction::None, .zero_infinity = true}); }},
       {"CTCLoss blank",
        [] { return ctc({.reduction = Reduction::Sum, .blank = 3, .zero_infinity = true}); }},
+      {"AdaptiveMaxPool3d", [] { return model(AdaptiveMaxPool3d({2, 1, 3})); }},
+      {"Softmin", [] { return model(Softmin(1)); }},
+      {"Softmax2d", [] { return model(Softmax2d()); }},
+      {"Softmax2d alone", [] { return model(Softmax2d()); }},
+      {"Threshold", [] { return model(Threshold(0.105, 7)); }},
+      {"RReLU", [] { return model(RReLU(0.25, 0.25)); }},
+      {"RReLU evaluated",
+       [] {
+         const auto made = model(RReLU(0.125, 0.5));
+         made.module->eval();
+         return made;
+       }},
   };
   return all;
 }
@@ -193,6 +205,20 @@ TEST(AdaptiveLogSoftmax, SaysWhatItNeeds) {
                "targets must be from 0 to 9, got 1 to 10");
   EXPECT_ERROR(net(randn({2, 8}), from({1, -100}, {2}, i64)),
                "targets must be from 0 to 9, got -100 to 1");
+}
+
+TEST(RReLU, DrawsASlopeForEachElement) {
+  const Seed seed(1);
+  const Tensor x = full({10000}, -2), slopes = nn::RReLU(0.25, 0.75)(x) / -2.0;
+  EXPECT_TRUE(all(logical_and(ge(slopes, 0.25), lt(slopes, 0.75))).item<bool>());
+  EXPECT_NEAR(mean(slopes).item(), 0.5, 0.01);
+  EXPECT_NEAR(stddev(slopes).item(), 0.5 / std::sqrt(12), 0.01);
+  Tensor w = from({-3, 0, 2}, {3}).set_requires_grad();
+  const Tensor y = rrelu(w, 0.25, 0.75);
+  sum(y).backward();
+  EXPECT_FLOAT_EQ(float(w.grad().at(0)), float(y.at(0) / -3));  // the slope that was drawn
+  EXPECT_EQ(w.grad().at(2), 1);
+  EXPECT_EQ(rrelu(ones({2}, bf16)).dtype(), bf16);
 }
 
 // f16 and bf16 are near f32, in regions and as they are.
@@ -375,6 +401,10 @@ TEST(More, SaysWhatDoesNotFit) {
         error([&, run = run] { run(whole); }),
         std::string(op) + ": elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_EQ(error([&] { softshrink(image, -1); }), "softshrink: the size must be >= 0, got -1");
+  EXPECT_EQ(error([&] { rrelu(image, 0.5, 0.25); }),
+            "rrelu: lower must be <= upper, got 0.5 and 0.25");
+  EXPECT_EQ(error([&] { nn::Softmax2d()(volume); }),
+            "Softmax2d: needs images [n, c, h, w] or [c, h, w], got [1, 2, 3, 3, 3]");
   EXPECT_EQ(error([] { nn::Conv3d(3, 2, 1, {.groups = 2}); }),
             "Conv3d: 3 and 2 channels do not divide into 2 groups");
   EXPECT_EQ(error([] { nn::ConvTranspose3d(2, 2, {1, 0, 2}); }),
