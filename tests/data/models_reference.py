@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 
 import torch
-from modules_reference import case, indices, tensor, tensors, written
+from modules_reference import case, indices, tensor, written
 from torch import nn
 from torch.nn import functional as F
 
@@ -190,7 +190,7 @@ class Gpt(nn.Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
-def nets(gpt):
+def nets(gpt=None):
     yield "simple_cnn", simple_cnn((3, 4, 3, 2), (3, 3, 3), (2, 2, 2), False), [tensor(2, 3, 8, 7)]
     yield "simple_cnn norm", simple_cnn((2, 3, 4, 2), (5, 3, 1), (1, 2, 1), True), [tensor(2, 2, 6, 5)]
     yield "ResNet Basic", ResNet(BasicBlock, (2, 1, 1, 1), 3, images=1, width=1), [tensor(4, 1, 16, 16)]
@@ -202,35 +202,11 @@ def nets(gpt):
     yield "LstmClassifier both", LstmClassifier(10, 2, 2, 2, 2, True), [tokens]
     yield "LstmLanguageModel", LstmLanguageModel(10, 2, 3, 2, False), [tokens]
     yield "LstmLanguageModel tied", LstmLanguageModel(10, 3, 3, 1, True), [tokens]
-    yield "Gpt", gpt, [tokens]
+    yield "Gpt", gpt or Gpt(10, 6, 2, 2, 4), [tokens]
 
 
 def models(gpt):
     return {name: case(net, inputs) for name, net, inputs in nets(gpt)}
-
-
-def results(net, inputs):
-    with torch.no_grad():
-        return tensors(net.eval()(*inputs))
-
-
-def write_files(folder):
-    """A file of torch.save for each model: its state_dict, inputs and outputs in f32."""
-    for name, net, inputs in nets(Gpt(10, 6, 2, 2, 4)):
-        net, inputs = net.float(), [x.float() if x.is_floating_point() else x for x in inputs]
-        for p in net.parameters():
-            nn.init.normal_(p, std=0.3)
-        torch.save({"state": net.state_dict(), "inputs": inputs, "outputs": results(net, inputs)}, Path(folder) / f"{name}.pt")
-
-
-def check_files(folder):
-    """Fails unless each model computes the outputs in NAME.ours.pt from the weights and inputs there."""
-    for name, net, inputs in nets(Gpt(10, 6, 2, 2, 4)):
-        file = torch.load(Path(folder) / f"{name}.ours.pt", weights_only=True)
-        net.float().load_state_dict({key[6:]: t for key, t in file.items() if key.startswith("state.")})
-        got = results(net, [file[f"inputs.{i}"] for i in range(len(inputs))])
-        for i, y in enumerate(got):
-            torch.testing.assert_close(y, file[f"outputs.{i}"], rtol=1e-5, atol=1e-5)
 
 
 def write_names(file, net):

@@ -8,6 +8,7 @@ lacks (RMSNorm) is written here from its functions.
 usage: modules_reference.py > modules_reference.json    (with torch 1.13)"""
 import json
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -29,7 +30,8 @@ def tensors(y):
     """The tensors in a module's result, in order: (output, (h_n, c_n)) is three."""
     if y is None:
         return []
-    return [y] if isinstance(y, torch.Tensor) else [t for part in y for t in tensors(part)]
+    parts = y.values() if isinstance(y, dict) else y
+    return [y] if isinstance(y, torch.Tensor) else [t for part in parts for t in tensors(part)]
 
 
 def case(module, inputs, run=None, training=True):
@@ -53,6 +55,30 @@ def case(module, inputs, run=None, training=True):
         "d_parameters": {name: dump(p.grad) for name, p in module.named_parameters()},
         "after": {name: dump(b) for name, b in module.named_buffers()},
     }
+
+
+def results(net, inputs):
+    with torch.no_grad():
+        return tensors(net.eval()(*inputs))
+
+
+def write_files(folder, nets):
+    """A file of torch.save for each model: its state_dict, inputs and outputs in f32."""
+    for name, net, inputs in nets:
+        net, inputs = net.float(), [x.float() if x.is_floating_point() else x for x in inputs]
+        for p in net.parameters():
+            nn.init.normal_(p, std=0.3)
+        torch.save({"state": net.state_dict(), "inputs": inputs, "outputs": results(net, inputs)}, Path(folder) / f"{name}.pt")
+
+
+def check_files(folder, nets):
+    """Fails unless each model computes the outputs in NAME.ours.pt from the weights and inputs there."""
+    for name, net, inputs in nets:
+        file = torch.load(Path(folder) / f"{name}.ours.pt", weights_only=True)
+        net.float().load_state_dict({key[6:]: t for key, t in file.items() if key.startswith("state.")})
+        got = results(net, [file[f"inputs.{i}"] for i in range(len(inputs))])
+        for i, y in enumerate(got):
+            torch.testing.assert_close(y, file[f"outputs.{i}"], rtol=1e-5, atol=1e-5)
 
 
 class RMSNorm(nn.Module):

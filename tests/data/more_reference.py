@@ -92,19 +92,22 @@ def modules():
     yield "RReLU evaluated", case(nn.RReLU(0.125, 0.5), [tensor(3, 5)], training=False)
 
 
-def vgg(convolutions, width, hidden, classes, batch_norm):
-    layers, channels = [], 1
-    for i, count in enumerate(convolutions):
-        out = min(width * 2**i, 8 * width)
-        for _ in range(count):
-            layers += [nn.Conv2d(channels, out, 3, padding=1), *([nn.BatchNorm2d(out)] if batch_norm else []), nn.ReLU()]
-            channels = out
-        layers.append(nn.MaxPool2d(2))
-    net = nn.Module()
-    net.features = nn.Sequential(*layers)
-    net.classifier = nn.Sequential(nn.Linear(channels * 49, hidden), nn.ReLU(), nn.Dropout(0), nn.Linear(hidden, hidden),
-                                   nn.ReLU(), nn.Dropout(0), nn.Linear(hidden, classes))
-    return net, lambda m, x: m.classifier(F.adaptive_avg_pool2d(m.features(x), 7).flatten(1))
+class VGG(nn.Module):
+    def __init__(self, convolutions, width, hidden, classes, batch_norm):
+        super().__init__()
+        layers, channels = [], 1
+        for i, count in enumerate(convolutions):
+            out = min(width * 2**i, 8 * width)
+            for _ in range(count):
+                layers += [nn.Conv2d(channels, out, 3, padding=1), *([nn.BatchNorm2d(out)] if batch_norm else []), nn.ReLU()]
+                channels = out
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(nn.Linear(channels * 49, hidden), nn.ReLU(), nn.Dropout(0), nn.Linear(hidden, hidden),
+                                        nn.ReLU(), nn.Dropout(0), nn.Linear(hidden, classes))
+
+    def forward(self, x):
+        return self.classifier(F.adaptive_avg_pool2d(self.features(x), 7).flatten(1))
 
 
 class DoubleConv(nn.Module):
@@ -199,14 +202,16 @@ class ResNetV2(nn.Module):
         return self.fc(self.bn(self.layer4(self.layer3(self.layer2(self.layer1(x))))).relu().mean((2, 3)))
 
 
+def nets():
+    yield "VGG", VGG((1, 1, 2, 2, 2), 1, 3, 2, False), [tensor(1, 1, 32, 33)]
+    yield "VGG norm", VGG((2, 2, 2, 2, 2), 1, 2, 2, True), [tensor(2, 1, 32, 32)]
+    yield "UNet", UNet(1, 2, 1), [tensor(2, 1, 17, 18)]
+    yield "ResNetV2", ResNetV2((1, 2, 1, 1), False, 1, 2), [tensor(2, 1, 18, 17)]
+    yield "ResNetV2 bottleneck", ResNetV2((1, 1, 1, 2), True, 1, 2), [tensor(2, 1, 18, 17)]
+
+
 def zoo():
-    net, run = vgg((1, 1, 2, 2, 2), 1, 3, 2, False)
-    yield "VGG", case(net, [tensor(1, 1, 32, 33)], run)
-    net, run = vgg((2, 2, 2, 2, 2), 1, 2, 2, True)
-    yield "VGG norm", case(net, [tensor(2, 1, 32, 32)], run)
-    yield "UNet", case(UNet(1, 2, 1), [tensor(2, 1, 17, 18)])
-    yield "ResNetV2", case(ResNetV2((1, 2, 1, 1), False, 1, 2), [tensor(2, 1, 18, 17)])
-    yield "ResNetV2 bottleneck", case(ResNetV2((1, 1, 1, 2), True, 1, 2), [tensor(2, 1, 18, 17)])
+    return ((name, case(net, inputs)) for name, net, inputs in nets())
 
 
 def main():

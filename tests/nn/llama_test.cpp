@@ -10,6 +10,7 @@
 #include "optim/optim.h"
 #include "tests/support/errors.h"
 #include "tests/support/modules_reference.h"
+#include "tests/support/travel.h"
 
 namespace mixtape::models {
 namespace llama_test {
@@ -61,6 +62,12 @@ TEST_P(LlamaReference, IsThatOfTransformers) {
     c.checkpoint = checkpoint;
     test::compare(test::model(Llama(c)), theirs());
   }
+}
+TEST(LlamaReference, TravelsInPyTorchsFiles) {
+  test::Models models;
+  for (const auto& [name, config] : configs())
+    models[name] = [config] { return test::model(Llama(config)); };
+  test::expect_travels(models, "llama_reference", "torch, transformers");
 }
 TEST_P(LlamaReference, GivesTheLossOfTargets) {
   const Llama net = loaded(config());

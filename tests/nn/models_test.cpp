@@ -10,15 +10,13 @@
 
 #include "amp/amp.h"
 #include "autograd/gradcheck.h"
-#include "io/safetensors.h"
 #include "nn/models/by_name.h"
 #include "nn/summary.h"
 #include "optim/optim.h"
 #include "tests/support/errors.h"
 #include "tests/support/modules_reference.h"
 #include "tests/support/moments.h"
-#include "tests/support/python.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/travel.h"
 
 namespace mixtape::models {
 namespace models_test {
@@ -101,48 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ModelsReference, testing::ValuesIn(test::names(
                          test::test_name);
 TEST(ModelsReference, HasEveryCase) { test::expect_complete(cases(), "models"); }
 
-// The inputs of a file, and what the model, in evaluation, makes of them.
-std::pair<Tensors, Tensors> evaluated(const test::Model& m, const StateDict& file) {
-  const NoGrad off;
-  m.module->eval();
-  Tensors inputs;
-  for (const auto& [name, x] : file.under("inputs.")) inputs.push_back(x);
-  return {inputs, m.run(inputs)};
-}
-
-TEST(ModelsReference, TravelsInPyTorchsFiles) {
-  const auto python = [](const std::string& call, const std::string& folder) {
-    return test::python(fmt::format("import sys; sys.path.insert(0, \"{}\"); import "
-                                    "models_reference; models_reference.{}",
-                                    test::data_file(""), call),
-                        folder);
-  };
-  if (!test::python("import torch"))
-    GTEST_SKIP() << "needs Python with torch (MIXTAPE_PYTHON names the interpreter)";
-  const DefaultDevice here(Device::cpu());
-  const test::TempFolder folder;
-  ASSERT_TRUE(python("write_files(sys.argv[1])", folder.path()));
-  for (const auto& [name, make] : cases()) {
-    const StateDict theirs = io::load(folder / (name + ".pt")).tensors;
-    const test::Model loaded = make();
-    loaded.module->load_state_dict(theirs.under("state."));
-    const auto [inputs, outputs] = evaluated(loaded, theirs);
-    ASSERT_EQ(theirs.under("outputs.").size(), outputs.size()) << name;
-    for (size_t i = 0; i < outputs.size(); ++i)
-      EXPECT_TRUE(allclose(outputs[i], theirs.at(fmt::format("outputs.{}", i)), 1e-5, 1e-5))
-          << name;
-    const test::Model fresh = make();
-    StateDict ours;
-    ours.add("state.", fresh.module->state_dict());
-    for (size_t i = 0; i < inputs.size(); ++i)
-      ours.emplace_back(fmt::format("inputs.{}", i), inputs[i]);
-    const Tensors made = evaluated(fresh, theirs).second;
-    for (size_t i = 0; i < made.size(); ++i)
-      ours.emplace_back(fmt::format("outputs.{}", i), made[i]);
-    io::save(folder / (name + ".ours.pt"), ours);
-  }
-  EXPECT_TRUE(python("check_files(sys.argv[1])", folder.path()));
-}
+TEST(ModelsReference, TravelsInPyTorchsFiles) { test::expect_travels(cases(), "models_reference"); }
 
 // --- names and counts ---
 

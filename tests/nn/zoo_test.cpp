@@ -6,6 +6,7 @@
 #include "nn/models/vgg.h"
 #include "tests/support/errors.h"
 #include "tests/support/modules_reference.h"
+#include "tests/support/travel.h"
 
 namespace mixtape::models {
 namespace zoo_test {
@@ -43,6 +44,7 @@ TEST_P(Zoo, IsPyTorchs) {
   test::compare(zoo().at(GetParam())(), test::reference("zoo").at(GetParam()));
 }
 INSTANTIATE_TEST_SUITE_P(Models, Zoo, testing::ValuesIn(test::names(zoo())), test::test_name);
+TEST(Zoo, TravelsInPyTorchsFiles) { test::expect_travels(zoo(), "more_reference"); }
 TEST(Zoo, HasEveryCase) { test::expect_complete(zoo(), "zoo"); }
 
 TEST(Zoo, HasThePublishedDepths) {
