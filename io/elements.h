@@ -11,6 +11,11 @@ namespace mixtape::io {
 // The size of a tensor in bytes, or nothing if it exceeds 63 bits. Checks what a file claims.
 std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype);
 
+// NumPy's names of dtypes, kind and width, as in '<f4'. It has no bf16.
+inline constexpr std::pair<std::string_view, DType> numpy_dtypes[] = {
+    {"f8", f64},     {"f4", f32}, {"f2", f16}, {"i8", i64}, {"i4", i32}, {"u1", u8},
+    {"b1", boolean}, {"i1", i8},  {"i2", i16}, {"u2", u16}, {"u4", u32}};
+
 std::span<std::byte> bytes_in(const Tensor& t);  // t must be contiguous
 
 // Passes on the elements in row-major order in chunks; a contiguous t is one chunk. Any device.

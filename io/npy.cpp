@@ -23,11 +23,6 @@ constexpr std::string_view magic = "\x93NUMPY";
 constexpr uint64_t longest_npy_header = 10'000;  // NumPy's own limit
 constexpr std::string_view suffix = ".npy";
 
-// Kind and width, as in '<f4'. NumPy has no bf16.
-constexpr std::pair<std::string_view, DType> numpy_spellings[] = {
-    {"f8", f64},     {"f4", f32}, {"f2", f16}, {"i8", i64}, {"i4", i32}, {"u1", u8},
-    {"b1", boolean}, {"i1", i8},  {"i2", i16}, {"u2", u16}, {"u4", u32}};
-
 struct NpyHeader {
   DType dtype = f32;
   bool big_endian = false, fortran = false;
@@ -103,13 +98,12 @@ class Parser {
     check(!take('['), "{}: header: structured arrays are not supported", file_);
     const std::string_view descr = string("a dtype");
     const std::string_view kind = descr.substr(std::min<size_t>(descr.size(), 1));
-    const auto found = std::find_if(std::begin(numpy_spellings), std::end(numpy_spellings),
+    const auto found = std::find_if(std::begin(numpy_dtypes), std::end(numpy_dtypes),
                                     [&](const auto& s) { return s.first == kind; });
-    check(
-        found != std::end(numpy_spellings) && std::string_view("<>=|").find(descr[0]) != descr.npos,
-        "{}: header: dtype {} is not supported (f8 f4 f2 i8 i4 i2 i1 u4 u2 u1 b1 are; convert it "
-        "with astype)",
-        file_, quote(descr));
+    check(found != std::end(numpy_dtypes) && std::string_view("<>=|").find(descr[0]) != descr.npos,
+          "{}: header: dtype {} is not supported (f8 f4 f2 i8 i4 i2 i1 u4 u2 u1 b1 are; convert it "
+          "with astype)",
+          file_, quote(descr));
     h.dtype = found->second;
     h.big_endian = descr[0] == '>';
   }
@@ -240,9 +234,9 @@ StateDict read_npz(const Source& source, uint64_t max_memory) {
 // The bytes before the elements of t in row-major order.
 std::string npy_header(const Tensor& t, const std::string& where) {
   check(bool(t), "{} is undefined", where);
-  const auto spelled = std::find_if(std::begin(numpy_spellings), std::end(numpy_spellings),
+  const auto spelled = std::find_if(std::begin(numpy_dtypes), std::end(numpy_dtypes),
                                     [&](const auto& s) { return s.second == t.dtype(); });
-  check(spelled != std::end(numpy_spellings),
+  check(spelled != std::end(numpy_dtypes),
         "{} is {}, which NumPy does not have: convert it, .to(f32)", where, t.dtype());
   std::string sizes;
   for (const int64_t size : t.shape()) sizes += fmt::format("{}, ", size);

@@ -90,23 +90,24 @@ PickleValue Pickle::make(Value::Kind kind, std::vector<Value> elements) {
   return Value::of(kind, lists_.size() - 1);
 }
 
-// The elements of the list or dict on top of the stack.
-std::vector<PickleValue>& Pickle::top(Value::Kind kind) {
-  const Value v = pop(kind);
+PickleValue Pickle::top() {
+  const Value v = pop();
   stack_.push_back(v);
-  return lists_[v.index];
+  return v;
 }
 
+// To the list or dict on top of the stack, or to what is unknown there.
 void Pickle::append(Value::Kind kind, const std::vector<Value>& elements) {
   if (kind == Value::Dict && elements.size() % 2 > 0) refuse("a dict has a key without a value");
-  std::vector<Value>& to = top(kind);
+  const Value to = top();
+  if (to.kind == Value::Unknown) return;
+  if (to.kind != kind) refuse("a value of another type is on the stack");
   take(elements.size() * sizeof(Value));
-  to.insert(to.end(), elements.begin(), elements.end());
+  lists_[to.index].insert(lists_[to.index].end(), elements.begin(), elements.end());
 }
 
 void Pickle::put(uint64_t at) {
-  const Value v = pop();
-  stack_.push_back(v);
+  const Value v = top();
   if (at >= text_.size()) refuse("a number of the memo is larger than the pickle");
   if (at >= memo_.size()) {
     take((at + 1 - memo_.size()) * sizeof v);
@@ -167,13 +168,12 @@ bool Pickle::run(uint8_t opcode) {
       return true;
     case 'R':     // REDUCE
     case 0x81: {  // NEWOBJ
-      const Value arguments = pop(Value::List), function = pop(Value::Global);
+      const Value arguments = pop(Value::List), function = pop();
       push(call(function, arguments));
       return true;
     }
-    case 'b':  // BUILD: an OrderedDict's attributes, such as _metadata of a state_dict
-      pop();
-      top(Value::Dict);
+    case 'b':  // BUILD
+      build(pop());
       return true;
     default:
       refuse(fmt::format("opcode {:#x} is not among those that are read", opcode));
@@ -201,7 +201,7 @@ bool Pickle::push_scalar(uint8_t opcode) {
     case 0x8a: {  // LONG1
       const auto n = static_cast<int>(number(1));
       if (n > 8) {
-        push_text(Value::Bytes, uint64_t(n));
+        push_text(Value::Large, uint64_t(n));
         return true;
       }
       const int unused = 64 - 8 * n;

@@ -1,7 +1,8 @@
 #pragma once
 // Pickles of torch.save, as data: a list of known opcodes and of known names of Python, of which
-// none runs code. Anything else is an Error. Values refer to the text and to pools of the Pickle,
-// so that a hostile one takes memory by its length, and no depth of nesting is recursed into.
+// none runs code. What another name makes is an unknown value, which nothing but its name is left
+// of. Values refer to the text and to pools of the Pickle, so that a hostile one takes memory by
+// its length, and no depth of nesting is recursed into.
 
 #include <cstdint>
 #include <optional>
@@ -23,13 +24,31 @@ struct TorchDType {
 const TorchDType& torch_dtype(DType t);
 
 struct PickleValue {
-  enum Kind : uint8_t { None, Bool, Int, Float, Text, Bytes, List, Dict, Global, Storage, Tensor };
+  enum Kind : uint8_t {
+    None,
+    Bool,
+    Int,
+    Large,  // an integer of more than 64 bits
+    Float,
+    Text,
+    Bytes,
+    Latin1,  // bytes that are a text's characters, as protocol 2 has them
+    List,
+    Dict,
+    Global,
+    Storage,
+    Tensor,
+    NumpyType,
+    Array,  // of NumPy, and its scalars
+    Unknown
+  };
   Kind kind = None;
-  uint32_t size = 0;  // of Text and Bytes
+  // Bytes of Text, Large, Bytes and Latin1; 1 of a Dict whose attributes are its items.
+  uint32_t size = 0;
   union {
     int64_t whole = 0;  // of Bool and Int
     double real;
-    uint64_t index;  // of the byte where Text and Bytes begin, or in the pool of the others
+    uint64_t index;  // of the byte where texts and bytes begin, in a pool, or a DType
   };
 
   static PickleValue of(Kind kind, uint64_t index, uint32_t size = 0) {
@@ -58,6 +77,18 @@ class Pickle {
     internal::Layout layout;
   };
 
+  struct Array {
+    DType dtype;
+    Shape shape;
+    bool by_columns;
+    Value data;  // Bytes or Latin1; None where it has none, Unknown if its dtype is
+  };
+  // A name that is not among those that are read, and the byte before which it is.
+  struct Unknown {
+    std::string_view module, name;
+    uint64_t at;
+  };
+
   // Reads one pickle at the begin of `text`, which must outlive it. Errors begin with `where`;
   // throws one if more than `most` bytes of memory are needed.
   Pickle(std::string_view text, std::string where, uint64_t most);
@@ -66,10 +97,13 @@ class Pickle {
   uint64_t length() const { return at_; }  // bytes read
   uint64_t memory() const { return memory_; }
   std::string_view text(const Value& v) const { return text_.substr(v.index, v.size); }
+  std::string content(const Value& v) const;  // of Bytes and Latin1
   // The elements; of a dict, keys and values in turn.
   const std::vector<Value>& list(const Value& v) const { return lists_[v.index]; }
   const std::vector<Storage>& storages() const { return storages_; }
   const Tensor& tensor(const Value& v) const { return tensors_[v.index]; }
+  const Array& array(const Value& v) const { return arrays_[v.index]; }
+  const Unknown& unknown(const Value& v) const { return unknowns_[v.index]; }
 
  private:
   struct Global;
@@ -89,7 +123,7 @@ class Pickle {
   Value pop();
   std::vector<Value> pop_mark();
   Value make(Value::Kind kind, std::vector<Value> elements);
-  std::vector<Value>& top(Value::Kind kind);
+  Value top();
   void append(Value::Kind kind, const std::vector<Value>& elements);
   void put(uint64_t at);
   void get(uint64_t at);
@@ -99,9 +133,14 @@ class Pickle {
   bool push_scalar(uint8_t opcode);
   bool push_container(uint8_t opcode);
   bool use_memo(uint8_t opcode);
-  Value global(std::string_view module, std::string_view name) const;
+  Value global(std::string_view module, std::string_view name);
+  Value unknown(std::string_view module, std::string_view name);
   Value persistent(const Value& id);
   Value call(const Value& function, const Value& arguments);
+  Value encoded(const Global& function, const std::vector<Value>& arguments);
+  Value array_of(const Value& dtype, const Value& data);
+  void build(const Value& state);
+  void build_array(Array& array, const std::vector<Value>& state);
   Value rebuilt_dict(const std::vector<Value>& arguments);
   Value rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype);
   void check_reach(const Tensor& t) const;  // elements are within the storage
@@ -117,6 +156,8 @@ class Pickle {
   std::vector<std::vector<Value>> lists_;
   std::vector<Storage> storages_;
   std::vector<Tensor> tensors_;
+  std::vector<Array> arrays_;
+  std::vector<Unknown> unknowns_;
   Value value_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "io/elements.h"
 #include "io/pickle.h"
 #include "io/text.h"
 
@@ -36,20 +37,33 @@ constexpr TorchDType torch_dtypes[] = {
     {"float4_e2m1fn_x2", "", 1},
 };
 
+// The bytes that a value is, or nothing. An array's data are no array, so that none nest.
+PickleValue bytes_of(const PickleValue& v) {
+  const bool is_data = v.kind == PickleValue::Bytes || v.kind == PickleValue::Latin1;
+  return is_data ? v : PickleValue();
+}
+
 }  // namespace
 
 struct Pickle::Global {
   enum Meaning : uint8_t {
     MakesDict,
     MakesCounter,
+    MakesDefaultDict,
+    MakesNamespace,
     MakesSet,
+    MakesBytes,
     MakesTensor,
     MakesTensorOfDType,
     MakesParameter,
     MakesFromType,
     MakesSize,
     MakesDevice,
+    MakesNumpyType,
+    MakesArray,
+    MakesScalar,
     IsType,
+    IsArray,
     IsUntyped,
     IsStorage,  // its size says of which dtype
   };
@@ -60,8 +74,21 @@ struct Pickle::Global {
 const Pickle::Global Pickle::globals[] = {
     {"collections", "OrderedDict", Global::MakesDict},
     {"collections", "Counter", Global::MakesCounter},
+    {"collections", "defaultdict", Global::MakesDefaultDict},
+    {"argparse", "Namespace", Global::MakesNamespace},
     {"builtins", "set", Global::MakesSet},
     {"__builtin__", "set", Global::MakesSet},
+    {"_codecs", "encode", Global::MakesBytes},
+    {"builtins", "bytearray", Global::MakesBytes},
+    {"__builtin__", "bytearray", Global::MakesBytes},
+    {"builtins", "bytes", Global::MakesBytes},
+    {"__builtin__", "bytes", Global::MakesBytes},
+    {"numpy", "dtype", Global::MakesNumpyType},
+    {"numpy", "ndarray", Global::IsArray},
+    {"numpy.core.multiarray", "_reconstruct", Global::MakesArray},
+    {"numpy._core.multiarray", "_reconstruct", Global::MakesArray},
+    {"numpy.core.multiarray", "scalar", Global::MakesScalar},
+    {"numpy._core.multiarray", "scalar", Global::MakesScalar},
     {"torch._utils", "_rebuild_tensor", Global::MakesTensor},
     {"torch._utils", "_rebuild_tensor_v2", Global::MakesTensor},
     {"torch._utils", "_rebuild_tensor_v3", Global::MakesTensorOfDType},
@@ -84,7 +111,7 @@ const TorchDType& torch_dtype(DType t) {
   return *std::ranges::find(torch_dtypes, std::optional(t), &TorchDType::here);  // all are there
 }
 
-PickleValue Pickle::global(std::string_view module, std::string_view name) const {
+PickleValue Pickle::global(std::string_view module, std::string_view name) {
   const auto* const dtype = std::ranges::find_if(torch_dtypes, [&](const TorchDType& t) {
     return name == t.storage || (module == "torch" && name == t.name);
   });
@@ -93,13 +120,15 @@ PickleValue Pickle::global(std::string_view module, std::string_view name) const
   const auto* const found = std::ranges::find_if(globals, [&](const Global& g) {
     return g.module == module && g.name == wanted && (g.meaning == Global::IsStorage) == is_dtype;
   });
-  if (found == std::end(globals))
-    refuse(fmt::format(
-        "{} is not among the names of Python that are read; save a state_dict(), or numbers, "
-        "texts, lists and dicts of tensors",
-        quote(std::string(module) + "." + std::string(name))));
+  if (found == std::end(globals)) return unknown(module, name);
   return Value::of(Value::Global, uint64_t(found - globals),
                    is_dtype ? uint32_t(dtype - torch_dtypes) : 0);
+}
+
+PickleValue Pickle::unknown(std::string_view module, std::string_view name) {
+  take(sizeof(Unknown));
+  unknowns_.push_back({module, name, at_});
+  return Value::of(Value::Unknown, unknowns_.size() - 1);
 }
 
 // ("storage", type, key, device, numel), and in old files None or (key, offset, numel) of a view.
@@ -107,6 +136,7 @@ PickleValue Pickle::persistent(const Value& id) {
   const std::vector<Value>& parts = list(id);
   if (const Value& kind = argument(parts, 0, Value::Text); text(kind) != "storage")
     refuse(fmt::format("it holds a {}, not tensors alone", quote(text(kind))));
+  if (parts.size() > 1 && parts[1].kind == Value::Unknown) return parts[1];
   const Value& type = argument(parts, 1, Value::Global);
   const Global::Meaning meaning = globals[type.index].meaning;
   if (meaning != Global::IsStorage && meaning != Global::IsUntyped) refuse("a storage has no type");
@@ -130,20 +160,46 @@ const PickleValue& Pickle::argument(const std::vector<Value>& arguments, size_t 
   return arguments[i];
 }
 
+// Results of an unknown function, and of an unknown first argument, are unknown.
 PickleValue Pickle::call(const Value& function, const Value& arguments) {
+  if (function.kind == Value::Unknown) return function;
+  if (function.kind != Value::Global) refuse("a value of another type is on the stack");
+  const Global& global = globals[function.index];
+  if (global.meaning == Global::MakesDefaultDict) return make(Value::Dict, {});
   const std::vector<Value>& given = list(arguments);
+  if (!given.empty() && given[0].kind == Value::Unknown) return given[0];
   const auto first = [&](Value::Kind kind) { return argument(given, 0, kind); };
-  switch (globals[function.index].meaning) {
+  switch (global.meaning) {
     case Global::MakesDict:
       return rebuilt_dict(given);
     case Global::MakesCounter:
       return given.empty() ? make(Value::Dict, {}) : first(Value::Dict);
+    case Global::MakesNamespace: {
+      Value made = make(Value::Dict, {});
+      made.size = 1;
+      return made;
+    }
+    case Global::MakesBytes:
+      return encoded(global, given);
+    case Global::MakesNumpyType: {
+      const std::string_view code = text(first(Value::Text));
+      const auto* const found =
+          std::ranges::find(numpy_dtypes, code, [](auto& d) { return d.first; });
+      if (found == std::end(numpy_dtypes)) return unknown("numpy.dtype", code);
+      return Value::of(Value::NumpyType, uint64_t(found->second));
+    }
+    case Global::MakesArray:
+      if (globals[first(Value::Global).index].meaning != Global::IsArray)
+        refuse("an array is of another type");
+      return array_of(Value::of(Value::NumpyType, uint64_t(f64)), {});
+    case Global::MakesScalar:
+      return array_of(first(Value::NumpyType), given.size() > 1 ? given[1] : Value());
     case Global::MakesSet:
     case Global::MakesSize:
       return first(Value::List);
     case Global::MakesTensor:
     case Global::MakesTensorOfDType:
-      return rebuilt_tensor(given, globals[function.index].meaning == Global::MakesTensorOfDType);
+      return rebuilt_tensor(given, global.meaning == Global::MakesTensorOfDType);
     case Global::MakesParameter:
       return first(Value::Tensor);
     case Global::MakesFromType: {
@@ -158,6 +214,69 @@ PickleValue Pickle::call(const Value& function, const Value& arguments) {
     default:
       refuse("a type is called, which makes nothing that is read");
   }
+}
+
+// From nothing, bytes, or a text and its encoding.
+PickleValue Pickle::encoded(const Global& function, const std::vector<Value>& arguments) {
+  if (arguments.empty()) return Value::of(Value::Bytes, 0);
+  if (arguments[0].kind == Value::Bytes || arguments[0].kind == Value::Latin1) return arguments[0];
+  const std::string_view encoding = text(argument(arguments, 1, Value::Text));
+  if (encoding != "latin1" && encoding != "latin-1") return unknown(function.module, function.name);
+  const Value& given = argument(arguments, 0, Value::Text);
+  return Value::of(Value::Latin1, given.index, given.size);
+}
+
+std::string Pickle::content(const Value& v) const {
+  const std::string_view stored = text(v);
+  if (v.kind == Value::Bytes) return std::string(stored);
+  std::string bytes;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    const auto lead = uint8_t(stored[i]);
+    if (lead < 0x80) {
+      bytes += stored[i];
+      continue;
+    }
+    const auto next = i + 1 < stored.size() ? uint8_t(stored[++i]) : uint8_t{0};
+    if ((lead != 0xc2 && lead != 0xc3) || (next & 0xc0) != 0x80)
+      refuse("bytes are no text of Latin-1");
+    bytes += char(lead << 6 | (next & 0x3f));
+  }
+  return bytes;
+}
+
+PickleValue Pickle::array_of(const Value& dtype, const Value& data) {
+  take(sizeof(Array));
+  arrays_.push_back({DType(dtype.index), {}, false, bytes_of(data)});
+  return Value::of(Value::Array, arrays_.size() - 1);
+}
+
+// Gives the value on top of the stack its state. A dict's, such as _metadata of a state_dict, is
+// left out.
+void Pickle::build(const Value& state) {
+  const Value v = top();
+  if (v.kind == Value::Dict && v.size > 0 && state.kind == Value::Dict) {
+    append(Value::Dict, std::vector(list(state)));
+  } else if (v.kind == Value::NumpyType) {
+    if (state.kind != Value::List || text(argument(list(state), 1, Value::Text)) == ">")
+      refuse("numbers of NumPy are big-endian");
+  } else if (v.kind == Value::Array) {
+    if (state.kind != Value::List) refuse("an array has no state");
+    build_array(arrays_[v.index], list(state));
+  } else if (v.kind != Value::Dict && v.kind != Value::Unknown) {
+    refuse("a value of another type is on the stack");
+  }
+}
+
+// (version, shape, dtype, whether columns come first, bytes)
+void Pickle::build_array(Array& array, const std::vector<Value>& state) {
+  if (state.size() > 2 && state[2].kind == Value::Unknown) {
+    array.data = state[2];
+    return;
+  }
+  array.shape = shape_of(argument(state, 1, Value::List));
+  array.dtype = DType(argument(state, 2, Value::NumpyType).index);
+  array.by_columns = argument(state, 3, Value::Bool).whole != 0;
+  array.data = state.size() > 4 ? bytes_of(state[4]) : Value();
 }
 
 // From no argument, or one list of pairs.
@@ -187,6 +306,7 @@ Shape Pickle::shape_of(const Value& tuple) const {
 
 // (storage, offset, shape, strides, requires_grad, hooks), and a dtype where the storage has none.
 PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype) {
+  if (has_dtype && arguments.size() > 6 && arguments[6].kind == Value::Unknown) return arguments[6];
   const size_t index = argument(arguments, 0, Value::Storage).index;
   const Storage& s = storages_[index];
   const TorchDType* dtype = s.dtype;

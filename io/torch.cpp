@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "core/check.h"
@@ -59,19 +60,17 @@ class Names {
           deepest);
     charge(sizeof(Named) + name.size());
     const auto named = [&](const std::string& key) { return depth == 0 ? key : name + "." + key; };
-    if (v.kind == Value::Dict) {
+    if (v.kind == Value::Dict && has_names(v)) {
       const std::vector<Value>& items = pickle_.list(v);
       for (size_t i = 0; i + 1 < items.size(); i += 2)
-        add(named(key(items[i], name)), items[i + 1], depth + 1);
+        add(named(key(items[i])), items[i + 1], depth + 1);
     } else if (v.kind == Value::List && !is_numbers(v)) {
       const std::vector<Value>& elements = pickle_.list(v);
       for (size_t i = 0; i < elements.size(); ++i)
         add(named(fmt::format("{}", i)), elements[i], depth + 1);
     } else if (v.kind != Value::None) {
       constexpr uint64_t tensor_bytes = 400;  // of an object and the smallest memory
-      charge(tensor_bytes + (v.kind == Value::List   ? 8 * pickle_.list(v).size()
-                             : v.kind == Value::Text ? uint64_t{v.size}
-                                                     : 0));
+      charge(tensor_bytes + bytes(v));
       found.push_back({name, v});
     }
   }
@@ -82,6 +81,18 @@ class Names {
           most_);
   }
 
+  uint64_t bytes(const Value& v) const {
+    if (v.kind == Value::Array) return bytes(pickle_.array(v).data);
+    return v.kind == Value::List || v.kind == Value::Dict ? 8 * pickle_.list(v).size() : v.size;
+  }
+
+  bool has_names(const Value& dict) const {
+    const std::vector<Value>& items = pickle_.list(dict);
+    for (size_t i = 0; i < items.size(); i += 2)
+      if (items[i].kind != Value::Int && items[i].kind != Value::Text) return false;
+    return true;
+  }
+
   bool is_numbers(const Value& v) const {
     const std::vector<Value>& elements = pickle_.list(v);
     return !elements.empty() && std::ranges::all_of(elements, [](const Value& e) {
@@ -89,11 +100,8 @@ class Names {
     });
   }
 
-  std::string key(const Value& v, const std::string& name) const {
-    if (v.kind == Value::Int) return fmt::format("{}", v.whole);
-    if (v.kind != Value::Text)
-      fail("{}: {}: a key of this dict is neither a text nor an integer", where_, quote(name));
-    return std::string(pickle_.text(v));
+  std::string key(const Value& v) const {
+    return v.kind == Value::Int ? fmt::format("{}", v.whole) : std::string(pickle_.text(v));
   }
 
   const Pickle& pickle_;
@@ -250,6 +258,51 @@ Tensor numbers_tensor(const std::vector<Value>& numbers) {
   return t;
 }
 
+Tensor bytes_tensor(std::string_view bytes, DType dtype = u8) {
+  const Tensor t({int64_t(bytes.size() / size_of(dtype))}, dtype, Device::cpu());
+  std::memcpy(t.host(), bytes.data(), bytes.size());
+  return t;
+}
+
+Tensor array_tensor(const Pickle::Array& a, std::string_view bytes, const std::string& where) {
+  check(bytes_needed(a.shape, a.dtype) == bytes.size(), "{}: an array {} of {} has {} bytes", where,
+        a.shape, a.dtype, bytes.size());
+  const Tensor t = bytes_tensor(bytes, a.dtype);
+  if (const auto bad = first_bad_bool(t)) fail("{}: byte {} is not a bool", where, *bad);
+  internal::Layout layout(a.shape);
+  for (int64_t d = 0, step = 1; a.by_columns && d < a.shape.rank; step *= a.shape[int(d++)])
+    layout.strides[int(d)] = step;
+  return bytes.empty() ? Tensor(a.shape, a.dtype, Device::cpu()) : t.with_layout(layout);
+}
+
+// Makes a tensor of a value of NumPy, or of bytes.
+Tensor data_tensor(const Pickle& pickle, const Value& v, const std::string& where) {
+  const bool is_array = v.kind == Value::Array;
+  const Value& data = is_array ? pickle.array(v).data : v;
+  check(data.kind == Value::Bytes || data.kind == Value::Latin1, "{}: an array has no bytes",
+        where);
+  const std::string bytes = pickle.content(data);
+  return is_array ? array_tensor(pickle.array(v), bytes, where) : bytes_tensor(bytes);
+}
+
+[[noreturn]] void refuse(const Pickle& pickle, const Value& v, const std::string& name,
+                         const std::string& file) {
+  const std::string skip = fmt::format("{{.skip = {{{}}}}}", quote(name));
+  if (v.kind == Value::Unknown) {
+    const Pickle::Unknown& u = pickle.unknown(v);
+    fail(
+        "{}: pickle: near byte {}: {} is not among the names of Python that are read; {}save a "
+        "state_dict(), or numbers, texts, lists and dicts of tensors",
+        file, u.at, quote(std::string(u.module) + "." + std::string(u.name)),
+        name.empty() ? "" : fmt::format("leave it out, {}, or ", skip));
+  }
+  if (v.kind == Value::Dict)
+    fail("{}: {}: a key of this dict is neither a text nor an integer: {}", file, quote(name),
+         skip);
+  fail("{}: {} is neither a tensor nor a number of 64 bits nor a text: {}", file, quote(name),
+       skip);
+}
+
 // Makes tensors and texts of a pickle's values.
 SafeTensors tensors_of(const Pickle& pickle, const Numbers& numbers, const Source& source,
                        const ReadOptions& options, uint64_t most) {
@@ -280,9 +333,16 @@ SafeTensors tensors_of(const Pickle& pickle, const Numbers& numbers, const Sourc
       case Value::Float:
         result.tensors.emplace_back(name, number_tensor(v));
         break;
+      case Value::Array:
+        if (const Value& data = pickle.array(v).data; data.kind == Value::Unknown)
+          refuse(pickle, data, name, source.name());
+        [[fallthrough]];
+      case Value::Bytes:
+      case Value::Latin1:
+        result.tensors.emplace_back(name, data_tensor(pickle, v, where));
+        break;
       default:
-        fail("{}: {} is neither a tensor nor a number of 64 bits nor a text: {{.skip = {{{}}}}}",
-             source.name(), quote(name), quote(name));
+        refuse(pickle, v, name, source.name());
     }
   }
   return result;

@@ -9,9 +9,11 @@ namespace mixtape::io {
 bool is_torch(const Source& source);        // by its first bytes
 bool is_torch_name(std::string_view path);  // *.pt, *.pth or *.bin, in letters of either case
 
-// Flattens nested dicts and lists to names with dots: "state.0.exp_avg". Numbers become tensors of
-// no dimension (f64, i64 or bool), lists of numbers of one; texts become metadata; None and what is
-// empty is left out. Tensors that share a storage in the file share it here.
+// Flattens nested dicts and lists to names with dots: "state.0.exp_avg", and the attributes of an
+// argparse.Namespace likewise. Numbers become tensors of no dimension (f64, i64 or bool), lists of
+// numbers and bytes (u8) of one, NumPy's arrays and scalars their own; texts become metadata; None
+// and what is empty is left out. Other values of Python are an Error that names them, unless
+// `skip` does. Tensors that share a storage in the file share it here.
 SafeTensors read_torch(const Source& source, const ReadOptions& options = {});
 SafeTensors parse_torch(std::span<const std::byte> file, const std::string& name,
                         const ReadOptions& options = {});

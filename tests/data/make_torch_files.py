@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Writes files of torch.save beside itself: torch_state.pt has nested containers, views and tied tensors of every dtype
 that is here, and torch_old.pt and torch_protocol4.pt the same in other formats; torch_adamw.pt is an optimizer's state;
-torch_dtypes.pt has dtypes that are not here; torch_parallel.pt is of a wrapped module.
+torch_dtypes.pt has dtypes that are not here; torch_parallel.pt is of a wrapped module; torch_python.pt has values of Python
+and NumPy, some of which are not read.
 
 usage: make_torch_files.py    (with torch 2.15)"""
-from collections import Counter, OrderedDict
-from pathlib import Path
+from argparse import Namespace
+from collections import Counter, OrderedDict, defaultdict
+from pathlib import Path, PurePosixPath
 
+import numpy
 import torch
 from torch import nn
 
@@ -51,3 +54,17 @@ torch.save(nn.DataParallel(net).state_dict(), FOLDER / "torch_parallel.pt")
 numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 torch.save({"here": numbers, **{name: numbers.to(getattr(torch, name)) for name in ("int16", "complex64", "uint16", "float8_e4m3fn")}},
            FOLDER / "torch_dtypes.pt")
+
+columns = numpy.asfortranarray(numpy.arange(6, dtype="f4").reshape(2, 3))
+torch.save({
+    "weight": numbers, "args": Namespace(lr=0.5, data="digits", more=Namespace(depth=[2, 3])),
+    "counts": defaultdict(int, {"a": 1, "b": 2}), "bytes": b"\0A\x80\xff", "no_bytes": b"", "array_of_bytes": bytearray(b"\x90"),
+    "numpy": {
+        "f64": numpy.float64(0.25), "f32": numpy.float32(1.5), "i64": numpy.int64(-3), "bool": numpy.bool_(True),
+        "grid": columns.copy("C"), "columns": columns, "none": numpy.zeros((0, 2), "i4"), "scalar": numpy.array(7, "u2"),
+    },
+    "refused": {
+        "words": numpy.array(["a", "b"]), "complex": 1j, "path": PurePosixPath("a/b"), "net": net, "function": torch.relu,
+        "keys": {(1, 2): 3}, "large": 2**80, "list": [1, PurePosixPath("c")], "quantized": torch.quantize_per_tensor(numbers, 1, 0, torch.qint8),
+    },
+}, FOLDER / "torch_python.pt")

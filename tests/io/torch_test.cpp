@@ -163,6 +163,59 @@ TEST(Torch, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
   EXPECT_EQ(kept.raw[0].shape, Shape({2, 2}));
 }
 
+TEST(Torch, ReadsValuesOfPythonAsData) {
+  const SafeTensors file = load(test::data_file("torch_python.pt"), {.skip = {"refused.*"}});
+  const auto is = [&](const char* n, DType dtype, const Numbers& values, const Shape& shape) {
+    const Tensor t = file.tensors.at(n);
+    EXPECT_EQ(t.dtype(), dtype) << n;
+    EXPECT_EQ(t.shape(), shape) << n;
+    EXPECT_EQ(to_vector(t), values) << n;
+  };
+  is("weight", f32, {1, 2, 3, 4}, {2, 2});
+  is("args.lr", f64, {0.5}, {});
+  is("args.more.depth", i64, {2, 3}, {2});
+  is("counts.a", i64, {1}, {});
+  is("counts.b", i64, {2}, {});
+  is("bytes", u8, {0, 65, 128, 255}, {4});
+  is("no_bytes", u8, {}, {0});
+  is("array_of_bytes", u8, {144}, {1});
+  is("numpy.f64", f64, {0.25}, {});
+  is("numpy.f32", f32, {1.5}, {});
+  is("numpy.i64", i64, {-3}, {});
+  is("numpy.bool", boolean, {1}, {});
+  is("numpy.grid", f32, {0, 1, 2, 3, 4, 5}, {2, 3});
+  is("numpy.columns", f32, {0, 1, 2, 3, 4, 5}, {2, 3});
+  is("numpy.none", i32, {}, {0, 2});
+  is("numpy.scalar", u16, {7}, {});
+  EXPECT_EQ(file.tensors.at("numpy.columns").layout().strides, Shape({1, 2}));
+  EXPECT_EQ(file.metadata, (Metadata{{"args.data", "digits"}}));
+  EXPECT_EQ(file.tensors.size(), 16u);
+}
+
+// Each alone is an error, and none where it is left out.
+TEST(Torch, LeavesOutValuesThatAreUnknown) {
+  const std::pair<const char*, const char*> unread[] = {
+      {"words",
+       "\"numpy.dtype.U1\" is not among the names of Python that are read; leave it out, "
+       "{.skip = {\"refused.words\"}}, or save a state_dict()"},
+      {"complex", "\"__builtin__.complex\" is not among"},
+      {"path", "\"pathlib.PurePosixPath\" is not among"},
+      {"net", "\"torch.nn.modules.linear.Linear\" is not among"},
+      {"function", " is not among"},
+      {"keys", "\"refused.keys\": a key of this dict is neither a text nor an integer: {.skip"},
+      {"large", "\"refused.large\" is neither a tensor nor a number of 64 bits nor a text: {.skip"},
+      {"list.1", "\"pathlib.PurePosixPath\" is not among"},
+      {"quantized", "\"torch._utils._rebuild_qtensor\" is not among"}};
+  for (const auto& [name, message] : unread) {
+    ReadOptions others;
+    for (const auto& [other, unused] : unread)
+      if (other != name) others.skip.push_back("refused."s + other);
+    EXPECT_ERROR(load(test::data_file("torch_python.pt"), others), message);
+    others.skip.push_back("refused."s + name);
+    EXPECT_EQ(load(test::data_file("torch_python.pt"), others).tensors.size(), 17u);  // and list.0
+  }
+}
+
 TEST(Torch, ReadsATensorAlone) {
   const StateDict one = parse(file_of(tensor(storage(), 0, {2}, {1}))).tensors;
   ASSERT_EQ(one.size(), 1u);
@@ -182,6 +235,27 @@ TEST(Torch, RunsNothing) {
         << name;
   EXPECT_NE(pickle_error(text("os") + text("system") + "\x93").find("\"os.system\" is not"),
             std::string::npos);
+  const TempFolder folder;  // nor what is left out
+  const std::string call = "cos\nsystem\n" + text("touch " + (folder / "ran")) + "\x85R";
+  const std::string file =
+      pickled("}(" + text("x") + call + "}(" + text("k") + call + "ub" + text("y") + "K\1u");
+  EXPECT_EQ(parse(file, {.skip = {"x"}}).tensors.size(), 1u);
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+std::string encoded(const std::string& of, const std::string& encoding) {
+  return "c_codecs\nencode\n(" + of + text(encoding) + "tR";
+}
+std::string numpy_dtype(const std::string& code, const std::string& order = "<") {
+  return "cnumpy\ndtype\n(" + text(code) + "\x89\x88tR(K\3" + text(order) + "NNNK\1K\1tb";
+}
+std::string array(const std::string& type = "cnumpy\nndarray\n") {
+  return "cnumpy._core.multiarray\n_reconstruct\n(" + type + "K\0\x85"s + "C\1btR";
+}
+// A state of so many bytes of 2.
+std::string state(std::initializer_list<int64_t> shape, const std::string& dtype, size_t bytes) {
+  return "(K\1" + tuple(shape) + numpy_dtype(dtype) + "\x89" + "C" + number(bytes, 1) +
+         std::string(bytes, '\2') + "tb";
 }
 
 TEST(Torch, RefusesHostilePickles) {
@@ -235,6 +309,25 @@ TEST(Torch, RefusesHostilePickles) {
       {"cbuiltins\nset\n", "is neither a tensor"},
       {"]q\1h\1a", "dicts and lists nest deeper than 64"},
       {storage(), "is neither a tensor"},
+      {"ccollections\nOrderedDict\n)R" + storage() + "b" + storage(), "is neither a tensor"},
+      {"cos\nsystem\nN\x85RNa", "\"os.system\" is not among"},
+      {"cos\nsystem\n(Nu", "a dict has a key without a value"},
+      {encoded(text("a"), "rot13"), "\"_codecs.encode\" is not among"},
+      {encoded(text("\u20ac"), "latin1"), "bytes are no text of Latin-1"},
+      {encoded(text("\xc3"), "latin1"), "bytes are no text of Latin-1"},
+      {encoded("K\1", "latin1"), "argument 0 is missing or of another type"},
+      {numpy_dtype("f8", ">"), "numbers of NumPy are big-endian"},
+      {numpy_dtype("f8"), "is neither a tensor"},
+      {array("cbuiltins\nset\n"), "an array is of another type"},
+      {array(), "f: tensor \"\": an array has no bytes"},
+      {array() + "Nb", "an array has no state"},
+      {array() + "q\1(K\1" + tuple({1}) + numpy_dtype("f8") + "\x89h\1tb", "has no bytes"},
+      {array() + "K\1\x85" + "b", "argument 1 is missing or of another type"},
+      {array() + state({2}, "f8", 8), "f: tensor \"\": an array [2] of f64 has 8 bytes"},
+      {array() + state({1 << 30, 1 << 30, 1 << 30}, "f8", 8), "of f64 has 8 bytes"},
+      {array() + state({-1}, "f8", 8), "a tensor's size or stride is negative"},
+      {array() + state({8}, "b1", 8), "f: tensor \"\": byte 0 is not a bool"},
+      {array() + state({1}, "O8", 8), "\"numpy.dtype.O8\" is not among"},
   };
   for (const Case& c : cases) {
     const std::string message = pickle_error(c.opcodes);
@@ -320,10 +413,11 @@ TEST(Torch, TakesMemoryByTheSizeOfTheFile) {
 }
 
 TEST(Torch, SurvivesDamage) {
-  for (const char* name : {"torch_state.pt", "torch_old.pt"}) {
+  const auto read = [](auto bytes) { parse_torch(bytes, "f", {.skip = {"refused.*"}}); };
+  for (const char* name : {"torch_state.pt", "torch_old.pt", "torch_python.pt"}) {
     const std::string file = slurp(test::data_file(name));
-    test::survive_damage(file, "().}]RtQqh", [](auto bytes) { parse_torch(bytes, "f"); });
-    test::refuse_truncation(file, [](auto bytes) { parse_torch(bytes, "f"); });
+    test::survive_damage(file, "().}]RtQqhb", read);
+    test::refuse_truncation(file, read);
   }
 }
 
