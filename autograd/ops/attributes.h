@@ -48,6 +48,12 @@ struct RecurrentParams {
   Tensor state;  // [b, n], f32 or f64, of a cell that has one: forward leaves the last one here
 };
 
+// Windows of so many elements along a dimension, `step` apart.
+struct Windows {
+  int dim;
+  int64_t size, step;
+};
+
 // Queries, keys or values of all heads: x [b, t, parts heads d] -> [b, heads, t, d].
 struct HeadsOf {
   static constexpr OpInfo view{"split_heads"}, place{"place_heads"};

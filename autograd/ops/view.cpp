@@ -117,11 +117,6 @@ struct SliceScatter {
   }
 };
 
-struct Windows {
-  int dim;
-  int64_t size, step;
-};
-
 // The sum of windows at their positions in the whole: the transpose of Unfold.
 struct Fold {
   static constexpr OpInfo info{"fold"};

@@ -1,4 +1,4 @@
-// Reductions, which keep their dimensions with size 1 as ours do, and running sums.
+// Reductions, which keep their dimensions with size 1 as ours do, running sums, and order.
 
 #include <cmath>
 
@@ -51,11 +51,23 @@ Name cumsum(const OpCall& c) {
   return c.g.node("CumSum", {c.in(0, c.dtype()), axis}, {{"reverse", int64_t(c.argument<bool>())}});
 }
 
+// The positions of the first elements in order along the last dimension; of equal ones the lowest
+// comes first, as in ours. Dtypes that not every runtime sorts are widened.
+Name ordered(const OpCall& c) {
+  const DType dtype = c.tensor(0).dtype();
+  const Name x = c.in(0, !is_float(dtype) ? i64 : dtype == f64 ? f64 : f32);
+  const Name y = c.g.nodes("TopK", {x, c.g.numbers({c.result().size(-1)})}, 2,
+                           {{"axis", int64_t{-1}}, {"largest", int64_t(c.argument<bool>())}})[1];
+  c.g.set_dtype(y, i64);
+  return y;
+}
+
 constexpr TranslationRow rows_of_reductions[] = {
     {"all", any_or_all, "ReduceMin"},
     {"any", any_or_all, "ReduceMax"},
     {"argmax", position, "ArgMax"},
     {"argmin", position, "ArgMin"},
+    {"argsort", ordered},
     {"cumsum", cumsum},
     {"logsumexp", reduced, "ReduceLogSumExp"},
     {"max", reduced, "ReduceMax"},
@@ -64,6 +76,7 @@ constexpr TranslationRow rows_of_reductions[] = {
     {"norm", norm},
     {"prod", reduced, "ReduceProd"},
     {"sum", reduced, "ReduceSum"},
+    {"topk", ordered},
 };
 
 }  // namespace

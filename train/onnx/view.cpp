@@ -104,6 +104,22 @@ Name gathered(const OpCall& c) {
   return c.g.reshape(y, made, c.result().shape());
 }
 
+// Windows [..., count, size, ...] by their positions, of which `size` then moves to the end.
+Name windows(const OpCall& c) {
+  const auto& w = c.argument<ops::Windows>();
+  const int rank = c.result().rank();
+  const int64_t count = c.result().size(w.dim);
+  const Tensor first = unsqueeze(arange(0, count, 1, i64, Device::cpu()) * double(w.step), 1);
+  const Name y =
+      c.g.node("Gather", {c.in(0), c.g.constant(first + arange(0, w.size, 1, i64, Device::cpu()))},
+               {{"axis", int64_t(w.dim)}});
+  Sizes order;
+  for (int d = 0; d < rank; ++d)
+    if (d != w.dim + 1) order.push_back(d);
+  order.push_back(w.dim + 1);
+  return c.g.transpose(y, order);
+}
+
 constexpr TranslationRow rows_of_views[] = {
     {"cat", joined},       {"embedding", gathered},
     {"expand", expanded},  {"flip", flipped},
@@ -111,6 +127,7 @@ constexpr TranslationRow rows_of_views[] = {
     {"permute", permuted}, {"reshape", reshaped},
     {"slice", sliced},     {"split_heads", split_heads},
     {"tril", triangle},    {"triu", triangle},
+    {"unfold", windows},
 };
 
 }  // namespace
