@@ -128,6 +128,12 @@ TEST(Jpeg, MixesInks) {
   EXPECT_NEAR(half.at(100), 64, 3);
 }
 
+TEST(Jpeg, APhotoByScansNeedsNoOption) {
+  const std::string file = compressed(std::vector<uint8_t>(72'000'000, 128), 6000, 4000, TJPF_RGB,
+                                      TJSAMP_444, TJFLAG_PROGRESSIVE);
+  EXPECT_EQ(parse(file).numel(), 72'000'000);
+}
+
 TEST(Jpeg, ReadsProgressiveFiles) {
   const Tensor t = waves(3, 40, 50);
   std::vector<uint8_t> pixels;
