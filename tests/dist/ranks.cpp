@@ -6,6 +6,8 @@
 #include <mixtape.h>
 #include <mixtape/dist/dist.h>
 #include <mixtape/dist/exchange.h>
+#include <mixtape/train/data/data.h>
+#include <mixtape/train/learner.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,6 +126,39 @@ void train_a_net() {
   if (world.is_first()) fmt::print("trained by {}: {}\n", world.engine(), sum);
 }
 
+struct Digits : nn::Module<Digits> {
+  nn::Conv2d conv{1, 4, 5, {.stride = {3, 3}}};
+  nn::BatchNorm2d norm{4};
+  nn::Dropout drop{0.2};
+  nn::Linear out{4 * 8 * 8, 10};
+  Tensor forward(const Tensor& x) const { return out(drop(flatten(relu(norm(conv(x))), 1))); }
+  MIXTAPE_FIELDS(conv, norm, drop, out)
+};
+
+// Leaves the files of a Learner's run in the folder: the same bytes on any number of ranks.
+void train_digits(const std::string& folder, const std::string& dtype) {
+  const dist::World world;
+  const Seed seed(world.rank() + 5);  // the first one decides
+  const auto digits = train::make_digits(1, 72, 24);
+  const train::Transform scaled = train::transforms::normalize({0.13}, {0.31});
+  train::Loaders data;
+  data.train.emplace(digits.train,
+                     train::DataLoaderOptions{.batch_size = 24,
+                                              .shuffle = true,
+                                              .transform = train::transforms::compose(
+                                                  {train::transforms::random_crop(2), scaled})});
+  data.valid.emplace(digits.valid, train::DataLoaderOptions{.batch_size = 12, .transform = scaled});
+  Digits net;
+  train::Learner learner(std::move(data), net,
+                         {.metrics = {train::accuracy},
+                          .folder = folder,
+                          .device = Device::cpu(),
+                          .chunks = 4,
+                          .out = nullptr,
+                          .progress = false});
+  learner.to(parse_dtype(dtype)).fit_one_cycle(2, 1e-2);
+}
+
 void time_sums(int64_t elements, int count) {
   const dist::World world;
   const Tensor x = ones({elements});
@@ -136,7 +171,7 @@ void time_sums(int64_t elements, int count) {
   fmt::print("sent {} bytes in {} s\n", exchange.bytes_sent() - before, seconds.count());
 }
 
-void train(const std::string& what) {
+void work(const std::string& what) {
   const dist::World world({.timeout = what == "stuck" ? 2.0 : 60.0});
   const DefaultDevice here(world.device());
   fmt::print("rank {} of {} by {}\n", world.rank(), world.size(), world.engine());
@@ -174,16 +209,20 @@ int main(int count, char** arguments) try {
   const std::string what = count > 1 ? arguments[1] : "sums";
   if (what == "own_mpi") {
     begin_mpi(arguments[2], 2);
-    train("sums");
-    train("sums");
+    work("sums");
+    work("sums");
     end_mpi();
     return 0;
   }
   if (what == "one_thread") begin_mpi(arguments[2], 0);
-  if (what == "again") train("sums");
+  if (what == "again") work("sums");
   if (what == "late" || what == "net") {
     if (what == "late") use_streams();
     train_a_net();
+    return 0;
+  }
+  if (what == "learner") {
+    train_digits(arguments[2], arguments[3]);
     return 0;
   }
   if (what == "slow") {
@@ -197,7 +236,7 @@ int main(int count, char** arguments) try {
     world.sum(ones({3}).to(Device::cuda(0)));
   }
   try {
-    train(what);
+    work(what);
   } catch (const Error&) {
     if (what != "goes_on") throw;
     std::this_thread::sleep_for(std::chrono::hours(1));

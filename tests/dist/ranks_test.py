@@ -61,6 +61,21 @@ class Fine(unittest.TestCase):
         self.connects(Run(2, "sums"), 2, FULL_NAME[mpi])
         self.connects(Run(4, "sums"), 4, FULL_NAME[mpi])
 
+    def test_a_learner(self) -> None:
+        """Batch norm, dropout, crops and one cycle: weights, log and checkpoint do not depend on the number of ranks."""
+        for dtype in "f32", "bf16", "f16":
+            with tempfile.TemporaryDirectory() as folder:
+                files = []
+                for ranks in 0, 2, 4:
+                    out = pathlib.Path(folder) / str(ranks)
+                    run = Run(ranks, "learner", str(out), dtype, **({} if ranks else {"MIXTAPE_ENGINE": "none"}),
+                              by=None if ranks else [])
+                    self.assertEqual(run.code, 0, run.all)
+                    files.append({path.name: re.sub(rb'"seconds":[^,}]*', b"", path.read_bytes()) for path in out.iterdir()})
+                self.assertIn("last.ckpt", files[0])
+                self.assertEqual(files[0], files[1])
+                self.assertEqual(files[0], files[2])
+
     @of_mpi
     def test_long_transfers_are_cut(self) -> None:
         """The plug-in as its first lines say to compile it, but as if MPI could not count beyond 20000 bytes."""
