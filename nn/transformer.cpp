@@ -113,7 +113,7 @@ void check_heads(int64_t size, int64_t heads) {
 
 }  // namespace
 
-void detail::check_num_layers(const std::type_info& stack, int64_t num_layers) {
+void check_num_layers(const std::type_info& stack, int64_t num_layers) {
   const std::string name = type_name(stack);
   const Scope scope(name);
   check(num_layers > 0, "num_layers must be > 0, got {}", num_layers);

@@ -87,9 +87,7 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
   TransformerEncoderLayerOptions options_;
 };
 
-namespace detail {
 void check_num_layers(const std::type_info& stack, int64_t num_layers);
-}
 
 // Copies of a layer, which start equal as in PyTorch, and optionally a norm at the end.
 template <class Derived, class Layer>
@@ -99,7 +97,7 @@ struct TransformerStack : Module<Derived> {
 
   TransformerStack(const Layer& layer, int64_t num_layers, std::optional<LayerNorm> final_norm = {})
       : norm(std::move(final_norm)) {
-    detail::check_num_layers(typeid(Derived), num_layers);
+    check_num_layers(typeid(Derived), num_layers);
     for (int64_t i = 0; i < num_layers; ++i) layers.push_back(layer.clone());
   }
   MIXTAPE_FIELDS(layers, norm)
