@@ -51,7 +51,7 @@ MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(o.dtype), masters_
   scaler_ = o.dynamic ? amp::ScalerOptions{.init_scale = scale,
                                            .growth_interval = o.max_noskip,
                                            .max_scale = o.max_scale}
-                      : amp::LossScalePolicy(scale).options;
+                      : amp::LossScaleOption(scale).options;
   scaler_.enabled = low_ == f16;
   check(o.clip >= 0, "clip must be >= 0, got {}", o.clip);
   (void)amp::GradScaler(scaler_);
