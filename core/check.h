@@ -23,7 +23,7 @@ struct Located {
   fmt::string_view text;
   SourceLocation where;
 
-  template <class S>
+  template <class S>  // a literal, which must fit Args to compile
   consteval Located(const S& s, SourceLocation w = SourceLocation::here()) : text(s), where(w) {
     static_cast<void>(fmt::format_string<Args...>(s));
   }

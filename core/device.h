@@ -13,20 +13,20 @@
 namespace mixtape {
 
 enum class DeviceType : uint8_t { cpu, cuda, meta };  // meta: shapes alone, the last
-inline constexpr int device_types = 3;
-inline constexpr int max_devices = 16;  // of one type
-inline constexpr int device_slots = 1 + (device_types - 1) * max_devices;
+inline constexpr int device_types = 3;                // values of DeviceType
+inline constexpr int max_devices = 16;                // of one type
+inline constexpr int device_slots = 1 + (device_types - 1) * max_devices;  // values of slot()
 
-struct Device {
+struct Device {  // a type, and a number among the devices of that type; by default the CPU
   DeviceType type = DeviceType::cpu;
-  int index = 0;
+  int index = 0;  // on meta, the type that it stands in for
 
   constexpr Device() = default;
-  constexpr Device(DeviceType of, int i) : type(of), index(i) {}
+  constexpr Device(DeviceType of, int i) : type(of), index(i) {}   // need not exist: see require()
   explicit Device(std::string_view text) : Device(parse(text)) {}  // Device("cuda:1")
 
-  static constexpr Device cpu() { return {}; }
-  static constexpr Device cuda(int i = 0) { return {DeviceType::cuda, i}; }
+  static constexpr Device cpu() { return {}; }                               // the host
+  static constexpr Device cuda(int i = 0) { return {DeviceType::cuda, i}; }  // the i-th GPU, from 0
   // Stands in for a device of another type: tensors have no memory, and ops run no kernel, but they
   // choose, allocate and keep what they would there. Reading a value throws Error.
   static constexpr Device meta(DeviceType of = DeviceType::cpu) {
@@ -36,8 +36,8 @@ struct Device {
   static Device parse(std::string_view text);  // "cpu", "cuda", "cuda:1", "meta:cuda"
 
   void require() const;  // throws Error if this machine has no such device
-  bool is_host() const { return type == DeviceType::cpu; }  // the host can read its memory
-  bool is_meta() const { return type == DeviceType::meta; }
+  bool is_host() const { return type == DeviceType::cpu; }   // the host can read its memory
+  bool is_meta() const { return type == DeviceType::meta; }  // it has no memory: see meta()
   // True if ops choose for the CPU's kernels: on the CPU, and where meta stands in for it.
   bool is_like_cpu() const { return is_host() || *this == meta(); }
   // A number below device_slots: 0 for the CPU, one for each other device.
@@ -59,7 +59,7 @@ class DefaultDevice : NoCopy {
   [[nodiscard]] explicit DefaultDevice(Device device);  // throws Error if there is no such device
   ~DefaultDevice() { current_ = outer_; }
 
-  static Device current() { return current_; }
+  static Device current() { return current_; }  // where this thread makes tensors
 
  private:
   static inline thread_local constinit Device current_ = {};

@@ -19,7 +19,7 @@ namespace mixtape {
 
 // Every op linked into this program, for tests and tools.
 std::span<const OpInfo* const> all_ops();
-bool list_op(const OpInfo&);
+bool list_op(const OpInfo&);  // adds an op to all_ops(), for good; returns true
 
 namespace internal {
 
@@ -46,10 +46,10 @@ struct Repetition {
   const A& argument(int nth = 0) const {
     return *static_cast<const A*>(find(typeid(A), nth));
   }
-  const void* find(const std::type_info& type, int nth) const;
+  const void* find(const std::type_info& type, int nth) const;  // the address of argument()
 };
 std::span<const Repeat* const> all_repeats();  // of every call linked into this program
-bool list_repeat(const Repeat&);
+bool list_repeat(const Repeat&);               // adds one to all_repeats(), for good; returns true
 
 // One call of an op, before it runs.
 struct Call {
@@ -84,7 +84,7 @@ struct Call {
   const Tensor& given(size_t input) const {
     return replaced.empty() || !replaced[input].given ? *inputs[input] : *replaced[input].given;
   }
-  struct Replaced {
+  struct Replaced {                 // an input, and what stands in for it
     const Tensor* given = nullptr;  // null: not replaced
     Tensor by = {};
   };
@@ -96,7 +96,7 @@ struct Call {
 class Policy {
  public:
   virtual ~Policy() = default;
-  virtual void apply(Call&) = 0;
+  virtual void apply(Call&) = 0;  // may replace inputs and set `out` and `rounded_by`
   // An equal policy that may outlive this one's scope, for ops that backward runs again.
   virtual std::shared_ptr<Policy> snapshot() const = 0;
 };
@@ -105,11 +105,12 @@ class Policy {
 class Observer : NoCopy {
  public:
   virtual ~Observer() = default;
-  virtual void before(const Call&) {}
-  virtual void after(const Call&, const Tensor& result) { (void)result; }
+  virtual void before(const Call&) {}  // the policy has been applied
+  virtual void after(const Call&, const Tensor& result) { (void)result; }  // the op has run
   // Around a backward rule, which turns dy into dx, one tensor per input (empty: not needed). Ops
   // that the rule calls are seen by before() and after() too.
   virtual void before_rule(const Node&, const Tensor& dy) { (void)dy; }
+  // dx is as the rule made it, before it is added to other gradients.
   virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> dx) {
     (void)dy, (void)dx;
   }
@@ -139,7 +140,7 @@ inline bool values_are_observed() {
 // Adds an observer to this thread's chain while alive. Destruction may be in any order.
 class Observe : NoCopy {
  public:
-  explicit Observe(internal::Observer& o) : observer_(o) {
+  explicit Observe(internal::Observer& o) : observer_(o) {  // `o` must outlive it
     o.outer = thread_state.observer;
     thread_state.observer = &o;
   }

@@ -39,7 +39,7 @@ enum class DType : uint8_t {
 };
 using enum DType;
 
-constexpr std::string_view name(DType t) {
+constexpr std::string_view name(DType t) {  // as parse_dtype() reads it: "f32", "bool"
   constexpr std::string_view names[] = {"f64", "f32", "f16",     "bf16",    "i64",
                                         "i32", "u8",  "bool",    "i8",      "i16",
                                         "u16", "u32", "f8_e4m3", "f8_e5m2", "f8_e8m0"};
@@ -51,11 +51,11 @@ constexpr size_t size_of(DType t) {
 }
 // The binary logarithm of size_of(), for a shift where a division would take many cycles.
 constexpr int log2_size_of(DType t) { return std::countr_zero(size_of(t)); }
-constexpr bool is_float(DType t) { return t <= bf16; }
-constexpr bool is_f8(DType t) { return t >= f8_e4m3; }
-constexpr bool is_half(DType t) { return t == f16 || t == bf16; }
-constexpr bool is_integer(DType t) { return t >= i64 && t <= u32 && t != boolean; }
-constexpr bool only_stores(DType t) { return t >= i8; }
+constexpr bool is_float(DType t) { return t <= bf16; }  // f64, f32, f16 or bf16
+constexpr bool is_f8(DType t) { return t >= f8_e4m3; }  // 8 bits: e4m3, e5m2, or e8m0, a scale
+constexpr bool is_half(DType t) { return t == f16 || t == bf16; }                    // 16 bits
+constexpr bool is_integer(DType t) { return t >= i64 && t <= u32 && t != boolean; }  // not bool
+constexpr bool only_stores(DType t) { return t >= i8; }  // no op computes with it
 // The dtype of sums, statistics and optimizer states for elements of dtype t.
 constexpr DType accumulate_dtype(DType t) { return t == f64 ? f64 : f32; }
 // The largest finite number of a float dtype.
@@ -161,7 +161,7 @@ decltype(auto) visit_float(DType t, F&& f) {
 }
 
 template <class F>
-decltype(auto) visit(DType t, F&& f) {
+decltype(auto) visit(DType t, F&& f) {  // throws Error for the dtypes that only store
   switch (t) {
     case i64:
       return f.template operator()<int64_t>();

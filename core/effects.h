@@ -6,7 +6,7 @@
 
 namespace mixtape::internal {
 
-struct Effects {
+struct Effects {        // counts, which only grow
   uint64_t reads = 0;   // the host looked at or checked elements, or asked for their address
   uint64_t writes = 0;  // a tensor was changed in place
 };

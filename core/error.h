@@ -8,7 +8,7 @@
 
 namespace mixtape {
 
-class Error : public std::runtime_error {
+class Error : public std::runtime_error {  // its text is made by raise().
   using std::runtime_error::runtime_error;
 };
 
@@ -16,6 +16,7 @@ class Error : public std::runtime_error {
 struct SourceLocation {
   const char* file;
   int line;
+  // As a function's default argument: the place of the call.
   static constexpr SourceLocation here(const char* file = __builtin_FILE(),
                                        int line = __builtin_LINE()) {
     return {file, line};

@@ -13,9 +13,10 @@ struct Float8 {
   uint8_t bits = 0;
 
   Float8() = default;
+  // The nearest, ties to even. A number that is too large becomes infinity or, without, NaN.
   MIXTAPE_HD constexpr explicit Float8(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
   MIXTAPE_HD constexpr explicit Float8(double x) : bits(round(Half::odd_float(x))) {}
-  MIXTAPE_HD constexpr operator float() const {
+  MIXTAPE_HD constexpr operator float() const {  // exact
     const uint32_t sign = uint32_t(bits & 0x80) << 24, magnitude = bits & 0x7fu;
     if (magnitude >= (infinities ? infinity : 0x7fu))
       return std::bit_cast<float>(sign | 0x7f800000u | (magnitude - infinity) << dropped);
@@ -53,9 +54,10 @@ struct F8E8M0 {
   uint8_t bits = 0;
 
   F8E8M0() = default;
+  // Rounded once, as above.
   MIXTAPE_HD constexpr explicit F8E8M0(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
   MIXTAPE_HD constexpr explicit F8E8M0(double x) : bits(round(Half::odd_float(x))) {}
-  MIXTAPE_HD constexpr operator float() const {
+  MIXTAPE_HD constexpr operator float() const {  // exact
     const uint32_t f = bits == 0xff ? 0x7fc00000u : bits == 0 ? 0x400000u : uint32_t(bits) << 23;
     return std::bit_cast<float>(f);
   }

@@ -25,8 +25,8 @@ class Graph : NoCopy {
   // Queues the work, in the order of this thread's stream. Throws Error if nothing was captured,
   // if a tensor that the work uses was freed, or for what an earlier replay's checks found.
   void replay();
-  Device device() const;
-  bool is_captured() const;
+  Device device() const;     // whose work it captures
+  bool is_captured() const;  // a Capture of it has succeeded
 
  private:
   friend class Capture;

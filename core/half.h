@@ -19,11 +19,12 @@ struct Half {  // IEEE binary16: 1 sign, 5 exponent, 10 fraction bits
   uint16_t bits = 0;
 
   Half() = default;
+  // The nearest, ties to even; infinity from 65520 on.
   MIXTAPE_HD constexpr explicit Half(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
   // Rounded once: going through float would round twice.
   MIXTAPE_HD constexpr explicit Half(double x) : bits(round(odd_float(x))) {}
-  MIXTAPE_HD constexpr operator float() const;
-  static constexpr Half from_bits(uint16_t b) { return std::bit_cast<Half>(b); }
+  MIXTAPE_HD constexpr operator float() const;                                    // exact
+  static constexpr Half from_bits(uint16_t b) { return std::bit_cast<Half>(b); }  // `b` encodes it
 
   // The float nearest to x toward zero, with its last bit set if anything was lost ("round to
   // odd"): rounding that to a narrower type gives the same bits as rounding x itself.
@@ -37,9 +38,12 @@ struct BFloat16 {  // the upper half of a float: f32's range with 8 bits of prec
   uint16_t bits = 0;
 
   BFloat16() = default;
+  // The nearest, ties to even; a double is rounded once.
   MIXTAPE_HD constexpr explicit BFloat16(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
   MIXTAPE_HD constexpr explicit BFloat16(double x) : bits(round(Half::odd_float(x))) {}
+  // Exact.
   MIXTAPE_HD constexpr operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
+  // The number that `b` encodes.
   static constexpr BFloat16 from_bits(uint16_t b) { return std::bit_cast<BFloat16>(b); }
 
  private:

@@ -24,7 +24,7 @@ struct Slice {
 
   Slice() = default;
   Slice(std::optional<int64_t> first, std::optional<int64_t> end, int64_t by = 1)
-      : start(first), stop(end), step(by) {}
+      : start(first), stop(end), step(by) {}  // a negative bound counts from the end
 };
 
 namespace internal {
@@ -36,6 +36,7 @@ struct Index {
   mixtape::Slice slice;  // or its start alone: the whole number
   mixtape::Tensor tensor;
 
+  // Implicit, so that x(0, None, Slice(1, 3), mask) takes all of them.
   template <class I>
     requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
   Index(I i) : kind(Kind::Integer), slice(static_cast<int64_t>(i), None) {}
@@ -49,7 +50,7 @@ struct Index {
 // x(...) = v and x(...) += v, it writes to those elements of x, by the rules of ops in place.
 class Indexed : public Tensor {
  public:
-  Indexed(const Tensor& x, std::initializer_list<Index> indices);
+  Indexed(const Tensor& x, std::initializer_list<Index> indices);  // throws Error unless they fit x
   Indexed(Indexed&& x, std::initializer_list<Index> indices);  // of an element that stands there
   Indexed(const Indexed&) = default;
 

@@ -14,7 +14,7 @@
 
 namespace mixtape {
 
-inline constexpr int max_rank = 8;
+inline constexpr int max_rank = 8;  // dimensions of a tensor
 
 // Up to max_rank sizes (or strides, in elements). A negative index counts from the end.
 struct Shape {
@@ -22,21 +22,22 @@ struct Shape {
   int rank = 0;
 
   Shape() = default;
+  // Throw Error above max_rank.
   Shape(std::initializer_list<int64_t> sizes) : Shape(std::span(sizes.begin(), sizes.size())) {}
-  explicit Shape(std::span<const int64_t> sizes);  // throws Error above max_rank
+  explicit Shape(std::span<const int64_t> sizes);
 
   // Throws Error beyond the rank (unchecked in device code).
   MIXTAPE_HD int64_t operator[](int i) const { return dim[within(i)]; }
   MIXTAPE_HD int64_t& operator[](int i) { return dim[within(i)]; }
-  MIXTAPE_HD int64_t size() const {
+  MIXTAPE_HD int64_t size() const {  // their product: the number of elements
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= dim[i];
     return n;
   }
-  const int64_t* begin() const { return dim; }
-  const int64_t* end() const { return dim + rank; }
-  void push_back(int64_t size);   // throws Error above max_rank
-  std::string to_string() const;  // "[2, 3]"
+  const int64_t* begin() const { return dim; }       // the outermost size
+  const int64_t* end() const { return dim + rank; }  // behind the innermost
+  void push_back(int64_t size);                      // throws Error above max_rank
+  std::string to_string() const;                     // "[2, 3]"
 
   friend bool operator==(const Shape& a, const Shape& b) {
     if (a.rank != b.rank) return false;
@@ -72,10 +73,10 @@ struct Layout {
   Layout() = default;
   explicit Layout(const Shape& shape);  // row-major and dense
   Layout(const Shape& sizes, const Shape& steps, int64_t first = 0)
-      : shape(sizes), strides(steps), offset(first) {}
+      : shape(sizes), strides(steps), offset(first) {}  // in elements
 
-  int rank() const { return shape.rank; }
-  bool is_contiguous() const {  // row-major and dense (sizes of 1 may have any stride)
+  int rank() const { return shape.rank; }  // the number of dimensions
+  bool is_contiguous() const {             // row-major and dense (sizes of 1 may have any stride)
     int64_t dense = 1;
     bool ok = true;
     for (int d = shape.rank - 1; d >= 0; --d) {
@@ -86,7 +87,7 @@ struct Layout {
     }
     return ok;
   }
-  bool is_dense() const { return is_contiguous() || is_channels_last(); }
+  bool is_dense() const { return is_contiguous() || is_channels_last(); }  // no gaps, either order
   bool is_channels_last() const;  // dense, [n, c, ...] with the strides of [n, ..., c]
   // True if several elements may share memory, as after expand and unfold.
   bool repeats() const;
@@ -115,14 +116,14 @@ bool pads_rows(const Shape&);           // they are long, and their length is no
 bool has_padded_rows(const Layout& l);  // pads_rows(), and with these strides
 // All throw Error with both values if arguments do not fit. Dimensions may be negative.
 Layout permute(const Layout&, std::span<const int> order);
-Layout transpose(const Layout&, int a, int b);
+Layout transpose(const Layout&, int a, int b);  // swaps a and b
 // As Python; before the first element, where a negative step may stop, is the lowest int64_t.
 Layout slice(const Layout&, int dim, int64_t start, int64_t stop, int64_t step = 1);
 Layout select(const Layout&, int dim, int64_t index);  // drops dim
 Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
-Layout unsqueeze(const Layout&, int dim);
-Layout squeeze(const Layout&, int dim);  // the size there must be 1
-Layout flip(const Layout&, int dim);     // reverses the order
+Layout unsqueeze(const Layout&, int dim);              // inserts a size of 1 there
+Layout squeeze(const Layout&, int dim);                // the size there must be 1
+Layout flip(const Layout&, int dim);                   // reverses the order
 // Windows of `size` elements, `step` apart, as a new last dimension.
 Layout unfold(const Layout&, int dim, int64_t size, int64_t step);
 // x[..., i, i + offset]: a new last dimension replaces a and b.

@@ -17,7 +17,7 @@ enum class Precision : uint8_t {
   Full,    // its result needs f32; its kernels read half and write f32: exp, sum
   Widest,  // several float inputs that must agree: add, where
 };
-std::string_view name(Precision p);
+std::string_view name(Precision p);  // its name, as "Low"
 
 // The role of an input. Policies look at activations alone and cast them; with Low, parameters too.
 // Activations must agree in dtype; a parameter or statistic (read in f32: a running mean, a bias)
@@ -33,13 +33,13 @@ enum class Product : uint8_t {
   Convolution  // over channels and a window
 };
 
-struct OpInfo {
+struct OpInfo {  // there is one of each op
   std::string_view name;
   Precision precision = Precision::Any;
   std::array<Role, 6> roles = {};  // by input; the last applies to all further inputs
   Product product = Product::None;
 
-  constexpr Role role(size_t input) const {
+  constexpr Role role(size_t input) const {  // by its position, from 0 on
     return roles[input < roles.size() ? input : roles.size() - 1];
   }
 };

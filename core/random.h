@@ -9,12 +9,12 @@
 
 namespace mixtape {
 
-class RandomGenerator {
+class RandomGenerator {  // for one thread at a time
  public:
-  explicit RandomGenerator(uint64_t seed = 0) : seed_(seed) {}
-  uint64_t seed() const { return seed_; }
-  uint64_t offset() const { return offset_; }
-  void set_offset(uint64_t offset) { offset_ = offset; }
+  explicit RandomGenerator(uint64_t seed = 0) : seed_(seed) {}  // at the beginning of its stream
+  uint64_t seed() const { return seed_; }                       // the number of the stream
+  uint64_t offset() const { return offset_; }  // blocks of four 32-bit numbers drawn so far
+  void set_offset(uint64_t offset) { offset_ = offset; }  // goes on from there
   // Reserves blocks for `count` 32-bit numbers and returns the first.
   uint64_t reserve(int64_t count) {
     const uint64_t first = offset_;
@@ -26,7 +26,7 @@ class RandomGenerator {
     const uint64_t first = reserve(count);
     return place_ ? Draw{0, first - begin_, place_} : Draw{seed_, first};
   }
-  void begin_capture(const uint64_t* place) {
+  void begin_capture(const uint64_t* place) {  // from now on draws name `place`, a Draw's
     place_ = place;
     begin_ = offset_;
   }
@@ -54,7 +54,7 @@ RandomGenerator& generator();
 // While one is alive, this thread draws from a fresh stream of the given seed.
 class Seed : NoCopy {
  public:
-  [[nodiscard]] explicit Seed(uint64_t seed) : Seed(RandomGenerator(seed)) {}
+  [[nodiscard]] explicit Seed(uint64_t seed) : Seed(RandomGenerator(seed)) {}  // from its beginning
   [[nodiscard]] explicit Seed(const RandomGenerator& at);  // continues like that one
   ~Seed();
   RandomGenerator& operator*() { return mine_; }

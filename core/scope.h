@@ -19,7 +19,7 @@ class Scope : NoCopy {
   explicit Scope(std::string_view op, const std::string* module = nullptr);
   ~Scope();
 
-  static const Scope* innermost();
+  static const Scope* innermost();          // of this thread, or null
   static const std::string* module_path();  // of the innermost module, or null
   // The text of module_path(), or of a Node's module; "" for null.
   static std::string path_text(const std::string* path = module_path()) {
@@ -45,6 +45,7 @@ std::vector<std::string_view> interned();
 // A scope in user code: errors inside it name its source line, "model.cpp:42".
 class SourceScope {
  public:
+  // Names the line that makes it, unless given another.
   [[nodiscard]] explicit SourceScope(SourceLocation where = SourceLocation::here());
 
  private:

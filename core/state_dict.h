@@ -10,19 +10,19 @@
 
 namespace mixtape {
 
-struct StateDict : std::vector<std::pair<std::string, Tensor>> {
+struct StateDict : std::vector<std::pair<std::string, Tensor>> {  // names may repeat.
   using List = std::vector<std::pair<std::string, Tensor>>;
   using List::List;
-  StateDict(List list) : List(std::move(list)) {}
+  StateDict(List list) : List(std::move(list)) {}  // in its order
 
   using List::at;
   // The tensor of that name: net.state_dict().at("fc.weight"). Throws Error with the known names.
   Tensor at(std::string_view name) const;
-  bool contains(std::string_view name) const;
+  bool contains(std::string_view name) const;  // if at() finds one
 
-  // Adds entries with a prefix before their names; and the entries with a prefix, without it.
+  // Adds the entries of `from`, each with the prefix before its name.
   void add(std::string_view prefix, const StateDict& from);
-  StateDict under(std::string_view prefix) const;
+  StateDict under(std::string_view prefix) const;  // the entries with the prefix, without it
 };
 
 }  // namespace mixtape

@@ -19,9 +19,9 @@ struct GraphMember;
 struct GraphMembers;
 }  // namespace internal
 
-class Storage : NoCopy {
+class Storage : NoCopy {  // owned by the tensors that view it
  public:
-  Storage(size_t bytes, Device device) : bytes_(bytes), device_(device) {
+  Storage(size_t bytes, Device device) : bytes_(bytes), device_(device) {  // uninitialised
     enter();
     data_ = bytes <= sizeof few_ && device.is_like_cpu() ? few_ : allocate(bytes, device, stream_);
   }
@@ -38,12 +38,12 @@ class Storage : NoCopy {
     if (!foreign_) release(data_, bytes_, device_, stream_);
   }
 
-  void* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
+  void* data() const { return data_; }     // where they begin, on the device
+  size_t bytes() const { return bytes_; }  // as asked for
   // Those that memory_stats() counts: none that are inline, or another library's.
   size_t counted_bytes() const { return data_ == few_ || foreign_ ? 0 : bytes_; }
-  Device device() const { return device_; }
-  bool is_foreign() const { return foreign_ != nullptr; }
+  Device device() const { return device_; }                // where they are
+  bool is_foreign() const { return foreign_ != nullptr; }  // the memory is not ours
   // True if they have bytes in common, as two storages of foreign memory may.
   bool overlaps(const Storage& other) const {
     const auto begin = reinterpret_cast<uintptr_t>(data_),
@@ -64,7 +64,7 @@ class Storage : NoCopy {
     if (used_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       hand_over(true);
   }
-  uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  uint64_t version() const { return version_.load(std::memory_order_relaxed); }  // counts writes
   // (Not an atomic addition: concurrent writes to a tensor race on its bytes anyway.)
   void bump_version() { version_.store(version() + 1, std::memory_order_relaxed); }
 

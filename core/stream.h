@@ -9,7 +9,7 @@
 
 namespace mixtape {
 
-inline constexpr int max_streams = 64;
+inline constexpr int max_streams = 64;  // of all devices together
 
 // One of at most max_streams, numbered over all devices; further threads share their device's last.
 struct Stream {
@@ -17,7 +17,7 @@ struct Stream {
   runtime::Handle handle = nullptr;
 
   static const Stream& current(Device device);  // this thread's, made on first use
-  static const Stream& numbered(int number);
+  static const Stream& numbered(int number);    // one that was made before
   // Orders later work on this stream after the work on `other` so far.
   void wait_for(const Stream& other) const;
 };
@@ -41,9 +41,9 @@ class Event : NoCopy {
   explicit Event(Device device);  // records
   ~Event();
 
-  void record();            // again
-  bool has_passed() const;  // without waiting
-  void synchronize() const;
+  void record();                                        // again
+  bool has_passed() const;                              // without waiting
+  void synchronize() const;                             // waits until it has passed
   double milliseconds_until(const Event& later) const;  // waits for both
 
  private:
@@ -55,7 +55,7 @@ class Event : NoCopy {
 // A named range in a profiler's timeline, while alive.
 class Range : NoCopy {
  public:
-  [[nodiscard]] explicit Range(const char* name) { cuda().begin_range(name); }
+  [[nodiscard]] explicit Range(const char* name) { cuda().begin_range(name); }  // may be nested
   ~Range() { cuda().end_range(); }
 };
 

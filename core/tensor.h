@@ -31,6 +31,7 @@ class Tensor;
 // Dimensions: a list, or one number. Empty: all.
 struct Dims : std::vector<int> {
   Dims() = default;
+  // Negative ones count from the end. The ops check them.
   Dims(std::initializer_list<int> dims);
   Dims(std::vector<int> dims);
   template <std::same_as<int> Dim>  // not of bool, as in sum(x, true): the dimensions come first
@@ -42,7 +43,7 @@ struct AutogradMetaInterface {  // AutogradMeta as core sees it
   virtual void on_set_data(const Tensor& data) = 0;  // the tensor is about to get this data
 };
 
-class Tensor {
+class Tensor {  // a handle: const members change the tensor, not which one it is
  public:
   // Undefined: `if (t)` is false, and every other use throws Error.
   Tensor() = default;
@@ -51,19 +52,19 @@ class Tensor {
   // `view` is within storage.
   Tensor(const std::shared_ptr<Storage>& storage, const internal::View& view);
 
-  explicit operator bool() const { return impl_ != nullptr; }
-  const Shape& shape() const { return impl().view.layout.shape; }
-  const Shape& strides() const { return impl().view.layout.strides; }
+  explicit operator bool() const { return impl_ != nullptr; }          // false: undefined
+  const Shape& shape() const { return impl().view.layout.shape; }      // the sizes, outermost first
+  const Shape& strides() const { return impl().view.layout.strides; }  // in elements
   // From the first element on.
   const internal::Layout& layout() const { return impl().view.layout; }
-  int rank() const { return shape().rank; }
-  int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
-  int64_t numel() const { return shape().size(); }
-  size_t nbytes() const { return size_t(numel()) * size_of(dtype()); }  // of its elements
-  DType dtype() const { return impl().view.dtype; }
-  Device device() const { return impl().storage->device(); }
-  bool is_contiguous() const { return layout().is_contiguous(); }
-  bool is_contiguous(MemoryFormat format) const;
+  int rank() const { return shape().rank; }  // the number of dimensions
+  int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }  // throws beyond the rank
+  int64_t numel() const { return shape().size(); }                        // the number of elements
+  size_t nbytes() const { return size_t(numel()) * size_of(dtype()); }    // of its elements
+  DType dtype() const { return impl().view.dtype; }                       // of an element
+  Device device() const { return impl().storage->device(); }              // where its storage is
+  bool is_contiguous() const { return layout().is_contiguous(); }         // row-major, no gaps
+  bool is_contiguous(MemoryFormat format) const;  // no gaps, in that order of memory
 
   // The first element. Throws Error if T is not the element type of dtype(), or on a device. After
   // writing through it, call storage()->bump_version() to notify the tape, copies and loss scalers.
@@ -106,10 +107,10 @@ class Tensor {
   Tensor with_layout(const internal::Layout&) const;
   // A copy on another device, in the same layout, without history; itself if it is there already.
   Tensor copied_to(Device target) const;
-  const std::shared_ptr<Storage>& storage() const { return impl().storage; }
-  uint64_t version() const { return impl().storage->version(); }
+  const std::shared_ptr<Storage>& storage() const { return impl().storage; }  // shared by views
+  uint64_t version() const { return impl().storage->version(); }  // counts writes to the storage
   const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
-  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }  // handles of one tensor
   // True if this is the only handle, and neither another tensor nor another library uses the
   // storage, so that it may be overwritten.
   bool is_unique() const {
@@ -123,13 +124,14 @@ class Tensor {
   bool requires_grad() const { return impl_ && (impl_->requires_grad || impl_->grad_fn); }
   // Throws Error on integers and on results of ops.
   const Tensor& set_requires_grad(bool on = true) const;
-  bool is_leaf() const { return impl().requires_grad; }
+  bool is_leaf() const { return impl().requires_grad; }  // false where no gradient is required
   // True for the first and the last weight of the model that runs, which nn marks, and for views
   // that were made of them since.
   bool is_end() const { return impl().is_end.load(std::memory_order_relaxed); }
   void mark_end(bool on) const {  // another thread may read it meanwhile
     if (is_end() != on) impl().is_end.store(on, std::memory_order_relaxed);
   }
+  // The recorded op that made it; null for leaves and constants.
   const std::shared_ptr<internal::Node>& grad_fn() const { return impl().grad_fn; }
   void set_grad_fn(std::shared_ptr<internal::Node> grad_fn) const { impl().grad_fn.swap(grad_fn); }
 
@@ -141,69 +143,74 @@ class Tensor {
   // which may be f32 for f16 and bf16. A gradient that is there is converted.
   DType grad_dtype() const;
   void set_grad_dtype(DType dtype) const;
+  // A copy in f16 or bf16; undefined without one, or once either has been written to.
   Tensor shadow() const;
   void set_shadow(const Tensor& copy) const;
-  AutogradMeta& autograd_meta() const;
+  AutogradMeta& autograd_meta() const;  // made on first use
 
   // Methods for the functions of the same name; defined in autograd.
   void backward() const;
   void backward(const BackwardOptions& options) const;
-  Tensor to(DType dtype) const;  // itself if nothing changes
-  Tensor to(Device device) const;
-  Tensor to(MemoryFormat format) const;
-  Tensor clone() const;
-  Tensor contiguous() const;
-  Tensor contiguous(MemoryFormat format) const;
-  Tensor reshape(const Shape& shape) const;
-  Tensor flatten(int from = 0, int to = -1) const;
-  Tensor t() const;  // the last two dimensions swapped
-  Tensor view(const Shape& shape) const;
+  Tensor to(DType dtype) const;                  // itself if nothing changes
+  Tensor to(Device device) const;                // itself if it is there already
+  Tensor to(MemoryFormat format) const;          // as contiguous(format)
+  Tensor clone() const;                          // a row-major copy
+  Tensor contiguous() const;                     // itself if it is row-major, else a copy
+  Tensor contiguous(MemoryFormat format) const;  // itself if it is in that order, else a copy
+  Tensor reshape(const Shape& shape) const;      // a view where strides allow; one size may be -1
+  Tensor flatten(int from = 0, int to = -1) const;  // joins these dimensions, both included
+  Tensor t() const;                                 // the last two dimensions swapped
+  Tensor view(const Shape& shape) const;            // reshape(), but throws Error if it would copy
   // The same of numbers: x.view(4, -1).
   Tensor reshape(std::integral auto size, std::integral auto... more) const {
     return reshape(Shape{int64_t(size), int64_t(more)...});
   }
-  Tensor view(std::integral auto size, std::integral auto... more) const {
+  Tensor view(std::integral auto size, std::integral auto... more) const {  // x.view(4, -1)
     return view(Shape{int64_t(size), int64_t(more)...});
   }
+  // The dimensions in another order: x.permute(0, 2, 1). A view, as the results up to chunk().
   Tensor permute(std::same_as<int> auto first, std::same_as<int> auto... more) const {
     return permute(Dims{first, more...});
   }
   Tensor permute(const Dims& order) const;
-  Tensor expand(const Shape& shape) const;
-  Tensor transpose(int a, int b) const;
-  Tensor select(int dim, int64_t index) const;
-  Tensor squeeze() const;
-  Tensor squeeze(int dim) const;
-  Tensor unsqueeze(int dim) const;
-  std::vector<Tensor> chunk(int64_t chunks, int dim = 0) const;
-  Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const;
-  Tensor exp() const, log() const, sin() const, cos() const;
+  Tensor expand(const Shape& shape) const;                       // broadcasts; -1 keeps a size
+  Tensor transpose(int a, int b) const;                          // swaps a and b
+  Tensor select(int dim, int64_t index) const;                   // drops dim
+  Tensor squeeze() const;                                        // drops every dimension of size 1
+  Tensor squeeze(int dim) const;                                 // drops dim if its size is 1
+  Tensor unsqueeze(int dim) const;                               // inserts a size of 1 there
+  std::vector<Tensor> chunk(int64_t chunks, int dim = 0) const;  // the last may be smaller
+  Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const;  // by element
+  Tensor exp() const, log() const, sin() const, cos() const;                     // of each element
+  // By element, and softmax over dim.
   Tensor relu() const, sigmoid() const, tanh() const, softmax(int dim) const;
-  Tensor pow(double b) const, pow(const Tensor& b) const;
-  Tensor clamp(std::optional<double> low, std::optional<double> high = {}) const;
-  Tensor sum(const Dims& dims = {}, bool keepdim = false) const;
-  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor pow(double b) const, pow(const Tensor& b) const;                          // b broadcasts
+  Tensor clamp(std::optional<double> low, std::optional<double> high = {}) const;  // {}: no bound
+  Tensor sum(const Dims& dims = {}, bool keepdim = false) const;   // integers give i64
+  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;  // floats alone
+  // The variance: the sum of squared deviations over n - correction; and its root.
   Tensor var(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
-  Tensor stddev(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
-  Tensor max(const Dims& dims = {}, bool keepdim = false) const;
-  Tensor min(const Dims& dims = {}, bool keepdim = false) const;
-  BoolTensor any(const Dims& dims = {}, bool keepdim = false) const;
-  BoolTensor all(const Dims& dims = {}, bool keepdim = false) const;
-  Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false) const;
-  Tensor norm(std::initializer_list<int> dims, bool keepdim = false) const;
-  Tensor cumsum(int dim) const;
-  Tensor argmax() const;
-  Tensor argmax(int dim) const;
-  Tensor matmul(const Tensor& other) const;
-  Tensor mm(const Tensor& other) const;
-  Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;
+  Tensor stddev(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;  // its root
+  Tensor max(const Dims& dims = {}, bool keepdim = false) const;      // ties share the gradient
+  Tensor min(const Dims& dims = {}, bool keepdim = false) const;      // as max()
+  BoolTensor any(const Dims& dims = {}, bool keepdim = false) const;  // of none: false
+  BoolTensor all(const Dims& dims = {}, bool keepdim = false) const;  // of none: true
+  Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false) const;  // (sum|x|^p)^(1/p)
+  Tensor norm(std::initializer_list<int> dims, bool keepdim = false) const;  // the 2-norm over dims
+  Tensor cumsum(int dim) const;              // each with all before it; integers give i64
+  Tensor argmax() const;                     // in row-major order, i64 []
+  Tensor argmax(int dim) const;              // along dim, which it drops; i64; ties: the first
+  Tensor matmul(const Tensor& other) const;  // [..., m, k] @ [..., k, n], which broadcast
+  Tensor mm(const Tensor& other) const;      // [m, k] @ [k, n]
+  Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;  // in place
 
   // PyTorch's names.
   int dim() const { return rank(); }
-  const Shape& sizes() const { return shape(); }
-  void* data_ptr() const { return raw(); }
+  const Shape& sizes() const { return shape(); }  // shape()
+  void* data_ptr() const { return raw(); }        // raw()
+  // As set_requires_grad().
   const Tensor& requires_grad_(bool on = true) const { return set_requires_grad(on); }
-  Tensor std(const Dims& dims = {}, bool keepdim = false, int correction = 1) const {
+  Tensor std(const Dims& dims = {}, bool keepdim = false, int correction = 1) const {  // stddev()
     return stddev(dims, keepdim, correction);
   }
 
@@ -245,7 +252,7 @@ class Tensor {
 // A handle that does not keep its tensor alive.
 class WeakTensor {
  public:
-  explicit WeakTensor(const Tensor& t) : impl_(t.impl_) {}
+  explicit WeakTensor(const Tensor& t) : impl_(t.impl_) {}  // `t` may be undefined
   Tensor lock() const {  // undefined once the last handle is gone
     Tensor t;
     t.impl_ = impl_.lock();
@@ -286,7 +293,7 @@ Tensor from_blob(T* data, const Shape& shape, Deleter deleter) {  // of T's dtyp
 }
 template <class T>
   requires(!std::is_void_v<T>)
-Tensor from_blob(T* data, const Shape& shape) {
+Tensor from_blob(T* data, const Shape& shape) {  // of T's dtype, without a deleter
   return from_blob(data, shape, dtype_of<T>());
 }
 
@@ -297,13 +304,13 @@ std::vector<T> to_vector(const Tensor& x);  // row-major, converted as by item()
 struct PrintOptions {
   int precision = 4;                         // digits after the point, at most
   int64_t threshold = 1000, edge_items = 3;  // of more elements, so many at either end of an axis
-  int line_width = 75;
-  bool scientific = true;  // 1.5e+09, where magnitudes ask for it
+  int line_width = 75;                       // characters
+  bool scientific = true;                    // 1.5e+09, where magnitudes ask for it
 };
 // A guard: this thread prints tensors so.
 class PrintWith : NoCopy {
  public:
-  [[nodiscard]] explicit PrintWith(const PrintOptions& options);
+  [[nodiscard]] explicit PrintWith(const PrintOptions& options);  // throws Error as above
   ~PrintWith();
 
  private:
@@ -319,7 +326,7 @@ std::ostream& operator<<(std::ostream& out, const Tensor& x);
 namespace internal {
 // Uninitialised. On a GPU long rows are padded to a multiple of 16 bytes (padded_rows()).
 Tensor with_padded_rows(const Shape& shape, DType dtype, Device device);
-inline bool has_padded_rows(const Tensor& t) {
+inline bool has_padded_rows(const Tensor& t) {  // on a GPU, as with_padded_rows() makes them
   return !t.device().is_like_cpu() && has_padded_rows(t.layout());
 }
 }  // namespace internal

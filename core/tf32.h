@@ -10,10 +10,11 @@ namespace mixtape {
 // backward() inside too. The innermost guard applies; the default is to forbid.
 class Tf32 : NoCopy {
  public:
+  // False forbids what an outer guard allows.
   [[nodiscard]] explicit Tf32(bool allow = true) : before_(allowed_) { allowed_ = allow; }
   ~Tf32() { allowed_ = before_; }
 
-  static bool allowed() { return allowed_; }
+  static bool allowed() { return allowed_; }  // to this thread, now
 
  private:
   static inline thread_local constinit bool allowed_ = false;

@@ -16,13 +16,13 @@ class Observer;    // core/dispatch.h
 class GraphState;  // core/capture.h
 }  // namespace internal
 
-struct ThreadState {
+struct ThreadState {                       // for a thread's ops; null: there is none
   const internal::Scope* scope = nullptr;  // the innermost
-  internal::Policy* policy = nullptr;
+  internal::Policy* policy = nullptr;      // the innermost
   internal::Observer* observer = nullptr;  // head of the chain
   bool recording = true;                   // ops on tensors with requires_grad() get a history
 
-  static ThreadState& current();
+  static ThreadState& current();  // this thread's
 };
 inline thread_local constinit ThreadState thread_state;
 namespace internal {
@@ -39,7 +39,7 @@ class ScopedValue;
 template <class State, class Value, Value State::* member>
 class ScopedValue<member> : NoCopy {
  public:
-  [[nodiscard]] explicit ScopedValue(Value value)
+  [[nodiscard]] explicit ScopedValue(Value value)  // the outer one returns when it ends
       : outer_(std::exchange(State::current().*member, value)) {}
   ~ScopedValue() { State::current().*member = outer_; }
 

@@ -7,15 +7,16 @@
 
 namespace mixtape::internal {
 
-struct View {
+struct View {            // does not keep the memory alive
   void* data = nullptr;  // the first element; layout.offset is 0
   DType dtype = f32;
   Layout layout;
 
   explicit operator bool() const { return data != nullptr; }  // an optional input that is present
-  const Shape& shape() const { return layout.shape; }
-  const Shape& strides() const { return layout.strides; }
-  int64_t size() const { return layout.shape.size(); }
+  const Shape& shape() const { return layout.shape; }         // its sizes
+  const Shape& strides() const { return layout.strides; }     // in elements
+  int64_t size() const { return layout.shape.size(); }        // the number of elements
+  // The first element; T, which is not checked, must be the type of dtype.
   template <class T>
   T* as() const {
     return static_cast<T*>(data);

@@ -15,7 +15,7 @@ void warn(const std::string& text);
 // While one is alive, this thread's warnings go to `tell`.
 class OnWarning : NoCopy {
  public:
-  [[nodiscard]] explicit OnWarning(std::function<void(const std::string&)> tell);
+  [[nodiscard]] explicit OnWarning(std::function<void(const std::string&)> tell);  // run by warn()
   ~OnWarning();
 
  private:
