@@ -5,6 +5,7 @@ memory.
 usage: include_cost.py [--strict | --strict-memory] COMPILER FLAG... FILE
 --strict exits 1 if the includes alone take more than the budget of time, or the file more than that of memory; --strict-memory looks
 at memory only"""
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -20,8 +21,9 @@ def compile_once(command: list[str], source: str) -> tuple[float, float]:
     env = {k: v for k, v in os.environ.items() if k != "MALLOC_PERTURB_"} | {"CCACHE_DISABLE": "1"}
     start = time.perf_counter()
     with subprocess.Popen([*command, "-x", "c++", "-c", "-o", os.devnull, "-"], env=env, stdin=subprocess.PIPE, text=True) as compiler:
-        compiler.stdin.write(source)
-        compiler.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it failed before it read all
+            compiler.stdin.write(source)
+            compiler.stdin.close()
         _, status, used = os.wait4(compiler.pid, 0)
         compiler.returncode = os.waitstatus_to_exitcode(status)
     if compiler.returncode:

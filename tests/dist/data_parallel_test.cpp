@@ -88,7 +88,12 @@ size_t train(int ranks, const Job& run) {
           else
             scaler.step(opt);
           if (i == run.bad_step && run.max_consecutive_skips == 1) {
-            EXPECT_THROW(scaler.update(), amp::ScaleCollapse) << "rank " << world.rank();
+            const auto collapse = [&] {
+              scaler.update();
+              synchronize(DefaultDevice::current());  // a device tells later
+              scaler.poll();
+            };
+            EXPECT_THROW(collapse(), amp::ScaleCollapse) << "rank " << world.rank();
             break;
           }
           scaler.update();

@@ -440,6 +440,7 @@ for file; do
   case $file in *bad*) echo "$file:1:2: warning: code should be clang-formatted [-Wclang-format-violations]" >&2 ;; esac
 done
 """, 0o755)
+        self.write("tests/packaging/hello.cpp", "")
         return self.run_script("lint", *arguments, env=self.with_bin(CXX=compiler))
 
     def test_a_bad_format_is_found(self) -> None:
