@@ -27,3 +27,13 @@ std::string picture(M& net, const Inputs&... inputs) {
 }
 
 }  // namespace mixtape::train
+
+namespace mixtape::io {
+
+// train::picture(), beside what writes it: io::write_file("net.svg", io::graph(net, x)).
+template <class M, class... Inputs>
+std::string graph(M& net, const Inputs&... inputs) {
+  return train::picture(net, inputs...);
+}
+
+}  // namespace mixtape::io

@@ -26,6 +26,7 @@ TEST(Picture, HasTypesShapesAndDtypes) {
   Net net;
   const Tensor x = zeros({2, 4});
   const std::string svg = picture(net, x);
+  EXPECT_EQ(io::graph(net, x), svg);
   for (const char* part :
        {">Net<", ">body  Sequential<", ">0  Linear<", ">1  ReLU<",
         ">5000 parameters   f32 [2, 1000]<", ">head  Linear<", ">3003 parameters   f32 [2, 3]<",
