@@ -66,6 +66,26 @@ TEST(SyncBatchNorm, IsThatOfTheWholeBatch) {
   }
 }
 
+TEST(SyncBatchNorm, PartsMayHaveOtherSizes) {
+  const Tensor x = data({9, 2, 5, 5}), target = data({9, 3, 3, 3});
+  Net whole = net();
+  (sum(square(whole(x) - target)) / 9).backward();
+  const std::vector<std::string> errors = run_ranks(3, [&](const World& world) {
+    Net part = net();
+    DataParallel parallel(part, {.scale = Scale::Sum});
+    const SyncBatchNorm sync;
+    const int64_t begin[] = {0, 2, 5, 9}, first = begin[world.rank()],
+                  count = begin[world.rank() + 1] - first;
+    const Tensor y = part(narrow(x, 0, first, count));
+    (sum(square(y - narrow(target, 0, first, count))) / 9).backward();
+    for (size_t i = 0; i < part.parameters().size(); ++i)
+      expect_near(part.parameters()[i].grad(), whole.parameters()[i].grad(), 1e-4);
+    expect_near(part.norm.running_mean, whole.norm.running_mean, 1e-5);
+    expect_near(part.norm.running_var, whole.norm.running_var, 1e-5);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+}
+
 // Three messages between two ranks each: a greeting, with the number of values, and two rounds.
 TEST(SyncBatchNorm, ExchangesTwoSumsEachWay) {
   const auto errors = run_ranks(2, [](const World& world) {
