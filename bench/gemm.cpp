@@ -12,8 +12,8 @@
 namespace mixtape::bench {
 namespace {
 
-using kernels::cpu::Isa;
-using kernels::cpu::IsaLimit;
+using kernels::Isa;
+using kernels::IsaLimit;
 
 // [batch, rows, columns]; column-major if `transposed`.
 Tensor operand(DType dtype, int64_t batch, int64_t rows, int64_t columns, bool transposed) {

@@ -22,16 +22,16 @@ struct Half {  // IEEE binary16: 1 sign, 5 exponent, 10 fraction bits
   // The nearest, ties to even; infinity from 65520 on.
   MIXTAPE_HD constexpr explicit Half(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
   // Rounded once: going through float would round twice.
-  MIXTAPE_HD constexpr explicit Half(double x) : bits(round(odd_float(x))) {}
+  [[gnu::always_inline]] MIXTAPE_HD constexpr explicit Half(double x) : bits(round(odd_float(x))) {}
   MIXTAPE_HD constexpr operator float() const;                                    // exact
   static constexpr Half from_bits(uint16_t b) { return std::bit_cast<Half>(b); }  // `b` encodes it
 
   // The float nearest to x toward zero, with its last bit set if anything was lost ("round to
   // odd"): rounding that to a narrower type gives the same bits as rounding x itself.
-  MIXTAPE_HD static constexpr uint32_t odd_float(double x);
+  [[gnu::always_inline]] MIXTAPE_HD static constexpr uint32_t odd_float(double x);
 
  private:
-  MIXTAPE_HD static constexpr uint16_t round(uint32_t f);
+  [[gnu::always_inline]] MIXTAPE_HD static constexpr uint16_t round(uint32_t f);
 };
 
 struct BFloat16 {  // the upper half of a float: f32's range with 8 bits of precision
@@ -40,14 +40,15 @@ struct BFloat16 {  // the upper half of a float: f32's range with 8 bits of prec
   BFloat16() = default;
   // The nearest, ties to even; a double is rounded once.
   MIXTAPE_HD constexpr explicit BFloat16(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
-  MIXTAPE_HD constexpr explicit BFloat16(double x) : bits(round(Half::odd_float(x))) {}
+  [[gnu::always_inline]] MIXTAPE_HD constexpr explicit BFloat16(double x)
+      : bits(round(Half::odd_float(x))) {}
   // Exact.
   MIXTAPE_HD constexpr operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
   // The number that `b` encodes.
   static constexpr BFloat16 from_bits(uint16_t b) { return std::bit_cast<BFloat16>(b); }
 
  private:
-  MIXTAPE_HD static constexpr uint16_t round(uint32_t f) {
+  [[gnu::always_inline]] MIXTAPE_HD static constexpr uint16_t round(uint32_t f) {
     if ((f & 0x7fffffffu) > 0x7f800000u) return uint16_t((f >> 16) | 0x40u);  // quiet NaN
     return uint16_t((f + 0x7fffu + ((f >> 16) & 1u)) >> 16);
   }

@@ -143,6 +143,10 @@ Layout channels_last(const Shape& shape) {
   l.shape = shape;
   return l;
 }
+MemoryFormat format_of(const Layout& l) {
+  const bool may = l.shape.rank == 4 && l.strides.dim[1] == 1 && !l.is_contiguous();
+  return may && l.is_channels_last() ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+}
 bool Layout::is_channels_last() const {
   if (shape.rank < 3) return false;
   const Layout memory = channels_last(shape);

@@ -27,8 +27,8 @@ struct Shape {
   explicit Shape(std::span<const int64_t> sizes);
 
   // Throws Error beyond the rank (unchecked in device code).
-  MIXTAPE_HD int64_t operator[](int i) const { return dim[within(i)]; }
-  MIXTAPE_HD int64_t& operator[](int i) { return dim[within(i)]; }
+  [[gnu::always_inline]] MIXTAPE_HD int64_t operator[](int i) const { return dim[within(i)]; }
+  [[gnu::always_inline]] MIXTAPE_HD int64_t& operator[](int i) { return dim[within(i)]; }
   MIXTAPE_HD int64_t size() const {  // their product: the number of elements
     int64_t n = 1;
     for (int i = 0; i < rank; ++i) n *= dim[i];
@@ -47,7 +47,7 @@ struct Shape {
   }
 
  private:
-  MIXTAPE_HD int within(int i) const {
+  [[gnu::always_inline]] MIXTAPE_HD int within(int i) const {
     const int at = i < 0 ? i + rank : i;
 #ifndef __CUDA_ARCH__
     if (at < 0 || at >= rank) [[unlikely]]
@@ -105,10 +105,7 @@ struct Layout {
 
 Layout channels_last(const Shape&);  // [n, c, ...] as a dense [n, ..., c]
 // ChannelsLast for images that are, and are not row-major as well.
-inline MemoryFormat format_of(const Layout& l) {
-  const bool may = l.shape.rank == 4 && l.strides.dim[1] == 1 && !l.is_contiguous();
-  return may && l.is_channels_last() ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
-}
+MemoryFormat format_of(const Layout&);
 // Row-major, but that rows begin at multiples of 16 bytes of any float dtype but f64: of a GPU's
 // long rows, which products then read 16 bytes at a time.
 Layout padded_rows(const Shape&);

@@ -30,8 +30,10 @@ using In = const View&;  // an absent optional input or output has no data
 using Out = const View&;
 inline bool has_channels_last(In x) { return format_of(x.layout) == MemoryFormat::ChannelsLast; }
 
+template <class Signature>
+struct Kernel;
 template <class... Args>
-struct Kernel {
+struct Kernel<void(Launch&, Args...)> {
   using Function = void (*)(Launch&, Args...);
   const char* name;
   bool cpu_alone;                  // in any build
@@ -61,33 +63,24 @@ struct Kernel {
     (for_each_view(args, see), ...);
   }
 };
-template <size_t n, class... Args>
-Kernel(const char*, bool, void (*const (&)[n])(Launch&, Args...)) -> Kernel<Args...>;
 
-// Declares a kernel for each device type. In the table, a type follows those before it.
-#ifdef MIXTAPE_CUDA
-#define MIXTAPE_IF_CUDA(...) __VA_ARGS__
-#else
-#define MIXTAPE_IF_CUDA(...)
+// Declares a kernel and its implementations, those for the CPU in the namespace of an instruction
+// set that kernels/meson.build names. (table.cpp, which defines the kernel, has macros of its own.)
+#ifndef MIXTAPE_KERNEL
+#define MIXTAPE_KERNEL(name, ...)                \
+  namespace [[gnu::visibility("hidden")]] cuda { \
+  void name(Launch&, __VA_ARGS__);               \
+  }                                              \
+  MIXTAPE_CPU_KERNEL(name, __VA_ARGS__)
+// One of the CPU alone. Its ops have rows that say so (OpCase::cpu_only).
+#define MIXTAPE_CPU_KERNEL(name, ...)           \
+  namespace [[gnu::visibility("hidden")]] cpu { \
+  inline namespace MIXTAPE_TARGET {             \
+  void name(Launch&, __VA_ARGS__);              \
+  }                                             \
+  }                                             \
+  extern const Kernel<void(Launch&, __VA_ARGS__)> name
 #endif
-#define MIXTAPE_KERNEL(name, ...)                               \
-  namespace cpu {                                               \
-  void name(Launch&, __VA_ARGS__);                              \
-  }                                                             \
-  namespace cuda {                                              \
-  void name(Launch&, __VA_ARGS__);                              \
-  }                                                             \
-  inline constexpr Kernel name {                                \
-    #name, false, { &cpu::name MIXTAPE_IF_CUDA(, &cuda::name) } \
-  }
-// Declares a kernel of the CPU alone. Its ops have rows that say so (OpCase::cpu_only).
-#define MIXTAPE_CPU_KERNEL(name, ...) \
-  namespace cpu {                     \
-  void name(Launch&, __VA_ARGS__);    \
-  }                                   \
-  inline constexpr Kernel name {      \
-    #name, true, { &cpu::name }       \
-  }
 
 // The scalar arguments of a unary op, such as a slope or two bounds.
 struct Numbers {

@@ -35,7 +35,7 @@ def counts(arch: str) -> dict[str, tuple[str, int, int]]:
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "rungs.cubin"
         run("nvcc", "-std=c++20", "-gencode", f"arch={arch.replace('sm', 'compute')},code={arch}", "-cubin", "-O3",
-            "--expt-relaxed-constexpr", "-DMIXTAPE_CUDA", f"-I{ROOT}", LAB / "rungs.cu", "-o", cubin)
+            "--expt-relaxed-constexpr", f"-I{ROOT}", LAB / "rungs.cu", "-o", cubin)
         text = run("cuobjdump", "-sass", cubin)
     found = {}
     for mangled, body in sass.kernels(text):

@@ -2,13 +2,14 @@
 // The leading (batch) dimensions of a matrix product, and vectors viewed with other shapes.
 
 #include "core/view.h"
+#include "kernels/common/always_inline.h"
 
 namespace mixtape::kernels {
 using namespace internal;
 
 // Merges batch dimensions into rows if b is constant along them and rows of a and c stay evenly
 // spaced: x @ w over a batch of x is one tall product.
-inline void merge_batch(Layout& a, Layout& b, Layout& c) {
+MIXTAPE_ALWAYS_INLINE void merge_batch(Layout& a, Layout& b, Layout& c) {
   const auto even = [](const Layout& l) {
     return l.shape[-3] == 1 || l.shape[-2] == 1 || l.strides[-3] == l.strides[-2] * l.shape[-2];
   };

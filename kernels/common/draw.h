@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/philox.h"
+#include "kernels/common/always_inline.h"
 
 namespace mixtape::kernels {
 
@@ -35,7 +36,7 @@ struct RandomInteger {
 
 // The largest T below x, which is finite.
 template <class T>
-T largest_below(double x) {
+MIXTAPE_ALWAYS_INLINE T largest_below(double x) {
   const T t(x);  // rounded
   if (static_cast<double>(t) < x) return t;
   if constexpr (sizeof(T) > 2) {
@@ -53,7 +54,7 @@ template <class T>
 struct RandomReal {
   double low, width, smallest, largest;
 
-  RandomReal(double from, double to) : low(from), width(to - from), smallest(T(from)) {
+  MIXTAPE_ALWAYS_INLINE RandomReal(double from, double to) : low(from), width(to - from), smallest(T(from)) {
     largest = from < to ? static_cast<double>(largest_below<T>(to)) : smallest;
     if (smallest < from) smallest = -static_cast<double>(largest_below<T>(-from));
     smallest = std::min(smallest, largest);

@@ -1,10 +1,28 @@
 #pragma once
-// The instruction set of matrix products on the CPU, for messages and records.
+// Isa: the instruction sets among which kernels on the CPU choose at run time.
 
 #include <string_view>
 
+#include "core/no_copy.h"
+
 namespace mixtape::kernels {
 
-std::string_view instruction_set();  // of this thread's, as MIXTAPE_ISA spells it
+// In ascending order: a processor with one of them has all before it of its architecture.
+enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16, Neon, NeonBf16 };
+
+// The instruction set of this thread's kernels: the best one of the processor, limited by
+// MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16, or portable|neon|neon_bf16 on AArch64, and by the
+// innermost IsaLimit. Microkernels are compiled for all of them, other kernels as -Dcpu_arch says.
+Isa current_isa();
+std::string_view instruction_set();  // as MIXTAPE_ISA spells it, for messages and records
+
+class IsaLimit : NoCopy {
+ public:
+  explicit IsaLimit(Isa most);
+  ~IsaLimit();
+
+ private:
+  Isa outer_;
+};
 
 }  // namespace mixtape::kernels

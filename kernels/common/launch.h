@@ -9,6 +9,7 @@
 #include "core/tf32.h"
 #include "core/thread_state.h"
 #include "core/view.h"
+#include "kernels/common/always_inline.h"
 
 namespace mixtape::kernels {
 
@@ -25,19 +26,14 @@ class Launch : NoCopy {
     stream = mine.handle;
     runtime::of(device.type).select(device.index);
   }
-  ~Launch() {
+  MIXTAPE_ALWAYS_INLINE ~Launch() {
     for (const Scratch& b : scratch_) release(b.data, b.bytes, device, number_, MemoryOf::Kernels);
   }
 
   // Uninitialised, 64-byte aligned, valid until the launch is destroyed.
   template <class T>
-  T* scratch(int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    void* const block = allocate(bytes, device, number_, MemoryOf::Kernels);
-    void* const data = scratch_.push_back({block, bytes}).data;
-    if (internal::kernel_watch) [[unlikely]]
-      internal::kernel_watch->scratch(device, data, bytes);
-    return static_cast<T*>(data);
+  MIXTAPE_ALWAYS_INLINE T* scratch(int64_t count) {
+    return static_cast<T*>(memory(static_cast<size_t>(count) * sizeof(T)));
   }
 
   const Device device;
@@ -45,6 +41,8 @@ class Launch : NoCopy {
   const bool tf32 = Tf32::allowed();
 
  private:
+  void* memory(size_t bytes);
+
   struct Scratch {
     void* data;
     size_t bytes;

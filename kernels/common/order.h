@@ -38,7 +38,7 @@ MIXTAPE_ALWAYS_INLINE MIXTAPE_HD Key<T> key(T x) {
 
 // The key by which a row is sorted stably: descending order inverts it.
 template <class T>
-MIXTAPE_HD Key<T> ranked(T x, bool descending) {
+MIXTAPE_ALWAYS_INLINE MIXTAPE_HD Key<T> ranked(T x, bool descending) {
   return descending ? Key<T>(~key(x)) : key(x);
 }
 

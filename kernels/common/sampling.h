@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/half.h"  // MIXTAPE_HD
+#include "kernels/common/always_inline.h"
 
 namespace mixtape::kernels {
 
@@ -25,7 +26,7 @@ struct Sampling {
   bool align_corners = false;  // Linear and Cubic: around i (from - 1) / (to - 1) instead
 
   // Output i is made of inputs [begin(i), end(i)); both ascend with i.
-  MIXTAPE_HD int64_t begin(int64_t i) const {
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t begin(int64_t i) const {
     switch (kind) {
       case Kind::Windows:
         return std::max<int64_t>(0, start(i));
@@ -37,7 +38,7 @@ struct Sampling {
         return within(left(i));
     }
   }
-  MIXTAPE_HD int64_t end(int64_t i) const {
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t end(int64_t i) const {
     switch (kind) {
       case Kind::Windows:
         return std::min(from, start(i) + size);
@@ -50,14 +51,16 @@ struct Sampling {
     }
   }
   // True if windows do not overlap.
-  MIXTAPE_HD bool apart() const { return kind == Kind::Adaptive ? from % to == 0 : stride >= size; }
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD bool apart() const {
+    return kind == Kind::Adaptive ? from % to == 0 : stride >= size;
+  }
   // True if windows are n elements each and adjoin; a remainder belongs to none.
-  MIXTAPE_HD bool abut(int64_t n) const {
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD bool abut(int64_t n) const {
     if (kind == Kind::Adaptive) return from == n * to;
     return kind == Kind::Windows && size == n && stride == n && padding == 0 && to == from / n;
   }
   // The weight of input j in output i.
-  MIXTAPE_HD double weight(int64_t i, int64_t j) const {
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD double weight(int64_t i, int64_t j) const {
     switch (kind) {
       case Kind::Windows:
       case Kind::Adaptive:
@@ -75,23 +78,29 @@ struct Sampling {
   }
 
  private:
-  MIXTAPE_HD int64_t start(int64_t i) const { return i * stride - padding; }
-  MIXTAPE_HD int64_t divisor(int64_t i) const {
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t start(int64_t i) const { return i * stride - padding; }
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t divisor(int64_t i) const {
     if (!count_padding) return end(i) - begin(i);
     return std::min(from + padding, start(i) + size) - start(i);
   }
-  MIXTAPE_HD int64_t within(int64_t j) const { return std::max<int64_t>(0, std::min(from - 1, j)); }
-  MIXTAPE_HD double position(int64_t i) const {
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t within(int64_t j) const {
+    return std::max<int64_t>(0, std::min(from - 1, j));
+  }
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD double position(int64_t i) const {
     const double n = double(from), m = double(to), at = double(i);
     if (kind == Kind::Nearest) return std::floor(float(i) * (float(from) / float(to)));
     if (align_corners) return to > 1 ? at * (n - 1) / (m - 1) : 0;
     const double place = (at + 0.5) * n / m - 0.5;
     return kind == Kind::Linear ? std::max(0.0, place) : place;
   }
-  MIXTAPE_HD int64_t left(int64_t i) const { return static_cast<int64_t>(std::floor(position(i))); }
-  MIXTAPE_HD double fraction(int64_t i) const { return position(i) - std::floor(position(i)); }
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t left(int64_t i) const {
+    return static_cast<int64_t>(std::floor(position(i)));
+  }
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD double fraction(int64_t i) const {
+    return position(i) - std::floor(position(i));
+  }
   // The weight at a distance below 2: Keys' cubic convolution kernel with slope -3/4 at 1.
-  MIXTAPE_HD static double cubic(double d) {
+  MIXTAPE_ALWAYS_INLINE MIXTAPE_HD static double cubic(double d) {
     return d <= 1 ? (1.25 * d - 2.25) * d * d + 1 : ((-0.75 * d + 3.75) * d - 6) * d + 3;
   }
 };

@@ -9,6 +9,7 @@
 
 #include "core/dtype.h"
 #include "core/op_info.h"
+#include "kernels/common/always_inline.h"
 #include "kernels/common/math.h"
 #include "kernels/common/op_list.h"
 
@@ -185,7 +186,7 @@ struct Whole {
 // Converts a value to another element type. Floats to integers truncate and saturate, NaN gives 0;
 // anything but 0 is true; every conversion rounds at most once.
 template <class To, class From>
-MIXTAPE_HD constexpr To convert_to(From x) {
+MIXTAPE_ALWAYS_INLINE MIXTAPE_HD constexpr To convert_to(From x) {
   if constexpr (std::is_same_v<To, From>)
     return x;
   else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)

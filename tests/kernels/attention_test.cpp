@@ -9,7 +9,7 @@ using attention_cases::Case;
 using attention_cases::Hides;
 
 void expect_attention(const Case& c) {
-  attention_cases::expect_attention(c, cpu::attention, cpu::attention_grad);
+  attention_cases::expect_attention(c, on_cpu(attention), on_cpu(attention_grad));
 }
 
 TEST(Attention, ByBlocksIsThatOfSumsInF64) {
@@ -27,8 +27,8 @@ TEST(Attention, ByBlocksHasTheSameBitsForAnyNumberOfThreads) {
   expect_same_for_any_threads([&] {
     const Tensor o = output(q.shape(), f32), dq = output(q.shape(), f32),
                  dk = output(k.shape(), f32), dv = output(k.shape(), f32);
-    launch([&](Launch& l) { cpu::attention(l, q, k, k, rule, o, Tensor()); });
-    launch([&](Launch& l) { cpu::attention_grad(l, q, k, k, Tensor(), q, rule, dq, dk, dv); });
+    launch([&](Launch& l) { on_cpu(attention)(l, q, k, k, rule, o, Tensor()); });
+    launch([&](Launch& l) { on_cpu(attention_grad)(l, q, k, k, Tensor(), q, rule, dq, dk, dv); });
     return std::vector<Tensor>{o, dq, dk, dv};
   });
 }

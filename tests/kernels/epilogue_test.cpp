@@ -27,23 +27,22 @@ constexpr Activation activations[] = {Activation::None, Activation::Relu, Activa
                                       Activation::GeluTanh};
 
 // One of each kind that this processor has.
-std::vector<cpu::Isa> isas_here() {
-  std::vector<cpu::Isa> here;
-  for (const cpu::Isa isa : {cpu::Isa::Portable, cpu::Isa::Avx2, cpu::Isa::Avx512Bf16,
-                             cpu::Isa::Neon, cpu::Isa::NeonBf16}) {
-    const cpu::IsaLimit limit(isa);
-    if (cpu::current_isa() == isa) here.push_back(isa);
+std::vector<Isa> isas_here() {
+  std::vector<Isa> here;
+  for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512Bf16, Isa::Neon, Isa::NeonBf16}) {
+    const IsaLimit limit(isa);
+    if (current_isa() == isa) here.push_back(isa);
   }
   return here;
 }
 
 TEST(Epilogue, ActivatesSumsBeforeTheyAreRounded) {
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 4, 0}, {17, 33, 65}, {130, 300, 70}, {40, 100, 900}};
-  for (const cpu::Isa isa : isas_here())
+  for (const Isa isa : isas_here())
     for (const auto& [in, out] : float_pairs)
       for (const auto& [m, n, k] : sizes)
         for (const Activation f : activations) {
-          const cpu::IsaLimit limit(isa);
+          const IsaLimit limit(isa);
           const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2),
                        bias = random({n}, wide(in), 3);
           const Tensor c = output({m, n}, out), by_columns = output({n, m}, out),
@@ -81,11 +80,11 @@ TEST(Epilogue, ActivatesSumsBeforeTheyAreRounded) {
 
 TEST(Epilogue, AddsAResidualOfAnyFloatDtype) {
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 4, 0}, {17, 33, 65}, {130, 300, 70}, {40, 100, 900}};
-  for (const cpu::Isa isa : isas_here())
+  for (const Isa isa : isas_here())
     for (const auto& [in, out] : float_pairs)
       for (const auto& [m, n, k] : sizes)
         for (const DType dtype : {f32, in}) {
-          const cpu::IsaLimit limit(isa);
+          const IsaLimit limit(isa);
           const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2),
                        bias = random({n}, wide(in), 3), residual = random({m, n}, dtype, 4);
           const Tensor c = output({m, n}, out), before = output({m, n}, out),
@@ -126,11 +125,11 @@ TEST(Epilogue, RoundsOnce) {  // gelu of 1 + 1/512, which bf16 does not hold, ro
 
 TEST(Epilogue, MayAddToItsResult) {
   const int64_t sizes[][3] = {{3, 4, 5}, {5, 20, 0}, {33, 70, 90}, {200, 60, 900}};
-  for (const cpu::Isa isa : isas_here())
+  for (const Isa isa : isas_here())
     for (const auto& [in, out] : float_pairs)
       for (const auto& [m, n, k] : sizes)
         for (const bool by_rows : {true, false}) {
-          const cpu::IsaLimit limit(isa);
+          const IsaLimit limit(isa);
           const Tensor a = random({m, k}, in, 1), b = random({k, n}, in, 2);
           Tensor c = random(by_rows ? Shape{m, n} : Shape{n, m}, out, 3);
           if (!by_rows) c = c.with_layout(transpose(c.layout(), 0, 1));

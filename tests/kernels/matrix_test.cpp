@@ -14,25 +14,23 @@ namespace mixtape::kernels {
 using namespace internal;
 namespace [[gnu::visibility("hidden")]] kernels_matrix_test {
 
-using cpu::Isa;
-
 // --- gemm ---
 
 using Gemm = OnEachIsa;
 INSTANTIATE_TEST_SUITE_P(All, Gemm, every_isa, isa_name);
 
 TEST(Isa, TheInnermostLimitHolds) {
-  const Isa best = cpu::current_isa();
+  const Isa best = current_isa();
   {
-    const cpu::IsaLimit outer(Isa::Portable);
-    EXPECT_EQ(cpu::current_isa(), Isa::Portable);
+    const IsaLimit outer(Isa::Portable);
+    EXPECT_EQ(current_isa(), Isa::Portable);
     {
-      const cpu::IsaLimit inner(Isa::NeonBf16);
-      EXPECT_EQ(cpu::current_isa(), best);
+      const IsaLimit inner(Isa::NeonBf16);
+      EXPECT_EQ(current_isa(), best);
     }
-    EXPECT_EQ(cpu::current_isa(), Isa::Portable);
+    EXPECT_EQ(current_isa(), Isa::Portable);
   }
-  EXPECT_EQ(cpu::current_isa(), best);
+  EXPECT_EQ(current_isa(), best);
 }
 
 TEST(IsaDeathTest, BadNameInTheEnvironment) {
@@ -40,7 +38,7 @@ TEST(IsaDeathTest, BadNameInTheEnvironment) {
   const auto report = [](const char* value) {
     ::setenv("MIXTAPE_ISA", value, 1);
     try {
-      std::fprintf(stderr, "number %d", static_cast<int>(cpu::current_isa()));
+      std::fprintf(stderr, "number %d", static_cast<int>(current_isa()));
     } catch (const Error& e) {
       std::fprintf(stderr, "%s", e.what());
     }

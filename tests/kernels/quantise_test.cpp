@@ -9,7 +9,7 @@ namespace kernels_quantise_test {
 
 Tensor rounded(Grid grid, const Tensor& x, double scale, DType out = f32) {
   const Tensor y = output(x.shape(), out);
-  launch([&](Launch& l) { cpu::quantise(l, grid, x, filled(x.shape(), f32, scale), y); });
+  launch([&](Launch& l) { on_cpu(quantise)(l, grid, x, filled(x.shape(), f32, scale), y); });
   return y;
 }
 
@@ -62,7 +62,7 @@ TEST(Quantise, ScalesArePowersOfTwo) {
   const auto scale = [](Grid grid, int margin, double most) {
     const Tensor s = output({1}, f32);
     launch([&](Launch& l) {
-      cpu::quantise_scale(l, grid, margin, filled({1}, f32, most), View{}, s);
+      on_cpu(quantise_scale)(l, grid, margin, filled({1}, f32, most), View{}, s);
     });
     return s.at(0);
   };
@@ -98,8 +98,8 @@ TEST(Stored, NumbersOf8BitsConvertFromAndToAll) {
       const Tensor x = random({70}, t, 1, is_float(t) ? -300 : 0, t == boolean ? 2 : 120);
       const Tensor y({70}, f8), z({70}, t);
       launch([&](Launch& l) {
-        cpu::convert(l, x, y);
-        cpu::convert(l, y, z);
+        on_cpu(convert)(l, x, y);
+        on_cpu(convert)(l, y, z);
       });
       for (int64_t i = 0; i < 70; ++i) {
         const float want(F8(double(x.at(i))));
@@ -112,7 +112,7 @@ TEST(Stored, NumbersOf8BitsConvertFromAndToAll) {
       }
     }
     const Tensor tie = filled({1}, f64, 1.0625 + 0x1p-40), y({1}, f8);
-    launch([&](Launch& l) { cpu::convert(l, tie, y); });
+    launch([&](Launch& l) { on_cpu(convert)(l, tie, y); });
     EXPECT_EQ(y.at(0), float(F8(1.0625 + 0x1p-40)));
   };
   expect(F8E4M3());

@@ -1,5 +1,4 @@
-// A user's op that calls a kernel, on every device. Its compiler flags decide whether kernels.h
-// names GPU kernels, and the program must agree with the library about that.
+// A user's op that calls a kernel, on every device that the library has.
 #include <mixtape.h>
 #include <mixtape/kernels/kernels.h>
 using namespace mixtape;

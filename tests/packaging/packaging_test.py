@@ -87,22 +87,6 @@ class Found(Installed):
     def test_own_op_by_pkg_config(self) -> None:
         self.check(self.link(self.object("own_op.cpp"), shared=True), shared=True)
 
-    def test_a_library_for_a_better_processor(self) -> None:
-        """Where docs/building.md puts one, programs find it without being linked again."""
-        program = self.link(self.object("hello.cpp"), shared=True)
-        loader = re.search(r"interpreter: (.*)]", run("readelf", "--program-headers", program))[1]
-        levels = re.findall(r"^  (\S+) \(supported, searched\)$", run(loader, "--help"), re.MULTILINE)
-        if not levels:
-            self.skipTest("this system's loader knows no levels of processors")
-        folder = self.libraries / "glibc-hwcaps" / levels[0]
-        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
-        self.install(self.folder / "again", "--tags", "runtime")
-        [library] = (self.folder / "again").rglob("libmixtape.so.0")
-        shutil.copytree(library.parent, folder, symlinks=True)
-        self.check(program, shared=True)
-        environment = dict(os.environ, LD_LIBRARY_PATH=str(self.libraries), LD_TRACE_LOADED_OBJECTS="1")
-        self.assertIn(f"libmixtape.so.0 => {folder}/", run(program, env=environment))
-
     def test_gdb_finds_its_printers(self) -> None:
         [script] = self.folder.rglob("*-gdb.py")
         library = (self.libraries / "libmixtape.so").resolve()
@@ -210,18 +194,21 @@ class Symbols(Installed):
     def test_a_kernel_leaves_the_shared_library_but_not_its_parts(self) -> None:
         kernels = set(re.findall(r"MIXTAPE_(?:CPU_)?KERNEL\(\s*(\w+)", (here.parent.parent / "kernels/kernels.h").read_text()))
         symbols = run("nm", "--dynamic", "--demangle", "--defined-only", self.libraries / "libmixtape.so")
-        found = set(re.findall(r"mixtape::kernels::cpu::([\w:]+)", symbols))
-        self.assertIn("gemm", found)
-        self.assertEqual(found - kernels, set())
+        self.assertEqual(kernels - set(re.findall(r"mixtape::kernels::(\w+)$", symbols, re.MULTILINE)), set())
+        self.assertEqual(re.findall(r"mixtape::kernels::(?:cpu|cuda)::.*", symbols), [])
 
     def test_what_is_compiled_for_one_processor_has_names_of_its_own(self) -> None:
-        """A linker keeps either of two functions with one name. (DW.ref: pointers, the same in all compilations.)"""
+        """A linker keeps either of two functions with one name. (What is portable may be shared.)"""
         compiled = json.loads(pathlib.Path(build, "compile_commands.json").read_text())
-        special = {pathlib.Path(one["output"]).name for one in compiled if " -march=" in one["command"]}
-        symbols = run("nm", "--print-file-name", "--defined-only", "--extern-only", self.libraries / "libmixtape.a").splitlines()
-        kernels = [s for s in symbols if s.split(":")[-2] in special]
-        self.assertTrue(any("eigen_gemm" in s for s in kernels))
-        self.assertEqual([s for s in kernels if "mixtape" not in s.split()[-1] and "DW.ref" not in s], [])
+        found = []
+        for one in compiled:
+            if target := re.search(r"-DMIXTAPE_TARGET=(\w+)", one["command"]):
+                rows = run("nm", "--defined-only", "--extern-only", "--format=posix", pathlib.Path(build, one["output"])).splitlines()
+                found += [(target[1], *row.split()[:2]) for row in rows]
+        functions = [(target, name) for target, name, kind in found if kind in "TW"]
+        self.assertTrue(any("eigen_gemm" in name for _, name in functions))
+        self.assertEqual([name for target, name in functions if target not in name and target != "portable"], [])
+        symbols = run("nm", "--defined-only", "--extern-only", self.libraries / "libmixtape.a").splitlines()
         self.assertEqual([s for s in symbols if re.search("N(5Eigen|8nlohmann)", s)], [])
 
 

@@ -6,14 +6,13 @@
 #include "kernels/cpu/gemm/microkernel.h"
 
 namespace mixtape::kernels {
-using cpu::Isa;
 
 class [[gnu::visibility("hidden")]] OnEachIsa : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
-    if (cpu::current_isa() != GetParam()) GTEST_SKIP() << "not on this processor";
+    if (current_isa() != GetParam()) GTEST_SKIP() << "not on this processor";
   }
-  const cpu::IsaLimit limit{GetParam()};
+  const IsaLimit limit{GetParam()};
 };
 inline std::string isa_name(const testing::TestParamInfo<Isa>& info) {
   const char* const names[] = {"Portable", "Avx2", "Avx512", "Avx512Bf16", "Neon", "NeonBf16"};

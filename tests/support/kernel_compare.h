@@ -28,6 +28,12 @@ inline constexpr DType all_dtypes[] = {f64, f32, f16, bf16, i64, i32, u8, boolea
 inline const std::pair<DType, DType> float_pairs[] = {{f64, f64}, {f32, f32},   {f16, f16},
                                                       {f16, f32}, {bf16, bf16}, {bf16, f32}};
 
+// A kernel's implementation for the CPU, whatever device its Launch is for.
+template <class Signature>
+auto on_cpu(const Kernel<Signature>& kernel) {
+  return kernel.by_type[size_t(DeviceType::cpu)];
+}
+
 inline double tolerance(DType t) {
   return t == f64 ? 1e-12 : t == f32 ? 1e-5 : t == f16 ? 1e-3 : 1e-2;
 }

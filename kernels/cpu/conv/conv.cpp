@@ -11,7 +11,7 @@
 #include "kernels/cpu/conv/direct_conv.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 // Sizes of one convolution; channels are those of one group. A depthwise convolution counts as one
@@ -417,4 +417,4 @@ void conv2d_weight(Launch& launch, In x, In dy, const Window& window, Out dw, Ou
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -11,7 +11,7 @@
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/loops/rows.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 // Splits a plane of x into one plane for each phase of the stride.
@@ -149,4 +149,4 @@ bool depthwise_weight(In x, In dy, const Window& v, Out dw, Out db) {
   return true;
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

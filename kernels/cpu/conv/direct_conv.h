@@ -13,6 +13,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // A depthwise tile of `rows` rows and `width` lanes: lane i of the sums takes lane i of a, and
 // there is one k_group in each segment.
@@ -293,5 +294,6 @@ struct DirectConv {
   }
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -13,6 +13,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // Strides of the channels, pixels and images of x [n, c, h, w], in elements. It is row-major or has
 // its channels last: one of the first two is 1.
@@ -140,5 +141,6 @@ struct PaddedImage {
   }
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -4,7 +4,7 @@
 #include "kernels/cpu/loops/elements.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -146,4 +146,4 @@ void plus_scaled(Launch& launch, int op, In x, In a, In b, double s, Out y) {
   for_each_contiguous(launch, {&x, &a, &b, &y}, loop, &s);
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

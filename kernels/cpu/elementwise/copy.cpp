@@ -11,7 +11,7 @@
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/simd/vec.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -225,4 +225,4 @@ void copy(const View& x, const View& y) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

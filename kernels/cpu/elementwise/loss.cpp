@@ -10,7 +10,7 @@
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 struct LossNumbers {
@@ -132,4 +132,4 @@ void row_products(Launch&, In x, In y, Out products) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -10,7 +10,7 @@
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 template <class From, class To>
@@ -170,4 +170,4 @@ void triangle(Launch&, bool upper, int64_t diagonal, In x, Out y) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -5,7 +5,7 @@
 #include "kernels/cpu/loops/elements.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 // Sixteen at a time, widened and rounded as vectors: the loop between is plain, so that the
@@ -48,4 +48,4 @@ void quantise(Launch& launch, Grid grid, In x, In scale, Out y) {
   for_each_contiguous(launch, {&x, &scale, &y}, loop, &info);
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

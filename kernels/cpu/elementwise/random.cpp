@@ -10,7 +10,7 @@
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 using philox::interleave, philox::Words;
 
@@ -121,4 +121,4 @@ void dropout(Launch&, const Draw& at, double p, In x, Out y) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

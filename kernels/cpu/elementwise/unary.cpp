@@ -3,7 +3,7 @@
 #include "kernels/cpu/loops/elements.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 // Calls body(numbers...) with an op's parameters in the type in which F is computed.
@@ -64,4 +64,4 @@ void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out
   for_each_contiguous(launch, {&v, &dy, &dx}, loop, &numbers);
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -12,6 +12,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // One operand as lines along k: rows of a, or columns of b.
 struct Operand {
@@ -149,5 +150,6 @@ struct Blocking {
   }
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -15,7 +15,7 @@
 #include "kernels/cpu/simd/transpose_tiles.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -439,4 +439,4 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -6,9 +6,6 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12, in its own AVX-512 intrinsics
 #endif
 #define EIGEN_NO_DEBUG  // its assertions cost more than a small product
-// A program's Eigen has the same templates, compiled for another processor and alignment: of two
-// functions with one name, the linker keeps either.
-#define Eigen mixtape_eigen
 #include <Eigen/Core>
 #include <algorithm>
 #include <optional>
@@ -21,7 +18,7 @@
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -216,4 +213,4 @@ void eigen_gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

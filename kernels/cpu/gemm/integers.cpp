@@ -8,7 +8,7 @@
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 
 void gemm_integers(Launch&, In a, In b, Out c) {
@@ -44,4 +44,4 @@ void gemm_integers(Launch&, In a, In b, Out c) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -8,7 +8,6 @@
 
 #include "core/check.h"
 #include "core/device.h"
-#include "kernels/common/instruction_set.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -76,14 +75,6 @@ thread_local constinit Isa limit = std::end(sets)[-1].isa;  // of the innermost 
 
 }  // namespace
 
-Isa current_isa() {
-  static const Isa most = allowed_isa();
-  return set_within(std::min(most, limit)).isa;
-}
-
-IsaLimit::IsaLimit(Isa most) : outer_(limit) { limit = most; }
-IsaLimit::~IsaLimit() { limit = outer_; }
-
 template <>
 const Microkernel<double>* find_microkernel(Isa isa, DType) {
   const Microkernels* const kernels = set_within(isa).kernels;
@@ -113,6 +104,15 @@ const Microkernel<float>& microkernel_or_portable(Isa isa, DType dtype) {
 
 }  // namespace mixtape::kernels::cpu
 
-std::string_view mixtape::kernels::instruction_set() {
-  return cpu::set_within(cpu::current_isa()).name;
+namespace mixtape::kernels {
+
+Isa current_isa() {
+  static const Isa most = cpu::allowed_isa();
+  return cpu::set_within(std::min(most, cpu::limit)).isa;
 }
+std::string_view instruction_set() { return cpu::set_within(current_isa()).name; }
+
+IsaLimit::IsaLimit(Isa most) : outer_(cpu::limit) { cpu::limit = most; }
+IsaLimit::~IsaLimit() { cpu::limit = outer_; }
+
+}  // namespace mixtape::kernels

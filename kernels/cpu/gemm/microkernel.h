@@ -6,28 +6,11 @@
 
 #include <cstdint>
 
-#include "core/no_copy.h"
+#include "kernels/common/instruction_set.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
-
-// In ascending order: a processor with one of them has all before it of its architecture.
-enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16, Neon, NeonBf16 };
-
-// The instruction set for products of this thread: the best one of the processor, limited by
-// MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16, or portable|neon|neon_bf16 on AArch64, and by the
-// innermost IsaLimit.
-Isa current_isa();
-
-class IsaLimit : NoCopy {
- public:
-  explicit IsaLimit(Isa most);
-  ~IsaLimit();
-
- private:
-  Isa outer_;
-};
 
 // Byte offsets of one segment of k from Tile::a and Tile::b.
 struct KSegment {
@@ -89,8 +72,10 @@ extern const Microkernels portable_microkernels, avx2_microkernels, avx512_micro
     neon_microkernels;
 extern const Microkernel<float> avx512_bf16_microkernel, neon_bf16_microkernel;
 
+inline namespace MIXTAPE_TARGET {
 // gemm() by Eigen, without its row sums.
 void eigen_gemm(Launch&, In a, In b, const Epilogue& epilogue, Out c);
+}  // namespace MIXTAPE_TARGET
 
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -12,7 +12,7 @@
 #include "kernels/cpu/loops/line_iterator.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -198,4 +198,4 @@ void nonzero(Launch& launch, In mask, Out index) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

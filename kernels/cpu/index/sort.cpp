@@ -7,7 +7,7 @@
 #include "kernels/cpu/loops/line_iterator.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 template <class K>
@@ -162,4 +162,4 @@ void arg_reduce(Launch&, Reduce op, int dim, In x, Out y) {
   op == Reduce::Max ? arg_reduce_with<true>(dim, x, y) : arg_reduce_with<false>(dim, x, y);
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -5,7 +5,6 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12, in its own AVX-512 intrinsics
 #endif
 #define EIGEN_NO_DEBUG
-#define Eigen mixtape_eigen  // see gemm_eigen.cpp
 #include <Eigen/Cholesky>
 #include <Eigen/Eigenvalues>
 #include <Eigen/LU>
@@ -16,7 +15,7 @@
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -185,4 +184,4 @@ void matrix_exp(Launch&, In a, Out y) {
   for_each_matrix(a, [&](int64_t i) { matrix(y, i) = exponential(matrix(a, i)); });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

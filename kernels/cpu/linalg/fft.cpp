@@ -8,7 +8,7 @@
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -208,4 +208,4 @@ void fft(Launch&, Fourier kind, In x, Out y) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

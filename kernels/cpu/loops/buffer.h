@@ -7,6 +7,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 template <class T>
 class Buffer : NoCopy {
@@ -23,5 +24,6 @@ class Buffer : NoCopy {
   T* data_;
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

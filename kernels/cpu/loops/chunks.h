@@ -11,6 +11,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 using namespace internal;
 
 class Chunks {
@@ -93,5 +94,6 @@ class WideSum {
   Vec<double> even_{0.0}, odd_{0.0};
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -9,7 +9,7 @@
 #include "core/int_math.h"
 #include "kernels/cpu/loops/parallel.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -261,4 +261,4 @@ void Walk::scatter(const void* from, int64_t count) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

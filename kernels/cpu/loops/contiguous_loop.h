@@ -12,6 +12,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 using namespace internal;
 
 // p[k]: n dense elements of operand k, or null if it is absent; n is a multiple of 16. Operands may
@@ -106,5 +107,6 @@ class Walk {
   int64_t index_[max_rank] = {};
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -7,6 +7,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // The type in which elements of type T are computed, and how many at a time.
 template <class T>
@@ -67,5 +68,6 @@ ContiguousLoop contiguous_loop_of(Ops ops, int op, Choose choose) {
   return loop;
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -9,6 +9,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 using namespace internal;
 
 // Iterates over the lines of one shape for several operands, each with its own strides.
@@ -61,5 +62,6 @@ class LineIterator {
   Layout across_[n];
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

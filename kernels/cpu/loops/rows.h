@@ -11,6 +11,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 using namespace internal;
 
 // Calls f(i, count) for i = 0, width, 2 width, ...; count is the width, or less for the last one.
@@ -127,5 +128,6 @@ void from_dense(const View& v, const T* x) {
   visit_float(v.dtype, [&]<class S>() { convert_run(x, v.size(), v.as<S>()); });
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

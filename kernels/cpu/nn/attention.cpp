@@ -7,7 +7,7 @@
 #include "kernels/common/batch.h"
 #include "kernels/cpu/nn/softmax.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -172,4 +172,4 @@ void attention_grad(Launch&, In q, In k, In v, In, In dy, const AttentionRule& r
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -11,7 +11,7 @@
 #include "kernels/cpu/nn/moments.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -241,4 +241,4 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -5,6 +5,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // Running maxima and their positions: one window per lane.
 template <class T>
@@ -33,5 +34,6 @@ struct Best {
   }
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

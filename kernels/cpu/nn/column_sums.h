@@ -11,6 +11,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // k sums for each of n columns, [k, n], to which f(row, i, count, sums) adds columns [i, i +
 // count); in f64 of pieces that are short enough for f32. Each part sums its own rows; the parts
@@ -48,5 +49,6 @@ const double* column_sums(Launch& launch, int64_t rows, int64_t n, F f) {
   return totals;
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

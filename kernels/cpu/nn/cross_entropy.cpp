@@ -5,7 +5,7 @@
 #include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/nn/softmax.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -240,4 +240,4 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -10,6 +10,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // Mean and biased variance of several rows.
 template <int rows>
@@ -80,5 +81,6 @@ MIXTAPE_ALWAYS_INLINE Moments<rows> moments_of(const S* x, int64_t n, double eps
   return result;
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -9,7 +9,7 @@
 #include "kernels/cpu/nn/moments.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -217,4 +217,4 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -10,6 +10,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 // Positions of as many lanes as T has, as they are stored.
 template <class T>
@@ -94,5 +95,6 @@ void sum_windows(In y, In index, const Sampling& rows, const Sampling& columns, 
   });
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -9,7 +9,7 @@
 #include "kernels/cpu/nn/pixel_pool.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 // Pools one row of windows at a time: first the maximum of each column, in vectors; then, for
@@ -410,4 +410,4 @@ void take_at(Launch&, In x, In index, Out y) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

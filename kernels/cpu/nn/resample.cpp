@@ -12,7 +12,7 @@
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -213,4 +213,4 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

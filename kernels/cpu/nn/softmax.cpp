@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/nn/softmax.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -191,4 +191,4 @@ void logsumexp(Launch&, In x, Out y) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

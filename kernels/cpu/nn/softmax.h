@@ -14,6 +14,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 using namespace internal;
 
 template <class S>
@@ -178,5 +179,6 @@ Vec<T> column_log_sum(T* x, int64_t n, Vec<T> top) {
   return select(is_near, log1p(rest), log(sum));
 }
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

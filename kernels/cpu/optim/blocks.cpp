@@ -11,8 +11,7 @@
 #include "kernels/cpu/simd/philox.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels {
-namespace [[gnu::visibility("hidden")]] cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -156,10 +155,6 @@ void BlockBuffers::store(const Update& u, int64_t begin, int64_t n, double steps
   }
 }
 
-}  // namespace cpu
-
-namespace cpu {
-
 void encode_blocks(Launch&, StateCode code, bool is_nonnegative, In x, Out codes, Out scale) {
   visit_code(code, is_nonnegative, [&]<class Code, bool nonnegative>() {
     for (int64_t i = 0; i < x.size(); i += code_block)
@@ -176,5 +171,4 @@ void decode_blocks(Launch&, StateCode code, bool is_nonnegative, In codes, In sc
   });
 }
 
-}  // namespace cpu
-}  // namespace mixtape::kernels
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -6,6 +6,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 
 struct Writes {  // what a pass over a parameter stores
   bool param = true, states = true;
@@ -21,5 +22,6 @@ struct BlockBuffers {
   void store(const Update& u, int64_t begin, int64_t n, double steps, Writes writes) const;
 };
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

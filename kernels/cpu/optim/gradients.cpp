@@ -10,7 +10,7 @@
 #include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/loops/chunks.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -191,4 +191,4 @@ void sum_parts(Launch&, In parts, double by, Out y) {
   });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

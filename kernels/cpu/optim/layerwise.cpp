@@ -7,7 +7,7 @@
 #include "kernels/cpu/optim/update.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -260,4 +260,4 @@ void take_step(Launch& launch, Updates updates, const Muon& o, const StepControl
       muon_step<float>(launch, u, o, control);
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

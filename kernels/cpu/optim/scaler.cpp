@@ -4,7 +4,7 @@
 
 #include "kernels/common/scaling.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -42,4 +42,4 @@ void scaler_update(Launch&, std::span<const View> found, std::span<const View> l
                history.as<float>(), history.size());
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/optim/update.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
 template <class O>
@@ -27,4 +27,4 @@ void optimizer_step(Launch& launch, const AnyOptimizer& optimizer, Updates updat
     if (u.steps) *u.steps.as<float>() += 1;
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -9,6 +9,7 @@
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
+inline namespace MIXTAPE_TARGET {
 using namespace internal;
 
 template <class P>
@@ -121,5 +122,6 @@ void take_step(Launch& launch, Updates updates, const Lars& o, const StepControl
 void take_step(Launch& launch, Updates updates, const Adafactor& o, const StepControl& control);
 void take_step(Launch& launch, Updates updates, const Muon& o, const StepControl& control);
 
+}  // namespace MIXTAPE_TARGET
 }  // namespace cpu
 }  // namespace mixtape::kernels

@@ -15,7 +15,7 @@
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -410,4 +410,4 @@ void reduce(Launch& launch, Reduce op, In x, Out y) {
   }
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

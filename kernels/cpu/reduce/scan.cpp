@@ -10,7 +10,7 @@
 #include "kernels/cpu/loops/line_iterator.h"
 #include "kernels/kernels.h"
 
-namespace mixtape::kernels::cpu {
+namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
@@ -117,4 +117,4 @@ void log_cumsum_exp(Launch&, int dim, In x, Out y) {
               [&]<class S, class O>() { scan_pairs<LogSumExp, S, O>(dim, x, y); });
 }
 
-}  // namespace mixtape::kernels::cpu
+}  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

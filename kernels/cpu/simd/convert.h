@@ -7,7 +7,6 @@
 
 #include "core/half.h"
 #include "kernels/common/always_inline.h"
-#include "kernels/cpu/simd/target.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>

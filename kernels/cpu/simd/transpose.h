@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/common/always_inline.h"
-#include "kernels/cpu/simd/target.h"
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {

@@ -12,7 +12,6 @@
 
 #include "core/dtype.h"
 #include "kernels/common/always_inline.h"
-#include "kernels/cpu/simd/target.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>

@@ -41,7 +41,7 @@ struct Operands {
 // The same elements, with channels last in memory.
 Tensor last(const Tensor& x) {
   const Tensor y = Tensor(x.shape(), x.dtype()).with_layout(channels_last(x.shape()));
-  launch([&](Launch& l) { cpu::convert(l, x, y); });
+  launch([&](Launch& l) { on_cpu(convert)(l, x, y); });
   return y;
 }
 // images: whether the GPU has images with channels last.
@@ -67,13 +67,13 @@ void expect_the_cpus(const ConvCase& k, DType in, DType out, int64_t more = 0,
   });
   o = Operands(k, in, more);
   launch([&](Launch& l) {
-    cpu::conv2d(l, o.x, o.w, {.bias = o.bias}, o.window, want.y);
-    cpu::conv2d(l, o.x, o.w, {}, o.window, want.plain);
-    cpu::conv2d(l, o.x, o.w, o.gelu(want.before), o.window, want.active);
-    cpu::conv2d(l, o.x, o.w, o.relu_of_sum(), o.window, want.summed);
-    cpu::conv2d_input(l, o.dy, o.w, View{}, o.window, want.dx);
-    cpu::conv2d_input(l, o.dy, o.w, o.shift, o.window, want.shifted);
-    cpu::conv2d_weight(l, o.x, o.dy, o.window, want.dw, want.db);
+    on_cpu(conv2d)(l, o.x, o.w, {.bias = o.bias}, o.window, want.y);
+    on_cpu(conv2d)(l, o.x, o.w, {}, o.window, want.plain);
+    on_cpu(conv2d)(l, o.x, o.w, o.gelu(want.before), o.window, want.active);
+    on_cpu(conv2d)(l, o.x, o.w, o.relu_of_sum(), o.window, want.summed);
+    on_cpu(conv2d_input)(l, o.dy, o.w, View{}, o.window, want.dx);
+    on_cpu(conv2d_input)(l, o.dy, o.w, o.shift, o.window, want.shifted);
+    on_cpu(conv2d_weight)(l, o.x, o.dy, o.window, want.dw, want.db);
   });
   const std::string what = fmt::format("{} to {}, x {} w {}", name(in), name(out),
                                        o.x.shape().to_string(), o.w.shape().to_string());

@@ -146,7 +146,7 @@ TEST(CudaUnary, EveryOpAndDtype) {
           filled({291}, out, 1), filled({291}, out, 1), tolerance_of(out),
           fmt::format("{}, {} to {}", F::info.name, name(in), name(out)),
           [&](Launch& l, const Tensor& y) { cuda::unary(l, op, x, some_numbers, y); },
-          [&](Launch& l, const Tensor& y) { cpu::unary(l, op, x, some_numbers, y); });
+          [&](Launch& l, const Tensor& y) { on_cpu(unary)(l, op, x, some_numbers, y); });
     }
   });
 }
@@ -161,7 +161,9 @@ TEST(CudaUnary, EveryGradient) {
             output({291}, in), output({291}, in), tolerance(in),
             fmt::format("{}, {} to {}", F::info.name, name(in), name(out)),
             [&](Launch& l, const Tensor& dx) { cuda::unary_grad(l, op, v, dy, some_numbers, dx); },
-            [&](Launch& l, const Tensor& dx) { cpu::unary_grad(l, op, v, dy, some_numbers, dx); });
+            [&](Launch& l, const Tensor& dx) {
+              on_cpu(unary_grad)(l, op, v, dy, some_numbers, dx);
+            });
       }
     }
   });
@@ -227,7 +229,7 @@ TEST(CudaBinary, EveryView) {
                 fmt::format("{}: {} - {} to {}", name(t), a.layout().strides, b.layout().strides,
                             y.layout().strides),
                 [&](Launch& l, const Tensor& c) { cuda::binary(l, op, a, b, c); },
-                [&](Launch& l, const Tensor& c) { cpu::binary(l, op, a, b, c); });
+                [&](Launch& l, const Tensor& c) { on_cpu(binary)(l, op, a, b, c); });
 }
 TEST(CudaBinary, EverySize) {
   const int op = index_in<Add>(BinaryOps{});
@@ -241,7 +243,7 @@ TEST(CudaBinary, EverySize) {
             y.with_layout(Layout({n}, {1})), filled({n}, t, 1), 0,
             fmt::format("{} [{}] from {}", name(t), n, offset),
             [&](Launch& l, const Tensor& c) { cuda::binary(l, op, a, b, c); },
-            [&](Launch& l, const Tensor& c) { cpu::binary(l, op, a, b, c); });
+            [&](Launch& l, const Tensor& c) { on_cpu(binary)(l, op, a, b, c); });
         EXPECT_EQ(y.at(n), 1) << "what lies behind the output";
       }
 }
@@ -256,7 +258,7 @@ TEST(CudaBinary, EveryOpAndDtype) {
       compare(
           filled({291}, out, 1), filled({291}, out, 1), tolerance_of(out), what,
           [&](Launch& l, const Tensor& c) { cuda::binary(l, op, a, b, c); },
-          [&](Launch& l, const Tensor& c) { cpu::binary(l, op, a, b, c); });
+          [&](Launch& l, const Tensor& c) { on_cpu(binary)(l, op, a, b, c); });
       for (const double scalar : {2.0, 3.0, 0.0, -1.0, 2.5, 0.1, inf, nan})
         for (const bool swapped : {false, true})
           compare(
@@ -266,7 +268,7 @@ TEST(CudaBinary, EveryOpAndDtype) {
                 cuda::binary_scalar(l, op, a, scalar, swapped, c);
               },
               [&](Launch& l, const Tensor& c) {
-                cpu::binary_scalar(l, op, a, scalar, swapped, c);
+                on_cpu(binary_scalar)(l, op, a, scalar, swapped, c);
               });
     }
   });
@@ -289,7 +291,7 @@ TEST(CudaBinary, EveryGradient) {
             const Tensor da = made(1), db = made(2), want_a = made(1), want_b = made(2);
             launch([&](Launch& l) { cuda::binary_grad(l, op, a, b, c, dy, view(da), view(db)); });
             launch([&](Launch& l) {
-              cpu::binary_grad(l, op, a, b, c, dy, view(want_a), view(want_b));
+              on_cpu(binary_grad)(l, op, a, b, c, dy, view(want_a), view(want_b));
             });
             if (da) expect_near(da, want_a, tolerance(gradient), what + ", a");
             if (db) expect_near(db, want_b, tolerance(gradient), what + ", b");
@@ -303,7 +305,7 @@ TEST(CudaBinary, EveryGradient) {
                     cuda::binary_scalar_grad(l, op, a, scalar, swapped, c, dy, da);
                   },
                   [&](Launch& l, const Tensor& da) {
-                    cpu::binary_scalar_grad(l, op, a, scalar, swapped, c, dy, da);
+                    on_cpu(binary_scalar_grad)(l, op, a, scalar, swapped, c, dy, da);
                   });
         }
     }
@@ -329,7 +331,7 @@ TEST(CudaBinary, AddsWhatIsScaled) {
           filled({291}, out, 1), filled({291}, out, 1), tolerance_of(out),
           fmt::format("{}, {} to {}", F::info.name, name(in), name(out)),
           [&](Launch& l, const Tensor& y) { cuda::plus_scaled(l, op, x, a, b, -2.5, y); },
-          [&](Launch& l, const Tensor& y) { cpu::plus_scaled(l, op, x, a, b, -2.5, y); });
+          [&](Launch& l, const Tensor& y) { on_cpu(plus_scaled)(l, op, x, a, b, -2.5, y); });
     }
   });
 }
@@ -344,14 +346,14 @@ TEST(CudaLosses, EveryLossAndDtype) {
       compare(
           output({291}, out), output({291}, out), tolerance(out), what,
           [&](Launch& l, const Tensor& y) { cuda::elementwise_loss(l, op, x, t, 0.3, 0.25, y); },
-          [&](Launch& l, const Tensor& y) { cpu::elementwise_loss(l, op, x, t, 0.3, 0.25, y); });
+          [&](Launch& l, const Tensor& y) { on_cpu(elementwise_loss)(l, op, x, t, 0.3, 0.25, y); });
       const Tensor got[] = {output({291}, in), output({291}, in)},
                    want[] = {output({291}, in), output({291}, in)};
       launch([&](Launch& l) {
         cuda::elementwise_loss_grad(l, op, x, t, 0.3, 0.25, dy, got[0], got[1]);
       });
       launch([&](Launch& l) {
-        cpu::elementwise_loss_grad(l, op, x, t, 0.3, 0.25, dy, want[0], want[1]);
+        on_cpu(elementwise_loss_grad)(l, op, x, t, 0.3, 0.25, dy, want[0], want[1]);
       });
       expect_near(got[0], want[0], tolerance(in), what + ", dx");
       expect_near(got[1], want[1], tolerance(in), what + ", dtarget");
@@ -397,7 +399,7 @@ TEST(CudaCells, EveryCellAndDtype) {
         };
         const Run got = made(), want = made();
         launch([&](Launch& l) { steps(l, got, cuda::cell, cuda::cell_grad); });
-        launch([&](Launch& l) { steps(l, want, cpu::cell, cpu::cell_grad); });
+        launch([&](Launch& l) { steps(l, want, on_cpu(cell), on_cpu(cell_grad)); });
         const double tol = tolerance(out);  // (Each device orders what it keeps in its own way.)
         expect_near(got.state, want.state, tolerance(wide(in)), what + ", state");
         expect_near(got.y, want.y, tol, what + ", y");
@@ -411,11 +413,11 @@ TEST(CudaCells, EveryCellAndDtype) {
           cuda::cell_grad(l, kind, View{}, y, dy, View{}, View{}, dx, View{});
         });
         const Tensor want_y = rows(n, out, 0), want_dx = rows(gates * n, out, 0);
-        launch([&](Launch& l) { cpu::cell(l, kind, x, h, View{}, View{}, want_y); });
+        launch([&](Launch& l) { on_cpu(cell)(l, kind, x, h, View{}, View{}, want_y); });
         expect_near(y, want_y, tol, what + ", y alone");
         if (!kept) {
           launch([&](Launch& l) {
-            cpu::cell_grad(l, kind, View{}, want_y, dy, View{}, View{}, want_dx, View{});
+            on_cpu(cell_grad)(l, kind, View{}, want_y, dy, View{}, View{}, want_dx, View{});
           });
           expect_near(dx, want_dx, 2 * tol, what + ", dx alone");
         }

@@ -41,7 +41,7 @@ TEST(CudaFlash, AddsAMaskBesideAnyScale) {
   launch([&](Launch& l) { cuda::attention(l, q, v, v, {broadcast, false, 1e-37}, o, stats); });
   launch([&](Launch& l) {
     const Tensor scores = filled({3, 5}, f32, 0);
-    cpu::masked_softmax(l, scores, View{}, mask, false, 1, weights);
+    on_cpu(masked_softmax)(l, scores, View{}, mask, false, 1, weights);
   });
   for (int64_t i = 0; i < 3; ++i)
     for (int64_t e = 0; e < 32; ++e) {

@@ -61,7 +61,7 @@ Tensor matrix(Tensor (*make)(const Shape&, DType), const Shape& batch, int64_t r
 }
 Tensor in_f64(const Tensor& x) {
   const Tensor y(x.shape(), f64);
-  launch([&](Launch& l) { cpu::convert(l, x, y); });
+  launch([&](Launch& l) { on_cpu(convert)(l, x, y); });
   return y;
 }
 template <uint64_t seed>
@@ -120,7 +120,7 @@ class CudaGemmGroups : public testing::Test {
     if (is.residual) {
       residual = matrix(numbers<4>, is.batch, is.m, is.n, true, is.gap_c, is.in);
       exact_residual = matrix(numbers<4>, is.batch, is.m, is.n, true, is.gap_c, f64);
-      launch([&](Launch& l) { cpu::convert(l, residual, exact_residual); });
+      launch([&](Launch& l) { on_cpu(convert)(l, residual, exact_residual); });
     }
 #ifdef MIXTAPE_EMULATED
     const int64_t copies = simt::cp_asyncs();
@@ -133,7 +133,7 @@ class CudaGemmGroups : public testing::Test {
     const Ended want = results(is, f64, f64);
     launch([&](Launch& l) {
       const Tensor added = bias ? in_f64(bias) : bias;
-      cpu::gemm(l, in_f64(a), in_f64(b), want.epilogue(is, added, exact_residual), want.c);
+      on_cpu(gemm)(l, in_f64(a), in_f64(b), want.epilogue(is, added, exact_residual), want.c);
     });
     const double tol = is.out == f16 ? 2e-3 : is.out == bf16 ? 1.6e-2 : is.in == f32 ? 4e-3 : 1e-5;
     expect_close(got.c, to_vector(want.c), tol, is.text());
@@ -253,7 +253,7 @@ TEST_F(CudaGemmGroups, AddsToItsResult) {
                    got = random({72, 80}, out, 3), want = in_f64(got);
       const GemmPlan plan{1, split, Tier::Groups};
       launch_groups([&](Launch& l) { cuda::gemm(l, a, b, {.bias = got}, got, plan); });
-      launch([&](Launch& l) { cpu::gemm(l, in_f64(a), in_f64(b), {.bias = want}, want); });
+      launch([&](Launch& l) { on_cpu(gemm)(l, in_f64(a), in_f64(b), {.bias = want}, want); });
       expect_close(got, to_vector(want), out == f32 ? 1e-5 : 1.6e-2, "c += a b");
     }
 }
@@ -328,7 +328,7 @@ TEST_F(CudaGemmGroups, TakesAnyStrides) {
     shape[-2] = a.size(-2);
     const Tensor got = output(shape, f32), want = output(shape, f32);
     launch_groups([&](Launch& l) { cuda::gemm(l, a, b, {}, got, GemmPlan{1, 1, Tier::Groups}); });
-    launch([&](Launch& l) { cpu::gemm(l, a, b, {}, want); });
+    launch([&](Launch& l) { on_cpu(gemm)(l, a, b, {}, want); });
     expect_close(got, to_vector(want), 1e-5, what);
   };
   const auto shared = [&](const Shape& strides) {

@@ -44,7 +44,7 @@ Tensor matrix(int64_t batch, int64_t rows, int64_t columns, bool by_rows, const 
 }
 Tensor in_f64(const Tensor& x) {
   const Tensor y(x.shape(), f64);
-  launch([&](Launch& l) { cpu::convert(l, x, y); });
+  launch([&](Launch& l) { on_cpu(convert)(l, x, y); });
   return y;
 }
 
@@ -63,7 +63,7 @@ void expect_product(const Case& c, const GemmPlan* plan = nullptr, bool tf32 = f
   });
   launch([&](Launch& l) {
     const Tensor wide = with_bias ? in_f64(bias) : Tensor();
-    cpu::gemm(l, in_f64(a), in_f64(b), {.bias = wide}, want);
+    on_cpu(gemm)(l, in_f64(a), in_f64(b), {.bias = wide}, want);
   });
   const Values x = to_vector(got), y = to_vector(want);
   double off = 0, all = 0;
@@ -110,7 +110,7 @@ TEST(CudaGemm, MultipliesIntegers) {
     const Tensor turned = b.with_layout(transpose(expand(b.layout(), {2, 3, 33, 70}), 2, 3));
     const Tensor got({2, 3, 20, 33}, t), want({2, 3, 20, 33}, t);
     launch([&](Launch& l) { cuda::gemm_integers(l, a, turned, got); });
-    launch([&](Launch& l) { cpu::gemm_integers(l, a, turned, want); });
+    launch([&](Launch& l) { on_cpu(gemm_integers)(l, a, turned, want); });
     EXPECT_EQ(to_vector(got), to_vector(want));
   }
 }
@@ -173,7 +173,7 @@ TEST(CudaGemm, TakesABiasOfAnyFloatAndOfTheResultsShape) {
                bias = random({7, 9}, f32, 3).with_layout(Layout({9, 7}, {1, 9}));
   const Tensor got = output({9, 7}, f32), want = output({9, 7}, f32);
   launch([&](Launch& l) { cuda::gemm(l, a, b, {.bias = bias}, got); });
-  launch([&](Launch& l) { cpu::gemm(l, a, b, {.bias = bias}, want); });
+  launch([&](Launch& l) { on_cpu(gemm)(l, a, b, {.bias = bias}, want); });
   expect_close(got, to_vector(want), 1e-6, "bias of c's shape");
 }
 // The results of a product and its epilogue.
@@ -211,7 +211,7 @@ void expect_epilogue(const Case& c, Activation f, const GemmPlan* plan, bool tf3
   });
   launch([&](Launch& l) {
     const Tensor added = in_f64(bias), more = in_f64(residual);
-    cpu::gemm(l, in_f64(two(a)), in_f64(two(b)), epilogue(added, more, want), want.c);
+    on_cpu(gemm)(l, in_f64(two(a)), in_f64(two(b)), epilogue(added, more, want), want.c);
   });
   const double tol = 4 * allowed(c.out, tf32);
   expect_close(got.c, to_vector(want.c), tol, c.text());
@@ -266,7 +266,7 @@ TEST(CudaGemm, AddsToItsResult) {
           if (!by_rows) got = got.with_layout(transpose(got.layout(), 0, 1));
           const Tensor want = in_f64(got);
           launch([&](Launch& l) { cuda::gemm(l, a, b, {.bias = got}, got, plan); });
-          launch([&](Launch& l) { cpu::gemm(l, in_f64(a), in_f64(b), {.bias = want}, want); });
+          launch([&](Launch& l) { on_cpu(gemm)(l, in_f64(a), in_f64(b), {.bias = want}, want); });
           expect_close(got, to_vector(want), 4 * allowed(out, false), "c += a b");
         }
 }
@@ -280,7 +280,7 @@ TEST(CudaGemm, EndsBatches) {
     return Epilogue{.residual = residual, .activation = Activation::Relu, .before = before};
   };
   launch([&](Launch& l) { cuda::gemm(l, a, b, epilogue(got_before), got); });
-  launch([&](Launch& l) { cpu::gemm(l, a, b, epilogue(want_before), want); });
+  launch([&](Launch& l) { on_cpu(gemm)(l, a, b, epilogue(want_before), want); });
   expect_close(got, to_vector(want), 1e-2, "relu");
   expect_close(got_before, to_vector(want_before), 1e-2, "before");
 }
@@ -289,12 +289,12 @@ TEST(CudaGemm, SumsBesideNoResult) {
   const Tensor b({7, 0}, bf16), c({5, 0}, f32), columns = output({7}, f32),
                                                 wanted = output({1, 7}, f32);
   launch([&](Launch& l) { cuda::gemm(l, a, b, {.row_sums = got}, c); });
-  launch([&](Launch& l) { cpu::gemm(l, a, b, {.row_sums = want}, c); });
+  launch([&](Launch& l) { on_cpu(gemm)(l, a, b, {.row_sums = want}, c); });
   expect_close(got, to_vector(want), 1e-6, "row sums");
   launch([&](Launch& l) {
     cuda::gemm(l, Tensor({0, 5}, bf16), a, {.column_sums = columns}, Tensor({0, 7}, f32));
   });
-  launch([&](Launch& l) { cpu::reduce(l, Reduce::Sum, a, wanted); });
+  launch([&](Launch& l) { on_cpu(reduce)(l, Reduce::Sum, a, wanted); });
   expect_close(columns, to_vector(wanted), 1e-6, "column sums");
 }
 // Tiles that are stored by the short way are multiplied, too.
@@ -304,7 +304,7 @@ TEST(CudaGemm, MultipliesWholeTiles) {
       const Tensor a = random({256, 64}, bf16, 1), b = random({64, 256}, bf16, 2),
                    got = output({256, 256}, out), want = output({256, 256}, f64);
       launch([&](Launch& l) { cuda::gemm(l, a, b, {.alpha = -0.3}, got, {tile, 1}); });
-      launch([&](Launch& l) { cpu::gemm(l, in_f64(a), in_f64(b), {.alpha = -0.3}, want); });
+      launch([&](Launch& l) { on_cpu(gemm)(l, in_f64(a), in_f64(b), {.alpha = -0.3}, want); });
       expect_close(got, to_vector(want), 4 * allowed(out, false), "alpha a b");
     }
 }
@@ -319,7 +319,7 @@ TEST(CudaGemm, TakesAnyStrides) {
                    want = output({20, 20}, f32);
       const Tensor a = x.with_layout(la), b = x.with_layout(lb);
       launch([&](Launch& l) { cuda::gemm(l, a, b, {}, got); });
-      launch([&](Launch& l) { cpu::gemm(l, a, b, {}, want); });
+      launch([&](Launch& l) { on_cpu(gemm)(l, a, b, {}, want); });
       expect_close(got, to_vector(want), 1e-5, "strided");
     }
 }
@@ -328,7 +328,7 @@ TEST(CudaGemm, MergesABatchOverOneMatrix) {
   const Tensor shared = b.with_layout(Layout({3, 5, 6}, {0, 6, 1}));
   const Tensor got = output({3, 4, 6}, f32), want = output({3, 4, 6}, f32);
   launch([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
-  launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
+  launch([&](Launch& l) { on_cpu(gemm)(l, a, shared, {}, want); });
   expect_close(got, to_vector(want), 1e-6, "one tall product");
 }
 // A matrix of one row may be a column with any stride; merged with its batch it may not.
@@ -339,7 +339,7 @@ TEST(CudaGemm, MergesABatchOfRowsWithGaps) {
     const Tensor a = x.with_layout(Layout({3, 1, 5}, strides));
     const Tensor got = output({3, 1, 6}, f32), want = output({3, 1, 6}, f32);
     launch([&](Launch& l) { cuda::gemm(l, a, shared, {}, got); });
-    launch([&](Launch& l) { cpu::gemm(l, a, shared, {}, want); });
+    launch([&](Launch& l) { on_cpu(gemm)(l, a, shared, {}, want); });
     expect_close(got, to_vector(want), 1e-5, strides.to_string());
   }
 }

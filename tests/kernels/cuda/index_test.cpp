@@ -49,11 +49,11 @@ void expect_same_index_ops(const Problem& p, DType t, const Tensor& index, const
                                        p.index, index.strides());
   const Tensor got = output(p.index, t), want = output(p.index, t);
   launch([&](Launch& l) { cuda::gather(l, p.dim, x, index, got); });
-  launch([&](Launch& l) { cpu::gather(l, p.dim, x, index, want); });
+  launch([&](Launch& l) { on_cpu(gather)(l, p.dim, x, index, want); });
   ASSERT_EQ(to_vector(got), to_vector(want)) << what;
   const Tensor y = numbered(p.addressed, t, 50), expected = numbered(p.addressed, t, 50);
   launch([&](Launch& l) { cuda::scatter(l, p.dim, index, source, y); });
-  launch([&](Launch& l) { cpu::scatter(l, p.dim, index, source, expected); });
+  launch([&](Launch& l) { on_cpu(scatter)(l, p.dim, index, source, expected); });
   ASSERT_EQ(to_vector(y), to_vector(expected)) << what;
   if (t == boolean) return;
   const DType sum_type = is_half(t) ? f32 : t;
@@ -61,7 +61,7 @@ void expect_same_index_ops(const Problem& p, DType t, const Tensor& index, const
     const Tensor sums = numbered(p.addressed, sum_type, 50),
                  expected_sums = numbered(p.addressed, sum_type, 50);
     launch([&](Launch& l) { cuda::scatter_reduce(l, op, p.dim, index, source, sums); });
-    launch([&](Launch& l) { cpu::scatter_reduce(l, op, p.dim, index, source, expected_sums); });
+    launch([&](Launch& l) { on_cpu(scatter_reduce)(l, op, p.dim, index, source, expected_sums); });
     ASSERT_EQ(to_vector(sums), to_vector(expected_sums)) << what;
   }
 }
@@ -93,12 +93,12 @@ TEST(CudaIndex, AddsRowsInOrder) {
                    want = filled({70, dim}, f32, 0.1);
       const Tensor index = names_of_slices(0, {tokens, dim}, 70);
       launch([&](Launch& l) { cuda::scatter_reduce(l, Reduce::Sum, 0, index, x, y); });
-      launch([&](Launch& l) { cpu::scatter_reduce(l, Reduce::Sum, 0, index, x, want); });
+      launch([&](Launch& l) { on_cpu(scatter_reduce)(l, Reduce::Sum, 0, index, x, want); });
       ASSERT_EQ(to_vector(y), to_vector(want)) << tokens << " " << dim;
     }
   const Tensor x = random({5000}, f32, 1), y = filled({3}, f32, 0), want = filled({3}, f32, 0);
   launch([&](Launch& l) { cuda::scatter_reduce(l, Reduce::Sum, 0, names({5000}, 3), x, y); });
-  launch([&](Launch& l) { cpu::scatter_reduce(l, Reduce::Sum, 0, names({5000}, 3), x, want); });
+  launch([&](Launch& l) { on_cpu(scatter_reduce)(l, Reduce::Sum, 0, names({5000}, 3), x, want); });
   ASSERT_EQ(to_vector(y), to_vector(want));
   const Tensor one = filled({1}, f32, 0), all = filled({2500}, i64, 0);
   launch([&](Launch& l) {
@@ -142,7 +142,7 @@ TEST(CudaBounds, SmallestAndLargest) {
   for (const Shape& shape : {Shape{1}, Shape{33, 70}, Shape{9000}}) {
     const Tensor x = random(shape, i64, 5, -1e6, 1e6), got({2}, i64), want({2}, i64);
     launch([&](Launch& l) { cuda::bounds(l, x, got); });
-    launch([&](Launch& l) { cpu::bounds(l, x, want); });
+    launch([&](Launch& l) { on_cpu(bounds)(l, x, want); });
     EXPECT_EQ(to_vector(got), to_vector(want)) << shape.to_string();
   }
 }
@@ -155,7 +155,7 @@ TEST(CudaNonzero, PlacesInRowMajorOrder) {
       const int64_t count = (mask.numel() + every - 1) / every;
       const Tensor got = output({count, shape.rank}, i64), want = output({count, shape.rank}, i64);
       launch([&](Launch& l) { cuda::nonzero(l, mask, got); });
-      launch([&](Launch& l) { cpu::nonzero(l, mask, want); });
+      launch([&](Launch& l) { on_cpu(nonzero)(l, mask, want); });
       ASSERT_EQ(to_vector(got), to_vector(want)) << shape.to_string() << " " << every;
     }
 }

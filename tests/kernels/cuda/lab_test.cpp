@@ -23,10 +23,10 @@ void expect_rungs(int m, int n, int k, bool hopper) {
   Tensor want({m, n}, f64);
   const auto wide = [](const Tensor& x) {
     Tensor y(x.shape(), f64);
-    launch([&](Launch& l) { cpu::convert(l, x, y); });
+    launch([&](Launch& l) { on_cpu(convert)(l, x, y); });
     return y;
   };
-  launch([&](Launch& l) { cpu::gemm(l, wide(a), wide(b), {}, want); });
+  launch([&](Launch& l) { on_cpu(gemm)(l, wide(a), wide(b), {}, want); });
   int number = -1;
   for (const lab::Rung& rung : lab::rungs()) {
     ++number;

@@ -52,8 +52,8 @@ TEST(CudaLowMemory, CodesAreThoseOfTheCpu) {
             cuda::decode_blocks(l, code, nonnegative, codes[0], scale[0], y[0]);
           });
           launch([&](Launch& l) {
-            cpu::encode_blocks(l, code, nonnegative, x, codes[1], scale[1]);
-            cpu::decode_blocks(l, code, nonnegative, codes[1], scale[1], y[1]);
+            on_cpu(encode_blocks)(l, code, nonnegative, x, codes[1], scale[1]);
+            on_cpu(decode_blocks)(l, code, nonnegative, codes[1], scale[1], y[1]);
           });
           EXPECT_EQ(bytes(codes[0]), bytes(codes[1])) << n;
           for (const Tensor* t : {scale, y})
@@ -86,7 +86,7 @@ struct Parameter {
       }
       const Tensor codes({n}, u8), scale({ceil_div(n, code_block)}, f32);
       launch([&](Launch& l) {
-        cpu::encode_blocks(l, low.code, low.nonnegative >> k & 1, x, codes, scale);
+        on_cpu(encode_blocks)(l, low.code, low.nonnegative >> k & 1, x, codes, scale);
       });
       update.state[k] = add(codes);
       tensors.push_back(scale);
@@ -117,7 +117,7 @@ TEST(CudaLowMemory, RoundingsAreThoseOfTheCpu) {
           const AnyOptimizer sgd = options;
           for (int step = 0; step < 2; ++step) {
             launch([&](Launch& l) { cuda::optimizer_step(l, sgd, std::span(&a.update, 1), {}); });
-            launch([&](Launch& l) { cpu::optimizer_step(l, sgd, std::span(&b.update, 1), {}); });
+            launch([&](Launch& l) { on_cpu(optimizer_step)(l, sgd, std::span(&b.update, 1), {}); });
           }
           for (size_t i = 0; i < a.tensors.size(); ++i)
             EXPECT_EQ(bytes(a.tensors[i]), bytes(b.tensors[i])) << dtype << n << " " << i;
@@ -130,9 +130,9 @@ std::vector<double> values(const Parameter& p, size_t k) {
   const Tensor x({s.size()}, f32);
   launch([&](Launch& l) {
     if (s.dtype == u8)
-      cpu::decode_blocks(l, p.low.code, p.low.nonnegative >> k & 1, s, p.low.scale[k], x);
+      on_cpu(decode_blocks)(l, p.low.code, p.low.nonnegative >> k & 1, s, p.low.scale[k], x);
     else
-      cpu::convert(l, s, x);
+      on_cpu(convert)(l, s, x);
   });
   return to_vector(x);
 }
@@ -158,7 +158,7 @@ void expect_same_step(const O& o, unsigned used, uint32_t nonnegative, bool matr
           for (View* v : {&p->update.param, &p->update.grad, &p->update.state[0]})
             v->layout = Layout({4, n / 4});
       launch([&](Launch& l) { cuda::optimizer_step(l, optimizer, std::span(&a.update, 1), {}); });
-      launch([&](Launch& l) { cpu::optimizer_step(l, optimizer, std::span(&b.update, 1), {}); });
+      launch([&](Launch& l) { on_cpu(optimizer_step)(l, optimizer, std::span(&b.update, 1), {}); });
       expect_close(a.tensors[0], to_vector(b.tensors[0]), matrix ? 1e-3 : tolerance, "parameter");
       for (size_t k = 0; k < Update::max_states; ++k) {
         if (!(used >> k & 1)) continue;
@@ -202,7 +202,7 @@ TEST(CudaLowMemory, ARoundedMatrixHasStatesOfRowsAndColumns) {
     p->update.state[2].layout = Layout({1, 75});
   }
   launch([&](Launch& l) { cuda::optimizer_step(l, adafactor, std::span(&a.update, 1), {}); });
-  launch([&](Launch& l) { cpu::optimizer_step(l, adafactor, std::span(&b.update, 1), {}); });
+  launch([&](Launch& l) { on_cpu(optimizer_step)(l, adafactor, std::span(&b.update, 1), {}); });
   for (size_t i = 0; i < a.tensors.size(); ++i) {
     const bool is_half = a.tensors[i].dtype() == bf16;
     expect_close(a.tensors[i], to_vector(b.tensors[i]), is_half ? 0.01 : 1e-5, "tensor");
@@ -226,7 +226,8 @@ TEST(CudaLowMemory, ACallTakesPlainOnesToo) {
     const AnyOptimizer optimizers[] = {adamw, lamb};
     for (const AnyOptimizer& o : optimizers)
       launch([&](Launch& l) {
-        on_cuda ? cuda::optimizer_step(l, o, updates, {}) : cpu::optimizer_step(l, o, updates, {});
+        on_cuda ? cuda::optimizer_step(l, o, updates, {})
+                : on_cpu(optimizer_step)(l, o, std::span(updates), {});
       });
     for (const Parameter* p : {&a, &b, &c})
       for (const double x : to_vector(p->tensors[0])) sums[on_cuda].push_back(x);
@@ -268,7 +269,7 @@ void expect_pieces_step_alike(const O& o, const LowMemory& low, DType dtype, DTy
     const auto step = [&](Updates updates, const StepControl& control) {
       launch([&](Launch& l) {
         on_cuda ? cuda::optimizer_step(l, optimizer, updates, control)
-                : cpu::optimizer_step(l, optimizer, updates, control);
+                : on_cpu(optimizer_step)(l, optimizer, updates, control);
       });
     };
     Parameter whole(n, dtype, low, state_dtype, false, 3),

@@ -30,7 +30,7 @@ TEST(CudaMove, ConvertsAsTheCpuDoes) {
       for (const Tensor& x : ways(random({7, 37}, from_type, 3, from_type == u8 ? 0 : -9, 9))) {
         const Tensor got = filled({7, 37}, to, 1), want = filled({7, 37}, to, 1);
         launch([&](Launch& l) { cuda::convert(l, x, got); });
-        launch([&](Launch& l) { cpu::convert(l, x, want); });
+        launch([&](Launch& l) { on_cpu(convert)(l, x, want); });
         expect_equal(got, want, fmt::format("{} to {}", name(from_type), name(to)));
       }
 }
@@ -40,7 +40,7 @@ TEST(CudaMove, ConvertsOddValues) {
   for (const DType to : {f32, f16, bf16}) {
     const Tensor got = output({11}, to), want = output({11}, to);
     launch([&](Launch& l) { cuda::convert(l, x, got); });
-    launch([&](Launch& l) { cpu::convert(l, x, want); });
+    launch([&](Launch& l) { on_cpu(convert)(l, x, want); });
     expect_equal(got, want, std::string(name(to)));
   }
 }
@@ -55,7 +55,7 @@ TEST(CudaMove, Counts) {
   for (const DType t : all_dtypes) {
     const Tensor got = filled({1000}, t, 1), want = filled({1000}, t, 1);
     launch([&](Launch& l) { cuda::arange(l, -3, 0.75, got); });
-    launch([&](Launch& l) { cpu::arange(l, -3, 0.75, want); });
+    launch([&](Launch& l) { on_cpu(arange)(l, -3, 0.75, want); });
     expect_equal(got, want, std::string(name(t)));
   }
 }
@@ -64,7 +64,7 @@ TEST(CudaMove, MeetsBothEnds) {
     for (const int64_t n : {0, 1, 2, 1000}) {
       const Tensor got = filled({n}, t, 1), want = filled({n}, t, 1);
       launch([&](Launch& l) { cuda::linspace(l, -3, 0.7, got); });
-      launch([&](Launch& l) { cpu::linspace(l, -3, 0.7, want); });
+      launch([&](Launch& l) { on_cpu(linspace)(l, -3, 0.7, want); });
       expect_close(got, to_vector(want), is_float(t) ? 1e-15 : 0,
                    fmt::format("{} [{}]", name(t), n));
       if (n > 1 && t == f64) {
@@ -80,7 +80,7 @@ TEST(CudaMove, Chooses) {
         const Tensor b = random({7, 40}, t, 3, 0, 9), got = filled({7, 40}, t, 1),
                      want = filled({7, 40}, t, 1);
         launch([&](Launch& l) { cuda::where(l, condition, a, b, got); });
-        launch([&](Launch& l) { cpu::where(l, condition, a, b, want); });
+        launch([&](Launch& l) { on_cpu(where)(l, condition, a, b, want); });
         expect_equal(got, want, std::string(name(t)));
       }
 }
@@ -92,7 +92,7 @@ TEST(CudaMove, KeepsTriangles) {
           const Tensor x = random(shape, t, 1, 1, 9), got = filled(shape, t, 1),
                        want = filled(shape, t, 1);
           launch([&](Launch& l) { cuda::triangle(l, upper, diagonal, x, got); });
-          launch([&](Launch& l) { cpu::triangle(l, upper, diagonal, x, want); });
+          launch([&](Launch& l) { on_cpu(triangle)(l, upper, diagonal, x, want); });
           expect_equal(got, want, fmt::format("{} {} {}", name(t), shape, diagonal));
         }
 }
@@ -101,13 +101,13 @@ TEST(CudaMove, AddsUp) {
     for (const Tensor& x : ways(random({8, 33}, t, 5, -9, 9))) {
       const Tensor got = random({8, 33}, t, 6, -9, 9), want = random({8, 33}, t, 6, -9, 9);
       launch([&](Launch& l) { cuda::accumulate(l, x, got); });
-      launch([&](Launch& l) { cpu::accumulate(l, x, want); });
+      launch([&](Launch& l) { on_cpu(accumulate)(l, x, want); });
       expect_equal(got, want, std::string(name(t)));
     }
   const Tensor x = random({8, 33}, bf16, 7), got = random({8, 33}, f32, 8),
                want = random({8, 33}, f32, 8);
   launch([&](Launch& l) { cuda::accumulate(l, x, got); });
-  launch([&](Launch& l) { cpu::accumulate(l, x, want); });
+  launch([&](Launch& l) { on_cpu(accumulate)(l, x, want); });
   expect_equal(got, want, "bf16 to f32");
 }
 TEST(CudaMove, TakesEmpties) {

@@ -83,7 +83,7 @@ void expect_same_step(const O& o, unsigned used, bool matrices = false, double s
   for (int step = 0; step < 2; ++step) {
     const StepControl control{step ? View(skip) : View(), step ? View(scale) : View(), rescale};
     launch([&](Launch& l) { cuda::optimizer_step(l, optimizer, got.updates, control); });
-    launch([&](Launch& l) { cpu::optimizer_step(l, optimizer, want.updates, control); });
+    launch([&](Launch& l) { on_cpu(optimizer_step)(l, optimizer, want.updates, control); });
   }
   for (size_t i = 0; i < got.tensors.size(); ++i) {
     const DType t = got.tensors[i].dtype();
@@ -180,7 +180,8 @@ TEST(CudaOptim, ManySmallParameters) {
     const AnyOptimizer both[] = {adamw, lamb};
     launch([&](Launch& l) {
       for (const AnyOptimizer& o : both)
-        on_cuda ? cuda::optimizer_step(l, o, updates, {}) : cpu::optimizer_step(l, o, updates, {});
+        on_cuda ? cuda::optimizer_step(l, o, updates, {})
+                : on_cpu(optimizer_step)(l, o, updates, {});
     });
     return tensors;
   };
@@ -220,11 +221,11 @@ TEST(CudaGradients, UnscaleFindsWhatIsNotFinite) {
     std::vector<Tensor> before;
     for (const Tensor& t : got) before.push_back(from(to_vector(t), t.shape(), t.dtype()));
     launch([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found, View{}); });
-    launch([&](Launch& l) { cpu::find_nonfinite(l, views(want), factor, expected, View{}); });
+    launch([&](Launch& l) { on_cpu(find_nonfinite)(l, views(want), factor, expected, View{}); });
     EXPECT_EQ(to_vector(found), to_vector(expected));
     for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], to_vector(before[i]), 0, "kept");
     launch([&](Launch& l) { cuda::unscale(l, views(got), factor, found, View{}); });
-    launch([&](Launch& l) { cpu::unscale(l, views(want), factor, expected, View{}); });
+    launch([&](Launch& l) { on_cpu(unscale)(l, views(want), factor, expected, View{}); });
     EXPECT_EQ(to_vector(found), to_vector(expected));
     for (size_t i = 0; i < got.size(); ++i)
       expect_close(got[i], to_vector(want[i]), 0, fmt::format("gradient {}", i));
@@ -248,7 +249,7 @@ TEST(CudaGradients, UnscaleCountsExponents) {
                worst_expected({3}, f32);
   for (const Tensor& t : {got[0], want[0]}) t.set(0, 0), t.set(t.numel() - 1, nan);
   launch([&](Launch& l) { cuda::find_nonfinite(l, views(got), factor, found, counts); });
-  launch([&](Launch& l) { cpu::find_nonfinite(l, views(want), factor, found, expected); });
+  launch([&](Launch& l) { on_cpu(find_nonfinite)(l, views(want), factor, found, expected); });
   EXPECT_EQ(to_vector(counts), to_vector(expected));
   launch([&](Launch& l) { cuda::unscale(l, views(got), factor, found, counts); });
   EXPECT_EQ(to_vector(counts), to_vector(expected)) << "before the product";
@@ -261,7 +262,7 @@ TEST(CudaGradients, UnscaleCountsExponents) {
         if (which == SomeUnderflowed) t.set(p * kernels::exponent_bins + 100, 20);
       }
     launch([&](Launch& l) { cuda::find_underflow(l, counts, scale, worst); });
-    launch([&](Launch& l) { cpu::find_underflow(l, expected, scale, worst_expected); });
+    launch([&](Launch& l) { on_cpu(find_underflow)(l, expected, scale, worst_expected); });
     EXPECT_EQ(to_vector(worst), to_vector(worst_expected));
     EXPECT_EQ(worst.at(2), 2);
     EXPECT_EQ(worst.at(0) >= 0, which != Nothing);
@@ -278,7 +279,7 @@ TEST(CudaGradients, Surveys) {
   const int64_t n = int64_t(all.size()) + 1;
   const Tensor got = filled({n, kernels::stats_size}, f64, 7), want({n, kernels::stats_size}, f64);
   launch([&](Launch& l) { cuda::tensor_stats(l, views(all), got); });
-  launch([&](Launch& l) { cpu::tensor_stats(l, views(all), want); });
+  launch([&](Launch& l) { on_cpu(tensor_stats)(l, views(all), want); });
   EXPECT_EQ(to_vector(got), to_vector(want));
 }
 
@@ -298,17 +299,17 @@ TEST(CudaGradients, NormsAndClipping) {
         const Tensor got({}, t), want({}, t);
         const Tensor parts[2] = {norm_parts_of(grads), norm_parts_of(grads)};
         launch([&](Launch& l) { cuda::norm_parts(l, views(grads), p, parts[0]); });
-        launch([&](Launch& l) { cpu::norm_parts(l, views(grads), p, parts[1]); });
+        launch([&](Launch& l) { on_cpu(norm_parts)(l, views(grads), p, parts[1]); });
         expect_close(parts[0], to_vector(parts[1]), 1e-12, fmt::format("parts {}", p));
         launch([&](Launch& l) { cuda::norm_of_parts(l, parts[1], p, got); });
-        launch([&](Launch& l) { cpu::norm_of_parts(l, parts[1], p, want); });
+        launch([&](Launch& l) { on_cpu(norm_of_parts)(l, parts[1], p, want); });
         expect_close(got, to_vector(want), t == f64 ? 1e-12 : 1e-6, fmt::format("norm {}", p));
         for (const double most : {0.5, 1e9}) {
           const Tensor scale = filled({}, f32, 0.25);
           const Tensor norm[2] = {Tensor({}, t), Tensor({}, t)},
                        factor[2] = {Tensor({}, t), Tensor({}, t)};
           launch([&](Launch& l) { cuda::clip_factor(l, want, scale, most, norm[0], factor[0]); });
-          launch([&](Launch& l) { cpu::clip_factor(l, want, scale, most, norm[1], factor[1]); });
+          launch([&](Launch& l) { on_cpu(clip_factor)(l, want, scale, most, norm[1], factor[1]); });
           expect_close(norm[0], to_vector(norm[1]), 0, "clipped norm");
           expect_close(factor[0], to_vector(factor[1]), 0, "factor");
         }
@@ -333,7 +334,7 @@ TEST(CudaGradients, SumsOfPartsHaveOneOrder) {
       const Tensor parts = random({n, 777}, from, uint64_t(n));
       const Tensor got = output({777}, to), want = output({777}, to);
       launch([&](Launch& l) { cuda::sum_parts(l, parts, 0.75, got); });
-      launch([&](Launch& l) { cpu::sum_parts(l, parts, 0.75, want); });
+      launch([&](Launch& l) { on_cpu(sum_parts)(l, parts, 0.75, want); });
       expect_equal(got, want, fmt::format("{} parts", n));
       for (int64_t i = 0; from == f64 && i < 777; ++i)
         EXPECT_EQ(want.at(i), tree(parts, 0, n, i) * 0.75);
@@ -346,7 +347,7 @@ TEST(CudaGradients, ClipValue) {
     all[7].set(1, inf);
   }
   launch([&](Launch& l) { cuda::clip_value(l, views(got), 0.7); });
-  launch([&](Launch& l) { cpu::clip_value(l, views(want), 0.7); });
+  launch([&](Launch& l) { on_cpu(clip_value)(l, views(want), 0.7); });
   for (size_t i = 0; i < got.size(); ++i)
     expect_close(got[i], to_vector(want[i]), 0, fmt::format("gradient {}", i));
 }
@@ -381,8 +382,9 @@ TEST(CudaScaler, JudgesAndUpdates) {
       cuda::scaler_update(l, all_found, losses, rule, state[0][0], state[0][1], state[0][2]);
     });
     launch([&](Launch& l) {
-      cpu::scaler_skip_reason(l, found, losses, verdict[1], last[1]);
-      cpu::scaler_update(l, all_found, losses, rule, state[1][0], state[1][1], state[1][2]);
+      on_cpu(scaler_skip_reason)(l, found, losses, verdict[1], last[1]);
+      on_cpu(scaler_update)(l, std::span(all_found), losses, rule, state[1][0], state[1][1],
+                            state[1][2]);
     });
     EXPECT_EQ(to_vector(verdict[0]), to_vector(verdict[1])) << step;
     EXPECT_EQ(to_vector(last[0]), to_vector(last[1])) << step;

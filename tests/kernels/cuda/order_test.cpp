@@ -35,7 +35,7 @@ void expect_same_order(const Tensor& x, int64_t k, bool descending) {
     all ? cuda::argsort(l, descending, x, got) : cuda::topk(l, descending, x, got);
   });
   launch([&](Launch& l) {
-    all ? cpu::argsort(l, descending, x, want) : cpu::topk(l, descending, x, want);
+    all ? on_cpu(argsort)(l, descending, x, want) : on_cpu(topk)(l, descending, x, want);
   });
   ASSERT_EQ(to_vector(got), to_vector(want))
       << fmt::format("{} of {} {} {}", k, x.dtype(), x.shape(), descending);
@@ -79,7 +79,7 @@ void expect_same_winner(const Tensor& x, int dim) {
   for (const Reduce op : {Reduce::Max, Reduce::Min}) {
     const Tensor got = output(shape, i64), want = output(shape, i64);
     launch([&](Launch& l) { cuda::arg_reduce(l, op, dim, x, got); });
-    launch([&](Launch& l) { cpu::arg_reduce(l, op, dim, x, want); });
+    launch([&](Launch& l) { on_cpu(arg_reduce)(l, op, dim, x, want); });
     ASSERT_EQ(to_vector(got), to_vector(want))
         << fmt::format("{} {} along {}", x.dtype(), x.shape(), dim);
   }
@@ -104,7 +104,7 @@ void expect_same_scan(bool transposed, int dim, const Tensor& a, const Tensor& b
     const Tensor got = output(shape, out), want = output(shape, out);
     const Tensor factor = which & 1 ? a : Tensor(), term = which & 2 ? b : Tensor();
     launch([&](Launch& l) { cuda::scan(l, transposed, dim, factor, term, got); });
-    launch([&](Launch& l) { cpu::scan(l, transposed, dim, factor, term, want); });
+    launch([&](Launch& l) { on_cpu(scan)(l, transposed, dim, factor, term, want); });
     expect_close(got, to_vector(want),
                  out == f64      ? 1e-13
                  : out == f32    ? 2e-7
@@ -150,13 +150,13 @@ void expect_same_composed(int dim, const Tensor& x) {
   const Tensor got = output(x.shape(), i64), want = output(x.shape(), i64);
   for (const Reduce op : {Reduce::Max, Reduce::Min}) {
     launch([&](Launch& l) { cuda::arg_scan(l, op, dim, x, got); });
-    launch([&](Launch& l) { cpu::arg_scan(l, op, dim, x, want); });
+    launch([&](Launch& l) { on_cpu(arg_scan)(l, op, dim, x, want); });
     ASSERT_EQ(to_vector(got), to_vector(want)) << fmt::format("{} along {}", x.shape(), dim);
   }
   if (!is_float(x.dtype())) return;
   const Tensor y = output(x.shape(), x.dtype()), expected = output(x.shape(), x.dtype());
   launch([&](Launch& l) { cuda::log_cumsum_exp(l, dim, x, y); });
-  launch([&](Launch& l) { cpu::log_cumsum_exp(l, dim, x, expected); });
+  launch([&](Launch& l) { on_cpu(log_cumsum_exp)(l, dim, x, expected); });
   expect_close(y, to_vector(expected), x.dtype() == f64 ? 1e-13 : tolerance(x.dtype()),
                fmt::format("{} along {}", x.shape(), dim));
 }

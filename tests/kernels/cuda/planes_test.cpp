@@ -59,9 +59,9 @@ TEST(CudaPool, TakesTheMaximaOfTheCpu) {
           cuda::take_at(l, x, got.index, got.taken);
         });
         launch([&](Launch& l) {
-          cpu::max_pool2d(l, x, k.rows, k.columns, want.y, want.index);
-          cpu::put_at(l, dy, want.index, k.rows, k.columns, want.dx);
-          cpu::take_at(l, x, want.index, want.taken);
+          on_cpu(max_pool2d)(l, x, k.rows, k.columns, want.y, want.index);
+          on_cpu(put_at)(l, dy, want.index, k.rows, k.columns, want.dx);
+          on_cpu(take_at)(l, x, want.index, want.taken);
         });
         const std::string what = fmt::format("{} to {}, rows {} columns {}, ties {}", name(in),
                                              name(out), text(k.rows), text(k.columns), ties);
@@ -84,7 +84,7 @@ TEST(CudaPool, PutsAnywhereInOrder) {
         const Tensor want = output(large, out);
         if (odd) x = unaligned(x);
         launch([&](Launch& l) { cuda::put_at(l, y, index, rows, columns, x); });
-        launch([&](Launch& l) { cpu::put_at(l, y, index, rows, columns, want); });
+        launch([&](Launch& l) { on_cpu(put_at)(l, y, index, rows, columns, want); });
         expect_equal(x, want, fmt::format("{} to {}, {} places", name(in), name(out), places));
       }
 }
@@ -104,7 +104,7 @@ TEST(CudaResample, SumsAsTheCpuDoes) {
         const Tensor x = random(transposed ? small : large, in, 1);
         const Tensor got = output(transposed ? large : small, out), want = output(got.shape(), out);
         launch([&](Launch& l) { cuda::resample(l, x, rows, columns, transposed, got); });
-        launch([&](Launch& l) { cpu::resample(l, x, rows, columns, transposed, want); });
+        launch([&](Launch& l) { on_cpu(resample)(l, x, rows, columns, transposed, want); });
         expect_close(got, to_vector(want), tolerance(out),
                      fmt::format("{} to {}, rows {} columns {}, transposed {}", name(in), name(out),
                                  text(rows), text(columns), transposed));

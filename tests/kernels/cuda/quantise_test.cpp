@@ -23,7 +23,7 @@ TEST(CudaQuantise, NumbersAndScalesAreThoseOfTheCpu) {
             quantise(l, grid, x, each, y[k]);
           });
         };
-        run(0, cpu::quantise_scale, cpu::quantise);
+        run(0, on_cpu(quantise_scale), on_cpu(quantise));
         run(1, cuda::quantise_scale, cuda::quantise);
         for (int k = 0; k < 3; ++k) EXPECT_EQ(scale[0].at(k), scale[1].at(k));
         for (int64_t i = 0; i < 3 * n; ++i) ASSERT_EQ(y[0].at(i), y[1].at(i)) << i;
@@ -57,7 +57,7 @@ TEST(CudaQuantise, StoredBytesAreThoseOfTheCpu) {
         const DType from = back ? one : other, to = back ? other : one;
         const Tensor x = numbers(from, 1000), all[2] = {Tensor({1000}, to), Tensor({1000}, to)};
         launch([&](Launch& l) {
-          cpu::convert(l, x, all[0]);
+          on_cpu(convert)(l, x, all[0]);
           cuda::convert(l, x, all[1]);
         });
         for (int64_t i = 0; i < 1000; ++i) {

@@ -57,16 +57,16 @@ TEST(CudaSoftmax, RowsOfAnyLength) {
         const std::string what = fmt::format("{} to {} {} log {}", in, out, shape, log);
         const Tensor x = random(shape, in, 1, -5, 5), dy = random(shape, out, 2);
         const Tensor y = output(shape, out);
-        expect_same(what, {{shape, out, tolerance(out)}}, cuda::softmax, cpu::softmax,
+        expect_same(what, {{shape, out, tolerance(out)}}, cuda::softmax, on_cpu(softmax),
                     [&](auto kernel, Launch& l, const auto& to) { kernel(l, log, x, to[0]); });
-        launch([&](Launch& l) { cpu::softmax(l, log, x, y); });
+        launch([&](Launch& l) { on_cpu(softmax)(l, log, x, y); });
         for (const DType dx : {in, out})
           expect_same(what + " gradient", {{shape, dx, 2 * tolerance(dx)}}, cuda::softmax_grad,
-                      cpu::softmax_grad, [&](auto kernel, Launch& l, const auto& to) {
+                      on_cpu(softmax_grad), [&](auto kernel, Launch& l, const auto& to) {
                         kernel(l, log, y, dy, to[0]);
                       });
         expect_same(what + " logsumexp", {{{shape[0]}, out, tolerance(out)}}, cuda::logsumexp,
-                    cpu::logsumexp,
+                    on_cpu(logsumexp),
                     [&](auto kernel, Launch& l, const auto& to) { kernel(l, x, to[0]); });
       }
 }
@@ -76,18 +76,18 @@ TEST(CudaSoftmax, LongRowsAndOddPlaces) {
       const Tensor x = misplaced(random(shape, t, 1, -5, 5)), dy = random(shape, t, 2),
                    p = misplaced(random(shape, t, 3, 0, 0.5));
       const std::string what = fmt::format("{} {}", t, shape);
-      expect_same(what, {{shape, t, tolerance(t)}}, cuda::softmax, cpu::softmax,
+      expect_same(what, {{shape, t, tolerance(t)}}, cuda::softmax, on_cpu(softmax),
                   [&](auto kernel, Launch& l, const auto& to) { kernel(l, true, x, to[0]); });
-      expect_same(what, {{shape, t, 4 * tolerance(t)}}, cuda::softmax_grad, cpu::softmax_grad,
+      expect_same(what, {{shape, t, 4 * tolerance(t)}}, cuda::softmax_grad, on_cpu(softmax_grad),
                   [&](auto kernel, Launch& l, const auto& to) { kernel(l, false, p, dy, to[0]); });
     }
 }
 TEST(CudaSoftmax, InfinitiesAndNan) {
   const Tensor x = from({-inf, -inf, -inf, inf, 1, inf, nan, 1, 2, 3e38, -inf, 3e38, -inf, 5, -inf},
                         {5, 3}, f32);
-  expect_same("softmax", {{{5, 3}, f32, 1e-6}}, cuda::softmax, cpu::softmax,
+  expect_same("softmax", {{{5, 3}, f32, 1e-6}}, cuda::softmax, on_cpu(softmax),
               [&](auto kernel, Launch& l, const auto& to) { kernel(l, false, x, to[0]); });
-  expect_same("logsumexp", {{{5}, f32, 1e-6}, {{2}, f32, 0}}, cuda::logsumexp, cpu::logsumexp,
+  expect_same("logsumexp", {{{5}, f32, 1e-6}, {{2}, f32, 0}}, cuda::logsumexp, on_cpu(logsumexp),
               [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, x, to[0]);
                 kernel(l, Tensor({2, 0}, f32), to[1]);
@@ -97,18 +97,19 @@ TEST(CudaSoftmax, InfinitiesAndNan) {
     for (const double rest : {-inf, 1., inf}) {
       const Tensor row = filled({1, n}, f32, rest);
       row.set(at, nan);
-      expect_same(
-          "NaN", {{{1, n}, f32, 0}, {{1}, f32, 0}}, std::pair(&cuda::softmax, &cuda::logsumexp),
-          std::pair(&cpu::softmax, &cpu::logsumexp), [&](auto kernels, Launch& l, const auto& to) {
-            kernels.first(l, false, row, to[0]);
-            kernels.second(l, row, to[1]);
-          });
+      expect_same("NaN", {{{1, n}, f32, 0}, {{1}, f32, 0}},
+                  std::pair(&cuda::softmax, &cuda::logsumexp),
+                  std::pair(on_cpu(softmax), on_cpu(logsumexp)),
+                  [&](auto kernels, Launch& l, const auto& to) {
+                    kernels.first(l, false, row, to[0]);
+                    kernels.second(l, row, to[1]);
+                  });
     }
   // A lane with only -inf in a row of a block.
   const Tensor wide = filled({1, 3000}, f32, -inf);
   wide.set(1700, 2);
   wide.set(5, 1);
-  expect_same("mostly -inf", {{{1, 3000}, f32, 1e-6}}, cuda::softmax, cpu::softmax,
+  expect_same("mostly -inf", {{{1, 3000}, f32, 1e-6}}, cuda::softmax, on_cpu(softmax),
               [&](auto kernel, Launch& l, const auto& to) { kernel(l, false, wide, to[0]); });
 }
 
@@ -122,7 +123,7 @@ void compare_masked(DType in, DType out, const Shape& shape, bool masks, bool bi
              added = bias.with_layout(Layout(shape, {q * k, 0, 1, q}));
   expect_same(
       fmt::format("{} to {} {} mask {} bias {} causal {}", in, out, shape, masks, biases, causal),
-      {{shape, out, tolerance(out)}}, cuda::masked_softmax, cpu::masked_softmax,
+      {{shape, out, tolerance(out)}}, cuda::masked_softmax, on_cpu(masked_softmax),
       [&](auto kernel, Launch& l, const auto& to) {
         kernel(l, x, masks ? seen : View{}, biases ? added : View{}, causal, 0.7, to[0]);
       });
@@ -139,7 +140,7 @@ TEST(CudaMaskedSoftmax, NothingAllowedAndInPlace) {
   const Tensor got = from(x, {3, 3}, f32), want = from(x, {3, 3}, f32),
                mask = from({0, 0, 0, 1, 1, 1, 1, 0, 1}, {3, 3}, boolean);
   launch([&](Launch& l) { cuda::masked_softmax(l, got, mask, View{}, false, 1, got); });
-  launch([&](Launch& l) { cpu::masked_softmax(l, want, mask, View{}, false, 1, want); });
+  launch([&](Launch& l) { on_cpu(masked_softmax)(l, want, mask, View{}, false, 1, want); });
   expect_close(got, to_vector(want), 1e-6, "in place");
 }
 TEST(CudaMaskedSoftmax, NanStaysBesideWhatIsMasked) {
@@ -147,7 +148,7 @@ TEST(CudaMaskedSoftmax, NanStaysBesideWhatIsMasked) {
   for (const bool causal : {false, true}) {
     const Tensor x = filled({4, 4}, f32, nan);
     const View seen = mask.with_layout(Layout({4, 4}, {0, 1}));
-    expect_same("NaN", {{{4, 4}, f32, 0}}, cuda::masked_softmax, cpu::masked_softmax,
+    expect_same("NaN", {{{4, 4}, f32, 0}}, cuda::masked_softmax, on_cpu(masked_softmax),
                 [&](auto kernel, Launch& l, const auto& to) {
                   kernel(l, x, causal ? View{} : seen, View{}, causal, 1, to[0]);
                 });
@@ -174,7 +175,7 @@ void compare_cross_entropy(DType in, DType out, DType of_logits, const Shape& sh
                {{rows, 4}, wide(in), tolerance(wide(in))},
                {shape, of_logits, tolerance(of_logits)}},
               std::pair(&cuda::cross_entropy, &cuda::cross_entropy_grad),
-              std::pair(&cpu::cross_entropy, &cpu::cross_entropy_grad),
+              std::pair(on_cpu(cross_entropy), on_cpu(cross_entropy_grad)),
               [&](auto kernels, Launch& l, const auto& to) {
                 kernels.first(l, x, target, weights, ignore, smoothing, to[0], to[1]);
                 kernels.second(l, x, target, weights, to[1], dloss, ignore, smoothing, to[2]);
@@ -194,7 +195,7 @@ TEST(CudaCrossEntropy, ForbiddenClasses) {
                p = from({0.5, 0, 0.5, 0, 1, 0}, {2, 3}, f32);
   for (const Tensor& target : {p, indices({2, 1})})
     expect_same("forbidden", {{{2}, f32, 1e-6}, {{2, 4}, f32, 1e-6}}, cuda::cross_entropy,
-                cpu::cross_entropy, [&](auto kernel, Launch& l, const auto& to) {
+                on_cpu(cross_entropy), [&](auto kernel, Launch& l, const auto& to) {
                   kernel(l, x, target, View{}, -100, 0, to[0], to[1]);
                 });
 }
@@ -231,11 +232,11 @@ TEST(CudaNll, PicksClasses) {
       for (int64_t i = 0; i < 21; ++i) target.set(i, double(i % 4 == 3 ? 9 : i * 3 % 5));
       const View weights = weighted ? View(w) : View{};
       expect_same(fmt::format("{} to {}", in, out), {{{3, 7}, out, tolerance(out)}}, cuda::nll_loss,
-                  cpu::nll_loss, [&](auto kernel, Launch& l, const auto& to) {
+                  on_cpu(nll_loss), [&](auto kernel, Launch& l, const auto& to) {
                     kernel(l, x, target, weights, 9, to[0]);
                   });
       expect_same(fmt::format("gradient to {}", out), {{{3, 5, 7}, out, tolerance(out)}},
-                  cuda::nll_loss_grad, cpu::nll_loss_grad,
+                  cuda::nll_loss_grad, on_cpu(nll_loss_grad),
                   [&](auto kernel, Launch& l, const auto& to) {
                     kernel(l, target, weights, 9, dy, to[0]);
                   });
@@ -245,10 +246,10 @@ TEST(CudaLosses, WeightsApart) {
   const Tensor x = random({5, 40}, f32, 1), w = spread(random({40}, f32, 2)), target({5}, i64);
   for (int64_t r = 0; r < 5; ++r) target.set(r, double(7 * r));
   expect_same("cross entropy", {{{5}, f32, 1e-6}, {{5, 4}, f32, 1e-6}}, cuda::cross_entropy,
-              cpu::cross_entropy, [&](auto kernel, Launch& l, const auto& to) {
+              on_cpu(cross_entropy), [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, x, target, w, -100, 0.1, to[0], to[1]);
               });
-  expect_same("nll", {{{5, 1}, f32, 0}}, cuda::nll_loss, cpu::nll_loss,
+  expect_same("nll", {{{5, 1}, f32, 0}}, cuda::nll_loss, on_cpu(nll_loss),
               [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, x.with_layout(Layout({5, 40, 1}, {40, 1, 1})),
                        target.with_layout(Layout({5, 1}, {1, 1})), w, -100, to[0]);
@@ -259,7 +260,7 @@ TEST(CudaRowProducts, RowsOfAnyLength) {
     for (const Shape& shape : row_shapes) {
       const Tensor x = random(shape, t, 1), y = misplaced(random(shape, t, 2));
       expect_same(fmt::format("{} {}", t, shape), {{{shape[0], 3}, f64, tolerance(wide(t))}},
-                  cuda::row_products, cpu::row_products,
+                  cuda::row_products, on_cpu(row_products),
                   [&](auto kernel, Launch& l, const auto& to) { kernel(l, x, y, to[0]); });
     }
 }
@@ -278,10 +279,10 @@ void compare_layer_norm(DType in, DType out, const Shape& shape, int params, boo
       fmt::format("{} to {} {} parameters {} centered {}", in, out, shape, params, centered);
   expect_same(what,
               {{shape, out, 2 * tolerance(out)}, {{rows}, s, tolerance(s)}, {{rows}, s, 2e-5}},
-              cuda::layer_norm, cpu::layer_norm, [&](auto kernel, Launch& l, const auto& to) {
+              cuda::layer_norm, on_cpu(layer_norm), [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, x, weight, shift, 1e-3, to[0], centered ? View(to[1]) : View{}, to[2]);
               });
-  launch([&](Launch& l) { cpu::layer_norm(l, x, weight, shift, 1e-3, y, center, rstd); });
+  launch([&](Launch& l) { on_cpu(layer_norm)(l, x, weight, shift, 1e-3, y, center, rstd); });
   if (size_of(in) > size_of(out)) return;
   for (const DType d : std::set{in, out})
     for (const bool more : {false, true}) {
@@ -291,7 +292,7 @@ void compare_layer_norm(DType in, DType out, const Shape& shape, int params, boo
                   {{shape, out, 4 * tolerance(out)},
                    {{n}, p, 4 * tolerance(p)},
                    {{n}, p, 4 * tolerance(p)}},
-                  cuda::layer_norm_grad, cpu::layer_norm_grad,
+                  cuda::layer_norm_grad, on_cpu(layer_norm_grad),
                   [&](auto kernel, Launch& l, const auto& to) {
                     kernel(l, x, weight, center, rstd, dy, more ? View(added) : View{}, to[0],
                            to[1], to[2]);
@@ -325,7 +326,7 @@ TEST(CudaLayerNorm, SumsOverManyRowsInParts) {
   const Tensor x = random({400, 6}, f32, 1), stats = random({400}, f32, 2, 0.5, 1);
   const Tensor dw = output({6}, f32), db = output({6}, f32);
   expect_same("only sums, where no pack is aligned", {{{6}, f32, 1e-5}, {{6}, f32, 1e-5}},
-              cuda::layer_norm_grad, cpu::layer_norm_grad,
+              cuda::layer_norm_grad, on_cpu(layer_norm_grad),
               [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, misplaced(x), View{}, stats, stats, x, View{}, View{}, to[0], to[1]);
               });
@@ -372,18 +373,19 @@ TEST(CudaGroupNorm, ForwardAndGradient) {
             fmt::format("{} to {} {} in {} parameters {}", in, out, shape, groups, params);
         expect_same(
             what, {{shape, out, 2 * tolerance(out)}, {{rows}, s, tolerance(s)}, {{rows}, s, 2e-5}},
-            cuda::group_norm, cpu::group_norm, [&](auto kernel, Launch& l, const auto& to) {
+            cuda::group_norm, on_cpu(group_norm), [&](auto kernel, Launch& l, const auto& to) {
               kernel(l, x, groups, weight, shift, 1e-3, to[0], to[1], to[2]);
             });
-        launch(
-            [&](Launch& l) { cpu::group_norm(l, x, groups, weight, shift, 1e-3, y, mean, rstd); });
+        launch([&](Launch& l) {
+          on_cpu(group_norm)(l, x, groups, weight, shift, 1e-3, y, mean, rstd);
+        });
         for (const DType d : {in, out}) {
           const Tensor dy = random(shape, d, 2);
           expect_same(what + " gradient",
                       {{shape, out, 4 * tolerance(out)},
                        {{c}, p, 4 * tolerance(p)},
                        {{c}, p, 4 * tolerance(p)}},
-                      cuda::group_norm_grad, cpu::group_norm_grad,
+                      cuda::group_norm_grad, on_cpu(group_norm_grad),
                       [&](auto kernel, Launch& l, const auto& to) {
                         kernel(l, x, groups, weight, mean, rstd, dy, to[0], to[1], to[2]);
                       });
@@ -405,13 +407,13 @@ TEST(CudaBatchNorm, ForwardAndGradient) {
         const std::string what = fmt::format("{} to {} {} parameters {}", in, out, shape, params);
         expect_same(
             what + " statistics", {{{c}, s, tolerance(s)}, {{c}, s, tolerance(s)}, {{c}, s, 2e-5}},
-            cuda::batch_stats, cpu::batch_stats, [&](auto kernel, Launch& l, const auto& to) {
+            cuda::batch_stats, on_cpu(batch_stats), [&](auto kernel, Launch& l, const auto& to) {
               kernel(l, x, 1e-3, to[0], to[1], to[2]);
             });
-        launch([&](Launch& l) { cpu::batch_stats(l, x, 1e-3, mean, var, rstd); });
+        launch([&](Launch& l) { on_cpu(batch_stats)(l, x, 1e-3, mean, var, rstd); });
         for (const Tensor& from : {x, misplaced(x)})
-          expect_same(what, {{shape, out, 2 * tolerance(out)}}, cuda::batch_norm, cpu::batch_norm,
-                      [&](auto kernel, Launch& l, const auto& to) {
+          expect_same(what, {{shape, out, 2 * tolerance(out)}}, cuda::batch_norm,
+                      on_cpu(batch_norm), [&](auto kernel, Launch& l, const auto& to) {
                         kernel(l, from, mean, rstd, weight, shift, to[0]);
                       });
         for (const bool fixed : {false, true}) {
@@ -420,7 +422,7 @@ TEST(CudaBatchNorm, ForwardAndGradient) {
                       {{shape, out, 4 * tolerance(out)},
                        {{c}, p, 4 * tolerance(p)},
                        {{c}, p, 4 * tolerance(p)}},
-                      cuda::batch_norm_grad, cpu::batch_norm_grad,
+                      cuda::batch_norm_grad, on_cpu(batch_norm_grad),
                       [&](auto kernel, Launch& l, const auto& to) {
                         kernel(l, x, mean, rstd, weight, dy, fixed, to[0], to[1], to[2]);
                       });
@@ -432,23 +434,23 @@ TEST(CudaNorms, ParametersApart) {
                w = spread(random({8}, f32, 2)), b = spread(random({8}, f32, 3)),
                stats = filled({8}, f32, 1);
   const Result y{{3, 8, 5}, f32, 1e-5}, of_rows{{15}, f32, 1e-5}, of_groups{{6}, f32, 1e-5};
-  expect_same("layer norm", {y, of_rows, of_rows}, cuda::layer_norm, cpu::layer_norm,
+  expect_same("layer norm", {y, of_rows, of_rows}, cuda::layer_norm, on_cpu(layer_norm),
               [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, rows, w, b, 1e-3, to[0], to[1], to[2]);
               });
-  expect_same("group norm", {y, of_groups, of_groups}, cuda::group_norm, cpu::group_norm,
+  expect_same("group norm", {y, of_groups, of_groups}, cuda::group_norm, on_cpu(group_norm),
               [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, x, 2, w, b, 1e-3, to[0], to[1], to[2]);
               });
   expect_same(
-      "batch norm", {y}, cuda::batch_norm, cpu::batch_norm,
+      "batch norm", {y}, cuda::batch_norm, on_cpu(batch_norm),
       [&](auto kernel, Launch& l, const auto& to) { kernel(l, x, stats, stats, w, b, to[0]); });
 }
 TEST(CudaBatchNorm, OnlyWhatIsWanted) {
   const Tensor x = random({3, 2, 4}, f32, 1), stats = filled({2}, f32, 1),
                dx = output({3, 2, 4}, f32);
   expect_same("dx alone", {{{3, 2, 4}, f32, 1e-5}, {{2}, f32, 1e-5}}, cuda::batch_norm_grad,
-              cpu::batch_norm_grad, [&](auto kernel, Launch& l, const auto& to) {
+              on_cpu(batch_norm_grad), [&](auto kernel, Launch& l, const auto& to) {
                 kernel(l, x, stats, stats, View{}, x, false, to[0], View{}, View{});
                 kernel(l, x, stats, stats, View{}, x, true, View{}, View{}, to[1]);
               });
