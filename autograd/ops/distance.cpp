@@ -79,18 +79,19 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
     return reshape(cdist(flat(x), flat(y), p), shape);
   }
   const Tensor a = wide(x), b = wide(y);
+  const Tensor unit = maximum(scale_of(a), scale_of(b));
   if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25) {
-    // Halves of numbers at both ends of f32 have a difference, and lose the last bit of subnormals
-    // alone. (Order 0 counts differences.)
-    const double part = p == 0 ? 1 : 0.5;
-    return norm(unsqueeze(a * part, -2) - unsqueeze(b * part, -3), p, {-1}) * (1 / part);
+    // Halves of numbers at both ends of f32 have a difference; small numbers stay whole, since half
+    // a subnormal loses its last bit. (Order 0 counts differences.)
+    const Tensor scale = clamp(unit, 1, p == 0 ? 1 : 2);
+    return norm(unsqueeze(a / scale, -2) - unsqueeze(b / scale, -3), p, {-1}) * scale;
   }
-  const Tensor scale = maximum(scale_of(a), scale_of(b)), u = a / scale, v = b / scale;
+  const Tensor u = a / unit, v = b / unit;
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };
   const Tensor products = matmul(u, transpose(v), {.out = a.dtype(), .alpha = -2});
   const Tensor squared = squares(u) + transpose(squares(v)) + products;
   const Tensor none = le(squared, 0);  // no gradient at 0; rounding may give < 0
-  return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0) * scale;
+  return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0) * unit;
 }
 
 // max(0, x) with gradient 1 at 0, so that pairs exactly at the margin still move.

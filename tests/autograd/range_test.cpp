@@ -299,6 +299,14 @@ TEST(InF32, DistancesBeyondItHaveSlopes) {
   EXPECT_EQ(cdist(x, from({0, -3e38}, {1, 2}), 0).item(), 1);
 }
 
+// Numbers of one unit of a subnormal: half of one is none.
+TEST(InF32, DistancesOfTheSmallestNumbers) {
+  const double unit = 0x1p-149;
+  const Tensor x = from({unit, 2 * unit}, {1, 2}), y = from({3 * unit, 0}, {1, 2});
+  for (const auto& [p, want] : {std::pair<double, double>{2, 3}, {1, 4}, {3, 3}, {0, 2 / unit}})
+    EXPECT_EQ(cdist(x, y, p).item(), want * unit) << p;
+}
+
 TEST(InF32, NormLayersOfLargeNumbers) {
   const Tensor x = from({-2e19, 2e19, -2e19, 2e19, 1, 3, 3, 1}, {2, 4});
   expect_ratio(layer_norm(x, {4}), {-1, 1, -1, 1, -1, 1, 1, -1}, 1e-4);
