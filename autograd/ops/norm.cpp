@@ -11,6 +11,11 @@ namespace {
 
 Tensor like(const Ctx& ctx, size_t input) { return ctx.wants(input) ? ctx.like(input) : Tensor(); }
 
+// (x - mean) rstd, by halves: the difference of two numbers may be beyond the largest one.
+Tensor standard_score(const Tensor& x, const Tensor& mean, const Tensor& rstd) {
+  return (x * 0.5 - mean * 0.5) * (rstd * 2.0);
+}
+
 // The normalised x and its statistics, recorded with ops for double backward.
 struct Normal {
   Tensor h, rstd;
@@ -18,12 +23,11 @@ struct Normal {
   bool centered = true;
 
   // h = (x - mean(x)) rstd over dims, or x rstd, with the second moment as the variance. (In f64,
-  // since a square may leave f32.)
+  // since a difference or a square may leave f32.)
   static Normal of(const Tensor& x, const Dims& dims, double eps, bool centered = true) {
-    const Tensor off = centered ? x - mean(x, dims, true) : x;
-    const Tensor rstd = rsqrt(mean(square(cast(off, f64)), dims, true) + eps);
-    const Tensor inverse = cast(rstd, x.dtype());
-    return {off * inverse, inverse, dims, centered};
+    const Tensor all = cast(x, f64), off = centered ? all - mean(all, dims, true) : all;
+    const Tensor rstd = rsqrt(mean(square(off), dims, true) + eps);
+    return {cast(off * rstd, x.dtype()), cast(rstd, x.dtype()), dims, centered};
   }
   // dx = rstd (g - mean(g) - h mean(g h)) for a gradient g of h; each mean only if it was taken.
   Tensor gradient(const Tensor& g) const {
@@ -80,7 +84,8 @@ struct RowNorm {  // x [..., n]; weight and bias [n] or none
     const auto of_rows = [n](const Tensor& t) { return reshape(t, {n, -1, 1}); };
     const auto h = [&] {
       const Tensor x = reshape(wide(ctx.saved(0)), g.shape());
-      return (centered ? x - of_rows(ctx.saved(3)) : x) * of_rows(ctx.saved(2));
+      const Tensor rstd = of_rows(ctx.saved(2));
+      return centered ? standard_score(x, of_rows(ctx.saved(3)), rstd) : x * rstd;
     };
     return ctx.grads([] { return Tensor(); }, [&] { return sum(g * h(), {1}); },
                      [&] { return sum(g, {1}); });
@@ -122,7 +127,7 @@ struct GroupNorm {  // x [n, c, inner]; weight and bias [c] or none
     const auto of_groups = [&](const Tensor& t) { return reshape(t, {dy.size(0), groups, 1}); };
     const auto h = [&] {
       const Tensor x = reshape(wide(ctx.saved(0)), {dy.size(0), groups, -1});
-      return reshape((x - of_groups(ctx.saved(2))) * of_groups(ctx.saved(3)), each);
+      return reshape(standard_score(x, of_groups(ctx.saved(2)), of_groups(ctx.saved(3))), each);
     };
     return ctx.grads([] { return Tensor(); }, [&] { return sum(g * h(), {1, 3}); },
                      [&] { return sum(g, {1, 3}); });
@@ -166,9 +171,9 @@ struct BatchNorm {  // x [n, c, inner]
     if (grad_enabled()) {
       const Tensor x = wide(ctx.saved(0)), mean = unsqueeze(ctx.saved(2), 1),
                    rstd = unsqueeze(ctx.saved(3), 1);
-      return recorded(
-          ctx, dy, dy.shape(),
-          params.training ? Normal::of(x, {0, 2}, params.eps) : Normal{(x - mean) * rstd, rstd});
+      return recorded(ctx, dy, dy.shape(),
+                      params.training ? Normal::of(x, {0, 2}, params.eps)
+                                      : Normal{standard_score(x, mean, rstd), rstd});
     }
     const Tensor dx = like(ctx, 0), dw = like(ctx, 1), db = like(ctx, 2);
     const Tensor x = ctx.saved(0).contiguous(), w = dense(ctx.saved(1)), dyc = dy.contiguous();

@@ -48,6 +48,14 @@ MIXTAPE_HD constexpr bool differ(bool a, bool b) { return a != b; }
 MIXTAPE_HD constexpr bool any(bool condition) { return condition; }  // of a vector's lanes
 }  // namespace math
 
+// (x - mean) rstd, by halves: the difference of two numbers may be beyond the largest one.
+template <class T>
+struct StandardScore {
+  T mean, rstd;  // half of the one, twice the other
+  MIXTAPE_HD StandardScore(T mean, T rstd) : mean(T(0.5f) * mean), rstd(rstd + rstd) {}
+  MIXTAPE_HD T operator()(T x) const { return fma(x, T(0.5f), -mean) * rstd; }
+};
+
 // sigmoid(x) and 1 - sigmoid(x), each as exact as the other.
 template <class T>
 struct Shares {

@@ -10,6 +10,7 @@
 
 #include "amp/amp.h"
 #include "autograd/ops.h"
+#include "autograd/vmap.h"
 #include "optim/optimizers.h"
 #include "tests/support/values.h"
 
@@ -336,6 +337,63 @@ TEST(InF32, NormLayersOfTheLargestNumber) {
     expect(x, batch_norm(column, {}, {}, {}, {}, {.training = true}), {-rstd, 0, rstd});
     expect(x, batch_norm(plane, {}, {}, {}, {}, {.training = true}), {-rstd, 0, rstd});
   }
+}
+
+// Differences from a mean, and from the first number, that are beyond it: results, gradients of x,
+// of weights and of each example are those of f64.
+TEST(InF32, NormLayersOfAllOfIt) {
+  const auto rows_of = [](DType dtype) {
+    return from({-3e38, 3e38, 1e38, 2e38, 3e38, -3e38, -2e38, 0, 1e38, -2e38, 3e38, -1e38}, {3, 4},
+                dtype);
+  };
+  const auto expect_near = [](const Tensor& x, const Tensor& want) {
+    EXPECT_LE(norm(x.to(f64) - want).item(), 4e-6 * norm(want).item());
+  };
+  const auto first = [](const Tensor& w, int64_t n) { return narrow(w, 0, 0, n); };
+  const BatchNormOptions training{.training = true};
+  using Layer = std::function<Tensor(const Tensor&, const Tensor&)>;
+  for (const Layer& layer :
+       {Layer([](const Tensor& x, const Tensor& w) { return layer_norm(x, {4}, w); }),
+        Layer([](const Tensor& x, const Tensor& w) { return rms_norm(x, {4}, w); }),
+        Layer([&](const Tensor& x, const Tensor& w) {
+          return group_norm(reshape(x, {3, 2, 2}), 1, first(w, 2));
+        }),
+        Layer([&](const Tensor& x, const Tensor& w) {
+          return instance_norm(reshape(x, {1, 3, 4}), first(w, 3));
+        }),
+        Layer([&](const Tensor& x, const Tensor& w) {
+          return batch_norm(x, {}, {}, w, {}, training);
+        }),
+        Layer([&](const Tensor& x, const Tensor& w) {
+          return batch_norm(reshape(x, {1, 3, 4}), {}, {}, first(w, 3), {}, training);
+        }),
+        Layer([](const Tensor& x, const Tensor& w) {
+          const Tensor mean = full({4}, 2e38, x.dtype()), var = full({4}, 1e38, x.dtype());
+          return batch_norm(x, mean, var, w, {});
+        })})
+    for (const bool recorded : {false, true}) {
+      const auto run = [&](DType dtype) {
+        const Tensor x = rows_of(dtype).set_requires_grad(),
+                     w = from({1, 2, -1, 3}, {4}, dtype).set_requires_grad(), y = layer(x, w);
+        const Tensor dy = from({1, 2, -1, 3, 0, 1, 5, 2, 3, 1, -4, 2}, {12}, dtype);
+        auto all =
+            grad({y}, {x, w}, {.gradients = {reshape(dy, y.shape())}, .create_graph = recorded});
+        all.push_back(y);
+        return all;
+      };
+      const auto found = run(f32), want = run(f64);
+      for (size_t i = 0; i < want.size(); ++i) expect_near(found[i], want[i]);
+    }
+  const auto each = [&](DType dtype) {
+    const Tensor w = ones({4}, dtype).set_requires_grad(), v = ones({2}, dtype).set_requires_grad();
+    const auto losses = [&](const std::vector<Tensor>& in) {
+      const Tensor grouped = group_norm(reshape(in[0], {-1, 2, 2}), 1, v);
+      const Tensor y = cat({layer_norm(in[0], {4}, w), reshape(grouped, {-1, 4})}, 1);
+      return sum(y * from({1, 2, -1, 3, 0, 1, 5, 2}, {8}, dtype), {1});
+    };
+    return cat(per_sample_gradients(losses, {w, v}, {rows_of(dtype)}), 1);
+  };
+  expect_near(each(f32), each(f64));
 }
 
 // Squares that vanish, without an eps that would hide them.

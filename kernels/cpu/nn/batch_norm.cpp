@@ -100,8 +100,8 @@ void pixel_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
   const auto g = [&](int64_t r, int64_t i, int64_t count)
                      MIXTAPE_INLINE_LAMBDA { return read<T>(dy.as<D>() + r * c + i, count); };
   const auto h = [&](int64_t r, int64_t i, int64_t count) MIXTAPE_INLINE_LAMBDA {
-    return (read<T>(x.as<S>() + r * c + i, count) - read<T>(center + i, count)) *
-           read<T>(inverse + i, count);
+    const StandardScore<Vec<T>> score(read<T>(center + i, count), read<T>(inverse + i, count));
+    return score(read<T>(x.as<S>() + r * c + i, count));
   };
   const double* const sums = column_sums<T, 2>(
       launch, rows, c, [&](int64_t r, int64_t i, int64_t count, auto& sum) MIXTAPE_INLINE_LAMBDA {
@@ -167,17 +167,18 @@ void batch_norm(Launch& launch, In x, In mean, In rstd, In w, In b, Out y) {
         O* const out = y.as<O>() + i;
         if (z.inner == 1) {
           for_each_vec<T>(z.c, [&](int64_t c, int64_t count) {
-            const Vec<T> v =
-                (read<T>(in + c, count) - read<T>(center + c, count)) * read<T>(scale + c, count);
+            const StandardScore<Vec<T>> score(read<T>(center + c, count),
+                                              read<T>(scale + c, count));
+            const Vec<T> v = score(read<T>(in + c, count));
             write(out + c, shift ? v + read<T>(shift + c, count) : v, count);
           });
           continue;
         }
         for (int64_t c = 0; c < z.c; ++c) {
-          const Vec<T> less(center[c]), times(scale[c]), plus(shift ? shift[c] : T(0));
+          const StandardScore<Vec<T>> score(center[c], scale[c]);
+          const Vec<T> plus(shift ? shift[c] : T(0));
           for_each_vec<T>(z.inner, [&](int64_t j, int64_t count) {
-            write(out + c * z.inner + j,
-                  (read<T>(in + c * z.inner + j, count) - less) * times + plus, count);
+            write(out + c * z.inner + j, score(read<T>(in + c * z.inner + j, count)) + plus, count);
           });
         }
       }
@@ -212,11 +213,11 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
       for (int64_t c = begin; c < end; ++c) {
         z.gather(x.as<S>(), c, h);
         z.gather(dy.as<D>(), c, g);
-        const Vec<T> less(center[c]), times(inverse[c]);
+        const StandardScore<Vec<T>> score(center[c], inverse[c]);
         const double level =
             sum_over<T>(n, [&](int64_t i, int64_t count) { return read<T>(g + i, count); });
         const double slope = sum_over<T>(n, [&](int64_t i, int64_t count) {
-          const Vec<T> v = (read<T>(h + i, count) - less) * times;
+          const Vec<T> v = score(read<T>(h + i, count));
           write(h + i, v, count);
           return keep(v * read<T>(g + i, count), count);
         });

@@ -20,10 +20,10 @@ void normalize(const S* x, int64_t rows, int64_t n, const T* mean, const T* rstd
                const T* shift, O* y) {
   const int64_t ahead = rows * n;
   for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
-    const Vec<T> less(mean ? mean[r] : T(0)), times(rstd[r]);
+    const StandardScore<Vec<T>> score(mean ? mean[r] : T(0), rstd[r]);
     for_each_vec<T>(n, [=](int64_t i, int64_t count) {
       __builtin_prefetch(x + ahead + i);
-      Vec<T> v = (read<T>(x + i, count) - less) * times;
+      Vec<T> v = score(read<T>(x + i, count));
       if (scale) v = v * read<T>(scale + i, count);
       if (shift) v = v + read<T>(shift + i, count);
       write(y + i, v, count);
@@ -90,10 +90,9 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In add
         if (sum && (r - begin) % some == 0) std::fill_n(part_sums, 2 * n, T(0));
         const S* const in = x.as<S>() + r * n;
         const D* const dout = dy.as<D>() + r * n;
-        const Vec<T> center(mean ? mean.as<T>()[r] : T(0)), inverse(rstd.as<T>()[r]);
-        const auto normal = [&](int64_t i, int64_t count) {
-          return (read<T>(in + i, count) - center) * inverse;
-        };
+        const Vec<T> inverse(rstd.as<T>()[r]);
+        const StandardScore<Vec<T>> score(mean ? mean.as<T>()[r] : T(0), inverse);
+        const auto normal = [&](int64_t i, int64_t count) { return score(read<T>(in + i, count)); };
         // (fma() rounds the product: contracted with the difference below, it would differ from the
         // one in the mean, and a row of one element would not give 0.)
         const auto scaled = [&](Vec<T> g, int64_t i, int64_t count) {
@@ -146,11 +145,10 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
         rstd.as<T>()[r] = inverse;
         for (int64_t k = 0; k < channels; ++k) {
           const int64_t c = r % groups * channels + k, at = r * n + k * inner;
-          const Vec<T> less(center), times(scale ? inverse * scale[c] : inverse),
-              plus(shift ? shift[c] : T(0));
+          const StandardScore<Vec<T>> score(center, scale ? inverse * scale[c] : inverse);
+          const Vec<T> plus(shift ? shift[c] : T(0));
           for_each_vec<T>(inner, [&](int64_t i, int64_t count) {
-            write(y.as<O>() + at + i, (read<T>(x.as<S>() + at + i, count) - less) * times + plus,
-                  count);
+            write(y.as<O>() + at + i, score(read<T>(x.as<S>() + at + i, count)) + plus, count);
           });
         }
       }
@@ -171,9 +169,10 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
     T *const w_sum = launch.scratch<T>(rows * all), *const b_sum = launch.scratch<T>(rows * all);
     parallel_ranges(images * groups, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const Vec<T> center(mean.as<T>()[r]), inverse(rstd.as<T>()[r]);
+        const Vec<T> inverse(rstd.as<T>()[r]);
+        const StandardScore<Vec<T>> score(mean.as<T>()[r], inverse);
         const auto normal = [&](int64_t i, int64_t count) {
-          return (read<T>(x.as<S>() + i, count) - center) * inverse;
+          return score(read<T>(x.as<S>() + i, count));
         };
         const auto weight = [&](int64_t k) {
           return scale ? scale[r % groups * channels + k] : T(1);

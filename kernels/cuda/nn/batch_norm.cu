@@ -24,21 +24,22 @@ struct BatchStats {
     var[c] = sums.var();
     rstd[c] = T(1) / sqrt(sums.var() + eps);
     if constexpr (std::is_same_v<T, float>)
-      if (!sums.in_range(eps) && sums.mean - sums.mean == 0) sum_in_f64(c, mean[c]);
+      if (!sums.in_range(eps)) sum_in_f64(c);
   }
 
  private:
-  // Rare: by one thread.
-  __device__ void sum_in_f64(int64_t c, double center) const {
-    double squares = 0;
+  // Rare: by one thread, up to a number that is not finite.
+  __device__ void sum_in_f64(int64_t c) const {
+    Moments<double> wide;
     for (int64_t i = 0; i < images; ++i)
       for (int64_t k = 0; k < inner; ++k) {
-        const double d = gpu::widen(x[(i * channels + c) * inner + k]) - center;
-        squares += d * d;
+        const S value[1] = {x[(i * channels + c) * inner + k]};
+        if (gpu::widen(value[0]) - gpu::widen(value[0]) != 0) return;
+        wide.add(value, 0.0);
       }
-    const double v = squares / double(images * inner);
-    var[c] = T(v);
-    rstd[c] = T(1 / sqrt(v + eps));
+    mean[c] = T(wide.mean);
+    var[c] = T(wide.var());
+    rstd[c] = T(1 / sqrt(wide.var() + eps));
   }
 };
 
@@ -49,14 +50,13 @@ struct Normalise {
   Parameter<T> w, b;
 
   struct Constants {
-    T mean, scale, shift;
+    StandardScore<T> score;
+    T shift;
   };
   __device__ Constants at(int64_t c) const {
-    return {mean[c], w ? rstd[c] * w[c] : rstd[c], b ? b[c] : T(0)};
+    return {{mean[c], w ? rstd[c] * w[c] : rstd[c]}, b ? b[c] : T(0)};
   }
-  __device__ T operator()(const Constants& k, T x, T) const {
-    return (x - k.mean) * k.scale + k.shift;
-  }
+  __device__ T operator()(const Constants& k, T x, T) const { return k.score(x) + k.shift; }
 };
 
 // dx = w rstd (dy - mean(dy) - h mean(dy h)) with h = (x - mean) rstd; with fixed statistics dx = w
@@ -69,14 +69,17 @@ struct NormaliseGrad {
   T per;
 
   struct Constants {
-    T mean, rstd, scale, slope, level;
+    StandardScore<T> score;
+    T scale, slope, level;
   };
   __device__ Constants at(int64_t c) const {
-    return {mean[c], rstd[c], w ? rstd[c] * w[c] : rstd[c], sums ? sums[c].v[0] * per : T(0),
+    return {{mean[c], rstd[c]},
+            w ? rstd[c] * w[c] : rstd[c],
+            sums ? sums[c].v[0] * per : T(0),
             sums ? sums[c].v[1] * per : T(0)};
   }
   __device__ T operator()(const Constants& k, T x, T dy) const {
-    return (dy - k.level - (x - k.mean) * k.rstd * k.slope) * k.scale;
+    return (dy - k.level - k.score(x) * k.slope) * k.scale;
   }
 };
 

@@ -176,9 +176,7 @@ struct NormSums {
   int64_t columns_each;
   Parameter<T> dw, db;
 
-  struct Constants {
-    T mean, rstd;
-  };
+  using Constants = StandardScore<T>;
   __device__ Constants at(int64_t row, int64_t column) const {
     const int64_t i = by_row ? row : columns_each == 1 ? column : quotient(column, columns_each);
     return {mean ? mean[i] : T(0), rstd[i]};
@@ -188,7 +186,7 @@ struct NormSums {
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       const T g = gpu::widen(dy[i]);
-      sums.v[0] += g * ((gpu::widen(x[i]) - k.mean) * k.rstd);
+      sums.v[0] += g * k(gpu::widen(x[i]));
       sums.v[1] += g;
     }
   }

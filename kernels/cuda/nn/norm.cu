@@ -54,12 +54,13 @@ MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affin
     if (mean) mean[row.index] = center;
     rstd[row.index] = inverse;
   }
+  const StandardScore<T> score(center, inverse);
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T scale[n], out[n];
         affine.load(row.index, column, scale, out);
 #pragma unroll
-        for (int i = 0; i < n; ++i) out[i] += (gpu::widen(v[i]) - center) * inverse * scale[i];
+        for (int i = 0; i < n; ++i) out[i] += score(gpu::widen(v[i])) * scale[i];
         row.store(y, column, out);
       },
       in);
@@ -77,8 +78,8 @@ MIXTAPE_ROW_KERNEL norm_grad_rows(Rows rows, const S* x, const D* dy, Affine<gpu
   RowTask<Packing<O, S, D, Added...>> row(rows);
   auto xs = row.load(x);
   auto dys = row.load(dy);
-  const T center = mean && row.exists ? mean[row.index] : T(0),
-          inverse = row.exists ? rstd[row.index] : T(0);
+  const T inverse = row.exists ? rstd[row.index] : T(0);
+  const StandardScore<T> score(mean && row.exists ? mean[row.index] : T(0), inverse);
   const auto finish = [&](auto... more) {  // (a lambda, so that it is loaded with the others)
     Sums<T, 2> sums;                       // of g h and g
     if (!of_channels) {
@@ -89,7 +90,7 @@ MIXTAPE_ROW_KERNEL norm_grad_rows(Rows rows, const S* x, const D* dy, Affine<gpu
 #pragma unroll
             for (int i = 0; i < n; ++i) {
               const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
-              sums.v[0] += g * ((gpu::widen(v[i]) - center) * inverse);
+              sums.v[0] += g * score(gpu::widen(v[i]));
               sums.v[1] += g;
             }
           },
@@ -110,7 +111,7 @@ MIXTAPE_ROW_KERNEL norm_grad_rows(Rows rows, const S* x, const D* dy, Affine<gpu
           affine.load(row.index, column, scale, out);
 #pragma unroll
           for (int i = 0; i < n; ++i) {
-            const T h = (gpu::widen(v[i]) - center) * inverse;
+            const T h = score(gpu::widen(v[i]));
             const T g = fma(T(gpu::widen(d[i])), scale[i], T(0));
             out[i] = (g - level - h * slope) * inverse;
             ((out[i] += gpu::widen(a[i])), ...);
