@@ -37,12 +37,14 @@ struct ScatterReduce {
     check(x.dtype() != boolean,
           "elements must be numbers, got bool (convert them to a number dtype)");
     check_counted("indices", {index.size(m.dim)});
-    const Tensor y = ctx.output(x.shape(), is_half(x.dtype()) ? f32 : x.dtype());
+    const bool wide = m.op == Reduce::Prod && is_float(x.dtype());  // may come back into range
+    const Tensor y = ctx.output(x.shape(), wide ? f64 : is_half(x.dtype()) ? f32 : x.dtype());
+    const Tensor from = wide ? cast(source, f64) : source;
     ctx.run(kernels::convert, x, y);
     if (!m.include_self)  // begins with 1, or with any source, which is then compared with itself
       ctx.run(kernels::scatter, m.dim, index,
-              m.op == Reduce::Prod ? number_like(y, index.shape(), 1) : cast(source, y.dtype()), y);
-    ctx.run(kernels::scatter_reduce, m.op, m.dim, index, source, y);
+              m.op == Reduce::Prod ? number_like(y, index.shape(), 1) : cast(from, y.dtype()), y);
+    ctx.run(kernels::scatter_reduce, m.op, m.dim, index, from, y);
     ctx.save(x, index, source);
     return cast(y, ctx.dtype());
   }

@@ -1,6 +1,6 @@
 #pragma once
 // The ops by which elements that scatter to one place are combined, and the form of their sums, the
-// same on both devices, so that their bits are the same.
+// same on both devices, so that their bits are the same (but where a sum of f32 went on in f64).
 
 #include "kernels/common/binary.h"
 #include "kernels/kernels.h"
@@ -26,6 +26,10 @@ MIXTAPE_HD T met(T first, S then) {
   else
     return F::f(first, static_cast<T>(then));
 }
+
+// True if a sum in T may leave its range on the way to a result within it: then it goes on in f64.
+template <class F, class T>
+inline constexpr bool leaves_f32 = std::is_same_v<F, Add> && std::is_same_v<T, float>;
 
 inline constexpr int64_t few_indices = 32;  // along a line: their order is kept without sorting
 

@@ -556,6 +556,33 @@ TEST(InF32, MeansWhoseSumsAreBeyondItByIndex) {
   }
 }
 
+// Sums and products into one place that leave it on the way: by few indices and by many, of rows
+// and of single elements.
+TEST(InF32, SumsAndProductsThatComeBack) {
+  for (const int64_t n : {1, 12})
+    for (const int64_t width : {1, 3, 64}) {
+      std::vector<Tensor> parts;
+      for (const double x : {3e38, 2e38, -2e38, -3e38}) parts.push_back(full({n, width}, x));
+      parts.push_back(full({1, width}, 7));
+      const Tensor source = cat(parts), index = cat({ones({4 * n}, i64), zeros({1}, i64)});
+      const Tensor start = cat({zeros({1, width}), full({1, width}, 1e38), ones({6, width})});
+      const Values want = to_vector(slice_scatter(start, full({1, width}, 7), 0, 0, 1));
+      expect_ratio(index_add(start, 0, index, source), want, 1e-5);
+      const Tensor at = expand(unsqueeze(index, 1), source.shape());
+      for (const Tensor& s : {source, source.t().contiguous().t()})
+        expect_ratio(scatter_add(start, 0, at, s), want, 1e-5);
+    }
+  const Tensor infinite = full({4}, inf);
+  EXPECT_EQ(index_add(ones({1}), 0, zeros({4}, i64), infinite).item(), inf);
+  EXPECT_EQ(index_add(ones({1}), 0, zeros({3}, i64), full({3}, 3e38)).item(), inf);
+  EXPECT_TRUE(std::isnan(index_add(-infinite, 0, arange(4), infinite).at(0)));
+  const Tensor x = row({2, 1}).set_requires_grad(), to = zeros({4}, i64),
+               factors = row({1e30, 1e30, 1e-30, 1e-30});
+  const Tensor product = scatter_reduce(x, 0, to, factors, ScatterMode::Prod);
+  expect_ratio(product, {2, 1});
+  expect_ratio(grad({sum(product)}, {x})[0], {1, 1});
+}
+
 // Squares beyond it, in their place or times alpha.
 TEST(InF32, ResponsesOfLargeNumbers) {
   for (const bool recorded : {false, true}) {

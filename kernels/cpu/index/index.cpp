@@ -5,11 +5,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <mutex>
+#include <vector>
 
 #include "kernels/common/elementwise.h"
 #include "kernels/common/scatter.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/loops/line_iterator.h"
+#include "kernels/cpu/loops/rows.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
@@ -100,22 +103,81 @@ void scatter(Launch&, int dim, In index, In x, Out y) {
 
 namespace {
 
+// Terms of f32 that would take a sum out of its range. They wait for the others, since the sum may
+// come back, and are added in f64, those of one place in their order.
+class WaitingTerms {
+ public:
+  [[gnu::noinline]] float add(float* place, float term) {
+    const float sum = *place + term;
+    if (!std::isfinite(*place) || !std::isfinite(term)) return sum;
+    const std::lock_guard lock(mutex_);
+    terms_.push_back({place, term});
+    return *place;
+  }
+  void finish() {
+    std::stable_sort(terms_.begin(), terms_.end(),
+                     [](const Term& a, const Term& b) { return a.place < b.place; });
+    for (auto t = terms_.begin(); t != terms_.end();) {
+      float* const place = t->place;
+      double sum = *place;
+      for (; t != terms_.end() && t->place == place; ++t) sum += t->value;
+      *place = static_cast<float>(sum);
+    }
+  }
+
+ private:
+  struct Term {
+    float *place, value;
+  };
+  std::mutex mutex_;
+  std::vector<Term> terms_;
+};
+
 template <class F, class S, class T>
 void reduce_elements(int dim, In index, In x, Out y) {
   const int64_t step = y.strides()[dim];
+  WaitingTerms waiting;
+  const auto join = [&](T* place, S term) MIXTAPE_INLINE_LAMBDA {
+    const T all = met<F>(*place, term);
+    if constexpr (leaves_f32<F, T>)
+      if (!std::isfinite(all)) [[unlikely]]
+        return waiting.add(place, static_cast<float>(term));
+    return all;
+  };
   for_runs(dim, y, index, x, false,
            [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
              const S* const from = x.as<S>() + other;
              T* to = y.as<T>() + at;
              if (run.dense()) {
                to += *at_index * step;
-               for (int64_t i = 0; i < run.count; ++i) to[i] = met<F>(to[i], from[i]);
+               int64_t i = 0;
+               if constexpr (leaves_f32<F, T>) {
+                 constexpr int64_t w = Vec<T>::width;
+                 const auto add = [&](auto vectors, int64_t count) MIXTAPE_INLINE_LAMBDA {
+                   constexpr int k = vectors;
+                   Vec<T> all[k], sum(T(0));  // the sum is finite only if each is
+                   for (int v = 0; v < k; ++v) {
+                     all[v] = read<T>(to + i + v * w, count) + read<T>(from + i + v * w, count);
+                     sum += all[v];
+                   }
+                   if (any(sum - sum != Vec<T>(T(0)))) [[unlikely]]
+                     for (int64_t e = i; e < i + k * count; ++e) to[e] = join(to + e, from[e]);
+                   else
+                     for (int v = 0; v < k; ++v) write(to + i + v * w, all[v], count);
+                   i += k * count;
+                 };
+                 while (i + 4 * w <= run.count) add(std::integral_constant<int, 4>(), w);
+                 while (i < run.count)
+                   add(std::integral_constant<int, 1>(), std::min(w, run.count - i));
+               }
+               for (; i < run.count; ++i) to[i] = join(to + i, from[i]);
              } else {
-               run.for_each(at_index, step, [=](int64_t position, int64_t i) {
-                 to[position] = met<F>(to[position], from[i]);
+               run.for_each(at_index, step, [&](int64_t position, int64_t i) {
+                 to[position] = join(to + position, from[i]);
                });
              }
            });
+  waiting.finish();
 }
 
 }  // namespace

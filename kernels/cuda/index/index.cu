@@ -127,9 +127,21 @@ __global__ void reduce_lines(Walk<3> lines, int64_t count, int64_t n, int64_t si
   for (int64_t line = gpu::global_thread(); line < count; line += gpu::all_threads()) {
     int64_t at[3];
     lines.find(line, at);
+    const auto target = [&](int64_t i) { return within(index[at[1] + i * along_index], size); };
+    const auto term = [&](int64_t i) { return gpu::widen(x[at[2] + i * along_x]); };
+    uint32_t met_before = 0;
     for (int64_t i = 0; i < n; ++i) {
-      T* const to = y + at[0] + within(index[at[1] + i * along_index], size) * step;
-      *to = met<F>(*to, gpu::widen(x[at[2] + i * along_x]));
+      if (met_before >> i & 1) continue;
+      T* const to = y + at[0] + target(i) * step;
+      T all = met<F>(*to, term(i));
+      if constexpr (leaves_f32<F, T>)
+        if (all - all != T(0)) {  // not finite: goes on in f64 with the terms that follow
+          double wide = *to;
+          for (int64_t k = i; k < n; ++k)
+            if (target(k) == target(i)) wide += term(k), met_before |= 1u << k;
+          all = T(wide);
+        }
+      *to = all;
     }
   }
 }
@@ -181,10 +193,11 @@ __global__ void reduce_segments(SortedIndex r, const S* x, T* y) {
     const S* const from = x + base[1] + beside[1];
     using In = gpu::Pack<S, pack>;
     using Out = gpu::Pack<T, pack>;
-    Out out = gpu::load_as<Out>(to);
+    const Out begun = gpu::load_as<Out>(to);
+    Out out;
     Sum sum[pack];
 #pragma unroll
-    for (int p = 0; p < pack; ++p) sum[p] = out.v[p];
+    for (int p = 0; p < pack; ++p) sum[p] = begun.v[p];
     constexpr int ahead = 4;  // loads in flight together
     for (int64_t i = first;; i += ahead) {
       bool same[ahead];
@@ -203,7 +216,16 @@ __global__ void reduce_segments(SortedIndex r, const S* x, T* y) {
       if (!same[ahead - 1]) break;
     }
 #pragma unroll
-    for (int p = 0; p < pack; ++p) out.v[p] = T(sum[p]);
+    for (int p = 0; p < pack; ++p) {
+      out.v[p] = T(sum[p]);
+      if constexpr (leaves_f32<F, Sum>)
+        if (out.v[p] - out.v[p] != T(0)) {
+          double wide = begun.v[p];
+          for (int64_t i = first; i < r.n && keys[i] == key; ++i)
+            wide += gpu::widen(from[int64_t(at[i]) * r.along + p]);
+          out.v[p] = T(wide);
+        }
+    }
     gpu::store_global(to, out);
   }
 }
