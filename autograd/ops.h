@@ -366,6 +366,19 @@ inline Tensor operator&(const Tensor& a, const Tensor& b) { return bitwise_and(a
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return bitwise_or(a, b); }
 inline Tensor operator^(const Tensor& a, const Tensor& b) { return bitwise_xor(a, b); }
 inline Tensor operator~(const Tensor& x) { return bitwise_not(x); }
+// m & true is of bools, m & 3 of i64.
+inline BoolTensor operator&(const BoolTensor& a, std::same_as<bool> auto b) {
+  return logical_and(a, full({}, b, boolean, a.device()));
+}
+inline BoolTensor operator|(const BoolTensor& a, std::same_as<bool> auto b) {
+  return logical_or(a, full({}, b, boolean, a.device()));
+}
+inline BoolTensor operator^(const BoolTensor& a, std::same_as<bool> auto b) {
+  return logical_xor(a, full({}, b, boolean, a.device()));
+}
+inline Tensor operator&(const Tensor& a, std::integral auto b) { return bitwise_and(a, double(b)); }
+inline Tensor operator|(const Tensor& a, std::integral auto b) { return bitwise_or(a, double(b)); }
+inline Tensor operator^(const Tensor& a, std::integral auto b) { return bitwise_xor(a, double(b)); }
 
 BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);

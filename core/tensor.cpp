@@ -225,8 +225,18 @@ Tensor from(std::span<const double> values, const Shape& shape, DType dtype) {
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype) {
   return from(std::span(values.begin(), values.size()), shape, dtype);
 }
-Tensor tensor(std::initializer_list<double> values, DType dtype) {
-  return from(values, {static_cast<int64_t>(values.size())}, dtype);
+detail::Braces::Braces(std::initializer_list<Braces> rows)
+    : shape{static_cast<int64_t>(rows.size())} {
+  for (const Braces& row : rows) {
+    const Shape &first = rows.begin()->shape, &found = row.shape;
+    check(found == first, "rows of shapes {} and {}", first, found);
+    numbers.insert(numbers.end(), row.numbers.begin(), row.numbers.end());
+  }
+  if (rows.size() > 0)
+    for (const int64_t size : rows.begin()->shape) shape.push_back(size);
+}
+Tensor tensor(const detail::Braces& values, DType dtype) {
+  return from(values.numbers, values.shape, dtype);
 }
 
 Tensor detail::from_memory(const std::shared_ptr<void>& data, const Layout& layout, DType dtype,

@@ -203,6 +203,10 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor matmul(const Tensor& other) const;  // [..., m, k] @ [..., k, n], which broadcast
   Tensor mm(const Tensor& other) const;      // [m, k] @ [k, n]
   Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;  // in place
+  Tensor add_(const Tensor& y) const, add_(double y) const;  // in place, as x += y
+  Tensor sub_(const Tensor& y) const, sub_(double y) const;  // in place, as x -= y
+  Tensor mul_(const Tensor& y) const, mul_(double y) const;  // in place, as x *= y
+  Tensor div_(const Tensor& y) const, div_(double y) const;  // in place, as x /= y
 
   // PyTorch's names.
   int dim() const { return rank(); }
@@ -266,7 +270,17 @@ class WeakTensor {
 // A tensor from values in row-major order. Throws Error if the count does not fit.
 Tensor from(std::span<const double> values, const Shape& shape, DType dtype = f32);
 Tensor from(std::initializer_list<double> values, const Shape& shape, DType dtype = f32);
-Tensor tensor(std::initializer_list<double> values, DType dtype = f32);  // 1-d
+namespace detail {
+struct Braces {  // numbers in nested braces
+  Braces(double number) : numbers{number} {}
+  Braces(std::initializer_list<Braces> rows);
+  std::vector<double> numbers;
+  Shape shape;
+};
+}  // namespace detail
+// A tensor from numbers in nested braces: tensor({{1, 2}, {3, 4}}). Throws Error if rows differ in
+// shape.
+Tensor tensor(const detail::Braces& values, DType dtype = f32);
 namespace detail {
 // `data` is the element at offset 0 of the layout.
 Tensor from_memory(const std::shared_ptr<void>& data, const internal::Layout& layout, DType dtype,

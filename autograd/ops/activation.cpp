@@ -27,7 +27,7 @@ Tensor bitwise(const Tensor& a, const Tensor& b) {
 }
 template <class F>
 Tensor bitwise(const Tensor& a, double b) {
-  return call<Constant<WithScalar<F, false>>>(a, b);
+  return call<Constant<WithScalar<F, false>>>(a.dtype() == boolean ? cast(a, i64) : a, b);
 }
 
 }  // namespace

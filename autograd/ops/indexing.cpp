@@ -291,12 +291,12 @@ void Indexed::update(bool history, const F& f) {
   f(elements);
   plan_in(plan_).write(elements);
 }
-#define MIXTAPE_INDEXED(OP, NAME)                                    \
-  void Indexed::operator OP(const Tensor & v)&& {                    \
-    update(v.requires_grad(), [&](const Tensor& x) { NAME(x, v); }); \
-  }                                                                  \
-  void Indexed::operator OP(double v)&& {                            \
-    update(false, [&](const Tensor& x) { NAME(x, v); });             \
+#define MIXTAPE_INDEXED(OP, NAME)                                   \
+  void Indexed::operator OP(const Tensor & v)&& {                   \
+    update(v.requires_grad(), [&](const Tensor& x) { x.NAME(v); }); \
+  }                                                                 \
+  void Indexed::operator OP(double v)&& {                           \
+    update(false, [&](const Tensor& x) { x.NAME(v); });             \
   }
 MIXTAPE_INDEXED(+=, add_)
 MIXTAPE_INDEXED(-=, sub_)

@@ -22,6 +22,14 @@ MIXTAPE_METHOD(tanh)
 MIXTAPE_METHOD(zero_)
 MIXTAPE_METHOD(argmax)
 #undef MIXTAPE_METHOD
+#define MIXTAPE_METHOD(NAME)                                                     \
+  Tensor Tensor::NAME(const Tensor& y) const { return mixtape::NAME(*this, y); } \
+  Tensor Tensor::NAME(double y) const { return mixtape::NAME(*this, y); }
+MIXTAPE_METHOD(add_)
+MIXTAPE_METHOD(sub_)
+MIXTAPE_METHOD(mul_)
+MIXTAPE_METHOD(div_)
+#undef MIXTAPE_METHOD
 
 Tensor Tensor::reshape(const Shape& shape) const { return mixtape::reshape(*this, shape); }
 Tensor Tensor::view(const Shape& shape) const { return mixtape::view(*this, shape); }

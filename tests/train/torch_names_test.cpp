@@ -63,6 +63,13 @@ TEST(TorchNames, OfTensors) {
   EXPECT_TRUE(equal(x.clamp({}, 2), clamp(x, {}, 2)));
   EXPECT_TRUE(equal(x.cumsum(0), cumsum(x, 0)));
   EXPECT_TRUE(equal(tensor({1, 2, 3}, f64), from({1, 2, 3}, {3}, f64)));
+  EXPECT_TRUE(equal(tensor({{1, 2}, {3, 4}}), x));
+  EXPECT_TRUE(equal(tensor({{{1}, {2}}, {{3}, {4}}}, i64), from({1, 2, 3, 4}, {2, 2, 1}, i64)));
+  EXPECT_TRUE(equal(tensor({{1}, {2}}), from({1, 2}, {2, 1})));
+  EXPECT_EQ(tensor({}).shape(), (Shape{0}));
+  EXPECT_EQ(tensor({{}, {}}).shape(), (Shape{2, 0}));
+  EXPECT_EQ(tensor(2.5).shape(), Shape());
+  EXPECT_EQ(error([] { tensor({{1, 2}, {3}}); }), "rows of shapes [2] and [1]");
   EXPECT_TRUE(equal(hstack({x, x}), cat({x, x}, 1)));
   EXPECT_TRUE(equal(hstack({tensor({1}), tensor({2, 3})}), tensor({1, 2, 3})));
   const Tensor y = x.clone();
@@ -70,6 +77,10 @@ TEST(TorchNames, OfTensors) {
   EXPECT_TRUE(equal(y, full({2, 2}, 3)));
   EXPECT_TRUE(equal(y.copy_(x), x));
   EXPECT_TRUE(equal(y.zero_(), zeros({2, 2})));
+  EXPECT_TRUE(y.add_(x).is_same(y));
+  EXPECT_TRUE(equal(y.mul_(x).sub_(1), square(x) - 1));
+  EXPECT_TRUE(equal(y.add_(1).div_(x).sub_(x), zeros({2, 2})));
+  EXPECT_TRUE(equal(y(0).add_(4).div_(2).mul_(3), from({6, 6}, {2})));
   EXPECT_EQ(x.dim(), 2);
   EXPECT_EQ(x.sizes(), x.shape());
   EXPECT_EQ(x.data_ptr(), x.raw());
@@ -111,6 +122,13 @@ TEST(TorchNames, OfMasks) {
   EXPECT_TRUE(equal(a | b, bitwise_or(a, b)));
   EXPECT_TRUE(equal(a ^ b, bitwise_xor(a, b)));
   EXPECT_TRUE(equal(~a, bitwise_not(a)));
+  EXPECT_TRUE(equal(a & 6, tensor({4, 4}, i64)));
+  EXPECT_TRUE(equal((a | 1) ^ 2, tensor({15, 7}, i64)));
+  EXPECT_TRUE(equal(low & 3, tensor({1, 1, 0, 0}, i64)));
+  EXPECT_TRUE(equal(low | 2, tensor({3, 3, 2, 2}, i64)));
+  EXPECT_TRUE(equal(low & true, low));
+  EXPECT_TRUE(equal(low ^ true, ~low));
+  EXPECT_TRUE(all(low | true).item<bool>());
 }
 
 // Deleted on purpose: compilers show the declaration, which says what is written here.
