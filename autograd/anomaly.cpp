@@ -19,7 +19,7 @@ struct Anomaly {
   const char* what;
 };
 
-// The first anomalous element. Made of ops, so that it works on every device.
+// Finds the first anomalous element, by ops, so that it works on every device.
 std::optional<Anomaly> find(const Tensor& t, bool inf) {
   if (!t || !is_float(t.dtype()) || t.numel() == 0) return {};
   const Unobserved aside;
@@ -60,7 +60,8 @@ DetectAnomaly::DetectAnomaly(const AnomalyOptions& options)
 DetectAnomaly::~DetectAnomaly() = default;
 
 void DetectAnomaly::after(const Call& call, const Tensor& result) {
-  if (call.backward) return;  // a rule's own steps may hold NaN: its gradients are checked
+  if (call.backward)
+    return;  // a rule's intermediate results may hold NaN; its gradients are checked
   ++calls_->count;
   if (result.grad_fn() && grad_enabled())
     calls_->made[result.grad_fn().get()] = {result.grad_fn()->order, calls_->count, Scope::trail(),

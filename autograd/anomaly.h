@@ -9,13 +9,13 @@ namespace mixtape {
 
 struct AnomalyOptions {
   bool inf = false;     // infinities count as well
-  bool forward = true;  // results of ops count, not only gradients
+  bool forward = true;  // checks results of ops, not only gradients
 };
 
-// While one is alive, an op of this thread whose result or gradients hold NaN throws an Error with
-// the op, the module's path, shapes, and the op's number since the scope opened; for a gradient
-// also the forward call, if that was under this scope. Source lines come from SourceScope: an op
-// does not know its caller's. Ops take several times as long.
+// A guard: an op of this thread whose result or gradients hold NaN throws Error with the op, the
+// module's path, shapes, and the op's number since the guard was made; for a gradient also the
+// forward call, if that was under the guard. Source lines come from SourceScope, since an op does
+// not know its caller's. Ops take several times as long.
 class DetectAnomaly final : internal::Observer {
  public:
   [[nodiscard]] explicit DetectAnomaly(const AnomalyOptions& options = {});

@@ -24,7 +24,7 @@ DType Tensor::grad_dtype() const {
   return impl().autograd_meta ? autograd_meta().grad_dtype(dtype()) : dtype();
 }
 void Tensor::set_grad_dtype(DType t) const {
-  check(is_leaf(), "set_grad_dtype() of a tensor that is no leaf which requires a gradient");
+  check(is_leaf(), "set_grad_dtype() of a tensor that is not a leaf which requires a gradient");
   check(t == dtype() || (t == f32 && is_half(dtype())), "gradients of {} for a tensor of {}", t,
         dtype());
   AutogradMeta& meta = autograd_meta();

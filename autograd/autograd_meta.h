@@ -11,15 +11,15 @@
 
 namespace mixtape {
 
-// The loss scale that a gradient is multiplied by, as far as it is known. The engine combines tags
-// where it adds gradients; amp numbers the scales.
+// What is known of the loss scale that multiplies a gradient. The engine combines tags where it
+// adds gradients; amp numbers the scales.
 struct LossScaleTag {
   uint64_t number = 0;    // 0: unknown
   int64_t moves = 0;      // updates of that scale so far, each of which may have changed it
-  bool moved = false;     // parts are from before such an update, and parts from after it
-  bool mixed = false;     // parts carry other numbers
-  bool unscaled = false;  // a part is of a loss that was not scaled, or was divided by its scale
-  bool declined = false;  // a part is of a loss that a disabled scaler passed through
+  bool moved = false;     // some parts are from before an update, some from after it
+  bool mixed = false;     // parts carry different numbers
+  bool unscaled = false;  // a part comes from an unscaled loss, or was divided by its scale
+  bool declined = false;  // a part comes from a loss that a disabled scaler passed through
 
   void add(const LossScaleTag& g) {
     mixed = mixed || g.mixed || (number && g.number && number != g.number);
@@ -37,16 +37,17 @@ struct HalfCopy {
 };
 
 struct AutogradMeta final : AutogradMetaInterface {
-  // The gradient. Added to in place, so it keeps its address. Tensor::set_grad() throws Error
-  // unless it is a float tensor of the tensor's shape and device; an empty one clears it.
+  // The gradient. backward() adds to it in place, so it keeps its address. Tensor::set_grad() takes
+  // a float tensor of the same shape and device (else throws Error), or an empty one, which clears
+  // it.
   Tensor grad;
   std::shared_ptr<void> hooks;                  // see register_hook
   std::shared_ptr<internal::Node> accumulator;  // a leaf's node in the graph that is being recorded
-  // The 16-bit copy. Tensor::shadow() gives it while it is up to date: writing to the tensor or the
-  // copy invalidates it. An optimizer that updates both calls set_shadow() again.
+  // The 16-bit copy. Tensor::shadow() returns it while it is up to date: writing to the tensor or
+  // the copy invalidates it. An optimizer that updates both calls set_shadow() again.
   HalfCopy half;
 
-  // The tag of the gradient: unknown after a write to the gradient or set_grad().
+  // The gradient's tag; unknown after a write to the gradient or set_grad().
   LossScaleTag loss_scale() const {
     return grad && tag_version_ == grad.version() ? tag_ : LossScaleTag();
   }
@@ -54,8 +55,8 @@ struct AutogradMeta final : AutogradMetaInterface {
     tag_ = tag;
     tag_version_ = grad.version();
   }
-  // The f32 sum of several backward passes, of which an f16 or bf16 gradient is the rounding. None
-  // after a write to the gradient, set_grad(), or a single pass.
+  // The f32 sum of several backward passes, which an f16 or bf16 gradient rounds. Empty after a
+  // single pass, a write to the gradient, or set_grad().
   Tensor wide_grad() const {
     const bool agrees = wide_ && grad && wide_version_ == grad.version();
     return agrees ? wide_ : Tensor();
@@ -83,13 +84,13 @@ struct AutogradMeta final : AutogradMetaInterface {
   uint64_t tag_version_ = 0;  // of grad
 
  public:
-  // A tensor of nn::parameter() is Unlisted until a module lists it or an optimizer has it, and
-  // Forgotten if it gets a gradient before. Others are Plain.
+  // A tensor made by nn::parameter() is Unlisted until a module lists it or an optimizer takes it,
+  // and Forgotten if it gets a gradient before that. All others are Plain.
   enum class Listing : uint8_t { Plain, Unlisted, Forgotten, Listed };
   Listing listing = Listing::Plain;
   bool keeps_f32_grad = false;  // see Tensor::set_grad_dtype()
-  // Set for a parameter that several processes divide among them, and for this one's piece of it:
-  // an optim::Sharing.
+  // An optim::Sharing, set on a parameter that several processes divide among themselves and on
+  // this process's piece of it.
   std::shared_ptr<void> sharing;
 
  private:
@@ -100,9 +101,9 @@ struct AutogradMeta final : AutogradMetaInterface {
 namespace detail {
 
 std::shared_ptr<AutogradMetaInterface> new_autograd_meta();
-void mark_listed(const Tensor& t);  // also a frozen one, which may be thawed
-// Tensors that became Forgotten on this thread, and still are, since the last call of this; each
-// with the path of the module that used it first, or null.
+void mark_listed(const Tensor& t);  // frozen tensors too: they may be thawed
+// The tensors that became Forgotten on this thread since the last call and still are, each with the
+// path of the module that used it first, or null.
 struct Forgotten {
   Tensor tensor;
   const std::string* module;

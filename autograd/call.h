@@ -13,13 +13,13 @@
 //   wide_gradient     its rule takes dy in f32 if the result is f16 or bf16
 // An op with parameters may declare
 //   static Grads backward_each(const Ctx&, const Tensor& dy, int64_t n [, attributes...]);
-// the gradients of its parameters, one for each of n examples, whose rows of dy follow each other
-// (steps' columns, for recurrent layers): [n, shape] each. per_sample_gradients() (autograd/vmap.h)
-// repeats other ops for each example.
-// An op that selects part of its input may declare
+// the gradients of its parameters for each of n examples: [n, shape] each. The rows of dy that
+// belong to an example follow each other (for recurrent layers, the columns of each step). Other
+// ops are repeated for each example by per_sample_gradients() (autograd/vmap.h). An op that selects
+// part of its input may declare
 //   static Tensor part(const Tensor& x, attributes...);    // the same view of x, without history
 // and the engine adds its gradients straight into one buffer for the whole of x. With
-//   covers            all of x is in the parts that calls of the op select, so the buffer need not
+//   covers            the parts that calls of the op select cover all of x, so the buffer need not
 //                     begin as zeros
 // An attribute with a DType member `out` requests that result dtype, which no policy changes.
 
@@ -65,7 +65,7 @@ constexpr bool covers = requires { requires Op::covers; };
 template <class Op>
 constexpr bool differentiable = requires { &Op::backward; };
 
-// Rules may omit the attributes.
+// Calls a backward rule, which may omit the attributes.
 template <class Op, class... A>
 Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
   if constexpr (requires { Op::backward(ctx, dy, a...); })
@@ -82,10 +82,10 @@ Grads run_backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const A&...
     return Op::backward_each(ctx, dy, n);
 }
 
-// The facts of an op by which prepare() treats its calls.
+// The facts about an op that prepare() needs.
 struct CallTraits {
   bool broadcasts, differentiable;
-  bool only_values;  // no input is an index or a mask
+  bool only_values;  // no input is an index or mask
 };
 constexpr bool has_only_values(const OpInfo& op) {
   for (const Role role : op.roles)
@@ -94,7 +94,8 @@ constexpr bool has_only_values(const OpInfo& op) {
 }
 template <class Op>
 constexpr CallTraits traits_of{broadcasts<Op>, differentiable<Op>, has_only_values(Op::info)};
-// Applies policies, broadcasts and checks inputs before an op runs. True if it is to be recorded.
+// Applies the policy, broadcasts and checks inputs before an op runs. Returns true if the call is
+// to be recorded.
 bool prepare(internal::Call& call, CallTraits traits);
 // Makes y the result of the node.
 void attach(const internal::Call& call, Tensor& y, std::shared_ptr<internal::Node>&& node,
@@ -175,16 +176,17 @@ class OpNode final : public internal::Node {
 template <class Op>
 struct Function;
 
-// (Hidden, for its guard would leave a library even where Op does not.)
+// (Hidden: the guard of its static would be exported from a library even where Op is not.)
 template <class Op>
 [[gnu::visibility("hidden")]] inline const bool listed_op = list_op(Op::info);
 
 namespace detail {
 
-// Calls forward with the arguments, tensors taken from `inputs`: the policy may have replaced them.
+// Calls forward with the arguments, taking tensors from `inputs`, since the policy may have
+// replaced some.
 template <class Op, class... Args>
 Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
-  // Ops called inside are helpers: not recorded, and under no policy.
+  // Ops called inside are helpers, neither recorded nor changed by a policy.
   const ScopedValue<&ThreadState::recording> recording(false);
   const NoPolicy as_called;
   const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
@@ -198,10 +200,10 @@ Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
       return static_cast<const A&>(a);
     }
   };
-  // Braces: evaluated from left to right.
+  // (Braces, so that arguments are evaluated from left to right.)
   Tensor y = std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
                         std::tuple<decltype(argument(args))...>{argument(args)...});
-  if (y.requires_grad()) [[unlikely]]  // an input itself, which keeps its own history
+  if (y.requires_grad()) [[unlikely]]  // y is an input, which keeps its own history
     y = y.detach();
   return y;
 }
@@ -287,7 +289,7 @@ template <class Op, class... Args>
   call.repetition = nullptr;
 }
 
-// Runs an op whose node keeps what backward needs.
+// Runs an op whose node saves what backward needs.
 template <class Op, class... Args>
 Tensor run_recorded(const internal::Call& call, const Args&... args) {
   auto attributes = detail::attributes(args...);
@@ -307,7 +309,7 @@ Tensor run_op(const Tensor* out, const Args&... args) {
   const internal::Scope scope(Op::info.name);
 
   InlineVector<const Tensor*, 6> inputs;
-  std::optional<DType> dtype;  // asked for by an attribute
+  std::optional<DType> dtype;  // requested by an attribute
   const auto collect = [&]<class A>(const A& a) {
     if constexpr (is_tensor<A>) inputs.emplace_back(&a);
     if constexpr (is_list<A>)
@@ -341,8 +343,8 @@ template <class Op, class... Args>
 Tensor call(const Args&... args) {
   return detail::run_op<Op>(nullptr, args...);
 }
-// The same, written to `out` (empty, or an input of an elementwise op) if the op can do that, `out`
-// has the result's shape and dtype, and nothing is recorded; else the result is a new tensor.
+// The same, but writes to `out` (empty, or an input of an elementwise op) if the op can, `out` has
+// the result's shape and dtype, and nothing is recorded. Otherwise the result is a new tensor.
 template <class Op, class... Args>
 Tensor call_out(const Tensor& out, const Args&... args) {
   return detail::run_op<Op>(out ? &out : nullptr, args...);

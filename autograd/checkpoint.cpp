@@ -38,7 +38,7 @@ class Replay final : public CheckpointGraph {
 
   Tensors make(const Node& node) override {
     Tensors inputs = node.ctx.saved();
-    inputs.resize(inputs_);  // the rest are parameters, saved only to be checked
+    inputs.resize(inputs_);  // the rest are parameters, saved only for their versions
     const Tensors made = second(inputs);
     Tensors results;
     for (const Result& r : results_) {
@@ -91,7 +91,7 @@ class Replay final : public CheckpointGraph {
   std::vector<Result> results_;
 };
 
-// Stands for one result, which the first call made by the node `made`, after `since`.
+// Stands in for one result, made by the node `made` in the first call, which began after `since`.
 class CheckpointNode final : public Node {
  public:
   CheckpointNode(std::shared_ptr<Replay> replay, const Tensors& inputs, const Node& made,
@@ -130,7 +130,8 @@ std::vector<Tensor> detail::checkpoint(Segment f, const Tensors& inputs) {
   for (size_t i = 0; i < results.size(); ++i) {
     Tensor& y = results[i];
     if (!y || !y.grad_fn() || y.grad_fn()->order <= since) continue;  // not made by f
-    // A tensor that f returns twice stays one tensor, so that its gradients are added up.
+    // If f returns a tensor twice, both results stay one tensor, so that their gradients are added
+    // up.
     const auto same = [&](const Tensor& t) { return t.is_same(made[i]); };
     if (const auto k = size_t(std::ranges::find_if(made, same) - made.begin()); k < i) {
       y = results[k];

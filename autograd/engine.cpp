@@ -21,8 +21,8 @@ namespace {
 
 // A tensor's hooks: what Node::hooks and AutogradMeta::hooks point to.
 struct Hooks {
-  HookList<Node::Hook> gradient;                             // of register_hook
-  HookList<std::function<void(const Tensor&)>> accumulated;  // of register_post_accumulate_hook
+  HookList<Node::Hook> gradient;                             // from register_hook()
+  HookList<std::function<void(const Tensor&)>> accumulated;  // from register_post_accumulate_hook()
 
   template <class F>
   static HookHandle add(const Tensor& x, HookList<F> Hooks::* list, F f) {
@@ -39,15 +39,15 @@ bool owns_its_storage(const Tensor& g) {
   return g.is_unique() && g.is_contiguous() && g.storage()->bytes() == g.nbytes();
 }
 
-// Adds g to the gradient of x. The first one is taken over if no other tensor shares it, else
-// copied; later ones are added in place, at the same address: in f32, where a gradient in f16 or
-// bf16 would soon stop growing. (A strided gradient that the user set is made contiguous first: its
-// elements may share memory.)
+// Adds g to the gradient of x. The first g is taken over if no other tensor shares it, else copied.
+// Later ones are added in place, so the gradient keeps its address; f16 and bf16 gradients are
+// summed in f32, since they would soon stop growing. (A strided gradient that the user set is made
+// contiguous first, since its elements may share memory.)
 void accumulate_grad(const Tensor& x, Tensor g, bool recorded, const LossScaleTag& tag) {
   AutogradMeta& meta = x.autograd_meta();
   LossScaleTag sum = meta.loss_scale();
   sum.add(tag);
-  if (!meta.grad) {  // one dy may go to several leaves
+  if (!meta.grad) {  // (one dy may go to several leaves)
     if (recorded)
       meta.grad = clone(g);
     else
@@ -82,7 +82,7 @@ void accumulate_grad(const Tensor& x, Tensor g, bool recorded, const LossScaleTa
 
 struct NeededNodes : std::unordered_set<const Node*> {};
 
-// One backward pass, newest node first: a node is newer than its inputs, so when it is popped, all
+// One backward pass, newest node first. A node is newer than its inputs, so when it is popped, all
 // gradients that reach it have been added up.
 struct Engine {
   struct Entry {
@@ -95,7 +95,7 @@ struct Engine {
   bool retain, record;
   LossScaleTag loss_scale = {};  // of the gradient being visited, and of those computed from it
   Capture* capture = nullptr;    // for grad(): the only gradients to compute
-  NeededNodes needed = {};       // with capture: nodes that lead to one of those
+  NeededNodes needed = {};       // with capture: the nodes that lead to one of these
   // By order, newest first.
   using Queue =
       std::map<uint64_t, Entry, std::greater<>, PooledAllocator<std::pair<const uint64_t, Entry>>>;
@@ -142,7 +142,7 @@ struct Engine {
 
   void visit_leaf(const Node& node, Tensor dy) {
     const Tensor leaf = node.leaf();
-    if (!leaf || !leaf.is_leaf() || capture) return;  // gone, or frozen since it was recorded
+    if (!leaf || !leaf.is_leaf() || capture) return;  // freed or frozen since it was recorded
     check(dy.device() == leaf.device(), "a gradient on {} for a leaf that has moved to {}",
           dy.device(), leaf.device());
     if (dy.dtype() != leaf.grad_dtype()) dy = cast(dy, leaf.grad_dtype());
@@ -190,9 +190,10 @@ struct Engine {
     });
   }
 
-  // Builds the graph that `node` and the checkpoint's other nodes stand for, one per result, and
-  // moves all their gradients into it. These are complete: every use of a result is newer than any
-  // of these nodes. The new graph is newer still, so it is visited before the rest of the queue.
+  // Builds the graph for which `node` and the checkpoint's other nodes, one per result, stand in,
+  // and moves all their gradients into it. The gradients are complete, since every use of a result
+  // is newer than these nodes. The new graph is newer still, so it is visited before the rest of
+  // the queue.
   void expand_checkpoint(CheckpointGraph& graph, Node& node, Tensor dy) {
     std::vector<std::tuple<size_t, Tensor, LossScaleTag>> grads;
     const LossScaleTag own = loss_scale;
@@ -248,7 +249,7 @@ struct Engine {
     slot(node)->grad.add(std::move(g));
   }
 
-  // See Ctx::take_sum(). What observers see is each rule's own gradient.
+  // See Ctx::take_sum(). Not while observers read values: they see each rule's own gradient.
   Tensor take_sum(const Ctx::Edge& e) {
     const auto at = record || values_are_observed() ? queue.end() : queue.find(e.node->order);
     if (at == queue.end()) return {};
@@ -282,7 +283,7 @@ struct Engine {
     check(y.requires_grad(),
           "backward() of a tensor without history: no input of it requires a gradient, or it was "
           "made under NoGrad, by detach() or by grad() without {{.create_graph = true}}");
-    loss_scale.unscaled = !g;  // one that is given may be scaled or not
+    loss_scale.unscaled = !g;  // a given gradient may be scaled or not
     if (!g) {
       check(y.numel() == 1,
             "backward() of a tensor of shape {} needs a gradient (the default of 1 is for a "
@@ -313,7 +314,7 @@ struct Engine {
     return all;
   }
 
-  // Finds the nodes that lead to a captured one, oldest first, among those newer than `known`.
+  // Finds the nodes newer than `known` that lead to a captured one, oldest first.
   void mark_needed(std::vector<const Node*> open, uint64_t known = 0) {
     std::map<uint64_t, const Node*> all;
     while (!open.empty()) {
@@ -378,7 +379,7 @@ void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfin
 
 HookHandle register_hook(const Tensor& x, Node::Hook f) {
   check(x.requires_grad(), "a hook on a tensor that does not require a gradient");
-  ++effects.writes;  // x is not what other calls would make
+  ++effects.writes;  // so x is no longer what another call would make
   return Hooks::add(x, &Hooks::gradient, std::move(f));
 }
 

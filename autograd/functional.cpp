@@ -13,7 +13,7 @@ using One = std::function<Tensor(const Tensor&)>;
 using Several = std::function<Tensors(const Tensors&)>;
 using Scalar = std::function<Tensor(const Tensors&)>;
 
-// New leaves in place of the inputs: among the inputs themselves, one may be computed from another.
+// New leaves in place of the inputs, since one input may be computed from another.
 Tensors independent(const Tensors& inputs, bool create_graph) {
   Tensors x;
   for (const Tensor& t : inputs) {
@@ -30,7 +30,7 @@ void check_shapes(const Tensors& v, const Tensors& like, const char* what) {
           v[i] ? v[i].shape().to_string() : "none", what, like[i].shape());
 }
 
-// grad(), but zeros for unused inputs. The options' gradients are those of all outputs.
+// grad() with zeros for unused inputs. The options' gradients are those of all outputs.
 Tensors gradients(const Tensors& y, const Tensors& x, const GradOptions& options) {
   Tensors outputs;
   GradOptions o = options;

@@ -21,7 +21,7 @@ Tensor projected(const Checked& f, const std::vector<Tensor>& inputs, uint64_t s
   return sum(y * uniform(y.shape(), 0.5, 1.5, f64, y.device()));
 }
 
-// While one is alive, an element has another value.
+// A guard that changes the value of an element.
 struct Moved : NoCopy {
   Moved(const Tensor& t, int64_t i, double value) : t_(t), i_(i), old_(t.at(i)) {
     t_.set(i_, value);
@@ -51,7 +51,7 @@ std::string first_order(const Checked& f, const std::vector<Tensor>& inputs,
       const double x = varied[v].at(i);
       const auto value = [&](double at) {
         const Moved moved(varied[v], i, at);
-        return projected(f, inputs, seed).item();  // recorded: f may differentiate inside
+        return projected(f, inputs, seed).item();  // recorded, since f may differentiate inside
       };
       const double numeric = (value(x + o.step) - value(x - o.step)) / (2 * o.step),
                    found = analytic[v] ? analytic[v].at(i) : 0;
@@ -74,7 +74,7 @@ std::string gradcheck(const Checked& f, const std::vector<Tensor>& inputs,
     std::vector<Tensor> leaves;
     for (const Tensor& t : in)
       if (t && t.is_leaf() && t.dtype() == f64) leaves.push_back(t);
-    // A gradient that is constant has no history; this gives it one, with derivative zero.
+    // Gives a constant gradient, which has no history, one with derivative zero.
     Tensor total = zeros({}, f64, leaves[0].device());
     for (const Tensor& leaf : leaves) total = total + sum(leaf) * 0;
     for (const Tensor& g :

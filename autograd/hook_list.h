@@ -9,7 +9,7 @@
 
 namespace mixtape {
 
-// Removes a hook. May outlive the hook's owner, follows it when moved, and need not be kept.
+// Removes a hook. Need not be kept, may outlive the hook's owner, and stays valid when that moves.
 class HookHandle {
  public:
   void remove() {
@@ -36,7 +36,8 @@ class HookList {
     return handle;
   }
   bool empty() const { return hooks_.empty(); }
-  // Calls f with each hook, in order of addition; those added or removed meanwhile count next time.
+  // Calls f with each hook, in order of addition. Hooks added or removed during the call count the
+  // next time.
   template <class Each>
   void for_each(const Each& f) const {
     const auto now = hooks_;

@@ -1,5 +1,5 @@
 #pragma once
-// Functions of tensors as the library calls them: one vector in, one vector out.
+// Adapts functions of tensors to the form that the library calls: one vector in, one vector out.
 
 #include <concepts>
 #include <type_traits>
@@ -10,7 +10,8 @@
 
 namespace mixtape::detail {
 
-// run(f on vectors, {inputs...}) in the form of f's results: a tensor, or a vector of tensors.
+// run(f on vectors, {inputs...}), whose result has the form of f's: a tensor or a vector of
+// tensors.
 template <class F, class Run, std::same_as<Tensor>... T>
 auto on_vectors(F f, const Run& run, const T&... inputs) {
   using Result = std::remove_cvref_t<std::invoke_result_t<const F&, const T&...>>;

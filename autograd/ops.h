@@ -1,7 +1,7 @@
 #pragma once
-// Every op, with the names and semantics of NumPy and PyTorch. Binary ops broadcast their operands;
-// dimensions may be negative, and where a result keeps or drops one, that of a 0-d tensor is 0 or
-// -1; arguments that do not fit each other throw Error.
+// Every op, with the names and semantics of NumPy and PyTorch. Binary ops broadcast their operands.
+// Dimensions may be negative; where a result keeps or drops one, a 0-d tensor has dimension 0 (or
+// -1). Arguments that do not fit each other throw Error.
 
 #include <initializer_list>
 #include <limits>
@@ -42,9 +42,9 @@ Tensor ones_like(const Tensor& x);
 Tensor full_like(const Tensor& x, double value);
 Tensor rand_like(const Tensor& x);
 Tensor randn_like(const Tensor& x);
-// A copy of shape.size() elements in row-major order, of T's dtype, on the default device. Integers
-// without a dtype of their own become i32 where that holds them all, else i64: throws Error if one
-// is too large.
+// A copy of shape.size() elements in row-major order, in T's dtype, on the default device. Integer
+// types without a dtype become i32 if that holds all their values, else i64; throws Error if a
+// value is too large.
 template <detail::Number T>
 Tensor from_data(const T* data, const Shape& shape);
 template <detail::Number T>
@@ -66,7 +66,7 @@ Tensor randperm(int64_t n, Device device = DefaultDevice::current());  // i64: 0
 // Draws n classes with probabilities in proportion to the weights: [..., classes] -> i64 [..., n],
 // all different unless with replacement. Waits for the device. For logits use models::sample.
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
-// 1 with probability p, else 0, in p's dtype. Throws Error (on a device late) unless 0 <= p <= 1.
+// 1 with probability p, else 0, in p's dtype. Throws Error (on a device later) unless 0 <= p <= 1.
 Tensor bernoulli(const Tensor& p);
 Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
 
@@ -74,7 +74,7 @@ Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [..
 Tensor cast(const Tensor& x, DType to);  // x itself if it has that dtype
 Tensor clone(const Tensor& x);           // a row-major copy
 Tensor contiguous(const Tensor& x);      // x itself if it is row-major
-// x, whose rank is at least 3 for ChannelsLast, in that order of memory; itself if it is already.
+// x in that order of memory, itself if it is already. ChannelsLast needs a rank of at least 3.
 Tensor contiguous(const Tensor& x, MemoryFormat format);
 Tensor detach(const Tensor& x);  // the same data without history
 
@@ -108,12 +108,12 @@ struct SplitHeadsOptions {
   int64_t parts = 3;        // queries, keys and values
   bool batch_first = true;  // false: x is [t, b, ...]
 };
-// Queries, keys and values that one product made: x [b, t, parts heads d] -> `parts` times
-// [b, heads, t, d], views of x.
+// Queries, keys and values made by one product: x [b, t, parts heads d] -> `parts` views of x,
+// [b, heads, t, d] each.
 std::vector<Tensor> split_heads(const Tensor& x, int64_t heads,
                                 const SplitHeadsOptions& options = {});
-// The coordinates of all points of a grid, from axes of n, m, ... numbers: each [n, m, ...]. With
-// "xy", as for images, the first axis runs along the columns: [m, n, ...].
+// The coordinates of all points of a grid, from axes of n, m, ... numbers: [n, m, ...] each. With
+// "xy", as for images, the first axis runs along columns: [m, n, ...].
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing = "ij");
 // Windows of `size` elements that start `step` apart: [..., n, ...] -> [..., windows, ..., size].
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
@@ -137,11 +137,11 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = Pa
 
 // --- joining ---
 Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
-Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // cat
+Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // as cat
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
 Tensor vstack(const std::vector<Tensor>& parts);  // cat of rows: a 1-d tensor is one
 Tensor hstack(const std::vector<Tensor>& parts);  // cat along dimension 1, or 0 of 1-d tensors
-// Sequences [t, ...] padded with value to one length -> [longest, n, ...], or [n, longest, ...].
+// Sequences [t, ...] padded with value to the longest -> [longest, n, ...] or [n, longest, ...].
 Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
 // --- indexing: indices are integers; negative ones count from the end where stated ---
@@ -156,20 +156,20 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 enum class ScatterMode { Sum, Prod, Mean, Amax, Amin };
 struct ScatterReduceOptions {
-  bool include_self = true;  // the element of x is one of those that meet
+  bool include_self = true;  // the element of x counts, too
 };
-// x with what scatter() would write to one place added up, multiplied, ...; ties share the gradient
-// of an extremum, NaN wins.
+// scatter() that adds up, multiplies, ... the sources of one element instead of keeping the last.
+// Ties share the gradient of an extremum; NaN wins.
 Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                       ScatterMode mode, const ScatterReduceOptions& options = {});
 // x with slices `index` [k] of dim replaced by a number, or by the slices of source.
 Tensor index_fill(const Tensor& x, int dim, const Tensor& index, double value);
 Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
-// gather() whose operands broadcast in other dimensions, as np.take_along_axis: for the result of
-// argsort() or argmax(). Without dim, of the flattened tensors.
+// gather() whose operands broadcast in the other dimensions, as np.take_along_axis: for the results
+// of argsort() and argmax(). Without dim, gathers from the flattened tensors.
 Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim);
 Tensor take_along_dim(const Tensor& x, const Tensor& index);
-// x with the elements where mask is true replaced, in row-major order, by those of source, which
+// x with the elements where mask is true replaced by those of source, in row-major order. source
 // has at least as many; x and mask broadcast.
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
 // x[i, j, ...]: integer index tensors (not u8) for the first dimensions, broadcast together, or
@@ -194,35 +194,35 @@ Tensor argsort(const Tensor& x, bool) = delete;
 Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true);
 // The k-th smallest element, k from 1; NaN counts as largest.
 Sorted kthvalue(const Tensor& x, int64_t k, int dim = -1, bool keepdim = false);
-// The most frequent element, the smallest of several, and the position of its last occurrence.
+// The most frequent element (of several, the smallest) and the position of its last occurrence.
 Sorted mode(const Tensor& x, int dim = -1, bool keepdim = false);
 // The middle element, the lower of two for an even number; NaN if there is one.
 Sorted median(const Tensor& x, int dim, bool keepdim = false);
-Tensor median(const Tensor& x);  // of all; ties share the gradient; NaN of no elements
+Tensor median(const Tensor& x);  // of all; ties share the gradient; NaN if there are no elements
 Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
 // The q-quantile, interpolated linearly between elements; NaN if there is one.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, double q);  // of all elements
-// True for the elements that are among others of their dtype, or, inverted, for those that are not.
+// True for each element that is in `among`, of the same dtype; with invert, for each that is not.
 BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert = false);
-// The count of the numbers in each of `bins` equal parts of [low, high], in x's dtype; if low is
-// high, of the range of x, which must be finite (and waits for the device). Not differentiable.
+// Counts the elements in each of `bins` equal parts of [low, high], in x's dtype. If low equals
+// high, the range is that of x, which must be finite (waits for the device). Not differentiable.
 Tensor histc(const Tensor& x, int64_t bins = 100, double low = 0, double high = 0);
 struct Unique {
   Tensor values, inverse, counts;
 };
-// The distinct elements, sorted; the index of each element of x among them, i64 of x's shape; and
-// the count of each. NaNs are distinct. Waits for the device. Not differentiable.
+// The distinct elements, sorted; for each element of x its index among them, i64 of x's shape; and
+// how often each occurs. NaNs are distinct. Waits for the device. Not differentiable.
 Unique unique(const Tensor& x);
-// The count of each number 0, 1, ... in x, i64 [n], or the sum of its weights, i64 for integers; at
-// least `least` counts. Waits for the device.
+// The number of times that 0, 1, ... occur in x, i64 [n] with n at least `least`; with weights,
+// their sum for each number (i64 for integers). Waits for the device.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 // The index at which each value would be inserted into sorted numbers [n]: before equal numbers, or
-// after them (right). i64 of the values' shape; values and numbers have one dtype.
+// after them if `right`. i64 of the values' shape; values and numbers must agree in dtype.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 
-// --- arithmetic: a bool beside numbers is 0 or 1 of their dtype; beside a number alone, of f32 ---
-// The sum and the maximum of two bools are or, their product and minimum and.
+// --- arithmetic: bools count as 0 and 1, in the other operand's dtype or beside a C++ number f32
+// --- The sum and the maximum of two bool tensors are their or, the product and minimum their and.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -250,9 +250,10 @@ Tensor copysign(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
-// min(max(x, low), high). Gradient 1 from low to high, both included; NaN stays.
+// min(max(x, low), high). The gradient is 1 from low to high, both included; NaN stays.
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high = {});
-// Each bound is a tensor that broadcasts, or absent; the gradient goes to the one that was taken.
+// Each bound is a tensor that broadcasts, or absent; the gradient goes to the operand that was
+// taken.
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {});
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);  // a + weight (b - a)
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b,
@@ -309,12 +310,12 @@ inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
-// --- bits of integers; of bools they are the logical ops ---
+// --- bits of integers; on bools these are the logical ops ---
 Tensor bitwise_and(const Tensor& a, const Tensor& b);
 Tensor bitwise_or(const Tensor& a, const Tensor& b);
 Tensor bitwise_xor(const Tensor& a, const Tensor& b);
 Tensor bitwise_not(const Tensor& x);
-// By a negative number of bits, or by more than an element has, all are shifted out.
+// A negative shift, or one by all bits or more, shifts every bit out.
 Tensor bitwise_left_shift(const Tensor& a, const Tensor& b);
 Tensor bitwise_right_shift(const Tensor& a, const Tensor& b);  // keeps the sign
 Tensor bitwise_and(const Tensor& a, double b);
@@ -388,7 +389,7 @@ BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double 
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 bool equal(const Tensor& a, const Tensor& b);  // same dtype, shape and elements
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
-// A number takes the tensor's dtype; beside integers it must be whole.
+// The number takes the tensor's dtype; beside integers it must be whole.
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
 Tensor where(const Tensor& condition, double a, double b);  // f32
@@ -414,25 +415,25 @@ Tensor hardsigmoid(const Tensor& x);                    // clamp(x / 6 + 1 / 2, 
 Tensor hardswish(const Tensor& x);                      // x * hardsigmoid(x)
 Tensor mish(const Tensor& x);                           // x * tanh(softplus(x))
 Tensor celu(const Tensor& x, double alpha = 1);         // elu(x / alpha) * alpha
-Tensor softshrink(const Tensor& x, double size = 0.5);  // nearer to 0 by that, at most to 0
+Tensor softshrink(const Tensor& x, double size = 0.5);  // moved towards 0 by size, at most to 0
 Tensor hardshrink(const Tensor& x, double size = 0.5);  // 0 where |x| <= size
 Tensor threshold(const Tensor& x, double threshold, double value);  // value where x <= threshold
-// x above zero, elsewhere times a number of its own from [lower, upper). In evaluation,
-// leaky_relu(x, (lower + upper) / 2) takes its place.
+// x above zero; elsewhere x times a random number from [lower, upper), one per element. Use
+// leaky_relu(x, (lower + upper) / 2) in evaluation.
 Tensor rrelu(const Tensor& x, double lower = 1.0 / 8, double upper = 1.0 / 3);
 Tensor softsign(const Tensor& x);  // x / (1 + |x|)
 Tensor log_sigmoid(const Tensor& x);
-// log(x / (1 - x)), the inverse of sigmoid; with eps, of x clamped to [eps, 1 - eps].
+// log(x / (1 - x)), the inverse of sigmoid; with eps, x is clamped to [eps, 1 - eps] first.
 Tensor logit(const Tensor& x, std::optional<double> eps = {});
-// x above zero, weight x below: one weight [1], or one per channel [c] of x [n, c, ...].
+// x above zero, weight x below it, with one weight [1] or one per channel [c] of x [n, c, ...].
 Tensor prelu(const Tensor& x, const Tensor& weight);
 Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
 Tensor swiglu(const Tensor& a,
               const Tensor& b);  // silu(a) b: the gate of a network, and its values
 Tensor softmax(const Tensor& x, int dim = -1);
 Tensor softmin(const Tensor& x, int dim = -1);  // softmax(-x)
-// A sample of softmax(logits) that has a gradient (Jang et al. 2017): near one_hot for a small tau,
-// or just that, with the gradient of the soft one, if hard.
+// A differentiable sample of softmax(logits) (Jang et al. 2017), close to one_hot for a small tau;
+// if hard, exactly one_hot, with the gradient of the soft sample.
 Tensor gumbel_softmax(const Tensor& logits, double tau = 1, bool hard = false, int dim = -1);
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
@@ -453,19 +454,20 @@ Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     /
 BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-// (sum |x|^p)^(1/p), p = +-infinity: largest or least |x|, p = 0: nonzero count. Slope 0 at kinks.
+// (sum |x|^p)^(1/p). p = +-infinity: the largest or least |x|; p = 0: how many are not 0. The
+// gradient is 0 at kinks.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
 // The 2-norm. (A list, since norm(x, {1}) would otherwise be the 1-norm over all dimensions.)
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);
 Tensor cumsum(const Tensor& x, int dim);   // integers give i64
 Tensor cumprod(const Tensor& x, int dim);  // integers give i64
-// The largest, or smallest, element up to each one, and its position: the last of equals; NaN wins.
+// The largest (or smallest) element so far and its position, the last of equal ones; NaN wins.
 Sorted cummax(const Tensor& x, int dim);
 Sorted cummin(const Tensor& x, int dim);
 Tensor logcumsumexp(const Tensor& x, int dim);  // log(cumsum(exp(x))), however large x are
 
-// Differences of neighbours, taken n times, after other elements were put before or after x; x for
-// n = 0. Those of bools tell where they change.
+// Differences of neighbours, taken n times (0: x itself), with other elements put before or after
+// x. For bools they say where x changes.
 Tensor diff(const Tensor& x, int n = 1, int dim = -1, const Tensor& before = {},
             const Tensor& after = {});
 // sum() and mean() of the elements that are not NaN.
@@ -489,8 +491,8 @@ struct CovOptions {
   Tensor aweights =
       {};  // [observations]: how much each counts. Checking either waits for the device.
 };
-// The covariances of variables: [variables, observations] -> [variables, variables], [observations]
-// -> []; and the coefficients of correlation.
+// The covariances of variables, and their correlation coefficients: [variables, observations] ->
+// [variables, variables], or [observations] -> [].
 Tensor cov(const Tensor& x, const CovOptions& options = {});
 Tensor corrcoef(const Tensor& x);
 
@@ -509,15 +511,15 @@ struct AddmmOptions {
 };
 // beta c + alpha a @ b; c broadcasts to [m, n].
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& options = {});
-// The same of batches: c broadcasts to [b, m, n].
+// The same for batches: c broadcasts to [b, m, n].
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& options = {});
-// Rows of groups, one group after the other, each times its own matrix, as tokens that were sorted
-// by expert: x [rows, k], weight [groups, k, n] -> [rows, n]. Sizes that are a tensor, i64
-// [groups], are waited for.
+// Multiplies each group of rows by a matrix of its own, as for tokens sorted by expert: x [rows,
+// k], group after group, weight [groups, k, n] -> [rows, n]. Sizes given as a tensor, i64 [groups],
+// wait for the device.
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& sizes);
 Tensor grouped_matmul(const Tensor& x, const Tensor& weight, const Tensor& sizes);
 Tensor outer(const Tensor& a, const Tensor& b);  // [m], [n] -> [m, n]
-Tensor kron(const Tensor& a, const Tensor& b);   // each element of a times b, in its place
+Tensor kron(const Tensor& a, const Tensor& b);   // each element of a replaced by it times b
 Tensor cross(const Tensor& a, const Tensor& b, int dim = -1);  // of vectors of 3; others broadcast
 Tensor dot(const Tensor& a, const Tensor& b);                  // [n], [n] -> []
 // Einstein summation: einsum("bik,bkj->bij", {a, b}). "..." stands for broadcast dimensions; a
@@ -532,10 +534,10 @@ struct LinearOptions {
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
-// The dtype in which linear() reads x here: x's, or the one that Autocast converts it to.
+// The dtype in which linear() would read x now: that of x, or the one to which Autocast casts it.
 DType dtype_of_operand(const Tensor& x);
 
-// --- linear algebra: on the CPU alone, in f64, rounded once ---
+// --- linear algebra: computed on the CPU in f64, rounded once ---
 Tensor inv(const Tensor& a);  // [..., n, n]; throws Error if a matrix is singular
 // The solution x [..., n, k] of a x = b; leading dimensions broadcast. b is [..., n, k], a vector
 // [n] or vectors of a's leading dimensions. Throws Error if a matrix is singular.
@@ -543,18 +545,18 @@ Tensor solve(const Tensor& a, const Tensor& b);
 struct TriangularOptions {
   bool upper = false;          // read that triangle of a, else the lower one
   bool left = true;            // false: x a = b
-  bool unitriangular = false;  // take a's diagonal for ones
+  bool unitriangular = false;  // treat a's diagonal as ones
 };
-// The same for triangular matrices and b [..., n, k]. A zero on the diagonal gives infinities.
+// solve() for triangular matrices and b [..., n, k]. A zero on the diagonal gives infinities.
 Tensor solve_triangular(const Tensor& a, const Tensor& b, const TriangularOptions& options = {});
 Tensor det(const Tensor& a);  // [..., n, n] -> [...]; singular matrices have gradients, too
 struct Slogdet {
   Tensor sign, logabsdet;
 };
-// The sign of the determinant and the logarithm of its size: 0 and -inf for a singular matrix.
+// The sign of the determinant and the logarithm of its absolute value; 0 and -inf if a is singular.
 Slogdet slogdet(const Tensor& a);
-// The lower triangle l with a = l l^T, or the upper one l^T, of symmetric parts (a + a^T) / 2.
-// Throws Error unless they are positive definite.
+// The lower triangle l with a = l l^T, or the upper one l^T. a counts as its symmetric part
+// (a + a^T) / 2. Throws Error unless that is positive definite.
 Tensor cholesky(const Tensor& a, bool upper = false);
 struct Qr {
   Tensor q, r;
@@ -568,24 +570,25 @@ Qr qr(const Tensor& a, const QrOptions& options = {});
 struct Eigh {
   Tensor values, vectors;
 };
-// Eigenvalues [..., n], ascending, and eigenvectors, the columns of [..., n, n], of symmetric parts
-// (a + a^T) / 2. Throws Error if an element is not finite. A sign of each vector is arbitrary, and
-// so are the vectors of equal eigenvalues: gradients need a function that does not depend on that.
+// Eigenvalues [..., n], ascending, and eigenvectors, the columns of [..., n, n], of the symmetric
+// parts (a + a^T) / 2. Throws Error if an element is not finite. The sign of each vector is
+// arbitrary, and so are the vectors of equal eigenvalues; a function of them has a meaningful
+// gradient only if it does not depend on that choice.
 Eigh eigh(const Tensor& a);
 Tensor eigvalsh(const Tensor& a);  // its eigenvalues alone
 struct Svd {
   Tensor u, s, vh;
 };
 struct SvdOptions {
-  bool full_matrices = false;  // u [..., m, m] and vh [..., n, n]: further vectors are arbitrary
+  bool full_matrices = false;  // u [..., m, m] and vh [..., n, n]; the vectors added are arbitrary
 };
 // a [..., m, n] = u diag(s) vh with u [..., m, k], s [..., k], descending, vh [..., k, n] and
-// k = min(m, n). Errors and gradients as of eigh.
+// k = min(m, n). Errors and gradients as for eigh.
 Svd svd(const Tensor& a, const SvdOptions& options = {});
 Tensor svdvals(const Tensor& a);  // its singular values alone
 struct PinvOptions {
-  // Singular values up to this part of the largest count as 0; max(m, n) eps by default, of f32 for
-  // f16 and bf16.
+  // Singular values up to this fraction of the largest count as 0. By default max(m, n) eps, with
+  // the eps of f32 for f16 and bf16.
   std::optional<double> rtol = {};
 };
 Tensor pinv(const Tensor& a, const PinvOptions& options = {});  // [..., m, n] -> [..., n, m]
@@ -594,7 +597,7 @@ Tensor pinv(const Tensor& a, const PinvOptions& options = {});  // [..., m, n] -
 Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& options = {});
 Tensor matrix_exp(const Tensor& a);  // sum of a^i / i!, [..., n, n]
 
-// --- networks: convolutions are cross-correlations; they, pools and windows do without n, too ---
+// --- networks: convolutions are cross-correlations; they, pools and unfold work without n ---
 struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   int64_t h, w;
   Size2(int64_t both) : h(both), w(both) {}
@@ -626,7 +629,7 @@ struct ConvTransposeOptionsOf {  // ConvTranspose1dOptions and, of Size2 and Siz
 };
 using ConvTranspose1dOptions = ConvTransposeOptionsOf<int64_t>;
 using ConvTranspose2dOptions = ConvTransposeOptionsOf<Size2>;
-// The gradient of conv2d as a function: x [n, c, h, w], weight [c, o/groups, kh, kw], bias [o] or
+// The gradient of conv2d as an op: x [n, c, h, w], weight [c, o/groups, kh, kw], bias [o] or
 // none -> [n, o, (h - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1, ...]
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
@@ -635,13 +638,14 @@ Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const ConvTranspose1dOptions& options = {});
 
 // One direction of a recurrent layer with n hidden units, over t steps of a batch of b. x [t, b,
-// gates n] is the inputs' part of the gates, linear(inputs, weight_ih, bias_ih); weight [gates n,
-// n] and bias [gates n] or none are weight_hh and bias_hh; h0 and c0 are [b, n] or none for zeros.
-// Formulas and gates are PyTorch's. Gives the hidden state after each step, in the order of x.
+// gates n] is the inputs' share of the gates, linear(inputs, weight_ih, bias_ih); weight [gates n,
+// n] and bias [gates n] or none are weight_hh and bias_hh; h0 and c0 are [b, n], or none for zeros.
+// Formulas and gates are PyTorch's. Returns the hidden state after each step, in the order of x.
 struct RecurrentOptions {
   bool reverse = false;  // from the last step to the first
-  // Receives the state after the last step, [b, n]: an LSTM's c, else h. In f16 and bf16 an LSTM's
-  // and a GRU's is f32 if weight (under Autocast) or its initial value is, so that it can go on.
+  // Receives the state after the last step, [b, n]: an LSTM's c, else h. In f16 and bf16, that of
+  // an LSTM or GRU is f32 if weight (under Autocast) or the initial state is, so that it can
+  // continue.
   Tensor* last_state = nullptr;
 };
 // LSTM with gates i, f, g, o -> [t + 1, b, n]: the last row is the final cell state.
@@ -657,15 +661,14 @@ Tensor rnn_tanh(const Tensor& x, const Tensor& weight, const Tensor& bias, const
 Tensor rnn_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& h0,
                 const RecurrentOptions& options = {});
 
-struct PoolOptions {
-  Size2 stride = 0, padding = 0;  // stride 0 means the window's size
-  bool ceil_mode = false;         // windows may extend beyond the end
-  bool count_include_pad = true;  // avg_pool2d: padding counts as zeros
+template <class Size>
+struct PoolOptionsOf {  // Pool1dOptions and, of Size2 and Size3, PoolOptions and Pool3dOptions
+  Size stride = 0, padding = 0;   // stride 0 means the window's size
+  bool ceil_mode = false;         // windows may extend past the end
+  bool count_include_pad = true;  // in means, padding counts as zeros
 };
-struct Pool1dOptions {
-  int64_t stride = 0, padding = 0;
-  bool ceil_mode = false, count_include_pad = true;
-};
+using Pool1dOptions = PoolOptionsOf<int64_t>;
+using PoolOptions = PoolOptionsOf<Size2>;
 // x [n, c, h, w] -> [n, c, h', w'], the maximum of each window: NaN if there is one; at ties the
 // first in row-major order gets the gradient.
 Tensor max_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {});
@@ -674,7 +677,7 @@ Tensor avg_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {}
 // x [n, c, l] -> [n, c, l']
 Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 Tensor avg_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
-// Pools to a given size: window i runs from floor(i h / size) to ceil((i + 1) h / size).
+// Pools to a given size: window i covers floor(i h / size) to ceil((i + 1) h / size).
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
@@ -682,7 +685,7 @@ Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
 
 enum class Interpolation { Nearest, Bilinear, Bicubic, Trilinear, Area };
 struct InterpolateOptions {
-  Interpolation mode = Interpolation::Nearest;  // Area: the mean of what a pixel covers
+  Interpolation mode = Interpolation::Nearest;  // Area: the mean of the pixels that one covers
   bool align_corners = false;  // not for Nearest and Area: aligns the centres of corners, not edges
   bool antialias = false;      // Bilinear and Bicubic: also filters where the result is smaller
 };
@@ -693,11 +696,12 @@ struct GridSampleOptions {
   PadMode padding = PadMode::Constant;  // outside the image: zeros; Replicate: the nearest pixel
   bool align_corners = false;           // -1 and 1 are the centres of corner pixels, not edges
 };
-// Samples x [n, c, h, w] at the points (x, y) of a grid [n, h', w', 2], from -1 (left, top) to 1
-// -> [n, c, h', w'] in x's dtype. The grid's dtype may be wider, but f64 goes only with f64. Both
+// Samples x [n, c, h, w] at the points (x, y) of a grid [n, h', w', 2], which run from -1 (left,
+// top) to 1 -> [n, c, h', w'] in x's dtype. The grid's dtype may be wider, but f64 needs f64. Both
 // get gradients.
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
-// The grid for images [n, c, h, w], transformed by theta [n, 2, 3]: [n, h, w, 2], at least f32.
+// The grid for images of size [n, c, h, w], transformed by theta [n, 2, 3] -> [n, h, w, 2], at
+// least f32.
 Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = false);
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
@@ -708,7 +712,7 @@ struct UnfoldOptions {
 // The windows of images as columns, for products: x [n, c, h, w] -> [n, c window, windows], the
 // last two in row-major order.
 Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& options = {});
-// Its gradient as a function: adds columns [n, c window, windows] up to images [n, c, size].
+// The gradient of unfold as an op: adds up columns [n, c window, windows] to images [n, c, size].
 Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& options = {});
 // x (k + alpha / size * the sum of squares of `size` neighbouring channels)^-beta, x [n, c, ...].
 Tensor local_response_norm(const Tensor& x, int64_t size, double alpha = 1e-4, double beta = 0.75,
@@ -719,48 +723,50 @@ struct AttentionOptions {
   bool causal = false;  // query i attends to keys 0..i; not together with a mask
   double dropout = 0;
   std::optional<double> scale = {};  // 1 / sqrt(d) by default
-  // Heads of q [..., heads, queries, d] in groups that share a head of k and v, of which there are
-  // fewer; none is copied.
+  // k and v have fewer heads than q [..., heads, queries, d]; groups of q's heads share one.
+  // Nothing is copied.
   bool enable_gqa = false;
 };
 // softmax(q kT scale + mask) v: q [..., queries, d], k [..., keys, d], v [..., keys, e]
-// -> [..., queries, e]; a query that may attend to no key gives zeros.
+// -> [..., queries, e]. A query that may attend to no key gives zeros.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 
-// Rotates the pairs of elements i and i + d / 2 of x [..., t, d] by angles, of which it takes the
-// cosines and sines [t, d / 2], which get no gradient (Su et al. 2021, as Llama's files have it).
+// Rotates each pair of elements i and i + d / 2 of x [..., t, d] by an angle given by its cosine
+// and sine, [t, d / 2], which get no gradient (Su et al. 2021, in the order of Llama's files).
 Tensor rotary_embedding(const Tensor& x, const Tensor& cosines, const Tensor& sines);
 
-// x [..., shape]; weight and bias of that shape or none; statistics in f32. The result is `rounded`
-// to that 16-bit dtype as by cast(), without a pass of its own: see dtype_of_operand().
+// x [..., shape]; weight and bias of that shape or none; statistics in f32. With `rounded`, a
+// 16-bit dtype, the result is rounded as by cast(), but in the same pass: see dtype_of_operand().
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5, std::optional<DType> rounded = {});
 // x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have that shape; `rounded` as
-// there. (PyTorch and nn::RMSNorm use an eps of 2^-23.)
+// in layer_norm. (PyTorch and nn::RMSNorm use an eps of 2^-23.)
 Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, double eps = 1e-6,
                 std::optional<DType> rounded = {});
 // x / max(|x|, eps), with a p-norm over dim.
 Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
-// x [n, c, ...], each of `groups` groups of channels separately; weight and bias [c] or none.
+// Normalizes each of `groups` groups of channels of x [n, c, ...]; weight and bias [c] or none.
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
-// x [n, c, ...], each channel of each image separately; weight and bias [c] or none.
+// Normalizes each channel of each image of x [n, c, ...]; weight and bias [c] or none.
 Tensor instance_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
                      double eps = 1e-5);
 struct BatchNormOptions {
   bool training = false;
   double momentum = 0.1, eps = 1e-5;
 };
-// x [n, c, ...]. In training it uses the batch's statistics and, where they are finite, updates the
-// running ones in place (f32 [c], f64 for f64; absent: not tracked); otherwise the running ones.
+// Normalizes each channel of x [n, c, ...]: in training by the batch's statistics, and if these are
+// finite, the running ones (f32 [c], f64 for f64; absent: not tracked) are updated in place;
+// otherwise by the running ones.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight = {}, const Tensor& bias = {},
                   const BatchNormOptions& options = {});
 // 0 with probability p, else x / (1 - p). Draws from generator().
 Tensor dropout(const Tensor& x, double p);
 struct EmbeddingOptions {
-  // A row that gets no gradient (and starts as zeros in nn::Embedding); negative: from the end.
+  // A row that gets no gradient (and starts as zeros in nn::Embedding); negative counts from the
+  // end.
   std::optional<int64_t> padding_idx = {};
 };
 // table [rows, n], index of integers [...] -> [..., n]: the table comes first, unlike in
@@ -769,15 +775,15 @@ Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOption
 enum class BagMode { Sum, Mean, Max };
 struct EmbeddingBagOptions {
   BagMode mode = BagMode::Mean;
-  // A row that gets no gradient and is in no bag; negative: from the end.
+  // A row that gets no gradient and counts in no bag; negative counts from the end.
   std::optional<int64_t> padding_idx = {};
 };
-// The sum, mean or maximum of the rows of each bag: index of integers [bags, k], or [k] and the
-// offset of each bag [bags] (waits for the device) -> [bags, n]. An empty bag gives zeros.
+// The sum, mean or maximum of the rows of each bag -> [bags, n]: an index of integers [bags, k], or
+// [k] with the offset of each bag, [bags] (waits for the device). An empty bag gives zeros.
 Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
                      const EmbeddingBagOptions& options = {});
 
-// --- volumes: [n, c, d, h, w]; made of the ops of images, and as these without n ---
+// --- volumes: [n, c, d, h, w], also without n; made of the ops of images ---
 struct Size3 {  // planes, rows and columns: {1, 2, 2}, or 2 for all
   int64_t d, h, w;
   Size3(int64_t all) : d(all), h(all), w(all) {}
@@ -793,28 +799,26 @@ struct Conv3dOptions {
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv3dOptions& options = {});
 using ConvTranspose3dOptions = ConvTransposeOptionsOf<Size3>;
-// The gradient of conv3d as a function: weight [c, o/groups, kd, kh, kw] -> [n, o, d', h', w']
+// The gradient of conv3d as an op: weight [c, o/groups, kd, kh, kw] -> [n, o, d', h', w']
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose3dOptions& options = {});
-struct Pool3dOptions {
-  Size3 stride = 0, padding = 0;  // stride 0 means the window's size
-  bool ceil_mode = false, count_include_pad = true;
-};
+using Pool3dOptions = PoolOptionsOf<Size3>;
 Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size);
 Tensor adaptive_max_pool3d(const Tensor& x, Size3 size);
-// interpolate() of volumes, by Nearest, Trilinear or Area.
+// interpolate() for volumes, by Nearest, Trilinear or Area.
 Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& options = {});
 
-// --- Fourier transforms: on the CPU alone, in f64, rounded once ---
-// A complex number is a pair in the last dimension, which counts among no dimensions here: real
-// numbers [..., n] and complex ones [..., n, 2] have the same.
-enum class FftNorm { Backward, Ortho, Forward };  // by n: the inverse, both by sqrt(n), the forward
+// --- Fourier transforms: computed on the CPU in f64, rounded once ---
+// A complex number is a pair in the last dimension, which `dim` does not count: real numbers [...,
+// n] and complex ones [..., n, 2] have the same dimensions. What is divided by n: the inverse, both
+// (by sqrt(n)), or the forward transform.
+enum class FftNorm { Backward, Ortho, Forward };
 struct FftOptions {
-  std::optional<int64_t> n = {};  // numbers along dim, by cutting or by zeros; all by default
+  std::optional<int64_t> n = {};  // cuts or pads dim with zeros to this many; all by default
   int dim = -1;
-  FftNorm norm = FftNorm::Backward;  // which direction is divided
+  FftNorm norm = FftNorm::Backward;
 };
 Tensor fft(const Tensor& x, const FftOptions& options = {});  // [..., n, 2] -> [..., n, 2]
 Tensor ifft(const Tensor& x, const FftOptions& options = {});
@@ -826,36 +830,37 @@ struct Fft2Options {
   std::optional<Size2> s = {};  // rows and columns, as FftOptions::n
   FftNorm norm = FftNorm::Backward;
 };
-// The same over the last two dimensions of numbers: [..., h, w, 2] and, if real, [..., h, w].
+// The same over the last two dimensions: [..., h, w, 2] or, if real, [..., h, w].
 Tensor fft2(const Tensor& x, const Fft2Options& options = {});
 Tensor ifft2(const Tensor& x, const Fft2Options& options = {});
 Tensor rfft2(const Tensor& x, const Fft2Options& options = {});
 Tensor irfft2(const Tensor& x, const Fft2Options& options = {});
 struct StftOptions {
   std::optional<int64_t> hop_length = {};  // from frame to frame; n_fft / 4 by default
-  std::optional<int64_t> win_length = {};  // of the window, in the middle of a frame; n_fft
-  Tensor window = {};                      // [win_length]; ones
-  bool center = true;                      // frame i lies around, not behind, i hop_length
-  PadMode pad_mode = PadMode::Reflect;     // for that
+  std::optional<int64_t> win_length = {};  // of the window, centred in a frame; n_fft by default
+  Tensor window = {};                      // [win_length]; ones by default
+  bool center = true;                      // i hop_length is frame i's centre, not its start
+  PadMode pad_mode = PadMode::Reflect;     // for the padding that `center` needs
   bool normalized = false;                 // divide by sqrt(n_fft)
-  bool onesided = true;                    // leave out what follows from symmetry
+  bool onesided = true;                    // leave out the half that follows by symmetry
 };
-// Transforms of frames of a signal [t] or [b, t] -> [b, n_fft / 2 + 1, frames, 2].
+// Transforms the frames of a signal [t] or [b, t] -> [b, n_fft / 2 + 1, frames, 2].
 Tensor stft(const Tensor& x, int64_t n_fft, const StftOptions& options = {});
 struct IstftOptions {
   std::optional<int64_t> hop_length = {}, win_length = {};
   Tensor window = {};
   bool center = true, normalized = false, onesided = true;
-  std::optional<int64_t> length = {};  // of the signal; by default what the frames cover
+  std::optional<int64_t> length = {};  // of the signal; by default all that the frames cover
 };
-// The signal with the nearest stft. Throws Error where no window covers it.
+// The signal whose stft is nearest. Throws Error if no window covers a part of it.
 Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& options = {});
-// sin^2 from 0 to pi, n numbers; periodic: without the last of n + 1.
+// n numbers of sin^2 from 0 to pi; if periodic, the first n of n + 1.
 Tensor hann_window(int64_t n, bool periodic = true, DType dtype = f32,
                    Device device = DefaultDevice::current());
 
 // --- losses ---
-// Every loss takes it by name, {.reduction = Reduction::Sum}, or in place of its options.
+// The way in which a loss becomes one number. Every loss takes it by name, {.reduction =
+// Reduction::Sum}, or in place of its options.
 struct Reduction {
   static const Reduction Mean, Sum, None;
   template <class Options>
@@ -880,9 +885,9 @@ struct CrossEntropyOptions {
   double weight = 1;          // factor of the loss: static loss scaling
   Tensor class_weights = {};  // [classes], in the logits' dtype or f32; gets no gradient
 };
-// logits [n, classes, ...] or [classes]; target of integers [n, ...] or [], with a mean weighted by
-// class weights (NaN if all are ignored), or probabilities of the logits' shape, with a mean over
-// all rows.
+// logits [n, classes, ...] or [classes]. The target is either integers [n, ...] or [], whose mean
+// is weighted by the class weights (NaN if all are ignored), or probabilities of the logits' shape,
+// whose mean is over all rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                      const CrossEntropyOptions& options = {});
 struct LinearCrossEntropyOptions {
@@ -891,10 +896,11 @@ struct LinearCrossEntropyOptions {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
   Tensor class_weights = {};  // as in cross_entropy
-  int64_t rows = 0;           // whose logits exist at once; 0: twice the features, at least 1024
+  int64_t rows = 0;           // of logits at a time; 0: twice the features, at least 1024
 };
-// cross_entropy(linear(x, weight, bias), target) of x [..., features] and classes [...], without
-// the logits of all rows: backward computes each chunk again. They are not rounded to 16 bits.
+// cross_entropy(linear(x, weight, bias), target) for x [..., features] and a target [...], without
+// keeping the logits of all rows: backward recomputes each chunk. Logits are not rounded to 16
+// bits.
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
                             const LinearCrossEntropyOptions& options = {});
 struct NllOptions {
@@ -902,10 +908,10 @@ struct NllOptions {
   int64_t ignore_index = -100;
   Tensor class_weights = {};  // as in cross_entropy
 };
-// cross_entropy for the result of log_softmax.
+// cross_entropy for results of log_softmax.
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target,
                 const NllOptions& options = {});
-// Input and target have one shape; both get gradients.
+// Input and target have the same shape; both get gradients.
 Tensor mse_loss(const Tensor& x, const Tensor& target, const LossOptions& options = {});
 Tensor l1_loss(const Tensor& x, const Tensor& target, const LossOptions& options = {});
 struct SmoothL1Options {
@@ -933,7 +939,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const BceOptions& options = {});
 struct KlDivOptions {
   Reduction reduction = Reduction::Mean;
-  bool batch_mean = false;  // the mean divides by the batch size, as the divergence is defined
+  bool batch_mean = false;  // the mean divides by the batch size, as in the definition
   bool log_target = false;
 };
 // target (log(target) - x) for log-probabilities x; 0 where the target is 0.
@@ -943,9 +949,9 @@ Tensor cosine_similarity(const Tensor& x, const Tensor& y, int dim = 1, double e
 // |x - y + eps|, a p-norm over the last dimension; x and y broadcast.
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p = 2, double eps = 1e-6,
                          bool keepdim = false);
-// The p-norm distances of all points x [..., n, size] to all y [..., m, size]: [..., n, m], at
+// The p-norm distance of each point x [..., n, size] to each y [..., m, size]: [..., n, m], at
 // least f32. For p = 2 and more than 25 points it uses a matrix product, which loses digits for
-// close points; otherwise it allocates [..., n, m, size]. Gradient 0 where a distance is 0.
+// close points; otherwise it allocates [..., n, m, size]. The gradient is 0 where a distance is 0.
 Tensor cdist(const Tensor& x, const Tensor& y, double p = 2);
 struct TripletMarginOptions {
   Reduction reduction = Reduction::Mean;
@@ -955,7 +961,7 @@ struct TripletMarginOptions {
 // max(0, margin + |anchor - positive| - |anchor - negative|), pairwise distances of [..., size].
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletMarginOptions& options = {});
-// The same with a distance of one's own: [..., size] twice -> [...].
+// The same with a distance function of the caller: two tensors [..., size] -> [...].
 Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& positive,
                                          const Tensor& negative,
                                          Tensor (*distance)(const Tensor&, const Tensor&),
@@ -963,21 +969,21 @@ Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& pos
 struct MultiMarginOptions {
   Reduction reduction = Reduction::Mean;
   double margin = 1;
-  int p = 1;                  // or 2: squares
+  int p = 1;                  // or 2, for squares
   Tensor class_weights = {};  // [classes]
 };
-// The mean over other classes i of max(0, margin - x[target] + x[i])^p: x [n, classes], target i64
-// [n]; or [classes] and [].
+// The mean over the other classes i of max(0, margin - x[target] + x[i])^p, for x [n, classes] and
+// an i64 target [n], or [classes] and [].
 Tensor multi_margin_loss(const Tensor& x, const Tensor& target,
                          const MultiMarginOptions& options = {});
 struct CtcOptions {
   Reduction reduction = Reduction::Mean;  // Mean: divided by the target's length, then over n
   int64_t blank = 0;
-  bool zero_infinity = false;  // 0 for an input that is too short for its target
+  bool zero_infinity = false;  // 0 instead of infinity if an input is too short for its target
 };
 // Connectionist temporal classification (Graves et al. 2006): log-probabilities [t, n, classes],
-// targets i64 [n, s], the lengths i64 [n] of inputs and targets; or all without n. Gradients are
-// exact with respect to log-probabilities, unlike PyTorch's, but equal to them below a log_softmax.
+// targets i64 [n, s], the lengths i64 [n] of inputs and targets; or all without n. Unlike
+// PyTorch's, the gradient is exact for any log-probabilities; after a log_softmax both agree.
 Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
                 const Tensor& target_lengths, const CtcOptions& options = {});
 struct MarginOptions {
@@ -996,8 +1002,8 @@ struct GaussianNllOptions {
   bool full = false;  // add the constant log(2 pi) / 2
   double eps = 1e-6;  // the smallest variance
 };
-// (log(var) + (x - target)^2 / var) / 2: x and var are predictions, var for each element or
-// each row, [...] or [..., 1]. A variance below eps counts as eps and gets its gradient.
+// (log(var) + (x - target)^2 / var) / 2. x and var are predictions; var is [...], per element, or
+// [..., 1], per row. A variance below eps counts as eps and gets the gradient at eps.
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,
                          const GaussianNllOptions& options = {});
 struct PoissonNllOptions {
@@ -1006,7 +1012,7 @@ struct PoissonNllOptions {
   bool full = false;      // add Stirling's approximation of log(target!)
   double eps = 1e-8;      // added to x before its logarithm is taken
 };
-// exp(x) - target x, or x - target log(x + eps), for targets that are counts.
+// exp(x) - target x, or x - target log(x + eps), for targets that count events.
 Tensor poisson_nll_loss(const Tensor& x, const Tensor& target,
                         const PoissonNllOptions& options = {});
 struct HingeEmbeddingOptions {
@@ -1020,12 +1026,12 @@ Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target,
 Tensor soft_margin_loss(const Tensor& x, const Tensor& target, const LossOptions& options = {});
 
 // --- in place ---
-// Recorded if recording is on and x, or the value written, requires a gradient: then x must not be
-// a leaf and nothing else may hold its storage. Otherwise all tensors on that storage see the
-// change. No two elements of x may share memory, as after expand. x keeps its dtype. All return x.
+// Recorded if recording is on and x or the value written requires a gradient; x must then not be a
+// leaf, and nothing else may hold its storage. Otherwise all tensors on that storage see the
+// change. Elements of x must not share memory, as after expand. x keeps its dtype. All return x.
 Tensor fill_(const Tensor& x, double value);
 Tensor zero_(const Tensor& x);
-Tensor copy_(const Tensor& x, const Tensor& from);  // converts, broadcasts
+Tensor copy_(const Tensor& x, const Tensor& from);  // converts and broadcasts
 Tensor add_(const Tensor& x, const Tensor& y);
 Tensor sub_(const Tensor& x, const Tensor& y);
 Tensor mul_(const Tensor& x, const Tensor& y);

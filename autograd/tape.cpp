@@ -15,7 +15,8 @@ namespace mixtape {
 using namespace internal;
 namespace {
 
-// A leaf's node: sums the gradients of all uses, for grad(). The leaf owns it in all its graphs.
+// A leaf's accumulator: sums the gradients of all uses for grad(). The leaf owns it, for all
+// graphs.
 class LeafNode final : public Node {
  public:
   LeafNode(const Tensor& leaf, const Call& call) : Node(call, false), leaf_(leaf) {}
@@ -34,8 +35,9 @@ class LeafNode final : public Node {
 };
 constexpr OpInfo leaf_info{"leaf"};
 
-// The remedy for activations of different dtypes besides a conversion: amp::Autocast, which casts
-// floats narrower than f64 for ops whose Precision asks for it. Bytes are probably pixels.
+// A remedy for activations of different dtypes, besides conversion: amp::Autocast, which casts
+// floats narrower than f64 for ops whose Precision asks for it; or, for bytes, to_float(), as they
+// are probably pixels.
 std::string_view other_remedy(const OpInfo& op, DType a, DType b) {
   const auto castable = [](DType t) { return is_float(t) && t != f64; };
   if (a == u8 || b == u8) return "; train::transforms::to_float() for images";
@@ -52,13 +54,13 @@ namespace detail {
 [[gnu::noinline]] static void broadcast_inputs(Call& call) {
   Shape shape = call.inputs[0]->shape();
   for (const Tensor* t : call.inputs) shape = broadcast(shape, t->shape());
-  // The policy has made the dtypes agree for this op; it must not change them for expand.
+  // The policy has made the dtypes agree for this op and must not change them for expand.
   const NoPolicy as_called;
   for (size_t i = 0; i < call.inputs.size(); ++i)
     if (call.inputs[i]->shape() != shape) call.replace(i, expand(*call.inputs[i], shape));
 }
 
-// Makes bool activations beside numbers 0 and 1 of their dtype.
+// Converts bool activations beside numbers to 0 and 1 in the numbers' dtype.
 [[gnu::noinline]] static void count_bools(Call& call) {
   if (call.inputs.size() < 2) return;
   const auto is_bool = [](const Tensor* t) { return *t && t->dtype() == boolean; };
@@ -110,13 +112,13 @@ namespace detail {
   }
 }
 
-// The facts of its inputs by which prepare() treats a call, found by one look.
+// The facts about its inputs by which prepare() treats a call, found in one loop.
 struct InputFacts {
-  bool alike, one_shape, requires_grad;  // see Call::alike; all are there, in one shape
+  bool alike, one_shape, requires_grad;  // see Call::alike; all defined, of one shape
 };
 [[gnu::always_inline]] static inline InputFacts facts_of(const Call& call, bool only_values) {
   InputFacts facts{only_values, true, false};
-  const Tensor* last = nullptr;  // that is there
+  const Tensor* last = nullptr;  // the last defined one
   for (const Tensor* t : call.inputs) {
     if (!*t) {
       facts.alike = facts.one_shape = false;
@@ -179,7 +181,7 @@ bool prepare(Call& call, const CallTraits traits) {
 
 void attach(const Call& call, Tensor& y, std::shared_ptr<Node>&& node, bool moves_only) {
   if (call.composed) node->classify_saved(call.inputs, y);
-  // The result may be a tensor with a history of its own: an input or, from a Function, any.
+  // The result may be a tensor with a history of its own: an input or, from a Function, any tensor.
   if (call.composed ||
       std::ranges::any_of(call.inputs, [&](const Tensor* t) { return t->is_same(y); })) [[unlikely]]
     y = y.detach();
@@ -227,7 +229,7 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
 [[gnu::noinline]] static std::shared_ptr<Node> new_leaf_node(const Tensor& t) {
   return make_pooled<LeafNode>(t, Call{leaf_info, {}});
 }
-// node_of(), where a leaf that no graph holds yet takes the order that is given.
+// node_of(). A leaf that is in no graph yet takes the order that `order` gives.
 template <class Order>
 static std::shared_ptr<Node> node_of(const Tensor& t, Order new_order) {
   if (t.grad_fn()) return t.grad_fn();
@@ -237,7 +239,7 @@ static std::shared_ptr<Node> node_of(const Tensor& t, Order new_order) {
   if (!node) [[unlikely]]
     node = new_leaf_node(t);
   if (node.use_count() == 1) static_cast<LeafNode&>(*node).join(meta, new_order());
-  node->grad_dtype = meta.grad_dtype(t.dtype());  // may have changed since an older graph
+  node->grad_dtype = meta.grad_dtype(t.dtype());  // it may have changed since an older graph
   return node;
 }
 std::shared_ptr<Node> node_of(const Tensor& t) {
@@ -340,7 +342,7 @@ void Node::finish(const Tensor& y, bool moves_only) {
   moves = moves_only;
   if (!moves_only || !is_half(grad_dtype)) return;
   const auto& [shape, strides, offset] = y.layout();
-  bool repeats = false;  // so that the gradient is a sum, whose terms need not be rounded
+  bool repeats = false;  // if so, the gradient is a sum, whose terms need not be rounded
   for (int d = 0; d < shape.rank; ++d) repeats |= strides[d] == 0 && shape[d] > 1;
   if (repeats || (ctx.edges_[0].node && ctx.grad_dtype(0) == f32)) grad_dtype = f32;
 }
@@ -371,13 +373,13 @@ std::vector<Tensor> Node::leaves() const {
 
 struct FreedNodes : InlineVector<std::shared_ptr<void>, 8> {};
 
-// The outermost destructor frees the nodes that it and those it frees were the last to hold, one
-// after the other: to free them where they are would recurse through a long history.
+// The outermost destructor frees, one after the other, all nodes that it and the freed ones were
+// the last to hold. Freeing each in its owner's destructor would recurse through a long history.
 Node::~Node() {
   FreedNodes own;
   FreedNodes& held = backward_state.freed ? *backward_state.freed : own;
   const ScopedValue<&BackwardState::freed> collect(&held);
-  // A saved input holds its grad_fn too, which may be no edge: a checkpoint saves all its inputs.
+  // A saved input holds its grad_fn, too, which may not be an edge: a checkpoint saves all inputs.
   for (auto& s : ctx.saved_) {
     if (s.tensor && s.tensor.grad_fn().use_count() == 1) held.push_back(s.tensor.grad_fn());
     s.tensor = {};

@@ -20,11 +20,11 @@ namespace mixtape {
 // One gradient per tensor input of an op, in order; an empty Tensor where none is needed.
 using Grads = InlineVector<Tensor, 4>;
 
-// An op's context: the dtype and device of its result, the tensors it saves, and the gradients that
-// are needed. Lives in the op's node while the graph does.
+// An op's context: the dtype and device of its result, the tensors it saves, and which gradients
+// are needed. Lives in the op's node as long as the graph.
 class Ctx {
  public:
-  // `order`: of the node that records; 0: nothing is recorded.
+  // `order` is that of the recording node, or 0 if nothing is recorded.
   explicit Ctx(const internal::Call& call, uint64_t order = 0);
 
   // --- in forward ---
@@ -44,7 +44,8 @@ class Ctx {
   void save(const T&... inputs) {
     if (recording_) (keep(inputs), ...);
   }
-  // Saves the op's result, without history: no cycle. saved() attaches it to its node again.
+  // Saves the op's result without history, which would be a cycle. saved() attaches it to its node
+  // again.
   void save_result(const Tensor& y) {
     if (recording_) keep(y.detach(), Kept::Result);
   }
@@ -64,18 +65,19 @@ class Ctx {
   DType dtype(size_t input) const { return edge(input).dtype; }
   size_t inputs() const { return edges_.size(); }
   const internal::Node* source(size_t input) const { return edge(input).node.get(); }
-  // The dtype of an input's gradient: wider than the input if that is a 16-bit copy of an f32
-  // tensor. A rule may return any float dtype; the engine converts.
+  // The dtype of an input's gradient, wider than the input if that is a 16-bit copy of an f32
+  // tensor. A rule may return any float dtype; the engine converts it.
   DType grad_dtype(size_t input) const;
-  // The dtype of that gradient in the op that made the input: f16 also if the input is a view of
-  // its result, or was converted to f32.
+  // The dtype of the gradient in the op that made the input: f16 even if the input is a view of
+  // that op's result or was converted to f32.
   DType source_grad_dtype(size_t input) const;
   // A new tensor for the gradient of an input, in the input's shape and dtype.
   Tensor like(size_t input) const { return Tensor(shape(input), dtype(input), device_); }
-  // Takes the gradients of an input that have been added up so far, for a rule that adds its own to
-  // them, there, and returns the sum: a pass less. None if there are none to write to.
+  // Takes the sum of an input's gradients so far. The rule adds its own in place and returns the
+  // sum, which saves a pass. Empty if there is no sum that may be written to.
   Tensor take_sum(size_t input) const;
-  // One function per input, each returning that input's gradient; called only where it is needed.
+  // Takes a function per input that returns its gradient, and calls those whose gradients are
+  // needed.
   template <class... F>
   Grads grads(const F&... rules) const {
     Grads result;
@@ -95,9 +97,9 @@ class Ctx {
   friend Tensor leaf_of(const Tensor& t);
 
   enum class Kept : uint8_t {
-    Input,     // with its history
-    Result,    // without history; attached to its node for second order
-    Constant,  // without history, for second order as well
+    Input,     // keeps its history
+    Result,    // has no history; attached to its node for second order
+    Constant,  // has no history, for second order either
     Between,   // computed by a Function's forward, so its history is lost to second order
   };
   struct Edge {  // one input: the node that its gradient goes to (null: none), and its properties
@@ -128,12 +130,12 @@ class Ctx {
   bool freed_ = false;  // saved tensors were dropped, or never kept (a checkpoint's first call)
 };
 
-// A graph that is built only in backward, once the gradients of its results are known: see
-// autograd/checkpoint.h. Until then, nodes of consecutive numbers stand in for the results.
+// A graph that is built only in backward, once the gradients of its results are known (see
+// autograd/checkpoint.h). Until then, nodes with consecutive numbers stand in for its results.
 class CheckpointGraph {
  public:
   virtual ~CheckpointGraph() = default;
-  // The results with their history, one per element of `nodes`. `node` is one of those.
+  // The results with their history, one per element of `nodes`. `node` is one of `nodes`.
   virtual std::vector<Tensor> make(const internal::Node& node) = 0;
 
   std::vector<std::weak_ptr<internal::Node>> nodes;
@@ -157,30 +159,32 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   virtual bool is_leaf() const { return false; }
   virtual Tensor leaf() const { return {}; }  // the leaf of this node, while it is alive
   virtual Grads backward(const Tensor& dy) = 0;
-  // An op that selects part of its one input can give the same part of `whole`, the buffer for the
-  // input's gradient, to which dy is added. Saves a full-size tensor of zeros per selection.
+  // True for an op that selects part of its one input. part() then returns the same part of
+  // `whole`, the buffer for the input's gradient, and dy is added there. This saves a full-size
+  // tensor of zeros per selection.
   virtual bool selects() const { return false; }
   virtual bool covers() const { return false; }  // nodes like this one select all of it
   virtual Tensor part(const Tensor& whole) const { return whole; }
   // Replaces backward() for a checkpoint's results.
   virtual CheckpointGraph* checkpoint_graph() { return nullptr; }
-  // The gradients of inputs that n examples share, one for each: [n, shape]. The rows of dy are
-  // theirs, in order. None: the op has no rule for it.
+  // The gradient of each shared input for each of n examples, [n, shape]; the rows of dy belong to
+  // the examples in order. Empty if the op has no rule for it.
   virtual Grads backward_each(const Tensor& dy, int64_t n) { return (void)dy, (void)n, Grads(); }
   virtual bool broadcasts() const { return false; }  // its inputs were expanded to a common shape
 
   // The highest order so far.
   static uint64_t newest() { return count_.load(std::memory_order_relaxed); }
-  // The last of n new orders: an op's, after those that leaves among its inputs may take.
+  // Reserves n orders and returns the last, the op's; leaves among its inputs take those before it.
   static uint64_t next(uint64_t n = 1) {
     return count_.fetch_add(n, std::memory_order_relaxed) + n;
   }
-  // Classifies what a Function saved as an input, its result y, or a tensor in between.
+  // Classifies each tensor that a Function saved: an input, its result y, or a tensor in between.
   void classify_saved(std::span<const Tensor* const> inputs, const Tensor& y);
   // Called with the output after forward.
   void finish(const Tensor& y, bool moves_only);
 
-  // An op is newer than its inputs; a leaf is as old as its first use in its graph.
+  // Grows with time: an op is newer than its inputs; a leaf is as old as its first use in its
+  // graph.
   uint64_t order;
   Ctx ctx;
   DType grad_dtype = f32;           // of the output's gradient
@@ -189,7 +193,7 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
   std::shared_ptr<void> hooks;      // see register_hook
 
  protected:
-  // Takes over the inputs of the graph that ends in `other` and was made after `since`.
+  // Takes over the inputs of the graph that was made after `since` and ends in `other`.
   void inherit_edges(const Node& other, uint64_t since);
   std::vector<Tensor> leaves() const;  // among its inputs
 
@@ -198,65 +202,66 @@ class Node : public std::enable_shared_from_this<Node>, NoCopy {
 
 }  // namespace internal
 
-// The node that takes the gradient of `t`: the one that made it, its leaf's, or null.
+// The node that receives the gradient of `t`: its grad_fn(), a leaf's accumulator, or null.
 std::shared_ptr<internal::Node> node_of(const Tensor& t);
-// The leaf whose storage t shares: t itself or, for a recorded view, its base; else no tensor.
+// The leaf whose storage t shares: t itself or the base of a recorded view; else empty.
 Tensor leaf_of(const Tensor& t);
 
 struct BackwardOptions {
-  Tensor gradient = {};       // of the output; ones for a scalar
-  bool retain_graph = false;  // keep what the ops saved, for another backward
+  Tensor gradient = {};       // of y; for a scalar 1 by default
+  bool retain_graph = false;  // keep saved tensors, for another backward()
   bool create_graph = false;  // record the backward pass, for second order; implies retain_graph
 };
-// Adds to grad() of every leaf that y was computed from. Throws Error if y has no history, or if it
-// has several elements and no gradient is given.
+// Adds the gradient of y to grad() of every leaf from which y was computed. Throws Error if y has
+// no history, or if it has several elements and no gradient is given.
 void backward(const Tensor& y, const BackwardOptions& options = {});
 
 struct GradOptions {
   std::vector<Tensor> gradients = {};  // of the outputs; ones for scalars
   bool retain_graph = false;
   bool create_graph = false;
-  bool allow_unused = false;  // an input that no output depends on gets no tensor, not an Error
+  bool allow_unused = false;  // an empty Tensor, not an Error, if no output depends on an input
 };
-// Gradients of the sum of the outputs with respect to inputs, which may be leaves or results of
-// ops. Changes no grad(), and computes only the gradients that these need.
+// The gradients of the sum of the outputs with respect to inputs, which may be leaves or results of
+// ops. Changes no grad(), and computes only the gradients needed for these.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
 
-// The leaves that y was computed from and that require gradients, oldest first.
+// The leaves from which y was computed and that require gradients, oldest first.
 std::vector<Tensor> leaves_of(const Tensor& y);
 
-// Calls f with the gradient of x, the sum over all its uses, once per backward() or grad() that
-// reaches x. A tensor that f returns replaces it, for grad() as well. Hooks run in the order of
-// registration, as they were when the run began. A result's hooks belong to its op. Throws Error
-// unless x.requires_grad(), and in backward if shape, dtype or device differ.
+// Calls f with the gradient of x, summed over all its uses, once per backward() or grad() that
+// reaches x. A tensor that f returns replaces the gradient, for grad() as well. Hooks run in order
+// of registration; those registered when the run began count. The hooks of a result belong to the
+// op that made it. Throws Error unless x.requires_grad(), and in backward if the shape, dtype or
+// device of f's result differs.
 HookHandle register_hook(const Tensor& x, internal::Node::Hook f);
-// From now on each backward() or grad() that reaches x, the result of an op, adds to x.grad().
+// Makes each backward() or grad() that reaches x, the result of an op, add to x.grad() from now on.
 // Throws Error unless x.requires_grad().
 void retain_grad(const Tensor& x);
 // Calls f with a leaf each time backward() has added to its grad(). The rest of the pass does not
 // read the leaf's data (unless the graph is retained, or the leaf was used through detach() before
-// it was used itself), so f may update it and clear its grad(): an optimizer that does so keeps one
-// gradient alive at a time. Nothing is recorded in f, unless by create_graph.
+// it was used itself), so f may update the leaf and clear its grad(). An optimizer that does so
+// keeps one gradient alive at a time. Ops in f are not recorded, except under create_graph.
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
-// Called by a hook: tags the gradient that the hook sees, and all gradients computed from it, as
+// For hooks: tags the gradient that the hook sees, and all gradients computed from it, as
 // multiplied by the loss scale of this number after `moves` updates. See Observer::scaled_loss().
 void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfinite);
 
 inline bool grad_enabled() { return thread_state.recording; }
 
-// While one is alive, this thread records nothing.
+// A guard: this thread records nothing.
 struct NoGrad : ScopedValue<&ThreadState::recording> {
   [[nodiscard]] NoGrad() : ScopedValue(false) {}
 };
 using InferenceMode = NoGrad;  // torch.inference_mode
-// While one is alive, this thread records, also inside a NoGrad.
+// A guard: this thread records, even inside a NoGrad.
 struct EnableGrad : ScopedValue<&ThreadState::recording> {
   [[nodiscard]] EnableGrad() : ScopedValue(true) {}
 };
-// While one is alive, this thread computes something about a training that is not part of it:
-// nothing is recorded, no observer sees it and no policy applies.
+// A guard for computations about a training run that are not part of it: nothing is recorded, no
+// observer sees them and no policy applies.
 struct Unobserved {
   const NoGrad off;
   const NoPolicy as_called;

@@ -1,4 +1,5 @@
-// vmap by a replay or a loop; gradients by example where a call joins parameters and examples.
+// vmap by a replay or a loop. per_sample_gradients() takes each example's gradient at the calls
+// that join parameters and examples.
 #include "autograd/vmap.h"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ std::vector<Tensor> example(const std::vector<Tensor>& inputs,
   return one;
 }
 
-// True if results are those of a function but for rounding.
+// True if results agree, except for rounding.
 bool agree(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
   bool same = got.size() == want.size();
   for (size_t k = 0; same && k < want.size(); ++k) {
@@ -56,8 +57,8 @@ std::vector<Tensor> traced(const Examples& f, const std::vector<Tensor>& inputs,
   return f(one);
 }
 
-// f's results for all examples, [n, shape] each, by a replay of its calls for the first, whose
-// results are left in `first`. None if only a loop is right.
+// f's results for all examples, [n, shape] each, by a replay of its calls for the first example,
+// whose results are left in `first`. Empty if only a loop is right.
 std::optional<std::vector<Tensor>> replayed(const Examples& f, const std::vector<Tensor>& inputs,
                                             const std::vector<std::optional<int>>& in_dims,
                                             int64_t n, std::vector<Tensor>& first) {
@@ -65,7 +66,7 @@ std::optional<std::vector<Tensor>> replayed(const Examples& f, const std::vector
   detail::VmapTrace trace(n);
   try {
     first = traced(f, inputs, in_dims, 0, trace);
-  } catch (const Error&) {  // perhaps since the trace holds what it writes to
+  } catch (const Error&) {  // perhaps because the trace holds a tensor that f writes to
     generator().set_offset(drawn);
     return std::nullopt;
   }
@@ -119,7 +120,7 @@ std::vector<Tensor> detail::vmap(const Examples& f, const std::vector<Tensor>& i
     return options.out_dims[dims == 1 ? 0 : k];
   };
   std::vector<Tensor> first;
-  // Two examples take two calls either way; a captured graph and meta have no values to compare.
+  // (Two examples take two calls either way. A captured graph and meta have no values to compare.)
   if (*n > 2 && !captured_graph && !on_meta) {
     if (std::optional<std::vector<Tensor>> all = replayed(f, inputs, in_dims, *n, first)) {
       const Scope scope("vmap");
@@ -155,13 +156,14 @@ std::vector<Tensor> detail::vmap(const Examples& f, const std::vector<Tensor>& i
 
 namespace {
 
-// A recorded call with inputs that depend on the examples, and with others that need gradients.
+// A recorded call in which inputs that depend on the examples meet shared ones that need gradients.
 struct JoiningCall {
   Tensor y;
-  std::vector<Tensor> shared;  // by input: that other one, as given to the call, or none
+  std::vector<Tensor> shared;  // by input: the shared tensor as given to the call, or empty
 };
 
-// Finds those calls. Storages tell what depends on the examples: views and writes in place do, too.
+// Finds these calls. Dependence on the examples is tracked by storage, which covers views and
+// writes in place.
 class Joins : public Observer {
  public:
   explicit Joins(const std::vector<Tensor>& examples) {
@@ -193,10 +195,10 @@ class Joins : public Observer {
   std::unordered_set<uint64_t> dependent_;
 };
 
-// The sums over each example's rows of g, the gradient of a shared tensor of this shape after it
-// was expanded. No tensor if rows of it belong to single examples.
+// Sums, for each example, its rows of g: the gradient of a shared tensor of this shape after the
+// tensor was expanded. Empty if the tensor has rows that belong to single examples.
 Tensor sum_by_example(const Tensor& g, const Shape& shape, int64_t n) {
-  const int more = g.rank() - shape.rank;  // dimensions of g before those of the tensor
+  const int more = g.rank() - shape.rank;  // g's dimensions before those of the tensor
   if (g.rank() == 0 || g.size(0) % n != 0 || (more == 0 && shape[0] != 1)) return {};
   Shape apart{n, g.size(0) / n}, result{n};
   for (int d = 1; d < g.rank(); ++d) apart.push_back(g.size(d));
@@ -207,7 +209,7 @@ Tensor sum_by_example(const Tensor& g, const Shape& shape, int64_t n) {
   return reshape(sum(reshape(g, apart), over), result);
 }
 
-// The gradient of one input, by a rule that runs once for each example: it is linear in dy.
+// The gradient of one input by running the rule once for each example, since it is linear in dy.
 Tensor repeat_rule(Node& node, size_t input, const Tensor& dy, int64_t n) {
   check(dy.rank() > 0 && dy.size(0) % n == 0,
         "{} gives shape {}, whose rows do not belong to {} examples", node.name(), dy.shape(), n);
@@ -222,7 +224,7 @@ Tensor repeat_rule(Node& node, size_t input, const Tensor& dy, int64_t n) {
   return stack(each);
 }
 
-// The gradients of a leaf from those of a view of it: [n, shape].
+// A leaf's gradients, [n, shape], from those of a view of it.
 Tensor place_in(const Tensor& leaf, const Tensor& view, const Tensor& g) {
   if (view.is_leaf()) return g;
   Shape whole{g.size(0)}, strides{leaf.numel()};
@@ -237,7 +239,7 @@ Tensor place_in(const Tensor& leaf, const Tensor& view, const Tensor& g) {
   return all;
 }
 
-// Gradients by example of the tensors that calls share.
+// The gradients, by example, of the tensors that calls share.
 class SharedGradients {
  public:
   SharedGradients(const std::vector<Tensor>& params, int64_t n) : params_(params), n_(n) {
@@ -259,8 +261,8 @@ class SharedGradients {
       is_part ? add_to(leaf, place_in(leaf, t, g)) : add_to(t, g);
     }
   }
-  // Takes what was computed from parameters alone, such as a transposed or a normed weight, back to
-  // them: one example after another.
+  // The gradients of the parameters. Those of tensors computed from parameters alone, such as a
+  // transposed or normed weight, are taken back one example after another.
   std::vector<Tensor> of_params() {
     std::vector<Tensor> computed, of_computed;
     for (size_t i = params_.size(); i < sums_.size(); ++i) {
@@ -372,7 +374,7 @@ std::vector<Tensor> per_sample_gradients(const std::function<Tensor(const std::v
   const int64_t n = examples_in(inputs);
   for (size_t k = 0; k < params.size(); ++k)
     check(params[k] && params[k].is_leaf() && params[k].requires_grad(),
-          "parameter {} is no leaf that requires a gradient", k);
+          "parameter {} is not a leaf that requires a gradient", k);
   Joins joins(inputs);
   Tensor losses;
   {

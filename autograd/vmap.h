@@ -1,5 +1,5 @@
 #pragma once
-// vmap, a function of one example as one of many; and the gradient of each example's loss.
+// vmap, which maps a function of one example over many, and the gradient of each example's loss.
 //
 //   const Tensor norms = vmap([](const Tensor& row) { return norm(row); })(x);  // [n, k] -> [n]
 
@@ -14,8 +14,8 @@
 namespace mixtape {
 
 struct VmapOptions {
-  // The dimension of examples in each input, or one for all. std::nullopt: all examples get the
-  // whole input.
+  // The dimension of examples in each input, or one for all inputs. std::nullopt: every example
+  // gets the whole input.
   std::vector<std::optional<int>> in_dims = {0};
   std::vector<int> out_dims = {0};  // in each result, or one for all
 };
@@ -26,16 +26,16 @@ std::vector<Tensor> vmap(const std::function<std::vector<Tensor>(const std::vect
 
 }  // namespace detail
 
-// A function that is f(tensors...) for each example, its results stacked; f returns a tensor or a
-// vector of tensors. f runs for the first example; its calls of ops are then made once for all
-// examples, by batching rules (a loop for an op that has none), and compared with f's calls and
-// results for the last. Where that can't be right, f runs for each example, in order: if there are
-// fewer than three, or if f reads or checks elements, draws, writes in place, runs backward or a
-// checkpoint, changes the policy, or differs on the last. So f may do anything, even call vmap() or
-// grad(); but what only it can tell, such as a counter of its own that an example in the middle
-// changes, must not decide what it computes. Recorded as the calls are. The function throws Error
-// if in_dims or out_dims do not fit, if there is no example, or if examples differ in number, or
-// their results in shape.
+// A function that applies f(tensors...) to each example and stacks the results; f returns a tensor
+// or a vector of tensors. f runs for the first example. Its calls of ops are then replayed once for
+// all examples, by batching rules (or a loop, for an op without one), and compared with f's calls
+// and results for the last example. f runs for each example in order if a replay could be wrong: if
+// there are fewer than three examples, or if f reads or checks elements, draws, writes in place,
+// runs backward or a checkpoint, changes the policy, or calls other ops for the last example. So f
+// may do anything, even call vmap() or grad(), except that state of its own, such as a counter,
+// must not change what it computes for an example in the middle. The calls are recorded as usual.
+// The function throws Error if in_dims or out_dims do not fit, if there is no example, if inputs
+// differ in their number of examples, or results of examples in shape.
 template <class F>
 auto vmap(F f, VmapOptions options = {}) {
   return [f = std::move(f), options = std::move(options)](const std::same_as<Tensor> auto&... in) {
@@ -47,17 +47,18 @@ auto vmap(F f, VmapOptions options = {}) {
 }
 
 struct PerSampleOptions {
-  // Compares the gradient of the last example with that of f for it alone, which takes a call more.
+  // Compares the last example's gradient with that of f called for it alone, which is one more
+  // call.
   bool check = true;
 };
 // The gradient of each example's loss for each parameter, [n, shape], without history. f takes the
-// inputs, whose dimension 0 are n examples, and returns their losses [n], none of which may depend
-// on another example. One forward and one backward pass: products, convolutions, recurrent layers,
-// embeddings, norms and what broadcasts give a gradient for each example; any other op that takes a
-// parameter runs its rule n times, on the whole batch. Changes no grad(). Throws Error if a
-// parameter is no leaf that requires a gradient, if the losses are not [n], or if the check fails:
-// examples must follow each other along dimension 0 of every op that takes a parameter, and f must
-// not draw.
+// inputs, with n examples along dimension 0, and returns their losses [n]; no loss may depend on
+// another example. Takes one forward and one backward pass: products, convolutions, recurrent
+// layers, embeddings, norms and ops that broadcast give a gradient for each example; any other op
+// that takes a parameter runs its rule n times on the whole batch. Changes no grad(). Examples must
+// follow each other along dimension 0 of every op that takes a parameter, and f must not draw.
+// Throws Error if that check fails, if a parameter is not a leaf that requires a gradient, or if
+// the losses are not [n].
 std::vector<Tensor> per_sample_gradients(const std::function<Tensor(const std::vector<Tensor>&)>& f,
                                          const std::vector<Tensor>& params,
                                          const std::vector<Tensor>& inputs,

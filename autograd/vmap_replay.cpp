@@ -12,7 +12,7 @@ using namespace internal;
 namespace detail {
 namespace {
 
-// Loops over the examples for one op alone.
+// Loops over the examples for a single op.
 Tensor call_for_each(const MappedCall& call) {
   std::vector<Tensor> all;
   for (int64_t b = 0; b < call.n; ++b) {
@@ -58,7 +58,8 @@ size_t VmapTrace::add_step(Step step, const Tensor& y) {
   return values_.size() - 1;
 }
 
-// The value of a tensor that the function uses. None: a view of an example that no op made.
+// The value that a tensor of the function stands for. Empty if it is a view of an example that no
+// op made.
 std::optional<size_t> VmapTrace::find(const Tensor& one) {
   if (const auto known = by_id_.find(one.id()); known != by_id_.end()) return known->second;
   const auto [begin, end] = by_storage_.equal_range(one.storage()->id());
@@ -93,7 +94,7 @@ void VmapTrace::after(const Call& call, const Tensor& y) {
     const Tensor& t = call.given(i);
     std::optional<size_t> value = t ? find(t) : absent;
     sound_ = value.has_value();
-    // A policy casts a number to the dtype of its partners, but not the numbers of all examples.
+    // A policy casts a 0-d tensor to its partners' dtype, but not the [n] that replaces it.
     if (sound_ && t && t.rank() == 0 && call.inputs[i]->dtype() != t.dtype() &&
         values_[*value].by_example) {
       const auto convert = [](const MappedCall& c) { return cast(c.inputs[0].t, c.dtype); };
@@ -145,7 +146,7 @@ std::optional<std::vector<Tensor>> VmapTrace::replay(const std::vector<Tensor>& 
     if (!value) return std::nullopt;
     wanted.push_back(*value);
   }
-  // Calls that no result needs, such as a policy's casts, are not made again.
+  // Calls that no result needs, such as a policy's casts, are not repeated.
   std::vector<bool> needed(values_.size());
   for (const size_t value : wanted) needed[value] = true;
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {

@@ -1,5 +1,5 @@
 #pragma once
-// The calls of ops that a function makes for one example, and their replay for all examples.
+// A record of the ops that a function calls for one example, and its replay for all examples.
 
 #include <functional>
 #include <optional>
@@ -15,23 +15,23 @@
 namespace mixtape {
 namespace [[gnu::visibility("hidden")]] detail {
 
-// A tensor of a replay: that of all examples, [n, shape], or one that they share.
+// A tensor in a replay: one per example, [n, shape], or one that all share.
 struct Mapped {
   Tensor t = {};
   bool by_example = false;
 };
 
-// A call to be made again, with the inputs of all examples.
+// A call to be repeated with the inputs of all examples.
 struct MappedCall {
   const internal::Repeat* how;
   const std::vector<int64_t>& lists;
   const std::optional<std::string>& attributes;
   const int64_t n;
-  const Shape shape;  // of all results: [n, that of one]
+  const Shape shape;  // of the result: [n, the shape for one]
   const DType dtype;
   std::vector<Mapped> inputs = {};
 
-  // True if the op can be run with attributes of its own.
+  // True if the op can be run with its own attributes.
   bool repeats() const { return attributes.has_value(); }
   Tensor run(const std::vector<Tensor>& with) const { return run(with, *attributes); }
   Tensor run(const std::vector<Tensor>& with, const std::string& other) const {
@@ -41,13 +41,13 @@ struct MappedCall {
 
 Shape of_all(const Shape& one, int64_t n);  // [n, one]
 
-// Runs a call once for all examples. No tensor: not with these inputs.
+// Runs a call once for all examples. Returns an empty Tensor if it cannot with these inputs.
 using BatchingRule = std::function<Tensor(const MappedCall&)>;
-// The rule for a call that is observed, whose attributes it keeps. Null: the op has none.
+// The rule for an observed call, whose attributes it keeps; null if the op has none.
 BatchingRule batching_rule(const internal::Call& call, const Tensor& result, int64_t n);
 
-// Records the calls that a function makes for one example. Those within an op's forward are part
-// of it: a rule takes an op as a whole, with its gradient.
+// Records the calls that a function makes for one example. Calls within an op's forward are not
+// recorded: a rule takes an op as a whole, with its gradient.
 class VmapTrace final : public internal::Observer {
  public:
   explicit VmapTrace(int64_t n);
@@ -58,12 +58,12 @@ class VmapTrace final : public internal::Observer {
   void after(const internal::Call& call, const Tensor& y) override;
   void before_rule(const internal::Node&, const Tensor&) override { sound_ = false; }
 
-  // The function's results for all examples, [n, shape] each. None if it did what a replay would
-  // not repeat for each example: read elements, draw, write in place, run backward or checkpoints,
-  // change the policy, or call an op that has no rule and can't be repeated.
+  // The function's results for all examples, [n, shape] each. Empty if the function did what a
+  // replay cannot do for each example: read elements, draw, write in place, run backward or
+  // checkpoints, change the policy, or call an op that has no rule and cannot be repeated.
   std::optional<std::vector<Tensor>> replay(const std::vector<Tensor>& results);
-  // True if the function, replayed, came to its results by the same calls as in another trace, with
-  // equal tensors where examples share one. Else not the example alone decides what it computes.
+  // True if the function got its results by the same calls as in another trace, with equal tensors
+  // where examples share one. Otherwise something besides the example decides what it computes.
   bool is_like(const std::vector<Tensor>& results, VmapTrace& other,
                const std::vector<Tensor>& others);
 
@@ -79,7 +79,7 @@ class VmapTrace final : public internal::Observer {
     bool recording;
     BatchingRule rule;
     std::vector<int64_t> lists = {};
-    std::optional<std::string> attributes = {};  // none: no plain data
+    std::optional<std::string> attributes = {};  // none if they are not plain data
   };
   size_t add_step(Step step, const Tensor& y);
   std::optional<size_t> find(const Tensor& one);

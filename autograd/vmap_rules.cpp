@@ -15,7 +15,7 @@ namespace {
 
 // --- inputs ---
 
-// [n, shape], whether or not examples share it. Absent stays absent.
+// The input as [n, shape], even if examples share it. An absent input stays absent.
 Tensor for_all(const MappedCall& c, size_t input) {
   const auto& [t, by_example] = c.inputs[input];
   return !t || by_example ? t : expand(t, of_all(t.shape(), c.n));
@@ -25,7 +25,7 @@ std::vector<Tensor> all_for_all(const MappedCall& c) {
   for (size_t i = 0; i < c.inputs.size(); ++i) all.push_back(for_all(c, i));
   return all;
 }
-// An example's tensor with dimensions of size 1, so that it broadcasts to results of some rank.
+// A tensor with dimensions of size 1 added, so that each example broadcasts to `rank` dimensions.
 Tensor aligned(const Mapped& x, int rank) {
   if (!x.by_example || x.t.rank() > rank) return x.t;
   Shape shape{x.t.size(0)};
@@ -36,7 +36,7 @@ Tensor aligned(const Mapped& x, int rank) {
 
 // --- attributes ---
 
-// Those of a call, with another value of the first of type A.
+// A call's attributes, with another value for the first one of type A.
 template <class A>
 std::string with_attribute(const Call& call, const A& value) {
   const Repetition& own = *call.repetition;
@@ -59,12 +59,12 @@ BatchingRule elementwise(const Call&, const Tensor& y, int64_t) {
     return c.run(inputs);
   };
 }
-// Ops that treat all dimensions before the last one or two alike.
+// For ops that treat all dimensions before the last one or two alike.
 BatchingRule last_dims(const Call&, const Tensor&, int64_t) {
   return [](const MappedCall& c) { return c.run(all_for_all(c)); };
 }
 
-// The same dimensions, which now come one later.
+// The same dimensions, each of which now comes one later.
 template <class Options>
 BatchingRule over_dims(const Call& call, const Tensor&, int64_t) {
   Options o = call.repetition->argument<Options>();
@@ -107,7 +107,7 @@ BatchingRule product(const Call& call, const Tensor&, int64_t) {
     return matmul(c.inputs[0].t, c.inputs[1].t, options);
   };
 }
-// In f64, as the op sums; its result has the dtype that the policy chose.
+// Sums in f64, as the op does; the result has the dtype that the policy chose.
 BatchingRule dot_product(const Call&, const Tensor&, int64_t) {
   return [](const MappedCall& c) {
     const NoPolicy as_called;
@@ -138,7 +138,7 @@ BatchingRule images(const Call& call, const Tensor&, int64_t n) {
   return
       [with = with_attribute(call, g)](const MappedCall& c) { return run_rows(c, 0b1001, with); };
 }
-// Norms of rows in the last dimension, whose weight and bias are shared.
+// For norms over the last dimension whose weight and bias are shared.
 BatchingRule row_norm_rule(const Call&, const Tensor&, int64_t) {
   return [](const MappedCall& c) {
     std::vector<Tensor> inputs;
@@ -200,7 +200,7 @@ constexpr BatchingRow batching_rows[] = {
     {"rms_norm", row_norm_rule},
 };
 
-// The name of an op of two tensors whose form with a number this is.
+// The name of the op of two tensors, given that of its form with a number.
 std::string_view without_scalar(std::string_view op) {
   for (const std::string_view suffix : {"_from_scalar", "_scalar"})
     if (op.ends_with(suffix)) return op.substr(0, op.size() - suffix.size());
@@ -214,7 +214,7 @@ constexpr bool lists(kernels::OpList<F...>, std::string_view op) {
 }  // namespace
 
 BatchingRule batching_rule(const Call& call, const Tensor& result, int64_t n) {
-  if (call.composed) return {};  // a program's own, whatever its name
+  if (call.composed) return {};  // a Function of the program, whatever its name
   const std::string_view op = call.op.name;
   const auto row = std::ranges::find(batching_rows, op, &BatchingRow::op);
   if (row != std::end(batching_rows)) return row->rule(call, result, n);

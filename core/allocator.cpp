@@ -1,7 +1,6 @@
 // Size classes with free lists: a block is at most an eighth larger than the request. Blocks of a
 // device are cut from segments, since its system calls are slow: small ones in sequence, large ones
-// by best fit. The spin lock of a pool is held for tens of instructions, never during a system
-// call.
+// by best fit. A pool's spin lock is held for tens of instructions, never during a system call.
 #include "core/allocator.h"
 
 #include <pthread.h>
@@ -43,8 +42,8 @@ constexpr size_t small = size_t{1} << 20;
 struct Kind {
   size_t largest;  // block
   size_t unit;     // its size is a multiple
-  size_t segment;  // bytes of the second segment and later ones, the first has half; or one block
-  size_t least;    // bytes that are left over for another block
+  size_t segment;  // bytes of a segment (the first has half), or of one block
+  size_t least;    // bytes that must remain to be worth another block
 };
 constexpr Kind kinds[] = {{size_t{16} << 20, size_t{128} << 10, size_t{64} << 20, small},
                           {largest, size_t{2} << 20, 0, size_t{16} << 20}};
@@ -149,7 +148,7 @@ class Pool {
   }
 
   void empty_cache() noexcept {
-    if (captured_graph) return;  // a device frees nothing then
+    if (captured_graph) return;  // a device cannot free during a capture
     for (int stream = -1; stream < max_streams; ++stream) {
       if (!has_shelf(stream) || (stream >= 0 && held_ >> stream & 1)) continue;
       each_unused(
@@ -226,7 +225,7 @@ class Pool {
     ++stats_.allocations;
   }
 
-  // (Addresses of meta are none of the process.)
+  // (Meta's addresses are not the process's.)
   void poison(void* memory, size_t bytes) const noexcept {
     if (!device_.is_meta()) mixtape::poison(memory, bytes);
   }
@@ -239,7 +238,7 @@ class Pool {
       shelves_[size_t(stream)] = std::make_unique<Shelf>();
   }
 
-  // From the system; if that fails, once more after emptying the cache.
+  // Memory from the system. If there is none left, empties the cache and tries once more.
   void* ask(size_t bytes) {
     void* memory = system_allocate(bytes, device_);
     if (!memory) {
@@ -295,7 +294,7 @@ class Pool {
     arena.add(segment);
     return take(arena);
   }
-  // A new segment, or if that fails one of `least` bytes, for which the cache is emptied.
+  // A new segment. If that fails, one of `least` bytes, for which the cache may be emptied.
   Arena::Segment ask_for(size_t bytes, size_t least) {
     Arena::Segment s{nullptr, bytes};
     s.begin = static_cast<char*>(system_allocate(s.bytes, device_));
@@ -334,8 +333,8 @@ class Pool {
     shelf(stream).segments.push_back(fresh);
     return block;
   }
-  // A segment that the home of a capture does not use: the work will run there. (Every segment has
-  // room for any small block.)
+  // An unused segment of a capture's home, the stream in which the work will run. (Every segment
+  // has room for any small block.)
   Segment borrow() {
     if (!capture()) return {};
     const Segment unused = take_unused(capture()->home());
@@ -348,7 +347,7 @@ class Pool {
     const std::lock_guard lock(lock_);
     return shelf(stream).arenas[kind].remove_unused(bytes);
   }
-  // Removes all that are, and calls small(segment) and large(kind, segment) with them.
+  // Removes all unused segments, and calls small(segment) and large(kind, segment) with them.
   template <class Small, class Large>
   void each_unused(int stream, Small small, Large large) noexcept {
     for (Segment s = take_unused(stream); s.begin; s = take_unused(stream)) small(s);

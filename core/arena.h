@@ -16,8 +16,8 @@ class Arena {
     size_t bytes = 0;
   };
 
-  // The begin of the smallest free piece that holds `bytes`, or null. What remains stays free,
-  // unless no later block would fit in.
+  // The start of the smallest free piece of at least `bytes`, or null. The rest of it stays free,
+  // unless it is too small for any block.
   void* take(size_t bytes, size_t least) {
     const auto best = free_.lower_bound({bytes, nullptr});
     if (best == free_.end()) return nullptr;
@@ -61,7 +61,7 @@ class Arena {
     pieces_.emplace(segment.begin, Piece{segment.bytes, segment.bytes});
     free_.insert(entry.extract(entry.begin()));
   }
-  // Removes a segment of at least so many bytes whose memory is all free.
+  // Removes a segment of at least `bytes` whose memory is all free.
   Segment remove_unused(size_t bytes = 0) noexcept {
     for (auto at = free_.lower_bound({bytes, nullptr}); at != free_.end(); ++at) {
       const auto piece = pieces_.find(at->second);

@@ -1,5 +1,5 @@
 #pragma once
-// GraphState: a graph as the layers below it see a capture, and tell it what replays must know.
+// GraphState: a graph as the lower layers see it. During a capture they tell it what replays need.
 
 #include <array>
 #include <functional>
@@ -16,14 +16,14 @@
 
 namespace mixtape::internal {
 
-// A stream that captures a thread's work. Where others would wait for it, they wait for its home,
-// the stream that the work will run in.
+// A stream that captures a thread's work. Other streams wait for its home instead, the stream in
+// which the work will run.
 class CaptureStream : NoCopy {
  public:
   explicit CaptureStream(Device device);  // throws Error if all streams are taken
   ~CaptureStream();
 
-  void begin();  // this thread's work for the device goes here, and it has no other device
+  void begin();  // sends this thread's work for the device here; other devices are refused
   void end();
   const Stream& stream() const { return *stream_; }
   const Stream& home() const { return *home_; }
@@ -98,7 +98,7 @@ class GraphState : NoCopy {
   std::string failure_;
   std::shared_ptr<GraphMembers> members_;
   std::unique_ptr<Storage> numbers_, found_;
-  std::vector<std::byte> values_, sent_;  // of the numbers: now, and at the last replay
+  std::vector<std::byte> values_, sent_;  // the numbers, as they are and as last sent
   std::vector<Number> number_;
   std::vector<std::shared_ptr<const void>> kept_;  // what they read
   std::vector<std::shared_ptr<Checks>> checks_;

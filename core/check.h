@@ -48,7 +48,8 @@ template <class... Args>
 }
 
 // check(a == b, "inner dimensions differ: {} and {}", a, b);
-// The message need not name the op: raise() does. Inlined, so that only a failure passes it.
+// The message need not name the op, since raise() adds it. Inlined, so that only a failure
+// evaluates the message.
 template <class... Args>
 [[gnu::always_inline]] inline void check(bool ok, Located<std::type_identity_t<Args>...> message,
                                          Args&&... args) {

@@ -1,4 +1,4 @@
-// Names and abilities of devices.
+// Names and properties of devices.
 #include "core/device.h"
 
 #include <charconv>

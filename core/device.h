@@ -27,8 +27,8 @@ struct Device {  // a type, and a number among the devices of that type; by defa
 
   static constexpr Device cpu() { return {}; }                               // the host
   static constexpr Device cuda(int i = 0) { return {DeviceType::cuda, i}; }  // the i-th GPU, from 0
-  // Stands in for a device of another type: tensors have no memory, and ops run no kernel, but they
-  // choose, allocate and keep what they would there. Reading a value throws Error.
+  // Stands in for a device of another type: tensors have no memory and ops run no kernel, but ops
+  // choose, allocate and save as they would there. Reading a value throws Error.
   static constexpr Device meta(DeviceType of = DeviceType::cpu) {
     return {DeviceType::meta, int(of)};
   }
@@ -38,14 +38,14 @@ struct Device {  // a type, and a number among the devices of that type; by defa
   void require() const;  // throws Error if this machine has no such device
   bool is_host() const { return type == DeviceType::cpu; }   // the host can read its memory
   bool is_meta() const { return type == DeviceType::meta; }  // it has no memory: see meta()
-  // True if ops choose for the CPU's kernels: on the CPU, and where meta stands in for it.
+  // True where ops choose as for the CPU's kernels: on the CPU and on the meta device of the CPU.
   bool is_like_cpu() const { return is_host() || *this == meta(); }
   // A number below device_slots: 0 for the CPU, one for each other device.
   size_t slot() const {
     return is_host() ? 0 : (size_t(type) - 1) * max_devices + size_t(index) + 1;
   }
-  // True if matrices of this dtype are multiplied in hardware: f32 and f64 everywhere, bf16 on CPUs
-  // with dot products of it, f16 and bf16 on tensor cores. Throws Error if there is no such device.
+  // True if the hardware multiplies matrices of this dtype: f32 and f64 everywhere, bf16 on CPUs
+  // with bf16 dot products, f16 and bf16 on tensor cores. Throws Error if there is no such device.
   bool supports_fast(DType dtype) const;
   std::string to_string() const;  // "cpu", "cuda:0", "meta:cuda"
 
@@ -53,7 +53,8 @@ struct Device {  // a type, and a number among the devices of that type; by defa
 };
 std::ostream& operator<<(std::ostream& out, const Device& device);
 
-// A guard (the innermost counts) for this thread's device of new tensors; without one, the CPU.
+// A guard that sets the device of this thread's new tensors (by default the CPU). The innermost one
+// applies.
 class DefaultDevice : NoCopy {
  public:
   [[nodiscard]] explicit DefaultDevice(Device device);  // throws Error if there is no such device

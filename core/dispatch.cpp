@@ -8,7 +8,8 @@ namespace mixtape {
 namespace {
 
 std::vector<const OpInfo*>& catalogue() {
-  static auto* const ops = new std::vector<const OpInfo*>;  // for destructors of statics, too
+  static auto* const ops =
+      new std::vector<const OpInfo*>;  // leaked, since destructors of statics may call ops
   return *ops;
 }
 

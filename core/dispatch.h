@@ -23,8 +23,8 @@ bool list_op(const OpInfo&);  // adds an op to all_ops(), for good; returns true
 
 namespace internal {
 
-// The way to write down a call of an op with arguments of some types, and to make it again in
-// another process of the same build. Null functions: an attribute is no plain data.
+// Functions that serialize a call of an op with arguments of these types and repeat it in another
+// process of the same build. They are null if an attribute is not plain data.
 struct Repeat {
   const OpInfo& op;
   const char* types;                       // of the arguments, as the compiler spells them
@@ -48,7 +48,7 @@ struct Repetition {
   }
   const void* find(const std::type_info& type, int nth) const;  // the address of argument()
 };
-std::span<const Repeat* const> all_repeats();  // of every call linked into this program
+std::span<const Repeat* const> all_repeats();  // for every call linked into this program
 bool list_repeat(const Repeat&);               // adds one to all_repeats(), for good; returns true
 
 // One call of an op, before it runs.
@@ -58,9 +58,10 @@ struct Call {
   std::optional<DType> out = {};    // dtype of the result; by default that of the first activation
   bool backward = false;            // made by a backward rule
   bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
-  bool alike = false;  // all inputs as given are there, of one dtype and device; no index or mask
-  const Tensor* result = nullptr;    // where call_out() puts the result
-  std::string_view rounded_by = {};  // the policy's recipe for its operands, of 8 or 4 bits: "mx"
+  bool alike = false;  // all inputs are defined, of one dtype and device; none is an index or mask
+  const Tensor* result = nullptr;  // where call_out() puts the result
+  std::string_view rounded_by =
+      {};  // the policy's 8-bit or 4-bit recipe for the operands, such as "mx"
 
   // Substitutes `t` for an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {
@@ -92,7 +93,7 @@ struct Call {
   const Repetition* repetition = nullptr;   // in Observer::after()
 };
 
-// Decides the dtypes in which ops of this thread run. The innermost policy alone applies.
+// Decides the dtypes in which ops of this thread run. Only the innermost policy applies.
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -107,28 +108,27 @@ class Observer : NoCopy {
   virtual ~Observer() = default;
   virtual void before(const Call&) {}  // the policy has been applied
   virtual void after(const Call&, const Tensor& result) { (void)result; }  // the op has run
-  // Around a backward rule, which turns dy into dx, one tensor per input (empty: not needed). Ops
-  // that the rule calls are seen by before() and after() too.
+  // Called around a backward rule, which turns dy into dx, one tensor per input (empty: not
+  // needed). before() and after() also see the ops that the rule calls.
   virtual void before_rule(const Node&, const Tensor& dy) { (void)dy; }
   // dx is as the rule made it, before it is added to other gradients.
   virtual void after_rule(const Node&, const Tensor& dy, std::span<const Tensor> dx) {
     (void)dy, (void)dx;
   }
-  // A backward pass begins at a scaled loss, of this id. nonfinite, f32 [1], is 1 if it was not
-  // finite; writing there changes what the scaler sees.
+  // A backward pass begins at a scaled loss with this id. nonfinite, f32 [1], is 1 if the loss was
+  // not finite; the scaler sees what is written there.
   virtual void scaled_loss(int id, const Tensor& nonfinite) { (void)id, (void)nonfinite; }
-  // A call of backward() is over, unless it was made within another one; `whole` is false if an
-  // exception ended it.
+  // An outermost call of backward() is over; `whole` is false if an exception ended it.
   virtual void after_backward(bool whole) { (void)whole; }
   // The sum of dx over all uses of a leaf has been added to the leaf's `total`.
   virtual void after_accumulate(const Node& leaf, const Tensor& total) { (void)leaf, (void)total; }
-  // False for one that looks at no numbers: ops and rules may then overwrite what it has seen, and
-  // add up gradients on the way, as they do without an observer.
+  // False if the observer looks at no values: ops and rules may then overwrite tensors that it has
+  // seen, and accumulate gradients in place, as they do without an observer.
   virtual bool reads_values() const { return true; }
   Observer* outer = nullptr;
 };
 
-// True if an observer of this thread reads values, which must then stay until it has.
+// True if an observer of this thread reads values, which must then not be overwritten early.
 inline bool values_are_observed() {
   const Observer* o = thread_state.observer;
   while (o && !o->reads_values()) o = o->outer;

@@ -23,7 +23,7 @@ DLDeviceType type_of(DeviceType t) {
 }
 
 DLDataType type_of(DType t) {
-  check(!is_f8(t), "{} is not exchanged (convert it)", t);
+  check(!is_f8(t), "{} cannot be exchanged (convert it)", t);
   const DLDataTypeCode code = t == boolean                      ? kDLBool
                               : t == bf16                       ? kDLBfloat
                               : t == u8 || t == u16 || t == u32 ? kDLUInt

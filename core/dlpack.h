@@ -3,8 +3,8 @@
 // CuPy takes tensors of a CUDA device only. Each side sees the other's writes, but the tape does
 // not notice those from outside. The structs are in core/dlpack_abi.h and in DLPack's own header.
 //
-// Neither side knows the other's streams: to_dlpack() and the deleter of its result wait for the
-// device; after writing to a shared tensor, synchronize before the other side reads it.
+// Neither side knows the other's streams, so to_dlpack() and the deleter of its result wait for the
+// device. After writing to a shared tensor, synchronize before the other side reads it.
 
 #include "core/tensor.h"
 

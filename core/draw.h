@@ -7,8 +7,8 @@
 
 namespace mixtape {
 
-// Blocks of a stream from `offset` on; or, if `place` is not null, from `offset` blocks behind the
-// position {seed, offset} that is there when a kernel runs.
+// Blocks of a stream from `offset` on. If `place` is not null, it holds a position {seed, offset}
+// when the kernel runs, and the blocks begin `offset` after that.
 struct Draw {
   uint64_t seed = 0, offset = 0;
   const uint64_t* place = nullptr;

@@ -18,8 +18,8 @@ using F8E4M3 = Float8<4, false>;
 using F8E5M2 = Float8<5, true>;
 struct F8E8M0;
 
-// From i8 on they only store numbers, for files and indices: they are converted, copied, moved and
-// saved, and no op computes with them.
+// The dtypes from i8 on only store numbers, for files and indices: they can be converted, copied,
+// moved and saved, but no op computes with them.
 enum class DType : uint8_t {
   f64,
   f32,
@@ -49,7 +49,7 @@ constexpr size_t size_of(DType t) {
   constexpr uint64_t sizes = 0x111'4221'1148'2248;  // four bits each, in a register
   return sizes >> 4 * static_cast<int>(t) & 0xf;
 }
-// The binary logarithm of size_of(), for a shift where a division would take many cycles.
+// The binary logarithm of size_of(): shifting by it is faster than dividing by the size.
 constexpr int log2_size_of(DType t) { return std::countr_zero(size_of(t)); }
 constexpr bool is_float(DType t) { return t <= bf16; }  // f64, f32, f16 or bf16
 constexpr bool is_f8(DType t) { return t >= f8_e4m3; }  // 8 bits: e4m3, e5m2, or e8m0, a scale
@@ -143,7 +143,8 @@ namespace detail {
 }  // namespace detail
 
 // f.operator()<T>() with the C++ type of `t`; visit_float throws Error unless that is a float.
-// There is no other switch over DType outside kernels/cuda. visit() takes what ops compute with.
+// There is no other switch over DType outside kernels/cuda. visit() takes the dtypes that ops
+// compute with.
 template <class F>
 decltype(auto) visit_float(DType t, F&& f) {
   switch (t) {

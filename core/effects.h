@@ -1,6 +1,6 @@
 #pragma once
-// Effects: what this thread did with tensors besides computing new ones, counted for callers that
-// would run a function's ops in another way.
+// Effects: counts of what this thread did with tensors besides computing new ones. vmap() reads
+// them to learn whether it may run a function's ops in another way.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// OCP's 8-bit floats as storage: correctly rounded conversions in integer code, as half.h has them
-// for 16 bits, the same bits on every compiler and device, and those of ml_dtypes.
+// OCP's 8-bit floats as storage: correctly rounded conversions in integer code, like those of
+// half.h, with the same bits on every compiler and device, which are also those of ml_dtypes.
 
 #include "core/half.h"
 
@@ -13,7 +13,7 @@ struct Float8 {
   uint8_t bits = 0;
 
   Float8() = default;
-  // The nearest, ties to even. A number that is too large becomes infinity or, without, NaN.
+  // The nearest, ties to even. A number that is too large becomes infinity, or NaN without one.
   MIXTAPE_HD constexpr explicit Float8(float x) : bits(round(std::bit_cast<uint32_t>(x))) {}
   MIXTAPE_HD constexpr explicit Float8(double x) : bits(round(Half::odd_float(x))) {}
   MIXTAPE_HD constexpr operator float() const {  // exact
@@ -48,8 +48,8 @@ struct Float8 {
   }
 };
 
-// A power of two, from 2^-127 to 2^127: the scale of a block. The nearest, the upper if in the
-// middle or below 2^-126; NaN for what is not positive.
+// A power of two from 2^-127 to 2^127: the scale of a block. Rounds to the nearest, in the middle
+// and below 2^-126 up; what is not positive becomes NaN.
 struct F8E8M0 {
   uint8_t bits = 0;
 

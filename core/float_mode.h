@@ -1,7 +1,7 @@
 #pragma once
 // FloatMode: while it lives, its thread keeps subnormal numbers and rounds to nearest. A program
-// that is linked with -ffast-math flushes subnormals to zero on every thread. Each kernel asks, so
-// sums ask on x86, where reading the register would take 6 ns, a tenth of a small op.
+// that is linked with -ffast-math flushes subnormals to zero on every thread. Every kernel checks,
+// by two additions on x86, where reading the register takes 6 ns, a tenth of a small op.
 
 #include <cstdint>
 
@@ -26,7 +26,7 @@ class FloatMode : NoCopy {
   static constexpr Register modes = 0xe040;  // MXCSR: flush to zero, rounding, denormals are zero
   static Register read() { return __builtin_ia32_stmxcsr(); }
   static void write(Register mode) { __builtin_ia32_ldmxcsr(mode); }
-  // Rounding to nearest alone makes 1 + 1 ulp of 1 + 3/4 ulp + 1/8 ulp, added in this order.
+  // 1 + 3/4 ulp + 1/8 ulp, added in this order, is 1 + 1 ulp only when rounding to nearest.
   static bool is_usual() {
     float one = 1, tiny = 0x1p-149f;
     asm volatile("" : "+x"(one), "+x"(tiny));  // numbers that the compiler does not know

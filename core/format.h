@@ -1,7 +1,8 @@
 #pragma once
 // Formatters for the library's types: fmt::print("{} {:>8} {:.3f}\n", x.shape(), x.dtype(), x). A
-// specification is fmt's own, for text or for each element; a tensor then prints elements alone.
-// (It is read at run time: fmt 9's parser, inlined here, draws a false warning from g++ 12 at -O3.)
+// specification is fmt's own, for text or for each element; with one, a tensor prints elements
+// only. (It is read at run time: fmt 9's parser, inlined here, draws a false warning from g++ 12 at
+// -O3.)
 
 #include "core/check.h"  // includes fmt
 #include "core/op_info.h"

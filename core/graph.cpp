@@ -48,7 +48,7 @@ void GraphMembers::remove(Storage& storage) noexcept {
   for (; member; delete std::exchange(member, member->next)) {
     const std::lock_guard lock(member->graph->mutex);
     const auto entry = member->graph->all.find(&storage);
-    if (entry == member->graph->all.end()) continue;  // the graph is gone
+    if (entry == member->graph->all.end()) continue;  // its graph was destroyed
     member->graph->lost |= entry->second;
     member->graph->all.erase(entry);
   }
@@ -63,7 +63,7 @@ void GraphState::begin() {
   check(!is_captured(), "this graph was captured before: make another");
   members_ = std::make_shared<GraphMembers>();
   found_ = std::make_unique<Storage>(room, device);
-  numbers_ = std::make_unique<Storage>(room, device);  // the last: forget() asks for it
+  numbers_ = std::make_unique<Storage>(room, device);  // made last, since forget() tests for it
   hold_cache(device, stream_.stream().number);
   stream_.begin();
   try {
@@ -92,7 +92,7 @@ void GraphState::end(bool complete) noexcept {
   if (!failure_.empty()) forget();
 }
 
-// (The work has run, or is in its stream, before which nothing reuses the memory.)
+// (The work has run, or is queued on the one stream that may reuse the memory.)
 void GraphState::forget() noexcept {
   if (work_) runtime::of(device.type).destroy(std::exchange(work_, nullptr));
   number_.clear();
@@ -138,7 +138,7 @@ void GraphState::check_values(const void* from, size_t bytes, ValueCheck check_o
   checks.all.push_back(std::move(check_of));
 }
 
-// Replays draw from the generator of their thread, where it is.
+// Writes the position of the replaying thread's generator, which replays draw from.
 void GraphState::draw(void* position) {
   if (drawn_ == 0) return;
   RandomGenerator& g = generator();
@@ -164,7 +164,7 @@ void GraphState::replay() {
     const std::lock_guard lock(members_->mutex);
     check(!members_->lost, "a tensor from before the capture is gone, though the graph uses it");
     for (const auto& [storage, is_outside] : members_->all) {
-      storage->begin_write();  // for all that is known here
+      storage->begin_write();  // every storage may be written
       storage->touch();
     }
   }

@@ -14,18 +14,18 @@ class GraphState;
 //   Graph graph(device);
 //   { Capture on(graph); step(); }  // runs nothing yet
 //   for (...) { x.copy_(batch); graph.replay(); }
-// A replay reads and writes the tensors of the capture, which must stay alive if they were made
-// before it. What the capture allocated belongs to the graph; tensors of it that are still there
+// A replay reads and writes the tensors of the capture. Those made before the capture must stay
+// alive. Memory allocated during it belongs to the graph; tensors that still refer to that memory
 // hold the results of the last replay.
 class Graph : NoCopy {
  public:
   explicit Graph(Device device);  // throws Error on the CPU and on meta, which queue nothing
   ~Graph();
 
-  // Queues the work, in the order of this thread's stream. Throws Error if nothing was captured,
-  // if a tensor that the work uses was freed, or for what an earlier replay's checks found.
+  // Queues the work on this thread's stream. Throws Error if nothing was captured, if a tensor that
+  // the work uses was freed, or if a check of an earlier replay failed.
   void replay();
-  Device device() const;     // whose work it captures
+  Device device() const;     // the device whose work it captures
   bool is_captured() const;  // a Capture of it has succeeded
 
  private:
@@ -34,8 +34,8 @@ class Graph : NoCopy {
       state_;  // owned (a unique_ptr would cost every program 1 MB to compile)
 };
 
-// While one is alive, the work of this thread for the graph's device is captured and does not run.
-// If it is left by an exception, nothing is captured. Ops that read values throw Error.
+// While one is alive, this thread's work for the graph's device is captured instead of run. Ops
+// that read values throw Error. If an exception ends the scope, the capture is dropped.
 class Capture : NoCopy {
  public:
   // Throws Error inside another capture, or if the graph has one.

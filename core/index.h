@@ -1,8 +1,9 @@
 #pragma once
-// Indexing as in NumPy: x(Slice(1, 3), 0), x(Ellipsis, mask), x[i] = v. Whole numbers, slices, None
-// and Ellipsis give a view, also with a negative step; tensors of integers and bool masks, which
-// wait for the device, a copy. The dimensions that tensors index come where the first of them
-// stands, or first of all if a Slice, None or Ellipsis separates them (or them and whole numbers).
+// Indexing as in NumPy: x(Slice(1, 3), 0), x(Ellipsis, mask), x[i] = v. Integers, slices (also with
+// a negative step), None and Ellipsis give a view. Integer tensors and bool masks give a copy;
+// masks wait for the device. Dimensions indexed by tensors stay where the first of them is, or come
+// first of all if a Slice, None or Ellipsis separates such indices (integers beside them count,
+// too).
 
 #include <initializer_list>
 #include <memory>
@@ -17,7 +18,7 @@ inline constexpr std::nullopt_t None = std::nullopt;  // a new dimension, or a b
 inline constexpr struct EllipsisType {
 } Ellipsis;  // whole dimensions, as many as the other indices leave
 
-// start:stop:step of Python; Slice() is a whole dimension.
+// Python's start:stop:step; Slice() is a whole dimension.
 struct Slice {
   std::optional<int64_t> start, stop;
   int64_t step = 1;
@@ -29,11 +30,11 @@ struct Slice {
 
 namespace internal {
 
-// One index: a whole number, a Slice, None, Ellipsis or a tensor.
+// One index: an integer, a Slice, None, Ellipsis or a tensor.
 struct Index {
   enum class Kind : uint8_t { Integer, Slice, None, Ellipsis, Tensor };
   Kind kind;
-  mixtape::Slice slice;  // or its start alone: the whole number
+  mixtape::Slice slice;  // or, in `start` alone, the integer
   mixtape::Tensor tensor;
 
   // Implicit, so that x(0, None, Slice(1, 3), mask) takes all of them.
@@ -46,12 +47,12 @@ struct Index {
   Index(const mixtape::Tensor& t) : kind(Kind::Tensor), tensor(t) {}
 };
 
-// The result of x(...) and x[...]: a tensor as any other. But assigned to where it stands, as in
-// x(...) = v and x(...) += v, it writes to those elements of x, by the rules of ops in place.
+// The result of x(...) and x[...]: a tensor like any other. But assigning to the temporary, as in
+// x(...) = v and x(...) += v, writes to those elements of x, by the rules of ops in place.
 class Indexed : public Tensor {
  public:
   Indexed(const Tensor& x, std::initializer_list<Index> indices);  // throws Error unless they fit x
-  Indexed(Indexed&& x, std::initializer_list<Index> indices);  // of an element that stands there
+  Indexed(Indexed&& x, std::initializer_list<Index> indices);      // of a temporary
   Indexed(const Indexed&) = default;
 
   // v broadcasts to the elements, and is converted to their dtype.
@@ -67,7 +68,7 @@ class Indexed : public Tensor {
   void operator*=(double v) &&;
   void operator/=(double v) &&;
 
-  // A variable of this type is a Tensor: it gets another value.
+  // Assignment to a variable of this type replaces its value, as of any Tensor.
   Indexed& operator=(const Tensor& v) & {
     Tensor::operator=(v);
     plan_ = nullptr;
@@ -99,7 +100,8 @@ class Indexed : public Tensor {
   template <class F>
   void update(bool history, const F& f);
 
-  std::shared_ptr<void> plan_;  // the indices, parsed; none once a variable has got another value
+  std::shared_ptr<void>
+      plan_;  // the parsed indices; null once a variable was assigned another value
 };
 
 }  // namespace internal

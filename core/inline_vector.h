@@ -15,7 +15,7 @@ namespace mixtape {
 template <class T, size_t N>
 class InlineVector {
  public:
-  InlineVector() {}  // (A defaulted one would make `= {}` fill the inline storage with zeros.)
+  InlineVector() {}  // (If it were defaulted, `= {}` would fill the inline storage with zeros.)
   InlineVector(std::initializer_list<T> values) {
     for (const T& v : values) emplace_back(v);
   }

@@ -12,7 +12,7 @@ MIXTAPE_HD constexpr auto round_up(auto n, auto to) { return ceil_div(n, to) * t
 
 }  // namespace mixtape::internal
 
-namespace mixtape::kernels {  // which are full of them
+namespace mixtape::kernels {  // which use them everywhere
 using mixtape::internal::ceil_div;
 using mixtape::internal::round_up;
 }  // namespace mixtape::kernels

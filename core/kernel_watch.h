@@ -1,11 +1,12 @@
 #pragma once
-// KernelWatch: told of each kernel that runs and the memory it is given. Real devices have none.
+// KernelWatch: receives each kernel call and the memory that it is given. The emulator implements
+// it, real devices do not.
 
 #include "core/view.h"
 
 namespace mixtape::internal {
 
-struct KernelWatch {  // told by the thread that launches
+struct KernelWatch {  // called by the thread that launches
   // A kernel is about to run.
   virtual void call(Device device, const char* kernel) = 0;
   // A tensor among its arguments, after call().

@@ -24,7 +24,8 @@ int64_t checked_size(const Shape& shape) {
   return n;
 }
 
-// Wrap around: dimensions of 0 or 1 elements may have any stride, which is then never used.
+// Arithmetic that wraps around: the strides of dimensions of 0 or 1 elements may be anything, and
+// are never used.
 int64_t plus(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
@@ -155,7 +156,7 @@ bool Layout::is_channels_last() const {
   return true;
 }
 
-// True unless each stride exceeds the reach of all smaller ones.
+// True unless each stride exceeds the extent of all dimensions with smaller ones.
 bool Layout::repeats() const {
   if (is_contiguous()) return false;
   std::vector<int> order;
@@ -204,7 +205,7 @@ Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step
   };
   start = clamp(start);
   stop = clamp(stop);
-  step = std::clamp(step, -most, most);  // a longer step also takes one element
+  step = std::clamp(step, -most, most);  // a longer step takes one element as well
   const int64_t reach = forward ? stop - start : start - stop, stride = forward ? step : -step;
   Layout out = l;
   out.shape[dim] = reach > 0 ? internal::ceil_div(reach, stride) : 0;
@@ -266,7 +267,7 @@ Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
   check(size > 0 && size <= n && step > 0,
         "windows of {} elements with step {} do not fit dimension {} of {}", size, step, dim,
         l.shape);
-  step = std::min(step, n);  // a longer step also makes one window
+  step = std::min(step, n);  // a longer step makes one window as well
   Layout out = l;
   out.shape[dim] = (n - size) / step + 1;
   out.strides[dim] = times(l.strides[dim], step);

@@ -16,7 +16,7 @@ namespace mixtape {
 
 inline constexpr int max_rank = 8;  // dimensions of a tensor
 
-// Up to max_rank sizes (or strides, in elements). A negative index counts from the end.
+// Up to max_rank sizes, or strides in elements. A negative index counts from the end.
 struct Shape {
   int64_t dim[max_rank] = {};
   int rank = 0;
@@ -59,8 +59,8 @@ struct Shape {
 };
 std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
-// The order of an image's elements [n, c, h, w] in memory: row-major or, as tensor cores multiply
-// them, with the channels of a pixel side by side.
+// The order of an image's elements [n, c, h, w] in memory: row-major, or with the channels of a
+// pixel side by side, as tensor cores read them.
 enum class MemoryFormat : uint8_t { Contiguous, ChannelsLast };
 
 namespace internal {
@@ -104,17 +104,19 @@ struct Layout {
 };
 
 Layout channels_last(const Shape&);  // [n, c, ...] as a dense [n, ..., c]
-// ChannelsLast for images that are, and are not row-major as well.
+// ChannelsLast for images in that order, unless they are row-major as well.
 MemoryFormat format_of(const Layout&);
-// Row-major, but that rows begin at multiples of 16 bytes of any float dtype but f64: of a GPU's
-// long rows, which products then read 16 bytes at a time.
+// Row-major, but each row begins at a multiple of 16 bytes in any float dtype except f64. For long
+// rows on a GPU, which products then read 16 bytes at a time.
 Layout padded_rows(const Shape&);
-bool pads_rows(const Shape&);           // they are long, and their length is no such multiple
+bool pads_rows(const Shape&);           // rows are long, and their length is not such a multiple
 bool has_padded_rows(const Layout& l);  // pads_rows(), and with these strides
-// All throw Error with both values if arguments do not fit. Dimensions may be negative.
+// The functions below throw Error, with both values, if arguments do not fit. Dimensions may be
+// negative.
 Layout permute(const Layout&, std::span<const int> order);
 Layout transpose(const Layout&, int a, int b);  // swaps a and b
-// As Python; before the first element, where a negative step may stop, is the lowest int64_t.
+// As in Python. The lowest int64_t stands for the position before the first element, where a
+// negative step may stop.
 Layout slice(const Layout&, int dim, int64_t start, int64_t stop, int64_t step = 1);
 Layout select(const Layout&, int dim, int64_t index);  // drops dim
 Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
@@ -129,8 +131,8 @@ Layout diagonal(const Layout&, int64_t offset, int a, int b);
 // if they overflow.
 std::pair<int64_t, int64_t> extent(const Layout&);
 std::optional<Layout> reshape(const Layout&, const Shape&);  // none if it needs a copy
-// Merges dimensions of several layouts of one shape, where all allow it, for the loops of a strided
-// kernel. Keeps the order of elements and at least one dimension.
+// Merges dimensions of several layouts of the same shape where all of them allow it, for the loops
+// of a strided kernel. Keeps the order of elements and at least one dimension.
 void collapse(std::span<Layout* const> layouts);
 
 }  // namespace internal

@@ -14,18 +14,18 @@ enum class Precision : uint8_t {
   Any,     // moves or selects values, so any dtype will do: reshape, relu
   Native,  // keeps the dtype of its activations and computes in f32 registers: gelu, tanh
   Low,     // gains from tensor cores and accumulates in f32: matmul
-  Full,    // its result needs f32; its kernels read half and write f32: exp, sum
+  Full,    // its result needs f32; kernels read 16 bits and write f32: exp, sum
   Widest,  // several float inputs that must agree: add, where
 };
-std::string_view name(Precision p);  // its name, as "Low"
+std::string_view name(Precision p);  // "Low"
 
-// The role of an input. Policies look at activations alone and cast them; with Low, parameters too.
-// Activations must agree in dtype; a parameter or statistic (read in f32: a running mean, a bias)
-// has that dtype or f32; indices and masks are never cast.
+// The role of an input. Policies look at activations and cast them; for Low ops, parameters too.
+// Activations must agree in dtype. A parameter or statistic (a bias, a running mean: read in f32)
+// has that dtype or f32. Indices and masks are never cast.
 enum class Role : uint8_t { Activation, Parameter, Statistic, Index, Mask };
 
-// A sum of products over one or several dimensions of two operands, the first two inputs that are
-// activations or parameters. Policies may round these to formats of 8 or 4 bits.
+// The kind of product that an op computes of two operands, its first two inputs that are
+// activations or parameters. Policies may round them to 8-bit or 4-bit formats.
 enum class Product : uint8_t {
   None,
   Linear,      // over the last dimension of both
@@ -33,7 +33,7 @@ enum class Product : uint8_t {
   Convolution  // over channels and a window
 };
 
-struct OpInfo {  // there is one of each op
+struct OpInfo {  // one constant per op
   std::string_view name;
   Precision precision = Precision::Any;
   std::array<Role, 6> roles = {};  // by input; the last applies to all further inputs

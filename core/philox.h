@@ -32,9 +32,16 @@ struct Philox {
   MIXTAPE_HD static constexpr Block bits(const Draw& draw, uint64_t block) {
     return bits(draw.seed, draw.offset + block);
   }
+  // The purpose of a seed made of another: the last word of a counter, 0 in the streams themselves.
+  enum class Purpose : uint32_t { rounding = 1, transforms = 1, dataset = 2, chunks = 3 };
+  static constexpr uint64_t seed_for(Purpose purpose, uint64_t seed, uint64_t count) {
+    const Block b = bits({uint32_t(count), uint32_t(count >> 32), 0, uint32_t(purpose)},
+                         uint32_t(seed), uint32_t(seed >> 32));
+    return uint64_t(b[0]) << 32 | b[1];
+  }
   // 24 bits as a float in [0, 1): exact, so equal on every device.
   MIXTAPE_HD static constexpr float uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
-  // As many bits as T holds: with more, rounding could give 1.
+  // With as many bits as T's fraction holds: with more, rounding could give 1.
   template <class T>
   MIXTAPE_HD static constexpr float uniform_of(uint32_t bits) {
     constexpr int dropped = std::is_same_v<T, Half> ? 13 : std::is_same_v<T, BFloat16> ? 16 : 0;

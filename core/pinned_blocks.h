@@ -14,8 +14,8 @@ namespace mixtape {
 // Blocks of one size for one device, each reused once the device has passed its mark.
 class PinnedBlocks {
  public:
-  // With `enough` (at least 1) blocks returned, take() waits for the device instead of allocating;
-  // if possible, for this thread's own stream: another may be far behind.
+  // Once `enough` (at least 1) blocks were given back, take() waits for the device instead of
+  // allocating; if possible for this thread's own stream, since another may be far behind.
   PinnedBlocks(size_t bytes, size_t enough) : size(bytes), enough_(enough) {}
   PinnedBlock take(Device device);  // throws Error if no pinned memory is left
   void give(const PinnedBlock& block);

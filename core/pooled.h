@@ -1,6 +1,6 @@
 #pragma once
-// PooledAllocator<T>: for the small objects of every op (handles, storages, nodes). Freed blocks go
-// to a list of the freeing thread, so that an allocation costs a few instructions.
+// PooledAllocator<T>: memory for the small objects of every op (handles, storages, nodes). Freed
+// blocks go to a list of the freeing thread, so an allocation takes a few instructions.
 
 #include <array>
 #include <cstddef>

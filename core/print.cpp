@@ -68,7 +68,7 @@ bool wants_scientific(const std::vector<T>& values) {
     largest = std::max(largest, a);
     smallest = std::min(smallest, a);
   }
-  // (Rounded to T: in f32 900 is 1000 times 0.9, in f64 a little more.)
+  // (Rounded to T, in which the comparison is made: 1000 times 0.9 is 900 in f32.)
   const auto rounded = [](double v) { return static_cast<double>(static_cast<T>(v)); };
   return largest > 0 &&
          (largest >= 1e8 || smallest < rounded(1e-4) || rounded(largest / smallest) > 1000);

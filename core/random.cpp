@@ -15,14 +15,14 @@ namespace {
 
 thread_local RandomGenerator* innermost_generator = nullptr;
 
-// 0 for the main thread; the n-th other thread that asks has another one for each n, far from the
-// small numbers that programs give to Seed.
+// The seed of this thread's own generator: 0 on the main thread; on others a number per thread, in
+// the order in which they ask, far from the small numbers that programs give to Seed.
 uint64_t seed_of_thread() {
   static std::atomic<uint64_t> others = 0;
   return gettid() == getpid() ? 0 : ++others * 0x9e3779b97f4a7c15u;
 }
 
-// For the host, which a replay does not ask.
+// Reserves blocks for the host, which a replay would not run again.
 uint64_t reserve_here(RandomGenerator& g, int64_t count) {
   check_no_capture("a random number for the host would be the same in every replay");
   return g.reserve(count);

@@ -32,7 +32,7 @@ struct Waiting {
   Readback values;
   std::shared_ptr<const std::vector<ValueCheck>> checks;
 };
-thread_local constinit bool ended = false;  // as where destructors of statics run
+thread_local constinit bool ended = false;  // true while destructors of statics run
 struct Queue : std::vector<Waiting> {
   ~Queue() { ended = true; }
 };

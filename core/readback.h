@@ -20,8 +20,8 @@ struct PinnedBlock {
   int stream = -1;
 };
 
-// A copy of at most `most` bytes. On the CPU it is immediate, and so are the zeros that it brings
-// from meta, which mean for the library's own flags and counters: nothing went wrong.
+// A copy of at most `most` bytes. From the CPU it is immediate. From meta it brings zeros at once,
+// which in the library's flags and counters mean that nothing went wrong.
 class Readback {
  public:
   static constexpr size_t most = 256;
@@ -54,12 +54,12 @@ class Readback {
   PinnedBlock block_;  // on the CPU, without a mark
 };
 
-// Says what is wrong with values, or "".
+// Returns what is wrong with the values, or "".
 using Problem = std::function<std::string(const void*)>;
 
-// Checks values on a device. The Error comes at once on the CPU or with `wait`, else when this
-// thread next polls or waits for the device (another check, item(), synchronize()), and names the
-// op and module of this call. During a capture, every replay checks; meta has nothing to check.
+// Checks values on a device. Throws Error at once on the CPU or with `wait`; else the Error comes
+// when this thread next polls or waits for the device (another check, item(), synchronize()). It
+// names the op and module of this call. After a capture, every replay checks; meta checks nothing.
 void check_later(const void* values, size_t bytes, Device device, Problem problem,
                  SourceLocation where = SourceLocation::here(), bool wait = false);
 

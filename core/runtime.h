@@ -1,7 +1,7 @@
 #pragma once
-// The services of a device type below the kernels: memory, streams, copies. A program links one of
-// three for CUDA: the driver's, the emulator's, or that of a build without CUDA, without a device.
-// The type meta has addresses, and does nothing.
+// What a type of device offers below the kernels: memory, streams, copies. For CUDA a program links
+// one of three: the driver's, the emulator's, or one without devices in a build without CUDA.
+// Meta's hands out addresses and does nothing.
 
 #include <cstddef>
 #include <cstdint>
@@ -56,7 +56,7 @@ class Runtime {
   virtual void begin_range(const char* name) const = 0;
   virtual void end_range() const = 0;
 
-  // From now on the stream keeps what this thread gives it, and runs nothing. Until the end it can
+  // From now on the stream records this thread's work instead of running it. Until the end it can
   // neither be waited for nor marked.
   virtual void begin_capture(Handle stream, int device) const = 0;
   virtual Captured end_capture(Handle stream, int device) const = 0;
@@ -68,16 +68,16 @@ class Runtime {
 };
 
 const Runtime& cuda();                 // the linked implementation
-const Runtime& meta();                 // its devices stand in for the types before it
+const Runtime& meta();                 // its devices stand in for those of the other types
 const Runtime& of(DeviceType type);    // any type but the host's
 const std::vector<Device>& devices();  // all of this machine but the host and meta
-// Kernels run after they are launched, and any later call tells the error of one. A name must live
-// for good.
+// Remembers a launch. Kernels run later, and the error of one surfaces in any later call. The name
+// must live as long as the process.
 void note_launch(const char* kernel);
-// For an error of CUDA: if a kernel has failed, the names of the last 16 that any thread launched,
-// and how to know which it is; else "".
+// For a CUDA error that a kernel may have caused: the names of the last 16 kernels that any thread
+// launched, and how to find out which failed; for other errors "".
 std::string last_launches(int code);
-// Tells of a device that the driver gives to no program of this version of CUDA (CUDART_VERSION).
+// The warning that the driver refuses a device to programs of this CUDA version (CUDART_VERSION).
 std::string driver_warning(const std::string& reason, int cuda);
 
 }  // namespace mixtape::runtime

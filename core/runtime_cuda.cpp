@@ -45,7 +45,7 @@ struct Devices {
     for (int i = 0; i < count; ++i) {
       cudaDeviceProp p{};
       require(cudaGetDeviceProperties(&p, i), "reading a device's properties");
-      if (p.major < 8) {  // devices behind it are left out, too; CUDA lists the fastest first
+      if (p.major < 8) {  // those after it are left out, too: CUDA lists the fastest first
         count = i;
         reason = fmt::format("no CUDA device of compute capability 8.0: {} has {}.{}", p.name,
                              p.major, p.minor);
@@ -78,7 +78,7 @@ class Cuda final : public Runtime {
   void* allocate(size_t bytes, int device) const override {
     select(device);
     void* block = nullptr;
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // legal while a stream records
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // allows this during a capture
     cudaThreadExchangeStreamCaptureMode(&mode);
     const cudaError_t code = cudaMalloc(&block, bytes);
     cudaThreadExchangeStreamCaptureMode(&mode);
@@ -86,12 +86,12 @@ class Cuda final : public Runtime {
       cudaGetLastError();
       return nullptr;
     }
-    require(code, "allocating");  // the error of an earlier kernel
+    require(code, "allocating");  // an error of an earlier kernel
     return block;
   }
   void release(void* block, int device) const noexcept override {
     // (An error here comes from an earlier kernel; the next call that may throw reports it.)
-    // The caller's device stays: it may be about to launch there.
+    // Restores the caller's device, on which it may be about to launch.
     int current = device;
     cudaGetDevice(&current);
     cudaSetDevice(device);
@@ -123,7 +123,7 @@ class Cuda final : public Runtime {
     select(device);
     require(cudaStreamSynchronize(stream_of(stream)), "waiting for a stream");
   }
-  void finish(int device) const noexcept override {  // (with an error, as release())
+  void finish(int device) const noexcept override {  // (errors: as in release())
     cudaSetDevice(device);
     cudaDeviceSynchronize();
   }

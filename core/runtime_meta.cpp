@@ -1,4 +1,4 @@
-// The runtime of meta: addresses without memory, and work that takes no time, since there is none.
+// The runtime of meta: it hands out addresses without memory behind them, and runs no work.
 #include <array>
 #include <atomic>
 
@@ -12,19 +12,22 @@ class Meta final : public Runtime {
   int device_count() const override { return int(DeviceType::meta); }
   std::string no_device_reason() const override { return {}; }
   const Properties& properties(int device) const override {
-    // A GPU of the lowest capability that kernels are built for: what ops ask of one, all have.
+    // A GPU of the lowest capability that kernels are built for, so that ops choose what every GPU
+    // has.
     static const std::array<Properties, int(DeviceType::meta)> all = {
         Properties{.name = "shapes of a CPU"}, Properties{.name = "shapes of a GPU", .major = 8}};
     return all[size_t(device)];
   }
   void select(int) const override {}
-  // No program has memory up there, where the processor accepts no address.
+  // Addresses that no memory can have: the processor accepts none there.
   void* allocate(size_t bytes, int) const override {
     static std::atomic<uintptr_t> next{uintptr_t{1} << 62};
     return reinterpret_cast<void*>(next.fetch_add(bytes, std::memory_order_relaxed));
   }
   void release(void*, int) const noexcept override {}
-  void* allocate_pinned(size_t) const noexcept override { return nullptr; }  // for no copy
+  void* allocate_pinned(size_t) const noexcept override {
+    return nullptr;
+  }  // nothing is ever copied
   Handle create_stream(int) const override { return nullptr; }
   void wait(Handle, int, Handle, int) const override {}
   void synchronize(Handle, int) const override {}

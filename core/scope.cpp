@@ -17,7 +17,7 @@ struct Interned {
   std::unordered_set<std::string> texts;  // elements never move
 };
 Interned& table() {
-  static auto* const interned = new Interned;  // for destructors of statics, too
+  static auto* const interned = new Interned;  // leaked, since destructors of statics may read it
   return *interned;
 }
 

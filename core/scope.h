@@ -26,7 +26,7 @@ class Scope : NoCopy {
     return path ? *path : "";
   }
   static std::string trail();  // "decoder.2: linear: matmul: ", as errors begin
-  // Names the module whose path is empty, in trail(): the outermost one, by its type. Set by nn.
+  // Names the outermost module, whose path is empty, by its type in trail(). Set by nn.
   static inline std::string (*name_of_root)() = nullptr;
   static std::string_view caller();  // the op that called the innermost one, or ""
 
@@ -45,7 +45,7 @@ std::vector<std::string_view> interned();
 // A scope in user code: errors inside it name its source line, "model.cpp:42".
 class SourceScope {
  public:
-  // Names the line that makes it, unless given another.
+  // By default names the line on which it is constructed.
   [[nodiscard]] explicit SourceScope(SourceLocation where = SourceLocation::here());
 
  private:

@@ -1,4 +1,4 @@
-// Order between the streams that use one storage.
+// Orders the streams that use one storage.
 #include "core/storage.h"
 
 #include <bit>
@@ -16,7 +16,8 @@ void Storage::hand_over(bool to_write) {
 }
 
 void Storage::hand_over_to(const Stream& stream, bool to_write) {
-  static std::mutex mutex;  // a stream that sees this one as the last must wait for its waits too
+  static std::mutex
+      mutex;  // a stream that finds this one as the last must also wait for what it waits for
   const uint64_t me = uint64_t{1} << stream.number;
   if (stream.number != stream_) used_.fetch_or(me);
   const std::lock_guard lock(mutex);
@@ -35,7 +36,7 @@ void Storage::collect() noexcept try {
   for (uint64_t left = used_.load(); left != 0; left &= left - 1)
     owner.wait_for(Stream::numbered(std::countr_zero(left)));
 } catch (const Error&) {
-  // The device has failed: its next use throws.
+  // The device has failed; its next use throws.
 }
 
 }  // namespace mixtape

@@ -38,13 +38,13 @@ class Storage : NoCopy {  // owned by the tensors that view it
     if (!foreign_) release(data_, bytes_, device_, stream_);
   }
 
-  void* data() const { return data_; }     // where they begin, on the device
+  void* data() const { return data_; }     // the first byte, on the device
   size_t bytes() const { return bytes_; }  // as asked for
-  // Those that memory_stats() counts: none that are inline, or another library's.
+  // The bytes that memory_stats() counts, which are not inline and not another library's.
   size_t counted_bytes() const { return data_ == few_ || foreign_ ? 0 : bytes_; }
   Device device() const { return device_; }                // where they are
   bool is_foreign() const { return foreign_ != nullptr; }  // the memory is not ours
-  // True if they have bytes in common, as two storages of foreign memory may.
+  // True if both have bytes in common, as two storages of foreign memory may.
   bool overlaps(const Storage& other) const {
     const auto begin = reinterpret_cast<uintptr_t>(data_),
                there = reinterpret_cast<uintptr_t>(other.data_);
@@ -58,8 +58,8 @@ class Storage : NoCopy {  // owned by the tensors that view it
       hand_over(false);
   }
   // Called before touch() if the work changes the bytes in place: waits for all streams that used
-  // them since they were last changed. (Streams that only read do not wait for each other's work
-  // that is queued after they first met.)
+  // them since they were last changed. (A stream that only reads waits once for each other reader,
+  // not for what that queues later.)
   void begin_write() {
     if (used_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       hand_over(true);

@@ -24,7 +24,7 @@ struct Registered {
   Device device;
   bool captures = false;
   int users = 0;             // threads
-  int home = stream.number;  // where its work runs: if it captures, the last home
+  int home = stream.number;  // where its work runs; of a stream that captures, the last home
 };
 
 std::atomic<int64_t> waits{0}, orders{0};
@@ -49,7 +49,8 @@ class Streams {
     ++streams_[size_t(number)].users;
     return number;
   }
-  // One that only captures use: threads may share theirs. The last resort is one of ended threads.
+  // A stream for captures alone, since threads may share theirs. If there is no new one, one of an
+  // ended thread.
   int take_for_capture(Device device) {
     const std::lock_guard lock(mutex_);
     std::vector<int>& free = free_for_captures_[device.slot()];
@@ -78,14 +79,14 @@ class Streams {
   const Registered& operator[](int number) const { return streams_[size_t(number)]; }
 
  private:
-  // The last that threads on a device use, -1 if there is none.
+  // The last stream that threads on a device use, or -1.
   int last_of(Device device) const {
     int i = count_ - 1;
     while (i >= 0 && (streams_[size_t(i)].device != device || streams_[size_t(i)].captures)) --i;
     return i;
   }
-  // True if what is left is for others: one for each device without a stream, and for those that
-  // stand in for one.
+  // True if the streams left are reserved: one for each other device without any, also for the meta
+  // devices.
   bool is_full(Device device) const {
     int kept = 0;
     const auto keep_for = [&](Device d) { kept += d != device && last_of(d) < 0; };
@@ -136,7 +137,7 @@ void order(const Stream& waiting, const Stream& other) {
       .wait(later.stream.handle, later.device.index, earlier.stream.handle, earlier.device.index);
 }
 
-// Copies to a pinned block at once; from there the device copies in stream order.
+// Copies into a pinned block at once. From there the device copies in stream order.
 void upload(void* to, const void* from, size_t bytes, const Stream& stream, Device device) {
   struct Blocks {
     PinnedBlocks small{size_t{64} << 10, 64}, large{size_t{4} << 20, 16};
@@ -191,8 +192,7 @@ int64_t synchronizations() { return waits.load(std::memory_order_relaxed); }
 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
   if (bytes == 0 || to_device.is_meta()) return;
-  check(!from_device.is_meta(), "a tensor on {} has a shape, and no values that could be read",
-        from_device);
+  check(!from_device.is_meta(), "a tensor on {} has a shape, but no values to read", from_device);
   if (to_device.is_host() && from_device.is_host()) {
     std::memcpy(to, from, bytes);
     return;
@@ -210,9 +210,9 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
     return upload(to, from, bytes, stream, where);
   }
   const Stream& source = Stream::current(from_device);
-  stream.wait_for(source);  // the source must be written
+  stream.wait_for(source);  // the source must have been written
   runtime::of(where.type).copy(to, from, bytes, stream.handle, where.index);
-  source.wait_for(stream);  // and stay until it is copied
+  source.wait_for(stream);  // and must stay until it was copied
 }
 
 CaptureStream::CaptureStream(Device device)
@@ -220,7 +220,7 @@ CaptureStream::CaptureStream(Device device)
 CaptureStream::~CaptureStream() { Streams::all().give_from_capture(stream_->number); }
 void CaptureStream::begin() {
   home_ = &Stream::current(device_);
-  order(*home_, *stream_);  // memory of an earlier graph is used again
+  order(*home_, *stream_);  // it reuses memory of earlier graphs
   Streams::all().set_home(stream_->number, home_->number);
   outer_ = std::exchange(of_thread.of, {});
   of_thread.of[device_.slot()] = stream_;

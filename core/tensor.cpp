@@ -30,7 +30,7 @@ size_t bytes_of(const Shape& shape, DType dtype) {
 
 template <class T>
 constexpr bool is_whole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
-// "i64", "u16": as a dtype of those bits is, or would be, named.
+// The name that a dtype of those bits has or would have: "i64", "u16".
 template <class T>
 std::string name_of() {
   return (std::is_signed_v<T> ? "i" : "u") + std::to_string(8 * sizeof(T));
@@ -73,7 +73,8 @@ void check_index(int64_t i, const Shape& shape) {
 
 }  // namespace
 
-// In place: copying a view right after its fields were written would stall on store forwarding.
+// Constructs the view in place: copying it just after its fields were written would stall on store
+// forwarding.
 inline Tensor::Impl::Impl(const Shape& shape, DType dtype, Device device)
     : view{nullptr, dtype, Layout(shape)},
       storage(make_pooled<Storage>(bytes_of(shape, dtype), device)) {
@@ -257,13 +258,13 @@ Tensor detail::from_memory(const std::shared_ptr<void>& data, const Layout& layo
   const auto [first, last] = extent(layout);
   char* const begin = static_cast<char*>(data.get()) + first * size;
   std::shared_ptr<void> owner(data, begin);
-  if (!device.is_host())  // its streams are unknown to the owner
+  if (!device.is_host())  // the owner does not know its streams
     owner.reset(begin, [data, device](void*) {
       try {
         count_synchronization();
         runtime::of(device.type).finish(device.index);
       } catch (const Error&) {
-        // The device has failed: its next use throws.
+        // The device has failed; its next use throws.
       }
     });
   const auto storage = make_pooled<Storage>(std::move(owner),

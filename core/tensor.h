@@ -1,6 +1,6 @@
 #pragma once
-// Tensor: a shared handle to a view of storage. Copying a Tensor copies the handle. Its history
-// and all that follows from that belong to autograd: core holds two opaque pointers.
+// Tensor: a shared handle to a view of storage. Copying a Tensor copies the handle. Its history and
+// gradient belong to autograd; core holds two opaque pointers to them.
 
 #include <atomic>
 #include <concepts>
@@ -31,16 +31,17 @@ class Tensor;
 // Dimensions: a list, or one number. Empty: all.
 struct Dims : std::vector<int> {
   Dims() = default;
-  // Negative ones count from the end. The ops check them.
+  // Negative dimensions count from the end. The ops check them.
   Dims(std::initializer_list<int> dims);
   Dims(std::vector<int> dims);
-  template <std::same_as<int> Dim>  // not of bool, as in sum(x, true): the dimensions come first
+  template <std::same_as<int> Dim>  // not from bool, as in sum(x, true), where dimensions were
+                                    // forgotten
   Dims(Dim dim) : Dims({dim}) {}
 };
 
 struct AutogradMetaInterface {  // AutogradMeta as core sees it
   virtual ~AutogradMetaInterface() = default;
-  virtual void on_set_data(const Tensor& data) = 0;  // the tensor is about to get this data
+  virtual void on_set_data(const Tensor& data) = 0;  // called before the tensor gets this data
 };
 
 class Tensor {  // a handle: const members change the tensor, not which one it is
@@ -55,15 +56,17 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   explicit operator bool() const { return impl_ != nullptr; }          // false: undefined
   const Shape& shape() const { return impl().view.layout.shape; }      // the sizes, outermost first
   const Shape& strides() const { return impl().view.layout.strides; }  // in elements
-  // From the first element on.
+  // Shape and strides, from the first element on.
   const internal::Layout& layout() const { return impl().view.layout; }
   int rank() const { return shape().rank; }  // the number of dimensions
-  int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }  // throws beyond the rank
-  int64_t numel() const { return shape().size(); }                        // the number of elements
-  size_t nbytes() const { return size_t(numel()) * size_of(dtype()); }    // of its elements
-  DType dtype() const { return impl().view.dtype; }                       // of an element
-  Device device() const { return impl().storage->device(); }              // where its storage is
-  bool is_contiguous() const { return layout().is_contiguous(); }         // row-major, no gaps
+  int64_t size(int dim) const {
+    return shape()[wrap_dim(dim, rank())];
+  }  // throws Error beyond the rank
+  int64_t numel() const { return shape().size(); }                      // the number of elements
+  size_t nbytes() const { return size_t(numel()) * size_of(dtype()); }  // of its elements
+  DType dtype() const { return impl().view.dtype; }                     // of an element
+  Device device() const { return impl().storage->device(); }            // where its storage is
+  bool is_contiguous() const { return layout().is_contiguous(); }       // row-major, no gaps
   bool is_contiguous(MemoryFormat format) const;  // no gaps, in that order of memory
 
   // The first element. Throws Error if T is not the element type of dtype(), or on a device. After
@@ -73,8 +76,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
     require_dtype(dtype_of<T>());
     return static_cast<T*>(host());
   }
-  void* raw() const { return impl().view.data; }  // the first element, on its device
-  void* host() const;  // the same for use by the host; throws Error on a device
+  void* raw() const { return impl().view.data; }  // address of the first element, on its device
+  void* host() const;  // the same for the host; throws Error if the tensor is on a device
   // Elements from the start of the storage to the first element.
   int64_t offset() const {
     return (static_cast<char*>(raw()) - static_cast<char*>(impl().storage->data())) >>
@@ -97,8 +100,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   void set(int64_t i, double value) const;
 
   Tensor detach() const;  // the same data without history
-  // Uninitialised: of this shape, device and order of memory, which is row-major, on a GPU perhaps
-  // with padded rows, or channels last.
+  // Uninitialised, with this shape and device and the same order in memory: row-major (on a GPU
+  // perhaps with padded rows) or channels last.
   Tensor like(DType dtype) const {
     if (is_contiguous()) return Tensor(shape(), dtype, device());
     return like_in_order(dtype);
@@ -109,7 +112,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor copied_to(Device target) const;
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }  // shared by views
   uint64_t version() const { return impl().storage->version(); }  // counts writes to the storage
-  const void* id() const { return impl_.get(); }  // equal for handles to the same tensor
+  const void* id() const { return impl_.get(); }  // equal for handles of the same tensor
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }  // handles of one tensor
   // True if this is the only handle, and neither another tensor nor another library uses the
   // storage, so that it may be overwritten.
@@ -125,10 +128,10 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   // Throws Error on integers and on results of ops.
   const Tensor& set_requires_grad(bool on = true) const;
   bool is_leaf() const { return impl().requires_grad; }  // false where no gradient is required
-  // True for the first and the last weight of the model that runs, which nn marks, and for views
-  // that were made of them since.
+  // True for the first and last weight of the running model, which nn marks, and for views made of
+  // them since.
   bool is_end() const { return impl().is_end.load(std::memory_order_relaxed); }
-  void mark_end(bool on) const {  // another thread may read it meanwhile
+  void mark_end(bool on) const {  // atomic: another thread may read it
     if (is_end() != on) impl().is_end.store(on, std::memory_order_relaxed);
   }
   // The recorded op that made it; null for leaves and constants.
@@ -140,7 +143,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   bool has_grad() const;
   void set_grad(const Tensor& g) const;
   // The dtype in which backward() adds to grad(): dtype(), or what set_grad_dtype() set for a leaf,
-  // which may be f32 for f16 and bf16. A gradient that is there is converted.
+  // which may be f32 for f16 and bf16. An existing gradient is converted.
   DType grad_dtype() const;
   void set_grad_dtype(DType dtype) const;
   // A copy in f16 or bf16; undefined without one, or once either has been written to.
@@ -161,14 +164,14 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor flatten(int from = 0, int to = -1) const;  // joins these dimensions, both included
   Tensor t() const;                                 // the last two dimensions swapped
   Tensor view(const Shape& shape) const;            // reshape(), but throws Error if it would copy
-  // The same of numbers: x.view(4, -1).
+  // The same with sizes as arguments: x.reshape(4, -1).
   Tensor reshape(std::integral auto size, std::integral auto... more) const {
     return reshape(Shape{int64_t(size), int64_t(more)...});
   }
   Tensor view(std::integral auto size, std::integral auto... more) const {  // x.view(4, -1)
     return view(Shape{int64_t(size), int64_t(more)...});
   }
-  // The dimensions in another order: x.permute(0, 2, 1). A view, as the results up to chunk().
+  // The dimensions in another order: x.permute(0, 2, 1). A view, like all results down to chunk().
   Tensor permute(std::same_as<int> auto first, std::same_as<int> auto... more) const {
     return permute(Dims{first, more...});
   }
@@ -187,17 +190,17 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor pow(double b) const, pow(const Tensor& b) const;                          // b broadcasts
   Tensor clamp(std::optional<double> low, std::optional<double> high = {}) const;  // {}: no bound
   Tensor sum(const Dims& dims = {}, bool keepdim = false) const;   // integers give i64
-  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;  // floats alone
-  // The variance: the sum of squared deviations over n - correction; and its root.
+  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;  // of floats
+  // The variance: the sum of squared deviations over n - correction. stddev() is its root.
   Tensor var(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
   Tensor stddev(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;  // its root
   Tensor max(const Dims& dims = {}, bool keepdim = false) const;      // ties share the gradient
   Tensor min(const Dims& dims = {}, bool keepdim = false) const;      // as max()
-  BoolTensor any(const Dims& dims = {}, bool keepdim = false) const;  // of none: false
-  BoolTensor all(const Dims& dims = {}, bool keepdim = false) const;  // of none: true
+  BoolTensor any(const Dims& dims = {}, bool keepdim = false) const;  // false if there are none
+  BoolTensor all(const Dims& dims = {}, bool keepdim = false) const;  // true if there are none
   Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false) const;  // (sum|x|^p)^(1/p)
   Tensor norm(std::initializer_list<int> dims, bool keepdim = false) const;  // the 2-norm over dims
-  Tensor cumsum(int dim) const;              // each with all before it; integers give i64
+  Tensor cumsum(int dim) const;              // running sums; integers give i64
   Tensor argmax() const;                     // in row-major order, i64 []
   Tensor argmax(int dim) const;              // along dim, which it drops; i64; ties: the first
   Tensor matmul(const Tensor& other) const;  // [..., m, k] @ [..., k, n], which broadcast
@@ -286,9 +289,9 @@ namespace detail {
 Tensor from_memory(const std::shared_ptr<void>& data, const internal::Layout& layout, DType dtype,
                    Device device);
 }  // namespace detail
-// A tensor on dense memory that others made, not copied. `deleter` frees it: after the last tensor
-// on it and the device's work, or where this throws Error, as it does for a null pointer,
-// misaligned data and bools but 0 and 1. Without a deleter, the memory must outlive the tensors.
+// A tensor on dense memory of the caller, which is not copied. Throws Error for a null pointer,
+// misaligned data, and bools other than 0 and 1. `deleter` frees the memory once no tensor and no
+// work of the device uses it, or on Error. Without one, the memory must outlive the tensors.
 template <class Deleter>
 Tensor from_blob(void* data, const Shape& shape, DType dtype, Deleter deleter,
                  Device device = Device::cpu()) {
@@ -316,12 +319,13 @@ std::vector<T> to_vector(const Tensor& x);  // row-major, converted as by item()
 
 // PyTorch's and NumPy's options of printing. Throws Error unless sizes are positive.
 struct PrintOptions {
-  int precision = 4;                         // digits after the point, at most
-  int64_t threshold = 1000, edge_items = 3;  // of more elements, so many at either end of an axis
-  int line_width = 75;                       // characters
-  bool scientific = true;                    // 1.5e+09, where magnitudes ask for it
+  int precision = 4;  // digits after the point, at most
+  int64_t threshold = 1000,
+          edge_items = 3;  // with more elements, edge_items at either end of an axis
+  int line_width = 75;     // characters
+  bool scientific = true;  // 1.5e+09 where magnitudes require it
 };
-// A guard: this thread prints tensors so.
+// A guard that sets the options with which this thread prints tensors.
 class PrintWith : NoCopy {
  public:
   [[nodiscard]] explicit PrintWith(const PrintOptions& options);  // throws Error as above

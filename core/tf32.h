@@ -1,6 +1,6 @@
 #pragma once
 // Tf32: permission for products of f32 tensors to round their inputs to TF32 (10 fraction bits),
-// which tensor cores multiply several times faster. Only CUDA devices do so.
+// which tensor cores multiply several times faster. Only CUDA devices use it.
 
 #include "core/no_copy.h"
 
@@ -14,7 +14,7 @@ class Tf32 : NoCopy {
   [[nodiscard]] explicit Tf32(bool allow = true) : before_(allowed_) { allowed_ = allow; }
   ~Tf32() { allowed_ = before_; }
 
-  static bool allowed() { return allowed_; }  // to this thread, now
+  static bool allowed() { return allowed_; }  // on this thread, now
 
  private:
   static inline thread_local constinit bool allowed_ = false;

@@ -16,7 +16,7 @@ class Observer;    // core/dispatch.h
 class GraphState;  // core/capture.h
 }  // namespace internal
 
-struct ThreadState {                       // for a thread's ops; null: there is none
+struct ThreadState {                       // read by every op; null: none
   const internal::Scope* scope = nullptr;  // the innermost
   internal::Policy* policy = nullptr;      // the innermost
   internal::Observer* observer = nullptr;  // head of the chain
@@ -31,9 +31,9 @@ void check_no_capture(const char* reason);  // throws Error during a capture
 }  // namespace internal
 inline ThreadState& ThreadState::current() { return thread_state; }
 
-// While one is alive, a member of a thread's state has another value:
+// A guard that gives a member of a thread's state another value:
 //   const ScopedValue<&ThreadState::recording> off(false);
-// A layer may have a state of its own: a struct with a static current().
+// Any struct with a static current() will do, so each layer can have a state of its own.
 template <auto member>
 class ScopedValue;
 template <class State, class Value, Value State::* member>

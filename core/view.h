@@ -8,15 +8,15 @@
 namespace mixtape::internal {
 
 struct View {            // does not keep the memory alive
-  void* data = nullptr;  // the first element; layout.offset is 0
+  void* data = nullptr;  // the first element, so layout.offset is 0
   DType dtype = f32;
   Layout layout;
 
-  explicit operator bool() const { return data != nullptr; }  // an optional input that is present
+  explicit operator bool() const { return data != nullptr; }  // false for an absent optional input
   const Shape& shape() const { return layout.shape; }         // its sizes
   const Shape& strides() const { return layout.strides; }     // in elements
   int64_t size() const { return layout.shape.size(); }        // the number of elements
-  // The first element; T, which is not checked, must be the type of dtype.
+  // The first element. T must be the type of dtype, which is not checked.
   template <class T>
   T* as() const {
     return static_cast<T*>(data);

@@ -9,10 +9,11 @@
 
 namespace mixtape {
 
-// Passes the text to the innermost OnWarning of this thread, else to stderr; each gets a text once.
+// Passes the text to this thread's innermost OnWarning, or to stderr without one. Either receives a
+// text only once.
 void warn(const std::string& text);
 
-// While one is alive, this thread's warnings go to `tell`.
+// A guard: this thread's warnings go to `tell`.
 class OnWarning : NoCopy {
  public:
   [[nodiscard]] explicit OnWarning(std::function<void(const std::string&)> tell);  // run by warn()

@@ -446,10 +446,7 @@ void DataParallel::begin_chunks(int64_t examples, int64_t of_step) {
     if (part_.own_chunks() > 1) b.start = b.tensor.clone();
   impl_->in_chunks = true;
   const RandomGenerator at = generator();
-  const Philox::Block bits =
-      Philox::bits({uint32_t(at.offset()), uint32_t(at.offset() >> 32), 0, 3}, uint32_t(at.seed()),
-                   uint32_t(at.seed() >> 32));
-  step_seed_ = uint64_t(bits[0]) << 32 | bits[1];
+  step_seed_ = Philox::seed_for(Philox::Purpose::chunks, at.seed(), at.offset());
   generator().reserve(1);
 }
 

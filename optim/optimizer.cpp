@@ -65,15 +65,14 @@ void warn_of_forgotten() {
 
 void detail::check_value(const Option& option, double value) {
   const std::string_view name = option.name;
-  if (option.flag)
-    check(value == 0 || value == 1, "{} must be 0 or 1, got {}", name, value);
-  else if (option.bounds == kernels::Bounds::AtLeast0)
-    check(value >= 0, "{} must be >= 0, got {}", name, value);
-  else if (option.bounds == kernels::Bounds::Below1)
-    check(0 <= value && value < 1, "{} must be in [0, 1), got {}", name, value);
-  else
-    check(!std::isnan(value), "{} must be a number, got {}", name, value);
-  if (name == "lr") check(std::isfinite(value), "lr must be finite, got {}", value);
+  if (option.flag) return check(value == 0 || value == 1, "{} must be 0 or 1, got {}", name, value);
+  if (option.bounds == kernels::Bounds::Below1)
+    return check(0 <= value && value < 1, "{} must be in [0, 1), got {}", name, value);
+  if (option.bounds == kernels::Bounds::Any)
+    return check(!std::isnan(value), "{} must be a number, got {}", name, value);
+  check(value >= 0, "{} must be >= 0, got {}", name, value);
+  check(std::isfinite(value) || option.bounds == kernels::Bounds::Limit,
+        "{} must be finite, got {}", name, value);
 }
 
 Option detail::find_option(const Options& options, std::string_view name, std::string_view of) {

@@ -15,7 +15,7 @@ struct Relu {
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return select(x <= T(0), T(0), x);
-  }  // keeps NaN; differentiated by a tape, it gives 0 at 0, as d_from_y does
+  }  // keeps NaN; a tape differentiates it to 0 at 0, as d_from_y does
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
     return select(y <= T(0), T(0), T(1));
@@ -100,11 +100,11 @@ struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoi
   }
 
  private:
-  // k = 2 sqrt(2 / pi). k_high has so few bits that f32 holds what a sum has beside it.
+  // k = 2 sqrt(2 / pi). k_high has few bits, so that f32 holds the rest of a sum beside it.
   static constexpr double k = 1.5957691216057308, c = 0.044715, kc = k * c;
   static constexpr double k_high = 0x1.9884p0, kc_high = double(float(kc));
 
-  // sigmoid(k x + k c x^3). What rounding that exponent loses would be lost times its size.
+  // sigmoid(k x + k c x^3). An error of the exponent would be multiplied by its size.
   template <class T>
   MIXTAPE_HD static Factors<T> share(T x) {
     if constexpr (!requires { fma(x, x, x); }) {
@@ -173,7 +173,8 @@ struct Hardswish {  // x hardsigmoid(x)
   }
 };
 
-// e^x, and as a product, of its roots below 0, as in Factors; n + 2 with n = e^x (e^x + 2).
+// e^x, also as a product of two factors (its roots below 0, as in Factors), and n + 2 with
+// n = e^x (e^x + 2).
 template <class T>
 struct MishTerms {
   T e, outer, inner, sum;
@@ -186,7 +187,7 @@ struct MishTerms {
     sum = e * (e + T(2)) + T(2);
   }
 };
-// x tanh(softplus(x)) = x n / (n + 2), of which the quotient is 1 in any dtype beyond 20.
+// x tanh(softplus(x)) = x n / (n + 2); beyond x = 20 the quotient is 1 in any dtype.
 struct Mish {
   static constexpr OpInfo info{"mish", Precision::Native};
   template <class T>

@@ -1,5 +1,5 @@
 #pragma once
-// AttentionRule: what attention does with scores, the products of queries and keys.
+// AttentionRule: how attention masks, scales and drops scores, the products of queries and keys.
 
 #include "core/draw.h"
 #include "core/view.h"
@@ -13,7 +13,7 @@ struct AttentionRule {
   View mask = {};
   bool causal = false;  // a query sees the keys up to its own position
   double scale = 1;     // of scores, > 0
-  Draw draw = {};       // of dropout, whose elements are those of the kernel of that name
+  Draw draw = {};       // of dropout, which drops the elements that the kernel of that name would
   double dropped = 0;   // the probability of dropout
 };
 

@@ -54,7 +54,7 @@ struct Pow {
   }
 };
 
-struct Maximum {  // NaN wins; gradients of NaN go to both, those of a tie are split
+struct Maximum {  // NaN wins, its gradient goes to both operands; ties share the gradient
   static constexpr OpInfo info{"maximum", Precision::Widest};
   static constexpr bool flat = true;
   static constexpr bool integers = true;
@@ -114,7 +114,7 @@ struct Fmod {  // of the division rounded toward zero: has the sign of a
   }
 };
 
-struct Copysign {  // |a| with the sign of b, that of a zero, too
+struct Copysign {  // |a| with the sign of b, even of a zero
   static constexpr OpInfo info{"copysign", Precision::Widest};
   static constexpr bool flat = true;
   static constexpr Domain domain{.low = 0.3};
@@ -154,8 +154,9 @@ struct LogAddExp2 {  // log2(2^a + 2^b)
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };
 
-// The larger operand, the ratio of the smaller to it, and the larger^2 over a^2 + b^2, whose terms
-// might overflow or vanish. No ratio and no weight for two zeros.
+// The larger operand, the ratio of the smaller to it, and as weight larger^2 / (a^2 + b^2),
+// computed without those squares, which might overflow or vanish. For two zeros ratio and weight
+// are 0.
 template <class T>
 struct Polar {
   T large, ratio, weight;
@@ -279,7 +280,7 @@ struct Xor {
   }
 };
 
-// Bits of integers; the op takes those of bools to the logical ones.
+// Bits of integers. (On bools the op runs the logical ops instead.)
 struct Bitwise {
   static constexpr bool bitwise = true;
 };

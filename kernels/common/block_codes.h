@@ -1,6 +1,7 @@
 #pragma once
-// Optimizer states of 8 bits: a code for each element and an f32 scale for each block of 256. The
-// largest |x| of a block has the largest code, so that outliers cost precision in their block only.
+// 8-bit optimizer states: a code for each element and an f32 scale for each block of 256. The
+// largest |x| of a block gets the largest code, so that an outlier costs precision in its block
+// only.
 
 #include <array>
 
@@ -11,15 +12,15 @@
 namespace mixtape::kernels {
 
 // The dynamic code of Dettmers et al. 2022 (8-bit optimizers via block-wise quantization), as
-// bitsandbytes' create_dynamic_map(): |x| <= 1 in seven decades from 1e-7 to 1, each divided into
-// twice as many steps as the one below, whose centres are the values; and 0 and 1. Numbers that are
-// not negative have twice as many steps.
+// bitsandbytes' create_dynamic_map(): 0, 1, and the centres of steps in seven decades from 1e-7 to
+// 1, each with twice as many steps as the one below. States that are never negative have twice as
+// many steps.
 template <bool nonnegative>
 struct DynamicCode {
   static constexpr float largest = 1;
   static constexpr uint8_t largest_code = 255;
 
-  // The nearest code as a number; |x| <= 1 but for rounding. V: float, or a vector of it.
+  // The nearest code as a number. |x| <= 1, except for rounding. V is float or a vector of it.
   template <class V>
   MIXTAPE_HD static V nearest(V x) {
     const V a = abs(x);
@@ -75,7 +76,7 @@ struct DynamicCode {
   }
 };
 
-// e4m3, as torchao's optimizers of 8 bits.
+// e4m3, as in torchao's 8-bit optimizers.
 struct E4M3Code {
   static constexpr float largest = 448;
   static constexpr uint8_t largest_code = 0x7e;
@@ -104,12 +105,13 @@ MIXTAPE_HD void visit_code(StateCode code, bool nonnegative, F f) {
                 : f.template operator()<DynamicCode<false>, false>();
 }
 
-// |x| as an integer, in which NaN is larger than infinity, and that than all else: the largest of a
-// block does not depend on the order of its elements.
+// |x| as an integer, which orders numbers, infinity and then NaN, so that the largest of a block
+// does not depend on the order of its elements.
 MIXTAPE_HD inline uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
 // The code of a block whose largest magnitude is `most`. An infinity or NaN makes the block NaN. A
-// square that is not 0 gets no code of 0: of m / (sqrt(v) + eps) only the divisor would vanish.
+// square other than 0 never gets code 0, since then only the divisor of m / (sqrt(v) + eps) would
+// vanish.
 template <class Code, bool nonnegative>
 struct BlockCode {
   float scale, inverse;

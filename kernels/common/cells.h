@@ -13,11 +13,11 @@ enum class Cell : int { Tanh, Relu, Lstm, Gru };
 //   id            its kind
 //   gates, kept   the numbers per unit of x and of h, and of factors kept for the gradient
 //   f             the new hidden value; updates `state`, which is passed from step to step, and
-//                 writes the factors of the gradient to `keep` unless that is null: here they can
-//                 be computed, while a gate that was rounded to 1 has lost its derivative
+//                 writes the factors of the gradient to `keep` unless that is null (later they
+//                 could not be computed: a gate that was rounded to 1 has lost its derivative)
 //   df            dx and dh from dy, the gradient of the new hidden value `y`; updates `carry`, the
-//                 gradient of the state. The gradient of the last hidden value by way of h is not
-//                 included: it is dh times the weight
+//                 gradient of the state. It leaves out the gradient that reaches the last hidden
+//                 value through h, which is dh times the weight
 
 struct TanhCell {  // y = tanh(x + h)
   static constexpr Cell id = Cell::Tanh;

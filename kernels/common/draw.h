@@ -11,13 +11,13 @@
 
 namespace mixtape::kernels {
 
-// Dropout keeps an element if the upper 24 bits of its word are at least this: u >= p in integers,
-// since u is a multiple of 2^-24.
+// Dropout keeps an element if the upper 24 bits of its word are at least this number: u >= p in
+// integers, since u is a multiple of 2^-24.
 inline uint32_t dropout_threshold(double p) { return uint32_t(std::ceil(p * 0x1p24)); }
 
 // An integer in [low, high): the upper half of the product of random bits and the range. With one
-// word of bits some integers are up to range / 2^32 more likely than others: ranges from 2^16 on
-// use a second word.
+// word of bits, some integers are more likely than others by up to range / 2^32, so ranges from
+// 2^16 on use a second word.
 struct RandomInteger {
   uint64_t low, range;
 
@@ -47,9 +47,9 @@ MIXTAPE_ALWAYS_INLINE T largest_below(double x) {
   }
 }
 
-// A number in [low, high), to be rounded to T: kept between the smallest and the largest T in that
-// range, since rounding could lead out of it. Where low is high, or no T is in between, the nearest
-// that is not above.
+// A number in [low, high) that will be rounded to T. It is kept between the smallest and the
+// largest T in that range, since rounding could leave it. If low equals high or no T is in between,
+// it is the nearest T that is not above.
 template <class T>
 struct RandomReal {
   double low, width, smallest, largest;

@@ -1,9 +1,9 @@
 #pragma once
-// The traits of elementwise ops, which are in activation.h, unary.h and binary.h. An op is a struct
+// Traits of elementwise ops, which are in activation.h, unary.h and binary.h. An op is a struct
 // with its name, precision, formula and derivatives, as static functions of a type T: float,
-// double, a SIMD vector, Whole for integers or, in derivatives, an expression on the tape. So
-// formulas use only + - * /, T(constant), comparisons, select and the functions of scalar.h.
-// `integers` marks ops that take integers, too, `bitwise` those that take nothing else; predicates
+// double, a SIMD vector, Whole for integers or, in derivatives, an expression on the tape. Formulas
+// therefore use only + - * /, T(constant), comparisons, select and the functions of scalar.h.
+// `integers` marks ops that also take integers, `bitwise` those that take nothing else; predicates
 // take every dtype. `exact` marks ops whose y is x or a constant.
 
 #include "core/view.h"
@@ -22,12 +22,12 @@ concept Exact = requires { requires F::exact; };
 template <class F>
 concept Constant = requires { double(F::d); };
 
-// True if the op takes integers alone.
+// True if the op takes only integers.
 template <class F>
 concept OfBits = requires { requires F::bitwise; };
 
 // The tensor that a unary op saves for its backward pass: y if its derivative is a function of y,
-// which is cheaper, else x; but x if that is f16 or bf16, where y is rounded.
+// which is cheaper, else x. In f16 and bf16 it saves x unless y is exact, since y is rounded.
 template <class F>
 constexpr bool saves_x(bool half) {
   return FromX<F> || (FromY<F> && !Exact<F> && half);
@@ -84,7 +84,7 @@ MIXTAPE_HD T derivative_b(T a, T b, T c) {
     return F::db(a, b, c);
 }
 
-// True if f is constant on an interval, where it passes no gradient, not even a non-finite one: the
+// True if f is constant on an interval. There it passes no gradient, not even a non-finite one: the
 // gradient of sqrt(relu(x)) is 0 for negative x.
 template <class F>
 concept Flat = requires { requires F::flat; };
@@ -160,7 +160,8 @@ void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
     visit_op(BinaryOps{}, op, run);
 }
 
-// The operands' dtype; if a backward pass has neither, dy's if it is f16 or bf16, else `gradient`.
+// The operands' dtype. If a backward pass has neither operand, dy's if that is f16 or bf16, else
+// `gradient`.
 inline DType operand_dtype(const View& a, const View& b, const View& dy, DType gradient) {
   return a ? a.dtype : b ? b.dtype : is_half(dy.dtype) ? dy.dtype : gradient;
 }

@@ -1,13 +1,14 @@
 #pragma once
 // Elementwise losses of a prediction x and its target t: formulas and derivatives, written as in
-// elementwise.h. s is the parameter that some of them take; w is a factor of losses of differences,
-// whose mean may be in range where one of them is not.
+// elementwise.h. s is the parameter that some of them take. w multiplies losses of differences,
+// since a mean may be in range where a single loss is not.
 
 #include "kernels/common/elementwise.h"
 
 namespace mixtape::kernels {
 
-// x - t = d unit: half of the difference and 2 where it is beyond T, else the difference and 1.
+// x - t = d unit: half the difference and 2 if the difference is out of T's range, else the
+// difference and 1.
 template <class T>
 struct Difference {
   T d, unit;
@@ -121,7 +122,8 @@ struct BinaryCrossEntropyWithLogits {
   MIXTAPE_HD static T f(T x, T t, T, T) {
     return select(x > T(0), T(1) - t, -t) * x + log1p(exp(-abs(x)));
   }
-  // sigmoid(x) - t, without the rounding of a sigmoid near 1, which a target of 1 would bare.
+  // sigmoid(x) - t. A sigmoid near 1 would be rounded, and for a target of 1 only its error would
+  // remain.
   template <class T>
   MIXTAPE_HD static T dx(T x, T t, T, T) {
     const T s = sigmoid(select(x > T(0), -x, x));

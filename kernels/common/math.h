@@ -1,6 +1,7 @@
 #pragma once
-// The mathematics of the optimizers, for scalars, as far as it can be had without <cmath>, which
-// would take 5 % of the time to compile <mixtape.h>. The rest of it is in kernels/common/scalar.h.
+// Declarations of the mathematics that optimizers use, for scalars, without <cmath>, which would
+// take 5 % of the time to compile <mixtape.h>. Definitions that need it are in
+// kernels/common/scalar.h.
 
 #include <concepts>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Shared by Adam and its kin: the running means of the gradient and of its square, and the
-// options.
+// Parts shared by the optimizers of Adam's kind: the running means of the gradient and of its
+// square, and the options.
 
 #include "kernels/common/math.h"
 #include "kernels/common/options.h"
@@ -28,7 +28,7 @@ struct Moments {
   }
 };
 
-// The options of Adam's kin, and `others`.
+// The options that these optimizers share, and `others`.
 inline Options adam_options(double& lr, Betas& betas, double& eps, double& weight_decay,
                             std::initializer_list<Option> others) {
   Options all{{"lr", lr},
@@ -44,8 +44,8 @@ Options adam_options(O& o, std::initializer_list<Option> others = {}) {
   return adam_options(o.lr, o.betas, o.eps, o.weight_decay, others);
 }
 
-// Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps); amsgrad uses the largest v so
-// far. Decoupled decay acts on p and not through the gradient.
+// Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps). amsgrad uses the largest v so
+// far. Decoupled decay acts on p, not through the gradient.
 template <class T, bool decoupled>
 struct AdamStep {
   Moments<T> moments;

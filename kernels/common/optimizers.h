@@ -28,14 +28,14 @@ inline constexpr int element_states = [] {  // those that Step<T> sees
 // An optimizer's members, beside its options:
 //   name, states: texts, as they stand in a state dict; square() says that a state is >= 0
 //   options(): the options by name, with their ranges
-//   uses(k), optional: whether these options need state k, or uses(k, rank) where that depends on
-//     the parameter, too; initial(), optional: its first value
+//   uses(k), optional: true if these options need state k; uses(k, rank) if that depends on the
+//     parameter as well; initial(), optional: the first value of states
 //   requirements(), optional: what options in range must satisfy together
 //   min_rank, optional: the fewest dimensions of a parameter
 //   Step<T>: step(p, g, state) is the new p; state.get(k) is state k, state.set(k, v) returns v
 // Layerwise ones take two passes, between which the norms of a parameter and of measured() give
 // trust_ratio() (layerwise.h):
-//   moves_states_first: whether the first pass stores states, or the second
+//   moves_states_first: true if the first pass stores states, false if the second does
 //   Step<T>: step.measured(p, g, state), and step.moved(p, g, state, trust), the new p
 
 // b = momentum b + (1 - dampening) g, or g the first time; p -= lr (nesterov ? g + momentum b : b)
@@ -151,8 +151,8 @@ struct NAdam {
     MIXTAPE_HD static double mu(const NAdam& o, double t) {
       return o.betas.first * (1 - 0.5 * pow(0.96, t * o.momentum_decay));
     }
-    // M_t, computed at each step, so that it needs no state; after some dozens of factors it is 0
-    // beside 1. Where momentum_decay is large, all factors but the first are beta1.
+    // M_t, computed anew at each step, so that it needs no state; after a few dozen factors it is 0
+    // beside 1. If momentum_decay is large, all factors but the first are beta1.
     MIXTAPE_HD static double mus(const NAdam& o, double t) {
       const double ratio = pow(0.96, o.momentum_decay);
       double product = 1, power = 1, i = 0;
@@ -229,7 +229,7 @@ struct Lion {
     [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
       const V m = state.get(0), u = fma(m, V(rates.keep1), g * V(rates.take1)), zero(T(0));
       state.set(0, fma(m, V(rates.keep2), g * V(rates.take2)));
-      // Zero and NaN are their own signs.
+      // (The sign of 0 is 0, that of NaN is NaN.)
       const V sign = select(u > zero, V(T(1)), select(u < zero, V(T(-1)), u));
       return fma(p, V(shrink), -(V(lr) * sign));
     }
@@ -274,7 +274,7 @@ struct RMSprop {
       V v = state.set(0, fma(state.get(0), V(keep), g * g * V(take)));
       if (centered) {
         const V a = state.set(2, fma(state.get(2), V(keep), g * V(take)));
-        v = maximum(v - a * a, V(T(0)));  // a variance, but for rounding
+        v = maximum(v - a * a, V(T(0)));  // a variance; rounding could make it negative
       }
       g = g / (sqrt(v) + V(eps));
       if (momentum != T(0)) g = state.set(1, fma(state.get(1), V(momentum), g));
@@ -361,9 +361,9 @@ struct Lamb {
 
   Options options() {
     return adam_options(*this, {{"min_norm", min_norm},
-                                {"max_norm", max_norm},
+                                {"max_norm", max_norm, Bounds::Limit},
                                 {"min_trust", min_trust},
-                                {"max_trust", max_trust}});
+                                {"max_trust", max_trust, Bounds::Limit}});
   }
   Requirements requirements() const {
     return {{min_norm <= max_norm, "min_norm must be <= max_norm", min_norm, max_norm},
@@ -455,7 +455,7 @@ struct Muon {
 using Optimizers = OpList<SGD, Adam, AdamW, NAdam, RAdam, Lion, RMSprop, Adagrad, Adadelta, Adamax,
                           Rprop, ASGD, Lamb, Muon, Lars, ScheduleFreeAdamW, Adafactor>;
 
-// Refers to one of them, by its position in the list. visit() calls run(o) with it.
+// A reference to one of them, by its position in the list. visit() calls run(o) with it.
 struct AnyOptimizer {
   template <class O>
   AnyOptimizer(const O& o) : which(index_in<O>(Optimizers())), options(&o) {}

@@ -1,5 +1,5 @@
 #pragma once
-// Optimizers that are used less: see kernels/common/optimizers.h, which includes them.
+// Optimizers that are used less often. kernels/common/optimizers.h includes and explains them.
 
 #include <limits>
 
@@ -38,9 +38,9 @@ struct Adamax {
   };
 };
 
-// p -= s sign(g), where a step s of each element, at first lr, grows by eta_plus while g keeps its
-// sign; where it does not, s shrinks by eta_minus and p waits (Riedmiller & Braun 1993). For whole
-// batches: the size of g does not count.
+// p -= s sign(g). Each element has a step s, at first lr, which grows by eta_plus while g keeps its
+// sign; when it does not, s shrinks by eta_minus and p stays (Riedmiller & Braun 1993). For
+// gradients of the whole data set, since the size of g does not count.
 struct Rprop {
   static constexpr std::string_view name = "rprop";
   static constexpr StateInfo states[] = {"prev", square("step_size")};
@@ -78,7 +78,7 @@ struct Rprop {
       const V factor = select(same > zero, V(grow), select(same < zero, V(shrink), one));
       const V step = state.set(1, minimum(maximum(size * factor, V(least)), V(most)));
       g = state.set(0, select(same < zero, zero, g));
-      // Zero and NaN are their own signs.
+      // (The sign of 0 is 0, that of NaN is NaN.)
       return p - select(g > zero, one, select(g < zero, -one, g)) * step;
     }
   };
@@ -134,7 +134,7 @@ struct Lars {
             {"weight_decay", weight_decay},
             {"trust_coefficient", trust_coefficient},
             {"min_trust", min_trust},
-            {"max_trust", max_trust},
+            {"max_trust", max_trust, Bounds::Limit},
             {"nesterov", nesterov}};
   }
   Requirements requirements() const {
@@ -188,7 +188,7 @@ struct Adafactor {
   }
   bool uses(int state, int rank) const { return (state == 0) == (rank < 2); }
 
-  // state.get(0) is v; that of a matrix follows from its rows and columns, whatever is set.
+  // state.get(0) is v. A matrix's v follows from its rows and columns; what is set is ignored.
   template <class T>
   struct Step {
     T keep, take, rate, shrink, least;

@@ -9,7 +9,7 @@
 
 namespace mixtape::kernels {
 
-enum class Bounds { AtLeast0, Below1, Any };  // [0, inf], [0, 1), all but NaN
+enum class Bounds { AtLeast0, Limit, Below1, Any };  // [0, inf), [0, inf], [0, 1), all but NaN
 
 struct Option {
   Option(std::string_view n, double& value, Bounds b = Bounds::AtLeast0)
@@ -30,7 +30,8 @@ struct Option {
 };
 using Options = InlineVector<Option, 8>;
 
-// A condition on two options together; an Error says its text and the two values.
+// A condition on two options together. If it does not hold, an Error gives its text and both
+// values.
 struct Requirement {
   bool holds;
   std::string_view text;
@@ -38,13 +39,13 @@ struct Requirement {
 };
 using Requirements = InlineVector<Requirement, 2>;
 
-// The numbers of a state: one for each element of a parameter or, where that is a matrix or several
-// (its last two dimensions), one for each row or each column.
+// What a state has a number for: each element of a parameter or, if that is a matrix or several (in
+// its last two dimensions), each row or each column.
 enum class Over : uint8_t { Elements, Rows, Columns };
 
-// The name of an optimizer's state, and its kind: codes of 8 bits need no sign for sums of squares,
-// and weights, which move by less than such codes are apart, are not stored in few bits. States of
-// rows or columns come after those of elements.
+// The name of an optimizer's state, and its kind. 8-bit codes need no sign for sums of squares.
+// Weights keep their bits, since they move by less than the distance of two codes. States of rows
+// or columns come after those of elements.
 struct StateInfo {
   std::string_view name;
   bool nonnegative = false, is_weight = false;
@@ -64,8 +65,8 @@ struct Betas {  // decay rates of the running means of the gradient and of its s
   constexpr Betas(double b1, double b2) : first(b1), second(b2) {}
 };
 
-// An optimizer's options as kernels get them: a value or, in a graph, a place in device memory that
-// each replay writes.
+// An optimizer's options as a kernel gets them: a value or, in a graph, a place in device memory
+// that each replay writes.
 template <class O>
 struct OptionsNow {
   O given;

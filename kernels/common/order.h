@@ -27,7 +27,7 @@ MIXTAPE_ALWAYS_INLINE MIXTAPE_HD Key<T> key(T x) {
                            : std::is_same_v<T, float>    ? K(0x7f800000)
                            : std::is_same_v<T, BFloat16> ? K(0x7f80)
                                                          : K(0x7c00);
-    // Bits of positive numbers are in order, above those of negative ones, which are negated.
+    // The bits of positive numbers are in order; negative ones are negated and come below.
     const K magnitude = K(bits & K(~sign)), negative = K(0 - (bits >> (8 * sizeof(K) - 1)));
     const K ordered = K(K((bits ^ negative) - negative) + K(sign & ~negative));
     return K(ordered | K(0 - K(magnitude > infinity)));

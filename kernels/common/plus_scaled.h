@@ -1,13 +1,13 @@
 #pragma once
-// x + s f(a, b) of an op f of two tensors: what addcmul, addcdiv and lerp are made of. That of f32
-// numbers is formed in f64, whose range holds every step.
+// x + s f(a, b) for an op f of two tensors, from which addcmul, addcdiv and lerp are made. f32
+// numbers are computed in f64, whose range holds every step.
 
 #include "kernels/common/elementwise.h"
 #include "kernels/common/special.h"
 
 namespace mixtape::kernels {
 
-// (Numbers at both ends of their range have no difference, but halves of them do.)
+// (The difference of numbers at both ends of the range overflows, that of their halves does not.)
 template <class F, class T>
 MIXTAPE_HD T plus_scaled_of(T x, double s, T a, T b) {
   if constexpr (std::is_same_v<T, Whole>)

@@ -1,7 +1,7 @@
 #pragma once
-// Rounding to the formats of 8 and 4 bits that products read, and their scales. A rounded number
-// stays an f32 or bf16: its code times a scale that is a power of two (or, of NVFP4, has four
-// digits), which bf16 holds exactly. So a product of such numbers is that of the format.
+// Rounding to the 8-bit and 4-bit formats that products read, and their scales. A rounded number
+// stays an f32 or bf16: its code times its scale, which bf16 holds exactly, since scales are powers
+// of two (those of NVFP4 have four digits). So products of such numbers are those of the format.
 
 #include <bit>
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace mixtape::kernels {
 
 enum class Grid : int { E4M3, E5M2, E2M1 };
 
-// The numbers of a format: the largest, the spacing of the smallest, and that of all others
-// relative to their power of two.
+// The numbers of a format: the largest, the spacing of the smallest ones, and the spacing of all
+// others relative to their power of two.
 struct GridInfo {
   float largest, unit, spacing;
 };
@@ -23,16 +23,16 @@ MIXTAPE_HD constexpr GridInfo info_of(Grid g) {
                            : GridInfo{6, 0x1p-1f, 0x1p-1f};
 }
 
-// x rounded to a grid, to even if in the middle, and to its largest number beyond that. Adding a
-// number whose last digit is the spacing rounds to it.
+// x rounded to a grid, ties to even; beyond the largest number, that number. Adding a number whose
+// last digit is the spacing does the rounding.
 MIXTAPE_HD inline float on_grid(float x, const GridInfo& g) {
   const float most = x > g.largest ? g.largest : x, r = most < -g.largest ? -g.largest : most;
   const float power = std::bit_cast<float>(std::bit_cast<uint32_t>(r) & 0x7f800000u) * g.spacing;
   const float shift = (power > g.unit ? power : g.unit) * 0x1.8p23f;
   return (r + shift) - shift;
 }
-// x as the grid has it under a scale, a power of two but for NVFP4. An infinity gives NaN, so that
-// an overflow stays one, and so does a scale that is not finite; a scale of 0 gives 0.
+// x rounded to the grid times a scale, which is a power of two except for NVFP4. An infinity and a
+// scale that is not finite give NaN, so that an overflow stays visible; a scale of 0 gives 0.
 MIXTAPE_HD inline float quantised(float x, float scale, const GridInfo& g) {
   return on_grid(x / (scale == 0 ? 1.0f : scale), g) * scale + (x - x);
 }
@@ -43,10 +43,10 @@ MIXTAPE_HD inline float power_of_two_above(float x) {
   return x == 0 ? 1.0f : std::bit_cast<float>(up) + (x - x);
 }
 
-// The scale by which the largest of some |x| comes to lie within a grid. With f8, that of NVFP4: a
-// code of e4m3, whose own scale the largest |x| of the whole tensor decides.
+// The scale that brings the largest of some |x| into a grid. With f8 it is NVFP4's: an e4m3 code,
+// whose own scale follows from the largest |x| of the whole tensor.
 struct ScaleOf {
-  float largest, room;  // room: further powers of two, 2^margin
+  float largest, room;  // room: the headroom, 2^margin
   bool f8;
 
   MIXTAPE_HD float operator()(float most, float most_of_tensor) const {

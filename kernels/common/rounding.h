@@ -9,9 +9,9 @@
 
 namespace mixtape::kernels {
 
-// One of the two numbers beside x, the upper as often as x is near to it; x itself if S holds it.
-// `random` are 32 uniform bits: |x|, in units of the last place, plus those behind its point loses
-// its fraction. (Without branches, so that compilers make vectors of it.)
+// One of the two neighbours of x in S, each with a probability by its nearness; x itself if S holds
+// it. `random` are 32 uniform bits: |x|, in units of the last place, plus these as a fraction is
+// rounded down. (Without branches, so that compilers vectorise it.)
 template <class S>
 MIXTAPE_HD S round_stochastic(float x, uint32_t random) {
   constexpr bool is_f16 = std::is_same_v<S, Half>;
@@ -33,12 +33,13 @@ MIXTAPE_HD S round_stochastic(float x, uint32_t random) {
   return std::bit_cast<S>(uint16_t((f >> 16 & 0x8000u) | q));
 }
 
-// The bits of state k out of those of all states of an element. (bf16 takes the upper half.)
+// The random bits of state k, out of those for all states of an element. (bf16 takes the upper
+// half.)
 MIXTAPE_HD inline uint32_t bits_of_state(uint32_t random, int k) {
   return k % 2 ? random << 16 : random;
 }
 
-// x as a sum of two numbers of type S. The first is what x rounds to, and what the sum rounds to.
+// x as a sum of two numbers of type S. Both x and the sum round to the first.
 template <class S>
 struct Compensated {
   S value, rest;
@@ -48,8 +49,8 @@ struct Compensated {
     rest = S(lost - lost == 0 ? lost : 0.0f);  // 0 beside infinity or NaN
     rest.bits = nearer(rest.bits, S(sum()).bits != value.bits);
   }
-  // The bits of a rest, or of the next number toward 0: half a unit, to which a little less was
-  // rounded, may lead from one number to the next.
+  // The bits of a rest or, if it leads to another number, of the next number toward 0. (It may, if
+  // almost half a unit was rounded to half a unit.)
   MIXTAPE_HD static constexpr uint16_t nearer(uint16_t bits, bool leads_on) {
     return uint16_t(bits - (leads_on && (bits & 0x7fff) != 0));
   }

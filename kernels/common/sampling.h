@@ -1,5 +1,5 @@
 #pragma once
-// Sampling: the input elements, and their weights, that make each output element of pooling and
+// Sampling: the input elements, with their weights, that make up each output element of pooling and
 // interpolation, along rows or columns. Plain data, so it can be passed to a kernel.
 
 #include <algorithm>
@@ -54,7 +54,7 @@ struct Sampling {
   MIXTAPE_ALWAYS_INLINE MIXTAPE_HD bool apart() const {
     return kind == Kind::Adaptive ? from % to == 0 : stride >= size;
   }
-  // True if windows are n elements each and adjoin; a remainder belongs to none.
+  // True if windows have n elements each and adjoin; a remainder belongs to no window.
   MIXTAPE_ALWAYS_INLINE MIXTAPE_HD bool abut(int64_t n) const {
     if (kind == Kind::Adaptive) return from == n * to;
     return kind == Kind::Windows && size == n && stride == n && padding == 0 && to == from / n;

@@ -15,7 +15,8 @@
 
 namespace mixtape::kernels {
 
-// What an unqualified exp(x) finds for scalars; argument-dependent lookup finds it for other types.
+// The functions that an unqualified exp(x) finds for scalars; for other types argument-dependent
+// lookup finds theirs.
 namespace math {
 template <std::floating_point T>
 MIXTAPE_HD T abs(T x) {
@@ -56,7 +57,7 @@ struct StandardScore {
   MIXTAPE_HD T operator()(T x) const { return fma(x, T(0.5f), -mean) * rstd; }
 };
 
-// sigmoid(x) and 1 - sigmoid(x), each as exact as the other.
+// sigmoid(x) and 1 - sigmoid(x), both to full precision.
 template <class T>
 struct Shares {
   T share, rest;
@@ -71,8 +72,8 @@ MIXTAPE_HD T sigmoid(T x) {
   return shares(x).share;
 }
 
-// sigmoid(x) as a product of two factors, which are normal numbers where it is subnormal: what is
-// multiplied by one after the other keeps its digits. And 1 - sigmoid(x).
+// 1 - sigmoid(x), and sigmoid(x) as a product of two factors. These are normal numbers even where
+// sigmoid(x) is subnormal, so multiplying by one after the other keeps all digits.
 template <class T>
 struct Factors {
   T outer, inner, rest;
@@ -84,7 +85,7 @@ MIXTAPE_HD Factors<T> factors(T x) {
   return {outer, outer * most, select(x < T(0), most, e * most)};
 }
 
-// tanh(x) and its derivative, of which 1 - tanh(x)^2 says nothing where tanh(x) is near 1.
+// tanh(x) and its derivative, which 1 - tanh(x)^2 cannot give where tanh(x) is near 1.
 template <class T>
 struct Bend {
   T value, slope;
@@ -96,14 +97,14 @@ MIXTAPE_HD Bend<T> bend(T x) {
   return {select(x < T(0), -value, value), T(4) * part * (part * (m + T(1)))};
 }
 
-// x, or the number of its sign beyond which exp(-x^2 / 2) is 0 in any dtype.
+// x, limited to the range beyond which exp(-x^2 / 2) is 0 in any dtype.
 template <class T>
 MIXTAPE_HD T within_tails(T x) {
   const T most(40);
   return select(x > most, most, select(x < -most, -most, x));
 }
-// exp(-s x^2), s >= 1/2 a power of two. The rounding error of the square would be one of the
-// exponent, whose size multiplies it.
+// exp(-s x^2), where s >= 1/2 is a power of two. Computed in two parts, since the exponent would
+// multiply the rounding error of the square.
 template <class T>
 MIXTAPE_HD T gaussian(T x, T s) {
   const T a = within_tails(x), square = a * a, lost = fma(a, a, -square), e = exp(-s * square);
@@ -160,7 +161,7 @@ struct Whole {
   MIXTAPE_HD friend constexpr Whole operator|(Whole a, Whole b) { return Whole(a.v | b.v); }
   MIXTAPE_HD friend constexpr Whole operator^(Whole a, Whole b) { return Whole(a.v ^ b.v); }
   MIXTAPE_HD friend constexpr Whole operator~(Whole a) { return Whole(~a.v); }
-  // By fewer than 0 or more than 63 bits, all are shifted out.
+  // A shift by fewer than 0 or more than 63 bits shifts all out.
   MIXTAPE_HD friend constexpr Whole operator<<(Whole a, Whole b) {
     return Whole(uint64_t(b.v) < 64 ? uint64_t(a.v) << b.v : 0);
   }
@@ -191,8 +192,8 @@ struct Whole {
   }
 };
 
-// Converts a value to another element type. Floats to integers truncate and saturate, NaN gives 0;
-// anything but 0 is true; every conversion rounds at most once.
+// Converts a value to another element type. Floats truncate and saturate to integers, NaN to 0;
+// everything but 0 is true; every conversion rounds at most once.
 template <class To, class From>
 MIXTAPE_ALWAYS_INLINE MIXTAPE_HD constexpr To convert_to(From x) {
   if constexpr (std::is_same_v<To, From>)
@@ -217,13 +218,12 @@ MIXTAPE_ALWAYS_INLINE MIXTAPE_HD constexpr To convert_to(From x) {
     return static_cast<To>(x);
 }
 
-// True if neither a sum of squares has left the range of f32, nor a square that counts beside it
-// its normal numbers.
+// True if a sum of squares neither overflowed f32 nor lost squares that count to underflow.
 MIXTAPE_HD constexpr bool squares_in_range(double sum) {
   return sum >= 0x1p-80 && sum <= 0x1.fffffep127;
 }
 
-// start + i step; integers, whose start and step are whole, are exact beyond 2^53.
+// start + i step. Integers, whose start and step are whole, are exact even beyond 2^53.
 template <class T>
 MIXTAPE_HD constexpr T counted(double start, double step, int64_t i) {
   if constexpr (std::is_same_v<T, int64_t>)

@@ -13,7 +13,7 @@ MIXTAPE_HD inline float skip_reason(bool bad_loss, bool bad_gradient) {
   return bad_loss ? 2.0f : bad_gradient ? 1.0f : 0.0f;
 }
 
-// Moves the scale after an update. A loss that is not finite tells nothing about the scale.
+// Changes the scale at an update. A loss that is not finite says nothing about the scale.
 MIXTAPE_HD inline void update_scale(const ScalePolicy& policy, bool bad_loss, bool bad_gradient,
                                     float* scale, int32_t* counts, float* history,
                                     int64_t remembered) {
@@ -57,11 +57,11 @@ struct Underflow {
     const int64_t all = zeros + low + others;
     return all == 0 ? 0 : float(double(zeros) / double(all));
   }
-  // Many zeros alone are no sign (relu makes some, as do words that did not occur), nor are small
-  // numbers; of both, f16 makes one from the other.
+  // Zeros alone mean nothing (relu makes some, and so do words that did not occur), nor do small
+  // numbers; but many of both mean that f16 rounded small numbers to zero.
   MIXTAPE_HD bool is_likely() const { return zero_part() > 0.05f && low > others; }
 };
-// The worst of parameters: that of the lower number, of two that are equal.
+// The parameter with the most underflow; of equal ones, the one with the lower number.
 struct WorstUnderflow {
   float zero_part = 0;
   int parameter = -1;

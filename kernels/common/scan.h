@@ -1,6 +1,6 @@
 #pragma once
-// Pairs of numbers that scans along a line compose, each for a run of steps. compose(first,
-// then) describes both runs, in this order; nothing() is a run of no steps.
+// Pairs of numbers that scans along a line compose; each pair describes a run of steps.
+// compose(first, then) describes one run after the other, nothing() a run of no steps.
 
 #include <limits>
 

@@ -1,6 +1,7 @@
 #pragma once
-// The ops by which elements that scatter to one place are combined, and the form of their sums, the
-// same on both devices, so that their bits are the same (but where a sum of f32 went on in f64).
+// The ops that combine elements scattered to the same place, and the dtype of their sums. CPU and
+// CUDA share both, so that their results have the same bits (except where an f32 sum went on in
+// f64).
 
 #include "kernels/common/binary.h"
 #include "kernels/kernels.h"
@@ -33,9 +34,9 @@ inline constexpr bool leaves_f32 = std::is_same_v<F, Add> && std::is_same_v<T, f
 
 inline constexpr int64_t few_indices = 32;  // along a line: their order is kept without sorting
 
-// True if sums of f32 are formed in f64: if many elements may meet in one of them, or if there are
-// so few sums that it costs nothing. (In f32, 1 no longer counts beside 2^24, and of a million
-// equal terms the sum is off by a hundredth.)
+// True if f32 sums are computed in f64: if many elements may go to one sum, or if there are so few
+// sums that it costs nothing. (In f32, 1 no longer counts beside 2^24, and the sum of a million
+// equal terms is off by one percent.)
 inline bool sums_in_f64(int dim, const internal::View& index, const internal::View& y) {
   const int64_t along = index.shape()[dim];
   return y.dtype == f32 &&

@@ -6,7 +6,7 @@
 
 namespace mixtape::kernels {
 
-// A class of a larger probability outweighs all others; two never do, however they are rounded.
+// A class with a larger probability outweighs all others. Two classes never do, despite rounding.
 inline constexpr double likely_log = -0.6, likely_share = 0.5488116360940264;
 
 template <class T>

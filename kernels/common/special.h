@@ -17,8 +17,8 @@ MIXTAPE_HD T horner(T x, double first, C... rest) {
   return y;
 }
 
-// x or, if it is negative, 1 - x, whose values differ from those at x by a function of the angle
-// pi x, which is within half a turn of 0 (and pi / 2 where it does not matter).
+// A negative x reflected to 1 - x, and the angle pi x, reduced to half a turn around 0: values at x
+// and 1 - x differ by a function of it. (For x >= 0, x itself and pi / 2, which is not used.)
 template <class T>
 struct Reflected {
   T x, angle;
@@ -44,7 +44,7 @@ MIXTAPE_HD T digamma(T x) {
   return select(x < T(0), below, psi);
 }
 
-// The derivative of digamma; also made of ops, as whose derivative others follow.
+// The derivative of digamma. On the tape, too, so that higher derivatives follow from it.
 template <class T>
 MIXTAPE_HD T trigamma(T x) {
   const Reflected<T> at = reflected(x);
@@ -58,8 +58,8 @@ MIXTAPE_HD T trigamma(T x) {
   return select(x < T(0), ratio * ratio - psi, psi);
 }
 
-// Wichura 1988 (AS 241): three rational functions, of x^2 in the middle and of the root of minus
-// the logarithm of what x lacks to 1.
+// Wichura 1988 (AS 241): three rational functions, one of x^2 in the middle, two of
+// sqrt(-log((1 - |x|) / 2)) further out.
 template <class T>
 MIXTAPE_HD T erfinv(T x) {
   const T a = abs(x), r = sqrt(-log(T(0.5) * (T(1) - a)));
@@ -108,7 +108,7 @@ MIXTAPE_HD inline double lgamma(double x) {
 #ifdef __CUDA_ARCH__
   return ::lgamma(x);
 #else
-  int sign;  // (std::lgamma writes it to a variable that all threads share.)
+  int sign;  // (std::lgamma would write it to a variable shared by all threads.)
   return ::lgamma_r(x, &sign);
 #endif
 }

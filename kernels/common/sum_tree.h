@@ -1,6 +1,6 @@
 #pragma once
-// The order in which the parts of a sum over chunks of a step are added: the same tree however the
-// chunks are spread over ranks, so that the bits are the same.
+// The order in which a sum over chunks of a step is added: always the same tree, however the chunks
+// are spread over ranks, so that results have the same bits.
 
 #include <cstdint>
 
@@ -9,12 +9,13 @@
 namespace mixtape::kernels {
 
 // sum(0, n), where sum(first, 1) = part(first) and sum(first, n) = sum(first, h) + sum(first + h,
-// n - h), h the largest power of two below n. Adds as a binary counter counts: n < 2^20. (nvcc
-// keeps the sums in registers, since it unrolls loops that have one end.)
+// n - h), with h the largest power of two below n < 2^20. Adds like a binary counter. (The loops
+// end at a constant, so that nvcc unrolls them and keeps the sums in registers.)
 template <class T, class Part>
 MIXTAPE_HD T sum_tree(int64_t n, Part part) {
   constexpr int levels = 20;
-  T complete[levels];  // complete[l]: of 2^l parts, while bit l of their number is set
+  T complete[levels];  // complete[l]: the sum of 2^l parts, valid while bit l of their number is
+                       // set
   for (int64_t i = 0; i < n; ++i) {
     T sum = part(i);
     for (int l = 0; l < levels; ++l) {

@@ -28,7 +28,7 @@ MIXTAPE_HD constexpr double smallest_normal(DType t) {
   return t == f16 ? 0x1p-14 : t == f64 ? 0x1p-1022 : 0x1p-126;
 }
 
-// Counts in the making, for numbers of type T.
+// Accumulates the counts, for numbers of type T.
 template <class T>
 struct StatsAccumulator {
   T largest = 0;

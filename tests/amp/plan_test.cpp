@@ -212,7 +212,7 @@ TEST(Plan, SaysWhatItCannotPlan) {
                      return training;
                    },
                    1),
-               "a tensor on meta:cpu has a shape, and no values that could be read");
+               "a tensor on meta:cpu has a shape, but no values to read");
   int64_t calls = 0;
   EXPECT_ERROR(plan([&](int64_t) { return layer(32 * ++calls)(1); }, 1),
                "plan: the steps are not the same each time: ");

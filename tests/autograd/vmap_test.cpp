@@ -391,7 +391,7 @@ TEST(PerSample, SaysWhatDoesNotFit) {
   EXPECT_EQ(found(f, {w}, {ones({0, 3})}), op + "no input has an example");
   EXPECT_EQ(found(f, {w}, {ones({})}), op + "input 0 has no dimension of examples");
   EXPECT_EQ(found(f, {w}, {x, ones({3})}), op + "input 1 has 3 examples, others have 4");
-  EXPECT_EQ(found(f, {product}, {x}), op + "parameter 0 is no leaf that requires a gradient");
+  EXPECT_EQ(found(f, {product}, {x}), op + "parameter 0 is not a leaf that requires a gradient");
   EXPECT_EQ(found([&](const Tensors& in) { return sum(linear(in[0], w)); }, {w}, {x}),
             op + "f must give losses of shape [4] that depend on parameters, got []");
   EXPECT_EQ(found([&](const Tensors&) { return ones({4}); }, {w}, {x}),

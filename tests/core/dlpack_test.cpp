@@ -193,7 +193,7 @@ TYPED_TEST(DLPack, RefusesWhatNoTensorCanBe) {
             }),
             "from_dlpack: bool elements must be 0 or 1, got 255 (element 5)");
   EXPECT_EQ(error([] { to_dlpack(Tensor({2}, f8_e5m2)); }),
-            "to_dlpack: f8_e5m2 is not exchanged (convert it)");
+            "to_dlpack: f8_e5m2 cannot be exchanged (convert it)");
   EXPECT_EQ(refusal([](auto& f) { f->dtype = {kDLFloat, 8, 1}; }),
             "from_dlpack: unsupported element type: DLPack code 2, 8 bits, 1 lanes");
   EXPECT_EQ(refusal([](auto& f) { f->dtype = {kDLFloat, 32, 4}; }),

@@ -56,7 +56,7 @@ TEST(Meta, CountsBytesWithoutTakingThem) {
 
 TEST(Meta, HasNoValues) {
   const Tensor x({2, 3}, f32, shapes);
-  const char* const what = "a tensor on meta:cpu has a shape, and no values that could be read";
+  const char* const what = "a tensor on meta:cpu has a shape, but no values to read";
   EXPECT_ERROR(x.at(1), what);
   EXPECT_ERROR(Tensor({}, f32, shapes).item(), what);
   EXPECT_ERROR(to_vector(x), what);

@@ -27,15 +27,6 @@
 namespace mixtape::train {
 namespace {
 
-// The seed of an epoch's random numbers. No purpose is 0, which RandomGenerator has in its place.
-enum class Purpose : uint32_t { transform = 1, dataset };
-uint64_t epoch_seed(uint64_t seed, uint64_t epoch, Purpose purpose) {
-  const Philox::Block b =
-      Philox::bits({uint32_t(epoch), uint32_t(epoch >> 32), 0, uint32_t(purpose)}, uint32_t(seed),
-                   uint32_t(seed >> 32));
-  return uint64_t(b[0]) << 32 | b[1];
-}
-
 using Order = std::vector<int64_t>;
 
 void check_part(const dist::Part& part) {
@@ -129,15 +120,15 @@ struct DataLoader::BatchMaker {
     const NoGrad off;
     const NoPolicy as_called;
     const DefaultDevice on_cpu(Device::cpu());
-    Seed seed(epoch_seed(options.seed, epoch, Purpose::dataset));
+    Seed seed(Philox::seed_for(Philox::Purpose::dataset, options.seed, epoch));
     (*seed).set_offset(offset_at(position));
     Batch batch = data->gather(examples);
     if (options.transform) {
       std::vector<RowContext> rows;
       rows.reserve(examples.size());
       for (const int64_t example : examples) {
-        rows.push_back(
-            {example, RandomGenerator(epoch_seed(options.seed, epoch, Purpose::transform))});
+        rows.push_back({example, RandomGenerator(Philox::seed_for(Philox::Purpose::transforms,
+                                                                  options.seed, epoch))});
         rows.back().random.set_offset(offset_at(position++));
       }
       batch.x = options.transform(batch.x, rows);
