@@ -19,7 +19,7 @@ template <class F>
 BoolTensor property(const Tensor& x) {
   return BoolTensor(call<Constant<Unary<F>>>(x));
 }
-// Bits of integers; bools go to their logical op.
+// An op on the bits of integers; bools go to the logical op.
 template <class F, class Logical>
 Tensor bitwise(const Tensor& a, const Tensor& b) {
   if (a.dtype() == boolean && b.dtype() == boolean) return compare<Logical>(a, b);

@@ -1,6 +1,6 @@
-// Scaled dot-product attention as one op. Where it fits, one kernel computes it without scores in
-// memory, and another its gradients. Else there are two products, and between them one kernel for
-// scale, mask and softmax; scores stay f32 until then, and the probabilities are saved.
+// Scaled dot-product attention as one op. Where possible, one kernel computes it without storing
+// the scores, and another its gradients. Otherwise there are two products, and between them one
+// kernel for scale, mask and softmax; scores are f32, and the probabilities are saved.
 
 #include <cmath>
 #include <limits>
@@ -16,10 +16,9 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-// New tensors for the gradients of q, k and v, stored as [.., t, heads, features]. If these three
-// fill a piece of one storage and have features side by side, which kernels rely on, as after
-// split_heads, so do the gradients: together, they are the gradient of the whole, and need not be
-// copied to it.
+// New tensors for the gradients of q, k and v, stored as [.., t, heads, features]. If q, k and v
+// together fill a piece of one storage, with features side by side, as after split_heads, so do the
+// gradients: they are then the gradient of the whole and need not be copied to it.
 class GradientTensors {
  public:
   GradientTensors(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v, bool grouped)
@@ -40,7 +39,7 @@ class GradientTensors {
     return all_.with_layout({x.shape(), x.strides(), x.offset() - of_[0].offset()});
   }
   // A new tensor [.., heads, t, features], stored as [.., t, heads, features]: heads are joined
-  // next. Grouped ones are [.., groups, heads, t, features], stored as [.., t, groups, heads, ..].
+  // next. With groups: [.., groups, heads, t, features], stored as [.., t, groups, heads, ..].
   static Tensor apart(Shape shape, DType dtype, Device device, bool grouped) {
     const int outer = std::min(shape.rank - 2, grouped ? 2 : 1);
     for (int d = 0; d < outer; ++d) std::swap(shape[-2 - d], shape[-3 - d]);
@@ -50,7 +49,7 @@ class GradientTensors {
   }
 
  private:
-  // True if three of these layouts, `step` apart, have each element of a piece of memory once.
+  // True if three such layouts, `step` apart, cover each element of a piece of memory once.
   static bool fills(const Layout& l, int64_t step) {
     int64_t run = 1;  // elements from the first on
     for (bool grows = true; grows;) {
@@ -114,7 +113,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 
  private:
-  // True if one kernel computes the result. Its gradients have none for a bias.
+  // True if one kernel computes the result. (The kernel of the gradients has none for a bias.)
   static bool fits(const Ctx& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& bias, const AttentionParams& params) {
     const int64_t queries = q.size(-2), keys = k.size(-2), d = q.size(-1), most = 1 << 30;
@@ -161,8 +160,8 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     return grads;
   }
 
-  // The probabilities, recorded with ops. Hidden keys get scores of -inf, except in rows that have
-  // no others; the results of those are zeroed.
+  // The probabilities, recorded with ops. Hidden keys get scores of -inf, except in rows in which
+  // all keys are hidden, whose results are set to zero.
   static Tensor recorded(const Ctx& ctx, const AttentionParams& params) {
     const Tensor q = ctx.saved(0), k = ctx.saved(1), mask = ctx.saved(3), bias = ctx.saved(4);
     Tensor s = matmul(q, k.t(), {.out = accumulate_dtype(q.dtype()), .alpha = params.scale});
@@ -189,8 +188,8 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
   }
 };
 
-// Queries [.., heads, t, d] as [.., groups, heads of a group, t, d]; all that one group has at one
-// position are queries of one matrix, so that its keys are read once.
+// Queries [.., heads, t, d] as [.., groups, heads of a group, t, d]. If `together`, the queries of
+// a group at one position form one matrix, so that its keys are read once.
 Tensor grouped_queries(const Tensor& q, int64_t groups, bool together) {
   Shape shape = leading(q);
   shape[-1] = groups;
@@ -200,7 +199,7 @@ Tensor grouped_queries(const Tensor& q, int64_t groups, bool together) {
   return reshape(q, shape);
 }
 
-// Attention of equal heads; `enable_gqa` says that the last two of the leading dimensions are
+// Attention with equal numbers of heads. With `enable_gqa`, the last two leading dimensions are
 // heads.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
   check(q.rank() >= 2 && k.rank() >= 2 && v.rank() >= 2,
@@ -209,12 +208,12 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
   check(q.size(-1) == k.size(-1), "queries have {} features, keys {}", q.size(-1), k.size(-1));
   check(k.size(-2) == v.size(-2), "{} keys and {} values", k.size(-2), v.size(-2));
   check_real(q);
-  check(!o.mask || !o.causal, "a mask and causal (a mask can say both)");
+  check(!o.mask || !o.causal, "a mask excludes causal (a mask can say both)");
   const Shape batch = broadcast(broadcast(leading(q), leading(k)), leading(v));
   Tensor mask, bias;
   if (o.mask) {
     check(o.mask.dtype() == boolean || is_float(o.mask.dtype()),
-          "the mask is {}, not bool or a float", o.mask.dtype());
+          "the mask must be bool or a float, got {}", o.mask.dtype());
     Shape scores = batch;
     scores.push_back(q.size(-2));
     scores.push_back(k.size(-2));
@@ -243,7 +242,7 @@ Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atte
     if (o.mask.rank() > 2)
       o.mask = of == 1 ? unsqueeze(o.mask, -3) : grouped_queries(o.mask, groups, false);
   }
-  o.enable_gqa = !together;  // the order of the result
+  o.enable_gqa = !together;  // decides the result's order
   const Tensor y = attend(grouped_queries(q, groups, together), shared(k), shared(v), o);
   Shape shape;
   for (int d = 0; d < y.rank() - (together ? 3 : 4); ++d) shape.push_back(y.size(d));

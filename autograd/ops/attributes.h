@@ -1,5 +1,5 @@
 #pragma once
-// Attributes of ops that are more than numbers, for the ops and for observers that read them
+// Attributes of ops that are structs, for the ops and for observers that read them
 // (Repetition::argument).
 
 #include <array>
@@ -13,8 +13,8 @@
 namespace mixtape {
 namespace [[gnu::visibility("hidden")]] ops {
 
-// A convolution and both of its gradients: window, shapes of operands as conv2d sees them, and
-// the result's dtype.
+// The attributes of a convolution and of both its gradients: window, operand shapes as conv2d sees
+// them, and the result's dtype.
 struct ConvGeometry {
   kernels::Window window;
   Shape input, weight, output;
@@ -45,10 +45,10 @@ struct BatchNormParams {
 
 struct RecurrentParams {
   bool reverse;
-  Tensor state;  // [b, n], f32 or f64, of a cell that has one: forward leaves the last one here
+  Tensor state;  // [b, n], f32 or f64, if the cell has one; forward leaves the last one here
 };
 
-// Windows of so many elements along a dimension, `step` apart.
+// Windows of `size` elements along a dimension, `step` apart.
 struct Windows {
   int dim;
   int64_t size, step;
@@ -57,7 +57,7 @@ struct Windows {
 // Queries, keys or values of all heads: x [b, t, parts heads d] -> [b, heads, t, d].
 struct HeadsOf {
   static constexpr OpInfo view{"split_heads"}, place{"place_heads"};
-  static constexpr bool covers = true;  // by all parts together
+  static constexpr bool covers = true;  // all parts together
   int64_t parts, heads, index;
   bool batch_first;
   internal::Layout of(const internal::Layout& x) const;

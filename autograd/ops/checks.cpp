@@ -1,4 +1,4 @@
-// Checks of dtypes, shapes and elements. Those of elements read back their extremes only.
+// Checks of dtypes, shapes and elements. Checks of elements read back only the extremes.
 #include "autograd/ops/checks.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
     const auto* const b = static_cast<const int64_t*>(values);
     return b[0] < low ? problem(b[0]) : b[1] >= end ? problem(b[1]) : std::string();
   };
-  const bool none = end <= low;  // then kernels have no valid element to use instead
+  const bool none = end <= low;  // kernels then have no valid element to use instead
   check_later(bounds.raw(), 16, index.device(), verdict, where, /*wait=*/none);
 }
 

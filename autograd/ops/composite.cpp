@@ -21,8 +21,8 @@ Tensor floor_divide(const Tensor& a, double b) {
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
 
-// Compares: maximum and minimum would share the gradient at a bound. NaN in x or in a bound stays;
-// as with numbers for bounds, NaN in x gets no gradient.
+// Compares, since maximum() and minimum() would share the gradient at a bound. NaN in x or in a
+// bound stays, and NaN in x gets no gradient, as with numbers for bounds.
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   const Scope scope("clamp");
   check(low || high, "no bound is given");
@@ -44,7 +44,7 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
   // (Near 1/2, where the logarithms are nearly equal, logit(p) = 2 atanh(2 p - 1).)
   const Tensor even = lt(abs(p - 0.5), 0.25), middle = 2 * atanh(where(even, 2 * p - 1, 0));
   Tensor y = where(even, middle, log(p) - log1p(-p));
-  // (f32 rounds 1 - eps, and nearly all that is left of 1 with it.)
+  // (f32 rounds 1 - eps, which leaves almost no digits of eps.)
   if (eps) y = where(above, std::log1p(-*eps) - std::log(*eps), y);
   return cast(y, x.dtype());
 }
@@ -83,7 +83,7 @@ Tensor softmin(const Tensor& x, int dim) {
   return softmax(-x, dim);
 }
 
-// Adds Gumbel noise, -log(-log(u)) of uniform numbers u, of which 0 counts as half a step.
+// Adds Gumbel noise, -log(-log(u)) for uniform numbers u, where 0 counts as half a step.
 Tensor gumbel_softmax(const Tensor& logits, double tau, bool hard, int dim) {
   const Scope scope("gumbel_softmax");
   check_real(logits);
@@ -95,7 +95,7 @@ Tensor gumbel_softmax(const Tensor& logits, double tau, bool hard, int dim) {
     if (!hard) return soft;
     const Tensor best = argmax(soft.detach(), dim, true);
     const Tensor one = scatter(zeros_like(soft), dim, best, ones(best.shape(), dtype, u.device()));
-    return one + (soft - soft.detach());  // the gradient is that of the soft result
+    return one + (soft - soft.detach());  // has the gradient of the soft result
   };
   return in_f32(drawn, logits);
 }

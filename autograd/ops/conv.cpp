@@ -13,8 +13,8 @@ namespace {
 
 using kernels::Window;
 
-// The CPU's kernels take images with channels last as they are, and give results in that order, as
-// tensor cores do if all channels are one group. Other kernels take row-major images.
+// The CPU's kernels take images with channels last as they are and return results in that order,
+// and so do tensor cores if all channels are one group. Other kernels take row-major images.
 MemoryFormat order_of(const Tensor& x, const Window& w) {
   const bool tensor = is_half(x.dtype()) || (x.dtype() == f32 && Tf32::allowed());
   const bool takes_both = x.device().is_like_cpu() || (tensor && w.groups == 1);
@@ -24,7 +24,7 @@ MemoryFormat order_of(const Tensor& x, const Tensor& y, const Window& w) {
   return std::max(order_of(x, w), order_of(y, w));
 }
 
-// Calls one of the three with a result dtype; the two that take a bias get an absent one.
+// Calls one of the three ops with a result dtype. The two that take a bias get an absent one.
 template <class Op, class... Bias>
 Tensor apply(const Tensor& x, const Tensor& y, const ConvGeometry& g, DType want,
              const Bias&... none) {
@@ -56,7 +56,7 @@ struct Conv2d {
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g);
   static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const ConvGeometry& g);
-  // (An absent residual would cost every call an input.)
+  // (Without a residual, the op has an input less, which is faster.)
   static Tensor of(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                    const Tensor& residual) {
     return residual ? call<Conv2d>(x, w, bias, g, residual) : call<Conv2d>(x, w, bias, g);
@@ -127,7 +127,7 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g) 
           [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
       of_sums);
 }
-// The gradients of a weight for n examples, which lie side by side, as groups of channels.
+// The gradients of a weight for n examples, which become groups of channels side by side.
 Tensor weight_each(const Tensor& x, const Tensor& dy, int64_t n, ConvGeometry g, DType want) {
   const auto beside = [&](const Tensor& t) {
     return reshape(transpose(by_example(t, n), 0, 1),
@@ -208,7 +208,7 @@ Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const
                     o.residual);
 }
 
-// Options of a batch of one.
+// The options for a batch of one.
 template <class Options>
 Options of_one_image(Options o) {
   if (o.residual) o.residual = unsqueeze(o.residual, 0);
@@ -255,7 +255,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   Shape y{x.size(0), outputs, 0, 0};
   for (int d = 0; d < 2; ++d) {
     const int64_t more = o.output_padding[d];
-    // A larger one cannot be the remainder of a division by the stride.
+    // (A larger one cannot be the remainder of a division by the stride.)
     check(more >= 0 && more < std::max(w.stride[d], w.dilation[d]),
           "an output padding of {} with stride {} and dilation {} (it must be below one of them)",
           more, w.stride[d], w.dilation[d]);

@@ -18,7 +18,7 @@ struct WhereOp {
   static constexpr bool broadcasts = true;
   static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
     Tensor y = deciding(a, b).like(ctx.dtype());
-    // (A policy may want a result wider than the operands; the kernel only moves elements.)
+    // (A policy may ask for a result wider than the operands, but the kernel only moves elements.)
     ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
     ctx.save(condition);
     return y;
@@ -55,7 +55,7 @@ struct Cast {
     ctx.run(kernels::convert, x, y);
     return y;
   }
-  // The engine converts a gradient to its receiver's dtype, so nothing is left to do.
+  // The engine converts a gradient to its receiver's dtype, so nothing is left to do here.
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy}; }
 };
 struct CastToInteger {  // piecewise constant: no gradient

@@ -27,14 +27,14 @@ Tensor made(const Kernel& kernel, const Shape& shape, DType dtype, Device device
 template <class Kernel>
 Tensor drawn(const Kernel& kernel, const Shape& shape, double a, double b, DType dtype,
              Device device) {
-  check(is_float(dtype), "random real numbers of dtype {}", dtype);
-  const Tensor y(shape, dtype, device);  // first: if it throws, nothing is drawn
+  check(is_float(dtype), "random real numbers need a float dtype, got {}", dtype);
+  const Tensor y(shape, dtype, device);  // made first: if this throws, nothing is drawn
   kernel(device, generator().draw(y.numel()), a, b, y);
   return y;
 }
 
-// The element type for numbers of type T: T, or for other integers the narrowest that holds all of
-// them, or int64_t.
+// The element type for numbers of type T: T itself, or for integers without a dtype the narrowest
+// type that holds all of them, else int64_t.
 template <class T>
 constexpr auto element_for() {
   if constexpr (!std::is_integral_v<T> || std::is_same_v<T, bool>)
@@ -47,7 +47,7 @@ constexpr auto element_for() {
     return int64_t();
 }
 
-// [0, 1), in f64 with 48 bits: with rand() events rarer than 2^-24 come too often, or never.
+// [0, 1) in f64 with 48 bits: with rand(), events rarer than 2^-24 would come too often or never.
 Tensor fine_rand(const Shape& shape, DType dtype, Device device) {
   const Tensor coarse = rand(shape, dtype, device);
   return dtype == f64 ? coarse + rand(shape, f64, device) * 0x1p-24 : coarse;
@@ -79,7 +79,7 @@ template <detail::Number T>
 Tensor from_data(const T* data, const Shape& shape) {
   using E = decltype(element_for<T>());
   Tensor y(shape, dtype_of<E>(), Device::cpu());
-  check(data || y.numel() == 0, "{} elements from a null pointer", y.numel());
+  check(data || y.numel() == 0, "the data is a null pointer for {} elements", y.numel());
   std::transform(data, data + y.numel(), y.data<E>(), [](T value) {
     if constexpr (std::is_unsigned_v<T> && sizeof(T) == 8)
       check(value >> 63 == 0, "{} does not fit i64", value);
@@ -98,18 +98,20 @@ Tensor from_data(const std::vector<bool>& data) {
 
 Tensor arange(double start, double stop, double step, DType dtype, Device device) {
   check(step != 0 && std::isfinite(step) && std::isfinite(stop - start),
-        "arange from {} to {} by {}", start, stop, step);
+        "step and range must be finite and step not 0, got {} to {} by {}", start, stop, step);
   const double n = std::max(0.0, std::ceil((stop - start) / step));
-  check(n <= 0x1p53, "arange from {} to {} by {} has {} elements", start, stop, step, n);
+  check(n <= 0x1p53, "{} to {} by {} has too many elements: {}", start, stop, step, n);
   check(is_float(dtype) || (start == std::trunc(start) && holds(i64, step)),
-        "arange from {} by {} in {} (give a float dtype after the step)", start, step, dtype);
+        "start {} and step {} must be whole in {} (give a float dtype after the step)", start, step,
+        dtype);
   for (const double end : {start, n > 0 ? start + (n - 1) * step : start}) check_fits(dtype, end);
   return made(kernels::arange, Shape{static_cast<int64_t>(n)}, dtype, device, start, step);
 }
 Tensor arange(double stop) { return arange(0, stop); }
 
 Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device) {
-  check(n >= 0 && std::isfinite(stop - start), "{} numbers from {} to {}", n, start, stop);
+  check(n >= 0 && std::isfinite(stop - start),
+        "n must be >= 0 and the range finite, got {} numbers from {} to {}", n, start, stop);
   return made(kernels::linspace, Shape{n}, dtype, device, start, stop);
 }
 
@@ -120,14 +122,15 @@ Tensor eye(int64_t n, DType dtype, Device device) {
 }
 
 Tensor uniform(const Shape& shape, double low, double high, DType dtype, Device device) {
-  check(low <= high && std::isfinite(high - low), "uniform numbers from {} to {}", low, high);
+  check(low <= high && std::isfinite(high - low),
+        "low must be <= high and the range finite, got {} and {}", low, high);
   return drawn(kernels::random_uniform, shape, low, high, dtype, device);
 }
 Tensor rand(const Shape& shape, DType dtype, Device device) {
   return uniform(shape, 0, 1, dtype, device);
 }
 Tensor normal(const Shape& shape, double mean, double std, DType dtype, Device device) {
-  check(std >= 0, "normal numbers of standard deviation {}", std);
+  check(std >= 0, "the standard deviation must be >= 0, got {}", std);
   return drawn(kernels::random_normal, shape, mean, std, dtype, device);
 }
 Tensor randn(const Shape& shape, DType dtype, Device device) {
@@ -138,7 +141,7 @@ Tensor rand_like(const Tensor& x) { return rand(x.shape(), x.dtype(), x.device()
 Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.dtype(), x.device()); }
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
-  check(low < high, "integers from {} to below {}", low, high);
+  check(low < high, "low must be < high, got {} and {}", low, high);
   const Tensor y(shape, i64, device);
   const Draw draw = generator().draw(y.numel());
   if (kernels::RandomInteger(low, high).is_wide()) generator().reserve(y.numel());
@@ -147,7 +150,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
 }
 
 Tensor randperm(int64_t n, Device device) {
-  check(n >= 0, "a permutation of {} elements", n);
+  check(n >= 0, "n must be >= 0, got {}", n);
   const Tensor y = arange(0, static_cast<double>(n), 1, i64, Device::cpu());
   using Limits = std::numeric_limits<int64_t>;
   const Tensor draws = randint(Limits::min(), Limits::max(), {n}, Device::cpu());
@@ -164,8 +167,7 @@ Tensor randperm(int64_t n, Device device) {
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
   const Scope scope("multinomial");
   check(weights.rank() > 0 && is_float(weights.dtype()),
-        "weights are {} {}, not of a float dtype and [..., classes]", weights.dtype(),
-        weights.shape());
+        "weights must be floats [..., classes], got {} {}", weights.dtype(), weights.shape());
   const NoGrad off;
   const Tensor w = is_half(weights.dtype()) ? cast(weights, f32) : weights;
   Shape shape = w.shape();
@@ -175,17 +177,17 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
     return empty(shape, i64, w.device());
   }
   check(classes == 0 || (min(w).item() >= 0 && std::isfinite(max(w).item())),
-        "a weight is negative or not finite");
+        "weights must be >= 0 and finite");
   const double possible = classes == 0 ? 0 : min(sum(gt(w, 0), {-1})).item();
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
         "{} of {} classes whose weight is above zero", n, possible);
   const Tensor p = w / max(w, {-1}, true);  // so that sums and quotients are finite
-  // Sorted by p / E, with E exponential, classes are in the order of successive draws.
+  // Sorting classes by p / E, with E exponential, gives the order of successive draws.
   if (!replacement) {
     const Tensor above_zero = fine_rand(shape, w.dtype(), w.device()) + 0x1p-49;
     return topk(p / -log(above_zero), n).indices;
   }
-  // Sums and uniform numbers are sorted together: the sums before a number count the classes below.
+  // Sums and uniform numbers are sorted together; the number of sums before a number is its class.
   const Tensor sums = cumsum(cast(p, f64), -1);
   shape[-1] = n;
   const Tensor drawn = fine_rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);
@@ -196,7 +198,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
 
 Tensor bernoulli(const Tensor& p) {
   const Scope scope("bernoulli");
-  check(is_float(p.dtype()), "probabilities are {}, not of a float dtype", p.dtype());
+  check(is_float(p.dtype()), "probabilities must be floats, got {}", p.dtype());
   const NoGrad off;
   check_probabilities(p, false);
   const DType wide = is_half(p.dtype()) ? f32 : p.dtype();

@@ -1,5 +1,5 @@
-// Connectionist temporal classification, made of ops on all texts at once: a step of time adds up
-// the ways to each place of the target with a blank around each of its classes.
+// Connectionist temporal classification, made of ops on all targets at once. Each time step adds up
+// the paths to each place in the target, where a blank is put around each class.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -10,10 +10,10 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-// The logarithm of no way at all: -inf would make gradients NaN.
+// The logarithm of the probability that there is no path. (-inf would make gradients NaN.)
 constexpr double no_way = -1e30, impossible = -1e29;
 
-// x [n, places] moved by `by` places; no ways come from before the first.
+// x [n, places] moved by `by` places; no path comes from before the first.
 Tensor moved(const Tensor& x, int64_t by) {
   return narrow(pad(x, {by, 0}, PadMode::Constant, no_way), 1, 0, x.size(1));
 }
@@ -21,7 +21,7 @@ Tensor steps_up_to(int64_t n, const Tensor& like) {
   return arange(0, double(n), 1, i64, like.device());
 }
 
-// Logarithms of the probability of each target [n].
+// The logarithm of the probability of each target, [n].
 Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& input_lengths,
                       const Tensor& target_lengths, int64_t blank) {
   const int64_t t = p.size(0), n = p.size(1), s = targets.size(1), places = 2 * s + 1;
@@ -31,7 +31,7 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
   const Tensor pairs = stack({full_like(classes, double(blank)), classes}, 2);
   const Tensor last = full({n, 1}, double(blank), classes.dtype(), classes.device());
   const Tensor at = cat({reshape(pairs, {n, 2 * s}), last}, 1);  // [n, places]
-  // A class follows the one before it without a blank between them if they differ.
+  // A class may follow the one before it without a blank in between if they differ.
   const Tensor before = narrow(pad(at, {2, 0}, PadMode::Constant, double(blank)), 1, 0, places);
   const Tensor jumps = logical_and(ne(at, double(blank)), ne(at, before));
   const Tensor begins = lt(steps_up_to(places, at), 2.0);
@@ -45,7 +45,7 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
   const Tensor end = unsqueeze(target_lengths * 2.0, 1);
   const Tensor on_class = where(gt(end, 0), gather(ways, 1, clamp(end - 1.0, 0, {})), no_way);
   const Tensor found = squeeze(logsumexp(cat({gather(ways, 1, end), on_class}, 1), {1}, true), 1);
-  // Without steps there is one way to the empty target, and none to others.
+  // Without steps there is one path to the empty target and none to others.
   const Tensor at_once = where(gt(target_lengths, 0), full_like(found, no_way), 0);
   return where(gt(input_lengths, 0), found, at_once);
 }

@@ -1,5 +1,5 @@
-// Decompositions of matrices and what is made of them. An op returns one tensor: several matrices
-// lie beside each other in its last dimension, and the functions take them apart again.
+// Matrix decompositions and functions made of them. An op returns one tensor, in whose last
+// dimension several matrices lie beside each other; the functions take them apart again.
 
 #include <algorithm>
 #include <limits>
@@ -34,8 +34,9 @@ class Parts {
   const Tensor all_;
   int64_t at_ = 0;
 };
-// The result of n numbers for each matrix of a, which run(rows) writes to rows of f64; saved with
-// a. (Without an element, a has at most one square factor, and any will do.)
+// A result of n numbers for each matrix of a, which run(rows) writes to f64 rows. It is saved
+// together with a. (If a has no elements, at most one factor has some, and anything will do for
+// it.)
 template <class Run>
 Tensor decomposed(Ctx& ctx, const Tensor& a, int64_t n, const Run& run) {
   const Tensor rows = empty({leading(a).size(), n}, f64, ctx.device());
@@ -51,14 +52,14 @@ Tensor decomposed(Ctx& ctx, const Tensor& a, int64_t n, const Run& run) {
   return y;
 }
 
-// a / b, where a 0 stays 0: a function that does not tell vectors of one eigenvalue apart has no
-// gradient there.
+// a / b, where 0 / 0 is 0: a function that does not depend on the choice of vectors for one
+// eigenvalue has gradient 0 there.
 Tensor divided(const Tensor& a, const Tensor& b) {
   const Tensor none = eq(a, 0);
   return masked_fill(a / where(none, 1.0, b), none, 0);
 }
 Tensor identity_like(const Tensor& a) { return eye(a.size(-1), a.dtype(), a.device()); }
-// A matrix with that diagonal.
+// The matrix with x as its diagonal.
 Tensor as_diagonal(const Tensor& x) { return unsqueeze(x, -1) * identity_like(x); }
 // x_j - x_i at [i, j].
 Tensor gaps_of(const Tensor& x) { return unsqueeze(x, -2) - unsqueeze(x, -1); }
@@ -141,8 +142,8 @@ struct EighOp {
       check_each(failure, why_failed);
     });
   }
-  // da is the symmetric part of v (diag(dw) + v^T dv / (w_j - w_i)) v^T, the quotient without
-  // diagonal
+  // da is the symmetric part of v (diag(dw) + v^T dv / (w_j - w_i)) v^T, where the quotient has no
+  // diagonal.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const int64_t n = ctx.shape(0)[-1];
     const EighParts y(
@@ -200,7 +201,7 @@ struct SvdOp {
     }
     const Tensor &u = y.u, &vt = y.vh, ut = transpose(u), v = transpose(vt);
     const Tensor columns = unsqueeze(y.s, -2), rows = unsqueeze(y.s, -1);
-    // (Squares could leave the range, their quotients do not.)
+    // (Squares could leave the range; their quotients do not.)
     const auto turned = [&](const Tensor& product) {
       return divided(product - transpose(product), gaps_of(y.s));
     };
@@ -214,9 +215,9 @@ struct SvdOp {
   }
 
  private:
-  // The first k columns x1 of an orthogonal x, and their gradient where the others, x2, follow:
-  // x1^T dx2 = -dx1^T x2, so that the gradient of x2 adds -x2 g2^T x1. The rest of dx2 turns x2 in
-  // itself, which is arbitrary.
+  // The first k columns x1 of an orthogonal x, and their gradient, with that of the other columns
+  // x2, which follow from them: x1^T dx2 = -dx1^T x2, so g2 adds -x2 g2^T x1. The rest of dx2
+  // rotates x2 within its span, which is arbitrary.
   static std::pair<Tensor, Tensor> of_first(const Tensor& x, const Tensor& g, int64_t k) {
     const auto first = [k](const Tensor& t) { return narrow(t, -1, 0, k); };
     const auto last = [k](const Tensor& t) { return narrow(t, -1, k, t.size(-1) - k); };
@@ -293,7 +294,7 @@ struct MatrixExp {
     ctx.save(a);
     return cast(reshape(y, a.shape()), ctx.dtype());
   }
-  // exp([[x, d], [0, x]]) has the derivative at x in direction d in its corner; here x = a^T, d =
+  // The corner of exp([[x, d], [0, x]]) is the derivative at x in direction d; here x = a^T, d =
   // dy.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor x = transpose(wide(ctx.saved(0))), d = wide(dy);
@@ -337,7 +338,7 @@ Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& o) {
                       [&](const Tensor& u, const Tensor& v) { return call<Lstsq>(u, v, rtol); });
   });
 }
-// (A number may be infinite.)
+// (Elements may be infinite.)
 Tensor matrix_exp(const Tensor& a) {
   const Scope scope(MatrixExp::info.name);
   const bool number = a.rank() >= 2 && a.size(-2) == 1 && a.size(-1) == 1;

@@ -1,4 +1,4 @@
-// Unit vectors, distances, and losses of embeddings that compare them, composed of other ops.
+// Unit vectors, distances, and losses that compare embeddings, composed of other ops.
 
 #include <algorithm>
 
@@ -27,8 +27,8 @@ struct Normalize {
     ctx.save_extra(length);
     return cast(w / scale / cast(m / cast(scale, f64), w.dtype()), ctx.dtype());
   }
-  // y = x / m with m = max(|x|, eps): dx = dy / m - sum(dy y) / m d|x|, the latter if |x| >= eps. x
-  // and m are divided by one number, so that they stay in range.
+  // y = x / m with m = max(|x|, eps): dx = dy / m - sum(dy y) / m d|x|, where the second term needs
+  // |x| >= eps. x and m are divided by the same number, so that they stay in range.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormalizeOptions& o) {
     const Tensor d = wide(dy), length = ctx.saved(1), below = lt(length, o.eps),
                  scale = scale_near(clamp(length, o.eps, {}), d.dtype());
@@ -66,10 +66,10 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   check_real(x);
   check_real(y);
   check(x.rank() >= 2 && y.rank() >= 2 && x.size(-1) == y.size(-1),
-        "points of shapes {} and {}, not [..., n, size] and [..., m, size]", x.shape(), y.shape());
-  check(p >= 0, "of order {}", p);
+        "points must be [..., n, size] and [..., m, size], got {} and {}", x.shape(), y.shape());
+  check(p >= 0, "the order must be >= 0, got {}", p);
   if (const Shape batch = broadcast(leading(x), leading(y)); batch.rank > 5) {
-    // As one batch dimension: differences have a dimension more than x.
+    // Merges batch dimensions, since differences have one dimension more than x.
     const auto flat = [&](const Tensor& t) {
       return reshape(expand_leading(t, batch), {batch.size(), t.size(-2), t.size(-1)});
     };
@@ -90,7 +90,7 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };
   const Tensor products = matmul(u, transpose(v), {.out = a.dtype(), .alpha = -2});
   const Tensor squared = squares(u) + transpose(squares(v)) + products;
-  const Tensor none = le(squared, 0);  // no gradient at 0; rounding may give < 0
+  const Tensor none = le(squared, 0);  // no gradient there; rounding may make it < 0
   return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0) * unit;
 }
 
@@ -123,7 +123,7 @@ Tensor triplet_margin_with_distance_loss(const Tensor& anchor, const Tensor& pos
                                          Tensor (*distance)(const Tensor&, const Tensor&),
                                          const TripletMarginOptions& o) {
   const Scope scope("triplet_margin_with_distance_loss");
-  check(distance != nullptr, "the distance is no function");
+  check(distance != nullptr, "the distance must be a function");
   return in_f32(triplet_loss(o, distance), anchor, positive, negative);
 }
 
@@ -153,8 +153,8 @@ Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& tar
                              const MarginOptions& o) {
   const Scope scope("cosine_embedding_loss");
   const Tensor c = cosine(x, y, -1, 1e-8, true);
-  check(target.shape() == c.shape(), "pairs of shape {} and a target of shape {}", c.shape(),
-        target.shape());
+  check(target.shape() == c.shape(), "pairs of shape {} need a target of the same shape, got {}",
+        c.shape(), target.shape());
   const Tensor loss =
       reduce_losses(where(gt(target, 0), 1.0 - c, hinge(c - o.margin)), o.reduction);
   return finished(loss, x,

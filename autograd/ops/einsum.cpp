@@ -1,6 +1,6 @@
-// Einstein summation. Each dimension of an operand is named by an axis. Operands are multiplied in
-// pairs, the cheapest pair first, each as one batched matrix product with axes permuted into those
-// of the batch, of one operand, and summed ones.
+// Einstein summation. An axis names each dimension of an operand. Operands are multiplied in pairs,
+// the cheapest pair first, each as one batched matrix product whose axes are permuted: those of the
+// batch, of one operand, and those to sum over.
 
 #include <fmt/format.h>
 
@@ -67,7 +67,7 @@ struct Operand {
   Tensor x;
   Axes axes;
 
-  // Replaces dimensions a < b by a last one, their diagonal.
+  // Replaces dimensions a < b by their diagonal, as the last dimension.
   void take_diagonal(int a, int b) {
     x = diagonal(x, 0, a, b);
     axes.push_back(axes[size_t(a)]);
@@ -132,7 +132,7 @@ class Einsum {
     return product;
   }
 
-  // Records the sizes of o's axes; any other size replaces 1.
+  // Records the sizes of o's axes. A size of 1 gives way to any other.
   void measure(const Operand& o) {
     for (int d = 0; d < o.x.rank(); ++d) {
       int64_t& known = size(o.axes[size_t(d)]);
@@ -151,7 +151,7 @@ class Einsum {
     return once;
   }
 
-  // Takes diagonals, and drops dimensions of size 1 that broadcast to larger ones.
+  // Takes diagonals and drops dimensions of size 1 that broadcast to larger ones.
   void simplify(Operand& o) {
     for (int b = 1; b < int(o.axes.size()); ++b) {
       const int a = int(std::ranges::find(o.axes, o.axes[size_t(b)]) - o.axes.begin());
@@ -191,7 +191,7 @@ class Einsum {
     return best;
   }
 
-  // a and b have been taken from operands_.
+  // Multiplies a and b, which were taken from operands_.
   Operand multiply(Operand a, Operand b) {
     const auto needed = [&](Axis axis) {
       return contains(result_, axis) || std::ranges::any_of(operands_, [&](const Operand& o) {
@@ -215,7 +215,8 @@ class Einsum {
     return {reshape(summed.empty() ? mul(left, right) : matmul(left, right), shape), axes};
   }
 
-  // Matrices [batch..., rows, columns]; many dimensions of the batch are merged.
+  // The operand as matrices [batch..., rows, columns]; if there are many batch dimensions, they are
+  // merged.
   Tensor matrices(const Operand& o, const Axes& batch, const Axes& rows, const Axes& columns) {
     Axes order = batch;
     order.insert(order.end(), rows.begin(), rows.end());

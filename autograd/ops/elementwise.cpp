@@ -1,4 +1,4 @@
-// Arithmetic and functions of numbers, and what all elementwise ops share.
+// Arithmetic and functions of numbers, and the parts that all elementwise ops share.
 
 #include <cmath>
 #include <limits>
@@ -23,8 +23,8 @@ Tensor result(const Ctx& ctx, Takes takes, const Tensor& x) {
   return ctx.result(x, takes == Takes::All ? boolean : ctx.dtype());
 }
 
-// The buffer for a gradient computed from dy element by element: dy itself if nothing else uses it,
-// else one in the order of another tensor.
+// A tensor for a gradient computed elementwise from dy: dy itself if nothing else uses it, else a
+// new one in the order of another tensor.
 Tensor reuse_gradient(const Tensor& dy, const Tensor& order, DType dtype) {
   // (Observers read dy again after the rule.)
   if (dy.is_unique() && dy.dtype() == dtype && dy.layout().is_dense() && !values_are_observed())
@@ -36,7 +36,7 @@ Tensor saved(const Ctx& ctx, unsigned reads, size_t i) {
   return reads >> i & 1 ? ctx.saved(i) : Tensor();
 }
 
-// True if the gradient of a half input is to be f32.
+// True if the gradient of a half input should be f32.
 bool wants_wide(const Ctx& ctx, size_t i) {
   return is_half(ctx.dtype(i)) && ctx.grad_dtype(i) == f32;
 }
@@ -71,7 +71,7 @@ struct PlusScaled {
 struct Lerp {
   static constexpr OpInfo info{"lerp", Precision::Widest};
   static constexpr bool broadcasts = true;
-  // From the nearer end, so that a weight of 1 gives b.
+  // Starts from the nearer end, so that a weight of 1 gives b.
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& b, double weight) {
     check_real(a);
     Tensor y = deciding(a, b).like(ctx.dtype());
@@ -88,12 +88,12 @@ struct Lerp {
   }
 };
 
-// Bools beside a number, as f32.
+// Bools as f32, beside a number.
 Tensor counted(const Tensor& x) { return x.dtype() == boolean ? cast(x, f32) : x; }
 
 }  // namespace
 
-// Compiled once for all ops, which differ in their ids, accepted elements and saved tensors.
+// Compiled once for all ops; they differ in their ids, accepted elements and saved tensors.
 Tensor ops::run_unary(Ctx& ctx, int id, Takes takes, bool keeps_x, bool keeps_y, const Tensor& x,
                       std::initializer_list<double> numbers) {
   check_elements(takes, x.dtype());
@@ -114,8 +114,7 @@ Tensor ops::fused_unary_gradient(int id, const Tensor& v, const Tensor& dy, DTyp
   return dx;
 }
 
-// A saved tensor that a rule reads, as operand of an expression or by itself; nothing otherwise.
-// (Expressions are f32 or f64, as in kernels: terms of a derivative may exceed the range of f16.)
+// Saved tensor i as operand of an expression if the rule reads it, else nothing.
 Expr ops::operand(const Ctx& ctx, unsigned reads, size_t i) {
   return reads >> i & 1 ? Expr(wide(ctx.saved(i))) : Expr(0);
 }
@@ -181,7 +180,7 @@ Tensor ops::fused_scalar_gradient(const Ctx& ctx, int id, bool swapped, unsigned
   return dx;
 }
 
-// Sums and products of two bools are bools, as in NumPy and PyTorch: or, and.
+// Sums and products of two bools are bools, as in NumPy and PyTorch: their or and and.
 template <class F>
 Tensor ops::binary_out(const Tensor& out, const Tensor& a, const Tensor& b) {
   if (a.dtype() == boolean && b.dtype() == boolean) [[unlikely]] {

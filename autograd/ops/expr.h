@@ -51,7 +51,7 @@ inline Expr pow(const Expr& a, const Expr& b) {
   });
 }
 
-// A comparison is a bool tensor; of constants it is 1 or 0.
+// A comparison gives a bool tensor, or 1 or 0 for constants.
 inline Expr operator>(const Expr& a, const Expr& b) { return combine(a, b, std::greater()); }
 inline Expr operator<(const Expr& a, const Expr& b) { return combine(a, b, std::less()); }
 inline Expr operator<=(const Expr& a, const Expr& b) { return combine(a, b, std::less_equal()); }
@@ -78,7 +78,7 @@ inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
 inline kernels::Shares<Expr> shares(const Expr& x) { return {sigmoid(x), sigmoid(-x)}; }
 inline kernels::Factors<Expr> factors(const Expr& x) { return {1, sigmoid(x), sigmoid(-x)}; }
 inline kernels::Bend<Expr> bend(const Expr& x) { return {tanh(x), {}}; }  // no slope
-// (In f64: see scalar.h's, which make up for what rounding an exponent loses.)
+// (In f64; scalar.h's compensate for the rounded exponent.)
 inline Expr gaussian(const Expr& x, const Expr& s) {
   const Expr wide = cast(x.t, f64);
   return cast(exp(-(s * wide * wide)).t, x.t.dtype());
@@ -104,7 +104,8 @@ inline Expr round(const Expr& x) { return round(x.t); }
 template <class F>
 Tensor passed(const Tensor& dy, const Expr& derivative) {
   Tensor g = derivative.times(dy);
-  // Masks only where 0 * dy would be NaN: elsewhere the derivative has a derivative of its own.
+  // Masks only where 0 * dy would be NaN, since elsewhere the derivative has a derivative of its
+  // own.
   if constexpr (kernels::Flat<F>)
     if (derivative.t)
       g = masked_fill(g, logical_and((derivative == 0).t, logical_not(isfinite(dy))), 0);

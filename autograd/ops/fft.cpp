@@ -17,8 +17,8 @@ namespace {
 
 using kernels::Fourier;
 
-// The factor of a transform, and the dtype of its result where that is not its input's: between the
-// dimensions of a plane numbers are f64.
+// The factor of a transform, and the dtype of its result if that differs from its input's: between
+// the two dimensions of a plane, numbers are f64.
 struct FourierScale {
   double factor;
   std::optional<DType> out = {};
@@ -28,7 +28,7 @@ struct FourierScale {
   }
 };
 
-// The transform of the lines of x, [..., n] or [..., n, 2], into `count` numbers each.
+// Transforms the lines of x, [..., n] or [..., n, 2], into `count` numbers each.
 Tensor transform(const Ctx& ctx, Fourier kind, const Tensor& x, int64_t count,
                  const FourierScale& s) {
   const bool from_pairs = kind != Fourier::FromReal, to_pairs = kind != Fourier::ToReal;
@@ -48,7 +48,8 @@ Tensor transform(const Ctx& ctx, Fourier kind, const Tensor& x, int64_t count,
     ctx.run(kernels::fft, kind, given, y);
     return cast(reshape(s.factor == 1 ? y : y * s.factor, shape), ctx.dtype());
   }
-  // Sums of f64 numbers (that were not f32 before) may leave its range where a result does not.
+  // Sums of f64 numbers may leave the range although a result does not. (If they were f32 before,
+  // they cannot.)
   const Tensor unit = scale_of(given, reduce_options(from_pairs ? Dims{1, 2} : Dims{1}, in.rank));
   ctx.run(kernels::fft, kind, given / unit, y);
   return reshape(y * reshape(unit * s.factor, to_pairs ? Shape{lines, 1, 1} : Shape{lines, 1}),
@@ -60,14 +61,14 @@ struct Fft {  // [..., n, 2]
   static Tensor forward(Ctx& ctx, const Tensor& x, bool inverse, const FourierScale& scale) {
     return transform(ctx, inverse ? Fourier::Inverse : Fourier::Forward, x, x.size(-2), scale);
   }
-  // The transpose of the transform as a real matrix is that of the conjugate roots.
+  // The transform as a real matrix has as its transpose the one with conjugate roots.
   static Grads backward(const Ctx& ctx, const Tensor& dy, bool inverse, const FourierScale& scale) {
     return {call<Fft>(wide(dy), !inverse, scale.backward(ctx))};
   }
 };
 
-// y [..., n / 2 + 1, 2], with those of the numbers multiplied that stand for two of n: all but the
-// first and, for an even n, the last.
+// y [..., n / 2 + 1, 2] with the numbers that stand for two of n multiplied by `factor`: all but
+// the first and, for an even n, the last.
 Tensor scale_doubled(const Tensor& y, int64_t n, double factor) {
   const Tensor weight = full({y.size(-2), 1}, factor, y.dtype(), y.device());
   fill_(narrow(weight, 0, 0, 1), 1);
@@ -110,7 +111,7 @@ int64_t checked_length(int64_t n, std::string_view name = "n") {
   check(n >= 1, "{} must be >= 1, got {}", name, n);
   return n;
 }
-// x with n elements along a dimension (counted from the end), by cutting or by zeros.
+// x cut or padded with zeros to n elements along a dimension, counted from the end.
 Tensor resized(const Tensor& x, int dim, int64_t n) {
   const int64_t now = x.size(dim);
   if (n <= now) return narrow(x, dim, 0, n);
@@ -118,7 +119,7 @@ Tensor resized(const Tensor& x, int dim, int64_t n) {
   sizes.back() = n - now;
   return pad(x, sizes);
 }
-// f of x with dimension `dim` as the last one of its numbers, of which pairs are none.
+// f of x with dimension `dim` moved last; the pairs of complex numbers do not count as a dimension.
 template <class F>
 Tensor along_numbers(const Tensor& x, int numbers, int dim, const F& f) {
   const int d = wrap_dim(dim, numbers), last = numbers - 1;
@@ -271,7 +272,7 @@ Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& o) {
   });
   return in_f32(
       [&](const Tensor& t) {
-        // (Takes the first of both sides, as PyTorch does.)
+        // (Uses the first half of two-sided transforms, as PyTorch does.)
         const Tensor lines = transpose(narrow(t, -3, 0, n_fft / 2 + 1), -3, -2);
         const Tensor parts = irfft(lines, {.n = n_fft, .norm = fft_options(o).norm});
         const Tensor y = within(frames.overlap_add(parts * frames.window)) / weight;

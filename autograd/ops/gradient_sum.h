@@ -8,8 +8,8 @@
 
 namespace mixtape::internal {
 
-// The sum of the gradients that reach a node. Those in f16 or bf16 are added in f32 and rounded
-// once, when the sum is taken: two of them only then, which needs no f32.
+// The sum of the gradients that reach a node. f16 and bf16 gradients are added in f32 and rounded
+// once, when the sum is taken. (Two are added only then, which needs no f32 tensor.)
 class GradientSum {
  public:
   void add(Tensor&& g) {
@@ -33,15 +33,15 @@ class GradientSum {
     if (first && parts_->missing > 0) {
       parts_->missing -= dy.numel();
       parts_->written.push_back(part);
-      if (is_same_part(dy, selection.part(sum_))) return;  // it is where it belongs
+      if (is_same_part(dy, selection.part(sum_))) return;  // already in its place
     }
     if (!first && is_half(sum_.dtype())) widened();
     if (!sum_.is_unique() || !sum_.layout().is_dense()) sum_ = sum_.clone();
     (first ? write : detail::accumulate)(dy, selection.part(sum_));
   }
 
-  // Takes the sum for a rule that adds to it in place, if no other tensor has it and each term of
-  // this dtype is added to all of it.
+  // Takes the sum for a rule that adds to it in place, if no other tensor shares it and every term
+  // so far had this dtype and covered all of it.
   Tensor take_whole(DType dtype) {
     const bool open = sum_ && !parts_ && sum_.dtype() == dtype && !is_half(dtype) &&
                       sum_.is_unique() && sum_.is_contiguous();
@@ -67,8 +67,8 @@ class GradientSum {
     if (second_) accumulate(sum_, std::exchange(second_, {}));
     return sum_;
   }
-  // Makes room for the whole of which dy is a part: the storage of dy, if a rule has written the
-  // gradients of all parts where they belong, or a new one.
+  // Makes a tensor for the whole of which dy is a part: on the storage of dy, if a rule has written
+  // the gradients of all parts in their places there, or a new one.
   void begin_parts(const Node& selection, const Tensor& dy, const Shape& shape, DType dtype) {
     parts_ = std::make_unique<Parts>();
     parts_->missing = shape.size();
@@ -83,7 +83,7 @@ class GradientSum {
       parts_->missing = 0;
     }
   }
-  // Fills what no part has written with zeros.
+  // Fills elements that no part has written with zeros.
   void complete() {
     if (parts_->missing == 0) return;
     const Tensor whole = zeros(sum_.shape(), sum_.dtype(), sum_.device());
@@ -121,7 +121,7 @@ class GradientSum {
     auto [low, high] = extent(part);
     const auto at = [&](int64_t i, int d) { return i / sum_.strides()[d] % sum_.shape()[d]; };
     if (p.dim == none) {
-      p.dim = all;  // or one that this part cuts, along which all others are compared with it
+      p.dim = all;  // or the dimension that this part cuts, along which all others are compared
       for (int d = 0; d < sum_.rank(); ++d)
         if (at(low, d) > 0 || at(high, d) < sum_.shape()[d] - 1) p.dim = d;
       if (p.dim != all) p.first = at(low, p.dim), p.last = at(high, p.dim);
@@ -138,11 +138,11 @@ class GradientSum {
   struct Parts {
     int dim = none;                // they lie along this dimension,
     int64_t first = 0, last = -1;  // between these elements
-    int64_t missing = 0;           // elements that no part has written: they are not even zeros
+    int64_t missing = 0;           // elements that no part has written, which are uninitialised
     std::vector<Layout> written;   // the parts, while elements are missing
   };
   Tensor sum_, second_;
-  std::unique_ptr<Parts> parts_;  // of a sum that is made of parts so far
+  std::unique_ptr<Parts> parts_;  // while the sum consists of parts alone
 };
 
 }  // namespace mixtape::internal

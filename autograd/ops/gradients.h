@@ -13,7 +13,8 @@
 namespace mixtape {
 namespace [[gnu::visibility("hidden")]] ops {
 
-// Two factors in their wider dtype: in a second backward a gradient may be wider than its partner.
+// Two factors in the wider of their dtypes: in a second backward pass a gradient may be wider than
+// its partner.
 struct Factors {
   Tensor a, b;
 
@@ -22,13 +23,14 @@ struct Factors {
     a = cast(x, wider);
     b = cast(y, wider);
   }
-  // The dtype of their product: the wanted one if the factors are half, else theirs.
+  // The dtype of their product: `wanted` if the factors are half, else theirs.
   DType product(DType wanted) const { return is_half(a.dtype()) ? wanted : a.dtype(); }
 };
 // alpha a @ b, in the dtype that Factors::product() gives.
 Tensor product(const Tensor& a, const Tensor& b, DType wanted, double alpha = 1);
 
-// The operand whose order a result has: a, unless others, which may be absent, are channels last.
+// The operand whose order in memory the result gets: a, or the first that is channels last. Others
+// may be absent.
 template <class... T>
 const Tensor& deciding(const Tensor& a, const T&... others) {
   const Tensor* found = &a;
@@ -39,7 +41,7 @@ const Tensor& deciding(const Tensor& a, const T&... others) {
   return *found;
 }
 
-// dy f'(x) of an activation, in x's dtype: from x, or from y for Relu.
+// dy f'(x) for an activation, in x's dtype, from x, or from y for Relu.
 Tensor activation_gradient(Activation f, const Tensor& x_or_y, const Tensor& dy);
 // True if the gradient of an epilogue's activation needs its input, false if it needs the result.
 inline bool needs_pre_activation(Activation f) {
@@ -54,8 +56,8 @@ inline void save_activation(Ctx& ctx, Activation f, const Tensor& bias, const Te
   ctx.save_extra(pre);
   ctx.save(residual);
 }
-// The gradient of the activation's input. The saved one has no history: for a gradient that is
-// itself differentiated, `recompute` makes it again.
+// The gradient of the activation's input. The saved input has no history, so if the gradient is
+// itself differentiated, `recompute` makes the input again.
 template <class F>
 Tensor pre_activation_gradient(const Ctx& ctx, Activation f, const Tensor& dy, F recompute) {
   if (f == Activation::None) return dy;
@@ -63,19 +65,19 @@ Tensor pre_activation_gradient(const Ctx& ctx, Activation f, const Tensor& dy, F
   return activation_gradient(f, again ? recompute() : ctx.saved(3), dy);
 }
 
-// The dtype of a product's result: its own or, with a residual that is wider, the residual's, as
-// that of their sum. What a residual holds is not rounded to 16 bits.
+// The dtype of a product's result: its own or that of a wider residual, as for their sum. A
+// residual is never rounded to 16 bits.
 inline DType dtype_with(const Ctx& ctx, const Tensor& residual) {
   return residual && is_half(ctx.dtype()) ? residual.dtype() : ctx.dtype();
 }
-// A gradient of such a result in the dtype of the product alone, whose operands have it, too.
+// The gradient of such a result in the dtype of the product, which is also its operands'.
 inline Tensor of_product(const Ctx& ctx, const Tensor& dz) {
   return is_half(ctx.dtype()) ? cast(dz, ctx.dtype()) : dz;
 }
 // The factors of a product's gradients: dz, the gradient of the sums, and the operands, which the
-// op saved as numbers 0 and 1. If the policy rounded these to 8 or 4 bits, they and dz are read as
-// its recipe rounds them for a product that sums over dimension `dim` (see Quantiser). The gradient
-// of a bias is the sum of dz as it is.
+// op saved as numbers 0 and 1. If the policy rounded the operands to 8 or 4 bits, its recipe rounds
+// operands and dz for a product that sums over dimension `dim` (see Quantiser). The gradient of a
+// bias is the sum of the unrounded dz.
 class RoundedFactors {
  public:
   RoundedFactors(const Ctx& ctx, const Tensor& dz)
@@ -97,32 +99,32 @@ class RoundedFactors {
   const internal::Quantised* const by_;
   Tensor rounded_;
 };
-// A residual in the order of y, which it is added to.
+// A residual in the order of y, to which it is added.
 inline Tensor residual_like(const Tensor& residual, const Tensor& y) {
   if (!residual || residual.strides() == y.strides()) return residual;
   const Tensor copy = y.like(residual.dtype());
   kernels::convert(y.device(), residual, copy);
   return copy;
 }
-// The gradients of x, the weight and the bias and, if there is a residual, that of the sums.
+// The gradients of x, weight and bias and, if there is a residual, its gradient dz.
 inline Grads with_residual(const Ctx& ctx, Grads grads, const Tensor& dz) {
   if (ctx.wants(3)) grads.push_back(dz);
   return grads;
 }
 
-// A dropout mask by its place in the random stream: the same elements at every call.
+// A dropout mask, given by its position in the random stream, so that every call drops the same
+// elements.
 struct DropoutMask : Draw {
   double p = 0;
 };
 DropoutMask draw_mask(double p, int64_t elements);  // checks p, reserves the numbers
 Tensor dropout(const Tensor& x, const DropoutMask& mask);
 
-// The dtype of each term of a loss: that of the op's result or, for a `wide` one that is not the
-// end, f32.
+// The dtype of each term of a loss: that of the op's result, or f32 if `wide`, when a sum follows.
 inline DType dtype_of_each(const Ctx& ctx, bool wide) {
   return wide ? accumulate_dtype(ctx.dtype()) : ctx.dtype();
 }
-// The dtype of what f returns here, under the policy. Nothing is recorded or observed.
+// The dtype of f's result here, under the policy. Nothing is recorded or observed.
 template <class F>
 DType dtype_here(const F& f) {
   const NoGrad off;
@@ -133,29 +135,30 @@ DType dtype_here(const F& f) {
 inline Tensor none_of(const Tensor& x, const Shape& shape = {0}) {
   return x.with_layout(internal::Layout(shape));
 }
-// The dtype that the sum of these tensors has here: theirs, or the policy's. Throws Error if theirs
-// differ.
+// The dtype that the sum of these tensors has here: theirs or the policy's. Throws Error if they
+// differ in dtype.
 template <class... T>
 DType dtype_of_sum(const T&... x) {
   return dtype_here([&] { return sum((none_of(x) + ...)); });
 }
-// A sum y of wide terms, computed from an f16 or bf16 x, rounded to the dtype that it has here
-// where terms are not wide: that of the sum of `of_nothing`, made by the same op of no elements.
+// Rounds a sum y of wide terms, computed from an f16 or bf16 x, to the dtype that it would have
+// here with terms that are not wide: that of the sum of `of_nothing`, made by the same op from no
+// elements.
 template <class F>
 Tensor finished(const Tensor& y, const Tensor& x, const F& of_nothing) {
   if (!is_half(x.dtype())) return y;
   return cast(y, dtype_here([&] { return sum(of_nothing()); }));
 }
-// f(x...), made of ops. If x are f16 or bf16, steps are computed in f32, whose range they may need,
-// and the result is rounded once, to the dtype that a sum of x has here.
+// f(x...), made of ops. For f16 and bf16, steps are computed in f32, whose range they may need, and
+// the result is rounded once, to the dtype that a sum of x has here.
 template <class F, class... T>
 Tensor in_f32(const F& f, const T&... x) {
   if (!(is_half(x.dtype()) || ...)) return f(x...);
   const DType out = dtype_of_sum(x...);
   return cast(f(cast(x, accumulate_dtype(x.dtype()))...), out);
 }
-// The same of floats, and in f64 where one of x has the range of f32, for ops that are not worth a
-// kernel of their own.
+// The same for floats, in f64 if one of x has the range of f32, for ops that are not worth a kernel
+// of their own.
 template <class F, class... T>
 Tensor in_wider(const F& f, const T&... x) {
   (check_real(x), ...);
@@ -164,13 +167,13 @@ Tensor in_wider(const F& f, const T&... x) {
   return cast(f(cast(x, f64)...), out);
 }
 
-// The rows of n examples, which follow each other: [n, rows of each, ...].
+// The rows of n examples, which follow each other, as [n, rows of each, ...].
 Tensor by_example(const Tensor& rows, int64_t n);
-// The gradients by example of a tensor whose rows belong to single ones, from those of its rows:
-// [n, shape], with zeros in the rows of others.
+// The gradients by example, [n, shape], of a tensor whose rows each belong to one example: g with
+// zeros in the rows of other examples.
 Tensor in_own_rows(const Tensor& g, int64_t n);
 
-// Sums with a chosen result dtype, for rules that need an f32 gradient from half terms.
+// Options of reductions. The result's dtype serves rules that need an f32 gradient from half terms.
 struct ReduceOptions {
   uint32_t dims = 0;              // bit d: dimension d is reduced
   std::optional<DType> out = {};  // dtype of the result
@@ -185,35 +188,35 @@ Tensor share_among(const Tensor& dy, const Tensor& winner, const ReduceOptions& 
 struct NormOptions : ReduceOptions {
   double p = 2;
 };
-// norm() of those dimensions, which stay; and in f64, which holds it where x's dtype does not.
+// norm() over those dimensions, which are kept; in f64, since x's dtype may not hold it.
 Tensor norm_of(const Tensor& x, const NormOptions& o);
 Tensor length_of(Ctx& ctx, const Tensor& x, const NormOptions& o);
-// A power of two of this dtype near each of these lengths, which are f64: what is divided by it
-// stays in range, and no digit changes.
+// A power of two in this dtype near each of these lengths, which are f64. Numbers divided by it
+// stay in range and keep their digits.
 Tensor scale_near(const Tensor& length, DType dtype);
-// A power of two near the largest |x| of each reduction (1 if that is 0, infinite or NaN): squares
-// of x divided by it stay in range, and no digit of x changes.
+// A power of two near the largest |x| of each reduction (1 if that is 0, infinite or NaN). Squares
+// of x divided by it stay in range, and x keeps its digits.
 Tensor scale_of(const Tensor& x, const ReduceOptions& options);
 inline Tensor scale_of(const Tensor& x) { return scale_of(x, reduce_options({}, x.rank())); }
 // The gradient of the p-norm y of x, all in f32 or f64.
 Tensor norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy, const NormOptions& o);
-// cosine_similarity; a `wide` result is f32 also for f16 and bf16.
+// cosine_similarity(). A `wide` result is f32 even for f16 and bf16.
 Tensor cosine(const Tensor& x, const Tensor& y, int dim, double eps, bool wide);
-// The gradient of vectors that were divided by their lengths, or by eps where that is larger.
-// There it is dy / eps, the exact one, which f16 need not hold: infinity would end a step that
-// masks the vector, 0 would keep it where it is. So in those rows it is the nearest f16 number,
-// unless it was not finite before.
+// Limits the gradient of vectors that were divided by their lengths, or by eps if that is larger.
+// In the latter rows it is dy / eps, which f16 may not hold; an infinity would skip a step even if
+// the vector is masked, and 0 would never move it. So in these rows it becomes the nearest f16
+// number, unless dy was not finite.
 Tensor within_range(const Tensor& dx, const Tensor& rows, DType dtype);
-// The mean or the sum of a loss over its elements, or all of them.
+// Reduces a loss to its mean or sum, or keeps all elements.
 Tensor reduce_losses(const Tensor& each, Reduction reduction);
 
-// Makes f(old) the value of x in all its handles, recorded. Throws Error, with what to do instead,
-// if x is a leaf or if another tensor sees its storage.
+// Makes f(old) the value of x in all its handles, recorded. If x is a leaf, or if another tensor
+// sees its storage, throws Error with what to do instead.
 void replace_value(const Tensor& x, std::string_view instead,
                    const std::function<Tensor(const Tensor& old)>& f);
 
-// Ops for their forms in place: they write to `out` as call_out() does. F is a struct of
-// kernels/common/binary.h: Add, Sub, Mul or Div (of floats).
+// Binary ops for their in-place forms: they write to `out` as call_out() does. F is a struct of
+// kernels/common/binary.h: Add, Sub, Mul or (for floats) Div.
 template <class F>
 [[gnu::visibility("hidden")]] Tensor binary_out(const Tensor& out, const Tensor& a,
                                                 const Tensor& b);

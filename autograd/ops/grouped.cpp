@@ -1,5 +1,5 @@
-// Products of groups of rows, each with a matrix of its own, as of tokens with their expert. Each
-// group is one product of the kernel; a rule is made of the same two ops.
+// Products of groups of rows, each with its own matrix, as of tokens with their expert. Each group
+// is one product of the kernel; the backward rules are made of the same two ops.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"

@@ -14,9 +14,9 @@ namespace {
 
 using kernels::Sampling;
 
-// Weighted sums over rectangles of an image. Linear; the gradient is the transpose, the same op in
-// the other direction, of images in the same order (an image of one pixel has both). Name: a struct
-// with the names of both.
+// Weighted sums over rectangles of an image, which are linear. The gradient is the transpose, the
+// same op in the other direction, for images in the same order (an image of one pixel has both
+// orders). Name is a struct with the names of both directions.
 template <class Name, bool transposed = false>
 struct Resample {  // x [n, c, h, w]
   static constexpr OpInfo info{transposed ? Name::gradient : Name::forward, Precision::Native};
@@ -102,10 +102,10 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
              .stride = o.stride[d] ? o.stride[d] : size,
              .padding = padding,
              .count_padding = o.count_include_pad};
-  check(size > 0 && s.stride > 0 && countable({size, s.stride}), "a window of {} with stride {}",
-        size, s.stride);
-  check(padding >= 0 && padding <= size / 2, "padding {} of a window of {} (at most half)", padding,
-        size);
+  check(size > 0 && s.stride > 0 && countable({size, s.stride}),
+        "window and stride must be > 0 and together below 2^63, got {} and {}", size, s.stride);
+  check(padding >= 0 && padding <= size / 2,
+        "padding must be from 0 to half of the window, got {} of {}", padding, size);
   const int64_t over = o.ceil_mode ? s.stride - 1 : 0;  // overhang of a window at the end
   const int64_t room = length + 2 * padding + over - size;
   check(length > 0 && countable({length}) && room >= 0,
@@ -116,7 +116,7 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
 }
 
 Sampling adaptive(int64_t length, int64_t size) {
-  check(size > 0 && length > 0, "{} windows over {} elements", size, length);
+  check(size > 0 && length > 0, "windows and elements must be > 0, got {} over {}", size, length);
   return {.kind = Sampling::Kind::Adaptive, .from = length, .to = size};
 }
 
@@ -147,11 +147,11 @@ struct InterpolateName {
 };
 using Interpolate = Resample<InterpolateName>;
 
-// Where a line is made smaller, by `scale`, a filter as wide as `scale` pixels of the result makes
-// each of them of all elements below it, as PyTorch and Pillow do: a triangle or, if cubic, Keys'
-// cubic convolution with slope -1/2 at 1. Weights are divided by their sum.
+// A filter for making lines smaller by `scale`: each pixel of the result is a weighted mean of all
+// elements below the filter, which is `scale` elements wide in each direction, as in PyTorch and
+// Pillow. It is a triangle or, if cubic, Keys' cubic convolution with slope -1/2 at 1.
 struct Antialias {
-  int64_t taps;               // elements that make each of the result, some of weight 0
+  int64_t taps;               // elements per element of the result, some of weight 0
   std::vector<int64_t> from;  // [to, taps]
   std::vector<double> weight;
 
@@ -248,8 +248,7 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
   check_images(x);
   check(o.mode != Interpolation::Trilinear, "mode is Trilinear, which interpolate3d takes");
   const bool smooth = o.mode == Interpolation::Bilinear || o.mode == Interpolation::Bicubic;
-  check(smooth || !o.align_corners,
-        "nearest neighbours or areas with aligned corners (only the other modes have a choice)");
+  check(smooth || !o.align_corners, "align_corners is for Bilinear and Bicubic");
   check(smooth || !o.antialias, "antialiasing is for Bilinear and Bicubic");
   if (o.mode == Interpolation::Area) return adaptive_avg_pool2d(x, size);
   using Kind = Sampling::Kind;
@@ -257,7 +256,8 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
                     : o.mode == Interpolation::Bilinear ? Kind::Linear
                                                         : Kind::Cubic;
   const auto along = [&](int d) {
-    check(size[d] > 0 && x.size(2 + d) > 0, "from {} elements to {}", x.size(2 + d), size[d]);
+    check(size[d] > 0 && x.size(2 + d) > 0, "both sizes must be > 0, got {} elements to {}",
+          x.size(2 + d), size[d]);
     return Sampling{
         .kind = kind, .from = x.size(2 + d), .to = size[d], .align_corners = o.align_corners};
   };
@@ -296,12 +296,12 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   const Scope scope("grid_sample");
   check_images(x);
   check(grid.rank() == 4 && grid.size(0) == x.size(0) && grid.size(3) == 2,
-        "a grid of shape {} for an input of shape {}: it has to be [n, h', w', 2]", grid.shape(),
+        "the grid for an input of shape {1} must be [n, h', w', 2], got {0}", grid.shape(),
         x.shape());
   check_real(x);
   check_real(grid);
   check((x.dtype() == f64) == (grid.dtype() == f64),
-        "an input of {} and a grid of {}: both are f64, or neither", x.dtype(), grid.dtype());
+        "input and grid must both be f64 or neither, got {} and {}", x.dtype(), grid.dtype());
   check(o.mode != Interpolation::Bicubic, "mode is Bicubic, not Nearest or Bilinear");
   check(o.padding != PadMode::Circular, "padding is Circular, not Constant, Replicate or Reflect");
   const int64_t n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);

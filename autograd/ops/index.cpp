@@ -1,5 +1,5 @@
 // Indexing: three ops along one dimension, and functions made of them. gather and scatter_add are
-// each other's gradient; an index that many elements share is expanded, not copied. Also dropout.
+// each other's gradient. An index that many elements share is expanded, not copied. Also dropout.
 
 #include <fmt/format.h>
 
@@ -79,7 +79,7 @@ Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
   });
 }
 
-// dy, but zeros at the padding index.
+// dy with zeros at the padding index.
 Tensor unpadded(const Tensor& dy, const Tensor& index, const Embedding::Options& o) {
   return o.padding_idx ? masked_fill(dy, eq(index, double(*o.padding_idx)), 0) : dy;
 }
@@ -87,7 +87,7 @@ Tensor unpadded(const Tensor& dy, const Tensor& index, const Embedding::Options&
 Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const Options& o) {
   return Gather::backward(ctx, unpadded(dy, ctx.saved(0), o), dim);
 }
-// The table of each example below that of the one before.
+// Stacks the tables of all examples, so that one scatter fills them.
 Grads Embedding::backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, int, const Options& o) {
   const Tensor index = ctx.saved(0);
   const int64_t rows = ctx.shape(0)[0], columns = ctx.shape(0)[1];
@@ -110,7 +110,7 @@ struct Scatter {
     ctx.save(index);
     return y;
   }
-  // Replaced elements get no gradient; where indices repeat, only the last source gets one.
+  // Replaced elements get no gradient. Where indices repeat, only the last source gets one.
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim) {
     const Tensor index = ctx.saved(0);
     const auto lost = [&] {
@@ -132,7 +132,7 @@ struct Scatter {
   }
 };
 
-// The mask is not saved: the same position in the random stream gives it again.
+// The mask is not saved, since the same position in the random stream gives it again.
 struct Dropout {
   static constexpr OpInfo info{"dropout", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutMask& at) {
@@ -175,11 +175,11 @@ Tensor rows_at(const Tensor& table, const Tensor& given, const Embedding::Option
       call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, o), shape);
 }
 
-// Bags as padded rows [bags, longest], and a mask of the indices in them, absent if all are.
+// Bags as padded rows [bags, longest], and a mask of the indices in them, absent without padding.
 struct Bags {
   Tensor index, inside = {};
 };
-// Pads bags by their first indices and sizes, i64 [bags] each.
+// Pads bags, given by their first indices and sizes, i64 [bags] each.
 Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, int64_t longest) {
   const Tensor step = arange(0, double(longest), 1, i64, index.device());
   const Tensor inside = lt(step, unsqueeze(size, 1));
@@ -187,7 +187,7 @@ Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, i
   return {reshape(index_select(index, 0, from), inside.shape()), inside};
 }
 
-// Sums and means are formed in f32, or f64 where they may exceed it, and rounded once.
+// Sums and means are computed in f32, or in f64 if they may exceed it, and rounded once.
 Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
   auto& [index, inside] = bags;
   const bool largest = o.mode == BagMode::Max;
@@ -213,8 +213,9 @@ Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o)
   return finished(total / cast(clamp(count, 1, {}), f64));
 }
 
-// Bags of any sizes. If a few long ones would make the others mostly padding, bags of similar size
-// (within a factor of two) are padded together: memory stays in proportion to indices.
+// Reduces bags of any sizes. If a few long bags would make the others mostly padding, bags of
+// similar size (within a factor of two) are padded together, so that memory stays proportional to
+// indices.
 Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offsets,
                    const EmbeddingBagOptions& o) {
   check(offsets.rank() == 1, "offsets have shape {}, not [bags]", offsets.shape());

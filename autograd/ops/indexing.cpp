@@ -1,5 +1,5 @@
-// Indexing as NumPy does: a view by basic indexing, then, where tensors index it, slices of that
-// view. Both steps go either way: reading is a slice and a gather, writing is their transposes.
+// Indexing as in NumPy: a view by basic indexing, then slices of that view if tensors index it.
+// Both steps work in both directions: reading is a slice and a gather, writing their transposes.
 
 #include <limits>
 #include <optional>
@@ -29,14 +29,14 @@ Tensor flat_positions(const Tensor& mask) {
   return reshape(nonzero(reshape(mask, {mask.numel()})), {-1});
 }
 
-// A tensor among the indices, for `dims` dimensions from `dim` on of the view.
+// A tensor among the indices, for `dims` dimensions of the view from `dim` on.
 struct TensorIndex {
   Tensor tensor;
   int dim, dims;
-  int of_x;  // that dimension of the indexed tensor, for messages
+  int of_x;  // the same dimension counted in the indexed tensor, for messages
 };
 
-// The slices of a view that tensors select. Their dimensions are merged to one.
+// The slices of a view that tensors select, with the indexed dimensions merged to one.
 struct AdvancedIndex {
   Dims order;     // puts those dimensions of the view side by side; empty if they are
   Shape shape;    // of the view in that order
@@ -71,14 +71,14 @@ struct AdvancedIndex {
     const Tensor y = index_select_unchecked(reshape(ordered(view), merged(total())), at, index);
     return moved(reshape(y, spliced(shape, at, count, each)), at, to);
   }
-  // The view with values of the result's shape there.
+  // The view with these slices replaced by values of the result's shape.
   Tensor replaced(const Tensor& view, const Tensor& values, bool accumulate) const {
     const Tensor y = index_put_unchecked(reshape(ordered(view), merged(total())), at, index,
                                          source(values), accumulate);
     const Tensor whole = reshape(y, shape);
     return order.empty() ? whole : permute(whole, inverse(order));
   }
-  // Writes values of the view's dtype to it, without recording.
+  // The same in place, without recording; values have the view's dtype.
   void write(const Tensor& view, const Tensor& values) const {
     const Tensor target = ordered(view);
     const auto layout = reshape(target.layout(), merged(total()));
@@ -119,7 +119,7 @@ struct AdvancedIndex {
   Tensor source(const Tensor& values) const {
     return reshape(moved(values, to, at), merged(index.numel()));
   }
-  // Moves the tensors' dimensions.
+  // Moves the tensors' dimensions to where they belong.
   Tensor moved(const Tensor& x, int from, int there) const {
     Dims a, b;
     for (int d = 0; d < each.rank; ++d) {
@@ -145,11 +145,11 @@ struct IndexPlan {
     const Tensor y = viewed(x);
     return advanced ? advanced->read(y) : y;
   }
-  // Writes values of the shape and dtype that read() gives. No view of x may be left if it records.
+  // Writes values of read()'s shape and dtype. If it records, no other view of x may exist.
   void write(const Tensor& values) const;
 
  private:
-  // Dimensions of x that an index takes.
+  // The number of x's dimensions that an index takes.
   static int dims_of(const Index& index) {
     if (index.kind == Index::Kind::Tensor)
       return index.tensor.dtype() == boolean ? index.tensor.rank() : 1;
@@ -186,8 +186,8 @@ IndexPlan::IndexPlan(const Tensor& of, std::span<const Index> indices) : x(of) {
   check(gaps <= 1, "only one index may be Ellipsis, got {}", gaps);
 
   std::vector<TensorIndex> parts;
-  int from = 0, dim = 0;  // dimensions of x and of the view that come next
-  int first = -1;         // of the view: where the first whole number or tensor stands
+  int from = 0, dim = 0;  // the next dimensions of x and of the view
+  int first = -1;         // the view's dimension of the first integer or tensor
   bool adjacent = true, within = false;
   for (const Index& i : indices) {
     const bool points = i.kind == Kind::Integer || i.kind == Kind::Tensor;
@@ -197,7 +197,7 @@ IndexPlan::IndexPlan(const Tensor& of, std::span<const Index> indices) : x(of) {
       adjacent = false;
     within = points;
     const int dims = i.kind == Kind::Ellipsis ? x.rank() - taken : dims_of(i);
-    // None is a new dimension, and a mask without dimensions indexes one.
+    // None adds a dimension, and so does a 0-d mask, which then indexes it.
     const bool is_new = dims == 0 && i.kind != Kind::Ellipsis;
     if (is_new) view.steps.push_back({BasicIndex::Kind::Unsqueeze, dim});
     if (i.kind == Kind::Integer)
@@ -239,7 +239,7 @@ Indexed::Indexed(const Tensor& x, std::initializer_list<Index> indices) {
   plan_ = std::make_shared<IndexPlan>(x, std::span(indices.begin(), indices.size()));
   Tensor::operator=(plan_in(plan_).read());
 }
-// (x[i][j]: elements of x, unless x[i] is a copy.)
+// (In x[i][j], these are elements of x unless x[i] is a copy.)
 Indexed::Indexed(Indexed&& x, std::initializer_list<Index> indices)
     : Indexed(static_cast<const Tensor&>(x), indices) {
   if (x.plan_ && !plan_in(x.plan_).advanced) {
@@ -252,7 +252,7 @@ Indexed::Indexed(Indexed&& x, std::initializer_list<Index> indices)
   x.Tensor::operator=(Tensor());
 }
 
-// True if the elements are written through the view that this is.
+// True if assignment writes through this tensor, which is a view.
 bool Indexed::is_written_itself(bool history) const {
   if (!plan_) return true;
   const bool records = grad_enabled() && (plan_in(plan_).x.requires_grad() || history);
@@ -279,7 +279,7 @@ void Indexed::put(double value) {
   put(filled());
 }
 
-// f(elements) in place.
+// Replaces the elements by f(elements).
 template <class F>
 void Indexed::update(bool history, const F& f) {
   if (is_written_itself(history)) {
@@ -324,7 +324,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return index_select_unchecked(reshape(expand(x, shape), {shape.size()}), 0,
                                 flat_positions(expand(mask, shape)));
 }
-// The indices of elements other than 0: i64 [count, rank].
+// The indices of elements that are not 0: i64 [count, rank].
 Tensor nonzero(const Tensor& x) {
   const Scope scope("nonzero");
   const Tensor mask = contiguous(x.dtype() == boolean ? x : ne(x, 0));

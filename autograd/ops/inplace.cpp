@@ -1,5 +1,6 @@
-// Writing to tensors. While recording, an op in place is the op itself, whose result replaces the
-// old value in every handle: safe only if no other tensor sees the storage, which is checked.
+// Writing to tensors. While recording, an in-place op runs the plain op, whose result replaces the
+// old value in every handle. That is safe only if no other tensor sees the storage, which is
+// checked.
 
 #include "autograd/ops/gradients.h"
 #include "core/effects.h"
@@ -11,16 +12,16 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-// x = f(out, x), seen by every handle to x. f may write to `out`, which is empty, or x if f is
-// `direct`: elementwise, and reading no other memory of x's.
+// x = f(out, x), for every handle of x. f may write to `out`, which is empty, or x itself if f is
+// `direct`: elementwise, and reading none of x's memory but the element that it writes.
 template <class F>
 Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, const F& f) {
   const Scope scope(op);
   ++effects.writes;
   if (!grad_enabled() || !(x.requires_grad() || history)) {
     check(!x.layout().repeats(),
-          "in place on shape {} with strides {}, where elements share memory (clone() it first)",
-          x.shape(), x.strides());
+          "elements of shape {} with strides {} share memory (clone() it first)", x.shape(),
+          x.strides());
     const NoGrad off;
     x.storage()->begin_write();
     // (Observers read the old x after the op.)
@@ -39,14 +40,14 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
 
 Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape()), x.dtype()); }
 
-// x = F(x, y), with y converted to x's dtype, but not from float to integer, which would truncate.
+// x = F(x, y), with y converted to x's dtype (but never from float to integer, which would
+// truncate).
 template <class F>
 Tensor combine(std::string_view op, const Tensor& x, const Tensor& y) {
   const bool direct = !y.storage()->overlaps(*x.storage());
   return rewrite(op, x, y.requires_grad(), direct, [&](const Tensor& out, const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
-          "of {} elements and {} ones, which would be truncated (convert one with .to())",
-          t.dtype(), y.dtype());
+          "{} elements would truncate {} values (convert one with .to())", t.dtype(), y.dtype());
     return binary_out<F>(out, t, fitting(t, y));
   });
 }
@@ -58,21 +59,21 @@ Tensor combine(std::string_view op, const Tensor& x, double y) {
 
 void check_quotient(const Tensor& x) {
   const Scope scope("div_");
-  check(is_float(x.dtype()), "of {} elements, which cannot hold quotients (convert with .to())",
-        x.dtype());
+  check(is_float(x.dtype()), "{} elements cannot hold quotients (convert with .to())", x.dtype());
 }
 
 }  // namespace
 
 void ops::replace_value(const Tensor& x, std::string_view instead,
                         const std::function<Tensor(const Tensor& old)>& f) {
-  check(!x.is_leaf(), "in place on a leaf that requires a gradient: {}, or NoGrad", instead);
+  check(!x.is_leaf(), "a leaf that requires a gradient cannot change in place: {}, or NoGrad",
+        instead);
   check(
       x.storage().use_count() == 1,
-      "in place on storage that is shared (by a view, or by an op that saved it for backward): {}, "
+      "storage that a view or an op that saved it for backward shares cannot change in place: {}, "
       "or NoGrad",
       instead);
-  const Tensor old = x.detach();  // stays what it is if the op saves it
+  const Tensor old = x.detach();  // keeps its value if the op saves it
   old.set_grad_fn(x.grad_fn());
   const Tensor y = cast(expand(f(old), x.shape()), x.dtype());
   x.set_data(y.is_contiguous() ? y : contiguous(y));  // new storage, which the op may have saved
@@ -88,7 +89,7 @@ Tensor zero_(const Tensor& x) { return fill_(x, 0); }
 Tensor copy_(const Tensor& x, const Tensor& from) {
   return rewrite("copy_", x, from.requires_grad(), false, [&](const Tensor&, const Tensor& t) {
     const Tensor y = fitting(t, from.to(t.device()));
-    // A view of from's storage must neither become x nor be read while x is written.
+    // If `from` shares its storage with y, y must neither become x nor be read while x is written.
     const bool lent = y.storage() == from.storage();
     return lent && (grad_enabled() || y.storage()->overlaps(*t.storage())) ? clone(y) : y;
   });

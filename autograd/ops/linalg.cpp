@@ -1,5 +1,5 @@
 // Systems of linear equations, inverses, determinants and Cholesky factors. Kernels compute in f64,
-// so every result is rounded once; rules are made of ops.
+// so every result is rounded once. Backward rules are made of ops.
 
 #include "autograd/ops/linalg.h"
 
@@ -50,15 +50,15 @@ Triangular triangle_of(bool upper, bool unit) {
 Triangular transpose_of(Triangular t) {
   return t == Triangular::None ? t : triangle_of(!is_upper(t), has_unit_diagonal(t));
 }
-// The elements of a that a system of equations reads; zeros elsewhere.
+// The elements of a that a triangular system reads, with zeros elsewhere.
 Tensor triangle_of(const Tensor& a, Triangular t) {
   if (t == Triangular::None) return a;
   const int64_t beside = has_unit_diagonal(t) ? 1 : 0;
   return is_upper(t) ? triu(a, beside) : tril(a, -beside);
 }
 
-// The solutions of square systems, f64 [batch, n, k]. Without `checked`, those of a singular matrix
-// are infinite or NaN.
+// The solutions of square systems, f64 [batch, n, k]. Unless `checked`, solutions for a singular
+// matrix are infinite or NaN.
 Tensor solutions(const Ctx& ctx, Triangular part, const Tensor& a, const Tensor& b,
                  bool checked = true) {
   const Tensor x = empty(b.shape(), f64, ctx.device());
@@ -118,13 +118,13 @@ struct Inverse {
   }
 };
 
-// f64 [batch, 3]: the determinant, its sign and the logarithm of its size.
+// f64 [batch, 3]: the determinant, its sign and the logarithm of its absolute value.
 Tensor determinants(const Ctx& ctx, const Tensor& a) {
   check_square(a);
   const Tensor y = empty({leading(a).size(), 3}, f64, ctx.device());
   if (a.numel() > 0) {
     ctx.run(kernels::determinant, matrices(a), y);
-  } else {  // of no elements: 1
+  } else {  // without elements it is 1
     fill_(y, 1);
     fill_(narrow(y, 1, 2, 1), 0);
   }
@@ -132,13 +132,14 @@ Tensor determinants(const Ctx& ctx, const Tensor& a) {
 }
 Tensor on_matrices(const Tensor& x) { return unsqueeze(unsqueeze(x, -1), -1); }
 
-// Products of all elements of x [..., n] but those where `left_out` [..., n] holds.
+// The products of all elements of x [..., n] except where `left_out` [..., n] is true.
 Tensor products(const Tensor& x, const Tensor& left_out) {
   return prod(where(left_out, 1.0, x), {-1});
 }
-// The derivatives of a determinant for a matrix U S V^T, singular or not: det(U V) U C V^T, with a
-// diagonal C of products of all other singular values. Values may repeat, where U and V have no
-// derivatives; so the rule takes C's for a matrix instead of S.
+// The derivative of the determinant of a matrix U S V^T, singular or not: det(U V) U C V^T, where
+// the diagonal C holds the products of all other singular values. U and V have no derivatives if
+// values repeat, so the backward rule differentiates C as a function of a whole matrix in place of
+// S.
 struct Cofactors {
   static constexpr OpInfo info{"det_gradient", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& a) {
@@ -147,8 +148,8 @@ struct Cofactors {
     ctx.save(a);
     return sign(x) * matmul(x.u * unsqueeze(others, -2), x.vh);
   }
-  // With g = U^T dy V: det(U V) U (diag(P diag(g)) - P g^T) V^T, the second product by elements and
-  // P [i, j] being the product of all but two singular values
+  // With g = U^T dy V: det(U V) U (diag(P diag(g)) - P g^T) V^T, where the second product is
+  // elementwise and P [i, j] is the product of all singular values but i and j.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor a = wide(ctx.saved(0)), same = is_same(a);
     const Svd x = svd(a);
@@ -164,7 +165,7 @@ struct Cofactors {
   static Tensor is_same(const Tensor& a) { return eq(eye(a.size(-1), a.dtype(), a.device()), 1); }
   static Tensor sign(const Svd& x) { return on_matrices(det(x.u) * det(x.vh)); }
 };
-// d det(a) / da = det(a) a^-T, or by Cofactors if a is singular.
+// d det(a) / da: det(a) a^-T, or Cofactors if a is singular.
 Tensor cofactors(const Tensor& a) {
   const Tensor size = det(a), singular = on_matrices(eq(size, 0));
   const Tensor one = eye(a.size(-1), a.dtype(), a.device());
@@ -217,8 +218,8 @@ struct Cholesky {
     ctx.save_result(y);
     return y;
   }
-  // da is the symmetric part of l^-T p l^-1, p being the lower triangle of l^T dl, its diagonal
-  // halved
+  // da is the symmetric part of l^-T p l^-1, where p is the lower triangle of l^T dl with its
+  // diagonal halved.
   static Grads backward(const Ctx& ctx, const Tensor& dl) {
     const Tensor l = precise_result(ctx.saved(1), [&] { return cholesky(wide(ctx.saved(0))); });
     const Tensor lt = transpose(l), half = eye(l.size(-1), l.dtype(), l.device()) * 0.5;

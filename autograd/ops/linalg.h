@@ -14,11 +14,11 @@ void check_square(const Tensor& a);
 void check_equations(const Tensor& a, const Tensor& b);
 // Matrices [batch, m, n] in f64, dense.
 Tensor matrices(const Tensor& a);
-// Throws Error for the first matrix for which a kernel reported anything but 0. `problem` makes the
-// end of the message from that.
+// Throws Error for the first matrix for which a kernel reported anything but 0, from which
+// `problem` makes the end of the message.
 void check_each(const Tensor& reports, const std::function<std::string(int64_t)>& problem);
 
-// An op's result for its rule. One of 16 bits is rounded: then `again` makes it from wide inputs.
+// An op's result for its rule. A 16-bit result is rounded, so `again` makes it from wide inputs.
 template <class F>
 Tensor precise_result(const Tensor& y, const F& again) {
   return is_half(y.dtype()) ? again() : y;

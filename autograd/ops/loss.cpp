@@ -1,6 +1,6 @@
-// Losses. Kernels read half predictions and write f32 losses; the reduction is an op of its own,
-// whose gradient is one number, expanded. Whatever the dtype of a loss, its terms are f32 until
-// they are added: one of them may exceed f16 where the mean does not.
+// Losses. Kernels read half predictions and write f32 losses; the reduction is a separate op, whose
+// gradient is one number, expanded. Terms stay f32 until they are added, whatever the dtype of the
+// loss, since a single term may exceed f16 although the mean does not.
 
 #include <algorithm>
 #include <cmath>
@@ -72,9 +72,9 @@ Tensor elementwise(const Tensor& x, const Tensor& target, Reduction reduction,
   };
   return reduced(weight, 1, reduction, each, x, target);
 }
-// A loss of the difference, which grows no faster than by `slope`. A mean may be in range where one
-// pair, apart by twice the largest number, is not: its terms are divided before, by a power of two,
-// which rounds none of them, or by their number, and then summed.
+// A loss of the difference, whose slope is at most `slope`. A mean may be in range although a pair
+// that is twice the largest number apart is not. So the terms of a mean are divided before they are
+// summed: by a power of two, which rounds none of them, or by their number.
 template <class F>
 Tensor of_difference(const Tensor& x, const Tensor& target, Reduction reduction, double slope,
                      double s = 0) {
@@ -141,8 +141,8 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
                  d = unsqueeze(cast(dcos, f64), 1);
     const Parts p = grad_enabled() ? Parts(product(x, y), product(x, x), product(y, y), o.eps)
                                    : Parts(ctx.saved(2), o.eps);
-    // A length may be beyond the dtype: vectors are divided by a size within it, and the numbers of
-    // rows by what is cut off.
+    // A length may exceed the dtype's range, so vectors are divided by a number in range, and a
+    // number per row by the rest.
     const auto of_rows = [dtype](const Tensor& t) { return cast(t, dtype); };
     const auto size = [dtype](const Tensor& length) { return clamp(length, {}, largest(dtype)); };
     const Tensor x_size = size(p.x), y_size = size(p.y), unit_x = x / of_rows(x_size),
@@ -160,7 +160,7 @@ struct CosineSimilarity {  // of the rows of x and y [rows, n]
   }
 
  private:
-  struct Parts {            // [rows, 1], in f64: squares of f32 numbers leave the range of f32
+  struct Parts {            // [rows, 1], in f64, since squares may leave the range of f32
     Tensor x, y;            // lengths, at least eps
     Tensor x_free, y_free;  // false where eps replaced them
     Tensor cosine;

@@ -1,5 +1,5 @@
-// Matrix products. Gradients of weights are computed in the dtype that the weight wants, so under
-// autocast they are not rounded from f32.
+// Matrix products. Gradients of weights are computed in the dtype of the weight's gradient, so
+// under autocast they stay f32.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -22,7 +22,7 @@ void check_inner(const Tensor& a, const Tensor& b) {
         a.shape(), b.shape());
 }
 
-// The gradients by example of b in a @ b, where a is input `i`: aT dy
+// The gradients by example of b in a @ b, where a is input `i`: aT dy.
 Tensor weight_each(const Ctx& ctx, size_t i, const Tensor& dy, int64_t n, double alpha) {
   return product(by_example(ctx.saved(0), n).t(), by_example(dy, n), ctx.grad_dtype(i + 1), alpha);
 }
@@ -54,7 +54,7 @@ struct Matmul {  // leading dimensions are equal
         [&] { return product(q.dz(-1), q.operand(1, -1).t(), ctx.grad_dtype(0), options.alpha); },
         [&] { return product(q.operand(0, -2).t(), q.dz(-2), ctx.grad_dtype(1), options.alpha); });
   }
-  // The rows of a matrix a share b. In a batch, an operand that was expanded is shared.
+  // If a is a matrix, its rows share b. In a batch, examples share an operand that was expanded.
   static Grads backward_each(const Ctx& ctx, const Tensor& dc, int64_t n,
                              const MatmulOptions& options) {
     if (dc.rank() == 2)
@@ -82,7 +82,7 @@ struct Linear {  // x [rows, in]
     check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
           x.size(-1), weight.shape(), weight.size(1));
     check_shape(bias, "the bias", {weight.size(0)});
-    // Gradients read y's rows again, as those of logits, so that they are aligned.
+    // Aligns y's rows, since gradients read them again, as those of logits.
     const Tensor y =
         with_padded_rows({x.size(0), weight.size(0)}, dtype_with(ctx, residual), ctx.device());
     check_shape(residual, "the residual", y.shape());
@@ -98,9 +98,9 @@ struct Linear {  // x [rows, in]
     save_activation(ctx, activation, bias, residual, before, y);
     return y;
   }
-  // With dz for the sums: dx = dz w, dw = dzT x, db = sums of dz, in dw's pass. For a weight by
-  // columns, the transpose of a parameter, dw is computed as xT dz, so that the parameter's
-  // gradient is dense.
+  // With dz for the gradient of the sums: dx = dz w, dw = dzT x, db = sums of dz, in the pass of
+  // dw. If the weight is the transpose of a parameter (`by_columns`), dw is computed as xT dz, so
+  // that the parameter's gradient is dense.
   static Grads backward(const Ctx& ctx, const Tensor& dy, Activation activation, bool by_columns) {
     const Tensor of_sums = pre_activation_gradient(ctx, activation, dy, [&] {
       return of(ctx.saved(0), ctx.saved(1), ctx.saved(2), Activation::None, false, ctx.saved(4));
@@ -139,7 +139,7 @@ struct Linear {  // x [rows, in]
     };
     return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(by_example(dz, n), {1}); });
   }
-  // (An absent residual would cost every call an input.)
+  // (Without a residual, the op has an input less, which is faster.)
   static Tensor of(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
                    bool by_columns, const Tensor& residual) {
     return residual ? call<Linear>(x, weight, bias, activation, by_columns, residual)
@@ -192,8 +192,8 @@ struct Dot {
   }
 
  private:
-  // The sum of the products of elements from `first` on, as many as this shape of rows has, in f64:
-  // products may be beyond the range of f32.
+  // The sum of the products of as many elements from `first` on as this shape of rows has, in f64,
+  // since products may exceed the range of f32.
   static Tensor products(const Ctx& ctx, const Tensor& a, const Tensor& b, int64_t first,
                          const Shape& shape) {
     const auto part = [&](const Tensor& x) {
@@ -215,7 +215,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b, options), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1), options), -1);
   if (leading(a) == leading(b)) return call<Matmul>(a, b, options);
-  // One b for the whole batch: one product of more rows.
+  // One b for the whole batch is one product with more rows.
   if (b.rank() == 2 && a.is_contiguous() && a.size(-1) == b.size(0))
     return reshape(call<Matmul>(flatten(a, 0, -2), b, options),
                    with_size(a.shape(), -1, b.size(1)));

@@ -16,14 +16,14 @@ Tensor standard_score(const Tensor& x, const Tensor& mean, const Tensor& rstd) {
   return (x * 0.5 - mean * 0.5) * (rstd * 2.0);
 }
 
-// The normalised x and its statistics, recorded with ops for double backward.
+// The normalised x and its statistics, recorded with ops, for double backward.
 struct Normal {
   Tensor h, rstd;
-  Dims dims = {};  // normalised over; empty: by constants
+  Dims dims = {};  // normalised over; empty if the statistics are constants
   bool centered = true;
 
-  // h = (x - mean(x)) rstd over dims, or x rstd, with the second moment as the variance. (In f64,
-  // since a difference or a square may leave f32.)
+  // h = (x - mean(x)) rstd over dims or, if not centered, x rstd with the second moment as
+  // variance. (In f64, since a difference or a square may leave the range of f32.)
   static Normal of(const Tensor& x, const Dims& dims, double eps, bool centered = true) {
     const Tensor all = cast(x, f64), off = centered ? all - mean(all, dims, true) : all;
     const Tensor rstd = rsqrt(mean(square(off), dims, true) + eps);
@@ -183,8 +183,8 @@ struct BatchNorm {  // x [n, c, inner]
   }
 
  private:
-  // running = (1 - momentum) * running + momentum * now, except where a batch overflowed: its step
-  // may be skipped, and statistics that are not finite would stay so.
+  // running = (1 - momentum) * running + momentum * now, except where the batch overflowed: its
+  // step may be skipped, and running statistics would never become finite again.
   static void move(const Tensor& running, const Tensor& now, double momentum) {
     const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
     copy_(running, where(isfinite(moved), moved, running));
@@ -197,11 +197,11 @@ Tensor row_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const
   using Op = RowNorm<centered>;
   const Scope scope(Op::info.name);
   const int outer = x.rank() - shape.rank;
-  check(shape.rank > 0 && outer >= 0, "normalising over {} of an input of shape {}", shape,
-        x.shape());
+  check(shape.rank > 0 && outer >= 0, "the last dimensions must be {}, got an input of shape {}",
+        shape, x.shape());
   for (int d = 0; d < shape.rank; ++d)
-    check(x.size(outer + d) == shape[d], "normalising over {} of an input of shape {}", shape,
-          x.shape());
+    check(x.size(outer + d) == shape[d], "the last dimensions must be {}, got an input of shape {}",
+          shape, x.shape());
   check_shape(weight, "the weight", shape);
   check_shape(bias, "the bias", shape);
   const bool by_kernel =
@@ -212,7 +212,7 @@ Tensor row_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const
   const bool of_rows = shape.rank == 1 && x.is_contiguous();
   const Tensor y =
       call<Op>(of_rows ? x : reshape(x, {rows, n}), flat(weight), flat(bias), eps, rounded);
-  // A gradient that would have come by way of a cast is not rounded either.
+  // A separate cast would not round the gradient, so neither does this.
   if (rounded && y.grad_fn() && y.grad_fn()->ctx.dtype() == f32) y.grad_fn()->grad_dtype = f32;
   return of_rows ? y : reshape(y, x.shape());
 }
@@ -269,7 +269,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
   const int64_t c = x.size(1);
   check(o.training || (running_mean && running_var), "evaluation needs running statistics");
-  check(bool(running_mean) == bool(running_var), "one running statistic without the other");
+  check(bool(running_mean) == bool(running_var),
+        "running mean and variance must be given together");
   check_channels(x, running_mean, "the running mean");
   check_channels(x, running_var, "the running variance");
   check_channels(x, weight, "the weight");

@@ -1,5 +1,5 @@
-// Order: kernels sort and select positions, which have no gradient; values are gathered from there,
-// so that gradients follow them. Also order statistics and counts, composed of other ops.
+// Order: kernels sort and select positions, which have no gradient. Values are gathered from these
+// positions, and so get gradients. Also order statistics and counts, composed of other ops.
 
 #include <cmath>
 
@@ -40,7 +40,7 @@ struct Median {  // of a 1-d tensor; NaN if it is empty, as in PyTorch
     ctx.save_result(y);
     return y;
   }
-  // All elements that equal it share its gradient.
+  // All elements equal to the median share its gradient.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor x = ctx.saved(0), y = ctx.saved(1);
     return {share_among(dy, logical_or(eq(x, y), logical_and(isnan(x), isnan(y))), {.dims = 1})};
@@ -78,7 +78,7 @@ Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   const Scope scope(TopK::info.name);
   return along_line(x, dim, [&](const Tensor& t, int d) {
     check(k >= 0 && k <= t.size(d), "k must be from 0 to {}, got {}", t.size(d), k);
-    const int64_t least = x.rank() == 0 ? 1 : 0;  // a 0-d result has an element
+    const int64_t least = x.rank() == 0 ? 1 : 0;  // a 0-d result has one element
     const Tensor indices = over_lines<TopK>(d, t, std::max(k, least), largest);
     return Sorted{gather_unchecked(t, d, indices), indices};
   });
@@ -153,7 +153,7 @@ Tensor bincount(const Tensor& given, const Tensor& weights, int64_t least) {
   return scatter_add(zeros({size}, each.dtype(), x.device()), 0, x, each);
 }
 
-// Sorts both together once, and counts the sorted numbers before each value.
+// Sorts both together and counts the sorted numbers before each value.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   const Scope scope("searchsorted");
   check(sorted.rank() == 1, "the numbers have shape {}, not [n]", sorted.shape());

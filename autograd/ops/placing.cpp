@@ -1,5 +1,4 @@
-// Elements that are placed by an index or by a mask, and what is made of those that meet in one
-// place.
+// Placing elements by an index or a mask, and combining those that go to the same place.
 
 #include <fmt/format.h>
 
@@ -24,7 +23,7 @@ struct Meeting {
 Tensor number_like(const Tensor& x, const Shape& shape, double value) {
   return expand(full({}, value, x.dtype(), x.device()), shape);
 }
-// True where an element is not named by the index.
+// True where the index names no element.
 Tensor untouched(const Shape& shape, int dim, const Tensor& index) {
   const Tensor all = ones(shape, boolean, index.device());
   return scatter_unchecked(all, dim, index, number_like(all, index.shape(), 0));
@@ -41,7 +40,7 @@ struct ScatterReduce {
     const Tensor y = ctx.output(x.shape(), wide ? f64 : is_half(x.dtype()) ? f32 : x.dtype());
     const Tensor from = wide ? cast(source, f64) : source;
     ctx.run(kernels::convert, x, y);
-    if (!m.include_self)  // begins with 1, or with any source, which is then compared with itself
+    if (!m.include_self)  // begins with 1 or, for extrema, any of the sources
       ctx.run(kernels::scatter, m.dim, index,
               m.op == Reduce::Prod ? number_like(y, index.shape(), 1) : cast(from, y.dtype()), y);
     ctx.run(kernels::scatter_reduce, m.op, m.dim, index, from, y);
@@ -60,7 +59,7 @@ struct ScatterExtremum : ScatterReduce {
   }
   // The elements that equal the result share its gradient.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Meeting& m) {
-    const Tensor y = ctx.saved(3), index = ctx.saved(1);  // y as a policy had it rounded
+    const Tensor y = ctx.saved(3), index = ctx.saved(1);  // y in the dtype that a policy chose
     const Tensor x = cast(ctx.saved(0), y.dtype()), source = cast(ctx.saved(2), y.dtype());
     const DType wide = accumulate_dtype(dy.dtype());
     Tensor kept = eq(x, y);
@@ -79,9 +78,9 @@ struct ScatterProduct : ScatterReduce {
                         const Meeting& m) {
     return reduced(ctx, x, index, source, m);
   }
-  // The gradient of a factor is the product of the others: of those that are not 0, which is P or
-  // P / x, times the zero if there is one among them, so that it has a derivative as well. In f64,
-  // whose range is enough for P.
+  // The gradient of a factor is the product of the other factors: the product P of all that are not
+  // 0, divided by x if x is one of them, times any zero among the others, so that it has a
+  // derivative as well. In f64, whose range is large enough for P.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Meeting& m) {
     const Tensor x = cast(ctx.saved(0), f64), index = ctx.saved(1),
                  source = cast(ctx.saved(2), f64);

@@ -1,6 +1,7 @@
 #pragma once
-// Ops of the structs of kernels/common/unary.h and binary.h: of one tensor, of two, and of a tensor
-// and a number. What does not depend on the struct is compiled once, in elementwise.cpp.
+// Ops made of the structs of kernels/common/unary.h and binary.h: of one tensor, of two, and of a
+// tensor and a number. Code that does not depend on the struct is compiled once, in
+// elementwise.cpp.
 
 #include <algorithm>
 #include <array>
@@ -37,8 +38,8 @@ Tensor run_with_scalar(Ctx& ctx, int id, Takes takes, bool swapped, unsigned rea
                        double s);
 Tensor fused_scalar_gradient(const Ctx& ctx, int id, bool swapped, unsigned reads, const Tensor& dy,
                              double s);
-// A saved tensor that a rule reads, as operand of an expression; nothing otherwise. (Expressions
-// are f32 or f64, as in kernels: terms of a derivative may exceed the range of f16.)
+// Saved tensor i as operand of an expression if the rule reads it, else nothing. (Expressions are
+// f32 or f64, as in kernels: terms of a derivative may exceed the range of f16.)
 Expr operand(const Ctx& ctx, unsigned reads, size_t i);
 
 // dy f' from x or y, whichever f saves.
@@ -166,10 +167,10 @@ struct WithScalar {
   }
 };
 
-// Integers as f32, since their quotient is no integer.
+// Integers as f32, since quotients are not integers.
 inline Tensor dividend(const Tensor& x) { return is_float(x.dtype()) ? x : cast(x, f32); }
 
-// The op of a predicate, or of bits, without its backward.
+// The op of a predicate, or of bits, without backward().
 template <class Op>
 struct Constant : private Op {
   using Op::info, Op::forward;

@@ -1,4 +1,5 @@
-// A leaky ReLU with learned slopes, as one op: the weight's gradient is summed in f32, not f16.
+// A leaky ReLU with learned slopes. It is one op so that the weight's gradient is summed in f32,
+// not f16.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"

@@ -76,9 +76,9 @@ struct Pad {  // by a constant; no margin is negative
   }
 };
 
-// The source index of each element of a padded dimension of n, for modes other than Constant: that
-// of element i is i inside, and goes on from a margin's edge in steps of 1, 0 or -1. A Circular one
-// begins anew with what a negative margin on the other side leaves.
+// The source index of each element of a padded dimension of n, for modes other than Constant.
+// Inside, element i has index i; in a margin, indices continue from the edge in steps of 1, 0 or
+// -1. With Circular they wrap around, to what a negative margin on the other side leaves.
 Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device device) {
   const bool circular = mode == PadMode::Circular, replicate = mode == PadMode::Replicate;
   const int64_t period = n + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0),
@@ -134,14 +134,14 @@ Tensor repeat(const Tensor& x, const Shape& times) {
   Tensor y = reshape(x, shape);
   for (int d = times.rank - 1; d >= 0; --d) {
     if (times[d] == 1) continue;
-    // Dimensions before d are rows; those from d on are one piece, which is repeated.
+    // Dimensions before d are rows; those from d on form one piece, which is repeated.
     const int64_t rows =
         std::accumulate(shape.begin(), shape.begin() + d, int64_t{1}, std::multiplies<>());
     const int64_t n = rows == 0 ? 0 : y.numel() / rows;
     shape = repeated(shape, d, times[d]);
     y = reshape(expand(reshape(y, {rows, 1, n}), {rows, times[d], n}), shape);
   }
-  // A view of x, or one that repeats a part, gets memory of its own.
+  // If y is a view of x or repeats a part of it, it is copied.
   return y.storage() == x.storage() || !y.is_contiguous() ? clone(y) : y;
 }
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {

@@ -1,6 +1,6 @@
-// Recurrent layers: all time steps are one op, so that the weight's gradient is one product over
-// all of them and a step costs a product and a kernel, not a dozen nodes. State that passes between
-// steps beside h stays f32. Figures: bench/worklog/006.
+// Recurrent layers. All time steps are one op, so the weight's gradient is one product over all of
+// them, and a step costs a product and a kernel instead of a dozen nodes. State besides h stays f32
+// between steps. Measurements: bench/worklog/006.
 
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
@@ -34,8 +34,8 @@ Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device)
   return t ? cast(t, dtype).contiguous() : zeros(shape, dtype, device);
 }
 
-// w [k, n] as the products of all steps read it fastest on the CPU: operands of 16 bits dense along
-// k, where they are transposed in registers, others dense across, where they are read in place
+// w [k, n] in the layout that the products of all steps read fastest on the CPU: 16-bit operands
+// are dense along k and transposed in registers, others are dense across k and read in place
 // (bench/worklog/161).
 Tensor laid_out(const Tensor& w, int64_t steps) {
   if (steps < 8 || !w.device().is_like_cpu()) return w;
@@ -48,7 +48,7 @@ struct Recurrent {
       name_of(C::id),
       Precision::Low,
       {Role::Activation, Role::Parameter, Role::Statistic, Role::Statistic, Role::Statistic}};
-  static constexpr bool wide_gradient = true;  // the last state's is added up from call to call
+  static constexpr bool wide_gradient = true;  // gradients of states add up from call to call
   static constexpr bool has_c = C::id == Cell::Lstm, has_state = has_c || C::id == Cell::Gru;
   static constexpr bool splits = C::id == Cell::Gru;  // dx and dh differ
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -79,8 +79,8 @@ struct Recurrent {
     return y;
   }
 
-  // The gates' gradients dx and dh (which differ where a gate acts on h's part alone), and those of
-  // the first states.
+  // The gradients dx and dh of the gates (which differ if a gate acts on h's part alone), and those
+  // of the first states.
   struct Back {
     Tensor dx, dh, dnext, carry, h0, y;
     Tensor dh0() const { return splits ? dnext + carry : dnext; }
@@ -111,7 +111,7 @@ struct Recurrent {
   }
 
  private:
-  // Back through the steps, with the gradient of the hidden state, dh w.
+  // Goes back through the steps, passing on the gradient of the hidden state, dh w.
   static Back through_time(const Ctx& ctx, const Tensor& dy, const RecurrentParams& a) {
     const Tensor y = ctx.saved(5), dyc = dy.contiguous();
     const int64_t steps = ctx.shape(0)[0], b = y.size(1), n = y.size(2);
@@ -138,7 +138,7 @@ struct Recurrent {
                  y = narrow(g.y, 0, a.reverse ? 1 : 0, g.dh.size(0) - 1);
     return a.reverse ? cat({y, start}) : cat({start, y});
   }
-  // The same with ops, step by step.
+  // The layer made of ops, step by step.
   static Tensor unrolled(const std::vector<Tensor>& in, bool reverse) {
     const Tensor &x = in[0], &weight = in[1], &bias = in[2];
     const int64_t steps = x.size(0), n = weight.size(1);
@@ -162,7 +162,7 @@ struct Recurrent {
     if (has_c) y.push_back(state.t);
     return stack(y);
   }
-  // Differentiates unrolled() down to fresh copies of the inputs' handles, where it stops.
+  // Differentiates unrolled() with respect to fresh handles of the inputs.
   static Grads by_ops(const Ctx& ctx, const Tensor& dy, bool reverse) {
     std::vector<Tensor> in, wanted;
     for (size_t i = 0; i < 5; ++i) {

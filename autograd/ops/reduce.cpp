@@ -83,7 +83,7 @@ struct ArgExtremum {
   }
 };
 
-// The dimensions that are kept, then those that are reduced.
+// The kept dimensions, then the reduced ones.
 Dims kept_first(int rank, const ReduceOptions& o) {
   Dims order;
   for (const bool reduced : {false, true})
@@ -97,12 +97,12 @@ Tensor as_rows(const Tensor& x, const ReduceOptions& o) {
   return reshape(permute(x, kept_first(x.rank(), o)),
                  {rows, x.numel() / std::max<int64_t>(1, rows)});
 }
-// The inverse.
+// The inverse of as_rows().
 Tensor from_rows(const Tensor& rows, const Shape& shape, const ReduceOptions& o) {
   return permute_back(rows, shape, kept_first(shape.rank, o));
 }
 
-// True if any element differs from zero, or if all do.
+// True if any element is not zero, or if all are not.
 template <Reduce op>
 struct Logical {
   static constexpr OpInfo info{op == Reduce::Max ? "any" : "all"};
@@ -148,8 +148,8 @@ struct Norm {
     ctx.save_extra(y);
     return cast(y, ctx.dtype());
   }
-  // The slope of a length is that of x and its length divided by a number, which keeps both in
-  // range.
+  // The gradient does not change if x and its length are divided by the same number, which keeps
+  // both in range.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
     const Tensor dz = wide(dy), whole = cast(ctx.saved(0), dz.dtype());
     if (o.p == 1) return {norm_gradient(whole, whole, dz, o)};  // signs alone
@@ -159,8 +159,8 @@ struct Norm {
   }
 };
 
-// The power of two below each number, or 1 if that is 0, infinite or NaN. (The logarithm of the
-// largest numbers is rounded up to that of infinity.)
+// The power of two below each number, or 1 for 0, infinity and NaN. (The logarithm of the largest
+// numbers would round up to that of infinity.)
 Tensor power_below(const Tensor& x) {
   const Tensor ordinary = logical_and(gt(x, 0), isfinite(x));
   return clamp(exp2(floor(log2(where(ordinary, x, 1)))), {},
@@ -170,7 +170,7 @@ Tensor power_below(const Tensor& x) {
 // --- scans: y_i = a_i y_(i-1) + b_i ---
 // With a = 1 this is a running sum, with b = 0 (and 1 before the first) a running product.
 // Gradients go through the transposed recurrence, w_i = a_(i+1) w_(i+1) + dy_i: db_i = w_i, da_i =
-// w_i y_(i-1). So these ops are closed under differentiation, to any order, and nothing divides.
+// w_i y_(i-1). So these ops are closed under differentiation, to any order, without divisions.
 
 Tensor scan(Ctx& ctx, bool transposed, int dim, const Tensor& a, const Tensor& b) {
   const Tensor& x = a ? a : b;
@@ -179,7 +179,7 @@ Tensor scan(Ctx& ctx, bool transposed, int dim, const Tensor& a, const Tensor& b
   return y;
 }
 
-// x_(i-1), with `first` in front.
+// x shifted by one: x_(i-1), with `first` in front.
 Tensor shifted(const Tensor& x, int dim, double first) {
   const int64_t n = x.size(dim);
   if (n == 0) return x;
@@ -221,7 +221,7 @@ struct Cumprod {
     ctx.save(x);
     return y;
   }
-  // In f64, as forward: products may exceed y's range where a gradient does not.
+  // In f64, as forward, since products may exceed y's range although a gradient does not.
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim, bool transposed) {
     const Tensor x = cast(ctx.saved(0), f64), y = call<Cumprod>(x, dim, transposed),
                  w = call<Recurrence>(x, cast(dy, f64), dim, !transposed);
@@ -248,8 +248,8 @@ struct LogCumsumExp {
     ctx.save(x);
     return y;
   }
-  // dx_i = exp(x_i - y_i) w_i with w_i = dy_i + exp(y_i - y_(i+1)) w_(i+1): no factor exceeds 1. In
-  // f64, as forward: y is rounded. 0 where all x so far are -inf.
+  // dx_i = exp(x_i - y_i) w_i with w_i = dy_i + exp(y_i - y_(i+1)) w_(i+1), where no factor exceeds
+  // 1. In f64, as forward, since y is rounded. 0 where all x so far are -inf.
   static Grads backward(const Ctx& ctx, const Tensor& dy, int dim) {
     const Tensor x = cast(ctx.saved(0), f64), y = call<LogCumsumExp>(x, dim);
     const auto ratio = [](const Tensor& a, const Tensor& b) {  // of equal infinities 1
@@ -270,7 +270,7 @@ Sorted running_extremum(const Tensor& x, int dim) {
   });
 }
 
-// The product of all other elements along dim, for each; exact where some are zero.
+// For each element the product of all others along dim, exact even if some are zero.
 Tensor product_of_others(const Tensor& x, int dim) {
   return shifted(call<Cumprod>(x, dim, false), dim, 1) * call<Cumprod>(x, dim, true);
 }
@@ -316,20 +316,20 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
   });
 }
 
-// The variance of x or its root, in two passes, so that a large mean costs no precision. x are
-// divided by a power of two before: neither differences nor squares leave the range. Slopes are
-// divided by it after they were multiplied, for a variance twice, so it is not extreme: a mean of
-// squares in range needs no more than the root of their number.
+// The variance of x or its root, in two passes, so that a large mean costs no precision. x is first
+// divided by a power of two, so that neither differences nor squares leave the range. Gradients are
+// multiplied and then divided by it (twice for a variance), so it must not be extreme; to keep a
+// mean of squares in range, the root of their number is enough.
 Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, bool root) {
   const double most = !root ? 0x1p16 : x.dtype() == f64 ? 0x1p960 : 0x1p100;
   const Tensor scale =
       clamp(scale_of(x, reduce_options(dims, x.rank())), root ? 1 / most : 1, most);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, scale.numel()));
   const Tensor scaled = x / scale, center = mean(scaled, dims, true);
-  // (Without degrees of freedom slopes are infinite, and have no mean to be taken away.)
+  // (Without degrees of freedom slopes are infinite, and their mean cannot be subtracted.)
   const Tensor apart = scaled - (n > correction ? center : center.detach());
   Tensor v = sum(square(apart), dims, true);
-  const auto moved = [&] {  // by the mean's rounding, a constant; finite, or inf - inf would be NaN
+  const auto moved = [&] {  // by the mean's rounding error, a constant, kept finite
     const NoGrad off;
     const Tensor by = minimum(square(sum(apart, dims, true)) / std::max(1.0, n), v);
     return clamp(
@@ -337,7 +337,7 @@ Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, b
         x.dtype() == f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max());
   };
   v = (v - moved()) / std::max(0.0, n - correction);
-  if (root) {  // Equal elements have no derivative: as in PyTorch it is 0, not 0 / 0.
+  if (root) {  // Equal elements have no derivative; as in PyTorch it is 0, not 0 / 0.
     const Tensor flat = eq(v, 0);
     v = masked_fill(sqrt(masked_fill(v, flat, 1)), flat, 0);
   }
@@ -411,7 +411,7 @@ Tensor ops::length_of(Ctx& ctx, const Tensor& x, const NormOptions& o) {
     const Tensor scale = scale_of(x, o);
     return total(Reduce::Norm, x / scale, f64) * scale;
   }
-  // The largest |x| decides the range of their powers, or the smallest if p < 0.
+  // The largest |x| decides the range of the powers, or the smallest if p < 0.
   const Tensor size = abs(cast(x, wide)),
                bound = total(o.p > 0 ? Reduce::Max : Reduce::Min, size, wide);
   if (o.p == -infinity) return cast(bound, f64);

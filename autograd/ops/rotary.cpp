@@ -1,5 +1,5 @@
-// The rotation of queries and keys by their positions, as one op. Heads that lie side by side, as a
-// product made them, stay so.
+// The rotation of queries and keys by their positions, as one op. Heads that lie side by side, as
+// they come from a product, stay so.
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
@@ -9,7 +9,7 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-// Linear in x, and an orthogonal matrix: its gradient is the rotation back.
+// An orthogonal matrix, so the gradient is the rotation back.
 struct Rotary {
   static constexpr OpInfo info{
       "rotary_embedding", Precision::Native, {Role::Activation, Role::Statistic, Role::Statistic}};

@@ -1,4 +1,4 @@
-// Reshaping for row kernels and batched products; all recorded, since it is made of views.
+// Reshaping for row kernels and batched products, made of views, so that it is recorded.
 #include "autograd/ops/rows.h"
 
 namespace mixtape::ops {
@@ -43,7 +43,8 @@ Tensor rows_along(const Tensor& x, int dim) {
   return reshape(last, {without(x.shape(), dim).size(), x.size(dim)});
 }
 Tensor lines_along(const Tensor& x, int dim) {
-  // Fewer leave vector lanes empty; longer columns, a vector wide, exceed the cache (worklog 103).
+  // Fewer columns leave vector lanes empty; longer ones, a vector wide, exceed the cache (worklog
+  // 103).
   constexpr int64_t fewest = 16, longest = 128;
   int64_t a = 1, b = 1;
   for (int d = 0; d < x.rank(); ++d) (d < dim ? a : b) *= d == dim ? 1 : x.size(d);

@@ -1,5 +1,6 @@
 #pragma once
-// Shapes that kernels take: rows along a dimension, broadcast batches of matrices, and back.
+// Conversions to the shapes that kernels take and back: rows along a dimension, broadcast batches
+// of matrices.
 
 #include <algorithm>
 
@@ -16,7 +17,7 @@ inline Tensor wide(const Tensor& t) { return t ? cast(t, accumulate_dtype(t.dtyp
 // Makes t row-major. An absent tensor stays absent.
 inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
-// All dimensions of a batch of matrices but the last two; and x with those replaced by others.
+// All dimensions of a batch of matrices but the last two, and x with these dimensions replaced.
 Shape leading(const Tensor& x);
 Tensor expand_leading(const Tensor& x, Shape to);
 
@@ -26,8 +27,8 @@ Dims inverse(const Dims& order);
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
 // The shape without one dimension.
 Shape without(const Shape& shape, int dim);
-// The order in which kernels of images take x: channels last if those of a pixel lie side by side,
-// as in a part of such an image, else row-major.
+// The order in which image kernels take x: channels last if the channels of a pixel lie side by
+// side, as they do in a part of such an image, else row-major.
 inline MemoryFormat order_of(const Tensor& x) {
   const internal::Layout& l = x.layout();
   const bool beside = l.rank() == 4 && l.shape[1] > 1 && l.strides[1] == 1 && !l.is_contiguous();
@@ -54,7 +55,7 @@ inline Shape with_size(const Shape& shape, int dim, int64_t size) {
   return other;
 }
 
-// A 0-d tensor has one line, of one element, along dimension 0 or -1.
+// Like wrap_dim(), but a 0-d tensor has one line, of one element, along dimension 0 or -1.
 inline int wrap_line(int dim, int rank) {
   return rank == 0 && (dim == 0 || dim == -1) ? 0 : wrap_dim(dim, rank);
 }
@@ -73,7 +74,7 @@ auto along_line(const Tensor& x, int dim, F f) {
 
 // [a, n, b] -> [a * b, n], where n is the size of that dimension.
 Tensor rows_along(const Tensor& x, int dim);
-// Input of row kernels along a dimension: rows [a * b, n], or matrices [a, n, b] whose columns
+// x as row kernels along a dimension take it: rows [a * b, n], or matrices [a, n, b] whose columns
 // are read in place. (On a GPU always rows.)
 Tensor lines_along(const Tensor& x, int dim);
 Tensor lines_like(const Tensor& lines, const Tensor& x, int dim);   // x in the form of `lines`
@@ -88,24 +89,24 @@ Tensor one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype);
 // gather and index_select without their checks, for i64 indices that are known to be in range.
 Tensor gather_unchecked(const Tensor& x, int dim, const Tensor& index);
 Tensor index_select_unchecked(const Tensor& x, int dim, const Tensor& index);
-// An index for each element: x's rank, and no larger than x but in `dim`; or one for each slice.
-// Both check the range.
+// Checks an index per element: it has x's rank and is no larger than x except in `dim`.
+// slice_index() checks one per slice. Both check the range.
 Tensor element_index(const Tensor& x, int dim, const Tensor& given);
 Tensor slice_index(const Tensor& x, int dim, const Tensor& given);
-// The index [k] expanded to a shape that has k elements in dimension dim.
+// The index [k] expanded to a shape with k elements in dimension dim.
 Tensor for_all_lines(const Tensor& index, int dim, const Shape& shape);
 // The first elements of x in each dimension, cut to this shape.
 Tensor corner(Tensor x, const Shape& shape);
-// scatter and scatter_add without their checks: a source of the index's shape.
+// scatter and scatter_add without their checks. The source has the index's shape.
 Tensor scatter_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter_add_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 // x with slices `index` [k] along dim replaced by those of source, or with them added.
 Tensor index_put_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                            bool accumulate = false);
-// Writes them to x, whose dtype source has, without recording.
+// The same in place, without recording; source has x's dtype.
 void write_slices(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 
-// Basic indexing: slices, single elements and new dimensions, one after the other.
+// Basic indexing: slices, single elements and new dimensions, applied one after the other.
 struct BasicIndex {
   static constexpr OpInfo view{"slice"}, place{"place_slice"};
   enum class Kind : uint8_t { Slice, Select, Unsqueeze };
@@ -119,8 +120,8 @@ struct BasicIndex {
   internal::Layout of(internal::Layout x) const;
 };
 Tensor basic_index(const Tensor& x, const BasicIndex& index);
-// x with that part replaced by values of its shape and x's dtype; written to x itself if nothing
-// else needs the old value.
+// x with that part replaced by values, which have the part's shape and x's dtype. Written to x
+// itself if nothing else needs the old value.
 Tensor replace_part(const Tensor& x, const Tensor& values, const BasicIndex& index, bool in_place);
 
 }  // namespace ops

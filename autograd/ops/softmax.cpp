@@ -1,4 +1,4 @@
-// Softmax, its logarithm, and the losses of classes that are made of them.
+// Softmax, its logarithm, and classification losses made of them.
 
 #include <fmt/format.h>
 
@@ -31,8 +31,8 @@ struct Softmax {  // over dimension 1 of lines
     return y;
   }
   // dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) for the logarithm. A y in f16 or bf16 is
-  // computed again in f32: rounded, it would give probabilities whose sum is not 1. (The dy of a
-  // class that outweighs the others is subtracted from all, as in kernels/common/softmax.h.)
+  // computed again in f32, since the rounded probabilities do not add up to 1. (The dy of a class
+  // that outweighs the others is subtracted from all, as in kernels/common/softmax.h.)
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const Tensor kept = ctx.saved(0), g = wide(dy);
     const bool again = is_half(kept.dtype());
@@ -81,7 +81,7 @@ Tensor without_ignored(const Tensor& dx, const Tensor& target, const ClassParams
 Tensor of_classes(const Tensor& weights, const Tensor& x, DType dtype) {
   return reshape(cast(weights, dtype), x.rank() == 3 ? Shape{x.size(1), 1} : weights.shape());
 }
-// The distribution that the logits x shall have: the target, smoothed and weighted.
+// The distribution that the logits x should have: the target, smoothed and weighted.
 template <bool probabilities>
 Tensor wanted(const Tensor& x, const Tensor& target, const Tensor& weights,
               const ClassParams& params, DType dtype) {
@@ -93,8 +93,8 @@ Tensor wanted(const Tensor& x, const Tensor& target, const Tensor& weights,
   if (params.smoothing != 0) q = q * (1 - params.smoothing) + params.smoothing / double(x.size(1));
   return weights ? q * of_classes(weights, x, dtype) : q;
 }
-// The gradient of the logits, made of ops: (softmax(x) sum(q) - q) dloss, nothing where ignored.
-// (Masks the factors, not the product: 0 times NaN has a gradient of NaN.)
+// The gradient of the logits, made of ops: (softmax(x) sum(q) - q) dloss, or 0 for ignored targets.
+// (Masks the factors, not the product, since 0 times NaN has a gradient of NaN.)
 template <bool probabilities>
 Tensor logits_gradient(const Tensor& x, const Tensor& target, const Tensor& weights,
                        const ClassParams& params, const Tensor& dloss) {
@@ -107,10 +107,10 @@ Tensor logits_gradient(const Tensor& x, const Tensor& target, const Tensor& weig
          counted(unsqueeze(cast(dloss, dtype), 1));
 }
 
-// x as kernels of lines take it; padded rows are not copied.
+// x as row kernels take it; padded rows are not copied.
 Tensor in_lines(const Tensor& x) { return has_padded_rows(x) ? x : x.contiguous(); }
 
-// The loss of each of x's lines. The target is a class per line, or probabilities of all classes.
+// The loss of each line of x. The target is a class per line, or probabilities of all classes.
 template <bool probabilities>
 struct CrossEntropy {
   static constexpr OpInfo info{
@@ -128,7 +128,7 @@ struct CrossEntropy {
     ctx.save_extra(lse);
     return loss;
   }
-  // dx = (softmax(x) sum(q) - q) dloss, q the smoothed and weighted target; nothing where ignored.
+  // dx = (softmax(x) sum(q) - q) dloss, where q is the smoothed and weighted target; 0 if ignored.
   // dtarget = -log_softmax(x) dq/dtarget dloss
   static Grads backward(const Ctx& ctx, const Tensor& dloss, const ClassParams& params) {
     const Tensor x = ctx.saved(0), target = ctx.saved(1), weights = ctx.saved(2);
@@ -155,8 +155,8 @@ struct ChunkParams : ClassParams {
   int64_t rows;  // of a chunk
 };
 
-// cross_entropy of linear(x, weight, bias), x [n, features], target [n]. The logits of a chunk of
-// rows exist at a time, in f32, in one buffer, forward and, made again, in backward.
+// cross_entropy of linear(x, weight, bias), x [n, features], target [n]. Only the logits of one
+// chunk of rows exist at a time, in f32, in one buffer; backward computes them again.
 struct LinearCrossEntropy {
   static constexpr OpInfo info{
       "linear_cross_entropy",
@@ -228,7 +228,7 @@ struct LinearCrossEntropy {
           buffer(with_padded_rows({std::min(rows, x.size(0)), weight.size(0)},
                                   accumulate_dtype(x.dtype()), x.device())),
           rows(rows) {}
-    // f(part, logits) for each chunk; part(t) is that of a tensor with n rows.
+    // Calls f(part, logits) for each chunk; part(t) is the chunk's part of a tensor with n rows.
     template <class F>
     void each(const F& f) const {
       for (int64_t first = 0; first < x.size(0); first += rows) {
@@ -279,8 +279,8 @@ struct ClassTargets {
     named = where(counts, target, zeros({}, i64, target.device()));
     check_targets(named, classes);
   }
-  // A mean of wide losses divides by the weights of the targets: NaN if they are 0. (Means of both,
-  // since a sum may exceed f32.)
+  // The mean of wide losses divides by the weights of the targets (NaN if they are 0). It divides
+  // means of both, since a sum may exceed f32.
   Tensor reduced(const Tensor& each, const Tensor& weights, Reduction reduction) const {
     if (reduction != Reduction::Mean) return reduce_losses(each, reduction);
     const DType dtype = each.dtype();
@@ -395,7 +395,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   check_weights(o.class_weights, classes);
   const Tensor t = reshape(as_index(target, "targets"), {n}).contiguous();
   const ClassTargets targets(t, o.ignore_index, classes);
-  // (With fewer rows, what a chunk adds to the weight's gradient would be more than its logits.)
+  // (With fewer rows, a chunk's addition to the weight's gradient would be larger than its logits.)
   const int64_t least = std::max<int64_t>(1024, 2 * x.size(-1));
   const ChunkParams params{{o.ignore_index, o.label_smoothing}, o.rows > 0 ? o.rows : least};
   const Tensor each = call<LinearCrossEntropy>(reshape(x, {n, x.size(-1)}), weight, o.bias, t,

@@ -1,4 +1,4 @@
-// Statistics that are composed of reductions, sorts and scans.
+// Statistics composed of reductions, sorts and scans.
 
 #include <cmath>
 
@@ -11,11 +11,11 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-// x - its mean over the last dimension, and the products of those deviations of all variables,
-// [variables, observations] -> [variables, variables]; each observation counts as often as weights
-// say, if there are any.
+// The mean products of all variables' deviations from their means over the last dimension,
+// [variables, observations] -> [variables, variables]. Each observation counts as often as its
+// weight says, if there are weights.
 Tensor covariance(const Tensor& x, const CovOptions& o) {
-  const NoPolicy in_its_own_dtype;  // sums of small numbers of any sign
+  const NoPolicy in_its_own_dtype;  // since it sums small numbers of both signs
   const int64_t n = x.size(1);
   Tensor weights;
   if (o.fweights) weights = cast(o.fweights, x.dtype());
@@ -41,7 +41,7 @@ void check_weights(const Tensor& weights, std::string_view what, int64_t n) {
   check(!negative, "{} must be >= 0", what);
 }
 
-// A variable alone, and NaN of no observations.
+// x as [variables, observations]: a 1-d x is one variable, and no observations are one NaN.
 Tensor as_variables(const Tensor& x) {
   check(x.rank() <= 2, "the input has shape {}, not [variables, observations] or [observations]",
         x.shape());
@@ -92,7 +92,7 @@ Tensor cov(const Tensor& given, const CovOptions& o) {
   const Tensor y = in_f32(scaled, x);
   return x.size(0) == 1 ? reshape(y, {}) : y;
 }
-// (The scale of a variable does not matter; its squares might leave the range.)
+// (Rescales variables, which does not matter here, since their squares might leave the range.)
 Tensor corrcoef(const Tensor& given) {
   const Scope scope("corrcoef");
   check_real(given);
@@ -110,7 +110,8 @@ Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   const NoGrad off;
   check_real(x);
   check(bins > 0, "bins must be > 0, got {}", bins);
-  check(low <= high && std::isfinite(high - low), "a range from {} to {}", low, high);
+  check(low <= high && std::isfinite(high - low),
+        "the range must be finite and ascending, got {} to {}", low, high);
   const Tensor v = wide(flatten(x.detach()));
   const auto number = [&](double n) { return full({}, n, v.dtype(), v.device()); };
   Tensor from = number(low), to = number(high);
@@ -118,7 +119,8 @@ Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
     from = min(v);
     to = max(v);
     const double first = from.item(), last = to.item();
-    check(std::isfinite(first) && std::isfinite(last), "a range from {} to {}", first, last);
+    check(std::isfinite(first) && std::isfinite(last),
+          "the range must be finite and ascending, got {} to {}", first, last);
   }
   const Tensor none = cast(eq(from, to), v.dtype());
   from = from - none;
@@ -159,8 +161,8 @@ Sorted kthvalue(const Tensor& given, int64_t k, int along, bool keepdim) {
   });
 }
 
-// Among sorted elements, the number of equal ones up to each: it is greatest at the end of the
-// longest run, the first of which has the smallest value.
+// Counts, for each sorted element, the equal ones up to it. The count is largest at the end of the
+// longest run; of several runs, the first has the smallest value.
 Sorted mode(const Tensor& given, int along, bool keepdim) {
   const Scope scope("mode");
   return along_line(given, along, [&](const Tensor& x, int dim) {

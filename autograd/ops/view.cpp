@@ -1,5 +1,5 @@
-// Views: the same storage seen through another layout. Six ops (reshape, permute, expand, slice,
-// diagonal, unfold) and the functions made of them. Also joining, which is copying into views.
+// Views: the same storage with another layout. Six ops (reshape, permute, expand, slice, diagonal,
+// unfold) and the functions made of them. Also joining, which copies into views.
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +52,7 @@ struct Expand {
   }
 };
 
-// Parts of a tensor, as layouts, have each element at most once: BasicIndex is another.
+// The diagonal as a part of a tensor. (Parts, like BasicIndex, hold each element at most once.)
 struct DiagonalOf {
   static constexpr OpInfo view{"diagonal"}, place{"place_diagonal"};
   int64_t offset;
@@ -90,7 +90,7 @@ Grads Place<Part>::backward(const Ctx&, const Tensor& dy, const Shape&, const Pa
   return {call<Select<Part>>(dy, part)};
 }
 
-// x with a part replaced.
+// x with a part replaced by values.
 struct SliceScatter {
   static constexpr OpInfo info{"slice_scatter", Precision::Widest};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& values, const BasicIndex& part,
@@ -102,7 +102,7 @@ struct SliceScatter {
     if (in_place) y.storage()->bump_version();
     return y;
   }
-  // dx = dy without the part, dvalues = the part of dy
+  // dx = dy with zeros in the part, dvalues = the part of dy
   static Grads backward(const Ctx& ctx, const Tensor& dy, const BasicIndex& part, bool) {
     const bool reuses =
         dy.is_unique() && dy.is_contiguous() && !grad_enabled() && !values_are_observed();
@@ -117,13 +117,13 @@ struct SliceScatter {
   }
 };
 
-// The sum of windows at their positions in the whole: the transpose of Unfold.
+// Sums windows at their positions in the whole: the transpose of Unfold.
 struct Fold {
   static constexpr OpInfo info{"fold"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Shape& whole, const Windows& w) {
     Tensor y = zeros(whole, is_half(x.dtype()) ? f32 : x.dtype(), x.device());
     const Layout windows = unfold(y.layout(), w.dim, w.size, w.step);
-    // Windows that are `apart` do not overlap: they are added by one kernel.
+    // Windows that are `apart` steps from each other do not overlap, so one kernel adds them.
     const int64_t n = x.size(w.dim), apart = (w.size - 1) / w.step + 1;
     for (int64_t first = 0; first < std::min(apart, n); ++first)
       ctx.run(kernels::accumulate, x.with_layout(slice(x.layout(), w.dim, first, n, apart)),
@@ -152,13 +152,13 @@ struct Cat {
     Shape shape = parts[0].shape();
     shape[dim] = 0;
     for (const Tensor& p : parts) {
-      check(p.rank() == shape.rank, "parts of rank {} and {}", shape.rank, p.rank());
+      check(p.rank() == shape.rank, "parts must have the same rank, got {} and {}", shape.rank,
+            p.rank());
       for (int d = 0; d < shape.rank; ++d)
-        check(d == dim || p.size(d) == shape[d],
-              "parts of shape {} and {} differ outside dimension {}", parts[0].shape(), p.shape(),
-              dim);
+        check(d == dim || p.size(d) == shape[d], "shapes {} and {} differ outside dimension {}",
+              parts[0].shape(), p.shape(), dim);
       check(!__builtin_add_overflow(shape[dim], p.size(dim), &shape[dim]),
-            "parts of which {} has more elements along {} than can be counted", p.shape(), dim);
+            "the part of shape {} makes dimension {} too large to count", p.shape(), dim);
     }
     Tensor y = image(ctx, shape, order_of(parts[0]));
     int64_t at = 0;
@@ -182,11 +182,11 @@ struct Cat {
 
 BasicIndex slice_of(int dim, int64_t start, int64_t stop, int64_t step) {
   using Limits = std::numeric_limits<int64_t>;
-  if (step < 0 && stop == Limits::max()) stop = Limits::min();  // the end that lies ahead
+  if (step < 0 && stop == Limits::max()) stop = Limits::min();  // to the beginning
   return {{{BasicIndex::Kind::Slice, dim, start, stop, step}}};
 }
 
-// x as a view of itself: like any view, without history while nothing is recorded.
+// x as a view of itself, which like any view has no history while nothing is recorded.
 Tensor unchanged(const Tensor& x) { return grad_enabled() || !x.requires_grad() ? x : x.detach(); }
 
 }  // namespace
@@ -209,7 +209,7 @@ Tensor flatten(const Tensor& x, int from, int to) {
   from = wrap_line(from, x.rank());
   to = wrap_line(to, x.rank());
   if (x.rank() == 0) return as_line(x);
-  check(from <= to, "from dimension {} to {}", from, to);
+  check(from <= to, "dimension {} comes after {}", from, to);
   Shape shape;
   for (int d = 0; d < x.rank(); ++d) {
     if (d <= from || d > to)
@@ -231,14 +231,15 @@ Tensor transpose(const Tensor& x, int a, int b) {
 }
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
   const Scope scope("movedim");
-  check(from.size() == to.size(), "{} dimensions to {} places", from.size(), to.size());
+  check(from.size() == to.size(), "{} dimensions need as many places, got {}", from.size(),
+        to.size());
   std::vector<int> order(size_t(std::max(1, x.rank())), -1);
   uint32_t moved = 0;
   for (size_t i = 0; i < from.size(); ++i) {
     const int dim = wrap_line(from[i], x.rank());
     int& slot = order[size_t(wrap_line(to[i], x.rank()))];
     check(!(moved >> dim & 1), "dimension {} is moved twice", dim);
-    check(slot < 0, "dimensions {} and {} to one place", slot, dim);
+    check(slot < 0, "dimensions {} and {} go to the same place", slot, dim);
     slot = dim;
     moved |= 1u << dim;
   }
@@ -428,7 +429,8 @@ Tensor stack(const std::vector<Tensor>& parts, int dim) {
   const int d = wrap_dim(dim, parts[0].rank() + 1);
   std::vector<Tensor> rows;
   for (const Tensor& p : parts) {
-    check(p.shape() == parts[0].shape(), "parts of shape {} and {}", parts[0].shape(), p.shape());
+    check(p.shape() == parts[0].shape(), "parts must have the same shape, got {} and {}",
+          parts[0].shape(), p.shape());
     rows.push_back(unsqueeze(p, d));
   }
   return cat(rows, d);

@@ -1,5 +1,6 @@
-// Convolutions and pools of volumes, made of those of images: a convolution is a sum over planes of
-// its kernel, a pool is one of planes and then one along depth. And the windows of images.
+// Convolutions and pools of volumes, made of those of images: a convolution is a sum over the
+// planes of its kernel; a pool is a pool of planes and then one along depth. Also the windows of
+// images.
 
 #include <algorithm>
 #include <optional>
@@ -19,7 +20,7 @@ void check_volume(const Tensor& x, const Tensor& weight) {
         weight ? weight.shape() : Shape{});
 }
 
-// Planes of a kernel and steps between them, as conv2d checks those of rows.
+// Checks the options along depth, as conv2d does those of rows.
 void check_depth(int64_t planes, int64_t stride, int64_t padding, int64_t dilation) {
   check(planes > 0 && stride > 0 && padding >= 0 && dilation > 0,
         "{} planes of a kernel, stride {} and dilation {} must be > 0, padding {} >= 0", planes,
@@ -30,7 +31,7 @@ void check_depth(int64_t planes, int64_t stride, int64_t padding, int64_t dilati
 Tensor planes_of(const Tensor& x) { return contiguous(permute(x, {0, 2, 1, 3, 4})); }
 Tensor joined(const Tensor& x) { return flatten(x, 0, 1); }
 
-// The shape of all `images` that conv2d makes of planes.
+// The shape of the results of conv2d for `images` planes.
 Shape sums_of(const Tensor& x, const Tensor& weight, int64_t images, const Conv3dOptions& o) {
   Shape y{images, weight.size(0), 0, 0};
   for (const int d : {0, 1}) {
@@ -51,7 +52,7 @@ Tensor pad_depth(const Tensor& x, int dim, int64_t before, int64_t after) {
   return pad(x, sizes);
 }
 
-// pool2d of planes, then along depth, where a plane is a line.
+// pool2d of planes, then along depth, for which each plane is a line.
 template <class F>
 Tensor pool_volume(const Tensor& x, const F& pool2d) {
   if (x.rank() == 4) return squeeze(pool_volume(unsqueeze(x, 0), pool2d), 0);
@@ -74,7 +75,7 @@ Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o, Pool 
   });
 }
 
-// Each window element of each channel, as a kernel that takes it: [c kh kw, 1, kh, kw].
+// Kernels that each take one window element of one channel: [c kh kw, 1, kh, kw].
 Tensor takers(int64_t channels, Size2 window, const Tensor& like) {
   const int64_t size = window.h * window.w;
   const Tensor one = reshape(eye(size, like.dtype(), like.device()), {size, 1, window.h, window.w});
@@ -125,7 +126,7 @@ Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bia
   const int64_t n = x.size(0), d = x.size(2), s = o.stride.d, kd = weight.size(2);
   const int64_t spread = (d - 1) * s + 1, reach = o.dilation.d * (kd - 1);
   const DType dtype = dtype_of_operand(x);
-  std::optional<NoPolicy> in_f32;  // sums over planes: operands are rounded, products are not
+  std::optional<NoPolicy> in_f32;  // while summing over planes, whose products must not be rounded
   const auto operand = [&](const Tensor& t) { return in_f32 ? wide(cast(t, dtype)) : t; };
   if (kd > 1 && is_half(dtype)) in_f32.emplace();
   const Tensor planes = joined(planes_of(operand(x))), kernel = operand(weight);
@@ -172,7 +173,7 @@ Tensor adaptive_max_pool3d(const Tensor& x, Size3 size) {
   });
 }
 
-// (In f32, so that what planes hand on to depth is not rounded.)
+// (In f32, so that results of planes are not rounded before depth.)
 Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
   const Scope scope("interpolate3d");
   check_real(x);
@@ -226,7 +227,7 @@ Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
         "columns of shape {}, not [n, c {}, {}] or without n", x.shape(), taps,
         count[0] * count[1]);
   const int64_t channels = x.size(1) / taps;
-  const NoPolicy in_its_own_dtype;  // a sum, no product
+  const NoPolicy in_its_own_dtype;  // since it is a sum, not a product
   return conv_transpose2d(reshape(x, {x.size(0), x.size(1), count[0], count[1]}),
                           takers(channels, window, x), {},
                           {.stride = o.stride,

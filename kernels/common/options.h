@@ -39,8 +39,8 @@ struct Requirement {
 };
 using Requirements = InlineVector<Requirement, 2>;
 
-// What a state has a number for: each element of a parameter or, if that is a matrix or several (in
-// its last two dimensions), each row or each column.
+// The extent of a state: a number for each element of a parameter or, if that is a matrix or
+// several (in its last two dimensions), for each row or each column.
 enum class Over : uint8_t { Elements, Rows, Columns };
 
 // The name of an optimizer's state, and its kind. 8-bit codes need no sign for sums of squares.

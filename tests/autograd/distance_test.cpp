@@ -82,9 +82,10 @@ TEST_F(Distances, AllPairs) {
   EXPECT_EQ(cdist(zeros({0, 3}), zeros({4, 3})).shape(), (Shape{0, 4}));
   EXPECT_EQ(cdist(zeros({2, 0, 3}), zeros({40, 3})).shape(), (Shape{2, 0, 40}));
   EXPECT_ERROR(cdist(zeros({2, 3}), zeros({2, 4})),
-               "cdist: points of shapes [2, 3] and [2, 4], not [..., n, size] and [..., m, size]");
-  EXPECT_ERROR(cdist(zeros({3}), zeros({2, 3})), "cdist: points of shapes [3] and [2, 3]");
-  EXPECT_ERROR(cdist(a, p, -1), "cdist: of order -1");
+               "cdist: points must be [..., n, size] and [..., m, size], got [2, 3] and [2, 4]");
+  EXPECT_ERROR(cdist(zeros({3}), zeros({2, 3})),
+               "cdist: points must be [..., n, size] and [..., m, size], got [3] and [2, 3]");
+  EXPECT_ERROR(cdist(a, p, -1), "cdist: the order must be >= 0, got -1");
   EXPECT_ERROR(cdist(zeros({2, 3}, i64), zeros({2, 3})), "cdist: elements must be floats, got i64");
 }
 
@@ -138,8 +139,9 @@ TEST_F(Distances, CosineEmbeddingLoss) {
                0.1898315991504579, -0.03591408632577894},
               {-0.18257418583502188, -0.14605934866806133, 0.2921186973360131, 0.2531087988672245,
                0.15819299929199554, 0.41130179815937823}});
-  EXPECT_ERROR(cosine_embedding_loss(x, y, zeros({3})),
-               "cosine_embedding_loss: pairs of shape [2] and a target of shape [3]");
+  EXPECT_ERROR(
+      cosine_embedding_loss(x, y, zeros({3})),
+      "cosine_embedding_loss: pairs of shape [2] need a target of the same shape, got [3]");
 }
 
 TEST_F(Distances, MarginRankingLoss) {

@@ -116,10 +116,9 @@ TEST(GridSample, Errors) {
   const Tensor x = zeros({2, 1, 4, 4});
   EXPECT_ERROR(grid_sample(zeros({4, 4}), zeros({2, 3, 3, 2})),
                "grid_sample: the input has shape [4, 4], not [n, c, h, w]");
-  EXPECT_ERROR(
-      grid_sample(x, zeros({1, 3, 3, 2})),
-      "grid_sample: a grid of shape [1, 3, 3, 2] for an input of shape [2, 1, 4, 4]: it has "
-      "to be [n, h', w', 2]");
+  EXPECT_ERROR(grid_sample(x, zeros({1, 3, 3, 2})),
+               "grid_sample: the grid for an input of shape [2, 1, 4, 4] must be [n, "
+               "h', w', 2], got [1, 3, 3, 2]");
   EXPECT_ERROR(grid_sample(zeros({1, 1, 0, 3}), zeros({1, 2, 2, 2})),
                "grid_sample: an input of shape [1, 1, 0, 3] has no pixels");
   EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}), {.mode = Interpolation::Bicubic}),
@@ -128,9 +127,9 @@ TEST(GridSample, Errors) {
                "grid_sample: padding is Circular, not Constant, Replicate or Reflect");
   for (const Interpolation mode : {Interpolation::Nearest, Interpolation::Bilinear}) {
     EXPECT_ERROR(grid_sample(x, zeros({2, 3, 3, 2}, f64), {.mode = mode}),
-                 "grid_sample: an input of f32 and a grid of f64: both are f64, or neither");
+                 "grid_sample: input and grid must both be f64 or neither, got f32 and f64");
     EXPECT_ERROR(grid_sample(x.to(f64), zeros({2, 3, 3, 2}), {.mode = mode}),
-                 "grid_sample: an input of f64 and a grid of f32: both are f64, or neither");
+                 "grid_sample: input and grid must both be f64 or neither, got f64 and f32");
   }
   EXPECT_ERROR(grid_sample(zeros({2, 1, 4, 4}, i64), zeros({2, 3, 3, 2})),
                "grid_sample: elements must be floats, got i64");

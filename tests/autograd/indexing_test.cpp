@@ -34,7 +34,7 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(transpose(x, 0, 2), "transpose: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(unsqueeze(x, 4), "unsqueeze: dimension 4 is out of range for rank 3");
   EXPECT_ERROR(squeeze(x, 2), "squeeze: dimension 2 is out of range for rank 2");
-  EXPECT_ERROR(flatten(x, 1, 0), "flatten: from dimension 1 to 0");
+  EXPECT_ERROR(flatten(x, 1, 0), "flatten: dimension 1 comes after 0");
   EXPECT_ERROR(select(x, 1, 3), "select: index 3 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(select(x, 0, -3), "select: index -3 is out of range for dimension 0 of size 2");
   EXPECT_ERROR(narrow(x, 1, 1, 3),
@@ -100,14 +100,16 @@ TEST(JoiningErrors, NameBothValues) {
   EXPECT_ERROR(stack({}), "stack: nothing to join");
   EXPECT_ERROR(pad_sequence({}), "pad_sequence: nothing to join");
   EXPECT_ERROR(pad_sequence({ones({2}), ones({})}), "part 1 is not a sequence");
-  EXPECT_ERROR(pad_sequence({ones({2, 3}), ones({1, 4})}), "parts of shape [2, 3] and [2, 4]");
-  EXPECT_ERROR(cat({x, numbers({2})}), "cat: parts of rank 2 and 1");
+  EXPECT_ERROR(pad_sequence({ones({2, 3}), ones({1, 4})}),
+               "shapes [2, 3] and [2, 4] differ outside dimension");
+  EXPECT_ERROR(cat({x, numbers({2})}), "cat: parts must have the same rank, got 2 and 1");
   EXPECT_ERROR(cat({x, numbers({2, 4})}),
-               "cat: parts of shape [2, 3] and [2, 4] differ outside dimension 0");
+               "cat: shapes [2, 3] and [2, 4] differ outside dimension 0");
   const Tensor endless = expand(ones({1}), {int64_t(1) << 62});
   EXPECT_ERROR(cat({endless, endless, endless, endless}, 0),
                "more elements along 0 than can be counted");
-  EXPECT_ERROR(stack({x, numbers({3})}), "stack: parts of shape [2, 3] and [3]");
+  EXPECT_ERROR(stack({x, numbers({3})}),
+               "stack: parts must have the same shape, got [2, 3] and [3]");
   EXPECT_ERROR(cat({x}, 2), "dimension 2 is out of range for rank 2");
 }
 

@@ -318,20 +318,27 @@ TEST(Pools, RefuseWhatDoesNotFit) {
                "avg_pool2d: the input has shape [4, 5], not [n, c, h, w]");
   EXPECT_ERROR(max_pool1d(x, 2), "max_pool1d: the input has shape [1, 2, 4, 5], not [n, c, l]");
   EXPECT_ERROR(avg_pool1d(line, 2, {.stride = -1}),
-               "avg_pool1d: avg_pool2d: a window of 2 with stride -1");
-  EXPECT_ERROR(avg_pool2d(x, {0, 2}), "a window of 0 with stride 0");
-  EXPECT_ERROR(max_pool1d(line, 2, {.stride = most, .ceil_mode = true}),
-               "a window of 2 with stride 9223372036854775807");
+               "avg_pool1d: avg_pool2d: window and stride must be > 0 and together below 2^63, got "
+               "2 and -1");
+  EXPECT_ERROR(avg_pool2d(x, {0, 2}),
+               "window and stride must be > 0 and together below 2^63, got 0 and 0");
+  EXPECT_ERROR(
+      max_pool1d(line, 2, {.stride = most, .ceil_mode = true}),
+      "window and stride must be > 0 and together below 2^63, got 2 and 9223372036854775807");
   EXPECT_ERROR(max_pool1d(line, most, {.padding = most / 2}), "a window of 9223372036854775807");
-  EXPECT_ERROR(max_pool1d(line, 2, {.padding = most}), "padding 9223372036854775807 of a window");
-  EXPECT_ERROR(avg_pool2d(x, {2, 3}, {.padding = {0, 2}}), "padding 2 of a window of 3 (at most");
+  EXPECT_ERROR(max_pool1d(line, 2, {.padding = most}),
+               "padding must be from 0 to half of the window, got 9223372036854775807");
+  EXPECT_ERROR(avg_pool2d(x, {2, 3}, {.padding = {0, 2}}),
+               "padding must be from 0 to half of the window, got 2 of 3");
   EXPECT_ERROR(avg_pool1d(line, 6), "a window of 6 does not fit into 5 + 2 * 0");
   EXPECT_ERROR(max_pool1d(line, 7, {.stride = 2, .ceil_mode = true}), "a window of 7 does not fit");
   EXPECT_ERROR(max_pool2d(ones({1, 2, 0, 4}), {2, 2}, {.padding = {1, 1}}),
                "a window of 2 does not fit into 0 + 2 * 1");
   EXPECT_ERROR(adaptive_avg_pool2d(flat, {2, 2}), "adaptive_avg_pool2d: the input has shape");
-  EXPECT_ERROR(adaptive_max_pool2d(x, {2, 0}), "adaptive_max_pool2d: 0 windows over 5 elements");
-  EXPECT_ERROR(adaptive_avg_pool1d(ones({1, 2, 0}), 3), "3 windows over 0 elements");
+  EXPECT_ERROR(adaptive_max_pool2d(x, {2, 0}),
+               "adaptive_max_pool2d: windows and elements must be > 0, got 0 over 5");
+  EXPECT_ERROR(adaptive_avg_pool1d(ones({1, 2, 0}), 3),
+               "windows and elements must be > 0, got 3 over 0");
   EXPECT_ERROR(max_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "elements must be floats, got i64");
   EXPECT_ERROR(avg_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "elements must be floats, got i64");
 }
@@ -388,8 +395,9 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   const Tensor x = image();
   EXPECT_ERROR(interpolate(ones({2, 3}), {2, 2}),
                "interpolate: the input has shape [2, 3], not [n, c, h, w]");
-  EXPECT_ERROR(interpolate(x, {2, 0}), "from 5 elements to 0");
-  EXPECT_ERROR(interpolate(ones({1, 2, 0, 3}), {2, 2}), "from 0 elements to 2");
+  EXPECT_ERROR(interpolate(x, {2, 0}), "both sizes must be > 0, got 5 elements to 0");
+  EXPECT_ERROR(interpolate(ones({1, 2, 0, 3}), {2, 2}),
+               "both sizes must be > 0, got 0 elements to 2");
   EXPECT_ERROR(interpolate(x, {2, 2}, {.mode = Interpolation::Trilinear}),
                "interpolate: mode is Trilinear, which interpolate3d takes");
   EXPECT_ERROR(interpolate(x, {2, 2}, {.mode = Interpolation::Area, .antialias = true}),
@@ -401,7 +409,7 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
                "interpolate3d: antialiasing is for images");
   EXPECT_ERROR(interpolate3d(x, 2), "interpolate3d: the input has shape [1, 2, 4, 5], not");
   EXPECT_ERROR(interpolate(x, {2, 2}, {.align_corners = true}),
-               "nearest neighbours or areas with aligned corners");
+               "align_corners is for Bilinear and Bicubic");
   EXPECT_ERROR(pixel_shuffle(x, 2),
                "pixel_shuffle: 2 channels do not divide into squares of 2 x 2");
   EXPECT_ERROR(pixel_shuffle(x, 0), "squares of 0 x 0");
@@ -459,7 +467,7 @@ TEST(Networks, RefuseElementsThatAreNoFloats) {
 TEST(Norms, RefuseWhatDoesNotFit) {
   const Tensor x = image({2, 6, 3, 3});
   EXPECT_ERROR(rms_norm(x, {4}),
-               "rms_norm: normalising over [4] of an input of shape [2, 6, 3, 3]");
+               "rms_norm: the last dimensions must be [4], got an input of shape [2, 6, 3, 3]");
   EXPECT_ERROR(rms_norm(x, {3}, ones({2})), "rms_norm: the weight has shape [2], not [3]");
   EXPECT_ERROR(group_norm(ones({3}), 1), "group_norm: the input has shape [3], not [n, c, ...]");
   EXPECT_ERROR(group_norm(x, 4), "group_norm: 6 channels in 4 groups");
@@ -470,7 +478,7 @@ TEST(Norms, RefuseWhatDoesNotFit) {
                "batch_norm: the input has shape [3], not [n, c, ...]");
   EXPECT_ERROR(batch_norm(x, {}, {}), "batch_norm: evaluation needs running statistics");
   EXPECT_ERROR(batch_norm(x, ones({6}), {}, {}, {}, {.training = true}),
-               "batch_norm: one running statistic without the other");
+               "batch_norm: running mean and variance must be given together");
   EXPECT_ERROR(batch_norm(x, ones({5}), ones({6})), "6 channels, the running mean is [5]");
   EXPECT_ERROR(batch_norm(ones({1, 6, 1}), {}, {}, {}, {}, {.training = true}),
                "batch_norm: training needs more than one value per channel: shape [1, 6, 1]");
@@ -518,9 +526,9 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(attend(q, v, v), "queries have 4 features, keys 6");
   EXPECT_ERROR(attend(q, k, ones({2, 4, 6})), "5 keys and 4 values");
   EXPECT_ERROR(attend(q, ones({3, 5, 4}), v), "shapes [2] and [3] do not broadcast");
-  EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}), .causal = true}), "a mask and causal");
+  EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}), .causal = true}), "a mask excludes causal");
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}, i64)}),
-               "the mask is i64, not bool or a float");
+               "the mask must be bool or a float, got i64");
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({5, 3})}), "[5, 3] cannot expand to [2, 3, 5]");
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}, f64)}), "beside f32 activations");
   EXPECT_ERROR(attend(q, k, v, {.dropout = 1.5}), "the probability must be from 0 to 1, got 1.5");

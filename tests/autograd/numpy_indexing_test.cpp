@@ -228,13 +228,13 @@ TEST(Indexing, RecordsWritesToWhatNothingElseSees) {
   sum(steps).backward();  // w0 + (w1 + 1) + 2 w0 w1 + 2 w1 + 3 w0 w1 + 3 w1
   EXPECT_EQ(to_vector(w.grad()), (Values{16, 16}));
 
-  EXPECT_ERROR(
-      w[0] = 1.0,
-      "index_put: in place on a leaf that requires a gradient: make a new tensor by where, "
-      "index_put, cat or stack, or NoGrad");
+  EXPECT_ERROR(w[0] = 1.0,
+               "index_put: a leaf that requires a gradient cannot change in place: make a new "
+               "tensor by where, "
+               "index_put, cat or stack, or NoGrad");
   const Tensor y = w * 1.0, view = y[0];
-  EXPECT_ERROR(y[1] = 1.0, "in place on storage that is shared (by a view");
-  EXPECT_ERROR(y(ints({1}, {1})) = 1.0, "in place on storage that is shared (by a view");
+  EXPECT_ERROR(y[1] = 1.0, "storage that a view or an op that saved it");
+  EXPECT_ERROR(y(ints({1}, {1})) = 1.0, "storage that a view or an op that saved it");
   {
     const NoGrad off;
     w[0] = 7.0;

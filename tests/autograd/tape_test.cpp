@@ -181,7 +181,7 @@ TEST(Tape, DetectsWritesToSavedTensors) {
 TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   const Tensor x = leaf({1, 2}, {2});
   EXPECT_ERROR(add_(x, 1.0),
-               "add_: in place on a leaf that requires a gradient: use the form without "
+               "add_: a leaf that requires a gradient cannot change in place: use the form without "
                "underscore, or NoGrad");
   const Tensor y = x * 2;  // mul keeps x only
   add_(y, x);
@@ -190,11 +190,12 @@ TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
   sum(y).backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{30, 30}));
   const Tensor z = exp(x);  // exp keeps its result
-  EXPECT_ERROR(
-      zero_(z),
-      "fill_: in place on storage that is shared (by a view, or by an op that saved it for "
-      "backward): make a new tensor by where, index_put, cat or stack, or NoGrad");
-  EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z), "copy_: in place on storage that is shared");
+  EXPECT_ERROR(zero_(z),
+               "fill_: storage that a view or an op that saved it for "
+               "backward shares cannot change in place: make a new tensor by where, index_put, cat "
+               "or stack, or NoGrad");
+  EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z),
+               "copy_: storage that a view or an op that saved it");
   const NoGrad off;
   fill_(x, 7);
   EXPECT_EQ(to_vector(x), (std::vector<double>{7, 7}));
@@ -206,8 +207,9 @@ TEST(InPlace, RefusesElementsThatAreOne) {
   const NoGrad off;
   const Tensor one = from({1}, {1}), row = expand(one, {3});
   EXPECT_ERROR(add_(row, from({1, 2, 3}, {3})),
-               "add_: in place on shape [3] with strides [0], where elements share memory");
-  EXPECT_ERROR(fill_(expand(one, {2, 1}), 2), "in place on shape [2, 1] with strides [0, 1]");
+               "add_: elements of shape [3] with strides [0] share memory");
+  EXPECT_ERROR(fill_(expand(one, {2, 1}), 2),
+               "elements of shape [2, 1] with strides [0, 1] share memory");
   EXPECT_EQ(one.item(), 1);
   const Tensor four = zeros({4});
   EXPECT_ERROR(add_(unfold(four, 0, 2, 1), ones({3, 2})), "where elements share memory");

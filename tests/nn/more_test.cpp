@@ -422,7 +422,7 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { multi_margin_loss(x, ones({2})); }),
             "multi_margin_loss: targets must be integers, got f32");
   EXPECT_EQ(error([&] { triplet_margin_with_distance_loss(x, x, x, nullptr); }),
-            "triplet_margin_with_distance_loss: the distance is no function");
+            "triplet_margin_with_distance_loss: the distance must be a function");
   const Tensor p = zeros({4, 2, 3}), classes = zeros({2, 2}, i64), lengths = full({2}, 2, i64);
   EXPECT_EQ(error([&] { ctc_loss(flatten(x), classes, lengths, lengths); }),
             "ctc_loss: log-probabilities of shape [6], not [t, n, classes] or [t, classes]");
