@@ -77,7 +77,7 @@ Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
 
 Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* around) {
   DType low = o.low ? o.low->dtype : o.dtype ? o.dtype->dtype : around ? around->low() : bf16;
-  check(!o.dtype || o.dtype->dtype == low, "autocast: low is {} and dtype {}: give one", low,
+  check(!o.dtype || o.dtype->dtype == low, "autocast: low is {} and dtype {}: give only one", low,
         o.dtype.value_or(low).dtype);
   Recipe recipe = o.recipe;
   if (low == f8_e4m3) {
@@ -141,7 +141,7 @@ void Autocast::apply(Call& call) {
   if (precision == Precision::Any) return;
   if (call.alike && (precision == Precision::Native || precision == Precision::Widest)) return;
 
-  std::optional<DType> common, of_arrays;  // widest of all activations, of those that are not 0-d
+  std::optional<DType> common, of_arrays;  // the widest of all activations, and of those not 0-d
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Tensor& t = *call.inputs[i];
     if (!t || call.op.role(i) != Role::Activation || !is_float(t.dtype())) continue;
@@ -151,8 +151,8 @@ void Autocast::apply(Call& call) {
   }
   if (!common) return;
 
-  // A matrix product reads all its operands, parameters included, in one dtype. (Native ops get
-  // parameters that they can read, and keep their activations.)
+  // A matrix product reads all its operands, parameters included, in one dtype. (Native ops keep
+  // their activations' dtype and get parameters that they can read.)
   const bool uniform = precision == Precision::Low || call.op.precision == Precision::Low;
   DType to = *common;
   if (precision == Precision::Low) {
@@ -163,7 +163,7 @@ void Autocast::apply(Call& call) {
   } else if (precision == Precision::Widest) {
     to = of_arrays.value_or(to);
   } else if (precision == Precision::Full) {
-    // Reads its inputs as they are, unless they differ or forward cannot write f32.
+    // The op reads its inputs as they are, unless they differ or forward cannot write f32.
     call.out = f32;
     if (call.op.precision == Precision::Any || call.composed) to = f32;
     for (size_t i = 0; uniform && i < call.inputs.size(); ++i)
@@ -175,7 +175,7 @@ void Autocast::apply(Call& call) {
     const bool readable = now == to || (now == f32 && is_half(to));
     if (role == Role::Activation) return precision == Precision::Native ? now : to;
     if (role == Role::Parameter) return readable && !uniform ? now : to;
-    if (role == Role::Statistic)  // not cast, so that it can be updated
+    if (role == Role::Statistic)  // (not cast, so that it can be updated)
       return readable || !uniform ? now : to;
     return now;
   };

@@ -1,5 +1,5 @@
-// The search for a loss scale: backward passes on the first loss's graph, which stays, until the
-// largest f16 gradient is where it should be. They add to no grad().
+// The search for a loss scale: backward passes on the first loss's graph, which is retained, until
+// the largest f16 gradient is where it should be. They add to no grad().
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace {
 
 using kernels::TensorStats;
 
-constexpr int headroom = 4;     // powers of two: gradients grow in training
-constexpr int end_of_f16 = 16;  // 2^16 is the first that it does not have
+constexpr int headroom = 4;     // in powers of two, since gradients may grow in training
+constexpr int end_of_f16 = 16;  // 2^16 is the first power of two beyond f16
 constexpr int most_passes = 24;
 constexpr int first_stride = 16, far = 120;  // of exponents
 constexpr double none_found = std::numeric_limits<double>::infinity();
 
-// The gradients that reach the ops of a backward pass, in the dtypes in which they travel.
+// Watches the gradients that reach the ops of a backward pass, in the dtypes in which they travel.
 class GradientSurvey final : public Observer {
  public:
   void add(const Tensor& g) {
@@ -39,7 +39,7 @@ class GradientSurvey final : public Observer {
   }
   struct Result {
     bool finite = true, any_f16 = false;
-    double largest = 0;  // of f16
+    double largest = 0;  // of f16 gradients
   };
   Result result() const {
     Result r;
@@ -78,7 +78,7 @@ class Search {
   Search(int start, int low, int high)
       : exponent(std::clamp(start, low, high)), low_(low), high_(high) {}
 
-  // Takes the result at `exponent`; returns true once that is the one to take.
+  // Takes the result for `exponent`; returns true once that is the exponent to use.
   bool take(const GradientSurvey::Result& r) {
     if (!r.finite) {
       bad_ = exponent;
@@ -88,15 +88,15 @@ class Search {
     saw_ |= r.largest > 0;
     if (r.largest == 0) return is_known(bad_) ? between() : go(exponent + stride());
     const int room = end_of_f16 - headroom - 1 - std::ilogb(r.largest);
-    if (room <= 0) {  // less only makes gradients smaller
+    if (room <= 0) {  // (a smaller scale only makes gradients smaller)
       exponent = std::clamp(exponent + room, low_, high_);
       return true;
     }
-    // At more, gradients that were zero may come to light further on.
+    // With more, gradients that were zero may appear, so the search goes on.
     return is_known(bad_) && exponent + room >= bad_ ? between() : go(exponent + room);
   }
   bool has_good() const { return is_known(good_); }
-  bool saw_gradients() const { return saw_; }  // that were not all zero
+  bool saw_gradients() const { return saw_; }  // true if any was not zero
 
   int exponent;
 
@@ -114,7 +114,7 @@ class Search {
   }
 
   const int low_, high_;
-  int good_ = unknown, bad_ = unknown;  // the largest without, the smallest with overflow
+  int good_ = unknown, bad_ = unknown;  // the largest exponent without, the smallest with overflow
   int stride_ = first_stride;
   bool saw_ = false;
 };
@@ -144,7 +144,7 @@ void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
 std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
                                               const Tensor& loss) const {
   if (loss.is_leaf() || s.iteration.flags.back().item() != 0)
-    return {none_found, 0};  // it tells nothing, as that of a skipped chunk
+    return {none_found, 0};  // such a loss says nothing, like that of a skipped chunk
   const std::vector<Tensor> leaves = leaves_of(loss);
   const bool has_least = options_.min_scale > 0 &&
                          std::exp2(exponent_of(options_.min_scale, far)) < options_.min_scale;
@@ -161,8 +161,8 @@ std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
     found = any_f16 && search.take(r);
   }
   if (any_f16 && search.has_good() && !search.saw_gradients()) {
-    const GradientSurvey::Result r = backward_at(far, loss, leaves);  // whatever max_scale is
-    if (r.finite && r.largest == 0)  // no scale would show any: the next loss may
+    const GradientSurvey::Result r = backward_at(far, loss, leaves);  // (beyond any max_scale)
+    if (r.finite && r.largest == 0)  // no scale would show a gradient; the next loss may
       return {none_found, passes};
   }
   if (any_f16 && !search.has_good())
@@ -175,7 +175,7 @@ thread_local JoinedCalibration* JoinedCalibration::innermost_ = nullptr;
 
 JoinedCalibration::JoinedCalibration(std::function<double(double)> join)
     : join_(std::move(join)), outer_(std::exchange(innermost_, this)) {}
-JoinedCalibration::~JoinedCalibration() {  // perhaps before inner ones
+JoinedCalibration::~JoinedCalibration() {  // (perhaps before inner ones)
   JoinedCalibration** at = &innermost_;
   while (*at && *at != this) at = &(*at)->outer_;
   if (*at) *at = outer_;

@@ -1,4 +1,5 @@
-// Capsules: the search for the op that fails, and its replay. (The file: capsule_file.cpp.)
+// Capsules: the search for the op that fails, and its replay. (capsule_file.cpp has the file
+// format.)
 #include "amp/capsule.h"
 
 #include <fmt/ranges.h>
@@ -26,7 +27,7 @@ namespace {
 using detail::is_counted;
 using kernels::TensorStats;
 
-// Joined over tensors, of which none need be floats.
+// The counts of all tensors together; those that are not floats do not count.
 TensorStats stats_of(std::span<const Tensor> tensors) {
   const Unobserved aside;
   TensorStats all;
@@ -55,7 +56,7 @@ std::string checksum_of(std::span<const Tensor> tensors) {
   return fmt::format("{:016x}", hash);
 }
 
-// Asks for results of a dtype.
+// A policy that asks for results of a dtype.
 struct Asked final : Policy {
   std::optional<DType> out;
   explicit Asked(std::optional<DType> out) : out(out) {}
@@ -66,7 +67,7 @@ struct Asked final : Policy {
 const Repeat& find_repeat(const Capsule& c) {
   for (const Repeat* r : all_repeats())
     if (c.op == r->op.name && c.types == r->types) {
-      check(r->run, "{} has an argument that is no plain data, and cannot be repeated", c.op);
+      check(r->run, "{} has an argument that is not plain data, and cannot be repeated", c.op);
       return *r;
     }
   fail(
@@ -75,9 +76,9 @@ const Repeat& find_repeat(const Capsule& c) {
       c.op, c.compiler);
 }
 
-// The dtype of an input, or asked for, in a replay in `to`.
+// The dtype that an input or the requested dtype has in a replay in `to`.
 DType converted(DType from, DType to) {
-  const bool wider = from == f32 && is_half(to);  // such as statistics, and sums of half numbers
+  const bool wider = from == f32 && is_half(to);  // as statistics and sums of half numbers have
   return wider ? f32 : to;
 }
 
@@ -94,8 +95,8 @@ uint64_t detail::checksum(const void* data, size_t bytes, uint64_t before) {
 OverflowCapsule::OverflowCapsule(std::string path) : path_(std::move(path)) {
   const Scope scope("OverflowCapsule");
   for (const std::string_view other : {".pt", ".pth", ".bin", ".gguf"})
-    check(!path_.ends_with(other), "a capsule is a file of safetensors, which {} is not named like",
-          path_);
+    check(!path_.ends_with(other),
+          "a capsule is a safetensors file, but {} is named like another format", path_);
   const io::AtomicFile can_be_written(path_);
 }
 
@@ -168,11 +169,11 @@ void OverflowCapsule::after_rule(const Node& node, const Tensor& dy,
   went_back_ = true;
   const auto entry = kept_.find(node.order);
   if (found_ || entry == kept_.end() || entry->second.capsule.op != node.name()) return;
-  Kept kept = entry->second;  // which examine() drops
+  Kept kept = entry->second;  // (a copy, since examine() drops the entry)
   Capsule& c = kept.capsule;
   size_t k = 0;
   for (const Capsule::Input& in : c.inputs)
-    if (in.tensor && in.tensor.version() != kept.versions[k++]) return;  // written to
+    if (in.tensor && in.tensor.version() != kept.versions[k++]) return;  // it was written to
   std::vector<Tensor> all(gradients.begin(), gradients.end());
   c.gradient = dy.detach();
   examine(c, int(BadOp::Kind::Backward), {&dy, 1}, all);
@@ -279,7 +280,7 @@ std::string Capsule::report() const {
 std::string Capsule::test(const std::string& path) const {
   std::string comment = finding;
   for (char& c : comment)
-    if (c == '\n' || c == '\r' || c == '\\') c = '/';  // which would end or continue it
+    if (c == '\n' || c == '\r' || c == '\\') c = '/';  // (would end or continue the comment)
   const std::vector<Replay> all = replay_all(*this);
   const auto cure = std::ranges::find_if(all, is_cured);
   const DType dtype = cure == all.end() ? f32 : cure->dtype;

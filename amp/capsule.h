@@ -1,5 +1,5 @@
 #pragma once
-// Capsules: the op in which an overflow began, with all that it takes to run it again, in a file.
+// Capsules: files with the op in which an overflow began and everything needed to run it again.
 
 #include <cstdint>
 #include <map>
@@ -13,13 +13,13 @@
 
 namespace mixtape::amp {
 
-// A call of an op, or of its backward rule. The file is safetensors, with all but tensors in its
-// metadata. It can be replayed by programs of the same sources and compiler. Replay only capsules
-// of those whose programs you would run: the op takes its attributes as they are in the file.
-// Roundings of a Recipe are no part of it, so that a backward rule under one may not be reproduced.
+// A call of an op or of its backward rule. The file is safetensors; everything but tensors is in
+// its metadata. Programs of the same sources and compiler can replay it. Replay only capsules from
+// people whose programs you would run, since the op takes its attributes from the file unchecked.
+// Roundings of a Recipe are not included, so a backward rule under a recipe may not be reproduced.
 struct Capsule {
   struct Input {         // an argument of the op
-    Tensor tensor = {};  // without one: an optional input that was absent
+    Tensor tensor = {};  // empty for an absent optional input
     bool requires_grad = false;
     DType grad_dtype = f32;  // of its gradient
   };
@@ -30,19 +30,21 @@ struct Capsule {
   std::vector<Input> inputs = {};
   std::vector<int64_t> lists = {};  // sizes of lists of inputs
   std::string attributes = {};      // their bytes
-  std::optional<DType> out = {};    // the dtype asked for
-  Tensor gradient = {};             // of the result; if there is one, the backward rule failed
-  std::string checksum = {};        // of what came of it
+  std::optional<DType> out = {};    // the requested dtype
+  Tensor gradient = {};             // of the result, if it is the backward rule that failed
+  std::string checksum = {};        // of the results
 
-  static Capsule load(const std::string& path);  // throws Error if the file is no capsule
+  static Capsule load(const std::string& path);  // throws Error if the file is not a capsule
   void save(const std::string& path) const;      // atomically; throws Error as io::save() does
 
-  // On the DefaultDevice: the result, or the gradients of inputs that require one, with float
-  // inputs in another dtype if given. Throws Error if this program has no such call.
+  // Runs the call on the DefaultDevice, with float inputs in another dtype if given. Returns the
+  // result, or the gradients of inputs that require one. Throws Error if this program has no such
+  // call.
   std::vector<Tensor> replay(std::optional<DType> dtype = {}) const;
-  bool reproduces() const;     // every bit of it
-  std::string report() const;  // of replays in f16, bf16, f32 and f64, and which of them cure it
-  std::string test(const std::string& path) const;  // that one of those stays finite, as C++
+  bool reproduces() const;  // true if a replay gives every bit of the results
+  std::string report()
+      const;  // on replays in f16, bf16, f32 and f64, and which of them stay finite
+  std::string test(const std::string& path) const;  // C++ of a test that one of them stays finite
 };
 
 namespace detail {
@@ -50,15 +52,15 @@ namespace detail {
 uint64_t checksum(const void* data, size_t bytes, uint64_t before = 0xcbf29ce484222325);
 }  // namespace detail
 
-// While one is alive, looks at the results of this thread's ops, forward and backward, and writes
-// the first that made infinities or NaN of finite numbers to a file. Waits for each op and keeps
-// its inputs while a backward may come, until the graph goes: open one for the few steps in
-// question. Infinities of masked_fill and pad do not count, nor do sums of gradients.
+// A guard that looks at the results of this thread's ops, forward and backward, and writes the
+// first op that made infinities or NaN from finite numbers to a file. Waits for each op, and keeps
+// its inputs as long as the graph, so open it only for the steps in question. Infinities of
+// masked_fill and pad do not count, nor do sums of gradients.
 class OverflowCapsule final : public internal::Observer {
  public:
-  // Throws Error if the path cannot be written, or is that of another format, such as x.pt.
+  // Throws Error if the path cannot be written or has another format's name, such as x.pt.
   [[nodiscard]] explicit OverflowCapsule(std::string path);
-  bool found() const { return found_; }  // the file is written
+  bool found() const { return found_; }  // true once the file is written
 
  private:
   struct Kept {

@@ -1,5 +1,5 @@
 // The file of a capsule. Numbers are stored once, in the order of their strides, so that broadcast
-// inputs take no more than they did.
+// inputs take no more space than in memory.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ std::vector<Number> numbers_of_text(std::string_view text) {
 }
 std::span<const int64_t> span_of(const Shape& s) { return {s.dim, size_t(s.rank)}; }
 
-// The tensor of that layout over stored numbers. Throws Error if it would read others.
+// The tensor of that layout over stored numbers. Throws Error if it would read beyond them.
 Tensor restored(const Tensor& numbers, std::string_view shape, std::string_view strides) {
   const std::vector<int64_t> sizes = numbers_of_text(shape), steps = numbers_of_text(strides);
   check(sizes.size() == steps.size(), "{} sizes with {} strides", sizes.size(), steps.size());
@@ -58,7 +58,7 @@ Tensor restored(const Tensor& numbers, std::string_view shape, std::string_view 
   return numbers.with_layout(layout);
 }
 
-// A checksum of all but the tensors' numbers, against accidents.
+// A checksum of everything but the tensors' numbers, to detect accidental changes.
 std::string sum_of(const io::Metadata& fields, const StateDict& tensors,
                    const std::string& attributes) {
   uint64_t sum = detail::checksum(nullptr, 0);

@@ -1,5 +1,5 @@
-// The reference's results are kept by op and module, in the order of calls. Errors are computed as
-// the other step runs, stay on the device, and are read when it is over.
+// Results of the f32 step, the reference, are kept by op and module, in the order of calls. Errors
+// are computed while the other step runs, stay on the device, and are read at its end.
 #include "amp/compare.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ Tensor distance(const Tensor& y, const Tensor& reference) {
   const Tensor same = y.to(wide.dtype());
   return stack({norm(same - wide).to(f32), norm(same).to(f32), norm(wide).to(f32)});
 }
-// The error of some results together, of three numbers each.
+// The error of several results together, given three numbers for each.
 double relative(std::span<const double> distances) {
   double sums[3] = {};
   for (size_t i = 0; i < distances.size(); ++i) sums[i % 3] = std::hypot(sums[i % 3], distances[i]);
@@ -55,16 +55,16 @@ double relative(std::span<const double> distances) {
 
 using Clock = std::chrono::steady_clock;
 
-enum class Part { Forward, Incoming, Backward };  // of a rule: its gradient, and those it makes
+enum class Part { Forward, Incoming, Backward };         // Incoming: the gradient that a rule gets
 using Key = std::tuple<std::string, std::string, Part>;  // op, module
 
-// Records what has been seen of a step: the reference's if `reference` is null.
+// Records a step: the reference's if `reference` is null.
 struct Compare::Run final : Observer {
   struct Result {
     Key key;
     DType dtype;
-    std::vector<size_t> inputs;  // of them those that are results, by number
-    size_t first, count;         // of its distances
+    std::vector<size_t> inputs;  // the numbers of those inputs that are results
+    size_t first, count;         // its range in distances_
     double error = 0;
   };
 
@@ -79,7 +79,7 @@ struct Compare::Run final : Observer {
   const Run* const reference;
   struct Kept {
     Tensor y;
-    uint64_t version;  // another: an op has written to it since
+    uint64_t version;  // if it has changed, an op has written to the tensor since
   };
   std::map<Key, std::vector<std::vector<Kept>>> kept;  // of the reference, by call
   std::map<Key, size_t> calls;                         // so far
@@ -95,7 +95,7 @@ struct Compare::Run final : Observer {
   std::vector<Row> rows;
 
  private:
-  // Returns the number of the result, if both steps have it.
+  // Takes a result; returns its number if both steps have it.
   std::optional<size_t> take(const Key& key, std::span<const Tensor> made,
                              std::vector<size_t> inputs);
   void look_up(const Tensor& t, std::vector<size_t>& inputs) const;
@@ -103,9 +103,9 @@ struct Compare::Run final : Observer {
   double error_of_gradients() const;
   void gather();
 
-  std::unordered_map<uint64_t, size_t> made_;  // by a storage: the result it holds
+  std::unordered_map<uint64_t, size_t> made_;  // by storage: the result that it holds
   std::vector<Tensor> distances_;              // of `results`
-  // By what is compared: a rule's gradient is often what the rule before made.
+  // Distances by what is compared, since a rule's gradient is often one that the rule before made.
   std::map<std::array<uint64_t, 5>, Tensor> known_;
   std::vector<std::vector<size_t>> rules_;  // inputs of the rules that are running
 };
@@ -117,7 +117,7 @@ void Compare::Run::look_up(const Tensor& t, std::vector<size_t>& inputs) const {
 
 Tensor Compare::Run::measured(const Tensor& y, const Tensor& wide) {
   const auto [low, high] = extent(y.layout());
-  if (high - low + 1 != y.numel()) return distance(y, wide);  // other parts may begin there, too
+  if (high - low + 1 != y.numel()) return distance(y, wide);  // (other parts may begin there, too)
   Tensor& known = known_[{y.storage()->id(), y.version(), uint64_t(y.offset()), uint64_t(y.numel()),
                           wide.storage()->id()}];
   if (!known) known = distance(y, wide);
@@ -157,7 +157,7 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
 
 void Compare::Run::after(const Call& call, const Tensor& y) {
   if (!is_compared(y)) return;
-  if (call.op.name == "cast") {  // its rounding counts as an error of the op that it is made for
+  if (call.op.name == "cast") {  // its rounding error counts for the op for which it is made
     const auto from = made_.find((*call.inputs[0]).storage()->id());
     if (from != made_.end()) made_[y.storage()->id()] = from->second;
     return;
@@ -168,9 +168,9 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
     if (t && t.storage() == y.storage() && !call.op.name.ends_with('_')) return;  // a view
     const size_t known = inputs.size();
     look_up(call.given(i), inputs);
-    if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // perhaps by a recipe
+    if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // (a recipe may round it)
   }
-  if (backward_state.in_rule || !Scope::caller().empty()) return;  // a part of an op
+  if (backward_state.in_rule || !Scope::caller().empty()) return;  // it is a part of an op
   take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1}, std::move(inputs));
 }
 
@@ -212,7 +212,7 @@ void Compare::Run::after_accumulate(const Node& leaf, const Tensor& total) {
   gradients[id] = {total, t.version(), total.storage()->id(), total.version()};
 }
 
-// After the step.
+// Called after the step.
 void Compare::Run::finish() {
   const Unobserved aside;
   if (!reference) {
@@ -280,7 +280,7 @@ std::unique_ptr<Compare::Run> Compare::run(const AutocastOptions& region,
   return seen;
 }
 
-// With the random numbers and buffers of every run.
+// Runs the step with the random numbers and buffers that every run gets.
 void Compare::run_step(const AutocastOptions& region) const {
   const Seed same(random_);
   struct PutBack {
@@ -299,8 +299,8 @@ int64_t Compare::unmatched() const { return run_->unmatched; }
 
 namespace {
 
-// An override that makes a row's op compute in f32, and is not one of `chosen`: by its module's
-// path or, where that changes nothing or has not been enough, by its name.
+// An override, not yet in `chosen`, that makes a row's op compute in f32: by its module's path or,
+// if that changes nothing or was not enough, by its name.
 std::optional<Override> next_override(const Compare::Row& row, const Overrides& chosen) {
   const auto is_new = [&](const std::string& pattern) {
     return std::ranges::find(chosen, pattern, &Override::pattern) == chosen.end();
@@ -348,7 +348,7 @@ Compare::Remedy Compare::overrides(double budget) {
   return {chosen, error, seconds_before, seconds, peak_before, peak};
 }
 
-// Seconds and peak bytes of a step, with those that kernels take: the best of three.
+// Seconds and peak bytes of a step, kernels' memory included; the best of three runs.
 std::pair<double, int64_t> Compare::cost(const AutocastOptions& region) const {
   const Device device = DefaultDevice::current();
   double best = infinity;

@@ -1,5 +1,6 @@
 #pragma once
-// Compare: the same step in f32 and under Autocast, op by op: where errors begin and how they grow.
+// Compare: runs the same step in f32 and under Autocast, and shows op by op where errors begin and
+// how they grow.
 
 #include <cstdint>
 #include <functional>
@@ -15,8 +16,8 @@
 namespace mixtape::amp {
 
 struct CompareOptions {
-  AutocastOptions region = {};  // of the step that is examined
-  // A model's net.named_buffers(): they begin each run with the same numbers, and end with these.
+  AutocastOptions region = {};  // of the step to examine
+  // A model's net.named_buffers(), which are reset before each run and restored at the end.
   StateDict buffers = {};
 };
 
@@ -31,46 +32,47 @@ struct CompareOptions {
 //     }
 //     loss.backward();
 //   }, {.region = {.low = bf16}});
-// It must leave parameters as they are. An error is |y - y32| / max(|y|, |y32|), by the 2-norm of a
-// result, or of all gradients that a rule makes; infinity where y is not finite and y32 is. The
-// results of the f32 step are kept while this lives.
+// The step must not change parameters. An error is |y - y32| / max(|y|, |y32|), by the 2-norm of a
+// result or of all gradients that a rule makes; it is infinity if y is not finite and y32 is. The
+// results of the f32 step are kept as long as the Compare.
 class Compare final : NoCopy {
  public:
   using Step = std::function<void(const AutocastOptions& region)>;
   explicit Compare(Step step, CompareOptions options = {});  // runs it twice
   ~Compare();
 
-  // Calls of one op in one module, forward or of its backward rule; the call that added most.
+  // The calls of an op in a module, forward or of its backward rule; the numbers are those of the
+  // call that added the largest error.
   struct Row {
     std::string op, module;
     bool backward = false;
     DType dtype = f32;    // of the result
-    double error_in = 0;  // the largest of the inputs (in backward, also of what was saved)
-    double error = 0;     // of the result: what is passed on
+    double error_in = 0;  // the largest error of the inputs (in backward, also of saved tensors)
+    double error = 0;     // of the result, which is passed on
     int64_t calls = 0;
-    // The op's own part of its error, without its inputs'.
+    // The part of the error that the op itself added.
     double added() const { return error > error_in ? error - error_in : 0; }
   };
-  const std::vector<Row>& rows() const;  // those that add most first
-  // The error of all gradients of leaves together; of the last result, if the step does not go
-  // backward.
+  const std::vector<Row>& rows() const;  // the largest added errors first
+  // The error of all gradients of leaves together or, if the step does not go backward, of the last
+  // result.
   double error() const;
-  int64_t unmatched() const;  // results that one of the steps alone has, or in another shape
+  int64_t unmatched() const;  // results that only one step has, or that differ in shape
 
-  // The fewest overrides found, one more at a time and then without those that others make
-  // needless, by which error() is at most `budget`; each try runs the step.
+  // Overrides that bring error() down to `budget`: added one at a time, then reduced to those that
+  // are needed. Each try runs the step.
   struct Remedy {
     Overrides overrides;
     double error;
     double seconds_before, seconds;  // of a step
-    int64_t peak_before, peak;       // bytes above those held before
-    std::string text() const;        // a file for load_overrides()
+    int64_t peak_before, peak;       // in bytes, above those held before
+    std::string text() const;        // in the format of load_overrides()
   };
-  // Throws Error if no overrides of ops that add an error are enough.
+  // Throws Error if overriding every op that adds an error is not enough.
   Remedy overrides(double budget);
 
   std::string text(size_t most = 20) const;  // a table of rows()
-  std::string json() const;  // error(), unmatched() and rows(); "inf" is no number there
+  std::string json() const;  // error(), unmatched() and rows(); infinity is the text "inf"
   std::string svg() const;   // the error of each op, in the order in which they ran
 
  private:
@@ -81,8 +83,8 @@ class Compare final : NoCopy {
 
   const Step step_;
   const CompareOptions options_;
-  const RandomGenerator random_;  // where each run begins
-  StateDict start_;               // of the buffers
+  const RandomGenerator random_;  // the state with which each run begins
+  StateDict start_;               // initial values of the buffers
   std::unique_ptr<Run> reference_, run_;
 };
 

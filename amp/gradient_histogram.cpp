@@ -1,4 +1,4 @@
-// Histograms of gradients: counted by the kernels that look for what is not finite, read on demand.
+// Histograms of gradients, counted by the kernels that look for infinities and read on demand.
 #include "amp/gradient_histogram.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ std::string GradientHistogram::text() const {
 }
 
 std::string GradientHistogram::svg() const {
-  int low = bias - 24, high = bias + 16;  // f16's range, and what is beyond it
+  int low = bias - 24, high = bias + 16;  // f16's range, widened below if there is more
   for (const Row& r : rows)
     for (int e = 1; e < bins; ++e)
       if (r.counts[size_t(e)] > 0) low = std::min(low, e), high = std::max(high, e + 1);
@@ -80,7 +80,7 @@ std::string GradientHistogram::svg() const {
 
 // --- in the scaler ---
 
-// Where the next look at an optimizer's gradients counts them: nowhere, if it is not their turn.
+// The counters for the next look at an optimizer's gradients; none if it should not count them.
 View GradScaler::count_next(const optim::Optimizer& opt, size_t parameters, Device device) {
   if (options_.histogram == 0 || parameters == 0) return {};
   detail::OptimizerHistory& h = history_of(opt, parameters, device);
@@ -102,7 +102,7 @@ void GradScaler::find_underflow(const optim::Optimizer& opt, const detail::Scale
   h.worst.storage()->bump_version();
 }
 
-// Once per optimizer, from numbers that arrive without waiting.
+// Warns once per optimizer, from numbers that arrive without waiting.
 void GradScaler::warn_of_underflow(detail::OptimizerHistory& h) const {
   if (!h.worst || h.warned) return;
   if (!h.pending_worst)

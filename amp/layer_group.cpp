@@ -1,4 +1,4 @@
-// Groups by hooks: a backward pass multiplies gradients where it enters and where it leaves one.
+// Groups made of hooks, which multiply gradients where a backward pass enters and leaves a group.
 #include "amp/layer_group.h"
 
 #include "amp/scaler.h"
@@ -12,11 +12,11 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
-// x under another name, whose gradient is multiplied by `factor`. Its graph keeps `with` alive.
+// A new handle of x whose gradient is multiplied by `factor`. Its graph keeps `with` alive.
 Tensor with_gradient_times(const Tensor& x, double factor,
                            const std::shared_ptr<const void>& with = nullptr) {
   const NoPolicy as_called;
-  const Tensor y = squeeze(unsqueeze(x, 0), 0);  // a view of one's own shape would be x itself
+  const Tensor y = squeeze(unsqueeze(x, 0), 0);  // (a view with x's own shape would be x itself)
   if (!y.requires_grad()) return x;              // also under NoGrad
   register_hook(y, [factor, with](const Tensor& g) { return g * factor; });
   return y;
@@ -24,7 +24,7 @@ Tensor with_gradient_times(const Tensor& x, double factor,
 
 }  // namespace
 
-// The parameters and their hooks, for as long as the group or a graph that end() is part of lives.
+// The parameters and their hooks, kept as long as the group or a graph through end() is alive.
 struct LayerGroup::Parameters : NoCopy {
   struct Entry {
     Tensor tensor;

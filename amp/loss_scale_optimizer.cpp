@@ -1,4 +1,4 @@
-// The training step of a scaled loss, in one call or two.
+// The training step with a scaled loss, in one call or two.
 #include "amp/loss_scale_optimizer.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
     views.push_back(optim::gradient_view(g));
   }
   kernels::find_nonfinite(inverse.device(), views, View{}, found, View{});
-  // Groups may have been added since the last loss, at the end.
+  // Groups may have been added at the end since the last loss.
   if (overflow_)
     kernels::accumulate(found.device(), overflow_, found.with_layout({{overflow_.numel()}, {1}}));
   overflow_ = found;

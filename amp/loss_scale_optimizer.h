@@ -1,5 +1,5 @@
 #pragma once
-// LossScaleOptimizer: an optimizer that scales the loss it minimizes, by a GradScaler inside.
+// LossScaleOptimizer: an optimizer that scales the loss it minimizes, with a GradScaler inside.
 
 #include <concepts>
 #include <memory>
@@ -27,34 +27,34 @@ struct MixedPrecisionOptions {
   LossScaleOption loss_scale = "dynamic";
 };
 
-// The forward pass runs in a region, as always: { Autocast on({.low = f16}); loss = ...; }, then
-// minimize(loss). A backward() of the loss itself bypasses the scale, with a warning.
+// Run the forward pass in a region as usual, { Autocast on({.low = f16}); loss = ...; }, then call
+// minimize(loss). Calling backward() of the loss bypasses the scale, with a warning.
 class LossScaleOptimizer {
  public:
-  // Throws Error without an optimizer, if it rescales gradients itself, or as GradScaler does.
+  // Throws Error without an optimizer, if the optimizer rescales gradients, or as GradScaler does.
   explicit LossScaleOptimizer(std::unique_ptr<optim::Optimizer> inner,
                               const MixedPrecisionOptions& options = {});
 
-  // Steps along the gradients of the loss, and drops all gradients, also earlier ones.
+  // Steps along the gradients of the loss, and drops all gradients, earlier ones included.
   StepResult minimize(const Tensor& loss, const StepOptions& options = {});
-  // The two halves of minimize(), to change gradients in between: true ones (f32 or f64), one per
-  // parameter, no tensor where the loss does not depend on it. grad() is set by applying alone. A
-  // step whose computed gradients were not finite is skipped, even if they are by now.
+  // The two halves of minimize(), for changing gradients in between: true ones (f32 or f64), one
+  // per parameter, or no tensor if the loss does not depend on it. Only applying sets grad(). A
+  // step whose computed gradients were not finite is skipped, even if the program made them finite.
   std::vector<Tensor> compute_gradients(const Tensor& loss);
-  // Throws Error without one gradient per parameter, or before any compute_gradients().
+  // Throws Error unless there is one gradient per parameter, or before any compute_gradients().
   StepResult apply_gradients(const std::vector<Tensor>& gradients, StepOptions options = {});
-  // Forgets computed gradients that will not be applied: their overflow would skip the next step.
+  // Forgets computed gradients that will not be applied, whose overflow would skip the next step.
   void abandon();
 
   // Steps that were not skipped. This and loss_scale() wait for the device.
   int64_t iterations() const;
   double loss_scale() const { return scaler_.scale_value(); }  // of the next loss
 
-  optim::Optimizer& inner() { return held(); }          // throws Error if it was moved from
-  const GradScaler& scaler() const { return scaler_; }  // for its counters and overflows
+  optim::Optimizer& inner() { return held(); }          // throws Error if moved from
+  const GradScaler& scaler() const { return scaler_; }  // for counters and overflows
 
-  // "iterations", "optimizer.group.0.lr" and so on, "scaler.scale" and so on. Loading throws Error,
-  // and changes nothing, if names or values do not fit.
+  // "iterations", "optimizer.group.0.lr" and so on, "scaler.scale" and so on. If names or values do
+  // not fit, loading throws Error and changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
@@ -65,9 +65,9 @@ class LossScaleOptimizer {
 
   std::unique_ptr<optim::Optimizer> inner_;
   GradScaler scaler_;
-  Tensor overflow_;     // f32 [parameters], of compute_gradients(): not 0 where one was not finite
-  int64_t before_ = 0;  // iterations before the scaler's count
-  int64_t unscaled_ = 0;  // steps with a disabled scaler, which counts nothing
+  Tensor overflow_;       // f32 [parameters], by compute_gradients(): not 0 if one was not finite
+  int64_t before_ = 0;    // iterations before the scaler began to count
+  int64_t unscaled_ = 0;  // steps with a disabled scaler, which does not count them
 };
 
 // Takes the optimizer and gives it a loss scale. Throws Error as LossScaleOptimizer does.

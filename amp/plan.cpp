@@ -1,5 +1,5 @@
-// The steps run twice: once to find the peak and the op at which it is reached, and once more to
-// count what the tensors of that moment are for.
+// Plans run the steps twice: once to find the peak and the op at which it is reached, and once more
+// to count what the tensors of that moment are for.
 #include "amp/plan.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
-// The bytes of some tensors, each storage once.
+// The bytes of some tensors, counting each storage once.
 class Held {
  public:
   void add(const Tensor& t) {
@@ -42,10 +42,10 @@ struct Observed {
   Plan found = {};
 };
 
-// Watches the steps of a training. Events are what it sees, by number.
+// Watches the steps of a training, and numbers the events that it sees.
 class PlannedSteps final : Observer {
  public:
-  // With the event at which the peak is first seen, counts what was there.
+  // Given the event at which the peak is first reached, counts what was there.
   explicit PlannedSteps(Device device, std::optional<int64_t> counted = {})
       : device_(device), counted_(counted), before_(memory_stats(device).in_use) {
     reset_peak(device);
@@ -88,7 +88,7 @@ Observed PlannedSteps::run(const TrainingMaker& make, int64_t batch_size, int64_
     weights_.insert(p.storage()->id());
   }
   if (counted_) count();
-  // (All other categories have what was counted; they are empty if nothing was.)
+  // (All other categories have been counted, or are 0.)
   result_.found.weights = memory_stats(device_).in_use - before_ - result_.found.peak();
   see();
   const Observe watching(*this);
@@ -115,7 +115,7 @@ void PlannedSteps::see() {
   ++events_;
 }
 
-// Gradients that a rule makes become those of parameters before the next rule has run.
+// Gradients that a rule makes reach their parameters before the next rule has run.
 void PlannedSteps::after_rule(const Node&, const Tensor&, std::span<const Tensor>) {
   see();
   rules_ += counted_ && events_ > *counted_;
@@ -125,7 +125,7 @@ void PlannedSteps::after_accumulate(const Node&, const Tensor&) {
   if (counted_ && events_ > *counted_ && rules_ <= 1) count();
 }
 
-// All that was there before the event or is after it, was there during it.
+// Tensors that existed before the event or exist after it existed during it.
 void PlannedSteps::count() {
   const auto at_least = [](int64_t& bytes, const Held& held) {
     bytes = std::max(bytes, held.bytes);
@@ -168,7 +168,7 @@ Plan plan(const TrainingMaker& make, int64_t batch_size, const PlanOptions& opti
   check(first.peak == again.peak, "the steps are not the same each time: {} bytes, then {}",
         first.peak, again.peak);
   Plan plan = again.found;
-  plan.gradients -= std::max<int64_t>(0, plan.peak() - first.peak);  // those of a moment later
+  plan.gradients -= std::max<int64_t>(0, plan.peak() - first.peak);  // made a moment later
   plan.activations = first.peak - plan.peak();
   return plan;
 }

@@ -70,7 +70,7 @@ Precision of_preset(Preset preset, const OpInfo& op) {
   return narrows && op.precision == Precision::Full ? Precision::Native : op.precision;
 }
 
-// A name without the usual variations: case and underscores.
+// A name without case and underscores, in which spellings usually differ.
 std::string plain(std::string_view name) {
   std::string text;
   for (const char c : name)
@@ -78,7 +78,7 @@ std::string plain(std::string_view name) {
   return text;
 }
 
-// Insertions, deletions and substitutions from a to b (Levenshtein).
+// The number of insertions, deletions and substitutions from a to b (Levenshtein).
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -113,14 +113,14 @@ void check_plausible_path(std::string_view pattern) {
   check(!pattern.empty(), "an override needs a name, got ''");
   if (pattern.find_first_of(".*?") != pattern.npos || std::isdigit(pattern.back())) return;
   const std::string text = plain(pattern);
-  // Short names are near some op by chance: attn to atan, ln to le.
+  // Short names resemble some op by chance: attn and atan, ln and le.
   const size_t allowed = text.size() < 5 ? 0 : text.size() < 7 ? 1 : 2;
   Near near;
   for (const OpInfo* op : all_ops())
     if (const size_t d = distance(text, plain(op->name)); d <= allowed)
       near.emplace_back(d, op->name);
   if (near.empty()) return;
-  fail("no op is called {}; near it are {} (for a module of that name, write {})",
+  fail("no op is called {}; similar are {} (for a module of that name, write {})",
        io::quote(pattern), listed(near), io::quote(std::string(pattern) + '*'));
 }
 
@@ -161,8 +161,8 @@ Overrides parse(std::string_view text, std::string_view where) {
   return overrides;
 }
 
-// The rules that regions of this thread opened. None while statics are destroyed, which may still
-// open regions.
+// The rules of regions that this thread opened. There are none while statics are destroyed, though
+// their destructors may open regions.
 struct KnownRules : std::vector<std::shared_ptr<const Rules>> {
   ~KnownRules() { ended = true; }
   static KnownRules* of_thread() {
@@ -188,7 +188,7 @@ Overrides load_overrides(const std::string& path) {
   return parse(io::as_text(io::read_file(path, most)), path + ": ");
 }
 
-// Kept per thread, so that a region in a training loop finds what an earlier one resolved.
+// Kept per thread, so that a region in a training loop finds the rules of an earlier one.
 std::shared_ptr<const Rules> Rules::make(Preset preset, const Overrides& own, const Rules* outer) {
   static const Levels none;
   const Levels& around = outer ? outer->levels_ : none;
@@ -230,7 +230,7 @@ Rules::Choice Rules::choice(const OpInfo& op) const {
   return entry->second;
 }
 
-// A model's modules have their paths once its root ran, also those that did not run themselves.
+// A model's modules all have their paths once its root ran, even those that did not run.
 void Rules::check_paths() const {
   if (!modules_ran_) return;
   const std::vector<std::string_view> paths = interned();

@@ -1,6 +1,6 @@
 #pragma once
-// The Precision of each op in a region: a preset, and overrides by op name or module path. Resolved
-// once per op and module, then cached: the steady state compares no strings.
+// The Precision of each op in a region: a preset, and overrides by op name or module path. They are
+// resolved once per op and module and then cached, so the steady state compares no strings.
 
 #include <memory>
 #include <string>
@@ -16,7 +16,7 @@ namespace mixtape::amp {
 enum class Preset : uint8_t {
   Torch,            // the Precision in each op's OpInfo
   Fast,             // normalisation and softmax keep the 16-bit dtype
-  Safe,             // gelu, silu, sigmoid, tanh and the output of attention are f32 too
+  Safe,             // gelu, silu, sigmoid, tanh and the output of attention are f32, too
   TensorCoresOnly,  // matrix products read 16 bits and write f32; other ops run as called
   O0,               // Apex: f32 throughout, as Off
   O1,               // Apex: by op, as Torch
@@ -24,15 +24,15 @@ enum class Preset : uint8_t {
   O3,               // Apex: everything follows 16-bit activations
   Off,              // ops run as called
 };
-std::string_view name(Preset p);  // "Torch" of Preset::Torch
+std::string_view name(Preset p);  // "Torch" for Preset::Torch
 
 // {"softmax", Precision::Native} or {"decoder.*.mlp", Precision::Full}; `*` matches any characters,
-// `?` one. A pattern that matches names of linked ops applies to them in any module. Any other is a
-// module path, from the outermost running module, for all ops in that module and its submodules
-// except those of Precision::Any, which follow their inputs. If it matches none, an Error lists
-// near paths once a region with the same overrides opens and no new module has run. The innermost
-// region that mentions an op decides; within it an op name beats a path, and the last of several
-// wins. Explicit casts are not affected.
+// `?` one. A pattern that matches names of linked ops applies to these ops in any module. Any other
+// pattern is a module path, from the outermost running module, and applies to all ops in that
+// module and its submodules, except those of Precision::Any, which follow their inputs. If a path
+// matches no module, an Error lists similar paths when a region with the same overrides opens again
+// and no new module has run. The innermost region that mentions an op decides; within it, an op
+// name beats a path, and the last of several wins. Explicit casts are not affected.
 struct Override {
   std::string pattern;
   Precision precision;
@@ -47,11 +47,11 @@ Overrides load_overrides(const std::string& path);  // from a regular file of at
 // The compiled overrides of a region and the regions around it.
 class Rules {
  public:
-  // Throws Error, listing near names, if an override looks like a misspelt op name (near one, and
-  // without wildcard, dot or final digit), or if a path matches no module (see Override).
+  // Throws Error that lists similar names if an override looks like a misspelt op name (similar to
+  // one, and without wildcard, dot or final digit), or if a path matches no module (see Override).
   static std::shared_ptr<const Rules> make(Preset preset, const Overrides& own, const Rules* outer);
 
-  struct Choice {  // the precision of an op, and if an override says so
+  struct Choice {  // the precision of an op, and if it comes from an override
     Precision precision;
     bool by_override;
   };
@@ -59,7 +59,7 @@ class Rules {
   // The part of choice() that decides dtypes.
   Precision precision(const OpInfo& op) const { return choice(op).precision; }
   Preset preset() const { return preset_; }  // of the innermost region
-  // Matrix products write their f32 accumulators.
+  // True if matrix products write their f32 accumulators.
   bool widens_products() const { return preset_ == Preset::TensorCoresOnly; }
 
  private:

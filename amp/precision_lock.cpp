@@ -1,5 +1,5 @@
-// The precision lock: what an op of a module computed in, as lines of text, in a file that a test
-// compares a later program with.
+// The precision lock: the precisions in which the ops of modules computed, as lines of a file with
+// which a test compares a later program.
 #include "amp/precision_lock.h"
 
 #include <fmt/ranges.h>

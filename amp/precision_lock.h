@@ -1,5 +1,6 @@
 #pragma once
-// expect_precision: a test that an edit changes no precision, by a file that Report::lock() wrote.
+// expect_precision: tests that an edit changed no precision, by comparison with a file written by
+// Report::lock().
 
 #include <functional>
 #include <string>
@@ -13,8 +14,8 @@ namespace detail {
 void run_both_ways(const Tensor& y, const std::vector<Tensor>& parameters);
 }  // namespace detail
 
-// Throws Error that shows the lines which differ, unless the ops that `run` calls have the
-// precisions in the file.
+// Throws Error with the lines that differ unless the ops that `run` calls have the precisions in
+// the file.
 void expect_precision(const std::string& path, const std::function<void()>& run);
 // The same for net(x) and its gradients. No grad() changes, but running statistics do.
 template <class Net>

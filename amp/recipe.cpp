@@ -59,16 +59,16 @@ Tensor blocks_of(const Tensor& x, int64_t start, int64_t count, int64_t size) {
 
 }  // namespace
 
-// The largest |x| of each factor in the last steps, on their device: f32 [factors, history], a ring
-// of which `seen` have been filled.
+// The largest |x| of each factor in the last steps, on the factors' device: f32 [factors, history],
+// a ring in which `seen` entries have been filled.
 struct Recipe::History {
   Tensor most;
-  Tensor past[Factors];   // the largest of the steps before the one that runs
-  Tensor now[Factors];    // that of the region so far
-  Tensor known[Factors];  // what the scale comes from: `past` or, if 0, `now`
+  Tensor past[Factors];   // the largest of the steps before the current one
+  Tensor now[Factors];    // the largest of the region so far
+  Tensor known[Factors];  // the source of the scale: `past` or, if 0, `now`
   int64_t seen[Factors] = {}, step[Factors] = {}, region[Factors] = {};
 
-  Tensor of_step(int factor) const {  // a view of the number of the last one
+  Tensor of_step(int factor) const {  // a view of the last step's number
     return select(select(most, 0, factor), 0, (seen[factor] - 1) % most.size(1));
   }
   void note(int factor, int64_t in_step, const Tensor& largest) {
@@ -83,14 +83,14 @@ class Recipe::State {
  public:
   std::string_view name;
   Grid operands = Grid::E4M3, gradients = Grid::E5M2;
-  int64_t block = 0;  // 0: the whole tensor
+  int64_t block = 0;  // numbers per scale; 0: the whole tensor
   std::optional<Delayed> delayed = {};
   int64_t step = 1, region = 1;
-  bool in_region = false, in_common_step = false;                  // of Steps
+  bool in_region = false, in_common_step = false;                  // the latter: of Steps
   std::map<std::string, std::shared_ptr<History>> histories = {};  // by module and op
 
   Tensor rounded(const Tensor& x, int factor, int dim, DType carrier, History* history, bool notes);
-  using Largest = std::map<std::string, std::array<float, Factors>>;  // -1: of no product
+  using Largest = std::map<std::string, std::array<float, Factors>>;  // -1: no product ran
   Largest of_step() const;
   void begin_common_step() { step += !std::exchange(in_common_step, true); }
   void note(const Largest& all);
@@ -118,10 +118,10 @@ Tensor Recipe::State::rounded(const Tensor& x, int factor, int dim, DType carrie
   return y;
 }
 
-// Blocks along the last dimension, of which the last may be shorter.
+// Rounds blocks along the last dimension; the last block may be shorter.
 void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y,
                                  const Tensor& of_tensor) const {
-  if (x.rank() == max_rank) {  // blocks are one dimension more
+  if (x.rank() == max_rank) {  // (blocks add a dimension)
     for (int64_t i = 0; i < x.size(0); ++i)
       round_blocks(grid, select(x, 0, i), select(y, 0, i), of_tensor);
     return;
@@ -142,8 +142,8 @@ void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y,
   round(whole, 1, n - whole);
 }
 
-// The scale from the steps before or, where those saw nothing but zeros, from this region so far.
-// Notes x's largest number, but none that is not finite. A call that does not falls back on x's.
+// The scale from earlier steps or, if those saw only zeros, from this region so far. Notes x's
+// largest number if it is finite. A call that does not note falls back on x's own.
 Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid grid,
                                  bool notes) const {
   const auto grid_scale = [&](const Tensor& known, const Tensor& otherwise) {
@@ -155,7 +155,7 @@ Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid g
   check_no_capture("the history of Delayed moves from step to step on the host");
   most = nan_to_num(most, 0, 0.0, 0.0);
   if (!h.most) h.most = zeros({Factors, delayed->history}, f32, x.device());
-  h.most = h.most.copied_to(x.device());  // a loaded one may be elsewhere
+  h.most = h.most.copied_to(x.device());  // (a loaded one may be elsewhere)
   h.note(factor, step, most);
   past = past.copied_to(x.device());
   const bool begins = std::exchange(h.region[factor], region) != region;
@@ -173,7 +173,7 @@ class Recipe::Product final : public Quantiser, public std::enable_shared_from_t
   bool by_blocks() const override { return recipe_->block > 0; }
   Tensor operand(int number, const Tensor& t, int dim) override { return again(number, t, dim); }
   Tensor gradient(const Tensor& dz, int dim) override { return again(Gradient, dz, dim); }
-  // The rounded t with the history of t, in forward. `kept` are the operands as they are.
+  // The rounded t with t's history, in forward. `kept` are the unrounded operands.
   Tensor rounded(int factor, const Tensor& t, int dim, std::span<const Tensor> kept,
                  bool notes = grad_enabled() && !called_again()) {
     const Tensor y = recipe_->rounded(t, factor, dim, carrier_, history_.get(), notes);
@@ -198,7 +198,7 @@ class Recipe::Product final : public Quantiser, public std::enable_shared_from_t
 
 Recipe::Recipe(const Current&) : state_(new State{.name = "current"}) {}
 Recipe::Recipe(const Delayed& d) : state_(new State{.name = "delayed", .delayed = d}) {
-  check(d.history >= 1 && d.history <= 65536, "a history of {} steps (1 to 65536)", d.history);
+  check(d.history >= 1 && d.history <= 65536, "history must be 1 to 65536, got {}", d.history);
   check(d.margin >= 0 && d.margin <= 64, "margin must be 0 to 64, got {}", d.margin);
 }
 Recipe::Recipe(const Mx&) : state_(new State{.name = "mx", .gradients = Grid::E4M3, .block = 32}) {}
@@ -228,20 +228,20 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
     const Role role = call.op.role(i);
     if (role != Role::Activation && role != Role::Parameter) continue;
     const Tensor& t = *call.inputs[i];
-    if (!is_float(t.dtype()) || t.dtype() == f64) return;  // the op says what it takes
+    if (!is_float(t.dtype()) || t.dtype() == f64) return;  // the op throws if it cannot take it
     if (!ends && t.is_end()) return;
     at[found] = i;
     given[found++] = t;
   }
-  if (found < 2) return;  // a question about one operand: dtype_of_operand()
-  ++effects.reads;        // all elements of an operand decide how each is rounded
+  if (found < 2) return;  // dtype_of_operand() asks about one operand
+  ++effects.reads;        // since all elements of an operand decide how each is rounded
   std::shared_ptr<History> history;
   if (state_->delayed) {
     const std::string path = Scope::path_text(),
                       name = path + (path.empty() ? "" : ".") + std::string(call.op.name);
     const auto known = state_->histories.find(name);
     history = known != state_->histories.end() ? known->second : std::make_shared<History>();
-    if (grad_enabled()) state_->histories.emplace(name, history);  // other threads may evaluate
+    if (grad_enabled()) state_->histories.emplace(name, history);  // (others may evaluate)
   }
   const auto one = std::make_shared<Product>(state_, history, carrier);
   for (int k = 0; k < 2; ++k) {
@@ -253,7 +253,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
 
 // --- steps of several regions or processes ---
 
-// The recipes with a history, as they first opened a region while there are Steps.
+// The recipes with a history, in the order in which they first opened a region under Steps.
 struct Recipe::Common {
   int guards = 0;
   std::vector<std::shared_ptr<State>> recipes = {};
@@ -268,7 +268,7 @@ bool Recipe::joins_common_step() const {
   return true;
 }
 
-// In one copy from the device.
+// The numbers of the last step, in one copy from the device.
 Recipe::State::Largest Recipe::State::of_step() const {
   Largest all;
   std::vector<Tensor> numbers;
@@ -287,8 +287,8 @@ Recipe::State::Largest Recipe::State::of_step() const {
   return all;
 }
 
-// Numbers of all regions and processes: what is not known here, or larger, is noted. Evaluation
-// scales by the largest of the history, as after loading.
+// Takes the numbers of all regions and processes, and notes those that are new here or larger.
+// Evaluation then scales by the largest of the history, as after loading.
 void Recipe::State::note(const Largest& all) {
   begin_common_step();
   for (const auto& [name, most] : all) {
@@ -313,7 +313,7 @@ bool Recipe::Steps::begun() const {
   return std::ranges::any_of(common_.recipes, [](const auto& r) { return r->in_common_step; });
 }
 
-// A text has a line for each history: the recipe's number, the bits of the numbers, and the name.
+// (A text has a line for each history: the recipe's number, the bits of the numbers, and the name.)
 void Recipe::Steps::end(
     const std::function<std::vector<std::string>(const std::string& own)>& gather) {
   const Unobserved alone;
@@ -370,13 +370,13 @@ namespace {
 
 Tensor finite_sizes(const std::string& name, const Tensor& t) {
   const Tensor sizes = t.to(f32);
-  check(min(sizes).item() >= 0 && std::isfinite(max(sizes).item()),
-        "{} must be finite and not negative", name);
+  check(min(sizes).item() >= 0 && std::isfinite(max(sizes).item()), "{} must be finite and >= 0",
+        name);
   return sizes;
 }
 int64_t whole_number(const std::string& name, double x) {
-  check(x >= 0 && x < 0x1p53 && x == std::floor(x), "{} must be whole numbers from 0 on, got {}",
-        name, x);
+  check(x >= 0 && x < 0x1p53 && x == std::floor(x), "{} must be whole numbers >= 0, got {}", name,
+        x);
   return int64_t(x);
 }
 

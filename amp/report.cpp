@@ -1,4 +1,5 @@
-// Counts what it observes in tables by kind; the report's parts are derived from them on request.
+// Observed ops are counted in tables by kind; parts of the report are derived from these on
+// request.
 #include "amp/report.h"
 
 #include <fmt/ranges.h>
@@ -61,7 +62,8 @@ struct Report::Watcher final : Observer {
     bool as_half = false, any = false;
     std::string product;
   };
-  // One version of a storage: the dtype it was cast from, its casts as (offset, count, dtype).
+  // One version of a storage: the dtype from which it was cast, its casts as (offset, count,
+  // dtype).
   struct Casts {
     std::weak_ptr<const Storage> storage;
     uint64_t version;
@@ -113,12 +115,12 @@ void Report::Watcher::begin(Device device) {
     while (s && s != scope) s = s->outer;
     return s != nullptr;
   };
-  while (!frames_.empty() && !is_open(frames_.back().scope)) frames_.pop_back();  // it threw
+  while (!frames_.empty() && !is_open(frames_.back().scope)) frames_.pop_back();  // ops that threw
   synchronize(device);
   frames_.push_back({Scope::innermost(), Clock::now(), 0});
 }
 
-// Seconds of the innermost frame, without those of counted nested ops.
+// Ends the innermost frame; returns its seconds without those of nested ops that were counted.
 double Report::Watcher::end(Device device, bool counted) {
   if (!options.time) return 0;
   synchronize(device);
@@ -212,7 +214,8 @@ void Report::Watcher::see_parameters(const Call& call, const Tensor& result) {
   }
 }
 
-// The fast path of kernels/cuda/gemm/gemm.cu needs rows or columns that begin at 16-byte multiples.
+// (The fast path of kernels/cuda/gemm/gemm.cu needs rows or columns that begin at 16-byte
+// multiples.)
 void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
   const std::string_view op = call.op.name;
   const bool product = op == "matmul" || op == "linear" || op == "addmm";

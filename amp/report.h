@@ -1,5 +1,6 @@
 #pragma once
-// Report: the dtypes in which ops ran while it was alive, their casts, and those not needed.
+// Report: the dtypes in which ops ran while it was alive, their casts, and which casts were not
+// needed.
 
 #include <cstdint>
 #include <memory>
@@ -14,39 +15,40 @@
 namespace mixtape::amp {
 
 struct ReportOptions {
-  bool time = false;  // time each op: waits for the device before and after it
-  // A model's net.named_parameters(): the report lists those that stayed f32.
+  bool time = false;  // time each op, which waits for the device before and after it
+  // A model's net.named_parameters(), of which the report lists those that stayed f32.
   std::vector<std::pair<std::string, Tensor>> parameters = {};
 };
 
-// Watches the ops of this thread, forward and backward, while it is alive; reports may nest. Open
-// it around the Autocast region to include all casts.
+// A guard that watches the ops of this thread, forward and backward; reports may be nested. Open it
+// around the Autocast region to include all casts.
 class Report final : NoCopy {
  public:
   [[nodiscard]] explicit Report(ReportOptions options = {});  // begins to watch
   ~Report();
 
-  // Calls of one op in the same dtypes; in backward those of its rule, from the incoming gradient's
-  // dtype to the outgoing ones. A rule's own ops belong to it, except casts. Views are not listed.
+  // The calls of an op in the same dtypes; in backward those of its rule, from the incoming
+  // gradient's dtype to the outgoing ones. Ops inside a rule count as part of it, except casts.
+  // Views are not listed.
   struct Row {
     std::string op;
     bool backward;
     std::vector<DType> inputs, outputs;
-    std::string by;      // the op that a cast was made for; empty for a cast in the program
-    std::string recipe;  // that rounded the operands of a product, forward; empty: none
+    std::string by;      // the op for which a cast was made; empty for a cast in the program
+    std::string recipe;  // the recipe that rounded a product's operands, forward; empty: none
     int64_t calls = 0, bytes_cast = 0;  // read and written
     double seconds = 0;                 // without nested ops
   };
-  // Largest first: by seconds, else by bytes cast, else by calls.
+  // Largest first: by seconds, then by bytes cast, then by calls.
   std::vector<Row> rows() const;
 
   struct Redundant {  // a cast that was not needed
-    bool round_trip;  // from -> to -> from; else from -> to of the same numbers again
+    bool round_trip;  // from -> to -> from; false: from -> to of the same numbers again
     DType from, to;
     std::string by, module;
     int64_t calls = 0, bytes_cast = 0;
   };
-  std::vector<Redundant> redundant_casts() const;  // equal casts in one place are one entry
+  std::vector<Redundant> redundant_casts() const;  // one entry for equal casts in one place
   CastCache::Stats cache() const;                  // of all regions
 
   struct Narrowing {  // an in-place op with an operand wider than its target: `a += b`
@@ -54,33 +56,34 @@ class Report final : NoCopy {
     DType from, to;
     int64_t calls = 0;
   };
-  std::vector<Narrowing> narrowing() const;  // equal ops in one place are one entry
+  std::vector<Narrowing> narrowing() const;  // one entry for equal ops in one place
 
   struct StayedF32 {  // an f32 parameter that no product read in 16 bits
     std::string name;
-    std::string product;  // the product that read it as f32; empty: no op read it
+    std::string product;  // the product that read it as f32; empty if no op read it
   };
-  std::vector<StayedF32> stayed_f32() const;  // those of ReportOptions::parameters, in their order
+  std::vector<StayedF32> stayed_f32() const;  // in the order of ReportOptions::parameters
 
-  // Products in dtypes of the tensor cores whose rows do not begin at multiples of 16 bytes and are
-  // loaded element by element; and depthwise convolutions, which are no products.
+  // Products in the dtypes of tensor cores that load element by element, since their rows do not
+  // begin at multiples of 16 bytes; and depthwise convolutions, which do not run as products.
   struct Shapes {
     std::string op, module;
     DType dtype;
     std::vector<Shape> operands;
-    std::vector<std::pair<int64_t, int64_t>> pad;  // size and padded size; none: it cannot help
+    std::vector<std::pair<int64_t, int64_t>>
+        pad;  // size and padded size; empty if padding is no help
     int64_t calls = 0;
   };
   std::vector<Shapes> missed_shapes() const;
 
-  // The precision lock: a line for each precision in which an op of a module ran, forward or in
-  // its gradients, as "layer1.conv: conv2d(f16, f16) -> f16" or "fc: linear(bf16, bf16) -> bf16 by
-  // mx", in the order of first appearance. Sizes and numbers of calls are not in it. See
+  // The precision lock: a line for each precision in which an op of a module ran, forward or in its
+  // gradients, such as "layer1.conv: conv2d(f16, f16) -> f16" or "fc: linear(bf16, bf16) -> bf16 by
+  // mx", in order of first appearance. It has no sizes and no numbers of calls. See
   // amp/precision_lock.h.
   std::vector<std::string> precisions() const;
-  void lock(const std::string& path) const;  // writes them to a file
+  void lock(const std::string& path) const;  // writes precisions() to a file
 
-  std::string text() const;  // tables to read
+  std::string text() const;  // the report as tables
   std::string json() const;  // the same as one JSON object
 
  private:

@@ -30,7 +30,7 @@ using Stage = OptimizerState::Stage;
 
 namespace {
 
-// The state of a loss scale. Throws Error, with a hint, if no loss was scaled.
+// The state of a loss scale. If no loss was scaled, throws Error with a hint.
 template <class Scales>
 auto& scaled(Scales& scales, int id, std::string_view hint = "call scale(loss).backward() first") {
   const auto entry = scales.find(id);
@@ -51,7 +51,7 @@ void check_not_stepped(const optim::Optimizer& opt, const OptimizerState& state)
         "{} has already stepped since the last update(): call update() after the step", opt.name());
 }
 
-// Throws Error or warns unless the gradient carries the loss scale of that number (0: none).
+// Throws Error or warns unless the gradient carries the loss scale with that number (0: none).
 void check_tag(const optim::Optimizer& opt, size_t parameter, const LossScaleTag& tag,
                uint64_t number) {
   check(number || !tag.number,
@@ -87,8 +87,8 @@ std::pair<uint64_t, int64_t> place(const Tensor& grad) {
   return {grad.storage()->id(), grad.offset()};
 }
 
-// One view per parameter, without elements if it has no gradient; no view at all if none has.
-// Calls check_gradient(group, index, parameter) for each gradient.
+// One view per parameter, without elements if it has no gradient, or no views at all if none has
+// one. Calls check_gradient(group, index, parameter) for each gradient.
 template <class Check>
 std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
                                     Check check_gradient) {
@@ -110,8 +110,8 @@ std::vector<View> collect_gradients(const optim::Optimizer& opt, Device device,
   return views;
 }
 
-// The factor (f64, 0-d) that unscales gradients and limits their norm, which is `norm`. Joins
-// `found` if it is not that of all processes.
+// The factor (f64, 0-d) that unscales gradients and limits their norm, which it stores in `norm`.
+// Combines `found` over processes if that has not been done.
 Tensor clip(const optim::Optimizer& opt, const std::vector<View>& grads, const Tensor& unscale,
             double max_norm, Tensor& norm, const Tensor& found) {
   const Device device = opt.params()[0].device();
@@ -187,7 +187,7 @@ ScaleState& GradScaler::scale_state(int id) {
 
 Tensor GradScaler::scale(const Tensor& loss, int id) {
   if (!enabled()) {
-    // Disabling a scaler is a choice, so its loss draws no warning.
+    // Disabling a scaler is deliberate, so its loss draws no warning.
     if (loss.grad_fn())
       register_hook(loss, [](const Tensor&) {
         backward_state.loss_scale->declined = true;
@@ -201,7 +201,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
   const Device device = loss.device();
   ScaleState& s = scale_state(id);
   ScaleState::Iteration& iteration = s.iteration;
-  if (s.values.device() != device) {  // the first loss, or the model has moved
+  if (s.values.device() != device) {  // the first loss, or the model was moved
     check(iteration.flags.empty(), "a loss on {}, after one on {} since the last update()", device,
           s.values.device());
     s.move_to(device);
@@ -211,12 +211,12 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     iteration.flags.push_back(full({1}, 1, f32, device));
   if (std::exchange(iteration.stepped, false)) iteration.consumed_losses = iteration.flags.size();
   const Tensor wide = is_half(loss.dtype()) ? cast(loss, f32) : loss;
-  if (wide.requires_grad()) {  // else it has no gradients
+  if (wide.requires_grad()) {  // (otherwise it has no gradients)
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
                             iteration.flags.emplace_back(Shape{1}, f32, device), View{});
-    // Later losses of an iteration add to gradients of its first, and share its scale.
+    // Later losses of an iteration add to the gradients of the first and share its scale.
     if (options_.calibrate && !s.calibrated && iteration.flags.size() == 1) calibrate(s, wide);
   }
   const Tensor scaled = mul(wide, cast(s.value(), wide.dtype()));
@@ -248,7 +248,7 @@ void GradScaler::unscale(optim::Optimizer& opt, int id) {
   check_not_stepped(opt, state);
   const Device device = s.values.device();
   std::vector<std::pair<size_t, Tensor>> with_grad;
-  std::vector<size_t> shared;  // with an optimizer whose gradients were unscaled
+  std::vector<size_t> shared;  // gradients shared with an optimizer that was unscaled
   std::vector<View> grads =
       collect_gradients(opt, device, [&](size_t group, size_t i, const Tensor& p) {
         refuse_f16(opt, group, i, p);
@@ -381,14 +381,14 @@ GradScaler::Step GradScaler::check_ready(optim::Optimizer& opt, const StepOption
 
 void GradScaler::find_overflow(Step& step, const StepOptions& options,
                                const Tensor& earlier_overflow) {
-  if (step.state.stage != Stage::Ready) return;  // unscale() did
+  if (step.state.stage != Stage::Ready) return;  // unscale() did it
   if (!options.unscaled) step.factor = step.scale.inverse();
   const Tensor found({int64_t(step.grads.size())}, f32, step.device);
   const View exponents =
       options.unscaled ? View{} : count_next(step.opt, step.grads.size(), step.device);
   kernels::find_nonfinite(step.device, step.grads, step.factor, found, exponents);
   if (exponents) find_underflow(step.opt, step.scale);
-  // Groups may have been added since, at the end.
+  // (Groups may have been added at the end since.)
   if (earlier_overflow)
     kernels::accumulate(step.device, earlier_overflow,
                         found.with_layout({{earlier_overflow.numel()}, {1}}));
@@ -396,7 +396,7 @@ void GradScaler::find_overflow(Step& step, const StepOptions& options,
   step.state.shared = shared_params(step.opt);
 }
 
-// A gradient that is not finite in another process's pieces is so here.
+// Also sets `found` where a gradient is not finite in another process's piece.
 void GradScaler::join_found(OptimizerState& state, bool steps) {
   const std::vector<Tensor> params = std::exchange(state.shared, {});
   if (const auto sharing = optim::sharing_of(params)) sharing->join(params, {}, state.found, steps);
@@ -427,7 +427,7 @@ void GradScaler::update(std::optional<double> new_scale) {
         "new_scale must be positive and finite in f32, got {}", new_scale.value_or(0));
   const bool has_losses =
       std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
-  // An optimizer is left ready by a step that failed.
+  // (A step that failed leaves an optimizer ready.)
   const bool stepped = std::ranges::any_of(
       optimizers_, [](const auto& o) { return o.second.stage != Stage::Ready; });
   check(
@@ -441,7 +441,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     std::vector<View> found;
     for (auto& [optimizer, state] : optimizers)
       if (state.found && state.loss == id) {
-        join_found(state, false);  // of a step that was left out
+        join_found(state, false);  // (its step was left out)
         found.push_back(state.found);
       }
     const ScaleState::Iteration ended = std::exchange(s.iteration, {});

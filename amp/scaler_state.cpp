@@ -27,7 +27,7 @@ using kernels::ScalerCount;
 namespace {
 
 constexpr int64_t remembered_scales = 16;  // for the diagnosis of a collapse
-constexpr int64_t many_skips = 50;  // no search for a scale takes more: 65536 / 2^50 is 6e-11
+constexpr int64_t many_skips = 50;         // more than any search takes: 65536 / 2^50 is 6e-11
 
 // The last finding of this thread's trace, or "".
 std::string first_bad_op() {
@@ -67,9 +67,9 @@ SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& o
   s.had_nonfinite_loss = reader.find(name_for_loss("had_nonfinite_loss", id));
   for (size_t k = 0; k < saved_counts.size(); ++k) {
     const std::string name = name_for_loss(saved_counts[k].first, id);
-    // PyTorch has the first only, under another name.
+    // PyTorch has only the first, under another name.
     const bool from_torch = k == 0 && id == 0 && reader.find("_growth_tracker");
-    if (k == 0 || reader.find(name))  // as i32
+    if (k == 0 || reader.find(name))  // (PyTorch's is i32)
       s.counts[k] = reader.count(from_torch ? "_growth_tracker" : name, int64_t(1) << 30);
   }
   return s;
@@ -114,7 +114,7 @@ void ScaleState::move_to(Device device) {
 void ScaleState::update(std::vector<View> found, const Iteration& ended,
                         const ScalerOptions& options, int id) {
   std::vector<View> losses(ended.flags.begin(), ended.flags.end());
-  // A loss that contains unscaled gradients is not finite where those overflowed.
+  // A loss that contains unscaled gradients is not finite if these overflowed.
   if (ended.inverse_taken) {
     found.insert(found.end(), losses.begin(), losses.end());
     losses.clear();
@@ -161,10 +161,10 @@ detail::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, si
   return h;
 }
 
-// The counters of a device arrive some updates later: a streak of skips may be over by then.
+// The counters of a device arrive some updates later, when a streak of skips may be over.
 void GradScaler::poll(ScaleState& s) {
   if (!s.pending_counters) {
-    const View counts = s.counts;  // in the order of this thread's work
+    const View counts = s.counts;  // (after this thread's earlier work)
     s.pending_counters =
         Readback(counts.data, size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
   }
@@ -294,7 +294,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   const Saved saved = read_state(dict);
   const Scope scope("load_state_dict");
   if (options_.policy) options_.policy->load_state_dict(dict.under("policy."));
-  abandon();  // a state is one between iterations
+  abandon();  // (states belong between iterations)
   options_ = saved.options;
   for (const auto& [id, from] : saved.scales) {
     ScaleState& s = scale_state(id);
@@ -302,7 +302,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
     for (size_t k = 0; k < saved_counts.size(); ++k)
       s.counts.set(int64_t(saved_counts[k].second), double(from.counts[k]));
     s.counts.set(int64_t(ScalerCount::Longest), 0);
-    s.pending_counters = {};  // they are older
+    s.pending_counters = {};  // (older than the state)
     s.calibrated = 0;
     s.iteration.had_nonfinite_loss = from.had_nonfinite_loss;
   }

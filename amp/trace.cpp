@@ -1,4 +1,4 @@
-// Stats stay on the device until they are read, and are then examined in the order of the ops.
+// Statistics stay on the device until they are read, and are then examined in the order of the ops.
 #include "amp/trace.h"
 
 #include <fmt/ranges.h>
@@ -79,13 +79,13 @@ struct OverflowTrace::Entry {  // an op that ran
   std::string op;
   const std::string* module;
   int64_t iteration;
-  size_t inputs = 0;  // number of inputs, which come first in tensors
+  size_t inputs = 0;  // the number of inputs, which come first in `tensors`
   std::vector<Counted> tensors = {};
-  int64_t row = 0;  // their first in stats
+  int64_t row = 0;  // their first row in `stats`
 };
 
 struct OverflowTrace::State {
-  Tensor stats;  // of the entries' tensors, on their device
+  Tensor stats;  // the counts of the entries' tensors, on their device
   int64_t rows = 0;
   std::vector<Entry> entries;
   std::vector<BadOp> found;
@@ -111,7 +111,7 @@ void OverflowTrace::after(const Call& call, const Tensor& result) {
   std::vector<Tensor> inputs;
   for (const Tensor* t : call.inputs) {
     if (!is_counted(*t)) continue;
-    // A view of an input or its copy from another device makes no numbers.
+    // A view of an input, or a copy from another device, makes no new numbers.
     if (t->storage() == result.storage() || t->device() != result.device()) return;
     inputs.push_back(*t);
   }
@@ -206,9 +206,9 @@ void OverflowTrace::examine(const Entry& e, const TensorStats* rows) {
   else if (!e.is_rule && given_nan == in.end() && made_nan != out.end())
     found = finding(e.kind, *made_nan);
   else if (e.is_rule && given && !examined.bad_gradient)
-    // No rule made it: it is a sum of finite ones, or was given by the program.
+    // No rule made it: it is a sum of finite gradients, or the program gave it.
     found = finding(BadOp::Kind::Sum, in[0]);
-  // NaN that no op made, perhaps intended in data: NaN gradients are not the rules' fault.
+  // NaN that no op made, perhaps deliberate in data. NaN gradients are then not the rules' fault.
   if (e.kind == BadOp::Kind::Forward && given_nan != in.end() && made_nan != out.end() &&
       !examined.found && !examined.outside)
     examined.outside = finding(BadOp::Kind::Input, *given_nan);

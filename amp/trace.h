@@ -1,6 +1,6 @@
 #pragma once
-// OverflowTrace: finds the op where an overflow began. Each op's infinities and NaNs, in inputs and
-// outputs, are counted on its device and read later, many ops at once.
+// OverflowTrace: finds the op in which an overflow began. Infinities and NaNs in each op's inputs
+// and outputs are counted on the device and read later, for many ops at once.
 
 #include <memory>
 #include <string>
@@ -19,12 +19,12 @@ struct BadOp {
   enum class Kind {
     Forward,   // in its result
     Backward,  // in a gradient from its backward rule
-    Sum,       // in its incoming gradient: a sum of several, or given by the program
-    Input,     // in an input that no op made: NaN in data or in a weight
+    Sum,       // in its incoming gradient, which is a sum or was given by the program
+    Input,     // in an input that no op made, such as data or a weight
   };
   Kind kind;
   std::string op, module;          // "cast for linear"; the module's path, empty if there is none
-  std::vector<DType> inputs = {};  // of float inputs; for a backward rule, of the incoming gradient
+  std::vector<DType> inputs = {};  // of float inputs, or of a backward rule's incoming gradient
   double input_absmax = 0;         // of the finite elements
   DType dtype = f32;               // of the result
   Shape shape = {};
@@ -34,10 +34,10 @@ struct BadOp {
 };
 
 namespace detail {
-bool is_counted(const Tensor& t);  // has numbers that can be infinite or NaN
-// Infinities that an op writes are the program's intention: masked_fill and pad.
+bool is_counted(const Tensor& t);  // true if its numbers can be infinite or NaN
+// True for masked_fill and pad, which write infinities only because the program says so.
 bool writes_infinities(const OpInfo& op);
-// The numbers of t, contiguous, broadcast ones once, and the layout that makes t of them.
+// The numbers of t, contiguous and without repetitions, and the layout that turns them into t.
 struct Numbers {
   Tensor all;
   internal::Layout layout;
@@ -45,28 +45,28 @@ struct Numbers {
 Numbers numbers_of(const Tensor& t);
 }  // namespace detail
 
-// Watches the ops of this thread, forward and backward, and throws nothing: under a GradScaler an
-// occasional overflow is normal. An op costs three small kernels more; reading results, or every
-// thousand tensors, waits for the device. Infinities of masked_fill and pad do not count, nor do
-// steps inside a backward rule with finite gradients.
+// A guard that watches the ops of this thread, forward and backward. It throws nothing, since under
+// a GradScaler an occasional overflow is normal. Each op takes three more small kernels; the device
+// is waited for when results are read and every thousand tensors. Infinities of masked_fill and pad
+// do not count, nor do ops inside a backward rule whose gradients are finite.
 class OverflowTrace final : public internal::Observer {
  public:
   [[nodiscard]] OverflowTrace();  // begins to watch
   ~OverflowTrace();
   static OverflowTrace* innermost();  // of this thread, or null
 
-  // The first bad op of each iteration that had one, oldest first. Waits for the device.
+  // For each iteration with a bad op, the first one; oldest first. Waits for the device.
   const std::vector<BadOp>& found();
   void next_iteration() { ++iteration_; }  // called by GradScaler::update()
 
-  struct Underflow {  // elements of an op's f16 or bf16 gradients that were too small for the dtype
+  struct Underflow {  // how many elements of an op's f16 or bf16 gradients were too small
     std::string op, module;
     DType dtype;
     int64_t elements = 0, zeros = 0, subnormals = 0;
-    // The part of all elements that became zero or subnormal.
+    // The fraction of all elements that became zero or subnormal.
     double fraction() const { return double(zeros + subnormals) / double(elements); }
   };
-  std::vector<Underflow> underflow();  // largest fraction first; waits for the device
+  std::vector<Underflow> underflow();  // the largest fraction first; waits for the device
 
  private:
   struct Entry;

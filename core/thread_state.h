@@ -49,7 +49,7 @@ class ScopedValue<member> : NoCopy {
 
 // While one is alive, no policy changes the dtypes in which ops of this thread run.
 struct NoPolicy : ScopedValue<&ThreadState::policy> {
-  [[nodiscard]] NoPolicy() : ScopedValue(nullptr) {}
+  [[nodiscard]] NoPolicy() : ScopedValue(nullptr) {}  // sets the policy to none
 };
 
 }  // namespace mixtape

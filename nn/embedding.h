@@ -9,7 +9,8 @@
 
 namespace mixtape::nn {
 
-// The table of both: starts normal with standard deviation 1, the row of the padding as zeros.
+// The table of both layers. It starts normal with standard deviation 1, and padding_idx's row as
+// zeros.
 struct EmbeddingTable {
   Tensor weight;  // [rows, size]
 
@@ -28,8 +29,8 @@ struct Embedding : Module<Embedding>, EmbeddingTable {
   MIXTAPE_FIELDS(weight)
 };
 
-// The sum, mean or maximum of the rows of each bag: i64 [bags, k], or [k] and the offset of each
-// bag, i64 [bags] -> [bags, size]. An empty bag gives zeros. The table starts as an Embedding's.
+// The sum, mean or maximum of the rows of each bag -> [bags, size]: i64 [bags, k], or [k] with the
+// offset of each bag, i64 [bags]. An empty bag gives zeros. The table starts as that of Embedding.
 struct EmbeddingBag : Module<EmbeddingBag>, EmbeddingTable {
   EmbeddingBag(int64_t rows, int64_t size, const EmbeddingBagOptions& o = {})
       : EmbeddingTable("EmbeddingBag", rows, size, o.padding_idx), mode_(o.mode) {}

@@ -23,7 +23,7 @@ class ModuleBase;
 template <class M>
 inline constexpr bool names_itself =
     std::is_base_of_v<typename M::ModuleOf, M> || std::is_base_of_v<M, typename M::ModuleOf>;
-// True if M derives from a complete module: operator() and clone() know only that base.
+// True if M derives from a complete module, whose operator() and clone() know only that base.
 template <class M>
 inline constexpr bool is_heir =
     !std::is_same_v<typename M::ModuleOf, M> && std::is_base_of_v<typename M::ModuleOf, M>;
@@ -55,11 +55,11 @@ struct Field {
   bool keeps_f32 = false;
 };
 
-// A module's fields by name: "blocks.0" in a vector or array, "heads.image" in a map; an optional
-// has the name of its value. Leaves out empty tensors, optionals and Anys.
+// A module's fields by name: "blocks.0" in a vector or array, "heads.image" in a map. An optional's
+// value has the name of the optional. Empty tensors, optionals and Anys are left out.
 class Fields {
  public:
-  // Adds a field, or each in a container, by its name.
+  // Adds a field, or each element of a container, by name.
   void add(std::string name, Tensor& t);
   void add(std::string name, Buffer& b);
   void add(std::string name, UnsavedBuffer& b);
@@ -93,7 +93,7 @@ class Fields {
     if (ModuleBase* held = field.module()) add(std::move(name), *held);
   }
 
-  // Names elements "0", "1", ... inside `name`, or at the top if it is empty.
+  // Names elements "0", "1", ... inside `name`, or at top level if it is empty.
   template <class List>
   void add_each(const std::string& name, List& list) {
     size_t i = 0;
@@ -108,7 +108,7 @@ class Fields {
 
   std::vector<Field>& list() { return list_; }
 
-  // Sets the bytes of the module, as its MIXTAPE_FIELDS knows its type.
+  // Sets the module's size in bytes, which its MIXTAPE_FIELDS knows.
   void set_owner(const void* module, size_t size) {
     owner_ = static_cast<const char*>(module);
     size_ = size;
@@ -118,8 +118,8 @@ class Fields {
   }
 
  private:
-  // Adds a field by the first of `names`, and removes that. (Neither inline nor templates where
-  // they need not be, since every module instantiates their callers.)
+  // Adds a field under the first of `names`, which it removes. (Not inline, and not templates where
+  // possible, since every module instantiates their callers.)
   void add_first(std::string_view& names, Tensor& t);
   void add_first(std::string_view& names, Buffer& b);
   void add_first(std::string_view& names, ModuleBase& m);
@@ -135,7 +135,7 @@ class Fields {
       if constexpr (requires(std::string name) { add(name, field); }) add(take_name(names), field);
     }
   }
-  static std::string take_name(std::string_view& names);  // removes the first
+  static std::string take_name(std::string_view& names);  // removes and returns the first
 
   std::vector<Field> list_;
   const char* owner_ = nullptr;
@@ -145,7 +145,7 @@ class Fields {
 }  // namespace mixtape::nn
 
 // Lists fields in the order in which they are saved. Each is a Tensor (a parameter), an nn::Buffer
-// or nn::UnsavedBuffer, a module, an nn::Any, or a vector, array, optional or map by name of those.
+// or nn::UnsavedBuffer, a module, an nn::Any, or a vector, array, optional or map by name of these.
 #define MIXTAPE_FIELDS(...)                                                                \
   void list_fields([[maybe_unused]] ::mixtape::nn::Fields& fields_of_module) override {    \
     static_assert(::mixtape::nn::names_itself<std::remove_reference_t<decltype(*this)>>,   \

@@ -15,11 +15,11 @@ void keep_for_backward(const Tensor& y, const std::shared_ptr<const void>& objec
 
 namespace mixtape::nn {
 
-// net(args...) with other tensors in place of those of these names, and of all that are tied to
-// them; gradients flow to what was given. `net` itself is left alone, so several threads may do
-// this at once: a copy runs, which shares all other tensors, and buffers that it updates. Its
-// hooks do not run. Throws Error if the module has no tensor of a name, if a shape differs, or if
-// two tensors are given for one that is tied.
+// net(args...) with other tensors in place of those with these names and all that are tied to them.
+// Gradients flow to the given tensors. A copy of `net` runs, which shares its other tensors and
+// buffers, so several threads may do this at once; updates of buffers reach `net`, and hooks do not
+// run. Throws Error if the module has no tensor of a name, if a shape differs, or if two tensors
+// are given for names that are tied.
 template <std::derived_from<ModuleBase> M, class... Args>
 auto functional_call(const M& net, const StateDict& tensors, Args&&... args) {
   const auto copy = [&] {
@@ -28,7 +28,7 @@ auto functional_call(const M& net, const StateDict& tensors, Args&&... args) {
   }();
   detail::replace_tensors(*copy, tensors);
   auto y = std::as_const(*copy)(std::forward<Args>(args)...);
-  // A checkpoint in it calls it again.
+  // A checkpoint inside calls the copy again in backward.
   for_each_tensor(y, [&](const Tensor& t) { detail::keep_for_backward(t, copy); });
   return y;
 }

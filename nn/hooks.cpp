@@ -31,10 +31,10 @@ namespace {
 constexpr OpInfo info{"module hook"};
 using OnGradients = std::function<void(Tensors&)>;
 
-// A node that joins the gradients of several tensors, each of which goes through a GradInput. In
-// backward a GradInput stores its gradient here and sends on a token, one-hot at its index.
+// A node that joins the gradients of several tensors, each of which passes through a GradInput. In
+// backward, a GradInput stores its gradient here and sends on a token, one-hot at its index.
 // GradJoin is older than all of them, so it runs after them, and the sum of the tokens marks the
-// indices that have a gradient. (Others may hold leftovers of a backward that failed.)
+// indices that have a gradient. (Others may hold leftovers of a failed backward.)
 class GradJoin final : public Node {
  public:
   GradJoin(std::span<const Tensor*> tensors, OnGradients f)
@@ -73,8 +73,8 @@ class GradInput final : public Node {
   const size_t index_;
 };
 
-// Calls f in backward with the gradients of all these tensors. Replaces the handles by new ones to
-// the same data, except where no gradient is needed. Null if none needs one.
+// Makes backward call f with the gradients of all these tensors. Replaces handles by new ones of
+// the same data, except where no gradient is needed. Returns null if no tensor needs one.
 std::shared_ptr<Node> join_gradients(const std::vector<Tensor*>& tensors, OnGradients f) {
   const auto needs = [](const Tensor* t) { return t->requires_grad(); };
   if (!grad_enabled() || std::ranges::none_of(tensors, needs)) return nullptr;
@@ -88,7 +88,7 @@ std::shared_ptr<Node> join_gradients(const std::vector<Tensor*>& tensors, OnGrad
     const auto input = std::make_shared<GradInput>(&token, *join, i);
     const Tensor passed = tensors[i]->detach();
     input->finish(passed, false);
-    input->grad_dtype = join->ctx.grad_dtype(i);  // as wide as without a hook
+    input->grad_dtype = join->ctx.grad_dtype(i);  // as it would be without a hook
     passed.set_grad_fn(input);
     *tensors[i] = passed;
   }
@@ -170,7 +170,7 @@ void HookedCall::after_forward() {
       Tensors none(g->inputs);
       return g->run(none);
     }
-    // Skipped if grad() needs nothing before the module: else they would keep this graph alive.
+    // Skipped if grad() needs nothing before the module, else they would keep this graph alive.
     for (size_t i = 0; i < inputs->ctx.inputs(); ++i)
       if (inputs->ctx.wants(i)) return void(g->of_outputs = grads);
   });

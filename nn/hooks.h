@@ -1,5 +1,5 @@
 #pragma once
-// Hooks of a module: they see, and may replace, its input and output tensors and their gradients.
+// Hooks of a module, which see and may replace its input and output tensors and their gradients.
 
 #include <concepts>
 #include <functional>
@@ -16,15 +16,15 @@ using Tensors = std::vector<Tensor>;
 
 // Called before forward with the tensors among its arguments, which it may replace.
 using ForwardPreHook = std::function<void(const ModuleBase&, Tensors& inputs)>;
-// Called after forward; the call returns `outputs` as the hook leaves them.
+// Called after forward. The module's call returns `outputs` as the hook leaves them.
 using ForwardHook = std::function<void(const ModuleBase&, const Tensors& inputs, Tensors& outputs)>;
-// Called in backward with the gradients of all inputs; `grad_inputs` as the hook leaves them go on.
-// An absent tensor means no gradient; if no input needs one, the hook is called with the gradients
-// of the outputs. (The module may be destroyed by then, so it is not passed.)
+// Called in backward with the gradients of all inputs; backward continues with `grad_inputs` as the
+// hook leaves them. An absent tensor means no gradient. If no input needs one, the hook is called
+// with the outputs' gradients alone. (The module is not passed, since it may be destroyed by then.)
 using BackwardHook = std::function<void(Tensors& grad_inputs, const Tensors& grad_outputs)>;
 
 struct ModuleHooks;                      // all hooks of one module
-bool has_any(const ModuleHooks& hooks);  // true if one is left
+bool has_any(const ModuleHooks& hooks);  // true if any are left
 
 using mixtape::HookHandle;
 
@@ -46,8 +46,8 @@ void for_each_tensor([[maybe_unused]] T& value, [[maybe_unused]] const F& f) {
   }
 }
 
-// One call of a module with hooks: takes the arguments before forward and the result after it. (Its
-// functions are not inline, since every module instantiates their callers.)
+// One call of a module with hooks, which gets the arguments before forward and the result after it.
+// (Its functions are not inline, since every module instantiates their callers.)
 class HookedCall : NoCopy {
  public:
   HookedCall(const ModuleBase& m, const std::shared_ptr<ModuleHooks>& hooks);

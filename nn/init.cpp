@@ -29,7 +29,7 @@ double xavier_std(const Tensor& t, double gain) {
 }
 
 // The z below which a normal variable falls with probability p: a rational approximation
-// (Abramowitz and Stegun 26.2.23), and two of Halley's steps from there.
+// (Abramowitz and Stegun 26.2.23) and two of Halley's steps from there.
 double normal_quantile(double p) {
   if (p <= 0 || p >= 1) return p <= 0 ? -INFINITY : INFINITY;
   const double t = std::sqrt(-2 * std::log(std::min(p, 1 - p)));
@@ -44,12 +44,12 @@ double normal_quantile(double p) {
   return z;
 }
 
-// Takes from rows what they share with the orthonormal `others`; once would leave rounding errors.
+// Makes rows orthogonal to the orthonormal `others`; twice, since once leaves rounding errors.
 void project_out(const Tensor& rows, const Tensor& others) {
   if (others.size(0) == 0) return;
   for (int i = 0; i < 2; ++i) sub_(rows, matmul(matmul(rows, others.t()), others));
 }
-// Gram and Schmidt's method on the rows of q, in blocks so that most of it is products of matrices.
+// Gram and Schmidt's method on the rows of q, in blocks, so that most of it is matrix products.
 void orthonormalise(const Tensor& q) {
   constexpr int64_t size = 32;
   for (int64_t start = 0; start < q.size(0); start += size) {
@@ -81,9 +81,10 @@ Tensor normal_(const Tensor& t, double mean, double std) {
 }
 Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& o) {
   check(is_float(t.dtype()), "the tensor must be a float, got {}", t.dtype());
-  check(o.low < o.high && o.std > 0, "a normal distribution of deviation {} from {} to {}", o.std,
+  check(o.low < o.high && o.std > 0, "std must be > 0 and low < high, got {} and {} to {}", o.std,
         o.low, o.high);
-  // In deviations from the mean, mirrored if both are above it: probabilities near 0 are exact.
+  // In standard deviations from the mean. Mirrored if both are above it, since probabilities are
+  // more exact near 0 than near 1.
   double low = (o.low - o.mean) / o.std, high = (o.high - o.mean) / o.std;
   const double sign = low > 0 ? -1 : 1;
   if (low > 0) low = -std::exchange(high, -low);

@@ -1,23 +1,22 @@
 #pragma once
-// Linear: y = x W^T + b, and an activation.
+// Linear: y = x W^T + b, followed by an optional activation.
 
 #include "autograd/ops.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
 
-// The dtype in which a product in this module reads x: a norm before it may write that.
+// The dtype in which a product in this module reads x; a norm before it may write that dtype.
 inline DType dtype_of_operand(const ModuleBase& module, const Tensor& x) {
   const Running as(module);
   return mixtape::dtype_of_operand(x);
 }
 
-// The numbers of a layer's adapter, which add_lora (nn/lora.h) gives it.
+// The options of a layer's adapter, set by add_lora (nn/lora.h).
 struct LoraScale {
   double scale = 1, dropout = 0;
 };
-// Adds to a residual what the adapter of a layer, in training or not, does: scale dropout(x) AT BT
-// + residual.
+// The output of a layer's adapter plus a residual: scale dropout(x) AT BT + residual.
 Tensor adapted(const Tensor& x, const Tensor& residual, const Tensor& lora_A, const Tensor& lora_B,
                const LoraScale& lora, bool training);
 // weight [out, in] + scale B A
@@ -38,9 +37,9 @@ struct Linear : Module<Linear> {
 
   Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
   Linear(int64_t in, int64_t out, const Options& options);
-  // A residual is added to the sums before the activation.
+  // Adds the residual to the sums, before the activation.
   Tensor forward(const Tensor& x, const Tensor& residual = {}) const;
-  // The weight, plus the adapter's.
+  // The weight plus the adapter's product.
   Tensor whole_weight() const { return nn::whole_weight(weight, lora_A, lora_B, lora); }
   MIXTAPE_FIELDS(weight, bias, lora_A, lora_B)
 

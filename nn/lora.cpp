@@ -21,7 +21,7 @@ bool is_target(const std::vector<std::string>& targets, const std::string& path)
   });
 }
 
-// A layer that may have an adapter.
+// A layer that may get an adapter.
 struct Layer {
   std::string path;
   bool is_transposed;
@@ -63,7 +63,7 @@ Layers targets_in(ModuleBase& net, const LoraOptions& o) {
     layers.push_back(*layer);
   }
   check(!layers.empty(), "no Linear of {} is among the targets", type_name(typeid(net)));
-  // Merged, the adapter would change what else has the weight.
+  // (A merged adapter would change every layer that shares the weight.)
   const StateDict state = net.state_dict();
   for (const Layer& layer : layers) {
     const std::string own = layer.path.empty() ? "weight" : layer.path + ".weight";
@@ -78,7 +78,7 @@ std::string peft_name(const std::string& path, char matrix) {
   return std::string(peft_prefix) + path + (path.empty() ? "" : ".") + "lora_" + matrix + ".weight";
 }
 
-// The file has these adapters, and no others.
+// Throws Error unless the file has exactly these adapters.
 void check_adapters(const StateDict& from, const std::vector<std::pair<std::string, Shape>>& own) {
   check(own.size() == from.size(), "{} tensors for {} of adapters", from.size(), own.size());
   for (const auto& [name, shape] : own) {
@@ -97,7 +97,7 @@ void add_adapter(const Layer& layer, const LoraOptions& o) {
   *layer.scale = {o.alpha / double(o.rank), o.dropout};
 }
 
-// Freezes all but the adapters that are there, and adds those of `layers`.
+// Freezes all but existing adapters, and adds adapters to `layers`.
 std::vector<std::string> add_to(const Layers& layers, ModuleBase& net, const LoraOptions& o) {
   for (const auto& [name, p] : net.named_parameters()) {
     if (name.ends_with("lora_A") || name.ends_with("lora_B")) continue;

@@ -1,5 +1,5 @@
 #pragma once
-// Losses as modules, called as loss(x, target); Reduction::Sum may stand for {.reduction = ...}.
+// Losses as modules, called as loss(x, target). Reduction::Sum may stand for {.reduction = ...}.
 // Weights among the options become buffers, which move with the module but stay f32 in an f16 or
 // bf16 model.
 
@@ -111,7 +111,7 @@ struct HingeEmbeddingLoss
 struct SoftMarginLoss : OpModule<SoftMarginLoss, soft_margin_loss, LossOptions> {
   explicit SoftMarginLoss(const LossOptions& o = {}) : OpModule(o) {}
 };
-// the similarity along dim, not a loss
+// not a loss, but the similarity along dim
 struct CosineSimilarity : OpModule<CosineSimilarity, cosine_similarity, int, double> {
   explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : OpModule(dim, eps) {}
 };

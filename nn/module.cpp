@@ -69,7 +69,7 @@ StateDict named(const ModuleBase& m, bool buffers) {
 
 using Names = std::vector<std::string>;
 
-// What makes all names of `part` those of `all` if it is put before them; nothing if nothing does.
+// The prefix that makes all names of `part` names of `all`; "" if there is none.
 std::string common_prefix(const Names& part, const Names& all) {
   const std::unordered_set<std::string_view> known(all.begin(), all.end());
   for (const std::string& name : part.empty() ? Names() : all) {
@@ -86,8 +86,8 @@ std::string without(std::string name, std::string_view word) {
   return name;
 }
 
-// The way out where names differ by a wrapper's alone: of data parallelism, torch.compile, a model
-// within another. Nothing if they differ otherwise.
+// The advice if names differ only by a wrapper's prefix: of data parallelism, torch.compile, a
+// model within another. "" if they differ otherwise.
 std::string renaming(const Names& missing, const Names& unexpected) {
   if (const std::string p = common_prefix(missing, unexpected); !p.empty())
     return fmt::format("its names begin with \"{0}\": load state.under(\"{0}\")", p);
@@ -108,7 +108,7 @@ std::string renaming(const Names& missing, const Names& unexpected) {
 void replace_data(const Tensor& t, const Tensor& data) {
   t.set_data(data);
   if (t.is_leaf())
-    t.autograd_meta().accumulator.reset();  // graphs that are still alive need the old dtype
+    t.autograd_meta().accumulator.reset();  // graphs still alive keep the one with the old dtype
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ std::string type_name(const std::type_info& type) {
       abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr), std::free);
   const std::string full = demangled ? demangled.get() : type.name();
   size_t begin = 0;
-  int depth = 0;  // inside brackets: arguments of a template, or of a function around the class
+  int depth = 0;  // of brackets, around arguments of a template or of a function around the class
   for (size_t i = 0; i < full.size(); ++i) {
     depth += (full[i] == '<' || full[i] == '(') - (full[i] == '>' || full[i] == ')');
     if (depth == 0 && full.compare(i, 2, "::") == 0) begin = i + 2;
@@ -212,13 +212,13 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
     if (!found) continue;
     const Tensor& t = found.mapped();
     loaded.insert(f.tensor->id());
-    // (Another tensor of the module might be written before it is read.)
+    // (A tensor of the module might be overwritten before it is read for another.)
     const bool moves = own.contains(t.storage().get()) && !t.is_same(*f.tensor);
     copies.emplace_back(*f.tensor, moves ? t.detach().clone() : t);
     if (t.shape() != f.tensor->shape())
       wrong.push_back(
           fmt::format("{} has shape {} here and {} there", f.name, f.tensor->shape(), t.shape()));
-    if (f.tensor->layout().repeats())  // copy_ would throw half way
+    if (f.tensor->layout().repeats())  // copy_() would throw half way
       wrong.push_back(fmt::format("{} has shape {} and strides {}, where elements are one", f.name,
                                   f.tensor->shape(), f.tensor->strides()));
   }
@@ -302,8 +302,8 @@ void ModuleBase::own_tensors() {
 
 const std::string ModuleBase::omitted;
 
-// The innermost module of root's tree that contains this module as a member left out of its
-// MIXTAPE_FIELDS, with parameters that the tree does not have. Otherwise null.
+// The innermost module of root's tree that contains this module, with parameters that the tree does
+// not have, as a member left out of its MIXTAPE_FIELDS; or null.
 const ModuleBase* ModuleBase::omitted_by(const ModuleBase& root,
                                          const std::vector<Field>& fields) const {
   std::unordered_set<const void*> known;
@@ -322,7 +322,7 @@ const ModuleBase* ModuleBase::omitted_by(const ModuleBase& root,
   return holder && std::ranges::any_of(parameters(), is_new) ? holder : nullptr;
 }
 
-// The first and the last parameter that is a matrix, or more, and no adapter's: recipes of 8 bits
+// Marks the first and last parameters of rank 2 or more that belong to no adapter; 8-bit recipes
 // leave them alone.
 static void mark_ends(const std::vector<Field>& fields) {
   const Tensor *first = nullptr, *last = nullptr;

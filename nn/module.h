@@ -1,6 +1,6 @@
 #pragma once
-// Module: a struct with parameters. Modules are values whose fields are tensors and modules; from a
-// list of those fields (nn/fields.h) the library names, saves, converts and clones them.
+// Module: a struct with parameters. Modules are values whose fields are tensors and modules. From
+// the list of those fields (nn/fields.h) the library names, saves, converts and clones them.
 //
 //   struct Mlp : nn::Module<Mlp> {
 //     nn::Linear up, down;
@@ -24,7 +24,7 @@ namespace mixtape::nn {
 std::string type_name(const std::type_info& type);
 
 struct LoadOptions {
-  bool strict = true;  // missing or unexpected names throw Error; otherwise they are only reported
+  bool strict = true;  // false: missing and unexpected names are only reported, not an Error
 };
 struct LoadReport {
   std::vector<std::string> missing, unexpected;
@@ -35,28 +35,28 @@ class ModuleBase {
  public:
   virtual ~ModuleBase();
   virtual void list_fields(Fields&) = 0;  // written by MIXTAPE_FIELDS
-  // True if this module's own tensors, not those inside, stay f32 in an f16 or bf16 model. (One
-  // buffer can do so by itself: KeepsF32.)
+  // True if this module's own tensors, not those of modules inside, stay f32 in an f16 or bf16
+  // model. (For a single buffer there is KeepsF32.)
   virtual bool keeps_f32() const { return false; }
 
-  // Listed in the order of the fields, depth first; a tensor that is used twice once.
+  // In the order of the fields, depth first. A tensor that is used twice is listed once.
   std::vector<Tensor> parameters() const;
   StateDict named_parameters() const;
   StateDict named_buffers() const;
-  // Parameters and saved buffers, sharing their storage; a tied tensor under each of its names.
+  // Parameters and saved buffers, sharing their storage. A tied tensor is listed under each name.
   StateDict state_dict() const;
   // This module, named "", and all modules inside it.
   std::vector<std::pair<std::string, ModuleBase*>> named_modules();
   std::vector<ModuleBase*> modules();  // the same without names
   int64_t num_parameters() const;
 
-  // Copies values into the module's tensors, converting dtypes. Before writing anything, throws
-  // Error that lists missing and unexpected names and shapes that differ.
+  // Copies values into the module's tensors, converting dtypes. If names are missing or unexpected
+  // or shapes differ, throws Error that lists them, before writing anything.
   LoadReport load_state_dict(const StateDict& from, const LoadOptions& options = {});
 
-  // Converts in place, for all handles to a parameter. Only floats change dtype; tensors of
-  // normalisation layers and losses, and KeepsF32 buffers, stay at least f32. Drops the gradients
-  // of converted tensors.
+  // Converts in place, for all handles of a parameter, and drops the gradients of converted
+  // tensors. Only floats change dtype. Tensors of normalisation layers and losses, and KeepsF32
+  // buffers, stay at least f32.
   void to(DType dtype);
   void to(Device device);
 
@@ -68,8 +68,9 @@ class ModuleBase {
   // Freezes or unfreezes all parameters. Freezing drops gradients, so that optimizers skip them.
   void requires_grad_(bool on = true);
 
-  // Hooks (nn/hooks.h) run at each call, in order of registration; without any, a call only tests a
-  // pointer. They move with the module; clone() drops them, as they may refer to the original.
+  // Hooks (nn/hooks.h) run at each call, in order of registration. They move with the module;
+  // clone() drops them, since they may refer to the original. Without hooks, a call only tests a
+  // pointer.
   HookHandle register_forward_pre_hook(ForwardPreHook f);
   HookHandle register_forward_hook(ForwardHook f);
   HookHandle register_full_backward_hook(BackwardHook f);
@@ -89,9 +90,9 @@ class ModuleBase {
   void own_tensors();  // replaces each tensor by a copy; tied ones stay tied
 
   // The path to this module from `root`, or null if it is not part of it. Found once for all
-  // modules of a root and cached until the root changes; a moved module starts anew. (Moving or
-  // swapping a whole std::vector of modules moves none of them: they keep their paths until another
-  // root has run.) Throws Error for a trainable member that MIXTAPE_FIELDS leaves out.
+  // modules of a root, and cached until the root changes or the module is moved. (Moving or
+  // swapping a whole std::vector of modules moves none of them, so they keep their paths until
+  // another root runs.) Throws Error for a trainable member that MIXTAPE_FIELDS leaves out.
   const std::string* path_from(const ModuleBase& root) const {
     const bool known = root_.load(std::memory_order_acquire) == &root;
     const std::string* const path = path_.load(std::memory_order_acquire);
@@ -111,12 +112,12 @@ class ModuleBase {
   const std::string* find_path(const ModuleBase& root) const;
   const ModuleBase* omitted_by(const ModuleBase& root, const std::vector<Field>& fields) const;
 
-  // The path of a module that MIXTAPE_FIELDS leaves out and that ran while nothing was recorded.
+  // Stands for the path of a module left out of MIXTAPE_FIELDS that ran while nothing was recorded.
   static const std::string omitted;
 
   bool training_ = true;
-  // The last root, and the path from it: null if this module is not part of it. Atomic since
-  // several threads may run one module; with one root they all write the same.
+  // The last root, and the path from it (null if this module is not part of it). Atomic, since
+  // several threads may run a module; with the same root they all write the same.
   mutable std::atomic<const ModuleBase*> root_ = nullptr;
   mutable std::atomic<const std::string*> path_ = nullptr;
 };
@@ -129,7 +130,7 @@ struct ModuleState {
 inline thread_local constinit ModuleState module_state;
 inline ModuleState& ModuleState::current() { return module_state; }
 
-// Exists while a module's operator() runs. The outermost one on a thread is the root of paths.
+// Alive while a module's operator() runs. The outermost module on a thread is the root of paths.
 class Running {
  public:
   explicit Running(const ModuleBase& m)
@@ -141,7 +142,7 @@ class Running {
   const internal::Scope scope_;
 };
 
-// A guard that sets a module and all modules inside it to evaluation, and then restores each.
+// A guard that sets a module and all modules inside it to evaluation, and restores each at the end.
 class Evaluating : NoCopy {
  public:
   [[nodiscard]] explicit Evaluating(ModuleBase& m);
@@ -190,7 +191,7 @@ class Module : public ModuleBase {
  private:
   const Derived& self() const { return static_cast<const Derived&>(*this); }
 
-  // An argument as hooks take it: tensors in a copy, anything else by reference.
+  // An argument as hooks take it: tensors as copies, anything else by reference.
   template <class A>
   using Argument = std::conditional_t<HoldsTensors<std::decay_t<A>>, std::decay_t<A>, A&&>;
 
@@ -206,8 +207,8 @@ class Module : public ModuleBase {
   }
 };
 
-// t as a parameter: a contiguous leaf that requires a gradient. If one gets a gradient, and neither
-// a module lists it nor an optimizer has it, the next step of an optimizer on the thread warns.
+// Makes t a parameter: a contiguous leaf that requires a gradient. If it gets a gradient while no
+// module lists it and no optimizer has it, the next optimizer step on the thread warns.
 Tensor parameter(const Tensor& t);
 
 }  // namespace mixtape::nn

@@ -58,7 +58,7 @@ AdaptiveLogSoftmaxOutput AdaptiveLogSoftmaxWithLoss::forward(const Tensor& x,
     check(least >= 0 && most < classes(), "targets must be from 0 to {}, got {} to {}",
           classes() - 1, least, most);
   }
-  Tensor in_head = classes_of;  // a class of the head, or the cluster's
+  Tensor in_head = classes_of;  // the class in the head, which may stand for a cluster
   std::vector<Tensor> members;
   for (size_t i = 1; i < ends_.size(); ++i) {
     const Tensor here = ge(classes_of, double(ends_[i - 1]));

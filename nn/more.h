@@ -1,6 +1,6 @@
 #pragma once
-// Modules that few networks need, kept out of <mixtape.h>, whose include stays cheap without them:
-// volumes, further pads and activations, windows as columns, the whole transformer.
+// Modules that few networks need: volumes, further pads and activations, windows as columns, the
+// whole transformer. They are not in <mixtape.h>, to keep its include cheap.
 
 #include "nn/activation.h"
 #include "nn/conv.h"
@@ -33,7 +33,7 @@ struct Softshrink : OpModule<Softshrink, softshrink, double> {
 struct Hardshrink : OpModule<Hardshrink, hardshrink, double> {
   explicit Hardshrink(double size = 0.5) : OpModule(size) {}
 };
-// x where it is above `threshold`, elsewhere `value`.
+// x where x is above `threshold`, elsewhere `value`.
 struct Threshold : OpModule<Threshold, mixtape::threshold, double, double> {
   Threshold(double threshold, double value) : OpModule(threshold, value) {}
 };
@@ -42,8 +42,8 @@ struct Tanhshrink : Module<Tanhshrink> {  // x - tanh(x)
   MIXTAPE_FIELDS()
 };
 
-// x below zero is multiplied by a number of its own from [lower, upper), in evaluation by their
-// mean (Xu et al. 2015).
+// Multiplies each x below zero by a random number from [lower, upper), in evaluation by the mean of
+// both (Xu et al. 2015).
 struct RReLU : Module<RReLU> {
   explicit RReLU(double lower = 1.0 / 8, double upper = 1.0 / 3) : lower_(lower), upper_(upper) {}
   Tensor forward(const Tensor& x) const {
@@ -99,7 +99,7 @@ struct CircularPad1d : Pad1d<CircularPad1d, PadMode::Circular> {
 struct CircularPad2d : Pad2d<CircularPad2d, PadMode::Circular> {
   using Pad2d::Pad2d;
 };
-// Pads by a value: {left, right} of the last dimension, then those of the dimensions before it.
+// Pads with a value: {left, right} of the last dimension, then those of the dimensions before it.
 struct ConstantPad : OpModule<ConstantPad, pad, std::vector<int64_t>, PadMode, double> {
   ConstantPad(std::vector<int64_t> sizes, double value)
       : OpModule(std::move(sizes), PadMode::Constant, value) {}
@@ -174,13 +174,13 @@ struct AdaptiveMaxPool3d : OpModule<AdaptiveMaxPool3d, adaptive_max_pool3d, Size
 
 struct TransformerOptions {
   int64_t encoder_layers = 6, decoder_layers = 6;
-  TransformerEncoderLayerOptions layer = {};  // of each
+  TransformerEncoderLayerOptions layer = {};  // of each layer
 };
 struct TransformerMasks {
   AttentionMasks src = {}, tgt = {}, memory = {};
 };
-// An encoder of a source and a decoder of a target that attends to it (Vaswani et al. 2017), each
-// with a norm at its end. Matrices start Xavier uniform.
+// An encoder of a source, and a decoder of a target that attends to the encoder's output (Vaswani
+// et al. 2017), each with a norm at its end. Matrices start Xavier uniform.
 struct Transformer : Module<Transformer> {
   TransformerEncoder encoder;
   TransformerDecoder decoder;
@@ -204,13 +204,13 @@ struct CTCLoss : OpModule<CTCLoss, ctc_loss, CtcOptions> {
 
 struct AdaptiveLogSoftmaxOutput {
   Tensor output;  // [n]: log probabilities of the targets
-  Tensor loss;    // [], minus their mean
+  Tensor loss;    // [], minus the mean of output
   std::array<Tensor*, 2> tensors() { return {&output, &loss}; }
 };
-// The log-softmax of many classes, sorted by how often they occur (Grave et al. 2017): the head has
-// those before cutoffs[0] and a class for each cluster that follows, which ends at the next cutoff,
-// the last at `classes`. A cluster's layers are narrower, 1 / div_value of those before, and see
-// only rows whose target is there. Waits for the device.
+// The log-softmax of many classes, sorted by how often they occur (Grave et al. 2017). The head has
+// the classes before cutoffs[0] and one class for each following cluster; clusters end at the next
+// cutoff, the last one at `classes`. Each cluster's layers are narrower by 1 / div_value than those
+// of the one before, and see only rows whose target is in the cluster. Waits for the device.
 struct AdaptiveLogSoftmaxWithLoss : Module<AdaptiveLogSoftmaxWithLoss> {
   struct Options {
     double div_value = 4;
@@ -231,7 +231,7 @@ struct AdaptiveLogSoftmaxWithLoss : Module<AdaptiveLogSoftmaxWithLoss> {
 
  private:
   int64_t classes() const { return ends_.back(); }
-  int64_t common() const { return ends_.front(); }  // classes of the head
+  int64_t common() const { return ends_.front(); }  // number of classes in the head
 
   std::vector<int64_t> ends_;  // of the head's classes, and of each cluster's
 };

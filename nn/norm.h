@@ -1,6 +1,6 @@
 #pragma once
-// Normalisation layers. Their tensors stay f32 in an f16 or bf16 model: running means, and weights
-// that small steps could not change in half precision.
+// Normalisation layers. Their running statistics and weights stay f32 in an f16 or bf16 model,
+// since small steps could not change them in half precision.
 
 #include <optional>
 
@@ -9,11 +9,11 @@
 
 namespace mixtape::nn {
 
-// Not inline, since formats of messages are checked wherever they are read.
+// (Not inline, since compiling a message's format takes time wherever it is included.)
 void check_eps(double eps);             // >= 0
 void check_channels(int64_t channels);  // > 0
 void check_momentum(double momentum);   // from 0 to 1
-// Refuses any rank but these, and any other size of dimension 1.
+// Throws Error unless the rank is in this range and dimension 1 has `channels`.
 void check_normed(const Tensor& x, int min_rank, int max_rank,
                   std::optional<int64_t> channels = {});
 
@@ -40,7 +40,7 @@ struct LayerNorm : Module<LayerNorm> {
 };
 
 struct RMSNormOptions {
-  std::optional<double> eps = {};  // none: the spacing of f32 (of f64 for f64) numbers at 1
+  std::optional<double> eps = {};  // by default the spacing of f32 (for f64: f64) numbers at 1
   bool affine = true;              // false: no weight
 };
 // x / sqrt(mean(x^2) + eps) * weight over the last dimensions, which have the given shape.
@@ -83,7 +83,7 @@ struct InstanceNormOptions {
   double eps = 1e-5;
   bool affine = false;
 };
-// Normalises each channel of each element of a batch, or of one without n, also in evaluation.
+// Normalises each channel of each element of the batch (n may be absent), also in evaluation.
 template <class Derived, int rank>
 struct InstanceNorm : Module<Derived> {
   Tensor weight, bias;  // [channels], or none
@@ -114,8 +114,8 @@ struct InstanceNorm2d : InstanceNorm<InstanceNorm2d, 4> {  // [n, c, h, w]
   using InstanceNorm::InstanceNorm;
 };
 
-// Computes batch norm in training in place of the op, where batches have parts elsewhere: set by
-// dist::SyncBatchNorm.
+// A replacement for the op in training, set by dist::SyncBatchNorm, for batches that are spread
+// over several processes.
 struct BatchNormState {
   decltype(&mixtape::batch_norm) in_training = nullptr;
 
@@ -124,7 +124,7 @@ struct BatchNormState {
 inline thread_local constinit BatchNormState batch_norm_state;
 inline BatchNormState& BatchNormState::current() { return batch_norm_state; }
 
-// Normalises by the batch's statistics in training, by the running ones otherwise.
+// Normalises by the batch's statistics in training, otherwise by the running ones.
 template <class Derived, int min_rank, int max_rank>
 struct BatchNorm : Module<Derived> {
   struct Options {

@@ -34,7 +34,7 @@ NormedWeight::NormedWeight(const Tensor& weight, int dim) {
   g = lengths(v.detach(), dim_);
   if (v.requires_grad()) g = parameter(g);  // a frozen layer stays frozen
 }
-// In f32 if v is f16 or bf16, and rounded once.
+// Computes in f32 if v is f16 or bf16, and rounds once.
 Tensor NormedWeight::weight(bool) const {
   const DType dtype = accumulate_dtype(v.dtype());
   const Tensor w = cast(v, dtype);
@@ -77,8 +77,8 @@ void SpectralWeight::iterate(const Tensor& rows, int64_t times) const {
   }
 }
 
-// u and v are constants in backward: copies, since the next call updates them. Recomputation in a
-// checkpoint does not update them, so that it finds the same weight.
+// u and v are constants in backward, so they are copied, since the next call updates them. A
+// checkpoint's second call does not update them, so that it gets the same weight.
 Tensor SpectralWeight::weight(bool training) const {
   const Tensor w = rows();
   if (training && !called_again()) iterate(w, iterations_);

@@ -1,6 +1,6 @@
 #pragma once
-// WeightNorm and SpectralNorm: wrappers of a layer whose weight is computed at each call from other
-// parameters. Names in the state_dict are those of torch.nn.utils.parametrizations.
+// WeightNorm and SpectralNorm: wrappers that compute a layer's weight from other parameters at each
+// call. Names in the state_dict are those of torch.nn.utils.parametrizations.
 
 #include <concepts>
 #include <optional>
@@ -48,7 +48,7 @@ class Parametrized : public Module<Derived> {
   template <class... Options>
   explicit Parametrized(M&& layer, const Options&... options)
       : parametrization(layer.weight, options...), layer_(std::move(layer)) {
-    layer_.weight = {};  // an absent tensor is no field
+    layer_.weight = {};  // (absent tensors are not listed)
   }
 
  private:
@@ -101,7 +101,7 @@ struct SpectralWeight {
 };
 
 // Divides a weight by its largest singular value (Miyato et al. 2018), found by power iterations
-// that continue at each call in training. Drops the layer's hooks.
+// that continue with each call in training. Drops the layer's hooks.
 template <HasWeight M>
 struct SpectralNorm : Parametrized<SpectralNorm<M>, M, SpectralWeight> {
   static constexpr bool transposed =

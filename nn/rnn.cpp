@@ -16,7 +16,7 @@ struct RecurrentKind {
   // One direction of one layer, as in autograd/ops.h.
   Tensor (*op)(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
                const RecurrentOptions& o);
-  // The value of each gate in padding, where the state would otherwise go on.
+  // The value of each gate in padding, which keeps the state from changing there.
   std::span<const double> padding_gates = {};
   bool carries_h = false;  // h is the state that the op carries in f32
 };
@@ -39,7 +39,7 @@ constexpr RecurrentKind of_lstm{with_cell, keep_cell}, of_gru{without_cell<gru>,
     of_tanh{without_cell<rnn_tanh>}, of_relu{without_cell<rnn_relu>, zero_state};
 const RecurrentKind& of_rnn(Nonlinearity f) { return f == Nonlinearity::Tanh ? of_tanh : of_relu; }
 
-// The input's part of the gates of [t, b, in].
+// The input's share of the gates, for x [t, b, in].
 Tensor gates_of(const Tensor& x, const RecurrentWeights& w) {
   if (!backward_state.by_example) return linear(x, w.weight_ih, w.bias_ih);
   return transpose(linear(transpose(x, 0, 1), w.weight_ih, w.bias_ih), 0, 1);
@@ -52,7 +52,7 @@ void check_complete(const LstmState& s) {
   check(bool(s.h) == bool(s.c), "a state of h and c lacks {}", s.h ? "c" : "h");
 }
 
-// One step of a cell: h, in the dtype that the op gives it, and the state, which may be wider.
+// One step of a cell. Returns h, in the op's dtype, and the state, which may be wider.
 LstmState step(const Tensor& x, const RecurrentWeights& w, const LstmState& start,
                const RecurrentKind& kind) {
   check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [b, {}] or [{}]", x.shape(),
@@ -74,7 +74,7 @@ LstmState step(const Tensor& x, const RecurrentWeights& w, const LstmState& star
 struct Lengths {
   Tensor last;      // i64 [b]: the last step of each
   Tensor column;    // i64 [b]: 0, 1, ...
-  Tensor backward;  // i64 [t, b]: steps of each from its end to its start, then padding
+  Tensor backward;  // i64 [t, b]: the steps of each from its end to its start, then padding
   Tensor padding;   // bool [t, b, 1]
 
   Lengths(const Tensor& given, int64_t t, int64_t b, Device device) {
@@ -97,7 +97,7 @@ struct Lengths {
   }
   Tensor reversed(const Tensor& x) const { return index(x, {backward, column}); }
   Tensor at_last(const Tensor& x) const { return index(x, {last, column}); }
-  // The gates, with those in padding replaced.
+  // The gates with those in padding replaced.
   Tensor pad_gates(const Tensor& gates, const RecurrentKind& kind) const {
     const int64_t n = int64_t(kind.padding_gates.size());
     if (n == 0) return gates;
@@ -165,7 +165,7 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
   std::optional<Lengths> sequences;
   if (lengths) {
     sequences.emplace(lengths, steps, x.size(1), x.device());
-    x = masked_fill(x, sequences->padding, 0);  // a NaN there times a gradient of 0 would be NaN
+    x = masked_fill(x, sequences->padding, 0);  // NaN there times a gradient of 0 would be NaN
   }
 
   std::vector<Tensor> h_n, c_n;
@@ -176,7 +176,7 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
       const auto own = [&](const Tensor& t) {  // of this direction, [b, hidden]
         return !t ? t : batched ? select(t, 0, i) : narrow(t, 0, i, 1);
       };
-      const bool reverse = sequences && direction == 1;  // of an index, so the op runs forward
+      const bool reverse = sequences && direction == 1;  // by an index, so that the op runs forward
       Tensor gates = gates_of(reverse ? sequences->reversed(x) : x, w);
       if (sequences) gates = sequences->pad_gates(gates, kind);
       Tensor last;

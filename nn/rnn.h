@@ -10,13 +10,14 @@
 
 namespace mixtape::nn {
 
-// Weights of a direction of a layer, or of a cell. Gates: LSTM i, f, g, o; GRU r, z, n; RNN one.
+// The weights of one direction of a layer, or of a cell. Gates: LSTM i, f, g, o; GRU r, z, n; RNN
+// one.
 struct RecurrentWeights {
   Tensor weight_ih;         // [gates hidden, in]
   Tensor weight_hh;         // [gates hidden, hidden]
   Tensor bias_ih, bias_hh;  // [gates hidden], or none
 
-  // `layer` is named in errors.
+  // Errors name `layer`.
   RecurrentWeights(std::string_view layer, int64_t in, int64_t hidden, int64_t gates, bool bias);
 };
 
@@ -32,8 +33,8 @@ struct RecurrentCellOptions {
 };
 enum class Nonlinearity { Tanh, Relu };
 
-// The result of a layer: output [t, b, hidden], or [t, b, 2 hidden] if bidirectional; last states
-// [layers, b, hidden], or [2 layers, b, hidden]. Without b if the input has none.
+// The result of a layer: output [t, b, hidden], or [t, b, 2 hidden] if bidirectional, and last
+// states [layers, b, hidden] or [2 layers, b, hidden]. There is no b if the input has none.
 struct RnnOutput {
   Tensor output, h_n;
   std::array<Tensor*, 2> tensors() { return {&output, &h_n}; }
@@ -42,7 +43,7 @@ struct LstmOutput {
   Tensor output, h_n, c_n;
   std::array<Tensor*, 3> tensors() { return {&output, &h_n, &c_n}; }
 };
-// An LSTM's hidden and cell state. Absent: zeros.
+// An LSTM's hidden and cell state; absent tensors stand for zeros.
 struct LstmState {
   Tensor h, c;
   std::array<Tensor*, 2> tensors() { return {&h, &c}; }
@@ -70,12 +71,13 @@ class RecurrentLayers {
   RecurrentLayerOptions options_;
 };
 
-// h = tanh(W x + b + V h + c), or relu. x [t, b, in], or [t, in] of one sequence; h_0 [layers, b,
-// hidden], or none: zeros. Returns {output, h_n}. Parameters are called weight_ih_l0 [hidden, in],
-// weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden], weight_ih_l0_reverse. With
-// lengths, i64 [b] from 1 to t, sequence i ends after lengths[i] steps, as if packed in PyTorch:
-// its last state is taken there, the reverse direction starts there, and later outputs are 0. Under
-// Autocast an LSTM's c_n and a GRU's h_n are f32, as are the states of their cells.
+// h = tanh(W x + b + V h + c), or relu. x is [t, b, in], or [t, in] for one sequence; h_0 is
+// [layers, b, hidden], or none for zeros. Returns {output, h_n}. Parameters are called weight_ih_l0
+// [hidden, in], weight_hh_l0 [hidden, hidden], bias_ih_l0 and bias_hh_l0 [hidden],
+// weight_ih_l0_reverse. With lengths, i64 [b] from 1 to t, sequence i ends after lengths[i] steps,
+// as if packed in PyTorch: its last state is taken there, the reverse direction starts there, and
+// later outputs are 0. Under Autocast an LSTM's c_n and a GRU's h_n are f32, and so are the states
+// of their cells.
 struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)
@@ -104,7 +106,7 @@ struct GRU : Module<GRU>, RecurrentLayers {
   void list_fields(Fields& fields) override { list_weights(fields); }
 };
 
-// One step of an RNN. x [b, in] or [in]; h [b, hidden], [hidden] or none: zeros. Returns the next.
+// One step of an RNN: x [b, in] or [in], h [b, hidden] or [hidden] (none: zeros) -> the next h.
 struct RNNCell : Module<RNNCell>, RecurrentWeights {
   RNNCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {},
           Nonlinearity f = Nonlinearity::Tanh)
@@ -116,7 +118,7 @@ struct RNNCell : Module<RNNCell>, RecurrentWeights {
   Nonlinearity f_;
 };
 
-// One step of an LSTM: takes a state {h, c}, or none, and returns the next.
+// One step of an LSTM: takes a state {h, c} (none: zeros) and returns the next one.
 struct LSTMCell : Module<LSTMCell>, RecurrentWeights {
   LSTMCell(int64_t in, int64_t hidden, const RecurrentCellOptions& o = {})
       : RecurrentWeights("LSTMCell", in, hidden, 4, o.bias) {}

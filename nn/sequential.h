@@ -1,5 +1,6 @@
 #pragma once
-// Models composed at run time: Any holds a module of any type; Sequential and ModuleList, several.
+// Models composed at run time: Any holds a module of any type, Sequential and ModuleList hold
+// several.
 
 #include <functional>
 #include <memory>
@@ -43,7 +44,7 @@ class Any {
     check(held_ != nullptr, "called an empty Any");
     return held_->call(x);
   }
-  // The module by its own type. Throws Error that names both types.
+  // The module as type M. If it has another type, throws Error that names both.
   template <class M>
   M& get() const {
     ModuleBase* const held = module();
@@ -79,7 +80,7 @@ class Any {
     }
     M value;
   };
-  // The module stays in place, but its path from the same root may be another now.
+  // Forgets the cached path: the module stays in place, but its path from the same root may change.
   void forget_path() noexcept {
     if (held_) held_->module().root_.store(nullptr, std::memory_order_relaxed);
   }
@@ -131,13 +132,13 @@ struct Functional : Module<Functional> {
 };
 
 // Calls modules in order, each with the result of the one before. Sequential(another) is a move in
-// C++; nest one with push_back(), and its names are "0.0.weight" as in PyTorch.
+// C++; to nest one, push_back() it, and its names are "0.0.weight" as in PyTorch.
 struct Sequential : ModuleSequence<Sequential> {
   using ModuleSequence::ModuleSequence;
   Tensor forward(Tensor x) const;
 };
 
-// Holds modules for your own forward to call.
+// Holds modules that your own forward calls.
 struct ModuleList : ModuleSequence<ModuleList> {
   using ModuleSequence::ModuleSequence;
 };

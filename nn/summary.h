@@ -10,25 +10,25 @@
 
 namespace mixtape::nn {
 
-// A module in a forward pass; parameters are those outside of its own modules, tied ones at their
-// first place.
+// A module in a forward pass. `parameters` leaves out those of modules inside it; a tied parameter
+// counts where it first occurs.
 struct ModuleSummary {
   std::string path, type;
-  std::optional<Shape> output = {};  // none: it did not run, or has no tensor as a result
+  std::optional<Shape> output = {};  // none if it did not run or its result is not a tensor
   DType dtype = f32;                 // of the output
   int64_t parameters = 0;
 };
-// Describes net and all modules inside it, in the order of their fields, as `run` runs them in
+// Describes net and all modules inside it, in the order of their fields, while `run` runs them in
 // evaluation, unrecorded.
 std::vector<ModuleSummary> summarize(ModuleBase& net, const std::function<void()>& run);
 
-// The table for a forward pass that `run` runs.
+// The table for the forward pass that `run` makes.
 std::string summary_of(ModuleBase& net, const std::function<void()>& run);
 
-// One row per module: path, type, shape of its output for these inputs, and number of parameters
-// without those of modules inside it (a tied one counts at its first place). Then totals. Runs
-// net(inputs...) in evaluation mode, unrecorded; without inputs, nothing runs and no output has a
-// shape.
+// A table with one row per module: path, type, shape of its output for these inputs, and number of
+// parameters without those of modules inside it (a tied parameter counts where it first occurs);
+// then totals. Runs net(inputs...) in evaluation, unrecorded. Without inputs nothing runs, and no
+// output has a shape.
 template <class M, class... Inputs>
 std::string summary(M& net, const Inputs&... inputs) {
   return summary_of(net, [&] {

@@ -22,7 +22,7 @@ struct Mask {
     Tensor& part = t.dtype() == boolean ? blocked : added;
     part = !part ? t : t.dtype() == boolean ? logical_or(part, t) : part + t;
   }
-  // Both as one, for scaled_dot_product_attention: true where a query may attend.
+  // Both masks as one, for scaled_dot_product_attention: true where a query may attend.
   Tensor joined() const {
     if (!blocked) return added;
     if (!added) return logical_not(blocked);
@@ -63,8 +63,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mas
       q, k, v, {.mask = all.joined(), .causal = causal && !masked, .dropout = dropout});
 }
 
-// The weights of the values; zeros for a query that may attend to no key. As in attention itself,
-// scores are f32: in f16 they may overflow, and an added mask may be f32.
+// The weights of the values; zeros for a query that may attend to no key. Scores are f32, as in the
+// attention op, since they may overflow f16 and an added mask may be f32.
 Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   if (causal) mask.add(above_diagonal(q.size(-2), k.size(-2), q.device()));
   if (k.size(-2) == 0) return zeros({q.size(0), q.size(1), q.size(2), 0}, q.dtype(), q.device());
@@ -78,8 +78,8 @@ Tensor weights_of(const Tensor& q, const Tensor& k, Mask mask, bool causal) {
   return masked_fill(softmax(below_top), no_key, 0);
 }
 
-// x + dropout(f(x)), normalised before f or as a sum. If nothing is dropped, f adds x: it takes a
-// residual, which may be absent. `reader` reads what is normalised first.
+// x + dropout(f(x)), normalised before f or after the sum. If nothing is dropped, f adds x itself:
+// it takes a residual, which may be absent. `reader` is the module that reads the normalised x.
 struct Residual {
   const TransformerEncoderLayerOptions& options;
   bool training;
@@ -99,7 +99,7 @@ struct Residual {
   }
 };
 
-// Self-attention as Residual adds it: the first part of both layers.
+// Self-attention as an f for Residual, the first part of both layers.
 auto self_attention(const MultiheadAttention& attention, const AttentionMasks& masks) {
   return [&](const Tensor& t, const Tensor& residual) {
     return attention(t, t, t, masks, AttentionWeights::None, residual).output;
@@ -142,7 +142,7 @@ MultiheadAttention::MultiheadAttention(int64_t size, int64_t heads,
   init::zeros_(out_proj.bias);
 }
 
-// Projects with as few products as possible: one for adjacent inputs that are the same tensor.
+// Projects with as few products as possible: one for neighbouring inputs that are the same tensor.
 std::array<Tensor, 3> MultiheadAttention::projected(const Tensor& query, const Tensor& key,
                                                     const Tensor& value) const {
   const Tensor inputs[] = {query, key, value};

@@ -12,11 +12,11 @@
 
 namespace mixtape::nn {
 
-// Masks of keys that queries must not attend to: true in a bool mask hides a key, as in PyTorch's
-// modules but not in scaled_dot_product_attention; a float mask is added to the scores.
+// Masks of keys that queries must not attend to. True in a bool mask hides a key, as in PyTorch's
+// modules but unlike in scaled_dot_product_attention; a float mask is added to the scores.
 struct AttentionMasks {
   Tensor attn_mask = {};         // [queries, keys], or [b heads, queries, keys]
-  Tensor key_padding_mask = {};  // [b, keys], or [keys] of one sequence
+  Tensor key_padding_mask = {};  // [b, keys], or [keys] for one sequence
   bool causal = false;           // query i attends to keys 0..i
 };
 enum class AttentionWeights { None, Averaged, PerHead };  // over the heads
@@ -45,8 +45,8 @@ struct MultiheadAttention : Module<MultiheadAttention> {
   Linear out_proj;
 
   MultiheadAttention(int64_t size, int64_t heads, const MultiheadAttentionOptions& o = {});
-  // query [t, b, size], key [s, b, kdim], value [s, b, vdim], or all without b: one sequence. A
-  // residual is added to the output, whose shape it has.
+  // query [t, b, size], key [s, b, kdim], value [s, b, vdim], or all without b for one sequence. A
+  // residual of the output's shape is added to it.
   AttentionOutput forward(const Tensor& query, const Tensor& key, const Tensor& value,
                           const AttentionMasks& masks = {},
                           AttentionWeights weights = AttentionWeights::None,
@@ -55,10 +55,10 @@ struct MultiheadAttention : Module<MultiheadAttention> {
                  out_proj)
 
  private:
-  // Queries, keys and values [b, heads, t, size / heads] of inputs [t, b, size].
+  // Projects inputs [t, b, size] to queries, keys and values [b, heads, t, size / heads].
   std::array<Tensor, 3> projected(const Tensor& query, const Tensor& key,
                                   const Tensor& value) const;
-  Tensor joined(const Tensor& x) const;  // heads, back to [t, b, size]
+  Tensor joined(const Tensor& x) const;  // joins heads, back to [t, b, size]
 
   int64_t size_, heads_;
   MultiheadAttentionOptions options_;
@@ -70,7 +70,7 @@ struct TransformerEncoderLayerOptions {
   Tensor (*activation)(const Tensor&) = relu;
   double layer_norm_eps = 1e-5;
   bool batch_first = false;
-  bool norm_first = false;  // normalise the inputs of attention and network, not the sums
+  bool norm_first = false;  // normalise the inputs of attention and network instead of the sums
 };
 // x [t, b, size] or [t, size], plus self-attention, plus a network of two linear layers.
 struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
@@ -89,7 +89,7 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
 
 void check_num_layers(const std::type_info& stack, int64_t num_layers);
 
-// Copies of a layer, which start equal as in PyTorch, and optionally a norm at the end.
+// Copies of a layer, which start equal, as in PyTorch, and optionally a norm at the end.
 template <class Derived, class Layer>
 struct TransformerStack : Module<Derived> {
   std::vector<Layer> layers;
@@ -116,8 +116,9 @@ struct TransformerEncoder : TransformerStack<TransformerEncoder, TransformerEnco
   Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const;
 };
 
-// As the encoder layer, with attention to memory [s, b, size], an encoder's output, in between.
-// `masks` apply to x (causal: no position attends to a later one), `memory_masks` to memory.
+// Like the encoder layer, but with attention to memory [s, b, size], an encoder's output, before
+// the network. `masks` apply to x (causal: no position attends to a later one), `memory_masks` to
+// memory.
 struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
   MultiheadAttention self_attn, multihead_attn;
   Linear linear1, linear2;

@@ -1,5 +1,5 @@
 #pragma once
-// Algorithm: the struct of an optimizer with the options of a group, behind one interface.
+// Algorithm: one interface to the struct of any optimizer, with the options of a group.
 
 #include <memory>
 #include <optional>
@@ -19,7 +19,7 @@ using kernels::Updates;
 
 namespace detail {
 void check_value(const Option& option, double value);  // throws Error if it is out of bounds
-// The option of that name. Throws Error that lists all if `of`, an optimizer, has none.
+// The option of that name. If the optimizer `of` has none, throws Error that lists its options.
 Option find_option(const Options& options, std::string_view name, std::string_view of);
 }  // namespace detail
 
@@ -31,14 +31,15 @@ struct State {
   double initial = 0;
 };
 using States = InlineVector<State, kernels::Update::max_states>;
-// True if a step writes one of them.
+// True if the options need any of them.
 inline bool uses_any(const States& states) {
   for (const State& state : states)
     if (state.used) return true;
   return false;
 }
 
-// The storage of states: f32 or bf16, or i8 or f8, codes of 8 bits with an f32 scale for each 256.
+// The storage of states: f32 or bf16, or i8 or f8, which are 8-bit codes with an f32 scale for each
+// 256 elements.
 class StateFormat {
  public:
   StateFormat(DType format);  // throws Error unless it is f32, bf16, i8 or f8_e4m3
@@ -57,25 +58,26 @@ Rounding parse_rounding(std::string_view name);  // throws Error unless nearest,
 
 // The options of a group that are the same for every optimizer.
 struct CommonOptions {
-  // Keeps an f32 copy, the master, of each f16 or bf16 parameter, updates that, and rounds it.
+  // Keeps an f32 copy (the master) of each f16 or bf16 parameter, updates that, and rounds it.
   bool multi_precision = false;
   bool flat_master = false;  // lays the masters of the group end to end in one tensor
   // f16 or bf16: a copy of each f32 parameter, made by the first step, that Autocast need not cast.
   std::optional<DType> shadow = {};
   double rescale_grad = 1;  // multiplies the gradients
   bool maximize = false;    // negates the gradients
-  // For f16 and bf16 parameters without masters: what keeps updates below their precision.
+  // The rounding of f16 and bf16 parameters without masters, which may keep updates below their
+  // precision.
   Rounding rounding = Rounding::Nearest;
-  StateFormat state = f32;  // codes of 8 bits are for parameters of 4096 elements or more
+  StateFormat state = f32;  // 8-bit codes only for parameters of 4096 elements or more
   uint64_t seed = 0;        // of Rounding::Stochastic
 
-  // True if updates round other than to nearest, or states are not f32.
+  // True if updates do not round to nearest, or states are not f32.
   bool is_low() const { return rounding != Rounding::Nearest || state.dtype() != f32; }
-  void check_rounding() const;  // throws Error if it and masters are asked for together
+  void check_rounding() const;  // throws Error if it is set together with masters
 };
 
-// Things that a step of an element reads beside its own gradient and states.
-enum class Reads { Nothing, Norms, Parameter };  // of its parameter
+// What a step of an element needs of its parameter besides its own value, gradient and states.
+enum class Reads { Nothing, Norms, Parameter };
 
 class Algorithm {
  public:
@@ -83,8 +85,8 @@ class Algorithm {
   Options options();                 // its own, and maximize
   void check_options() const;        // throws Error if options in range do not go together
   virtual int min_rank() const = 0;  // of parameters: 2 for matrices alone
-  virtual Reads reads() const = 0;   // beside an element's own gradient and states
-  // Those of a parameter of this shape, in the order of Update::state.
+  virtual Reads reads() const = 0;   // what a step of an element needs besides its own numbers
+  // The states of a parameter of this shape, in the order of Update::state.
   virtual States states(const Shape& of) const = 0;
   // Updates all of these parameters in one call.
   virtual void update(Device device, Updates updates, const StepControl& control) const = 0;
@@ -95,21 +97,22 @@ class Algorithm {
   explicit Algorithm(const CommonOptions& options) : common(options) {}
   virtual Options own_options() = 0;
   virtual kernels::Requirements requirements() const = 0;
-  void check_plain() const;  // throws Error if rounding or state need kernels of the library
-  // The options take `bytes`. During a capture, each replay takes them as they are then.
+  void check_plain() const;  // throws Error if rounding or state need the library's kernels
+  // `bytes` is the size of the options. In a capture, each replay reads the options of its time.
   void run_kernel(Device device, kernels::AnyOptimizer optimizer, size_t bytes, Updates updates,
                   const StepControl& control) const;
 };
 
-struct AnyState {               // stands for an element's states
+struct AnyState {               // stands in for an element's states
   float get(int) const;         // the state with that index
   float set(int, float) const;  // writes and returns it
 };
 
-// O: one of kernels/common/optimizers.h, or a struct like those with update() instead of Step<T>.
+// O is a struct of kernels/common/optimizers.h, or one like those with update() instead of Step<T>.
 template <class O>
 class AlgorithmOf final : public Algorithm {
  public:
+  // Takes the options unchecked; see check_options().
   AlgorithmOf(const O& o, const CommonOptions& options) : Algorithm(options), o_(o) {}
 
   int min_rank() const override {

@@ -1,4 +1,5 @@
-// Finds the mean x from what is there: y = b1 x + (1 - b1) z, so x = y - (1 - 1 / b1) (y - z).
+// Computes the mean x from parameters y and states z: y = b1 x + (1 - b1) z, so x = y - (1 - 1 /
+// b1) (y - z).
 #include "optim/averaged.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #pragma once
 // Averaged: the weights that a schedule-free optimizer finds (Defazio et al. 2024). Its parameters
-// hold those at which it takes gradients.
+// hold other weights, at which it takes gradients.
 //
 //   {
 //     const optim::Averaged averages(opt);
@@ -12,14 +12,14 @@
 
 namespace mixtape::optim {
 
-// While alive, all handles to the parameters of a schedule-free optimizer see the mean of the
-// weights so far; writes to those are lost, and a step is an Error. Afterwards parameters, masters
-// and states are as before, to the bit. Within another, or for other optimizers, it does nothing.
-// Processes that divide the parameters make it all at once.
+// A guard: all handles of a schedule-free optimizer's parameters see the mean of the weights so
+// far. Writes to the means are lost, and a step throws Error. Afterwards parameters, masters and
+// states are as before, to the bit. Inside another Averaged, and for other optimizers, it does
+// nothing. Processes that divide the parameters must all make it together.
 class Averaged : NoCopy {
  public:
   [[nodiscard]] explicit Averaged(Optimizer& optimizer);  // shows the averages at once
-  void keep();  // leaves the averages for good, from which a further step would start
+  void keep();  // makes the averages the parameters for good; further steps start from them
 
  private:
   StandIns means_;

@@ -13,14 +13,15 @@
 namespace mixtape::optim {
 namespace {
 
-// With a group of AdamW for what is no matrix. (clang 14 refuses std::ranges::stable_partition.)
+// Muon with a group of AdamW for parameters that are not matrices. (clang 14 does not compile
+// std::ranges::stable_partition.)
 std::unique_ptr<Optimizer> muon(std::vector<Tensor> params, const MuonOptions& o,
                                 const CommonOptions& common) {
   const auto rest = std::stable_partition(params.begin(), params.end(), [](const Tensor& p) {
     return !p || p.rank() >= MuonOptions::min_rank;
   });
   std::vector<Tensor> others;
-  if (rest != params.begin()) {  // otherwise Muon says what it needs
+  if (rest != params.begin()) {  // (without a matrix, Muon throws its own Error)
     others.assign(rest, params.end());
     params.erase(rest, params.end());
   }
@@ -83,7 +84,7 @@ std::vector<double> numbers_in(std::string_view list, std::string_view text) {
 ScheduleText parse_schedule(std::string_view text) {
   struct Form {
     std::string_view name;
-    size_t least, most, factors;  // numbers: so few or so many, any between if most is `any`
+    size_t least, most, factors;  // the counts of numbers that it takes; most may be `any`
   };
   constexpr size_t any = 1000;
   constexpr Form forms[] = {
@@ -164,7 +165,7 @@ Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
   return o;
 }
 
-// A schedule that warms up itself, and moves the momentum if all groups have one.
+// A schedule with its own warm-up, which also moves the momentum if all groups have one.
 std::unique_ptr<Schedule> cycle(const ScheduleText& text, Optimizer& optimizer,
                                 const ScheduleSteps& steps) {
   check(steps.warmup_steps == 0, "{} warms up itself, but warmup_steps is {}", text.name,

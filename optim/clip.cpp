@@ -39,8 +39,8 @@ std::vector<View> dense_grads(const std::vector<Tensor>& params) {
   return grads;
 }
 
-// Notes a write to the gradients, which leaves their loss scales as they were. (They may share
-// storage, and so a version: all scales are read first.)
+// Notes a write to the gradients, which keep their loss scales. (Gradients may share a storage and
+// thereby its version, so all scales are read first.)
 void bump_versions(const std::vector<Tensor>& params) {
   std::vector<LossScaleTag> scales;
   for (const Tensor& p : params)

@@ -21,7 +21,7 @@ std::string average_name(size_t index) { return fmt::format("average.{}", index)
 }  // namespace
 
 StandIns::StandIns() = default;
-// In reverse, so that a tensor listed twice gets its first value back.
+// (In reverse, so that a tensor listed twice gets its first value back.)
 StandIns::~StandIns() {
   for (size_t i = tensors_.size(); i-- > 0;) tensors_[i].set_data(values_[i]);
 }
@@ -58,7 +58,7 @@ double Ema::decay() const {
   return std::min(options_.decay, (1 + t) / (10 + t));
 }
 
-// Takes a step of SGD, but for a plain copy, at rate 1 - decay along average - value.
+// Updates by a step of SGD at rate 1 - decay along average - value, or by a plain copy.
 void Ema::update() {
   const Scope scope("ema");
   check(applied_ == 0, "an update while the averages are applied");
@@ -77,7 +77,7 @@ void Ema::update() {
     updates[i].grad = t;
   }
   const Device device = averages_[0].device();
-  if (options_.equal && updates_ == 0) {  // whatever the first values, even NaN
+  if (options_.equal && updates_ == 0) {  // (drops the first values, which may be NaN)
     for (const kernels::Update& u : updates) kernels::convert(device, u.grad, u.param);
   } else {
     const kernels::SGD sgd{.lr = 1 - decay(), .weight_decay = 1};
@@ -98,7 +98,7 @@ Ema::Applied::Applied(Ema& ema) : ema_(ema) {
 void Ema::overwrite_tensors() const {
   const Scope scope("ema");
   check(applied_ == 0, "overwriting tensors while the averages stand in their place");
-  std::vector<Tensor> copies;  // all before the first is set: they may throw
+  std::vector<Tensor> copies;  // all made before the first is set, since copying may throw
   for (size_t i = 0; i < tensors_.size(); ++i)
     copies.push_back(dense_copy(averages_[i], tensors_[i].dtype(), tensors_[i].device()));
   for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].set_data(copies[i]);

@@ -1,4 +1,5 @@
-// The order of evaluations and the tests that end a step are those of torch.optim.LBFGS.
+// L-BFGS in the order of torch.optim.LBFGS: the same evaluations, and the same tests that end a
+// step.
 #include "optim/lbfgs.h"
 
 #include <fmt/format.h>
@@ -144,7 +145,7 @@ void LBFGS::remember(const Vector& grad) {
   history_.push_back(std::move(pair));
 }
 
-// -H grad, H by the two loops over the history.
+// -H grad, with H from the two loops over the history.
 Vector LBFGS::direction(const Vector& grad) const {
   Vector q(grad.size()), shares(history_.size());
   add(q, -1, grad);
@@ -158,8 +159,8 @@ Vector LBFGS::direction(const Vector& grad) const {
   return q;
 }
 
-// A point where the strong Wolfe conditions hold, or as near to it as 25 evaluations come (Nocedal
-// & Wright, algorithms 3.5 and 3.6).
+// A point where the strong Wolfe conditions hold, or the best after 25 evaluations (Nocedal &
+// Wright, algorithms 3.5 and 3.6).
 LBFGS::Point LBFGS::search(const Closure& closure, const Vector& x, const Point& start, double t) {
   constexpr double enough_decrease = 1e-4, enough_flat = 0.9;
   constexpr int most = 25;
@@ -189,7 +190,7 @@ LBFGS::Point LBFGS::search(const Closure& closure, const Vector& x, const Point&
     now = try_out(next);
   }
   if (tries == most) last = start;
-  // Between a lower and a higher end.
+  // Zooms in between an end with a lower and one with a higher loss.
   Point low = last.loss <= now.loss ? last : now, high = last.loss <= now.loss ? now : last;
   bool was_near_end = false;
   const double longest = largest(direction_);

@@ -1,6 +1,6 @@
 #pragma once
-// L-BFGS (Liu & Nocedal 1989), for few parameters and a loss without chance: a step evaluates the
-// loss several times, so it takes a closure.
+// L-BFGS (Liu & Nocedal 1989), for few parameters and a loss that is not random. A step evaluates
+// the loss several times, so it takes a closure.
 //
 //   optim::LBFGS opt(net.parameters(), {.line_search = optim::LineSearch::StrongWolfe});
 //   for (int i = 0; i < 20; ++i)
@@ -22,7 +22,7 @@ namespace mixtape::optim {
 enum class LineSearch { None, StrongWolfe };
 
 struct LBFGSOptions {
-  double lr = 1;  // length of a step, with a line search of the first one tried
+  double lr = 1;  // length of a step; with a line search, of its first trial
   int64_t max_iter = 20;
   int64_t max_eval = 0;  // evaluations; 0: 1.25 max_iter
   double tolerance_grad = 1e-7, tolerance_change = 1e-9;
@@ -33,20 +33,20 @@ struct LBFGSOptions {
 // PyTorch's LBFGS. Vectors of all parameters are f64 on the CPU, whatever the device.
 class LBFGS : NoCopy {
  public:
-  // Computes the loss (one number) and its gradients, which are not multiplied by a loss scale.
+  // Computes the loss (one number) and its gradients, which must not be multiplied by a loss scale.
   using Closure = std::function<Tensor()>;
 
-  // Throws Error if a parameter is no float leaf, or if an option is out of range.
+  // Throws Error if a parameter is not a float leaf, or if an option is out of range.
   explicit LBFGS(std::vector<Tensor> params, const LBFGSOptions& options = {});
 
   double step(const Closure& closure);                           // returns the loss before the step
   void zero_grad();                                              // drops the gradients
   const std::vector<Tensor>& params() const { return params_; }  // in the order given
-  double lr() const { return options_.lr; }
+  double lr() const { return options_.lr; }                      // the length of a step, as set
   void set_lr(double lr);                               // throws Error unless it is > 0 and finite
   int64_t evaluations() const { return evaluations_; }  // of the closure, in all steps
 
-  // Loading throws Error, and changes nothing, if names or shapes do not fit.
+  // If names or shapes do not fit, loading throws Error and changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 

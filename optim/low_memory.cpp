@@ -1,4 +1,4 @@
-// Storage of less than 32 bits: moments as bf16 or codes, parameters with and without masters.
+// Storage in fewer than 32 bits: moments as bf16 or codes, parameters with and without masters.
 #include <fmt/format.h>
 
 #include "autograd/autograd_meta.h"
@@ -66,9 +66,9 @@ void Algorithm::check_plain() const {
         "rounding and state are for the library's own optimizers: update() reads f32");
 }
 
-// The storage of p's states: in short vectors codes would save nothing, and the largest number of
-// few outweighs the others. Weights move by less than numbers of few bits are apart, and means over
-// rows and columns are few.
+// The storage of p's states. For short vectors, codes would save nothing, and the largest of few
+// numbers outweighs the others. Weights move by less than the distance of two codes, and means over
+// rows and columns are few, so neither is coded.
 StateFormat Optimizer::Group::format_for(const Tensor& p) const {
   constexpr int64_t least = 4096;
   const StateFormat format = common().state;
@@ -88,7 +88,7 @@ DType Optimizer::Group::low_state_dtype(const Tensor& p) const {
   return dtype == f32 ? accumulate_dtype(p.dtype()) : dtype;
 }
 
-// Weights begin as the parameter: a first step that is skipped leaves them so.
+// States that are weights begin as the parameter, and stay so if the first step is skipped.
 void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) const {
   const Tensor& p = slot.param;
   const StateFormat format = format_for(p);
@@ -102,7 +102,7 @@ void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) cons
     slot.state[k] = filled(state.shape, state.initial, state_dtype(p), p.device());
     return;
   }
-  // One number everywhere is the largest of each block.
+  // (If all numbers are equal, each is the largest of its block.)
   const bool is_i8 = format == i8;
   slot.state[k] = filled(p.shape(), is_i8 ? 255 : 0x7e, u8, p.device());
   slot.scale[k] = make_scale(p.shape(), p.device());
@@ -145,8 +145,9 @@ void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, con
   state = codes;
 }
 
-// Makes the f32 master of a 16-bit parameter, or the 16-bit shadow of an f32 one: a new one if the
-// parameter was written since the last step, so that they agree even if this step is skipped.
+// Makes the f32 master of a 16-bit parameter or the 16-bit shadow of an f32 one. If the parameter
+// was written since the last step, makes a new one, so that both agree even if this step is
+// skipped.
 void Optimizer::prepare_half(Slot& slot, const Group& group) {
   const Tensor& p = slot.param;
   if (is_half(p.dtype())) {
@@ -165,7 +166,7 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
                       name(), p.dtype()));
     }
   } else if (group.keeps_shadow(slot)) {
-    // (A shadow that a live graph saved is not overwritten.)
+    // (A shadow that a live graph has saved is not overwritten.)
     const Tensor& shadow = p.autograd_meta().half.data;
     if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique()) {
       check_no_capture(
@@ -176,8 +177,8 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
   }
 }
 
-// A compensation, which is what Kahan's rounding lost, belongs to the parameter as it was written.
-// Where that was written since, or loaded, it stays if it leads to no other number.
+// The compensation, Kahan's rounding error, belongs to the value that the step wrote. If the
+// parameter was written or loaded since, it is kept where the sum still rounds to the parameter.
 void Optimizer::follow_compensation(Slot& slot) {
   const Tensor &p = slot.param, &rest = slot.compensation;
   if (rest.dtype() != p.dtype()) slot.compensation = {};
@@ -193,7 +194,7 @@ void Optimizer::follow_compensation(Slot& slot) {
   slot.agrees = true;
 }
 
-// Returns false if everything is stored the plain way.
+// Fills in `low`; returns false if everything is stored the plain way.
 bool Optimizer::Group::describe(const Slot& slot, size_t index, kernels::LowMemory& low) const {
   const Tensor& p = slot.param;
   const States states = algorithm->states(p.shape());

@@ -1,4 +1,4 @@
-// The part that optimizers share: checks, buffers, f32 masters and 16-bit shadows, options by name.
+// The parts that all optimizers share: checks, buffers, masters and shadows, options by name.
 #include "optim/optimizer.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ void check_gradient(const Tensor& grad, const Tensor& p, size_t index) {
         p.device(), grad.device());
 }
 
-// The dtype of shadows. f32 needs none, so that one program can take any dtype.
+// The dtype of shadows. f32 means none, so that a program can pass any dtype.
 std::optional<DType> shadow_dtype(std::optional<DType> asked) {
   check(!asked || is_half(*asked) || asked == f32, "shadow must be f16, bf16 or f32, got {}",
         asked.value_or(f32));
@@ -66,12 +66,13 @@ void warn_of_forgotten() {
 void detail::check_value(const Option& option, double value) {
   const std::string_view name = option.name;
   if (option.flag) return check(value == 0 || value == 1, "{} must be 0 or 1, got {}", name, value);
-  if (option.bounds == kernels::Bounds::Below1)
-    return check(0 <= value && value < 1, "{} must be in [0, 1), got {}", name, value);
-  if (option.bounds == kernels::Bounds::Any)
-    return check(!std::isnan(value), "{} must be a number, got {}", name, value);
-  check(value >= 0, "{} must be >= 0, got {}", name, value);
-  check(std::isfinite(value) || option.bounds == kernels::Bounds::Limit,
+  using kernels::Bounds;
+  const Bounds bounds = option.bounds;
+  check(!std::isnan(value) || bounds != Bounds::Any, "{} must be a number, got {}", name, value);
+  check((0 <= value && value < 1) || bounds != Bounds::Below1, "{} must be in [0, 1), got {}", name,
+        value);
+  check(value >= 0 || bounds == Bounds::Any, "{} must be >= 0, got {}", name, value);
+  check(std::isfinite(value) || bounds == Bounds::Limit || bounds == Bounds::Any,
         "{} must be finite, got {}", name, value);
 }
 
@@ -211,7 +212,7 @@ std::vector<Tensor> Optimizer::params() const {
   return all;
 }
 
-// (A piece needs none: the program reads the whole.)
+// (A piece needs none, since the program reads the whole parameter.)
 bool Optimizer::Group::keeps_shadow(const Slot& s) const {
   return common().shadow && s.param.dtype() == f32 && !sharing_of(s.param);
 }
@@ -223,7 +224,7 @@ std::vector<Tensor> Optimizer::params(size_t group) const {
 }
 
 // Moves state to its parameter's device. If the parameter was written since the last step, the
-// master takes the new values, except where it still rounds to them: the model may only have moved.
+// master takes the new values except where it rounds to them: the model may only have moved.
 void Optimizer::follow(Slot& slot) {
   const Tensor& p = slot.param;
   const auto move = [&](Tensor& t) {
@@ -251,7 +252,7 @@ void Optimizer::make_buffers(Slot& slot, const Group& group, const States& state
     if (states[k].used && !slot.state[k]) group.make_state(slot, k, states[k]);
 }
 
-// Makes missing state, and drops what the options no longer need.
+// Makes missing state and drops state that the options no longer need.
 void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
   const States states = group.algorithm->states(p.shape());
@@ -274,7 +275,7 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   prepare_half(slot, group);
 }
 
-// Warns if gradients that this step does not unscale are scaled, or are f16 and were never scaled.
+// Warns if gradients are scaled and this step keeps them so, or are f16 and never were scaled.
 void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
   const LossScaleTag scale = p.autograd_meta().loss_scale();
   if (scale.number)
@@ -330,8 +331,8 @@ void Optimizer::step(const StepControl& control) {
   check_control(control.grad_scale, "grad_scale", /*may_be_f64=*/true);
   const std::shared_ptr<Sharing> sharing = this->sharing();
   if (sharing) sharing->begin_step();
-  // All is checked and made before the first parameter is written: parameters may share a storage
-  // and thereby its version, and a step that throws changes nothing.
+  // Makes everything before the first write: a step that throws must change nothing, and parameters
+  // may share a storage and thereby its version.
   for (Group& group : groups_)
     for (Slot& slot : group.slots) {
       slot.agrees = group.keeps_shadow(slot) ? bool(slot.param.shadow()) : slot.is_untouched();
@@ -376,15 +377,15 @@ void Optimizer::prepare_step(const StepControl& control) {
   }
 }
 
-// Updates the parameters that have gradients: one kernel call for consecutive ones on one device.
+// Updates parameters that have gradients: one kernel call for consecutive ones on one device.
 void Optimizer::update(Group& group, size_t index, const StepControl& control) {
   StepControl rescaled = control;
   rescaled.rescale *= group.common().rescale_grad * (group.common().maximize ? -1 : 1);
   updates_.clear();
   const bool is_low = group.common().is_low();
-  std::vector<kernels::LowMemory> low;  // updates point there
+  std::vector<kernels::LowMemory> low;  // updates point into it
   if (is_low) low.reserve(group.slots.size());
-  // Where processes have pieces of the parameters, and their norms matter.
+  // Set if processes have pieces of the parameters and the step needs norms of whole ones.
   const std::shared_ptr<Sharing> sharing =
       group.algorithm->reads() == Reads::Norms ? this->sharing() : nullptr;
   std::vector<Tensor> params;  // of updates_, for that
@@ -428,7 +429,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   each_slot([&](size_t, const Slot& slot, const Group&) {
     if (set_to_none || !slot.param.has_grad()) return slot.param.set_grad({});
     const Tensor g = slot.param.grad();
-    if (g.grad_fn()) slot.param.set_grad(g.detach());  // of create_graph
+    if (g.grad_fn()) slot.param.set_grad(g.detach());  // (after create_graph)
     g.storage()->begin_write();
     kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();
@@ -485,7 +486,7 @@ void Optimizer::set_option(std::string_view name, double value, size_t group) {
     option.set(before);
     throw;
   }
-  // Makes newly needed buffers now, so that a state saved before the next step is complete.
+  // Makes newly needed buffers at once, so that a state saved before the next step is complete.
   for (Slot& slot : groups_[group].slots)
     if (slot.steps) make_buffers(slot, at(group), at(group).algorithm->states(slot.param.shape()));
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Optimizer: groups of parameters with options of their own; one kernel call per group updates all
-// of them. The kernel reads from device memory whether to skip the step and what multiplies the
+// Optimizer: groups of parameters, each with its own options; one kernel call per group updates its
+// parameters. The kernel reads from device memory whether to skip the step and what multiplies the
 // gradients, so a step never waits for the device.
 
 #include <array>
@@ -30,29 +30,29 @@ class Optimizer {
   virtual std::string_view name() const = 0;  // as optim::get() takes it
   uint64_t id() const { return id_; }         // unique in this process; a move keeps it
 
-  // Updates every parameter that has a gradient; the others keep their state. With `skip` set
+  // Updates every parameter that has a gradient; the others keep their state. If `skip` is set,
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
-  // The numbers that a step of an element reads beside its own gradient and states.
+  // What a step of an element needs of its parameter besides its own value, gradient and states.
   Reads reads(size_t group) const { return at(group).algorithm->reads(); }
-  // Makes one state, or master, of another, which has a number for each `block` of elements.
+  // Converts a state or master of a parameter, which has a number for each `block` of elements.
   using StateOf = std::function<Tensor(size_t parameter, const Tensor& state, int64_t block)>;
-  // Takes other tensors for params(), in order, and as their state and masters what `of` makes of
-  // each, or none: pieces, or what they are pieces of.
+  // Replaces params(), in order, by other tensors (their pieces, or the wholes of pieces), and
+  // states and masters by what `of` makes of each, which may be none.
   void replace_params(const std::vector<Tensor>& params, const StateOf& of);
-  std::shared_ptr<Sharing> sharing() const;  // if processes divide its parameters, else null
+  std::shared_ptr<Sharing> sharing() const;  // null unless processes divide its parameters
   void zero_grad(bool set_to_none = true);   // drops the gradients, or fills them with zeros
 
-  size_t groups() const;  // throws Error if it was moved from, as all access to groups does
+  size_t groups() const;  // throws Error if moved from, as all access to groups does
   // True if 16-bit parameters have f32 masters.
   bool multi_precision(size_t group) const { return at(group).common().multi_precision; }
   // The rounding of 16-bit parameters without masters.
   Rounding rounding(size_t group) const { return at(group).common().rounding; }
   // Sets these options in all groups, from the next step on.
   void set_multi_precision(bool on, bool flat_master = false);
-  // The master of each of params() as the next step would read it, or no tensor.
+  // For each of params(), the master as the next step would read it, or no tensor.
   std::vector<Tensor> masters();
-  void set_shadow(std::optional<DType> dtype);  // f32 is none; throws Error if it is f64
+  void set_shadow(std::optional<DType> dtype);  // f32: none; throws Error for f64
   // The factor by which a step multiplies gradients.
   double rescale_grad(size_t group) const { return at(group).common().rescale_grad; }
   std::vector<Tensor> params() const;              // of all groups, in order
@@ -60,29 +60,29 @@ class Optimizer {
 
   double lr(size_t group = 0) const { return option("lr", group); }  // the option "lr"
   void set_lr(double lr);                                            // of all groups
-  // Sets that of one group. Throws Error if it is out of range.
+  // Sets the rate of one group. Throws Error if it is out of range.
   void set_lr(double lr, size_t group) { set_option("lr", lr, group); }
-  // The rate from which a schedule starts: lr(), or what it was before an earlier schedule changed
-  // it and left it so.
+  // The rate from which a schedule starts: lr(), or the rate before an earlier schedule changed it.
   double base_lr(size_t group = 0) const;
-  // An option by name, flags as 0 or 1: the optimizer's own ("beta1" is betas' first) and maximize.
-  // Throws Error if there is none, or if the value is out of range.
+  // An option of the optimizer, or maximize, by name; flags are 0 or 1, "beta1" is betas' first.
+  // Throws Error if there is no such option, or if the value is out of range.
   double option(std::string_view name, size_t group = 0) const;
   void set_option(std::string_view name, double value, size_t group = 0);
   bool has_option(std::string_view name, size_t group = 0) const;
-  // The option that acts as momentum: "momentum", "beta1", or "" if there is none.
+  // The name of the option that acts as momentum: "momentum", "beta1", or "" if there is none.
   std::string_view momentum_name(size_t group = 0) const;
 
   // "state.3.exp_avg" and so on for the parameters that have state, then "group.0.lr" and the other
-  // options (f64). States of 8 bits are u8 codes, with "state.3.exp_avg.i8_scale" or ".f8_scale".
-  // State tensors are not copied; loading copies, and converts what is stored another way. Loading
-  // throws Error, and changes nothing, if names or shapes do not fit.
+  // options (f64). 8-bit states are u8 codes, with "state.3.exp_avg.i8_scale" or ".f8_scale". State
+  // tensors are not copied; loading copies them, and converts other storage formats. If names or
+  // shapes do not fit, loading throws Error and changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
  protected:
   Optimizer();
-  // Throws Error unless all are dense float leaves (perhaps frozen), all new, and options in range.
+  // Throws Error unless all params are new dense float leaves (perhaps frozen) and options in
+  // range.
   void append_group(std::vector<Tensor> params, std::unique_ptr<Algorithm> algorithm);
   CommonOptions first_common() const;  // of the first group, or the defaults before there is one
 
@@ -95,7 +95,7 @@ class Optimizer {
     Tensor master = {};                 // f32, of an f16 or bf16 parameter
     Tensor compensation = {};           // Kahan's, of the parameter's dtype
     uint64_t storage = 0, version = 0;  // of param when master was last written to it
-    bool agrees = false;  // during a step: whether param agreed with its master or shadow before
+    bool agrees = false;  // during a step: param agreed with its master or shadow before it
     bool is_untouched() const {
       return storage == param.storage()->id() && version == param.version();
     }
@@ -103,10 +103,10 @@ class Optimizer {
   struct Group {
     std::shared_ptr<Algorithm> algorithm;
     std::vector<Slot> slots;
-    double schedule_base = 0, scheduled = -1;  // a schedule's base rate and its last; -1: none
+    double schedule_base = 0, scheduled = -1;  // a schedule's base rate and last rate; -1: none
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const;
-    bool is_elsewhere(const Tensor& p) const;  // whole, in another process
+    bool is_elsewhere(const Tensor& p) const;  // true if another process has all of it
     bool rounds(const Tensor& p) const {
       return common().rounding != Rounding::Nearest && is_half(p.dtype());
     }
@@ -133,9 +133,9 @@ class Optimizer {
   }
   friend class Schedule;
   void set_scheduled_lr(double lr, double base, size_t group);
-  const Group& at(size_t group) const;  // throws Error if there is no such group
+  const Group& at(size_t group) const;  // throws Error if there is none
   Options options(size_t group) const { return at(group).algorithm->options(); }
-  void require_groups() const;  // throws Error if another optimizer has them now
+  void require_groups() const;  // throws Error if they were moved to another optimizer
   static void follow(Slot& slot);
   static void follow_compensation(Slot& slot);
   static void make_buffers(Slot& slot, const Group& group, const States& states);
@@ -158,20 +158,20 @@ class Optimizer {
   std::weak_ptr<const void> averaged_;  // alive while an Averaged is
 };
 
-// The optimizer of an O: one of kernels/common/optimizers.h, or one of the user's own.
+// The optimizer of a struct O, of kernels/common/optimizers.h or the user's own.
 template <class O>
 class OptimizerOf : public Optimizer {
  public:
   using Options = O;
 
-  // Throws Error if a parameter cannot be optimized, or an option is out of range.
+  // Throws Error if a parameter cannot be optimized or an option is out of range.
   explicit OptimizerOf(std::vector<Tensor> params, const O& options = {},
                        const CommonOptions& common = {}) {
     add_group(std::move(params), options, common);
   }
   OptimizerOf(std::vector<Tensor> params, std::convertible_to<double> auto lr)
       : OptimizerOf(std::move(params), with_lr(double(lr))) {}
-  // Without `common`, those of the first group.
+  // Without `common`, the common options are those of the first group.
   void add_group(std::vector<Tensor> params, const O& options) {
     add_group(std::move(params), options, first_common());
   }
@@ -189,12 +189,13 @@ class OptimizerOf : public Optimizer {
 };
 
 // Loads torch's optimizer.state_dict(), flattened to names: "state.0.exp_avg", with parameters
-// counted over all groups, and "param_groups.0.lr". With `names`, PyTorch's names of params() in
-// order, these may stand for numbers, as in "state.layer.weight.exp_avg" and
+// counted over all groups, and "param_groups.0.lr". Given `names`, PyTorch's names of params() in
+// order, names may stand for numbers, as in "state.layer.weight.exp_avg" and
 // "param_groups.layer.weight.lr" (torch.distributed.checkpoint with flatten_optimizer_state_dict).
-// "betas" is one tensor of two, or "betas.0" and "betas.1". Missing options stay as they are;
-// options that only PyTorch has ("foreach", "params") are ignored. Throws Error, and changes
-// nothing, if anything else does not fit, or if parameters of one group have different options.
+// "betas" is one tensor of two numbers, or "betas.0" and "betas.1". Missing options stay as they
+// are; options that only PyTorch has
+// ("foreach", "params") are ignored. If anything else does not fit, or if parameters of a group
+// have different options, throws Error and changes nothing.
 void load_torch_state_dict(Optimizer& optimizer, const StateDict& dict,
                            const std::vector<std::string>& names = {});
 

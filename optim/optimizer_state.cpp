@@ -74,7 +74,7 @@ StateDict Optimizer::state_dict() const {
     }
     if (slot.compensation && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "compensation", slot.compensation);
-    // (A parameter that has been converted to f32 keeps its master unused.)
+    // (A parameter converted to f32 keeps its master, unused.)
     if (slot.master && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "master", slot.master);
   });
@@ -102,7 +102,7 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
     loaded.master = reader.copy_of(prefix + "master", p.shape(), f32, p.device());
   if (group.rounds(p) && group.common().rounding == Rounding::Kahan)
     loaded.compensation = reader.copy_of(prefix + "compensation", p.shape(), p.dtype(), p.device());
-  return loaded;  // the next step sees whether the master rounds to what the parameter is
+  return loaded;  // the next step checks that the master rounds to the parameter
 }
 
 void Optimizer::load_state_dict(const StateDict& dict) {

@@ -15,7 +15,7 @@ using Adam = OptimizerOf<AdamOptions>;
 using AdamWOptions = kernels::AdamW;
 using AdamW = OptimizerOf<AdamWOptions>;
 
-// Unlike PyTorch's, it derives the product of past momenta from the step count and current options.
+// Unlike PyTorch's, derives the product of past momenta from the step count and current options.
 using NAdamOptions = kernels::NAdam;
 using NAdam = OptimizerOf<NAdamOptions>;
 using RAdamOptions = kernels::RAdam;
@@ -41,31 +41,33 @@ using ASGD = OptimizerOf<ASGDOptions>;
 using LambOptions = kernels::Lamb;
 using Lamb = OptimizerOf<LambOptions>;
 
-// SGD whose steps are in proportion to the norm of each parameter, for large batches of images.
-// With both trust limits at 1 it is SGD, for groups of biases and norms.
+// SGD whose steps are proportional to each parameter's norm, for large batches of images. With both
+// trust limits at 1 it is SGD, for groups of biases and norms.
 using LarsOptions = kernels::Lars;
 using Lars = OptimizerOf<LarsOptions>;
 
-// AdamW that needs no schedule, and no length of training, as it averages weights. Trains at a
-// point between the last weights and their mean: evaluate and save what Averaged shows
-// (optim/averaged.h).
+// AdamW that needs neither a schedule nor a training length, since it averages weights. Gradients
+// are taken between the last weights and their mean; evaluate and save the weights that Averaged
+// shows (optim/averaged.h).
 using ScheduleFreeAdamWOptions = kernels::ScheduleFreeAdamW;
 using ScheduleFreeAdamW = OptimizerOf<ScheduleFreeAdamWOptions>;
 
-// Keeps a number for each row and column of a matrix (the last two dimensions), in place of one for
-// each element. Decay is in proportion to lr alone, and lr is the largest rate: it falls as 1 /
-// sqrt(steps), and is in proportion to the parameter.
+// Keeps a number for each row and column of a matrix (the last two dimensions) instead of one for
+// each element. lr is the largest rate: the actual one falls as 1 / sqrt(steps) and is proportional
+// to the parameter's size. Decay is proportional to lr alone.
 using AdafactorOptions = kernels::Adafactor;
 using Adafactor = OptimizerOf<AdafactorOptions>;
 
-// For the matrices of hidden layers (of size(0) rows if they have more than two dimensions). Add
-// biases, norms, embeddings and the last layer as a group of AdamWOptions: a vector is an Error.
+// For the matrices of hidden layers (with size(0) rows if they have more than two dimensions). Add
+// biases, norms, embeddings and the last layer as a group of AdamWOptions. Throws Error for
+// vectors.
 using MuonOptions = kernels::Muon;
 class Muon : public OptimizerOf<MuonOptions> {
  public:
   using OptimizerOf::add_group;
   using OptimizerOf::OptimizerOf;
-  // A group that AdamW updates. Without `common`, those of the first group.
+  // Adds a group that AdamW updates. Without `common`, its common options are those of the first
+  // group.
   void add_group(std::vector<Tensor> params, const AdamWOptions& options) {
     add_group(std::move(params), options, first_common());
   }

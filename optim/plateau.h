@@ -1,5 +1,5 @@
 #pragma once
-// Plateau: lowers the rate when a metric no longer gets better.
+// Plateau: lowers the rate when a metric no longer improves.
 
 #include <cstdint>
 
@@ -13,35 +13,35 @@ enum class Threshold { Relative, Absolute };
 struct PlateauOptions {
   Better better = Better::Lower;
   double factor = 0.1;      // multiplies the rate
-  int64_t patience = 10;    // steps in a row without improvement that are accepted
+  int64_t patience = 10;    // accepted steps in a row without improvement
   double threshold = 1e-4;  // the least improvement that counts
   Threshold threshold_mode = Threshold::Relative;
   int64_t cooldown = 0;  // steps after lowering that do not count as bad
   double min_lr = 0;
-  double eps = 1e-8;  // the least change of the rate that is made
+  double eps = 1e-8;  // smaller changes of the rate are not made
 };
 
 // torch's ReduceLROnPlateau. Refers to its optimizer, which must not move. The metric is a number
-// on the host: reading it from a device waits.
+// on the host; reading it from a device waits.
 class Plateau : NoCopy {
  public:
   // Throws Error if an option is out of range.
   Plateau(Optimizer& optimizer, const PlateauOptions& options = {});
 
-  std::string_view name() const { return "plateau"; }
-  // Call it once for each evaluation. NaN is no improvement. Given the result of an optimizer's
-  // step, it does nothing if the step was skipped.
+  std::string_view name() const { return "plateau"; }  // the "kind" in its state
+  // Call it once for each evaluation. NaN counts as no improvement. Given the result of an
+  // optimizer's step, it does nothing if the step was skipped.
   void step(double metric);
   template <StepOutcome R>
   void step(double metric, const R& stepped) {
     if (static_cast<bool>(stepped)) step(metric);
   }
   int64_t steps() const { return steps_; }
-  double best() const { return best_; }                                // of the metric so far
+  double best() const { return best_; }                                // value of the metric so far
   double lr(size_t group = 0) const { return optimizer_->lr(group); }  // the optimizer's now
 
   // "kind", "step", "best", "bad_steps", "cooldown", and "group.0.lr" and so on, which loading
-  // sets. Loading throws Error, and changes nothing, if the kind, names or values do not fit.
+  // sets. If the kind, names or values do not fit, loading throws Error and changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 

@@ -1,5 +1,5 @@
-// Takes a step of SGD up the gradient on copies, which stand in for the parameters: their storages,
-// and so what masters and 16-bit copies know of them, stay as they are.
+// Takes a step of SGD up the gradient on copies, which stand in for the parameters. The parameters'
+// own storages do not change, so masters and 16-bit copies stay valid.
 #include "optim/sam.h"
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #pragma once
-// Sharpness-aware minimization (Foret et al. 2020, arXiv 2010.01412): the gradient is that at the
-// worst point nearby, for flat minima, which generalize better. Works with any optimizer.
+// Sharpness-aware minimization (Foret et al. 2020, arXiv 2010.01412): takes the gradient at the
+// worst point nearby, to find flat minima, which generalize better. Works with any optimizer.
 //
 //   loss_of(net).backward();
 //   {
@@ -15,14 +15,14 @@
 
 namespace mixtape::optim {
 
-// While alive, all handles to the optimizer's parameters see p + rho g / |g|, with the norm of all
-// gradients; writes to those are lost. A multiple of the gradients is as good, so a loss scale may
-// be on them; where their norm is 0 or not finite, parameters stay where they are. Waits for the
-// device. Parameters, masters and states are afterwards as before, to the bit.
+// A guard: all handles of the optimizer's parameters see p + rho g / |g|, with the norm over all
+// gradients; writes to these values are lost. Gradients may carry a loss scale, which cancels out.
+// If their norm is 0 or not finite, parameters stay where they are. Waits for the device.
+// Afterwards parameters, masters and states are as before, to the bit.
 class Ascended : NoCopy {
  public:
-  // Throws Error if rho is not >= 0, or if parameters are on several devices, or of 16 bits, in
-  // which the step is less than their spacing. Where processes divide them, all make it together.
+  // Throws Error unless rho >= 0, if parameters are on several devices, or if they have 16 bits,
+  // which would round the step away. Processes that divide parameters must all make it together.
   [[nodiscard]] explicit Ascended(const Optimizer& optimizer, double rho = 0.05);
 
  private:

@@ -10,8 +10,8 @@
 
 namespace mixtape::optim {
 
-// Refers to its optimizer, so neither may move. Starts from the rates of the groups as they were
-// set, not as an earlier schedule has left them.
+// Refers to its optimizer, so neither may move. Starts from the groups' rates as they were set, not
+// as an earlier schedule left them.
 class Schedule : NoCopy {
  public:
   virtual ~Schedule() = default;
@@ -21,8 +21,8 @@ class Schedule : NoCopy {
   virtual double at(int64_t step, size_t group = 0) const = 0;
 
   // Call it after each optimizer step, or each replay of one. Given the result of that step, it
-  // advances only if the step happened. A step decided on a device counts at first and is taken
-  // back `lag` steps later if it was skipped, so the host hardly ever waits and every run has the
+  // advances only if the step happened. A step that a device decides counts at first and, if it was
+  // skipped, is taken back `lag` steps later, so the host hardly ever waits, and every run has the
   // same rates.
   void step() { advance(1, 0); }
   template <StepOutcome R>
@@ -36,24 +36,24 @@ class Schedule : NoCopy {
     advance(static_cast<bool>(stepped), 0);
   }
   static constexpr size_t lag = 8;
-  int64_t steps() const { return steps_; }  // made, without skipped ones that are known by now
+  int64_t steps() const { return steps_; }  // so far, without those known to be skipped
   double lr(size_t group = 0) const { return optimizer_->lr(group); }  // the optimizer's now
 
   // "kind" (the name), "step", the initial rates ("group.0.base_lr" and so on), and "coming": the
-  // results of the last steps, where a device decides. Saving waits for those. Loading throws
-  // Error, and changes nothing, if the kind, names or shapes do not fit.
+  // results of the last steps if a device decides them. Saving waits for these. If the kind, names
+  // or shapes do not fit, loading throws Error and changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
  protected:
   explicit Schedule(Optimizer& optimizer);
   virtual void apply(int64_t step);                  // sets the optimizer's options
-  size_t groups() const { return base_lr_.size(); }  // those the optimizer began with
+  size_t groups() const { return base_lr_.size(); }  // that the optimizer had at the start
   double base_lr(size_t group) const;                // throws Error if there was no such group
   Optimizer& optimizer() const { return *optimizer_; }
 
  private:
-  // The outcome by now, which a later replay of the step does not change.
+  // The outcome as of now, which a later replay of the step does not change.
   template <class R>
   static R latest(const R& stepped) {
     if constexpr (requires { stepped.latest(); })
@@ -71,8 +71,9 @@ class Schedule : NoCopy {
   int64_t steps_ = 0;
 };
 
-// A schedule that its options define: a static `name`, `double rate(int64_t step, double base_lr)
-// const`, and `void validate() const`, which throws Error if they are out of range.
+// A schedule defined by its options: a struct with a static `name`, `double rate(int64_t step,
+// double base_lr) const`, and `void validate() const`, which throws Error if an option is out of
+// range.
 template <class Options>
 class ClosedForm : public Schedule {
  public:

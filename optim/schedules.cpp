@@ -12,7 +12,7 @@ namespace mixtape::optim {
 using namespace internal;
 namespace {
 
-// The fraction of `total` steps that are done, at most 1.
+// The fraction of `total` steps that is done, at most 1.
 double fraction_of(int64_t step, int64_t total) {
   return static_cast<double>(std::min(step, total)) / static_cast<double>(total);
 }
@@ -22,7 +22,7 @@ double cosine(double a, double b, double part) {
   return b + (a - b) * (1 + std::cos(std::numbers::pi * part)) / 2;
 }
 
-// Throws unless it is a range, and, if it cycles, that of a momentum of every group.
+// Throws Error unless it is a range in [0, 1) and, if momentum cycles, every group has a momentum.
 void check_momentum(Optimizer& optimizer, double base, double max, bool cycles) {
   check(0 <= base && base <= max && max < 1,
         "base_momentum and max_momentum must be a range in [0, 1), got {} and {}", base, max);
@@ -30,11 +30,11 @@ void check_momentum(Optimizer& optimizer, double base, double max, bool cycles) 
     const std::string_view momentum = optimizer.momentum_name(g);
     check(!momentum.empty(), "{} has no momentum to cycle", optimizer.name());
     const double before = optimizer.option(momentum, g);
-    optimizer.set_option(momentum, base, g);  // throws now rather than at the peak
+    optimizer.set_option(momentum, base, g);  // throws now instead of at the peak
     optimizer.set_option(momentum, before, g);
   }
 }
-// `groups`: those the schedule began with, to which others may have been added.
+// Sets the first `groups` groups, those with which the schedule began; others may have been added.
 void set_momentum(Optimizer& optimizer, size_t groups, double momentum) {
   for (size_t g = 0; g < groups; ++g) optimizer.set_option(optimizer.momentum_name(g), momentum, g);
 }

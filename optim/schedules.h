@@ -1,6 +1,6 @@
 #pragma once
-// The schedules: a rate that decays by a factor, goes along half a cosine, or is composed of
-// others. Names and values are those of torch.optim.lr_scheduler.
+// The schedules: rates that decay by a factor, follow half a cosine, or are composed of others.
+// Names and values are those of torch.optim.lr_scheduler.
 
 #include <concepts>
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace mixtape::optim {
 
-// base_lr factor, and base_lr from total_steps on: torch's ConstantLR
+// base_lr factor, then base_lr from total_steps on: torch's ConstantLR
 struct ConstantOptions {
   static constexpr std::string_view name = "constant";
   double factor = 1.0 / 3;
@@ -33,7 +33,7 @@ struct StepLrOptions {
 };
 using StepLr = ClosedForm<StepLrOptions>;
 
-// base_lr gamma^n, where n milestones are reached
+// base_lr gamma^n, where n is the number of milestones reached
 struct MultiStepOptions {
   static constexpr std::string_view name = "multi_step";
   std::vector<int64_t> milestones = {};
@@ -54,7 +54,8 @@ struct ExponentialOptions {
 };
 using Exponential = ClosedForm<ExponentialOptions>;
 
-// base_lr times a factor, linear from start_factor to end_factor in total_steps: torch's LinearLR
+// base_lr times a factor that goes linearly from start_factor to end_factor in total_steps: torch's
+// LinearLR
 struct LinearWarmupOptions {
   static constexpr std::string_view name = "linear_warmup";
   int64_t total_steps = 5;
@@ -65,7 +66,7 @@ struct LinearWarmupOptions {
 };
 using LinearWarmup = ClosedForm<LinearWarmupOptions>;
 
-// base_lr (1 - step / total_steps)^power, and then 0
+// base_lr (1 - step / total_steps)^power, then 0
 struct PolynomialOptions {
   static constexpr std::string_view name = "polynomial";
   int64_t total_steps = 5;
@@ -96,9 +97,10 @@ struct MultiplicativeOptions {
 };
 using Multiplicative = ClosedForm<MultiplicativeOptions>;
 
-// Rises linearly to base_lr, stays there, and falls to min_lr in the last decay_steps: as
-// 1 - sqrt(part) (Haegele et al. 2024, arXiv 2405.18392), linearly, or along half a cosine.
+// The fall of the rate: as 1 - sqrt(part) (Haegele et al. 2024, arXiv 2405.18392),
+// linearly, or along half a cosine.
 enum class Decay { Sqrt, Linear, Cosine };
+// Rises linearly to base_lr, stays there, and falls to min_lr in the last decay_steps.
 struct WarmupStableDecayOptions {
   static constexpr std::string_view name = "warmup_stable_decay";
   int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
@@ -167,10 +169,10 @@ class OneCycle : public Schedule {
   const OneCycleOptions options_;
 };
 
-// The heights of triangles: all the same, each half of the last one's, or times gamma^step.
+// The heights of triangles: all the same, each half the previous one, or times gamma^step.
 enum class Cycle { Triangular, Halving, Decaying };
 struct CyclicOptions {
-  double max_lr = 0;                        // the peak of all groups; each begins at its own rate
+  double max_lr = 0;                        // the peak of all groups; each starts at its own rate
   int64_t steps_up = 2000, steps_down = 0;  // 0: as many as up
   Cycle cycle = Cycle::Triangular;
   double gamma = 1;            // of Cycle::Decaying
@@ -196,7 +198,7 @@ class Cyclic : public Schedule {
   const CyclicOptions options_;
 };
 
-// The checked options of a ClosedForm, as a part of another schedule:
+// The checked options of a ClosedForm, for use as a part of another schedule:
 //   optim::Sequential schedule(opt, {.parts = {optim::LinearWarmupOptions{.total_steps = 100},
 //                                              optim::CosineOptions{.total_steps = 900}},
 //                                    .milestones = {100}});
@@ -230,7 +232,8 @@ struct SequentialOptions {
 };
 using Sequential = ClosedForm<SequentialOptions>;
 
-// Each part starts from the rate of the part before it: factors multiply. torch's ChainedScheduler.
+// Each part starts from the rate of the part before it, so factors multiply: torch's
+// ChainedScheduler.
 struct ChainedOptions {
   static constexpr std::string_view name = "chained";
   std::vector<Curve> parts = {};

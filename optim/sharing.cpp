@@ -33,8 +33,8 @@ bool Optimizer::Group::is_elsewhere(const Tensor& p) const {
   return algorithm->reads() == Reads::Parameter && p.numel() == 0 && sharing_of(p);
 }
 
-// A step of pieces that reads norms of whole parameters: processes join the squares of their blocks
-// between its passes.
+// A step on pieces that needs norms of whole parameters: between its two passes, processes join the
+// squares of their blocks.
 void Optimizer::update_by_norms(const Group& group, const std::vector<Tensor>& params,
                                 Sharing& sharing, StepControl control) {
   const Device device = params[0].device();

@@ -8,8 +8,8 @@
 
 namespace mixtape::optim {
 
-// The storages of the tensors themselves, and so what masters and 16-bit copies know of them, stay
-// as they are, and come back at the end.
+// The tensors' own storages stay as they are and return at the end, so masters and 16-bit copies
+// notice nothing.
 class StandIns : NoCopy {
  public:
   StandIns();  // shows no other values yet
@@ -18,7 +18,7 @@ class StandIns : NoCopy {
   void keep();                                     // leaves the values for good
 
  private:
-  std::vector<Tensor> tensors_, values_;  // and their former values
+  std::vector<Tensor> tensors_, values_;  // the tensors and their former values
 };
 
 }  // namespace mixtape::optim

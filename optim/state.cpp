@@ -28,7 +28,7 @@ const Tensor* StateReader::find(std::string_view name) {
 double StateReader::number(std::string_view name) {
   const Tensor* const t = find(name);
   if (!t) {
-    // Lists the group's other names, perhaps those of another optimizer.
+    // Lists the other names of the group, which may be those of another optimizer.
     const std::string_view group = name.substr(0, name.rfind('.') + 1);
     std::string beside;
     for (const auto& [other, tensor] : dict_)

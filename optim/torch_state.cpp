@@ -39,7 +39,7 @@ class Translation {
     const std::string key = fmt::format("state.{}.{}", index, field);
     if (field != "step") return static_cast<void>(ours_[key] = value);
     has_step_[index] = true;
-    ours_[key] = from_number(number(key, value));  // PyTorch counts in other dtypes, too
+    ours_[key] = from_number(number(key, value));  // (PyTorch counts in several dtypes)
   }
   // name: "ID.option", of a group, or of a parameter by name
   void add_option(std::string_view name, const Tensor& value) {
@@ -59,14 +59,14 @@ class Translation {
     if (optimizer_.has_option(option, group)) set(group, option, number(option, value));
   }
   StateDict result() {
-    // SGD and Muon count no steps in PyTorch: their buffer is there, or not yet.
+    // SGD and Muon count no steps in PyTorch; a buffer shows that there was a step.
     for (size_t i = 0; i < has_buffer_.size(); ++i)
       if (has_buffer_[i] && !has_step_[i]) ours_[fmt::format("state.{}.step", i)] = from_number(1);
     return {ours_.begin(), ours_.end()};
   }
 
  private:
-  // PyTorch's options of two numbers, and what those are here.
+  // PyTorch's options that are pairs, and the names of both numbers here.
   static constexpr std::string_view pairs[][3] = {{"betas", "beta1", "beta2"},
                                                   {"eps", "eps1", "eps2"},
                                                   {"etas", "eta_minus", "eta_plus"},
@@ -76,7 +76,7 @@ class Translation {
     std::string_view field;
     bool named;
   };
-  // By the longest name of a parameter that it begins with, or by its number out of `count`.
+  // Splits off the longest parameter name with which it begins, or a number below `count`.
   Split split(std::string_view text, size_t count, const char* what) const {
     const std::string* longest = nullptr;
     for (const std::string& n : names_)
@@ -97,7 +97,8 @@ class Translation {
   }
   void set(size_t group, std::string_view option, double value) {
     const std::string key = fmt::format("group.{}.{}", group, option);
-    const auto [given, first] = given_.try_emplace(key, value);  // by each parameter of the group
+    const auto [given, first] =
+        given_.try_emplace(key, value);  // (each parameter of a group gives it)
     check(first || given->second == value, "{} is {} and {} in one state", key, given->second,
           value);
     ours_[key] = from_number(value);

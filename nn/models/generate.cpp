@@ -1,4 +1,4 @@
-// Memory of tokens that were read, attention to them, and the loop that samples the next ones.
+// The cache of keys and values, attention to it, and the loop that samples the next tokens.
 
 #include <algorithm>
 

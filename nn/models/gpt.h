@@ -25,7 +25,7 @@ inline constexpr GptConfig gpt2{},                          // 124,439,808 param
     gpt2_large{.layers = 36, .heads = 20, .width = 1280},   // 774,030,080
     gpt2_xl{.layers = 48, .heads = 25, .width = 1600};      // 1,557,611,200
 
-// nn::Linear with a transposed weight, as in GPT-2's files, whose name for it this is; it is no
+// nn::Linear with a transposed weight, as in GPT-2's files, which call it Conv1D although it is no
 // convolution. Starts normal with standard deviation `std`.
 struct Conv1D : nn::Module<Conv1D> {
   Tensor weight;  // [in, out]
@@ -40,7 +40,7 @@ struct Conv1D : nn::Module<Conv1D> {
 };
 
 // x + attn(ln_1(x)), then x + mlp(ln_2(x)), over [b, t, width]. Weights start normal with standard
-// deviation 0.02, of both c_proj 0.02 / sqrt(2 layers), biases as zeros.
+// deviation 0.02 (0.02 / sqrt(2 layers) for both c_proj), biases as zeros.
 struct GptBlock : nn::Module<GptBlock> {
   struct Attention : nn::Module<Attention> {  // causal
     Conv1D c_attn, c_proj;
@@ -67,8 +67,8 @@ struct GptBlock : nn::Module<GptBlock> {
   nn::Dropout dropout;
 
   explicit GptBlock(const GptConfig& c);
-  // With a past, x follows it, and its keys and values are appended, with memory for at least
-  // `room` tokens. Recording must be off then.
+  // With a past, x continues it, and x's keys and values are appended, with memory for at least
+  // `room` tokens. Recording must then be off.
   Tensor forward(const Tensor& x, KeyValues* past = nullptr, int64_t room = 0) const;
   MIXTAPE_FIELDS(ln_1, attn, ln_2, mlp, dropout)
 };
@@ -85,27 +85,27 @@ struct Gpt : nn::Module<Gpt> {
   using Cache = KeyValueCache;
 
   explicit Gpt(const GptConfig& c = gpt2);
-  // With a cache, tokens follow those read into it, nothing is recorded, and the result has only
+  // With a cache, tokens continue those read into it, nothing is recorded, and the result has only
   // the logits after the last token, [b, 1, vocabulary].
   Tensor forward(const Tensor& tokens, Cache* cache = nullptr) const;
   // The mean cross-entropy in nats of the next tokens, targets i64 [b, t] (-100: ignored), without
   // the logits of all of them: see linear_cross_entropy.
   Tensor forward(const Tensor& tokens, const Tensor& targets) const;
-  // Appends `count` sampled tokens to tokens [b, t], each from the last `context` tokens. Reads
-  // each token once; beyond `context` tokens, positions shift and all are read again for each new
-  // one. Records nothing; call eval() first to disable dropout.
+  // Appends `count` sampled tokens to tokens [b, t], each predicted from the last `context` tokens.
+  // Reads each token once; beyond `context` tokens, positions shift and all are read again for each
+  // new token. Records nothing. Call eval() first to disable dropout.
   Tensor generate(const Tensor& tokens, int64_t count, const SampleOptions& o = {}) const;
   MIXTAPE_FIELDS(wte, wpe, drop, h, ln_f)
 
  private:
-  Tensor features(const Tensor& tokens, Cache* cache) const;  // of which logits are made
+  Tensor features(const Tensor& tokens, Cache* cache) const;  // the input of the last layer
 
   int64_t context_;
   bool checkpoint_;
 };
 
-// Converts a file of GPT-2's PyTorch weights for Gpt::load_state_dict: removes "transformer." from
-// names, lm_head.weight, which is wte.weight, and attention masks.
+// Converts a file of GPT-2's PyTorch weights for Gpt::load_state_dict: removes the prefix
+// "transformer." from names, lm_head.weight (which is wte.weight), and attention masks.
 StateDict gpt2_weights(const StateDict& file);
 
 }  // namespace mixtape::models

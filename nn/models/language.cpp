@@ -32,10 +32,10 @@ Tensor sample(const Tensor& given, const SampleOptions& o) {
   check_later(any(isnan(logits)).raw(), 1, logits.device(), [](const void* is_nan) {
     return *static_cast<const bool*>(is_nan) ? "logits must not be NaN" : "";
   });
-  // (Division by less would make f32 logits infinite.)
+  // (Dividing by less could make f32 logits infinite.)
   if (o.temperature < 1e-30) return argmax(logits, -1);
-  // The argmax of logits plus Gumbel noise is distributed as their softmax. (Uniform numbers above
-  // 0: noise of -inf could rule out the only token with a finite logit.)
+  // The argmax of logits plus Gumbel noise is distributed as their softmax. (Uniform numbers are
+  // above 0, since noise of -inf could rule out the only token with a finite logit.)
   const auto drawn = [&](const Tensor& x) {
     const Tensor noise = -log(-log(uniform(x.shape(), 0x1p-33, 1, f32, x.device())));
     return argmax(cast(x, f32) / o.temperature + noise, -1, true);

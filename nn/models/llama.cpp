@@ -49,7 +49,7 @@ nn::Linear projection(int64_t in, int64_t out, bool bias) {
   return layer;
 }
 
-// Those of a head, without scaling.
+// The frequencies of a head, without scaling.
 std::vector<double> rope_frequencies(const LlamaConfig& c) {
   const int64_t half = head_size_of(c) / 2;
   std::vector<double> all;
@@ -58,7 +58,7 @@ std::vector<double> rope_frequencies(const LlamaConfig& c) {
   return all;
 }
 
-// The part by which a frequency is not divided.
+// The share of a frequency that is not divided.
 double kept_part(const RopeScaling& s, double frequency) {
   if (s.original_context == 0) return 0;
   const double turns = double(s.original_context) * frequency / (2 * std::numbers::pi);
@@ -85,7 +85,7 @@ Rotation rotation(const LlamaConfig& c, int64_t count) {
   const Tensor of = from_data(frequencies);
   const Shape shape{count, of.size(0)};
   const Rotation all{empty(shape, f32), empty(shape, f32)};
-  for (int64_t begin = 0, n; begin < count; begin += n) {  // angles need f64 for a while
+  for (int64_t begin = 0, n; begin < count; begin += n) {  // in parts, since angles need f64
     n = std::min<int64_t>(count - begin, 4096);
     const Tensor angles = outer(arange(double(begin), double(begin + n), 1, f64), of);
     copy_(narrow(all.cosines, 0, begin, n), cast(cos(angles), f32));

@@ -12,11 +12,12 @@
 
 namespace mixtape::models {
 
-// Stretches angles of positions to longer contexts. A factor of 1 leaves them.
+// Stretches the angles of positions for longer contexts. A factor of 1 changes nothing.
 struct RopeScaling {
   double factor = 1;  // divides the frequencies
-  // Those with a period of less than original_context / high_freq_factor stay, between that and
-  // original_context / low_freq_factor they are interpolated: Llama 3.1. 0: all are divided.
+  // 0: all frequencies are divided. Otherwise, as in Llama 3.1, those with a period of less than
+  // original_context / high_freq_factor stay, and those between that and original_context /
+  // low_freq_factor are interpolated.
   int64_t original_context = 0;
   double low_freq_factor = 1, high_freq_factor = 4;
 };
@@ -34,9 +35,9 @@ struct LlamaConfig {
   bool checkpoint = false;  // recompute activations inside blocks in backward
 };
 
-// The numbers by which rope_scaling divides the frequencies of a head, head_size / 2 of them.
+// The numbers by which rope_scaling divides the head_size / 2 frequencies of a head.
 std::vector<double> rope_divisors(const LlamaConfig& c);
-// The angles of `count` positions, by their cosines and sines [count, head_size / 2], f32.
+// The angles of `count` positions, given by cosines and sines, f32 [count, head_size / 2].
 struct Rotation {
   Tensor cosines, sines;
 };
@@ -73,7 +74,7 @@ struct LlamaBlock : nn::Module<LlamaBlock> {
   MIXTAPE_FIELDS(self_attn, mlp, input_layernorm, post_attention_layernorm)
 };
 
-// tokens i64 [b, t] -> [b, t, width], which the last layer reads.
+// tokens i64 [b, t] -> [b, t, width], the input of the last layer.
 struct LlamaModel : nn::Module<LlamaModel> {
   nn::Embedding embed_tokens;
   std::vector<LlamaBlock> layers;
@@ -81,7 +82,7 @@ struct LlamaModel : nn::Module<LlamaModel> {
   nn::KeepsF32<nn::UnsavedBuffer> cosines, sines;  // [context, head_size / 2]
 
   explicit LlamaModel(const LlamaConfig& c);
-  // With a cache, of the last token alone: [b, 1, width].
+  // With a cache, returns only the last token's, [b, 1, width].
   Tensor forward(const Tensor& tokens, KeyValueCache* cache = nullptr) const;
   MIXTAPE_FIELDS(embed_tokens, layers, norm, cosines, sines)
 
@@ -113,8 +114,8 @@ struct Llama : nn::Module<Llama> {
   int64_t context_;
 };
 
-// The weights in a file of Hugging Face for Llama::load_state_dict: removes the frequencies of
-// rotations that old files contain and, if weights are tied, lm_head.weight.
+// Converts the weights of a Hugging Face file for Llama::load_state_dict: removes the rotation
+// frequencies that old files contain and, if weights are tied, lm_head.weight.
 StateDict llama_weights(const StateDict& file, const LlamaConfig& c);
 
 }  // namespace mixtape::models

@@ -19,8 +19,8 @@ struct LstmClassifierOptions {
   double dropout = 0;                       // in training, between layers and before the last
   std::optional<int64_t> padding_idx = {};  // the padding token, if any
 };
-// tokens i64 [b, t] -> logits [b, classes], from the state after the last token (in reverse, the
-// first): pad texts on the left.
+// tokens i64 [b, t] -> logits [b, classes], from the state after the last token (in the reverse
+// direction, the first). Pad texts on the left.
 struct LstmClassifier : nn::Module<LstmClassifier> {
   nn::Embedding embedding;
   nn::LSTM lstm;
@@ -39,7 +39,7 @@ struct LstmLanguageModelOptions {
   int64_t embedding = 200, hidden = 200;  // sizes
   int64_t num_layers = 2;
   double dropout = 0.2;      // in training, around and between layers
-  bool tie_weights = false;  // decoder and encoder share it: both sizes must be equal
+  bool tie_weights = false;  // decoder and encoder share a weight; both sizes must be equal
 };
 
 struct LanguageModelOutput {
@@ -48,8 +48,8 @@ struct LanguageModelOutput {
   std::array<Tensor*, 3> tensors() { return {&logits, &state.h, &state.c}; }
 };
 
-// tokens i64 [b, t] and the state after the preceding ones, or none. Detach the state between the
-// pieces of a long text in training. Names and initial values are those of PyTorch's example
+// Takes tokens i64 [b, t] and the state after the preceding tokens, or none. In training, detach
+// the state between pieces of a long text. Names and initial values are those of PyTorch's example
 // word_language_model: encoder, rnn, decoder.
 struct LstmLanguageModel : nn::Module<LstmLanguageModel> {
   nn::Dropout drop;

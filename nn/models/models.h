@@ -1,6 +1,6 @@
 #pragma once
-// Models: networks of published shapes, and examples of how modules are written. (Not here, to keep
-// the include cheap: nn/models/llama.h.)
+// Models: published networks, which are also examples of how to write modules. (nn/models/llama.h
+// is left out to keep the include cheap.)
 
 #include "nn/models/cnn.h"
 #include "nn/models/gpt.h"

@@ -5,7 +5,7 @@
 namespace mixtape::models {
 namespace {
 
-// A convolution before a norm, so without a bias.
+// A convolution before a norm, which therefore needs no bias.
 nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
   return {in, out, kernel, {.stride = stride, .padding = kernel / 2, .bias = false}};
 }
@@ -29,7 +29,7 @@ nn::Any shortcut(Shortcut kind, int64_t in, int64_t out, int64_t stride) {
   return nn::Sequential(conv(in, out, 1, stride), nn::BatchNorm2d(out));
 }
 
-// The first of the blocks changes the shape.
+// A layer of blocks, of which the first changes the shape.
 template <class B>
 nn::Sequential layer(int64_t in, int64_t channels, int64_t blocks, int64_t stride, Shortcut kind) {
   check(blocks > 0, "blocks must be > 0, got {}", blocks);

@@ -26,7 +26,7 @@ struct BasicBlock : nn::Module<BasicBlock> {
 };
 
 // A block whose 3 x 3 convolution has a quarter of the channels, and the stride, as in torchvision
-// ("v1.5"); the paper strides in the convolution before.
+// ("v1.5"). In the paper, the convolution before it has the stride.
 struct Bottleneck : nn::Module<Bottleneck> {
   nn::Conv2d conv1;
   nn::BatchNorm2d bn1;
@@ -36,7 +36,7 @@ struct Bottleneck : nn::Module<Bottleneck> {
   nn::BatchNorm2d bn3;
   nn::Any downsample;
 
-  static constexpr int64_t expansion = 4;  // `channels` counts those inside
+  static constexpr int64_t expansion = 4;  // of the result's channels over the inner `channels`
   Bottleneck(int64_t in, int64_t channels, int64_t stride = 1, nn::Any downsample = {});
   Tensor forward(const Tensor& x) const;
   MIXTAPE_FIELDS(conv1, bn1, conv2, bn2, conv3, bn3, downsample)

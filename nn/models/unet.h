@@ -1,6 +1,6 @@
 #pragma once
-// A U-Net (Ronneberger et al. 2015) with padded convolutions and batch norm, under the names of the
-// widely used implementation in PyTorch (milesial/Pytorch-UNet).
+// A U-Net (Ronneberger et al. 2015) with padded convolutions and batch norm, and the names of the
+// widely used PyTorch implementation (milesial/Pytorch-UNet).
 
 #include "nn/conv.h"
 #include "nn/norm.h"
@@ -12,8 +12,9 @@ struct UNetOptions {
   int64_t in_channels = 3, num_classes = 2;
   int64_t width = 64;  // channels at full size; 16 times as many at the smallest
 };
-// images [n, in_channels, h, w], of at least 16 x 16 pixels -> logits [n, num_classes, h, w]. Four
-// times halved, then doubled again, each beside what was there at that size.
+// images [n, in_channels, h, w], of at least 16 x 16 pixels -> logits [n, num_classes, h, w]. Sizes
+// are halved four times and doubled again, and each doubled image is joined to the halved one of
+// its size.
 struct UNet : nn::Module<UNet> {
   struct DoubleConv : nn::Module<DoubleConv> {
     nn::Sequential double_conv;
@@ -31,7 +32,7 @@ struct UNet : nn::Module<UNet> {
     nn::ConvTranspose2d up;
     DoubleConv conv;
     Up(int64_t in, int64_t out);
-    // x is padded to the size of `beside`, which odd sizes need.
+    // Pads x to the size of `beside`, which is needed for odd sizes.
     Tensor forward(const Tensor& x, const Tensor& beside) const;
     MIXTAPE_FIELDS(up, conv)
   };

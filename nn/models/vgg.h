@@ -1,6 +1,6 @@
 #pragma once
-// VGG (Simonyan and Zisserman 2015), with torchvision's names and initial values. Not in
-// <mixtape.h>, as unet.h and resnet_v2.h.
+// VGG (Simonyan and Zisserman 2015), with torchvision's names and initial values. Like unet.h and
+// resnet_v2.h not in <mixtape.h>.
 
 #include "autograd/ops.h"
 #include "nn/sequential.h"
@@ -15,7 +15,7 @@ struct VggOptions {
   int64_t hidden = 4096;    // of the linear layers
 };
 // images [n, in_channels, h, w], of at least 32 x 32 pixels -> logits [n, num_classes]. 3 x 3
-// convolutions, halved five times, then three linear layers on 7 x 7 means.
+// convolutions, halving the size five times, then three linear layers on 7 x 7 means.
 struct Vgg : nn::Module<Vgg> {
   nn::Sequential features, classifier;
 

@@ -76,9 +76,9 @@ TEST(Init, TruncatedNormal) {
   nn::init::trunc_normal_(t, {.low = -INFINITY, .high = 0});
   EXPECT_GT(moments(t).low, -6);
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(t, {.low = 2}); }),
-            "a normal distribution of deviation 1 from 2 to 2");
+            "std must be > 0 and low < high, got 1 and 2 to 2");
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(t, {.std = 0}); }),
-            "a normal distribution of deviation 0 from -2 to 2");
+            "std must be > 0 and low < high, got 0 and -2 to 2");
   EXPECT_EQ(error([&] { nn::init::trunc_normal_(zeros({2}, i64)); }),
             "the tensor must be a float, got i64");
 }
