@@ -15,14 +15,14 @@ using namespace internal;
 using detail::write;
 
 void detail::write(const Tensor& from, const Tensor& to) {
-  if (from.raw() == to.raw() && from.dtype() == to.dtype()) return;  // a gradient that stayed
+  if (from.raw() == to.raw() && from.dtype() == to.dtype()) return;  // (it is in its place)
   to.storage()->begin_write();
   kernels::convert(to.device(), from, to);
   to.storage()->bump_version();
 }
 
 bool are_enough(size_t tensors, int64_t bytes, bool first, double bucket_mb) {
-  constexpr size_t most = 1500;  // whose words leave room for those of the program
+  constexpr size_t most = 1500;  // their words leave room for the program's
   static_assert(most < Exchange::most_words);
   const double mb = first ? std::min(1.0, bucket_mb) : bucket_mb;
   return double(bytes) >= mb * 1048576 || tensors == most;
@@ -62,7 +62,7 @@ void Bucket::put(size_t tensor, const Tensor& value) {
   const int64_t chunk = item.chunk++;
   Tensor sum = value ? value : zeros(in(part_, item).shape(), options_.travels, options_.device);
   const bool is_last = item.chunk == options_.part.own_chunks();
-  // Joins the complete sums below the first that has its place; the last chunk joins all that wait.
+  // Joins complete sums up to the first empty level; the last chunk joins all levels.
   size_t level = 0;
   for (; is_last ? chunk >> level : chunk >> level & 1; ++level) {
     if (!(chunk >> level & 1)) continue;
@@ -82,7 +82,7 @@ void Bucket::send(int64_t step, int64_t number, std::vector<double> words, size_
       place.contents += fmt::format("{}{}", place.contents.empty() ? "" : ", ", item.name);
   for (Item& item : items_) item.chunk = 0;
   missing_ = items_.size();
-  // The work keeps the bucket: an exception may end the step before it is done.
+  // The work keeps the bucket alive, since an exception may end the step before it is done.
   auto work = [=, self = shared_from_this(), words = std::move(words),
                flags = std::move(flags)]() mutable {
     for (size_t i = 0; i < flags.size(); ++i)
@@ -106,7 +106,7 @@ void Bucket::exchange(const Place& place, std::vector<double> words) {
   }
   const Device there = exchange_->exchanges(options_.device);
   const Tensor part = part_.copied_to(there);
-  // With a dtype to travel in, both rounds do.
+  // (A dtype for travelling applies to both rounds.)
   const DType dtype = is_half(options_.travels) ? options_.travels : options_.result;
   const Tensor sums = dtype == options_.result && options_.device == there ? result_
                       : dtype == part.dtype() && cut_.empty()

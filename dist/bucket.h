@@ -1,6 +1,6 @@
 #pragma once
-// Bucket: tensors of one dtype and device that travel together, in one flat buffer, and their sum
-// over the chunks of a step.
+// Bucket: tensors of one dtype and device that travel together in a flat buffer, and their sum over
+// the chunks of a step.
 
 #include <memory>
 #include <string>
@@ -14,12 +14,12 @@
 namespace mixtape::dist {
 
 namespace detail {
-void write(const Tensor& from, const Tensor& to);  // in place, in to's dtype
+void write(const Tensor& from, const Tensor& to);  // copies in place, in to's dtype
 }  // namespace detail
 
-// True of the tensors that shall travel together, with these bytes of gradients, where no more may
-// join them. The first ones are few, so that something travels soon, and their words ride along:
-// see Exchange::most_words.
+// True if a bucket with so many tensors and bytes of gradients should take no more. The first
+// bucket has few, so that something travels soon. (The number of tensors is limited, since their
+// words ride along: see Exchange::most_words.)
 bool are_enough(size_t tensors, int64_t bytes, bool first, double bucket_mb);
 
 class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
@@ -27,41 +27,44 @@ class Bucket : public std::enable_shared_from_this<Bucket>, NoCopy {
   struct Options {
     Part part;
     DType result;   // of the sums
-    DType travels;  // of what is sent; sums are f32, or f64 if it is f64
+    DType travels;  // of the numbers sent; sums are f32, or f64 if this is f64
     Device device;
     double by = 1;  // multiplies the sums
-    // Cuts it into a piece for each rank: the tensor and the element in it where each begins, and
-    // the end. Sums are then of this rank's piece alone. Empty: all ranks have all of them.
+    // Cuts the bucket into a piece for each rank: the tensor and the element at which each piece
+    // begins, and the end. A rank then gets the sums of its own piece only. Empty: every rank gets
+    // all.
     std::vector<std::pair<size_t, int64_t>> cut = {};
   };
   // `exchange` is null in a world of one.
   Bucket(Exchange* exchange, const Options& options);
 
-  // Makes room for a tensor of this shape and returns its index. Before allocate().
+  // Adds a tensor of this shape, before allocate(), and returns its index.
   size_t add(const Shape& shape, const std::string& name);
   void allocate();
   int64_t bytes() const { return size_ * int64_t(size_of(options_.travels)); }
   size_t tensors() const { return items_.size(); }
 
-  // The next chunk's value of a tensor; nothing counts as zeros. It is added to those of the chunks
-  // before, in the order of sum_tree().
+  // Adds the next chunk's value of a tensor to those of earlier chunks, in the order of sum_tree().
+  // An empty value counts as zeros.
   void put(size_t tensor, const Tensor& value);
   bool is_full() const { return missing_ == 0; }  // all tensors have their last chunk's value
-  // Begins to add up the ranks' parts. Words are this rank's; others may have fewer. Each of the
-  // flags (f32 [1]) is set if one of a loss is, and takes the word at its place once all is there.
+  // Begins to add up the ranks' parts. `words` are this rank's numbers; other ranks may have fewer.
+  // A loss's flags (f32 [1]) are all set if one of them is, and get the word at their place at the
+  // end.
   using Flags = std::vector<std::vector<Tensor>>;
   void send(int64_t step, int64_t number, std::vector<double> words, size_t first_flag = 0,
             Flags flags = {});
   // Waits for the sums. Returns those of the words over ranks, in the order of sum_tree().
   std::vector<double> receive();
-  // A view of the buffer; 1-dimensional, of what this rank's piece has of the tensor, if it is cut.
+  // A view of the sum of a tensor; if the bucket is cut, 1-dimensional and only of this rank's
+  // piece.
   Tensor sum(size_t tensor) const;
 
  private:
   struct Item {
     internal::Layout layout;  // in the buffers
     std::string name;
-    int64_t chunk = 0;  // values that came
+    int64_t chunk = 0;  // the number of values so far
   };
   Tensor in(const Tensor& buffer, const Item& item) const {
     return buffer.with_layout(item.layout);

@@ -27,13 +27,13 @@ Tensor detail::rows(const Tensor& x, int64_t start, int64_t stop) {
   return x ? narrow(x, 0, start, stop - start) : Tensor();
 }
 
-// A step: gradients arrive in backward() and go into buckets; each bucket that is full with the
-// last chunk travels; after that backward() all have their sums.
+// A step: gradients arrive during backward() and go into buckets. In the last chunk, each full
+// bucket travels, and when that backward() returns, all have their sums.
 struct DataParallel::Impl final : Observer {
   struct Parameter {
     Tensor tensor;
     std::string name;
-    bool trains = false;  // when buckets were laid; as is `dtype`, the gradient's
+    bool trains = false;  // as it was when buckets were laid out, like `dtype`, the gradient's
     DType dtype = f32;
     std::shared_ptr<Division> division = {};  // if it is divided
     size_t bucket = 0, place = 0;
@@ -56,7 +56,7 @@ struct DataParallel::Impl final : Observer {
     for (auto& [name, t] : module.named_parameters()) {
       if (!by_id.emplace(t.id(), parameters.size()).second) continue;  // tied
       parameters.push_back({t, name});
-      order.insert(order.begin(), order.size());  // backward goes from the last to the first
+      order.insert(order.begin(), order.size());  // (backward goes from the last to the first)
     }
     for (auto& [name, t] : module.named_buffers()) buffers.push_back({t, {}});
     lay_buckets();
@@ -73,7 +73,7 @@ struct DataParallel::Impl final : Observer {
   }
 
   Bucket::Options bucket_of(DType dtype, Device device) const {
-    // Sums of several 16-bit chunks are f32, and travel so.
+    // (Sums of several 16-bit chunks are f32, and travel as f32.)
     const DType travels = options.wire && dtype != f64              ? *options.wire
                           : part.own_chunks() > 1 && is_half(dtype) ? f32
                                                                     : dtype;
@@ -89,7 +89,7 @@ struct DataParallel::Impl final : Observer {
     for (const size_t i : order) {
       Parameter& p = parameters[i];
       p.division = division_of(p.tensor);
-      p.trains = p.tensor.is_leaf() || p.division;  // a divided one keeps its place
+      p.trains = p.tensor.is_leaf() || p.division;  // (a divided parameter keeps its place)
       p.dtype = p.tensor.grad_dtype();
       layout += fmt::format("{} {} of {}{}; ", p.name, p.tensor.shape(),
                             p.trains ? p.dtype : p.tensor.dtype(),
@@ -118,7 +118,7 @@ struct DataParallel::Impl final : Observer {
     next = 0;
   }
 
-  // All parameters of a buffer of a division are in one bucket, cut as the buffer is.
+  // All parameters of a division's buffer are in one bucket, which is cut like the buffer.
   void lay_divided(
       Parameter& p,
       std::map<std::pair<const Division*, size_t>, std::shared_ptr<Bucket>>& of_divisions) {
@@ -133,7 +133,8 @@ struct DataParallel::Impl final : Observer {
         const Tensor& t = p.division->item(i).whole;
         const auto known = by_id.find(t.id());
         check(known != by_id.end(),
-              "Shards divide a parameter of shape {} with others of this model, which has not it",
+              "Shards divide a parameter of shape {} together with this model's, but the model "
+              "does not have it",
               t.shape());
         bucket->add(t.shape(), parameters[known->second].name);
       }
@@ -158,7 +159,7 @@ struct DataParallel::Impl final : Observer {
     for (Parameter& p : parameters) p.bucket = place[p.trains ? p.bucket : 0];
   }
 
-  // (Integers count: every chunk leaves the same number.)
+  // (Integer buffers are counters, which every chunk leaves the same.)
   void lay_averages() {
     averages = {};
     if (std::ranges::any_of(buffers, [](const Buffer& b) { return is_float(b.tensor.dtype()); })) {
@@ -172,12 +173,12 @@ struct DataParallel::Impl final : Observer {
     }
   }
 
-  // Lays the buckets in the order in which gradients arrive on rank 0.
+  // Lays out the buckets in the order in which gradients arrive on rank 0.
   void follow_arrivals() {
     if (followed) return;
     followed = true;
     if (!exchange || buckets.size() == 1) return;
-    for (size_t i = 0; i < parameters.size(); ++i)  // those without a gradient come last
+    for (size_t i = 0; i < parameters.size(); ++i)  // (those without a gradient come last)
       if (std::ranges::find(arrivals, i) == arrivals.end()) arrivals.push_back(i);
     const Tensor numbers({int64_t(arrivals.size())}, i64, Device::cpu());
     std::ranges::copy(arrivals, numbers.data<int64_t>());
@@ -189,9 +190,9 @@ struct DataParallel::Impl final : Observer {
   // --- a step ---
 
   void begin_step() {
-    check(
-        !broken,
-        "an exception broke off an earlier step, which ranks cannot end: make a new DataParallel");
+    check(!broken,
+          "an exception interrupted an earlier step, which ranks cannot finish: make a new "
+          "DataParallel");
     if (begun) return;
     begun = true;
     if (!is_laid() || std::exchange(wants_laying, false)) lay_buckets();
@@ -231,9 +232,9 @@ struct DataParallel::Impl final : Observer {
     p.tensor.set_grad({});
   }
 
-  // In order of number, the same on all ranks, whichever is full first. The last one takes along
-  // which losses were not finite, whether a recipe keeps a history of this step, and the program's
-  // numbers: all that reach a parameter are known.
+  // Sends full buckets in order of number, which is the same on all ranks. The last bucket takes
+  // along which losses were not finite, if a recipe keeps a history of this step, and the program's
+  // numbers, since by then all of these are known.
   void send_full() {
     for (; next < buckets.size() && buckets[next]->is_full(); ++next) {
       std::vector<double> words(buckets[next]->tensors());
@@ -254,7 +255,7 @@ struct DataParallel::Impl final : Observer {
 
   // The sums of the program's numbers over this rank's chunks.
   void add_numbers(std::vector<double>& words) {
-    numbers.resize(size_t(part.own_chunks()));  // the last chunks may have none
+    numbers.resize(size_t(part.own_chunks()));  // (the last chunks may have none)
     size_t most = 0;
     for (const auto& of_chunk : numbers) most = std::max(most, of_chunk.size());
     for (size_t i = 0; i < most; ++i)
@@ -273,8 +274,8 @@ struct DataParallel::Impl final : Observer {
     pass_losses.clear();
   }
 
-  // Throws Error if a parameter joined the module later: it is in no bucket, and other ranks may
-  // have other values of it.
+  // Throws Error if a parameter joined the module later: it is in no bucket, and its values may
+  // differ between ranks.
   void check_parameters() const {
     for (const auto& [name, t] : module.named_parameters())
       check(
@@ -292,7 +293,7 @@ struct DataParallel::Impl final : Observer {
     reached = false;
   }
 
-  // All gradients of a chunk are there; what is missing counts as zeros.
+  // Ends a chunk, all of whose gradients have arrived; missing ones count as zeros.
   void end_chunk() {
     begin_step();
     join_losses();
@@ -317,7 +318,7 @@ struct DataParallel::Impl final : Observer {
     for (Parameter& p : parameters) {
       if (!p.trains) continue;
       const Tensor& own = p.division ? p.division->item(p.tensor).piece : p.tensor;
-      if (totals[p.bucket][p.place] > 0) {  // else no rank had a gradient
+      if (totals[p.bucket][p.place] > 0) {  // (otherwise no rank had a gradient)
         own.set_grad(buckets[p.bucket]->sum(p.place).with_layout(Layout(own.shape())));
         own.autograd_meta().set_loss_scale(p.tag);
       } else if (p.division) {
@@ -363,7 +364,7 @@ struct DataParallel::Impl final : Observer {
   std::vector<Loss> pass_losses;
   Bucket::Flags losses = Bucket::Flags(8);   // of a step, by id
   std::vector<std::vector<double>> numbers;  // of send_along(), by chunk
-  std::vector<double> sums;                  // of them, in the last step
+  std::vector<double> sums;                  // their sums in the last step
   size_t next = 0;                           // the bucket to send
   int64_t step = 0, chunk = 0;
   int held = 0;
@@ -438,7 +439,7 @@ void DataParallel::begin_chunks(int64_t examples, int64_t of_step) {
         part_.ranks, own, examples_, examples);
   count_ = examples_ < part_.chunks ? 0 : part_.own_chunks();
   if (!impl_) return;
-  check(impl_->chunk == 0 && !impl_->held, "chunks() in the midst of a step");
+  check(impl_->chunk == 0 && !impl_->held, "chunks() in the middle of a step");
   for (const Impl::Parameter& p : impl_->parameters)
     check(part_.own_chunks() == 1 || !p.tensor.has_grad(),
           "{} has a gradient already: call zero_grad() before the chunks of a step", p.name);
@@ -466,7 +467,7 @@ double DataParallel::begin_chunk(int64_t chunk) {
 void DataParallel::skip_chunk(amp::GradScaler* scaler) {
   if (!impl_) return;
   if (!scaler || !scaler->enabled()) return impl_->end_chunk();
-  impl_->reached = true;  // so that the end of this pass is that of the chunk
+  impl_->reached = true;  // so that the end of this pass ends the chunk
   const Tensor zero = zeros({}, f32, impl_->parameters[0].tensor.device());
   scaler->scale(zero.set_requires_grad()).backward();
 }

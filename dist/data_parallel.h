@@ -1,5 +1,5 @@
 #pragma once
-// DataParallel: training of one model by all ranks of a World, each on its part of a step's batch.
+// DataParallel: all ranks of a World train one model, each on its part of a step's batch.
 
 #include <iterator>
 #include <memory>
@@ -17,7 +17,7 @@ class GradScaler;
 namespace mixtape::dist {
 
 namespace detail {
-Tensor rows(const Tensor& x, int64_t start, int64_t stop);  // a view of x [n, ...], if there is one
+Tensor rows(const Tensor& x, int64_t start, int64_t stop);  // a view of x [n, ...]; x may be empty
 template <class Batch>
 Batch rows_of(Batch batch, int64_t start, int64_t stop) {
   batch.x = rows(batch.x, start, stop);
@@ -30,17 +30,17 @@ Batch rows_of(Batch batch, int64_t start, int64_t stop) {
 enum class Scale { Mean, Sum };  // of the chunks' gradients
 
 struct DataParallelOptions {
-  // Sharing of a step, over all ranks; 0: one for each rank. The numbers depend on this alone: a
+  // Chunks of a step, over all ranks; 0: one for each rank. Results depend only on this number: a
   // world of one with .chunks = 8 trains as 2, 4 or 8 ranks do.
   int64_t chunks = 0;
   double bucket_mb = 4;  // gradients that travel together, in MiB
-  // f16 or bf16: gradients are rounded to it before they travel, and added in f32.
+  // f16 or bf16: gradients are rounded to it for travelling, and added in f32.
   std::optional<DType> wire = {};
-  Scale scale = Scale::Mean;  // Sum: for losses that the program divides, by all tokens, say
+  Scale scale = Scale::Mean;  // Sum is for losses that the program divides, such as by all tokens
 };
 
-// A chunk of a batch: const auto& [x, y, weight] = chunk. The mean over the step's examples is the
-// mean over chunks of loss * weight.
+// A chunk of a batch: const auto& [x, y, weight] = chunk. The mean of loss * weight over chunks is
+// the mean over the step's examples.
 template <class Batch>
 struct Chunk {
   Batch batch;
@@ -57,12 +57,12 @@ struct Chunk {
   }
 };
 
-// A guard on its thread. All ranks begin with rank 0's parameters, buffers and random stream. While
-// it lives, backward() of a loss that reaches a parameter adds up the gradients of all ranks, in
+// A guard on its thread. All ranks begin with rank 0's parameters, buffers and random stream. Under
+// the guard, backward() of a loss that reaches a parameter adds up the gradients of all ranks, in
 // buckets that travel while it goes on, and returns when grad() is their mean. Running statistics
-// become the mean of all chunks', and histories of 8-bit recipes those of all. In a world of one
-// with one chunk it does nothing. A parameter that joins the module later needs a new one: until
-// then backward() throws Error.
+// become the mean over all chunks, and histories of 8-bit recipes cover all of them. In a world of
+// one with one chunk it does nothing. If a parameter joins the module later, backward() throws
+// Error until a new DataParallel is made.
 //   for (const auto& batch : loader) {
 //     for (const auto& [x, y, weight] : parallel.chunks(batch))
 //       (cross_entropy(net(x), y) * weight).backward();
@@ -71,28 +71,28 @@ struct Chunk {
 //   }
 class DataParallel : NoCopy {
  public:
-  // Joins the ranks of World::current(), if there is one, which must outlive it, as the module
-  // must. Throws Error if ranks have other parameters than rank 0, if no parameter trains, and for
-  // chunks that cannot be spread over ranks.
+  // Joins the ranks of World::current(), if there is one. World and module must outlive it. Throws
+  // Error if parameters differ from rank 0's, if no parameter trains, and for chunks that cannot be
+  // spread over ranks.
   explicit DataParallel(nn::ModuleBase& module, const DataParallelOptions& options = {});
   ~DataParallel();
 
   const Part& part() const { return part_; }  // for a data loader
 
-  // This rank's chunks of a batch, which is its part of a step, as loaders give it. The body calls
-  // backward() once; random numbers in it depend on the step and the chunk. There are none if the
-  // step has fewer examples than chunks: it is left out. Throws Error if gradients of an earlier
-  // step are there, where a rank has several chunks.
+  // This rank's chunks of a batch, its part of a step as a loader makes it. The loop's body calls
+  // backward() once; its random numbers depend on the step and the chunk. If the step has fewer
+  // examples than chunks, there are no chunks, and the step is left out. If a rank has several
+  // chunks, throws Error if gradients of an earlier step are left.
   template <class Batch>
   class Chunks;
   template <class Batch>
   Chunks<Batch> chunks(const Batch& batch) {
     return Chunks<Batch>(*this, batch);
   }
-  // In place of a chunk's backward(): it has no gradients, which counts as zeros. A scaler takes
-  // this as a loss of 0, and so the step that others take.
+  // Call it in place of a chunk's backward(): the chunk's gradients count as zeros. A scaler treats
+  // it as a loss of 0, and so takes the step that other ranks take.
   void skip_chunk(amp::GradScaler* scaler = nullptr);
-  // Numbers of a chunk that travel with its gradients: its loss times its examples, say. To call
+  // Numbers of a chunk that travel with its gradients, such as its loss times its examples. Call it
   // before backward(); sums() has their sums over all chunks of the last step.
   void send_along(const std::vector<double>& numbers);
   const std::vector<double>& sums() const;
@@ -111,14 +111,14 @@ class DataParallel : NoCopy {
   const DataParallelOptions options_;
   std::unique_ptr<Impl> impl_;  // null if there is nothing to do
   int64_t examples_ = 0;        // of the step
-  int64_t count_ = 0;           // of this rank's chunks in it
+  int64_t count_ = 0;           // the number of this rank's chunks in the step
   std::optional<Seed> seed_;    // of the chunk
   uint64_t step_seed_ = 0;
   std::vector<double> sums_;  // without impl_
 };
 
-// A guard: while it lives, backward() adds to gradients, and nothing travels. The next backward()
-// after it sends all of them.
+// A guard: backward() adds to gradients, and nothing travels. The next backward() after it sends
+// the sums.
 class Hold : NoCopy {
  public:
   [[nodiscard]] explicit Hold(DataParallel& parallel);

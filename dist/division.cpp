@@ -81,7 +81,7 @@ void Division::lay(double bucket_mb) {
   }
 }
 
-// Where `wanted` elements are before it, or at the nearest place for a cut.
+// The place with `wanted` elements before it, or the nearest place where a cut is possible.
 std::pair<size_t, int64_t> Division::joint_near(const Buffer& buffer, int64_t wanted) const {
   wanted = std::max<int64_t>(wanted, 0);
   for (size_t place = 0; place < buffer.items.size(); ++place) {
@@ -99,8 +99,8 @@ std::pair<size_t, int64_t> Division::joint_near(const Buffer& buffer, int64_t wa
   return {buffer.items.size(), 0};
 }
 
-// Cuts where blocks of the norm end, so that it adds up as that of whole gradients does, or uncut
-// parameters, and where all ranks come to have about equally many elements.
+// Cuts so that ranks have about equally many elements, but only where blocks of the norm end (so
+// that the norm adds up as for whole gradients) or uncut parameters do.
 void Division::cut_buffers() {
   std::vector<int64_t> loads(ranks_);
   int64_t all = 0;
@@ -136,7 +136,7 @@ Tensor Division::place_of(const Item& item) const {
   return buffers_[item.buffer].data.with_layout(Layout(shape, Layout(shape).strides, item.offset));
 }
 
-// (Blocks of the norm, where parameters are cut, are whole blocks of codes.)
+// (Blocks of the norm, at which parameters are cut, consist of whole blocks of codes.)
 Cut Division::cut_of(const Item& item, int64_t block) {
   static_assert(kernels::norm_block % kernels::code_block == 0);
   Cut cut = item.cut;
@@ -174,14 +174,14 @@ Tensor Division::joined(const Item& item, const Tensor& part, int64_t block) con
   return block == 1 ? whole.with_layout(Layout(item.whole.shape())) : whole;
 }
 
-// Loading, converting and moving replace a parameter's data.
+// Checks the parameters, whose data loading, converting and moving replace.
 void Division::begin_step() {
-  check(!items_.empty(), "the Shards of this optimizer have ended, and it has pieces alone");
+  check(!items_.empty(), "the Shards of this optimizer have ended, so it has only pieces");
   exchange();
   for (const Item& item : items_) {
     const Tensor place = place_of(item), &now = item.whole;
     check(!now.has_grad(),
-          "a parameter of shape {} has a gradient that its pieces have not: Shards need a "
+          "a parameter of shape {} has a gradient that its pieces do not have: Shards need a "
           "DataParallel of the model, made before backward()",
           now.shape());
     if (now.raw() == place.raw()) continue;
@@ -214,7 +214,7 @@ void Division::end_step() {
   ++steps_;
 }
 
-// The parts of a norm that a rank has of a gradient.
+// The number of parts of a gradient's norm that a rank has.
 int64_t Division::parts_of(const Tensor& t, int rank) const {
   if (!t.has_grad()) return 0;
   if (!has(t)) return ceil_div(t.numel(), kernels::norm_block);  // not divided
@@ -225,7 +225,7 @@ int64_t Division::parts_of(const Tensor& t, int rank) const {
 Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, const Tensor& found,
                       bool steps) {
   check_no_capture("ranks tell each other of their pieces in each step");
-  // Words: found, as bits, and the parts.
+  // The words are `found`, as bits, and the parts.
   const size_t flags = found ? ceil_div(tensors.size(), size_t(bits)) : 0;
   std::vector<double> words(flags);
   if (found) {
@@ -258,7 +258,7 @@ Tensor Division::join(const std::vector<Tensor>& tensors, const Tensor& parts, c
   return parts ? in_order(tensors, all, flags, width).copied_to(parts.device()) : parts;
 }
 
-// The parts of whole gradients: of each, those of the first rank's piece and so on.
+// The parts of whole gradients, for each those of the first rank's piece and so on.
 Tensor Division::in_order(const std::vector<Tensor>& tensors,
                           const std::vector<std::vector<double>>& all, size_t flags,
                           int64_t width) const {
@@ -274,7 +274,7 @@ Tensor Division::in_order(const std::vector<Tensor>& tensors,
   return from(joined, {int64_t(joined.size())}, f64).copied_to(Device::cpu());
 }
 
-// All ranks' words, in as many meetings as it takes.
+// All ranks' words, exchanged in as many meetings as needed.
 std::vector<std::vector<double>> Division::meet(const std::vector<double>& words) const {
   std::vector<std::vector<double>> all(ranks_);
   const std::shared_ptr<Exchange> exchange = this->exchange();

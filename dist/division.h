@@ -1,5 +1,6 @@
 #pragma once
-// Division: parameters in flat buffers that are cut into a piece for each rank of a World.
+// Division: parameters laid out in flat buffers, which are cut into a piece for each rank of a
+// World.
 
 #include <unordered_map>
 #include <utility>
@@ -28,26 +29,26 @@ class Division final : public optim::Sharing {
     Cut cut = {};                                         // of data
   };
 
-  // Divides those of the parameters that train, which become views of the buffers, in reverse
-  // order: that in which their gradients come. Those that are `uncut` go to one rank each.
+  // Divides the parameters that train. They become views of the buffers, in reverse order, in which
+  // their gradients arrive. Each `uncut` parameter goes to one rank.
   Division(const std::shared_ptr<Exchange>& exchange, const std::vector<Tensor>& parameters,
            const std::vector<bool>& uncut, double bucket_mb);
-  void end();  // parameters are whole again, and pieces of no use
+  void end();  // makes parameters whole again; pieces are then useless
 
-  // By a parameter, or by its piece.
+  // True for a divided parameter and for its piece.
   bool has(const Tensor& t) const { return by_id_.contains(t.id()); }
   const Item& item(const Tensor& t) const { return items_[by_id_.at(t.id())]; }
   const Item& item(size_t i) const { return items_[i]; }
-  // The rank of an uncut parameter, and whether it is another than this one.
+  // The rank that has an uncut parameter, and a test that it is another rank.
   static size_t owner(const Item& item);
   bool is_elsewhere(const Tensor& t) const { return item(t).uncut && owner(item(t)) != rank_; }
   const Buffer& buffer(size_t i) const { return buffers_[i]; }
-  // A copy of what this rank's piece of a parameter has of a tensor of its shape, or of one with a
-  // number for each `block` of elements.
+  // A copy of this rank's part of `whole`, a tensor of the parameter's shape or one with a number
+  // for each `block` of elements.
   Tensor own_part(const Item& item, const Tensor& whole, int64_t block) const;
-  // Every rank's dict, on the CPU, if any parameter is uncut. All call it.
+  // Every rank's dict, on the CPU, if any parameter is uncut. All ranks must call it.
   std::vector<StateDict> gather(const StateDict& own) const;
-  // The tensor of which all ranks have such parts, on the CPU. All call it.
+  // The tensor of which the ranks have such parts, on the CPU. All ranks must call it.
   Tensor joined(const Item& item, const Tensor& part, int64_t block) const;
 
   Tensor piece_of(const Tensor& t) const override { return item(t).piece; }

@@ -23,14 +23,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The first message between ranks; words follow it.
+// The first message between ranks; its words follow.
 struct Greeting {
   int64_t kind, step, number, bytes;
   uint64_t words;
 };
 constexpr size_t greeting_size = sizeof(Greeting) + Exchange::most_words * sizeof(double);
 
-// Transfers of a rank with all others.
+// The transfers of a rank with all others.
 template <class Make>
 std::vector<Transfer> with_others(const Exchange& exchange, Make make) {
   std::vector<Transfer> transfers;
@@ -39,7 +39,8 @@ std::vector<Transfer> with_others(const Exchange& exchange, Make make) {
   return transfers;
 }
 
-// To read, or after begin_write() to write, in the order of this thread's stream.
+// The bytes of t, to be read (or, after begin_write(), written) in the order of this thread's
+// stream.
 char* bytes_of(const Tensor& t) {
   t.storage()->touch();
   return static_cast<char*>(t.raw());
@@ -100,7 +101,7 @@ void Exchange::add(const std::function<std::unique_ptr<Engine>(Engine& host)>& m
 }
 
 void Exchange::add_levels(const std::vector<std::string>& machines) {
-  size_t n = 1;  // ranks of the first
+  size_t n = 1;  // the number of ranks on the first machine
   while (n < machines.size() && machines[n] == machines[0]) ++n;
   if (machines[0].empty() || (n & (n - 1)) != 0 || machines.size() % n != 0) return;
   for (size_t r = 0; r < machines.size(); ++r)
@@ -128,7 +129,7 @@ void Exchange::at_loss(std::function<void(const std::string& text)> then) {
   at_loss_ = std::move(then);
 }
 
-// Says why this rank cannot go on, or "".
+// The reason why this rank cannot go on, or "".
 std::string Exchange::loss() const {
   const auto ended = peers_ ? peers_->ended() : std::vector<int>();
   if (!ended.empty())
@@ -155,10 +156,10 @@ void Exchange::end_all() noexcept {
     if (!let_go_.wait_for(lock, patience, [&] { return has_let_go_; })) return;
   }
   if (ends_all_.exchange(true)) {
-    std::this_thread::sleep_for(patience);  // another thread does
+    std::this_thread::sleep_for(patience);  // (another thread ends the process)
     return;
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what was printed comes first
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // (lets printed text come first)
   if (on_device_) on_device_->abort(1);
   engine_->abort(1);
 }
@@ -183,7 +184,8 @@ void Exchange::Job::wait() {
 
 std::shared_ptr<Exchange::Job> Exchange::submit(std::function<void()> work) {
   internal::check_no_capture("ranks exchange in each step, and a replay would not");
-  check(is_of_this_process(), "a World is of the process that made it, not of those forked later");
+  check(is_of_this_process(),
+        "a World belongs to the process that made it, not to one forked later");
   auto job = std::make_shared<Job>();
   job->work_ = std::move(work);
   {
@@ -196,7 +198,7 @@ std::shared_ptr<Exchange::Job> Exchange::submit(std::function<void()> work) {
 }
 
 void Exchange::work() {
-  const kernels::cpu::ThreadLimit one_thread(1);  // the pool is for the network
+  const kernels::cpu::ThreadLimit one_thread(1);  // (leaves the pool to the training)
   std::unique_lock lock(mutex_);
   for (;;) {
     idle(lock, 1e9, [&] { return ending_ || abandoned_ || !jobs_.empty(); });
@@ -266,7 +268,8 @@ void Exchange::settle() {
   under_way_.clear();
 }
 
-// Yields first, since the others are seldom far, then sleeps, to leave the core to the network.
+// Yields first, since other ranks are seldom far behind, then sleeps, to leave the core to the
+// training.
 void Exchange::wait(Request& request, bool (Request::*until)(), const Place& place) const {
   const Clock::time_point begin = Clock::now();
   const std::string where =
@@ -280,10 +283,10 @@ void Exchange::wait(Request& request, bool (Request::*until)(), const Place& pla
     }
     std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(polls / 20, 200)));
     const auto lost = [&](std::vector<int> ranks, const char* what) {
-      // At the end, who has sent all may go.
+      // (At the end, ranks that have sent everything may leave.)
       if (const auto missing = request.missing(); place.kind == Place::Kind::End)
         std::erase_if(ranks, [&](int r) { return !std::ranges::count(missing, r); });
-      // Its last bytes may have come meanwhile.
+      // (Its last bytes may have arrived meanwhile.)
       if (!ranks.empty() && !(request.*until)())
         fail("rank {} of {} lost rank {} in {}: its {} has ended", rank_, size_,
              fmt::join(ranks, ", "), where, what);
@@ -309,7 +312,7 @@ void Exchange::check_places(const Place& place, const char* greetings) const {
   std::memcpy(&own, greetings + size_t(rank_) * greeting_size, sizeof own);
   for (int r = 0; r < size_; ++r) {
     std::memcpy(&other, greetings + size_t(r) * greeting_size, sizeof other);
-    check(other.words <= most_words, "rank {} has sent what is no greeting", r);
+    check(other.words <= most_words, "rank {} has sent something other than a greeting", r);
     const Place there{Place::Kind(other.kind), other.step, other.number};
     check(own.kind == other.kind && own.step == other.step && own.number == other.number,
           "ranks have run apart: rank {} is in {}, rank {} in {}", r, there.to_string(), rank_,
@@ -383,7 +386,7 @@ std::vector<std::vector<double>> Exchange::sum_piece(const Place& place, const T
     add_up(place, part, levels.node(), like, by, piece);
     return all;
   }
-  // The sums of nodes are wide, so that the result is rounded once.
+  // Sums of nodes are wide, so that the result is rounded once.
   const DType wide = part.dtype() == f64 ? f64 : f32;
   const Cut column = levels.column();
   const Levels of_column{levels.across().index(rank_), levels.nodes(), 1, column};
@@ -403,7 +406,7 @@ void Exchange::add_up(const Place& place, const Tensor& x, const Group& group, c
   const Tensor parts({group.count, y.numel()}, x.dtype(), device);
   std::vector<Transfer> sends, own, receives;
   for (const Range& range : of(rank_)) own.push_back(transfer_of(x, range, rank_));
-  // Rank r's values of this rank's ranges are one row.
+  // (Rank r's values of this rank's ranges form a row.)
   const auto into_row = [&](int r, auto&& give) {
     int64_t at = group.index(r) * y.numel();
     for (const Range& range : of(rank_)) {

@@ -1,6 +1,7 @@
 #pragma once
-// Levels: which ranks exchange which pieces of a buffer. First those of a node (a machine), then
-// those that have the same place in all nodes, so that little travels between nodes.
+// Levels: the ranks that exchange pieces of a buffer with each other. First these are the ranks of
+// a node (a machine), then those at the same place in every node, so that little travels between
+// nodes.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace mixtape::dist {
 
-// Where a buffer is cut into a piece for each rank: the first element of each, and the end.
+// The cut of a buffer into a piece for each rank: the first element of each piece, and the end.
 using Cut = std::vector<int64_t>;
 
 struct Range {
@@ -16,12 +17,12 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// Ranks that exchange parts of a buffer, each with all.
+// Ranks of which each exchanges parts of a buffer with all others.
 struct Group {
   int first, stride, count;
 
   int index(int rank) const { return (rank - first) / stride; }
-  // Begins behind `rank`, so that not all send to the same one first.
+  // The other ranks, beginning after `rank`, so that not all send to the same one first.
   std::vector<int> others(int rank) const {
     std::vector<int> ranks;
     for (int i = 1; i < count; ++i) ranks.push_back(first + (index(rank) + i) % count * stride);
@@ -38,13 +39,13 @@ struct Levels {
   Group across() const { return {rank % of_node, of_node, nodes()}; }
   Range piece(int r) const { return {cut[std::size_t(r)], cut[std::size_t(r) + 1]}; }
   std::vector<Range> own_piece(int r) const { return {piece(r)}; }
-  // Those of the ranks that have r's place in each node.
+  // The pieces of the ranks with r's place in each node.
   std::vector<Range> pieces_like(int r) const {
     std::vector<Range> pieces;
     for (int q = r % of_node; q < size; q += of_node) pieces.push_back(piece(q));
     return pieces;
   }
-  // Where they are in a buffer that has them one after the other, for this rank.
+  // The places of this rank's ranges in a buffer that holds them one after the other.
   Cut column() const {
     Cut column{0};
     for (const Range& piece : pieces_like(rank)) column.push_back(column.back() + piece.size());

@@ -86,18 +86,18 @@ class MpiEngine final : public Engine {
   std::string name_;
 };
 
-// The folder of the file that this code is in: of the shared library, or of the program.
+// The folder of the file with this code: the shared library or the program.
 std::string own_folder() {
   Dl_info info;
   const bool known = dladdr(reinterpret_cast<const void*>(&open_mpi), &info) && info.dli_fname;
-  // A program's name is as the shell had it, perhaps without a folder.
+  // (A program's name is as the shell gave it, perhaps without a folder.)
   const char* const file =
       known && std::strchr(info.dli_fname, '/') ? info.dli_fname : "/proc/self/exe";
   const std::unique_ptr<char, void (*)(void*)> path(realpath(file, nullptr), std::free);
   return path ? std::string(path.get(), std::strrchr(path.get(), '/') + 1) : "";
 }
 
-// The names of plug-ins to try, the most likely first: one that a site compiled, then that of the
+// The names of plug-ins to try, the most likely first: one compiled on site, then the one for the
 // MPI that started this process.
 std::vector<std::string> candidates() {
   const char* const named = std::getenv("MIXTAPE_MPI_PLUGIN");
@@ -107,7 +107,8 @@ std::vector<std::string> candidates() {
   const std::string own = own_folder();
   std::vector<std::string> files;
   for (const std::string& kind : {std::string(), "_" + first, "_" + second})
-    // Beside this file, beside a program's folder, as installed, in a build, and the loader's.
+    // Folders: this file's, one beside the program's, those of an installation and a build, the
+    // loader's.
     for (const std::string& folder :
          {own, own + "../lib/", std::string(MIXTAPE_LIBDIR "/"), own + "../dist/", std::string()})
       files.push_back(folder + "libmixtape_mpi" + kind + ".so");
@@ -119,7 +120,7 @@ std::vector<std::string> candidates() {
 std::unique_ptr<Engine> open_mpi() {
   std::string problem;
   for (const std::string& file : candidates()) {
-    // The MPI behind it opens parts of its own, which look for its names.
+    // (Global, since the MPI behind it opens parts of its own, which look for its names.)
     void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
       const char* const error = dlerror();
@@ -128,7 +129,7 @@ std::unique_ptr<Engine> open_mpi() {
     }
     const auto* const table = static_cast<const Table*>(dlsym(library, "mixtape_mpi"));
     check(table && table->version == mixtape_mpi_version,
-          "{} is no plug-in of this version of Mixtape", file);
+          "{} is not a plug-in of this version of Mixtape", file);
     return std::make_unique<MpiEngine>(*table);
   }
   fail(

@@ -1,6 +1,6 @@
 #pragma once
-// NCCL's functions and types, as far as the library uses them: of libnccl.so.2, 2.19 or later,
-// which is opened at run time. Its header is not needed.
+// The functions and types of NCCL that the library uses, from libnccl.so.2, 2.19 or later, which is
+// opened at run time. NCCL's header is not needed.
 
 #include <cstddef>
 
@@ -14,7 +14,7 @@ using Stream = void*;  // cudaStream_t
 struct UniqueId {
   char bytes[128];
 };
-// As in NCCL 2.19. Later versions know it by its size and version.
+// As in NCCL 2.19. Later versions recognise it by its size and version.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef, version = least_version;

@@ -32,7 +32,7 @@ class Nccl {
     }
     const auto find = [&]<class F>(F*& function, const char* name) {
       function = reinterpret_cast<F*>(dlsym(library, name));
-      check(function, "{} has no {}: it is no NCCL, or one older than 2.19", file, name);
+      check(function, "{} has no {}: it is not NCCL, or older than 2.19", file, name);
     };
 #define MIXTAPE_NCCL_FIND(name, parameters) find(functions_.name, "nccl" #name);
     MIXTAPE_NCCL_FUNCTIONS(MIXTAPE_NCCL_FIND)
@@ -47,7 +47,7 @@ class Nccl {
   std::string version() const {
     return fmt::format("{}.{}.{}", version_ / 10000, version_ / 100 % 100, version_ % 100);
   }
-  // Non-blocking calls go on after they return.
+  // Throws Error if a call failed. (Non-blocking calls go on after they return.)
   void require(nccl::Result code, nccl::Comm comm, const char* what) const {
     if (code == nccl::Success || code == nccl::InProgress) return;
     const std::string more = functions_.GetLastError(comm);
@@ -63,7 +63,7 @@ class Nccl {
 class NcclEngine final : public Engine {
  public:
   NcclEngine(Engine& host, Device device) : host_(host), device_(device) {}
-  // All ranks have met before, so that nothing is under way.
+  // (All ranks have met before, so nothing is under way.)
   ~NcclEngine() override {
     if (!comm_) return;
     nccl::Result state = nccl_->CommFinalize(comm_);
@@ -85,7 +85,7 @@ class NcclEngine final : public Engine {
                                  std::span<const Transfer> receives) override {
     return std::make_unique<OnStream>(*this, sends, receives);
   }
-  // Ends what waits on the device.
+  // Ends work that waits on the device.
   void abort(int) noexcept override {
     if (comm_) nccl_->CommAbort(std::exchange(comm_, nullptr));
   }
@@ -103,7 +103,7 @@ class NcclEngine final : public Engine {
       if (mark_) runtime().destroy_mark(mark_);
     }
 
-    // NCCL hands work to the stream some time after it was called.
+    // (NCCL hands work to the stream some time after the call.)
     bool is_queued() override {
       if (mark_) return true;
       if (!engine_.connect() || !engine_.is_idle("connecting GPUs")) return false;
@@ -118,7 +118,7 @@ class NcclEngine final : public Engine {
       return is_queued() && engine_.is_idle("a transfer") &&
              runtime().has_passed(mark_, engine_.device_.index);
     }
-    // (Who is missing, NCCL does not say.)
+    // (NCCL does not say which ranks are missing.)
     std::vector<int> missing() const override {
       if (engine_.meeting_) return engine_.meeting_->missing();
       std::vector<int> ranks;
@@ -150,10 +150,10 @@ class NcclEngine final : public Engine {
     NcclEngine& engine_;
     const std::vector<Transfer> sends_, receives_;
     bool has_called_ = false;
-    runtime::Mark mark_ = nullptr;  // behind the transfers
+    runtime::Mark mark_ = nullptr;  // recorded after the transfers
   };
 
-  // Rank 0 tells all where to meet. Returns whether this rank knows, and has begun.
+  // Connects: rank 0 tells all where to meet. Returns true once this rank knows and has begun.
   bool connect() {
     if (comm_) return true;
     if (!meeting_) {
@@ -174,7 +174,7 @@ class NcclEngine final : public Engine {
                   "connecting GPUs");
     return true;
   }
-  // Returns true if NCCL has done what it was called for. Throws Error if that failed.
+  // Returns true once NCCL has completed the call. Throws Error if it failed.
   bool is_idle(const char* what) const {
     nccl::Result state = nccl::Success;
     nccl_.require(nccl_->CommGetAsyncError(comm_, &state), comm_, what);

@@ -1,5 +1,5 @@
 #pragma once
-// Part: the share of a rank in a step's batch.
+// Part: a rank's share of a step's batch.
 
 #include <cstdint>
 
@@ -13,9 +13,9 @@ struct Part {
 
   int64_t own_chunks() const { return chunks / ranks; }
   int64_t first_chunk() const { return rank * own_chunks(); }
-  // The first of a step's examples that chunk `i` has; i may be chunks.
+  // The first of the step's examples in chunk `i`; i may be `chunks`, which gives the end.
   int64_t begin(int64_t i, int64_t examples) const { return i * examples / chunks; }
-  // This rank's.
+  // The first example of this rank.
   int64_t begin(int64_t examples) const { return begin(first_chunk(), examples); }
   int64_t end(int64_t examples) const { return begin(first_chunk() + own_chunks(), examples); }
 };

@@ -16,11 +16,11 @@ namespace mixtape::dist {
 
 struct Peers::Lock {
   pthread_mutex_t mutex;
-  std::atomic<bool> has_ended;  // as one of the others has seen
+  std::atomic<bool> has_ended;  // set by a process that has seen it
 };
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// Where a number is a process's: the boot of the machine, and the namespace of numbers.
+// The scope of process ids: the boot of the machine and the namespace of ids.
 std::string Peers::machine() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
@@ -72,7 +72,7 @@ void Peers::watch(const std::vector<std::string>& introductions, int rank) {
 
 Peers::~Peers() {
   for (Lock* const lock : locks_) munmap(lock, sizeof(Lock));
-  // On another thread than it was made on, the lock stays: in that thread's list.
+  // (On another thread than the one that made it, the lock stays in that thread's list.)
   if (own_ && pthread_mutex_unlock(&own_->mutex) == 0) munmap(own_, sizeof(Lock));
   if (file_ >= 0) close(file_);
 }
@@ -84,7 +84,7 @@ std::vector<int> Peers::ended() const {
     if (!lock.has_ended) {
       const int code = pthread_mutex_trylock(&lock.mutex);
       if (code == EBUSY) continue;
-      lock.has_ended = true;  // who tries meanwhile finds it busy
+      lock.has_ended = true;  // (others that try meanwhile find it busy)
       if (code == 0 || code == EOWNERDEAD) pthread_mutex_unlock(&lock.mutex);
     }
     ranks.push_back(ranks_[i]);

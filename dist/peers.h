@@ -1,5 +1,5 @@
 #pragma once
-// Peers: the processes of other ranks on this machine, watched to notice at once that one has
+// Peers: watches the processes of other ranks on this machine, to notice at once that one has
 // ended.
 
 #include <string>
@@ -9,22 +9,22 @@
 
 namespace mixtape::dist {
 
-// Each holds a lock in memory that the others see. The kernel marks it when the process ends,
-// before it closes files, by which launchers notice, who may then kill the others before they
-// speak.
+// Each process holds a lock in memory that the others see. The kernel marks the lock when the
+// process ends, before it closes files. (Launchers notice closed files, and may kill the others
+// before they can report the error.)
 class Peers : NoCopy {
  public:
-  // Names this machine or container, or is empty.
+  // The name of this machine or container; empty if unknown.
   static std::string machine();
 
-  Peers();  // on the thread whose end is that of the process
+  Peers();  // made on the thread that ends with the process
   ~Peers();
-  // Says which process this is, to the others.
+  // A text that tells the others which process this is.
   std::string introduction() const;
-  // `introductions` of all ranks. Those of other machines or containers are not watched, and none
-  // whose memory this process may not see.
+  // Watches the processes of `introductions`, one per rank, except those on other machines or in
+  // other containers, and those whose memory this process may not see.
   void watch(const std::vector<std::string>& introductions, int rank);
-  std::vector<int> ended() const;  // ranks whose processes have
+  std::vector<int> ended() const;  // ranks whose processes have ended
 
  private:
   struct Lock;

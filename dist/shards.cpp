@@ -17,7 +17,7 @@ namespace mixtape::dist {
 using namespace internal;
 namespace {
 
-// The parameter of an optimizer's state "state.3.exp_avg", or `count` if it is of none.
+// The number of the parameter in a name such as "state.3.exp_avg", or `count` if there is none.
 size_t parameter_of(const std::string& name, size_t count) {
   size_t index = count;
   if (name.starts_with("state."))
@@ -80,7 +80,7 @@ Shards::StateOf Shards::divided(const std::string& name) const {
 StateDict Shards::state_dict() const {
   const StateDict dict = optimizer_.state_dict();
   if (!division_) return dict;
-  std::vector<StateDict> of(whole_.size() + 1);  // of each parameter, and of none
+  std::vector<StateDict> of(whole_.size() + 1);  // states by parameter, then those of none
   StateDict uncut;
   for (const auto& [name, t] : dict) {
     const StateOf state = divided(name);

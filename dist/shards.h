@@ -1,5 +1,5 @@
 #pragma once
-// Shards: an optimizer that keeps masters and moments of this rank's piece of the parameters alone.
+// Shards: lets an optimizer keep masters and moments of only this rank's piece of the parameters.
 
 #include <memory>
 
@@ -13,34 +13,34 @@ struct ShardsOptions {
   double bucket_mb = 4;  // gradients that travel together, in MiB
 };
 
-// A guard: while it lives, the ranks of World::current() divide the parameters of an optimizer that
-// train, and its state. params() of the optimizer are then this rank's pieces; a DataParallel of
-// the model leaves the gradients there (without one a step is an Error), and each step ends with
-// all ranks' new values in the parameters. Training has the bits that it has without. In a world of
-// one it does nothing.
+// A guard: the ranks of World::current() divide an optimizer's training parameters and its state.
+// The optimizer's params() are then this rank's pieces. A DataParallel of the model puts the
+// gradients there (without one, a step throws Error), and each step ends with all ranks' new values
+// in the parameters. Training gives the same bits as without Shards. In a world of one it does
+// nothing.
 //   optim::AdamW opt(net.parameters(), {.lr = 1e-3});
 //   dist::Shards shards(opt);
 //   dist::DataParallel parallel(net);
-// All functions but load_state_dict() are called by all ranks, at the same place.
+// All ranks must call its functions at the same place, except load_state_dict().
 class Shards : NoCopy {
  public:
-  // The optimizer must outlive it, and stay where it is. A step after its World has ended is an
-  // Error. A rule that reads whole parameters, as Adafactor's and Muon's do, has each on one rank.
-  // Throws Error if other Shards divide some of them.
+  // The optimizer must outlive it, and must not move. A step after the World has ended throws
+  // Error. With optimizers that read whole parameters, such as Adafactor and Muon, each parameter
+  // belongs to one rank. Throws Error if other Shards divide some of the parameters.
   explicit Shards(optim::Optimizer& optimizer, const ShardsOptions& options = {});
-  ~Shards();  // leaves an optimizer that cannot step: see join()
+  ~Shards();  // leaves an optimizer that cannot step; see join()
 
-  // As the optimizer's would be without Shards, with state of whole parameters, on the CPU.
+  // The state dict that the optimizer would have without Shards, on the CPU.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
-  // Gives the optimizer whole parameters and their state again.
+  // Gives the optimizer whole parameters, with their state, again.
   void join();
 
  private:
-  struct StateOf {                      // what a state in a dict belongs to
+  struct StateOf {                      // the parameter to which a state in a dict belongs
     const Tensor* parameter = nullptr;  // null if it is not divided
-    bool uncut = false;                 // one rank has it
-    int64_t block = 1;                  // elements that share a number of it
+    bool uncut = false;                 // true if one rank has all of it
+    int64_t block = 1;                  // elements that share a number of the state
     Shape shape() const;                // of whole parameters
   };
   StateOf divided(const std::string& name) const;

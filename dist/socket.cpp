@@ -32,7 +32,7 @@ void set(int file, int level, int option, int value) {
   setsockopt(file, level, option, &value, sizeof value);
 }
 
-// Small messages go at once, and reads and writes return what is possible now.
+// A socket that sends small messages at once, and whose reads and writes do not block.
 Socket made_ready(int file) {
   set(file, IPPROTO_TCP, TCP_NODELAY, 1);
   return Socket(file);
@@ -51,7 +51,7 @@ int listen_at(const Address& address, int backlog) {
   return -1;
 }
 
-// The address of a host that is given in numbers, "127.0.0.1" or "::".
+// The address of a host given in numbers, "127.0.0.1" or "::".
 Address numeric(const char* host, int port) {
   addrinfo wanted = {}, *found = nullptr;
   wanted.ai_flags = AI_NUMERICHOST;
@@ -94,7 +94,7 @@ Address::Address(const sockaddr* address, socklen_t size) {
 socklen_t Address::size() const {
   return bytes_.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }
-int Address::port() const {  // at the same place in both
+int Address::port() const {  // (at the same place for IPv4 and IPv6)
   return ntohs(reinterpret_cast<const sockaddr_in*>(&bytes_)->sin_port);
 }
 Address Address::at(int port) const {
@@ -185,7 +185,7 @@ bool Socket::has_ended() const {
 Listener::Listener(const std::string& host, int port, int backlog) {
   if (host == "localhost" || host == "::1" || host.starts_with("127."))
     file_ = listen_at(numeric(host == "localhost" ? "127.0.0.1" : host.c_str(), port), backlog);
-  else if ((file_ = listen_at(numeric("::", port), backlog)) < 0)  // the machine has no IPv6
+  else if ((file_ = listen_at(numeric("::", port), backlog)) < 0)  // (fails without IPv6)
     file_ = listen_at(numeric("0.0.0.0", port), backlog);
   check(file_ >= 0, "TCP: cannot listen at port {}: {}", port, std::strerror(errno));
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Socket: TCP connections and who accepts them, over IPv4 or IPv6, none of which blocks for ever.
+// Socket: TCP connections over IPv4 or IPv6, and listeners for them. No function blocks for ever.
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -15,7 +15,7 @@ class Deadline {
  public:
   explicit Deadline(double seconds);
   bool has_passed() const;
-  bool wait(int file, short events) const;  // until the file is ready; false if it has passed
+  bool wait(int file, short events) const;  // until the file is ready; false if the time is over
  private:
   std::chrono::steady_clock::time_point end_;
 };
@@ -45,19 +45,19 @@ class Socket : NoCopy {
   ~Socket();
   explicit operator bool() const { return file_ >= 0; }
 
-  // Return false and say why if no process listens there.
+  // If no process listens there, returns false and sets `problem`.
   bool connect(const std::string& host, int port, std::string& problem);
   bool connect(const Address& there, std::string& problem);
   Address peer() const;
-  // All of the bytes; false if the connection ends or the time is over.
+  // Transfers all bytes; false if the connection ends or the time is over.
   bool send(const void* data, size_t bytes, const Deadline& deadline) const;
   bool receive(void* data, size_t bytes, const Deadline& deadline) const;
-  // Sends or receives what is possible now. Returns the number of bytes, or -1 if the connection
-  // has ended.
+  // Sends or receives as much as is possible now. Returns the number of bytes, or -1 if the
+  // connection has ended.
   ssize_t move(iovec (&parts)[2], bool sends) const;
-  // Ends the connection as if something broke, not in good order.
+  // Ends the connection as if it broke.
   void reset() noexcept;
-  bool has_ended() const;  // by the other, in good order or not
+  bool has_ended() const;  // true if the other end closed it, in good order or not
 
  private:
   bool move_all(void* data, size_t bytes, const Deadline& deadline, bool sends) const;
@@ -66,8 +66,8 @@ class Socket : NoCopy {
 
 class Listener : NoCopy {
  public:
-  // Listens there if `host` is localhost, 127.* or ::1, so that only this machine can connect; else
-  // at all its addresses. Port 0: any that is free. Throws Error if it is taken.
+  // If `host` is localhost, 127.* or ::1, listens there, so that only this machine can connect;
+  // else at all addresses. Port 0 stands for any free one. Throws Error if the port is taken.
   Listener(const std::string& host, int port, int backlog);
   ~Listener();
   int port() const;

@@ -9,8 +9,8 @@ namespace mixtape::dist {
 using namespace internal;
 namespace {
 
-// The sum over ranks, and of a number on the way. Each rank's loss depends on every rank's x, so dx
-// is a sum, too.
+// The sum over ranks of a tensor and of a number. Each rank's loss depends on every rank's x, so dx
+// is a sum as well.
 struct SumOverRanks : Function<SumOverRanks> {
   static constexpr OpInfo info{"sum_over_ranks"};
   static Tensor forward(Ctx&, const Tensor& x, double* number) {
@@ -21,7 +21,7 @@ struct SumOverRanks : Function<SumOverRanks> {
   }
 };
 
-// running = (1 - momentum) * running + momentum * now, where that is finite.
+// running = (1 - momentum) * running + momentum * now, unless that is not finite.
 void move(const Tensor& running, const Tensor& now, double momentum) {
   const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
   copy_(running, where(isfinite(moved), moved, running));
@@ -40,7 +40,7 @@ Tensor synced(const Tensor& x, const Tensor& running_mean, const Tensor& running
     channels.push_back(1);
   }
   const auto spread = [&](const Tensor& t) { return reshape(t, channels); };
-  double n = double(x.numel() / x.size(1));  // and then of all ranks
+  double n = double(x.numel() / x.size(1));  // (below the sum over ranks)
   const Tensor total = SumOverRanks::apply(sum(wide, over), &n);
   check(n > 1, "training needs more than one value per channel: shape {}", x.shape());
   const Tensor mean = total / n, off = wide - spread(mean);

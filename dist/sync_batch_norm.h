@@ -6,9 +6,9 @@
 namespace mixtape::dist {
 
 // A guard on its thread: in training, nn::BatchNorm1d and 2d normalise by the mean and variance of
-// all ranks' batches, or of the chunks that ranks have at a time. All ranks pass the same layers in
-// one order, and use the same parameters. With one chunk a rank, other numbers of ranks agree to
-// rounding.
+// all ranks' batches, or of the chunks that ranks process at a time. All ranks must run the same
+// layers in the same order with the same parameters. With one chunk per rank, results with other
+// numbers of ranks agree up to rounding.
 class SyncBatchNorm {
  public:
   [[nodiscard]] SyncBatchNorm();

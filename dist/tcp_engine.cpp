@@ -38,14 +38,14 @@ int number(const char* name, int least, int most) {
   return value;
 }
 
-// A process introduces itself by this as it connects.
+// The message with which a process introduces itself when it connects.
 struct Hello {
   static constexpr uint64_t right = 0x6d69787461706531;
   uint64_t magic = right;
   uint64_t machine = 0;
-  int32_t size = 0, rank = 0, port = 0;  // `port`: where it listens
+  int32_t size = 0, rank = 0, port = 0;  // it listens at `port`
 };
-// Where a rank is, as rank 0 tells all.
+// The address of a rank, which rank 0 tells all.
 struct Entry {
   Address address;
   uint64_t machine = 0;
@@ -65,7 +65,7 @@ class Meeting {
     entries[size_t(rank)].machine = own_.machine;
   }
 
-  // Rank 0: hears where the others are, and tells them.
+  // Rank 0 learns where the others listen, and tells them.
   void gather(const std::string& listens_at, int port) {
     const Listener listener(listens_at, port, size_);
     while (!accept_from(listener, 1)) {
@@ -75,7 +75,7 @@ class Meeting {
             "rank 0 of {} lost rank {} while they connected", size_, r);
   }
 
-  // Other ranks: each is connected by the higher of two.
+  // Other ranks ask rank 0, then connect; of two ranks, the higher one connects.
   void join(const std::string& host, const std::string& listens_at, int port) {
     const Listener listener(listens_at, 0, size_);
     own_.port = listener.port();
@@ -87,7 +87,7 @@ class Meeting {
             host, port, problem);
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    // Rank 0 answers once all have come.
+    // (Rank 0 answers once all have come.)
     check(first.send(&own_, sizeof own_, deadline_) &&
               first.receive(entries.data(), entries.size() * sizeof(Entry), deadline_),
           "rank {} of {} waited {:.3g} s at most for an answer of rank 0 at {}:{}: it has ended, "
@@ -95,7 +95,7 @@ class Meeting {
           rank_, size_, timeout_, host, port);
     for (int r = 1; r < rank_; ++r) {
       Address there = entries[size_t(r)].address;
-      // On the machine of rank 0, which this one knows by another name.
+      // (It is on rank 0's machine, which this rank knows by another name.)
       if (there.is_loopback()) there = first.peer().at(there.port());
       check(sockets[size_t(r)].connect(there, problem) &&
                 sockets[size_t(r)].send(&own_, sizeof own_, deadline_),
@@ -110,7 +110,7 @@ class Meeting {
   std::vector<Entry> entries;
 
  private:
-  // Accepts a connection. Returns whether all ranks from `first` on have come.
+  // Accepts a connection. Returns true once all ranks from `first` on have come.
   bool accept_from(const Listener& listener, int first) {
     std::vector<int> missing;
     for (int r = first; r < size_; ++r)
@@ -121,7 +121,7 @@ class Meeting {
           "rank {} of {} waited {:.3g} s at port {} for rank{} {} to connect", rank_, size_,
           timeout_, listener.port(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
     Hello hello;
-    // Others may knock, too: they say something else, or nothing.
+    // (Others may connect, too, and say something else or nothing.)
     if (!socket.receive(&hello, sizeof hello, Deadline(std::min(timeout_, 5.0))) ||
         hello.magic != Hello::right)
       return false;
@@ -140,11 +140,11 @@ class Meeting {
   Hello own_;
 };
 
-// A transfer, which begins with its number of bytes: a receive may be longer than what is sent.
+// A transfer, which begins with its number of bytes, since a receive may be longer than the send.
 struct Way {
   Transfer transfer;
   uint64_t bytes;
-  size_t at = 0;  // bytes moved, those of the number included
+  size_t at = 0;  // bytes moved, including those of the number
   bool is_done = false;
 };
 using Ways = std::deque<std::shared_ptr<Way>>;
@@ -204,7 +204,7 @@ class TcpEngine final : public Engine {
     }
     std::vector<int> lost() const override { return ranks(&Peer::is_lost); }
 
-    // Those whose transfers are under way.
+    // The ranks whose transfers are under way.
     template <class Which>
     std::vector<int> ranks(Which which) const {
       std::vector<int> found;
@@ -217,7 +217,7 @@ class TcpEngine final : public Engine {
     std::vector<std::shared_ptr<Way>> ways;
   };
 
-  // Each moves some bytes of the first transfer that waits. They return false if none move now.
+  // Each moves some bytes of the first waiting transfer, and returns false if none can move now.
   static bool move_out(Peer& peer) {
     Way& way = *peer.out.front();
     iovec parts[] = {{&way.bytes, sizeof way.bytes}, {way.transfer.data, way.transfer.bytes}};
@@ -228,7 +228,8 @@ class TcpEngine final : public Engine {
   bool move_in(Peer& peer) const {
     Way& way = *peer.in.front();
     iovec parts[] = {{&way.bytes, sizeof way.bytes}, {way.transfer.data, 0}};
-    if (way.at >= sizeof way.bytes) parts[1].iov_len = size_t(way.bytes);  // no byte of the next
+    if (way.at >= sizeof way.bytes)
+      parts[1].iov_len = size_t(way.bytes);  // (not the next transfer's)
     if (!advance(peer, way, parts, false)) return false;
     if (way.at < sizeof way.bytes) return true;
     check(way.bytes <= way.transfer.bytes, "TCP: rank {} sent {} bytes where rank {} expects {}",
@@ -267,7 +268,7 @@ std::unique_ptr<Engine> open_tcp(double timeout) {
   if (size > 1) {
     const std::string host = variable("MASTER_ADDR");
     const int port = number("MASTER_PORT", 1, 65534) + 1;
-    // Rank 0 of several machines may know its own as localhost, too.
+    // (Rank 0 may know its own machine as localhost even if there are several.)
     const char* const here = std::getenv("LOCAL_WORLD_SIZE");
     const std::string listens_at = here && here == std::to_string(size) ? host : "";
     if (rank == 0)

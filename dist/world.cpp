@@ -32,14 +32,15 @@ using Kind = Place::Kind;
 
 thread_local const World* world = nullptr;
 
-// A line on stderr where something is wrong: the first that a rank prints, with its number.
+// A rank's last line on stderr if something is wrong, with the rank's number.
 std::string with_rank(const Exchange& exchange, const std::string& text) {
   const std::string rank = fmt::format("rank {} of {}", exchange.rank(), exchange.size());
   return text.starts_with(rank) ? text : rank + ": " + text;
 }
 
-// The exchange of a World that has not ended. If the process ends before it, so do the others,
-// which would wait for it. Kept until the process ends: transfers may be under way.
+// The exchange of a World that has not ended. If the process ends before it, the other processes
+// are ended, too, since they would wait for it. Kept until the process ends, since transfers may be
+// under way.
 class Unfinished {
  public:
   static Unfinished& instance() {
@@ -58,14 +59,14 @@ class Unfinished {
     exchange_.reset();
   }
 
-  // Once: the first cause counts.
+  // Prints only the first cause.
   void say(const std::string& text) {
     if (!has_said_.exchange(true)) std::fputs((with_rank(*exchange_, text) + "\n").c_str(), stderr);
   }
-  // Says the reason, and ends all processes. Returns where nothing has to end.
+  // Prints the reason and ends all processes. Returns if nothing has to end.
   void end_others(const std::string& reason) {
     if (!exchange_ || !exchange_->is_of_this_process() || exchange_->is_in_job()) return;
-    thread_local bool has_begun = false;  // engines call exit()
+    thread_local bool has_begun = false;  // (engines may call exit(), which comes back here)
     if (std::exchange(has_begun, true)) return;
     std::fflush(stdout);
     say(reason);
@@ -92,21 +93,21 @@ class Unfinished {
   std::atomic<bool> has_said_ = false;
 };
 
-// Number of processes, as a launcher says; 0 if it does not.
+// The number of processes that a launcher gives; 0 if it gives none.
 int64_t number_of(const char* variable) {
   const char* const text = std::getenv(variable);
   if (!text) return 0;
   char* end = nullptr;
   const int64_t number = std::strtoll(text, &end, 10);
-  check(number > 0 && *end == '\0', "{} must be a number from 1, got \"{}\"", variable, text);
+  check(number > 0 && *end == '\0', "{} must be a number >= 1, got \"{}\"", variable, text);
   return number;
 }
 
 struct Started {
-  std::string engine;  // that the launcher expects
-  int64_t processes;   // 0: not known
+  std::string engine;  // the engine that the launcher expects
+  int64_t processes;   // 0: unknown
 };
-// Reads what launchers of MPI leave in the environment.
+// Reads the variables that launchers of MPI set.
 Started started_by_mpi() {
   for (const char* size : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"})
     if (number_of(size) > 0) return {"mpi", number_of(size)};
@@ -115,7 +116,7 @@ Started started_by_mpi() {
   if (std::getenv("PMIX_RANK")) return {"mpi", 0};
   return {"none", 1};
 }
-// One launcher may start another: torchrun in the only task of a Slurm step, say.
+// (One launcher may start another, for example torchrun in the only task of a Slurm step.)
 Started started(const std::string& wanted) {
   const Started mpi = started_by_mpi();
   const int64_t processes = std::getenv("RANK") ? number_of("WORLD_SIZE") : 0;
@@ -143,14 +144,14 @@ std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
   if (name == "tcp") return open_tcp(options.timeout);
   std::unique_ptr<Engine> engine = open_mpi();
   if (by.engine != "mpi" || by.processes == 0 || engine->size() == by.processes) return engine;
-  const Engine& other = *engine.release();  // to end it might wait for others
+  const Engine& other = *engine.release();  // (destroying it might wait for others)
   fail(
       "{} processes were started, but {} connects {}: it is not the MPI that started them, whose "
       "plug-in MIXTAPE_MPI_PLUGIN must name",
       by.processes, other.name(), other.size());
 }
 
-// The GPU of a rank, if there are GPUs.
+// The GPU of a rank, or the CPU if there are no GPUs.
 Device device_of(int local_rank) {
   if (Device::best().is_host()) return Device::cpu();
   int count = 0;
@@ -161,7 +162,7 @@ Device device_of(int local_rank) {
   return Device::cuda(local_rank % count);
 }
 
-// Ranks with another tensor have run apart.
+// (Ranks with different tensors have run apart.)
 Place place_of(Kind kind, DType dtype, int64_t numbers) { return {kind, int64_t(dtype), numbers}; }
 
 int64_t bytes_in(const std::vector<Tensor>& tensors) {
@@ -236,8 +237,8 @@ void World::begin(const WorldOptions& options) {
   }
 }
 
-// Watches the processes of others, learns their machines, and warns if results may depend on which
-// rank computes what.
+// Watches the other processes, learns their machines, and warns if results may depend on which rank
+// computes what.
 void World::meet() {
   const std::vector<std::string> all = gather(fmt::format(
       "{} with instructions of {}",
@@ -256,8 +257,8 @@ void World::meet() {
   exchange_->run([&] { exchange_->watch(std::move(peers)); });
 }
 
-// Gives up, while the others may wait for this rank. The program says what is wrong, and ends;
-// if it does not, the exchange's thread ends it.
+// Gives up, while others may wait for this rank. The program should report the error and end; if it
+// does not, the exchange's thread ends it.
 void World::leave(const std::string& why) {
   if (!exchange_) return;
   if (!owns_process_) {
@@ -286,7 +287,7 @@ World::~World() {
   try {
     exchange_->run([this] {
       exchange_->meet({Kind::End});
-      exchange_->at_loss({});  // from now on processes may end
+      exchange_->at_loss({});  // (from now on processes may end)
     });
   } catch (const std::exception& e) {
     if (owns_process_) Unfinished::instance().end_others(e.what());
@@ -390,7 +391,7 @@ void World::check_alike(const std::string& items, std::string_view has) const {
   const std::vector<std::string> all = gather(items);
   const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
   if (other == all.end()) return;
-  // The item that begins after the last separator before the first difference.
+  // The first item that differs begins after the last separator before the first difference.
   const size_t differs = size_t(std::ranges::mismatch(*other, all[0]).in1 - other->begin());
   const size_t before = other->rfind("; ", std::max<size_t>(differs, 1) - 1);
   const size_t at = before == std::string::npos ? 0 : before + 2;

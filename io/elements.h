@@ -1,5 +1,5 @@
 #pragma once
-// Tensors as bytes, for the formats that hold tensors. Little-endian, as the CPU.
+// Tensors as bytes, for the formats that hold tensors. Little-endian, like the CPU.
 
 #include <functional>
 
@@ -8,7 +8,7 @@
 
 namespace mixtape::io {
 
-// The size of a tensor in bytes, or nothing if it exceeds 63 bits. Checks what a file claims.
+// The size of a tensor in bytes, or none if it exceeds 63 bits, as a hostile file may claim.
 std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype);
 
 // NumPy's names of dtypes, kind and width, as in '<f4'. It has no bf16.
@@ -18,21 +18,22 @@ inline constexpr std::pair<std::string_view, DType> numpy_dtypes[] = {
 
 std::span<std::byte> bytes_in(const Tensor& t);  // t must be contiguous
 
-// Passes on the elements in row-major order in chunks; a contiguous t is one chunk. Any device.
+// Passes on the elements in row-major order, in chunks (one for a contiguous t), from any device.
 void for_each_chunk(const Tensor& t, const std::function<void(std::span<const std::byte>)>& f);
 
-// Transposes [rows, columns], to move channels before or behind the pixels.
+// Transposes [rows, columns], to move channels before or after the pixels.
 void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns);
-// Makes planes [channels, height, width] of interleaved pixels [height, width, channels] in place.
+// Turns interleaved pixels [height, width, channels] into planes [channels, height, width], in
+// place.
 void to_planes(uint8_t* pixels, int64_t height, int64_t width, int64_t channels);
 
 // The position of the first byte of a bool tensor that is neither 0 nor 1, if any.
 std::optional<uint64_t> first_bad_bool(const Tensor& t);
 
-// Throws Error that names tensors of dtypes that are not here, if there are any.
+// Throws Error that names the tensors whose dtypes Mixtape lacks, if there are any.
 void check_dtypes(const std::vector<RawTensor>& raw, const std::string& file);
 
-// The name that no tensor may have, since safetensors have their metadata there.
+// The name that no tensor may have, since it holds the metadata of safetensors.
 inline constexpr std::string_view metadata_key = "__metadata__";
 // Throws Error unless all tensors are defined and have unique names, and all text is UTF-8.
 void check_writable(const std::string& path, const StateDict& tensors, const Metadata& metadata);

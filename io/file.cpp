@@ -29,7 +29,8 @@ namespace {
   fail("{}: cannot {}: {}", path, what, reason);
 }
 
-// ::open that never returns 0, 1 or 2: with closed standard streams, prints would go to the file.
+// ::open() that never returns 0, 1 or 2: if standard streams were closed, prints would go to the
+// file.
 int open_file(const std::string& path, int flags, mode_t mode = 0) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   if (fd < 0 || fd > STDERR_FILENO) return fd;
@@ -58,7 +59,7 @@ std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit, const
   std::vector<std::byte> out;
   size_t used = 0, made = 0;  // bytes consumed from packed, and written to out
   for (;;) {
-    if (made == out.size()) {  // limit + 1 bytes distinguish a bomb from an exact fit
+    if (made == out.size()) {  // (limit + 1 bytes tell a bomb from an exact fit)
       const uint64_t wanted = std::max<uint64_t>(uint64_t(made) * 2, 1 << 16);
       check_limit(made);
       out.resize(std::min(wanted, limit + 1));
@@ -148,7 +149,7 @@ static std::vector<std::byte> read_file(const InputFile& file, uint64_t limit,
                                         const char* way_out) {
   const bool packed = has_extension(file.name(), ".gz");
   limit = std::min(limit, uint64_t{1} << 62);  // so that limit + 1 does not overflow
-  // gzip adds a frame, and slightly enlarges incompressible data.
+  // (gzip adds a frame and slightly enlarges incompressible data.)
   const uint64_t max_size = packed ? limit + limit / 1024 + 1024 : limit;
   check(file.size() <= max_size, "{}: has {} bytes, more than the {} allowed{}", file.name(),
         file.size(), max_size, way_out);
@@ -176,7 +177,7 @@ void check_memory(uint64_t needed, const std::string& file, uint64_t file_bytes,
 }
 
 std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, uint64_t growth) {
-  constexpr uint64_t largest = uint64_t(1) << 30;  // of what is read as a whole
+  constexpr uint64_t largest = uint64_t(1) << 30;  // file that is read as a whole
   const InputFile file(path);
   const uint64_t limit = has_extension(path, ".gz")
                              ? memory_limit(file.size(), max_memory) / (growth + 1)
@@ -203,10 +204,10 @@ std::string temporary_of(const std::string& path, int number) {
   return fmt::format("{}.{}{}", path, number, temporary_suffix);
 }
 
-// A writer holds a lock on its temporary file, which ends with its process, wherever it runs.
+// A writer holds a lock on its temporary file. The lock ends with its process, wherever that runs.
 bool lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
 
-// False if another file has this name by now, or none.
+// True if the open file still has this name.
 bool is_named(int fd, const std::string& path) {
   struct stat here{}, there{};
   return ::fstat(fd, &here) == 0 && ::lstat(path.c_str(), &there) == 0 &&
@@ -220,9 +221,9 @@ void remove_abandoned(const std::string& path) {
   for (int number = 1, missing = 0; missing < 2; ++number) {
     const std::string temporary = temporary_of(target, number);
     constexpr int flags = O_NOFOLLOW | O_NONBLOCK;
-    int fd = open_file(temporary, O_WRONLY | flags);  // some file systems lock no others
+    int fd = open_file(temporary, O_WRONLY | flags);  // (some file systems lock no others)
     if (fd < 0 && errno == EACCES) fd = open_file(temporary, O_RDONLY | flags);
-    missing += fd < 0;  // or what else fails, as in a file that is no folder
+    missing += fd < 0;  // or any other failure, such as a parent that is not a folder
     if (fd < 0) continue;
     if (lock(fd) && is_named(fd, temporary)) ::unlink(temporary.c_str());
     ::close(fd);
@@ -237,15 +238,15 @@ std::string AtomicFile::target_of_temporary(const std::string& path) {
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
   check(!path_.empty(), "a file to write needs a name");
   struct stat old{};
-  const bool replaces = ::stat(path_.c_str(), &old) == 0;  // would destroy a device or pipe
+  const bool replaces = ::stat(path_.c_str(), &old) == 0;  // (must not destroy a device or pipe)
   check(!replaces || S_ISREG(old.st_mode), "{}: not a regular file", path_);
   remove_abandoned(path_);
-  for (int number = 1;; ++number) {  // another writer may have the first
+  for (int number = 1;; ++number) {  // (other writers may have the first ones)
     temporary_ = temporary_of(path_, number);
     fd_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd_ < 0 && errno == EEXIST) continue;
     if (fd_ < 0) fail_errno(path_, "create a file beside it");
-    // Before the lock, another writer may have taken it for abandoned.
+    // (Before it was locked, another writer may have removed it as abandoned.)
     if ((lock(fd_) || errno != EWOULDBLOCK) && is_named(fd_, temporary_)) break;
     ::close(fd_);
   }
@@ -271,7 +272,8 @@ void AtomicFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_errno(path_, "replace");
   temporary_.clear();
   ::close(std::exchange(fd_, -1));
-  // Syncing the folder makes the rename durable. Not every file system can; the data is safe.
+  // Syncs the folder, so that the rename is durable. Not every file system can, but the data are
+  // safe.
   const auto parent = std::filesystem::path(path_).parent_path();
   const int folder =
       ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -298,7 +300,7 @@ void AppendFile::cut_after_last(char end) {
 }
 
 void AppendFile::append(std::string_view bytes) {
-  struct stat info;  // writes to an unlinked file would be lost
+  struct stat info;  // (writes to an unlinked file would be lost)
   check(::fstat(fd_, &info) != 0 || info.st_nlink > 0, "{}: cannot append: it was removed", path_);
   off_t written = 0;
   while (!bytes.empty()) {

@@ -33,10 +33,10 @@ class Source : NoCopy {
   const std::string name_;
 };
 
-// True for a name with this ending, ".gz", in letters of either case.
+// True if the name has this ending, such as ".gz", in upper or lower case.
 bool has_extension(std::string_view path, std::string_view extension);
 
-// The path from the root, so that chdir() does not move it; "" remains.
+// The absolute path, which chdir() does not change; "" stays "".
 std::string absolute(const std::string& path);
 
 // An open regular file.
@@ -60,60 +60,60 @@ class InputBytes final : public Source {
   const std::span<const std::byte> bytes_;
 };
 
-// All bytes of a file; unpacks it if its name ends in .gz. Throws Error before allocating more than
-// `limit` bytes. (The default is twice EMNIST, the largest data set that is read as a whole.)
+// All bytes of a file, unpacked if its name ends in .gz. Throws Error before allocating more than
+// `limit` bytes. (The default is twice the size of EMNIST, the largest data set read as a whole.)
 std::vector<std::byte> read_file(const std::string& path, uint64_t limit = uint64_t(1) << 30);
 
-// Readers of files that unpack, or whose numbers take more room than their text, have an option
-// max_memory: the most bytes that they may take. By default (0) these are 20 times the file's size,
-// and at least `least`. That of images holds a photo of 24 million pixels and a screenshot of 7680
-// by 4320 with alpha, however well they pack.
+// Readers that unpack, or whose numbers take more space than their text, have an option max_memory:
+// the most bytes that they may take. The default (0) is 20 times the file's size, and at least
+// `least`. The one for images suffices for photos of 24 million pixels and screenshots of 7680 by
+// 4320 with alpha, however well these are compressed.
 inline constexpr uint64_t least_for_image = uint64_t(128) << 20;
-// That number of bytes, for a file of `file_bytes`.
+// The limit for a file of `file_bytes`.
 uint64_t memory_limit(uint64_t file_bytes, uint64_t max_memory,
                       uint64_t least = uint64_t(32) << 20);
-// Throws Error that names the file, the limit and the max_memory to give if `needed` bytes are
-// above it.
+// If `needed` bytes exceed the limit, throws Error that names the file, the limit and the
+// max_memory to give.
 void check_memory(uint64_t needed, const std::string& file, uint64_t file_bytes,
                   uint64_t max_memory);
-// read_file for such a reader, which makes so many bytes of each byte of the content.
+// read_file() for such a reader, which makes `growth` bytes from each byte of the content.
 std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, uint64_t growth);
 
-// A file that appears under its name only when complete: writes to a temporary file beside it,
+// A file that appears under its name only when complete: data go to a temporary file beside it,
 // which commit() syncs and renames. Without commit(), the temporary file is removed and an old file
-// stays. Keeps the permissions of the file that it replaces, and symbolic links. The next writer of
-// the same file removes the temporary file that a killed process left.
+// stays. Keeps symbolic links and the permissions of the file that it replaces. If a process is
+// killed, the next writer of the same file removes its temporary file.
 class AtomicFile : NoCopy {
  public:
   // Throws Error if the folder is not writable, or if the path exists and is not a regular file.
   explicit AtomicFile(std::string path);
   ~AtomicFile();
 
-  void write(std::span<const std::byte> bytes);  // appends; throws Error if the system refuses
-  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }  // likewise
+  void write(std::span<const std::byte> bytes);  // appends; throws Error if the system fails
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }  // the same
   void commit();  // gives the file its name, or throws Error
 
-  // The path of the file whose temporary file has this one; this one if it is of no such file.
+  // The path of the file for which `path` is a temporary file; `path` itself if it is not one.
   static std::string target_of_temporary(const std::string& path);
 
  private:
   std::string path_, temporary_;
-  int fd_ = -1;  // locked, which says that the temporary file is in use
+  int fd_ = -1;  // locked while the temporary file is in use
 };
 
-// Removes temporary files that killed processes left when they wrote a file of this path.
+// Removes the temporary files that killed processes left when they wrote a file of this path.
 void remove_abandoned(const std::string& path);
 
-// A file opened for appending. Each append is one write(), unless the system accepts only a part,
-// so several writers do not interleave and a crash loses at most the last append.
+// A file opened for appending. Each append is one write() (unless the system accepts only a part),
+// so several writers do not interleave, and a crash loses at most the last append.
 class AppendFile : NoCopy {
  public:
   explicit AppendFile(std::string path);  // creates the file if needed; throws Error
   ~AppendFile();
 
-  // Appends all bytes, or none if it throws Error; also throws if the file was removed meanwhile.
+  // Appends all bytes, or none if it throws Error, which it also does if the file was removed.
   void append(std::string_view bytes);
-  void cut_after_last(char end);  // truncates after the last such byte, or to 0
+  void cut_after_last(char end);  // truncates the file after the last such byte, or to 0
 
  private:
   std::string path_;

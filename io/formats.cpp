@@ -50,7 +50,7 @@ constexpr Format formats[] = {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// By the names of the first entries: those of torch.save are ARCHIVE/data.pkl and others.
+// Told by the names of the first entries; those of torch.save are ARCHIVE/data.pkl and others.
 Format zip_format(std::string_view head) {
   const auto byte = [&](size_t i) { return i < head.size() ? uint8_t(head[i]) : 0; };
   const size_t length = byte(26) | byte(27) << 8;
@@ -64,13 +64,14 @@ Format zip_format(std::string_view head) {
   return {"", "a zip archive", "unpack it with unzip"};
 }
 
-// Protobuf of a ModelProto: ir_version, then a producer, an import of operators, or the graph.
+// True for the protobuf of a ModelProto: ir_version, then a producer, an import of operators, or
+// the graph.
 bool is_onnx(std::string_view head) {
   return head.size() > 2 && head[0] == 8 && 0 < head[1] && head[1] < 32 &&
          has("\x12\x3a\x42\x1a"sv, head.substr(2, 1));
 }
 
-// Two byte order marks of pickle: protocol 2 to 5, and a full stop that ends it elsewhere.
+// True for a pickle: it begins with a protocol from 2 to 5. (It ends with a full stop, elsewhere.)
 bool is_pickle(std::string_view head) {
   return head.size() > 2 && head[0] == '\x80' && 2 <= head[1] && head[1] <= 5 &&
          has("\x95}]ccX(\x8a\x8c"sv, head.substr(2, 1));

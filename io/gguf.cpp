@@ -1,5 +1,5 @@
-// Version 3: a header with all metadata and places of tensors, then tensors at multiples of 32
-// bytes.
+// Writes version 3: a header with all metadata and the places of tensors, then the tensors at
+// multiples of 32 bytes.
 
 #include "io/gguf.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// GGUF, the files of llama.cpp: typed metadata and tensors, written and not read.
+// GGUF, the file format of llama.cpp: typed metadata and tensors. Files are written, not read.
 
 #include <string>
 #include <utility>
@@ -14,9 +14,9 @@ using GgufValue =
     std::variant<uint32_t, float, std::string, std::vector<std::string>, std::vector<int32_t>>;
 using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 
-// Writes tensors from any device under their names, atomically; shapes are read backwards there.
-// Throws Error for a duplicate name, and for a tensor of more than 4 dimensions or u8 or bool,
-// which the format lacks. train::save_gguf writes a model that llama.cpp runs.
+// Writes tensors from any device under their names, atomically. (GGUF lists sizes innermost first.)
+// Throws Error for a duplicate name, and for tensors that the format lacks: of more than 4
+// dimensions, u8 or bool. train::save_gguf writes a model that llama.cpp runs.
 void save_gguf(const std::string& path, const StateDict& tensors, const GgufMetadata& metadata);
 
 }  // namespace mixtape::io

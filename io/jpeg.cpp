@@ -1,7 +1,7 @@
-// Uses TurboJPEG's interface. Reads the segments before the pixels first: sizes must suit the file,
-// and only they say whether CMYK is inverted. Decoding stops at libjpeg's first warning, by which
-// it would go on with grey where data are missing, unless there are merely bytes too many. Since
-// libjpeg tells of no later warning, the end of the image is looked for as well.
+// JPEG by TurboJPEG's interface. Reads the segments before the pixels first: sizes must fit the
+// file, and only segments say whether CMYK is inverted. Decoding stops at libjpeg's first warning,
+// since it would fill missing data with grey, except if there are merely bytes too many. Since
+// libjpeg reports no later warning, the end of the image is checked as well.
 
 #include "io/jpeg.h"
 
@@ -23,7 +23,7 @@ namespace mixtape::io {
 namespace {
 
 constexpr uint64_t largest_jpeg = uint64_t(1) << 28;  // bytes, of a file and of an image
-constexpr uint64_t pixels_of_byte = 512;              // at most: a block of 8 x 8 takes a bit
+constexpr uint64_t pixels_of_byte = 512;              // at most, since a block of 8 x 8 takes a bit
 
 // A codec of TurboJPEG, freed by its destructor.
 class Codec : NoCopy {
@@ -44,8 +44,8 @@ struct JpegHeader {
   bool progressive = false, arithmetic = false;
   bool inverted = false;  // Adobe's: CMYK is stored as 255 - ink
   bool by_scans = false;  // libjpeg keeps the coefficients of all scans
-  uint64_t scan = 0;      // where the first begins
-  uint64_t revision = 0;  // where JFIF's is, if libjpeg would warn of it; or 0
+  uint64_t scan = 0;      // the byte at which the first scan begins
+  uint64_t revision = 0;  // the byte of JFIF's revision if libjpeg would warn of it, else 0
 };
 
 // Reads the segments up to the first scan.
@@ -90,7 +90,7 @@ JpegHeader read_segments(std::string_view file, const std::string& name) {
   return h;
 }
 
-// Throws unless the marker of the end comes after the scan that begins at `at`.
+// Throws Error unless the end marker follows the scan that begins at `at`.
 void check_end(std::string_view file, uint64_t at, const std::string& name) {
   while ((at = file.find('\xff', at)) < file.size() - 1) {
     const uint64_t marker = uint8_t(file[at + 1]);
@@ -126,7 +126,7 @@ void decode(const Codec& codec, std::span<const std::byte> file, const std::stri
   check(done, "{}: {}", name, codec.error());
 }
 
-// From inks, interleaved, to planes of red, green and blue, or to their luminance, as JPEG's Y.
+// Converts interleaved inks to planes of red, green and blue, or to their luminance, as JPEG's Y.
 void mix_inks(std::span<const uint8_t> inks, bool inverted, int channels, uint8_t* to) {
   const size_t pixels = inks.size() / 4;
   for (size_t i = 0; i < pixels; ++i) {
@@ -170,7 +170,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   }
   const Codec codec(tjInitDecompress());
   int width = 0, height = 0, subsampling = 0, space = -1;
-  // It fails at unusual subsampling, too, which decoding does not mind.
+  // (It also fails for unusual subsampling, which can be decoded.)
   tjDecompressHeader3(codec, reinterpret_cast<const unsigned char*>(file.data()), file.size(),
                       &width, &height, &subsampling, &space);
   check(width > 0 && height > 0 && space >= 0, "{}: {}", name, codec.error());
@@ -183,7 +183,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   const uint64_t pixels = uint64_t(width) * uint64_t(height);
   const uint64_t coefficients = h.by_scans ? 2 * h.width * h.height * h.components : 0;
   const uint64_t bytes_of_pixel = uint64_t(channels) + (inks ? 4 : 0);
-  // (Photos of cameras pass, also where the file holds them scan by scan.)
+  // (Enough for photos of cameras, even in files that hold them scan by scan.)
   const uint64_t least = h.by_scans ? 3 * least_for_image : least_for_image;
   check_memory(pixels * bytes_of_pixel + coefficients, name, file.size(),
                memory_limit(file.size(), options.max_memory, least));
@@ -202,7 +202,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
 
 Tensor load_jpeg(const std::string& path, const JpegOptions& options) {
   JpegOptions limited = options;
-  if (has_extension(path, ".gz"))  // the limit is by what the packed file takes
+  if (has_extension(path, ".gz"))  // (the limit depends on the size of the packed file)
     limited.max_memory = memory_limit(InputFile(path).size(), options.max_memory, least_for_image);
   return parse_jpeg(read_whole(path, options.max_memory, 1), path, limited);
 }

@@ -1,5 +1,5 @@
-// nlohmann's parser by its SAX interface. (Its parser with a callback takes quadratic time, and its
-// objects in order of insertion look names up one by one.)
+// JSON by the SAX interface of nlohmann's parser. (Its parser with a callback takes quadratic time,
+// and its objects in order of insertion look names up one by one.)
 
 #include "io/json.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// JSON as events, for readers of hostile files: nothing of the text is kept but what a reader
-// keeps, so that time and memory stay linear in it. Writers use json_string of io/text.h.
+// JSON as events, for readers of hostile files: only what the reader keeps takes memory, so time
+// and memory are linear in the text. Writers use json_string() of io/text.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace mixtape::io {
 
-// A value that is neither an object nor a list. Whole numbers from 0 on are uint64_t.
+// A value that is neither an object nor a list. Whole numbers >= 0 are uint64_t.
 using JsonScalar = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string>;
 
-// As it is written in JSON, but texts without their quotes: for error messages.
+// The value as in JSON, but texts without quotes, for error messages.
 std::string json_text(const JsonScalar& value);
 
-// The receiver of events. It may throw at any of them, and move from what it is given.
+// The receiver of events. Any function may throw, and may move from its argument.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;
@@ -26,8 +26,9 @@ class JsonEvents {
   virtual void scalar(JsonScalar& value) = 0;  // an item of a list, or the value of a key
 };
 
-// Passes on a text's events in order. Throws Error that begins with `where` if it is no JSON; byte
-// numbers begin with `begin`, the text's place in its file. Duplicate keys are for the receiver.
+// Passes on a text's events in order. If it is not JSON, throws Error that begins with `where`;
+// byte numbers count from `begin`, the text's place in its file. Duplicate keys are the receiver's
+// concern.
 void parse_json(std::string_view text, const std::string& where, uint64_t begin,
                 JsonEvents& events);
 

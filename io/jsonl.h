@@ -1,5 +1,6 @@
 #pragma once
-// JSON lines: a log of one object per line, appended at once: a crash loses at most the last line.
+// JSON lines: a log with one object per line. Each line is appended at once, so a crash loses at
+// most the last one.
 
 #include <variant>
 
@@ -10,18 +11,19 @@ namespace mixtape::io {
 using JsonValue = std::variant<double, int64_t, std::string, bool>;
 using JsonFields = std::vector<std::pair<std::string, JsonValue>>;
 
-// {"epoch":1,"loss":0.25}. Doubles keep their bits (whole ones as integers), or become null.
+// {"epoch":1,"loss":0.25}. Doubles keep their bits (whole ones are written as integers); those that
+// are not finite become null.
 std::string json_object(const JsonFields& fields);
 
 // The first field of that name, or null.
 const JsonValue* find_field(const JsonFields& fields, std::string_view key);
-// The number in it, or in that field; NaN if there is none.
+// The number in a value or field; NaN if there is none.
 double number_in(const JsonValue& value);
 double number_in(const JsonFields& fields, std::string_view key);
 
 class JsonLines {
  public:
-  // Appends to the file or creates it. Throws Error if it cannot be opened.
+  // Opens the file for appending, or creates it. Throws Error if it cannot.
   explicit JsonLines(std::string path);
   void write(const JsonFields& fields);  // one line; throws Error if the file was removed
 
@@ -29,11 +31,11 @@ class JsonLines {
   AppendFile file_;
 };
 
-// The objects of such a file in order; null becomes NaN, and an incomplete last line is ignored.
-// Throws Error that names file and line if one is not an object of numbers, strings and bools, or
-// if they take more memory than memory_limit of file and max_memory.
+// The objects of such a file in order. null becomes NaN, and an incomplete last line is ignored.
+// Throws Error that names file and line if a line is not an object of numbers, strings and bools,
+// or if they take more memory than memory_limit().
 std::vector<JsonFields> read_json_lines(const std::string& path, uint64_t max_memory = 0);
-// Parses such a text; errors call it `name`.
+// Parses such a text, which errors call `name`.
 std::vector<JsonFields> parse_json_lines(std::string_view text, const std::string& name,
                                          uint64_t max_memory = 0);
 

@@ -1,4 +1,4 @@
-// A .npy file is a magic number, a version, a Python dictionary literal, and the elements.
+// A .npy file consists of a magic number, a version, a Python dictionary literal, and the elements.
 
 #include "io/npy.h"
 
@@ -121,7 +121,7 @@ class Parser {
       check(shape.rank < max_rank, "{}: header: more than {} dimensions", file_, max_rank);
       shape.push_back(integer());
       if (!take(',')) {
-        if (shape.rank == 1) wanted("','");  // (3) is not a tuple
+        if (shape.rank == 1) wanted("','");  // ((3) is not a tuple)
         expect(')');
         break;
       }
@@ -153,8 +153,8 @@ void swap_bytes(std::span<std::byte> bytes, size_t width) {
   for (size_t i = 0; i < bytes.size(); i += width) std::reverse(&bytes[i], &bytes[i] + width);
 }
 
-// Reads an array of `size` bytes; next(into) reads the next bytes, and other() is what the file is
-// if it is no array.
+// Reads an array of `size` bytes. next(into) reads the next bytes; other() says what the file is if
+// it is not an array.
 template <class Next, class Other>
 Tensor read_array(uint64_t size, const std::string& file, const Next& next, const Other& other) {
   constexpr uint64_t fixed = 8;  // magic, version
@@ -212,7 +212,7 @@ Tensor read_npy(const Source& source) {
 
 StateDict read_npz(const Source& source, uint64_t max_memory) {
   const std::vector<ZipEntry> entries = read_zip_directory(source);
-  uint64_t bytes = 0;  // none overlap, and each is at most 1032 times as large
+  uint64_t bytes = 0;  // (entries do not overlap, and each unpacks to at most 1032 times its size)
   for (const ZipEntry& e : entries) bytes += e.size;
   check_memory(bytes, source.name(), source.size(), max_memory);
   StateDict tensors;
@@ -231,7 +231,7 @@ StateDict read_npz(const Source& source, uint64_t max_memory) {
   return tensors;
 }
 
-// The bytes before the elements of t in row-major order.
+// The bytes of the file that come before t's elements in row-major order.
 std::string npy_header(const Tensor& t, const std::string& where) {
   check(bool(t), "{} is undefined", where);
   const auto spelled = std::find_if(std::begin(numpy_dtypes), std::end(numpy_dtypes),
@@ -243,7 +243,7 @@ std::string npy_header(const Tensor& t, const std::string& where) {
   if (t.rank() > 0) sizes.resize(sizes.size() - (t.rank() == 1 ? 1 : 2));  // (3,) but (3, 4)
   std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
                                  size_of(t.dtype()) == 1 ? '|' : '<', spelled->first, sizes);
-  constexpr size_t fixed = 10, alignment = 64;  // of the elements, after the line end
+  constexpr size_t fixed = 10, alignment = 64;  // the latter of the elements
   text.append(alignment - 1 - (fixed + text.size()) % alignment, ' ');
   text += '\n';
   std::string header(magic);

@@ -1,5 +1,5 @@
-// Fields of a message have a number and a type of wire: 0 a varint, 2 bytes after their length, 5
-// four bytes. Numbers are those of onnx.proto.
+// Fields of a message have a number, as in onnx.proto, and a wire type: 0 a varint, 2 bytes after
+// their length, 5 four bytes.
 
 #include "io/onnx.h"
 
@@ -31,7 +31,7 @@ class Message {
     bytes_.append(reinterpret_cast<const char*>(&bits), sizeof bits);
     return *this;
   }
-  // The content may be longer than what is given here; the rest follows elsewhere.
+  // Adds bytes. The content may be longer by `rest` bytes, which follow elsewhere.
   Message& bytes(int field, std::string_view content, uint64_t rest = 0) {
     varint(uint64_t(field) << 3 | 2);
     varint(content.size() + rest);
@@ -49,7 +49,7 @@ class Message {
   std::string bytes_;
 };
 
-// The version of the format of files in which an opset came.
+// The version of the file format with which an opset came.
 int64_t ir_version(int opset) {
   constexpr int first = 18;
   constexpr int64_t versions[] = {8, 9, 9, 10, 10, 11};
@@ -118,7 +118,8 @@ Message entry(std::string_view key, std::string_view value) {
   return Message().bytes(1, key).bytes(2, value);
 }
 
-// The numbers of all tensors in a file of their own, at multiples of a page; and their messages.
+// Writes the numbers of all tensors to a second file, at multiples of a page, and their messages to
+// `graph`.
 void write_external(const std::string& path, const StateDict& tensors, Message& graph) {
   constexpr uint64_t page = 4096;
   const std::string data = path + ".data";
@@ -155,7 +156,7 @@ void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
   for (const OnnxValue& value : g.inputs) graph.message(11, message_of(value));
   for (const OnnxValue& value : g.outputs) graph.message(12, message_of(value));
 
-  // Within a message, fields come in any order: initializers are last, so that they are not copied.
+  // (Fields of a message come in any order. Initializers are last, so that they are not copied.)
   std::vector<std::string> heads;
   uint64_t rest = 0;
   for (const auto& [name, t] : g.initializers) {
@@ -167,7 +168,7 @@ void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
   }
   if (external) write_external(path, g.initializers, graph);
   check(graph.text().size() + rest < most_bytes - model.text().size() - 16,
-        "{}: {} bytes are more than a file of ONNX may have (write its numbers to a second one)",
+        "{}: {} bytes are more than an ONNX file may have (write its numbers to a second one)",
         path, graph.text().size() + rest);
   AtomicFile file(path);
   file.write(model.bytes(7, graph.text(), rest).text());

@@ -1,6 +1,6 @@
 #pragma once
-// ONNX: a network as a graph of named values, written and not read. Its files are protobuf
-// messages, which are written here without protobuf.
+// ONNX: a network as a graph of named values. Files are protobuf messages, which are written
+// without the protobuf library, and not read.
 
 #include <cstdint>
 #include <string>
@@ -15,33 +15,33 @@ namespace mixtape::io {
 using OnnxAttribute =
     std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
 
-// One op of ONNX. Its inputs and outputs are names of values; an absent input is "".
+// An op of ONNX. Its inputs and outputs are names of values; an absent input is "".
 struct OnnxNode {
   std::string op;
   std::vector<std::string> inputs, outputs;
   std::vector<std::pair<std::string, OnnxAttribute>> attributes = {};
 };
 
-// An input or output of a graph. A size is a number or the name of one that only a run knows.
+// An input or output of a graph. A size is a number or, if it is known only at run time, a name.
 struct OnnxValue {
   std::string name;
   DType dtype;
   std::vector<std::variant<int64_t, std::string>> shape;
 };
 
-struct OnnxGraph {  // nodes that follow from inputs and initializers
+struct OnnxGraph {  // nodes that compute outputs from inputs and initializers
   std::string name = {};
   int opset = 18;                    // 18 to 23
-  std::vector<OnnxNode> nodes = {};  // each after those whose outputs it reads
+  std::vector<OnnxNode> nodes = {};  // each after the nodes whose outputs it reads
   std::vector<OnnxValue> inputs = {}, outputs = {};
-  StateDict initializers = {};  // values that the file contains, from any device
+  StateDict initializers = {};  // values stored in the file, from any device
 };
 
-int64_t onnx_type(DType dtype);  // its number there, which the attribute of Cast has, too
+int64_t onnx_type(DType dtype);  // ONNX's number of the dtype, also for the attribute of Cast
 
-// Writes the graph atomically. A protobuf message ends at 2 GiB; with `external`, initializers go
-// to a second file, named `path` + ".data", which has no such limit. Throws Error for an opset that
-// is not known here, for a duplicate initializer, and beyond that limit.
+// Writes the graph atomically. A protobuf message is limited to 2 GiB; with `external`,
+// initializers go to a second file, `path` + ".data", which has no such limit. Throws Error for an
+// unknown opset, for a duplicate initializer, and beyond the limit.
 void save_onnx(const std::string& path, const OnnxGraph& graph, bool external = false);
 
 }  // namespace mixtape::io

@@ -1,4 +1,4 @@
-// A machine of a stack and a memo, as Python's pickle module has it, for protocols 2 to 5.
+// A machine with a stack and a memo, like that of Python's pickle module, for protocols 2 to 5.
 
 #include "io/pickle.h"
 
@@ -96,7 +96,7 @@ PickleValue Pickle::top() {
   return v;
 }
 
-// To the list or dict on top of the stack, or to what is unknown there.
+// Appends to the list or dict on top of the stack, or to an unknown value there.
 void Pickle::append(Value::Kind kind, const std::vector<Value>& elements) {
   if (kind == Value::Dict && elements.size() % 2 > 0) refuse("a dict has a key without a value");
   const Value to = top();

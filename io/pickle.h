@@ -1,8 +1,8 @@
 #pragma once
-// Pickles of torch.save, as data: a list of known opcodes and of known names of Python, of which
-// none runs code. What another name makes is an unknown value, which nothing but its name is left
-// of. Values refer to the text and to pools of the Pickle, so that a hostile one takes memory by
-// its length, and no depth of nesting is recursed into.
+// Pickles of torch.save, read as data by lists of known opcodes and known Python names, none of
+// which runs code. Other names make unknown values, of which only the name is kept. Values refer to
+// the text and to pools of the Pickle, so a hostile one takes memory in proportion to its length,
+// and nesting causes no recursion.
 
 #include <cstdint>
 #include <optional>
@@ -15,11 +15,11 @@
 
 namespace mixtape::io {
 
-// A dtype as PyTorch names it and its storages.
+// PyTorch's names of a dtype and of its storages.
 struct TorchDType {
   std::string_view name, storage;  // "float32", "FloatStorage"; newer dtypes have no storage
   uint8_t bytes;                   // of an element
-  std::optional<DType> here = {};  // ours, if it is
+  std::optional<DType> here = {};  // our dtype, if there is one
 };
 const TorchDType& torch_dtype(DType t);
 
@@ -32,23 +32,23 @@ struct PickleValue {
     Float,
     Text,
     Bytes,
-    Latin1,  // bytes that are a text's characters, as protocol 2 has them
+    Latin1,  // bytes as the characters of a text, as in protocol 2
     List,
     Dict,
     Global,
     Storage,
     Tensor,
     NumpyType,
-    Array,  // of NumPy, and its scalars
+    Array,  // NumPy's arrays and scalars
     Unknown
   };
   Kind kind = None;
-  // Bytes of Text, Large, Bytes and Latin1; 1 of a Dict whose attributes are its items.
+  // Bytes of Text, Large, Bytes and Latin1; 1 for a Dict whose attributes are its items.
   uint32_t size = 0;
   union {
     int64_t whole = 0;  // of Bool and Int
     double real;
-    uint64_t index;  // of the byte where texts and bytes begin, in a pool, or a DType
+    uint64_t index;  // of the first byte of texts and bytes, in a pool; or a DType
   };
 
   static PickleValue of(Kind kind, uint64_t index, uint32_t size = 0) {
@@ -64,12 +64,12 @@ class Pickle {
  public:
   using Value = PickleValue;
 
-  // A persistent id: numbers that are elsewhere in the file.
+  // A persistent id, which stands for numbers elsewhere in the file.
   struct Storage {
     std::string_view key;
     const TorchDType* dtype;  // null if untyped: bytes
     uint64_t numel;
-    int64_t offset;  // in elements: an old file's storage may be a view of another
+    int64_t offset;  // in elements; an old file's storage may be a view of another
   };
   struct Tensor {
     size_t storage;
@@ -81,16 +81,16 @@ class Pickle {
     DType dtype;
     Shape shape;
     bool by_columns;
-    Value data;  // Bytes or Latin1; None where it has none, Unknown if its dtype is
+    Value data;  // Bytes or Latin1; None if there are none, Unknown if the dtype is
   };
-  // A name that is not among those that are read, and the byte before which it is.
+  // A name that is not among the known ones, and the byte after it.
   struct Unknown {
     std::string_view module, name;
     uint64_t at;
   };
 
-  // Reads one pickle at the begin of `text`, which must outlive it. Errors begin with `where`;
-  // throws one if more than `most` bytes of memory are needed.
+  // Reads one pickle at the start of `text`, which must outlive it. Errors begin with `where`.
+  // Throws Error if more than `most` bytes of memory are needed.
   Pickle(std::string_view text, std::string where, uint64_t most);
 
   const Value& value() const { return value_; }
@@ -98,7 +98,7 @@ class Pickle {
   uint64_t memory() const { return memory_; }
   std::string_view text(const Value& v) const { return text_.substr(v.index, v.size); }
   std::string content(const Value& v) const;  // of Bytes and Latin1
-  // The elements; of a dict, keys and values in turn.
+  // The elements of a list; for a dict, keys and values in turn.
   const std::vector<Value>& list(const Value& v) const { return lists_[v.index]; }
   const std::vector<Storage>& storages() const { return storages_; }
   const Tensor& tensor(const Value& v) const { return tensors_[v.index]; }
@@ -110,7 +110,7 @@ class Pickle {
   static const Global globals[];
 
   [[noreturn]] void refuse(std::string_view what) const;
-  void take(uint64_t bytes);  // of memory
+  void take(uint64_t bytes);  // counts memory; throws Error beyond the limit
 
   uint64_t number(int width);  // the next bytes of the text
   std::string_view bytes(uint64_t n);
@@ -143,7 +143,7 @@ class Pickle {
   void build_array(Array& array, const std::vector<Value>& state);
   Value rebuilt_dict(const std::vector<Value>& arguments);
   Value rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype);
-  void check_reach(const Tensor& t) const;  // elements are within the storage
+  void check_reach(const Tensor& t) const;  // throws Error unless elements are in the storage
   const Value& argument(const std::vector<Value>& arguments, size_t i, Value::Kind kind) const;
   Shape shape_of(const Value& tuple) const;
 

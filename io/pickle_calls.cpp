@@ -1,4 +1,4 @@
-// The names of Python that pickles of torch.save may have, and what becomes of calls of them.
+// The Python names that pickles of torch.save may have, and the results of calling them.
 
 #include <fmt/format.h>
 
@@ -37,7 +37,8 @@ constexpr TorchDType torch_dtypes[] = {
     {"float4_e2m1fn_x2", "", 1},
 };
 
-// The bytes that a value is, or nothing. An array's data are no array, so that none nest.
+// The bytes that a value stands for, or none. (An array's data cannot be an array, so they do not
+// nest.)
 PickleValue bytes_of(const PickleValue& v) {
   const bool is_data = v.kind == PickleValue::Bytes || v.kind == PickleValue::Latin1;
   return is_data ? v : PickleValue();
@@ -65,7 +66,7 @@ struct Pickle::Global {
     IsType,
     IsArray,
     IsUntyped,
-    IsStorage,  // its size says of which dtype
+    IsStorage,  // its size tells the dtype
   };
   std::string_view module, name;
   Meaning meaning;
@@ -108,7 +109,7 @@ const Pickle::Global Pickle::globals[] = {
 };
 
 const TorchDType& torch_dtype(DType t) {
-  return *std::ranges::find(torch_dtypes, std::optional(t), &TorchDType::here);  // all are there
+  return *std::ranges::find(torch_dtypes, std::optional(t), &TorchDType::here);  // (has all)
 }
 
 PickleValue Pickle::global(std::string_view module, std::string_view name) {
@@ -160,7 +161,7 @@ const PickleValue& Pickle::argument(const std::vector<Value>& arguments, size_t 
   return arguments[i];
 }
 
-// Results of an unknown function, and of an unknown first argument, are unknown.
+// Calls a function. The result is unknown if the function or its first argument is.
 PickleValue Pickle::call(const Value& function, const Value& arguments) {
   if (function.kind == Value::Unknown) return function;
   if (function.kind != Value::Global) refuse("a value of another type is on the stack");
@@ -216,7 +217,7 @@ PickleValue Pickle::call(const Value& function, const Value& arguments) {
   }
 }
 
-// From nothing, bytes, or a text and its encoding.
+// Bytes from nothing, from bytes, or from a text and its encoding.
 PickleValue Pickle::encoded(const Global& function, const std::vector<Value>& arguments) {
   if (arguments.empty()) return Value::of(Value::Bytes, 0);
   if (arguments[0].kind == Value::Bytes || arguments[0].kind == Value::Latin1) return arguments[0];
@@ -250,8 +251,8 @@ PickleValue Pickle::array_of(const Value& dtype, const Value& data) {
   return Value::of(Value::Array, arrays_.size() - 1);
 }
 
-// Gives the value on top of the stack its state. A dict's, such as _metadata of a state_dict, is
-// left out.
+// Gives the value on top of the stack its state. The state of a dict, such as a state_dict's
+// _metadata, is ignored.
 void Pickle::build(const Value& state) {
   const Value v = top();
   if (v.kind == Value::Dict && v.size > 0 && state.kind == Value::Dict) {
@@ -279,7 +280,7 @@ void Pickle::build_array(Array& array, const std::vector<Value>& state) {
   array.data = state.size() > 4 ? bytes_of(state[4]) : Value();
 }
 
-// From no argument, or one list of pairs.
+// A dict from no argument or one list of pairs.
 PickleValue Pickle::rebuilt_dict(const std::vector<Value>& arguments) {
   std::vector<Value> items;
   if (!arguments.empty())
@@ -287,7 +288,7 @@ PickleValue Pickle::rebuilt_dict(const std::vector<Value>& arguments) {
       if (pair.kind != Value::List || list(pair).size() != 2)
         refuse("an item of a dict is no pair");
       items.insert(items.end(), list(pair).begin(), list(pair).end());
-      take(2 * sizeof(Value));  // before all of them are added: a list may hold a pair many times
+      take(2 * sizeof(Value));  // (before they are added, since a list may hold a pair many times)
     }
   return make(Value::Dict, std::move(items));
 }
@@ -304,7 +305,7 @@ Shape Pickle::shape_of(const Value& tuple) const {
   return shape;
 }
 
-// (storage, offset, shape, strides, requires_grad, hooks), and a dtype where the storage has none.
+// (storage, offset, shape, strides, requires_grad, hooks), and a dtype if the storage has none.
 PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype) {
   if (has_dtype && arguments.size() > 6 && arguments[6].kind == Value::Unknown) return arguments[6];
   const size_t index = argument(arguments, 0, Value::Storage).index;

@@ -1,5 +1,5 @@
-// Uses libpng's simplified interface. Checks before it that chunks fill the file and end with IEND,
-// which libpng never reads, and that deflate can make the image from a file of this size.
+// PNG by libpng's simplified interface. Before that, checks that chunks fill the file and end with
+// IEND, which libpng never reads, and that deflate can make the image from a file of this size.
 
 #include "io/png.h"
 

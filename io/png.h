@@ -9,11 +9,12 @@ namespace mixtape::io {
 
 inline constexpr std::string_view png_signature("\x89PNG\r\n\x1a\n", 8);  // begins every file
 
-// u8 [channels, height, width]: 1 grey, 2 grey and alpha, 3 red, green and blue, 4 with alpha.
-// `channels` converts; 0 keeps the file's. Palettes become colours and 16 bits 8. Removed alpha is
-// blended on black, the file's gamma is applied, and grey is the luminance in linear light. Throws
-// Error that names the file if it is invalid; checks sizes against the file before allocating, and
-// against memory_limit of file and max_memory.
+// Reads u8 [channels, height, width]. Channels are 1 grey, 2 grey and alpha, 3 red, green and blue,
+// or 4 with alpha; the option converts, and 0 keeps the file's. Palettes become colours, and 16
+// bits become
+// 8. Removed alpha is blended on black, the file's gamma is applied, and grey is the luminance in
+// linear light. Throws Error that names the file if it is invalid. Sizes are checked against the
+// file and memory_limit() before allocating.
 Tensor load_png(const std::string& path, int channels = 0, uint64_t max_memory = 0);
 // Parses a file in memory; errors call it `name`.
 Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels = 0,

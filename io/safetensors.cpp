@@ -1,6 +1,6 @@
-// Reads in three steps: the header to entries, as its JSON is parsed; the entries against each
-// other and the file's size; the data into tensors. Tensors must tile the data without overlaps or
-// holes.
+// A file is read in three steps: entries from the header, while its JSON is parsed; checks of the
+// entries against each other and the file's size; tensors from the data. Tensors must tile the data
+// without overlaps or gaps.
 
 #include "io/safetensors.h"
 
@@ -37,14 +37,14 @@ std::string_view spelling(DType t) {
 
 struct Entry {
   std::string name;
-  bool is_here = true;  // the dtype is one of ours
-  std::string other;    // else how the file spells it
+  bool is_here = true;  // true if the dtype is one of ours
+  std::string other;    // otherwise the file's name for it
   DType dtype = u8;
   Shape shape;
   uint64_t begin = 0, end = 0;  // bytes from the start of the data
 };
 
-// Takes a header as it is parsed, and throws Error at the first place that cannot be in one.
+// Takes a header while it is parsed. Throws Error at the first thing that does not belong in one.
 class HeaderReader final : public JsonEvents {
  public:
   HeaderReader(uint64_t data_bytes, const std::string& file)
@@ -191,11 +191,11 @@ class HeaderReader final : public JsonEvents {
   bool is_metadata_ = false, has_metadata_ = false;
   Field field_ = dtype;
   int seen_ = 0;     // fields of the last entry
-  int numbers_ = 0;  // of its data_offsets
+  int numbers_ = 0;  // numbers of its data_offsets
 };
 
-// Throws Error unless names are unique, and tensors are contiguous and cover all of the data. Sorts
-// the entries by their place.
+// Sorts the entries by their place. Throws Error unless names are unique and tensors cover all of
+// the data without overlaps.
 void check_entries(std::vector<Entry>& entries, uint64_t data_bytes, const std::string& file) {
   std::ranges::sort(entries, {}, &Entry::name);
   const auto twice = std::ranges::adjacent_find(entries, {}, &Entry::name);
@@ -218,7 +218,7 @@ std::string read_text(const Source& source) {
   uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   const bool fits = length <= longest_header && length <= size - length_bytes;
-  // (The first byte of a header that was cut off.)
+  // (Of a truncated header only the first byte.)
   std::string text(fits ? length : std::min<uint64_t>(1, size - length_bytes), ' ');
   source.read(length_bytes, std::as_writable_bytes(std::span(text)));
   if (!text.starts_with('{'))
@@ -307,7 +307,7 @@ void save(const std::string& path, const StateDict& unsorted, const Metadata& me
   check(!has_extension(path, ".gguf"), "{}: train::save_gguf writes models, io::save_gguf tensors",
         path);
   check_writable(path, unsorted, metadata);
-  // Sorts by element size, largest first, so that every tensor is aligned.
+  // Sorted by element size, largest first, so that every tensor is aligned.
   StateDict tensors = unsorted;
   std::ranges::sort(tensors, [](const auto& a, const auto& b) {
     const size_t wa = size_of(a.second.dtype()), wb = size_of(b.second.dtype());

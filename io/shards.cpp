@@ -1,4 +1,4 @@
-// Several safetensors files with an index. No save writes to a file that an index may name, so that
+// Several safetensors files with an index. A save never writes to a file that an index may name, so
 // the index alone decides which files belong together.
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ void check_shard_name(const std::string& shard, const std::string& where) {
     fail("{}: {} is not the name of a {} file beside the index", where, quote(shard), extension);
 }
 
-// Takes weight_map from an index as it is parsed, and ignores the rest.
+// Takes weight_map from an index while it is parsed, and ignores the rest.
 class IndexReader final : public JsonEvents {
  public:
   explicit IndexReader(const std::string& file) : file_(file) {}
@@ -132,7 +132,7 @@ class ShardNames {
     return fmt::format("{}{}-{:05}-of-{:05}{}", stem_, save > 1 ? fmt::format(".save{}", save) : "",
                        shard + 1, shards, extension);
   }
-  // The number of the save that made a file of this name, or 0 if none did.
+  // The number of the save that made a file of this name, or 0 if it is not a shard.
   int64_t save_of(std::string_view name) const {
     if (!name.starts_with(stem_) || !name.ends_with(extension)) return 0;
     name = name.substr(stem_.size(), name.size() - stem_.size() - extension.size());
@@ -158,7 +158,7 @@ class ShardNames {
   std::string stem_;
 };
 
-// A save's files in its folder. Its shards are removed again unless it is finished.
+// A save's files in its folder. Its shards are removed again unless the save is finished.
 class ShardFolder {
  public:
   explicit ShardFolder(const std::string& stem)
@@ -174,7 +174,7 @@ class ShardFolder {
   }
   ~ShardFolder() { remove(new_); }
 
-  // The name of a shard that this save writes next.
+  // The name of the shard that this save writes next.
   std::string add(size_t shard, size_t shards) {
     if (last_ >= ShardNames::most) fail("{}: its number of the save is too large", old_.back());
     return new_.emplace_back(names_.of(last_ + 1, shard, shards));
@@ -198,7 +198,7 @@ class ShardFolder {
   const fs::path folder_;
   const ShardNames names_;
   std::vector<std::string> old_, new_;
-  int64_t last_ = 0;  // the highest number of a save that is there
+  int64_t last_ = 0;  // the highest number of an existing save
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Maps data to pixels by two axes with round tick values.
+// Draws charts: data are mapped to pixels by two axes with round tick values.
 
 #include "io/svg.h"
 
@@ -23,7 +23,7 @@ constexpr size_t colors = std::size(light);
 static_assert(colors == std::size(dark));
 constexpr const char* dashes[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\""};
 
-// Includes a background, since the page around the picture may have another theme.
+// The style sheet, with a background, since the page around the picture may have another theme.
 std::string style() {
   std::string in_light, in_dark;
   for (size_t i = 0; i < colors; ++i) {
@@ -339,7 +339,7 @@ Drawing draw(const BarChart& chart) {
   }
   const auto ticks = choose_ticks(x, 8, true);
   x.from = 24 + widest(labels);
-  x.to = chart.width - 60;  // the last value stands beside its bar
+  x.to = chart.width - 60;  // (leaves room for the value beside the longest bar)
   constexpr double top = 36, row = 22;
   const double bottom = top + row * double(chart.bars.size());
   std::string svg = heading(chart.width, chart.title);

@@ -1,6 +1,6 @@
 #pragma once
-// Charts as SVG text: all pictures that programs of this repository draw. A media query adapts them
-// to the reader's light or dark theme, and viewers that know none show the light one.
+// Charts as SVG text, for all pictures that programs of this repository draw. A media query adapts
+// them to the reader's light or dark theme; viewers without media queries show the light one.
 
 #include <span>
 #include <string>
@@ -10,18 +10,18 @@
 namespace mixtape::io {
 
 struct Series {                         // a line or dots in a chart
-  std::string name;                     // in the legend; empty: not shown
+  std::string name;                     // in the legend; empty: not listed
   std::vector<double> x, y;             // equally long; non-finite points leave gaps
   bool dots = false;                    // markers instead of a line
-  int color = -1;                       // its number, from 0; -1: the series' own place
+  int color = -1;                       // number of a color, from 0; -1: by position in the list
   std::vector<std::string> notes = {};  // of each dot, shown under the pointer; or none
 };
 
 struct Chart {  // lines and dots over two axes
   std::string title = {}, x_label = {}, y_label = {};
   std::vector<Series> series = {};
-  bool log_x = false, log_y = false;  // non-positive points leave gaps, too
-  int width = 720, height = 400;      // pixels; a legend of several rows adds height
+  bool log_x = false, log_y = false;  // non-positive points leave gaps as well
+  int width = 720, height = 400;      // in pixels; a legend of several rows adds height
 };
 
 // A table of counts, such as a confusion matrix, shaded by fraction of the row sum; 0 is blank.
@@ -33,7 +33,7 @@ struct HeatMap {
 
 struct Bar {  // of a BarChart
   std::string label;
-  double low = 0, value = 0, high = 0;  // from 0 on; low and high are the ends of its error bar
+  double low = 0, value = 0, high = 0;  // >= 0; low and high are the ends of its error bar
   int color = 0;
 };
 
@@ -45,7 +45,7 @@ struct BarChart {
   int width = 720;  // pixels
 };
 
-// A row of a diagram, framed with those that are inside it.
+// A row of a diagram, framed together with the boxes inside it.
 struct Box {
   std::string name, note;  // at the left and the right end
   int color = -1;          // of its mark; -1: none
@@ -64,14 +64,14 @@ struct Drawing {
   double width, height;  // pixels
   std::string elements;
 };
-// Throw Error if a series has unequal numbers of x and y; unless a map has one value per row and
-// column; unless 0 <= low <= value <= high of a bar.
+// Throw Error if a series has unequal numbers of x and y, unless a map has one value per row and
+// column, and unless 0 <= low <= value <= high for each bar.
 Drawing draw(const Chart& chart);
 Drawing draw(const HeatMap& map);
 Drawing draw(const BarChart& chart);
 Drawing draw(const BoxDiagram& diagram);
 
-// One picture of drawings below each other.
+// A picture with drawings below each other.
 std::string to_svg(std::span<const Drawing> drawings);
 inline std::string to_svg(const Drawing& drawing) { return to_svg(std::span(&drawing, 1)); }
 inline std::string to_svg(const Chart& chart) { return to_svg(draw(chart)); }

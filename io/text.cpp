@@ -1,4 +1,5 @@
-// One decoder finds valid UTF-8 sequences; each format escapes them in its way.
+// Escapes text: one decoder finds valid UTF-8 sequences, and each format escapes the rest in its
+// way.
 
 #include "io/text.h"
 
@@ -32,7 +33,7 @@ size_t sequence(std::string_view s) {
   return is_continuation(s, 3) ? 4 : 0;
 }
 
-// Replaces special characters as given, and other control codes by control(code).
+// Replaces special characters as listed, and other control codes by control(code).
 std::string escape(std::string_view text,
                    std::initializer_list<std::pair<char, std::string_view>> special,
                    std::string (*control)(int code)) {

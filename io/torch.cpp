@@ -1,5 +1,5 @@
-// Reads in three steps: the pickle to values; the values to names; the numbers of each storage that
-// a name needs into one tensor, of which others are views.
+// A file is read in three steps: values from the pickle; names from the values; and for each
+// storage that a name needs, one tensor of its numbers, of which other tensors are views.
 
 #include "io/torch.h"
 
@@ -25,7 +25,7 @@ using Value = PickleValue;
 
 constexpr uint64_t longest_pickle = 100'000'000;
 constexpr std::string_view zip_magic = "PK\3\4";
-// The pickle of a number that begins files from before PyTorch 1.6.
+// The pickle of a magic number with which files from before PyTorch 1.6 begin.
 constexpr std::string_view old_magic = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
 
 std::string head_of(const Source& source) {
@@ -34,7 +34,7 @@ std::string head_of(const Source& source) {
   return head;
 }
 
-// The containers of a pickle, unfolded to names.
+// Unfolds the containers of a pickle to names.
 class Names {
  public:
   struct Named {
@@ -53,7 +53,7 @@ class Names {
   std::vector<Named> found;  // sorted by name
 
  private:
-  // A container may be in others several times, so that few bytes unfold to many names.
+  // (A container may be in others several times, so that few bytes unfold to many names.)
   void add(const std::string& name, const Value& v, int depth) {
     constexpr int deepest = 64;
     check(depth <= deepest, "{}: {}: dicts and lists nest deeper than {}", where_, quote(name),
@@ -69,7 +69,7 @@ class Names {
       for (size_t i = 0; i < elements.size(); ++i)
         add(named(fmt::format("{}", i)), elements[i], depth + 1);
     } else if (v.kind != Value::None) {
-      constexpr uint64_t tensor_bytes = 400;  // of an object and the smallest memory
+      constexpr uint64_t tensor_bytes = 400;  // of an object with the smallest memory
       charge(tensor_bytes + bytes(v));
       found.push_back({name, v});
     }
@@ -110,7 +110,7 @@ class Names {
   const uint64_t most_;
 };
 
-// Where a file keeps the numbers of its storages.
+// The numbers of a file's storages.
 struct Numbers {
   virtual ~Numbers() = default;
   virtual uint64_t bytes(std::string_view key, const std::string& where) const = 0;
@@ -132,7 +132,7 @@ class ZipNumbers final : public Numbers {
     const ZipEntry& entry = entries_.at(folder_ + std::string(key));
     ZipReader reader(source_, entry);
     reader.read(into);
-    if (entry.crc != 0) reader.finish();  // PyTorch may leave checksums out
+    if (entry.crc != 0) reader.finish();  // (PyTorch may leave checksums out)
   }
 
  private:
@@ -141,7 +141,8 @@ class ZipNumbers final : public Numbers {
   const std::string folder_;
 };
 
-// After the pickle: the number of elements of each storage, and these.
+// The storages of an old file, after the pickle: for each, the number of elements, then the
+// elements.
 class OldNumbers final : public Numbers {
  public:
   OldNumbers(const Source& source, const Pickle& keys, const Pickle& object, uint64_t at)
@@ -181,7 +182,7 @@ class OldNumbers final : public Numbers {
   std::map<std::string, std::pair<uint64_t, uint64_t>, std::less<>> places_;  // first byte, bytes
 };
 
-// Reads each storage once, which its tensors share.
+// Reads each storage once; its tensors share it.
 class Storages {
  public:
   Storages(const Pickle& pickle, const Numbers& numbers, uint64_t most)
@@ -205,7 +206,7 @@ class Storages {
  private:
   struct Known {
     const TorchDType* dtype;
-    Tensor all;  // u8 if the dtype is not here
+    Tensor all;  // u8 if the dtype is not one of ours
   };
 
   const Known& storage(const Pickle::Tensor& t, const std::string& where) {
@@ -275,7 +276,7 @@ Tensor array_tensor(const Pickle::Array& a, std::string_view bytes, const std::s
   return bytes.empty() ? Tensor(a.shape, a.dtype, Device::cpu()) : t.with_layout(layout);
 }
 
-// Makes a tensor of a value of NumPy, or of bytes.
+// Makes a tensor from a NumPy value or from bytes.
 Tensor data_tensor(const Pickle& pickle, const Value& v, const std::string& where) {
   const bool is_array = v.kind == Value::Array;
   const Value& data = is_array ? pickle.array(v).data : v;
@@ -303,7 +304,7 @@ Tensor data_tensor(const Pickle& pickle, const Value& v, const std::string& wher
        skip);
 }
 
-// Makes tensors and texts of a pickle's values.
+// Makes tensors and texts from a pickle's values.
 SafeTensors tensors_of(const Pickle& pickle, const Numbers& numbers, const Source& source,
                        const ReadOptions& options, uint64_t most) {
   Names names(pickle, source.name(), most);
@@ -377,8 +378,8 @@ SafeTensors read_zip(const Source& source, const ReadOptions& options, uint64_t 
   return tensors_of(pickle, ZipNumbers(source, entries, folder + "data/"), source, options, most);
 }
 
-// Pickles of a number, of the protocol, of the machine that saved, of the object, of the keys of
-// storages.
+// Reads an old file: pickles of a magic number, the protocol, the machine that saved, the object,
+// and the keys of storages.
 SafeTensors read_old(const Source& source, const ReadOptions& options, uint64_t most) {
   const std::string& file = source.name();
   std::string text(std::min(source.size(), longest_pickle), '\0');

@@ -35,8 +35,8 @@ class PickleWriter {
     for (const int64_t x : numbers) add_int(x);
     add("t");
   }
-  // _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or v3, with a dtype after
-  // those, of bytes.
+  // _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or for bytes v3, with a
+  // dtype at the end.
   void add_tensor(const Tensor& t, size_t key) {
     const internal::Layout dense(t.shape());
     const TorchDType& dtype = torch_dtype(t.dtype());
@@ -69,7 +69,7 @@ class PickleWriter {
   std::string text_;
 };
 
-// The tensors whose elements are written: of several that are the same, the first.
+// The tensors whose elements are written; of several that are the same, only the first.
 class Stored {
  public:
   size_t key(const Tensor& t) {
@@ -86,7 +86,7 @@ class Stored {
 
  private:
   std::vector<Tensor> all_;
-  std::map<const void*, std::vector<size_t>> keys_;  // by where elements begin
+  std::map<const void*, std::vector<size_t>> keys_;  // by the address of the first element
 };
 
 }  // namespace

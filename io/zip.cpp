@@ -23,9 +23,9 @@ constexpr uint32_t local_sign = 0x04034b50, entry_sign = 0x02014b50, end_sign = 
                    end64_sign = 0x06064b50, locator_sign = 0x07064b50;
 constexpr uint64_t local_bytes = 30, entry_bytes = 46, end_bytes = 22, end64_bytes = 56,
                    locator_bytes = 20;
-constexpr uint64_t none16 = 0xffff, none32 = 0xffffffff;  // markers: the value is in a zip64 record
+constexpr uint64_t none16 = 0xffff, none32 = 0xffffffff;  // mark that zip64 records have the value
 constexpr uint64_t largest_directory = 100'000'000;
-// Most bytes that deflate makes from one: two bits can copy 258.
+// The most bytes that deflate makes from one, since two bits can copy 258.
 constexpr uint64_t max_inflation = 1032;
 
 // A part of the archive in memory.
@@ -78,7 +78,7 @@ Directory find_directory(const Source& archive) {
   uint64_t end = tail.offset() + at;
   const bool room = end >= locator_bytes + end64_bytes;
   const Record locator(archive, room ? end - locator_bytes : 0, locator_bytes);
-  const bool found = room && locator.number(0, 4) == locator_sign;  // PyTorch's always have one
+  const bool found = room && locator.number(0, 4) == locator_sign;  // (PyTorch always writes one)
   if (found || d.entries == none16 || d.offset == none32 || d.size == none32) {
     check(room, "{}: no room for its zip64 records", file);
     check(found, "{}: no zip64 locator at byte {}", file, end - locator_bytes);
@@ -98,7 +98,8 @@ Directory find_directory(const Source& archive) {
   return d;
 }
 
-// Reads values that did not fit 32 bits from the zip64 extra field, which has them in this order.
+// Reads values that did not fit into 32 bits from the zip64 extra field, which lists them in this
+// order.
 void read_zip64(const Record& directory, uint64_t at, uint64_t end,
                 std::span<uint64_t* const> values, const std::string& where) {
   while (at + 4 <= end) {
@@ -202,7 +203,7 @@ struct ZipReader::Inflater : NoCopy {
   }
   ~Inflater() { inflateEnd(&stream); }
 
-  // Unpacks into the buffer and returns the number of bytes; fewer at the end.
+  // Unpacks into the buffer and returns the number of bytes, which is smaller at the end.
   size_t unpack(const Source& archive, const ZipEntry& e, std::span<std::byte> into) {
     stream.next_out = reinterpret_cast<Bytef*>(into.data());
     stream.avail_out = static_cast<uInt>(into.size());
@@ -276,8 +277,8 @@ void ZipReader::finish() const {
         crc_, entry_.crc);
 }
 
-// The fields from the version to the length of the name: stored, with a fixed date. Sizes of 4 GiB
-// and more stand in an extra field.
+// The fields from the version to the length of the name, for a stored entry with a fixed date.
+// Sizes of 4 GiB and more go to an extra field.
 std::string ZipWriter::Written::common() const {
   const bool ascii = std::all_of(name.begin(), name.end(), [](char c) { return c >= 0; });
   constexpr uint64_t version = 20, version64 = 45, utf8 = 0x800, first_day = 0x21;  // of 1980
@@ -293,7 +294,7 @@ std::string ZipWriter::Written::common() const {
                         {name.size(), 2}});
 }
 
-// The extra field of zip64, with the values that are too large for their own.
+// The extra field of zip64, with the values that are too large for their own fields.
 std::string ZipWriter::Written::zip64(bool in_directory) const {
   std::string values;
   if (size >= none32) values = little_endian({{size, 8}, {size, 8}});
@@ -318,7 +319,7 @@ void ZipWriter::add(const std::string& name, const std::function<void(const Sink
   entries_.push_back({name, crc, size, at_});
   const Written& e = entries_.back();
   std::string extra = e.zip64(false);
-  if (alignment > 1) {  // a field of PyTorch's, which pads
+  if (alignment > 1) {  // (PyTorch's field for padding)
     constexpr uint64_t id = 'F' | 'B' << 8, header = 4;
     const uint64_t begin = at_ + local_bytes + name.size() + extra.size() + header;
     const uint64_t pad = (alignment - begin % alignment) % alignment;

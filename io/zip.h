@@ -1,6 +1,6 @@
 #pragma once
-// Zip archives for .npz and .pt files: stored or deflated entries, not encrypted or split. Rejects
-// entries that overlap, or that claim more bytes than deflate can make from theirs.
+// Zip archives for .npz and .pt files: stored or deflated entries, not encrypted or split. Entries
+// that overlap, or claim more bytes than deflate can make, are rejected.
 
 #include <functional>
 #include <memory>
@@ -17,7 +17,7 @@ struct ZipEntry {
   bool deflated = false;
 };
 
-// Throws Error that names the source and the byte if the archive is invalid.
+// Reads the directory. Throws Error that names the source and the byte if the archive is invalid.
 std::vector<ZipEntry> read_zip_directory(const Source& archive);
 
 // Reads the content of an entry sequentially.
@@ -37,13 +37,14 @@ class ZipReader {
   std::unique_ptr<Inflater> inflater_;
 };
 
-// Writes stored entries; finish() ends it. Records of zip64 stand only where sizes need them.
+// Writes stored entries; finish() ends the archive. zip64 records are written only if sizes need
+// them.
 class ZipWriter {
  public:
   explicit ZipWriter(AtomicFile& file) : file_(file) {}
   // Calls `content` twice, to compute the checksum and to write; it passes its bytes to the sink.
   using Sink = std::function<void(std::span<const std::byte>)>;
-  // It begins at a multiple of `alignment` bytes.
+  // Adds an entry whose content begins at a multiple of `alignment` bytes.
   void add(const std::string& name, const std::function<void(const Sink&)>& content,
            uint64_t alignment = 1);
   void finish();

@@ -633,7 +633,7 @@ TEST(DataParallel, SaysWhatAStepMustBe) {
   EXPECT_ERROR(parallel.send_along(std::vector<double>(257)),
                "at most 256 numbers may travel along, got 257");
   sum(net(x12())).backward();
-  EXPECT_ERROR(parallel.chunks(Batch{x12(), y12()}), "chunks() in the midst of a step");
+  EXPECT_ERROR(parallel.chunks(Batch{x12(), y12()}), "chunks() in the middle of a step");
   sum(net(x12())).backward();
   net.zero_grad();
   for (const auto& [x, y, weight] : parallel.chunks(Batch{x12(), y12()})) {
@@ -645,7 +645,7 @@ TEST(DataParallel, SaysWhatAStepMustBe) {
   const HookHandle hook = register_hook(y, [](const Tensor&) -> Tensor { throw Error("broken"); });
   EXPECT_ERROR((sum(y) + sum(net.unused.bias)).backward(), "broken");
   EXPECT_ERROR(sum(net(x12())).backward(),
-               "an exception broke off an earlier step, which ranks cannot end: make a new "
+               "an exception interrupted an earlier step, which ranks cannot finish: make a new "
                "DataParallel");
   net.requires_grad_(false);
   EXPECT_ERROR(DataParallel(net, {.chunks = 2}), "no parameter trains");

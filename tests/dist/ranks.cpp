@@ -1,5 +1,5 @@
 // A program for several processes: "ranks sums" proves that they connect, other words name what
-// breaks on rank 1 in the midst of barriers. Run by ranks_test.py under each MPI.
+// breaks on rank 1 in the middle of barriers. Run by ranks_test.py under each MPI.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ void fork_within(const dist::World& world) {
     try {
       world.barrier();
     } catch (const Error& e) {
-      std::exit(std::string(e.what()).starts_with("a World is of the process that made it") ? 7
+      std::exit(std::string(e.what()).starts_with("a World belongs to the process that made it") ? 7
                                                                                             : 8);
     }
   }

@@ -114,7 +114,7 @@ class Choice(unittest.TestCase):
 
     def test_a_file_that_is_no_plugin(self) -> None:
         library = re.search(r"=> (\S*/libc\.so\S*)", subprocess.run(["ldd", program], text=True, capture_output=True).stdout)[1]
-        self.fails("libc.* is no plug-in of this version of Mixtape", Run(2, "sums", MIXTAPE_MPI_PLUGIN=library))
+        self.fails("libc.* is not a plug-in of this version of Mixtape", Run(2, "sums", MIXTAPE_MPI_PLUGIN=library))
 
     def test_the_plugin_of_another_mpi(self) -> None:
         other = next((p for p in plugins if p != plugin and "_nccl." not in p), "")
@@ -147,7 +147,7 @@ class Meeting(unittest.TestCase):
         self.fails(".*: there is no WORLD_SIZE", MIXTAPE_ENGINE="tcp")
         self.fails('RANK must be a number from 0 to 1, got "2"', RANK="2", WORLD_SIZE="2")
         for size in ("two", "0", "-2", "2x", ""):
-            self.fails(f'WORLD_SIZE must be a number from 1, got "{size}"', RANK="0", WORLD_SIZE=size)
+            self.fails(f'WORLD_SIZE must be a number >= 1, got "{size}"', RANK="0", WORLD_SIZE=size)
         self.fails('MASTER_PORT must be a number from 1 to 65534, got "http"', RANK="1", WORLD_SIZE="2", MASTER_ADDR="localhost",
                    MASTER_PORT="http")
         self.assertEqual(Run(0, "sums", by=[*launch, "-n", "0"]).code, 2)
@@ -257,7 +257,7 @@ class Nccl(unittest.TestCase):
                    r"\(libnccl2 on Debian and Ubuntu\), or name its file by MIXTAPE_NCCL", MIXTAPE_NCCL="/nowhere.so")
         self.fails(r"rank \d of 2: NCCL must be 2.19 or later, got 2.18.5", STAND_IN_VERSION="21805")
         library = re.search(r"=> (\S*/libc\.so\S*)", subprocess.run(["ldd", program], text=True, capture_output=True).stdout)[1]
-        self.fails("libc.* has no ncclGetVersion: it is no NCCL, or one older than 2.19", MIXTAPE_NCCL=library)
+        self.fails("libc.* has no ncclGetVersion: it is not NCCL, or older than 2.19", MIXTAPE_NCCL=library)
         self.fails(r"rank \d of 2: the engine nccl connects GPUs, but this rank computes on cpu", "on_cpu")
 
     def test_calls_that_fail(self) -> None:

@@ -480,7 +480,7 @@ TEST(Shards, SayWhatIsWrong) {
                    "a parameter of shape [2] was divided as f32 on cpu, and is now bf16 on cpu: "
                    "make Shards after a model is converted or moved");
     }
-    EXPECT_ERROR(opt.step(), "the Shards of this optimizer have ended, and it has pieces alone");
+    EXPECT_ERROR(opt.step(), "the Shards of this optimizer have ended, so it has only pieces");
     EXPECT_ERROR(opt.replace_params({}, {}), "0 tensors for 2 parameters");
   }));
   expect_fine(run_ranks(2, [](const World&) {
@@ -546,7 +546,7 @@ TEST(Shards, NeedADataParallel) {
     const Shards shards(opt);
     sum(net.a).backward();
     EXPECT_ERROR(opt.step(),
-                 "a parameter of shape [3, 2] has a gradient that its pieces have not: Shards need "
+                 "a parameter of shape [3, 2] has a gradient that its pieces do not have: Shards need "
                  "a DataParallel of the model, made before backward()");
   }));
 }

@@ -102,7 +102,7 @@ TEST(OnnxFile, SaysWhatCannotBeWritten) {
   // One number, read 2^29 times: 2 GiB.
   const Tensor large = from({1}, {1}).with_layout(internal::Layout({1 << 29}, {0}));
   g.initializers = {{"w", large}};
-  EXPECT_ERROR(save_onnx(folder / "x.onnx", g), "bytes are more than a file of ONNX may have");
+  EXPECT_ERROR(save_onnx(folder / "x.onnx", g), "bytes are more than an ONNX file may have");
   EXPECT_EQ(folder.count(), 0u);
 }
 
