@@ -1,5 +1,5 @@
 #pragma once
-// Charts of trainings: one per quantity in the metrics.jsonl of one or several runs, and a
+// Charts of training runs: one per quantity in the metrics.jsonl of one or several runs, and a
 // confusion matrix.
 //
 // A line of metrics.jsonl describes one step or one epoch. "step" counts batches since the training
@@ -8,7 +8,7 @@
 //   {"step":19,"loss":0.71,"lr":0.003,"scale":65536,"skipped":false}
 //   {"step":20,"epoch":0,"train_loss":0.8,"valid_loss":0.7,"accuracy":0.81,"seconds":1.2}
 //
-// Trainings that share a file have different "mode" strings.
+// Runs that share a file have different "mode" strings.
 
 #include <filesystem>
 
@@ -23,38 +23,39 @@ namespace mixtape::train {
 io::JsonFields log_line(const Learner& learner, const StepRow& row);
 io::JsonFields log_line(const Learner& learner, const EpochRow& row);
 
-struct RunLog {  // the curves of one training
+struct RunLog {  // the curves of one run
   std::string name;
   std::vector<io::Series> quantities;        // each over its steps
   std::vector<double> skipped_x, skipped_y;  // skipped steps, and the loss scale there
 };
 
-// The trainings in a folder's metrics.jsonl: one with the given name, or one per mode. Throws Error
-// as io::read_json_lines does, or if a line has no step.
+// The runs in a folder's metrics.jsonl: one with the given name, or one per mode. Throws Error as
+// io::read_json_lines() does, or if a line has no step.
 std::vector<RunLog> read_run(const std::string& folder, const std::string& name = {});
 
-// Thins the lines of a chart, all by the same stretches of x, of which the longest line has about
-// most_points: a point becomes the mean of those in its stretch, or a gap if one is not finite. (By
-// numbers of points, longer runs would look smoother than shorter ones.)
+// Thins the lines of a chart: the points in each stretch of x become one, their mean, or a gap if
+// one is not finite. All lines have the same stretches, about most_points for the longest. (With
+// the same number of points for each, longer runs would look smoother than shorter ones.)
 void thin(io::Chart& chart, size_t most_points);
 
-// A chart per quantity, with its file name (loss.svg, lr.svg, ...): of one run, with the validation
-// loss in loss.svg; of several, with a curve per run, but no loss scale of runs that have none.
-// Throws Error if two runs have the same name.
+// A chart per quantity, with its file name (loss.svg, lr.svg, ...). For one run, loss.svg includes
+// the validation loss; for several, there is a curve per run (a loss scale only for runs that have
+// one). Throws Error if two runs have the same name.
 std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>& runs);
 // Writes the charts and returns the file names.
 std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunFolder& folder);
 
-// Chart of a confusion matrix: counts [classes, classes], a row per label; default names 0, 1, ...
+// The chart of a confusion matrix: counts [classes, classes], a row per label; by default names are
+// 0, 1, ...
 io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names = {});
 
-// Draws charts of the learner's history when a fit ends, and given class names also confusion.svg,
-// which costs one more validation. A training that continues no run removes charts of another.
+// Draws charts of the learner's history when a fit ends; given class names, also confusion.svg,
+// which takes one more validation. A training that does not continue a run removes older charts.
 class Charts : public Callback {
  public:
   explicit Charts(std::string folder, std::vector<std::string> classes = {});  // makes the folder
   int order() const override { return observer_order + 20; }      // after ModelCheckpoint has saved
-  bool everywhere() const override { return !classes_.empty(); }  // to validate
+  bool everywhere() const override { return !classes_.empty(); }  // (it validates)
   void on_train_begin(Learner& learner) override;
   void on_checkpoint(Learner& learner) override;
   void on_train_end(Learner& learner) override;

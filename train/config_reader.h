@@ -1,5 +1,5 @@
 #pragma once
-// ConfigReader: the values of a small JSON file of Hugging Face, by the paths of their keys.
+// ConfigReader: the values of a small Hugging Face JSON file, by the paths of their keys.
 
 #include <map>
 #include <optional>
@@ -13,29 +13,29 @@
 
 namespace mixtape::train {
 
-// All values by their paths, such as "rope_scaling.factor"; those of a list have one path.
+// All values by path, such as "rope_scaling.factor"; the values of a list share a path.
 class ConfigReader final : public io::JsonEvents {
  public:
   explicit ConfigReader(const std::string& name) : name_(name) {}
 
   void open(char bracket) override {
-    check(bracket == '{' || !path_.empty(), "{}: is no object", name_);
+    check(bracket == '{' || !path_.empty(), "{}: is not an object", name_);
     check(path_.size() < 8, "{}: nests deeper than 8", name_);
     keys_.push_back(key_);
     path_.push_back(path_.empty() ? "" : bracket == '{' ? key_ + "." : key_);
   }
   void close() override {
     path_.pop_back();
-    key_ = std::move(keys_.back());  // for the next item of a list
+    key_ = std::move(keys_.back());  // (for the next item of a list)
     keys_.pop_back();
   }
   void key(std::string& name) override { key_ = path_.back() + name; }
   void scalar(io::JsonScalar& value) override {
-    check(!path_.empty(), "{}: is no object", name_);
+    check(!path_.empty(), "{}: is not an object", name_);
     if (!std::holds_alternative<std::nullptr_t>(value)) all_[key_].push_back(std::move(value));
   }
 
-  // The value of a key; if there is none, `otherwise`, without which it must be there.
+  // The value of a key, or `otherwise`. Throws Error if there is neither.
   template <class T>
   T value(const std::string& key, std::optional<T> otherwise = {}) const {
     const auto found = all_.find(key);
@@ -70,7 +70,7 @@ class ConfigReader final : public io::JsonEvents {
     const auto first = all_.lower_bound(key + ".");
     return first != all_.end() && first->first.starts_with(key + ".");
   }
-  // The value as text, of whatever type; without one, nothing.
+  // The value as text, whatever its type; "" if there is none.
   std::string text(const std::string& key) const {
     const auto found = all_.find(key);
     return found == all_.end() ? "" : io::json_text(found->second[0]);
@@ -90,7 +90,7 @@ class ConfigReader final : public io::JsonEvents {
   }
 
   const std::string& name_;
-  std::vector<std::string> path_, keys_;  // of what is open, and the key before each
+  std::vector<std::string> path_, keys_;  // of open objects and lists: the path, and the last key
   std::string key_;
   std::map<std::string, std::vector<io::JsonScalar>> all_;
 };

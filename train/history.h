@@ -1,6 +1,6 @@
 #pragma once
-// History: the losses, rates and metrics of a training, by step and by epoch. Values of a step are
-// kept once they have arrived from the device, without waiting for it.
+// History: the losses, rates and metrics of a training run, by step and by epoch. A step's values
+// are stored once they have arrived from the device, without waiting for it.
 
 #include <deque>
 #include <limits>
@@ -11,7 +11,7 @@
 
 namespace mixtape::train {
 
-struct StepRow {  // a batch that trained
+struct StepRow {  // the row of a training batch
   int64_t step;   // batches since the training began
   double loss, lr;
   double scale;  // the loss scale; 1 without a scaler
@@ -20,18 +20,18 @@ struct StepRow {  // a batch that trained
 
 struct EpochRow {                 // a row of the table that fit() prints
   int64_t epoch;                  // from 0
-  int64_t step;                   // batches since the training began, at the epoch's end
+  int64_t step;                   // batches since the training began, at the end of the epoch
   double train_loss, valid_loss;  // means over examples; NaN without validation data
   std::vector<double> metrics;    // on the validation data, in the learner's order
-  double seconds;                 // of a resumed training, what its log said; else NaN
+  double seconds;                 // of an epoch before a resume, from the log or NaN
 };
 
 class History {
  public:
   std::vector<EpochRow> epochs;
-  std::vector<StepRow> steps;  // those that have arrived; settle() waits for the rest
+  std::vector<StepRow> steps;  // rows that have arrived; settle() waits for the rest
 
-  // Begins a row, whose numbers may be on their way from the device.
+  // Begins a row, whose numbers may still be on their way from the device.
   void add(int64_t step, const Tensor& loss, double lr, const amp::GradScaler& scaler,
            const amp::StepResult& result);
   void settle();  // waits for the device
@@ -49,10 +49,10 @@ class History {
   std::deque<Pending> pending_;
 };
 
-// Hands out each row once, steps and epochs in chronological order.
+// Passes on each row once, steps and epochs in chronological order.
 class HistoryReader {
  public:
-  // True if it has passed on more rows than `h` has: an older one was loaded.
+  // True if it has passed on more rows than `h` has, since an older history was loaded.
   bool is_ahead_of(const History& h) const {
     return steps_ > h.steps.size() || epochs_ > h.epochs.size();
   }
@@ -73,20 +73,21 @@ class HistoryReader {
   size_t steps_ = 0, epochs_ = 0;
 };
 
-// Base of loggers: passes on each row of the history once; starts over if an older one was loaded.
+// The base of loggers. Passes on each row of the history once, and starts over if an older history
+// was loaded.
 class HistoryWriter : public Callback {
  public:
   int order() const override { return observer_order; }
   void on_train_begin(Learner& learner) override { write(learner); }
   void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override { write(learner); }
-  void on_train_end(Learner& learner) override;  // after an exception some rows are missing
+  void on_train_end(Learner& learner) override;  // (after an exception some rows are missing)
 
  protected:
   void start_over() { is_open_ = false; }
 
  private:
-  virtual void open() = 0;  // begins a new file; all rows so far follow
+  virtual void open() = 0;  // begins a new file, for which all rows so far follow
   virtual void write_step(const Learner& learner, const StepRow& row) = 0;
   virtual void write_epoch(const Learner& learner, const EpochRow& row) = 0;
   virtual void flush() {}  // ends the rows of one event

@@ -1,5 +1,5 @@
 #pragma once
-// Llama from a folder as Hugging Face has it.
+// load_llama: reads a Llama from a folder in Hugging Face's format.
 
 #include <string>
 #include <string_view>
@@ -9,13 +9,13 @@
 
 namespace mixtape::train {
 
-// A config.json.
+// The content of a config.json.
 struct LlamaFile {
   models::LlamaConfig config;
-  std::vector<int64_t> begin_of_text = {};  // one token that texts begin with, or none
+  std::vector<int64_t> begin_of_text = {};  // the token with which texts begin, or none
   std::vector<int64_t> end_of_text = {};    // tokens at which generation ends
 };
-// Throws Error that begins with `name` if it is invalid or is of another model.
+// Throws Error that begins with `name` if the text is invalid or describes another model.
 LlamaFile parse_llama_config(std::string_view json, const std::string& name);
 
 struct LoadedLlama : LlamaFile {  // the model with its weights

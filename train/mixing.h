@@ -1,8 +1,7 @@
 #pragma once
-// MixUp and CutMix: callbacks that train on mixtures of two images, with the classes' probabilities
-// as targets, which cross_entropy takes. Each image is mixed with the one before it in the batch,
-// so shuffle; with chunks, the one before it in the chunk. A batch or chunk of one stays as it is,
-// with a warning.
+// MixUp and CutMix: callbacks that train on mixtures of two images, with class probabilities as
+// targets, which cross_entropy() takes. Each image is mixed with the one before it in the batch (or
+// chunk), so shuffle the data. A batch or chunk of one image stays as it is, with a warning.
 //
 //   learner.add(std::make_shared<MixUp>(MixOptions{.classes = 10}));
 
@@ -12,11 +11,11 @@ namespace mixtape::train {
 
 struct MixOptions {
   int64_t classes;         // targets are labels below this, or probabilities already
-  double alpha = 1;        // shares are drawn from Beta(alpha, alpha): few mixtures where small
-  double probability = 1;  // of a batch to be mixed
+  double alpha = 1;        // shares are drawn from Beta(alpha, alpha); if small, few are mixtures
+  double probability = 1;  // that a batch is mixed
 };
 
-// One of the two; draws from generator(), a share for each batch.
+// The base of both. Draws from generator(), one share for each batch.
 class Mixing : public Callback {
  public:
   explicit Mixing(const MixOptions& options);   // throws Error if an option is out of range
@@ -39,8 +38,8 @@ class MixUp final : public Mixing {
   double mix(Tensor& x, const Tensor& other, double share) const override;
 };
 
-// A rectangle of images [n, ..., height, width] is the other's; probabilities are by area (Yun et
-// al. 2019, arXiv 1905.04899).
+// Takes a rectangle of images [n, ..., height, width] from the other image; probabilities are by
+// area (Yun et al. 2019, arXiv 1905.04899).
 class CutMix final : public Mixing {
  public:
   using Mixing::Mixing;

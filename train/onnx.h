@@ -1,5 +1,5 @@
 #pragma once
-// Networks as ONNX files, which onnxruntime and other programs run.
+// save_onnx: writes networks as ONNX files, which onnxruntime and other programs run.
 
 #include <array>
 #include <functional>
@@ -15,10 +15,10 @@ namespace mixtape::train {
 struct OnnxOptions {
   int opset =
       18;  // 18 to 23; later ones have single ops for GELU (20), bf16 (22) and RMS norm (23)
-  // The first dimension of the first input, and of others where it is equal, may have any size.
-  // Then the network runs twice, with batches of two sizes. Otherwise sizes are those given.
+  // The first dimension of the first input, and of others in which it is equal, may have any size;
+  // for this the network runs twice, with batches of two sizes. If false, sizes are as given.
   bool dynamic_batch = true;
-  bool external_data = false;  // weights in a second file, `path` + ".data": needed beyond 2 GiB
+  bool external_data = false;  // weights go to a second file, `path` + ".data", for over 2 GiB
   std::vector<std::string> inputs = {},
                            outputs = {};  // names; none: input, or input_0, input_1, ...
 };
@@ -29,11 +29,11 @@ void save_onnx(const std::string& path, nn::ModuleBase& net, const nn::Tensors& 
                const OnnxRun& run, const OnnxOptions& options);
 }  // namespace detail
 
-// Writes what net(inputs...) computes in evaluation, in the dtypes in which it runs: under an
-// Autocast with its casts. Weights have the names of net's state_dict(). Throws Error for an op
-// without a counterpart in ONNX, which is named with its module, and if the ops or their sizes
-// depend on the batch in a way that a graph cannot express. Values that depend on the inputs by way
-// of C++, as an if by item(), are those of this run.
+// Writes the computation of net(inputs...) in evaluation, in the dtypes in which it runs (under an
+// Autocast with its casts). Weights have the names of net's state_dict(). Throws Error, with the
+// module, for an op without a counterpart in ONNX, and if ops or their sizes depend on the batch in
+// a way that a graph cannot express. Values that depend on inputs through C++, such as an if on
+// item(), are those of this run.
 //   save_onnx("net.onnx", net, {x}, {.opset = 20});
 template <class M, size_t count>
 void save_onnx(const std::string& path, M& net, const Tensor (&inputs)[count],

@@ -1,5 +1,5 @@
 #pragma once
-// Pictures of networks.
+// picture(): draws networks.
 
 #include <functional>
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace mixtape::train {
 
-// The picture for a forward pass that `run` runs.
+// The picture for the forward pass that `run` makes.
 std::string picture_of(nn::ModuleBase& net, const std::function<void()>& run);
 
-// nn::summary as SVG: each module as a box, in that of the module which has it, with its type, the
-// shape of its output and its number of parameters. A mark has the color of the output's dtype, so
-// that the picture of a call under Autocast shows where f32 begins and ends. Runs net(inputs...) in
-// evaluation mode, unrecorded.
+// nn::summary() as SVG: each module is a box inside its parent's, with its type, the shape of its
+// output and its number of parameters. A mark has the color of the output's dtype, so a picture
+// made under Autocast shows where f32 begins and ends. Runs net(inputs...) in evaluation,
+// unrecorded.
 //   io::write_file("net.svg", train::picture(net, x));
 template <class M, class... Inputs>
 std::string picture(M& net, const Inputs&... inputs) {
@@ -30,7 +30,7 @@ std::string picture(M& net, const Inputs&... inputs) {
 
 namespace mixtape::io {
 
-// train::picture(), beside what writes it: io::write_file("net.svg", io::graph(net, x)).
+// train::picture() under another name: io::write_file("net.svg", io::graph(net, x)).
 template <class M, class... Inputs>
 std::string graph(M& net, const Inputs&... inputs) {
   return train::picture(net, inputs...);

@@ -19,21 +19,21 @@ struct ProgressState {  // the parts of a progress_line()
   int64_t before = 0;  // done before the start
 };
 
-// "epoch 1 [=====>     ] 250/500  1.2k/s  eta 0:04  loss 0.31", at most `width` columns. The bar
-// takes the columns left over; it is omitted if there are too few, or with width 0 (no limit).
+// "epoch 1 [=====>     ] 250/500  1.2k/s  eta 0:04  loss 0.31", in at most `width` columns. The bar
+// takes the remaining columns; it is left out if there are too few, or with width 0 (no limit).
 std::string progress_line(const ProgressState& state, int width);
 
 class Progress : NoCopy {
  public:
-  // Called when the bar is redrawn, at most ten times a second.
+  // A function called when the bar is redrawn, at most ten times a second.
   using Suffix = std::function<std::string()>;
 
-  // Starts at `done` of `total`.
+  // Starts with `done` of `total` done.
   Progress(std::string label, int64_t total, Suffix suffix = {}, std::FILE* out = stderr,
            int64_t done = 0);
   ~Progress();  // finishes, unless an exception is unwinding the stack
 
-  void step(int64_t n = 1);  // n more are done
+  void step(int64_t n = 1);  // counts n more as done
   void finish();             // draws the last state and ends the line
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// TensorBoard: scalars over steps in its event files, which are records of protobuf messages.
+// TensorBoard: writes scalars over steps to event files, which are records of protobuf messages.
 //
 //   learner.add(std::make_shared<TensorBoard>("runs/a"));      $ tensorboard --logdir runs
 
@@ -12,8 +12,8 @@ class EventFile {
  public:
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  // Creates a file in the folder, named so that TensorBoard finds it. TensorBoard then ignores what
-  // earlier files there say about first_step and later.
+  // Creates a file in the folder under a name that TensorBoard finds. TensorBoard then ignores
+  // values of earlier files for first_step and later.
   explicit EventFile(const std::string& folder, int64_t first_step = 0);
   // Values are kept as f32. Throws Error if a tag is not UTF-8.
   void write(int64_t step, const Scalars& values);
@@ -24,9 +24,11 @@ class EventFile {
   io::AppendFile file_;
 };
 
-// Writes loss, lr and scale for each step; train_loss, valid_loss and the metrics for each epoch.
+// Writes loss, lr and scale for each step, and train_loss, valid_loss and the metrics for each
+// epoch.
 class TensorBoard : public HistoryWriter {
  public:
+  // Writes to files in that folder, which training creates.
   explicit TensorBoard(const std::string& folder) : folder_(io::absolute(folder)) {}
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// Throughput: how fast a fit trains, how long it waits for data, and how much of a device's
-// arithmetic the model's own multiplications use.
+// Throughput: measures how fast a fit trains, how long it waits for data, and how much of a
+// device's arithmetic the model's multiplications use.
 
 #include <chrono>
 #include <optional>
@@ -14,8 +14,8 @@
 namespace mixtape::train {
 
 // Counts the floating-point operations of this thread's products while alive: two for each
-// multiplication of a linear layer, matrix product, convolution, attention (of all keys, hidden
-// ones too) or recurrent layer. A training step has three times those of its forward pass.
+// multiplication of a linear layer, matrix product, convolution, attention (with all keys, even
+// hidden ones) or recurrent layer. A training step has three times those of its forward pass.
 class FlopCounter final : internal::Observer {
  public:
   [[nodiscard]] FlopCounter() = default;
@@ -27,34 +27,34 @@ class FlopCounter final : internal::Observer {
   bool reads_values() const override { return false; }
 
   double flops_ = 0;
-  int depth_ = 0;  // of products in products
+  int depth_ = 0;  // of products within products
   const Observe watching_{*this};
 };
 
 struct ThroughputOptions {
-  int64_t every = 1;  // batches of a row
+  int64_t every = 1;  // batches per row
   double peak = 0;    // FLOP/s of the device in the dtype of its products; 0: unknown
 };
 
-// Records a row for every so many batches of a fit, and appends it to a file of JSON lines. Times
-// are the host's: on a device single ones are those of queueing, and sums over many are its own.
-// Accumulated batches count one by one, and those of a group of chunks together.
+// Records a row for each `every` batches of a fit and appends it to a file of JSON lines. Times are
+// the host's: for a device, a single one is that of queueing, but over many batches they are the
+// device's. Accumulated batches count one by one; those of a group of chunks count together.
 class Throughput : public Callback {
  public:
-  struct Row {                          // the means of `every` batches
-    int64_t step;                       // batches since the training began
-    double seconds, data_seconds;       // of a batch; of these the wait for it
-    double examples, tokens;            // per second; tokens are integers of the input, else 0
-    double flops;                       // per second, in products: three times the forward pass
+  struct Row {                     // means over `every` batches
+    int64_t step;                  // batches since the training began
+    double seconds, data_seconds;  // per batch; how much of that was waiting for it
+    double examples, tokens;       // per second; tokens are the input's integers, if it has any
+    double flops;                  // per second, in products; three times the forward pass's
     std::optional<double> utilisation;  // flops / peak: model FLOP utilisation
   };
   // Without a path there is no file. Throws Error if `every` is below 1 or `peak` below 0.
   explicit Throughput(const std::string& path = {}, const ThroughputOptions& options = {});
   const std::vector<Row>& rows() const { return rows_; }  // of all fits
 
-  int order() const override { return observer_order + 20; }  // after those that save and log
+  int order() const override { return observer_order + 20; }  // after callbacks that save and log
   void on_train_begin(Learner&) override;
-  // (Validation and saving are no wait for data.)
+  // (Validation and saving are not waiting for data.)
   void on_epoch_begin(Learner&) override { last_ = Clock::now(); }
   void on_checkpoint(Learner&) override { last_ = Clock::now(); }
   void on_batch_begin(Learner&) override;
@@ -64,17 +64,17 @@ class Throughput : public Callback {
 
  private:
   using Clock = std::chrono::steady_clock;
-  double lap();  // seconds since last_, which is now
-  void count();  // the operations of a forward pass that has ended
+  double lap();  // returns the seconds since last_, and sets last_ to now
+  void count();  // counts the operations of a forward pass that has ended
 
   const std::string path_;
   const ThroughputOptions options_;
   std::optional<io::JsonLines> file_;
   std::vector<Row> rows_;
   std::optional<FlopCounter> counter_;
-  Clock::time_point last_;  // when the batch began or, if it waits for one, the last one ended
+  Clock::time_point last_;  // the begin of the batch or, while waiting for one, the end of the last
   bool waits_ = true;
-  int64_t batches_ = 0;  // since the last row, as all below
+  int64_t batches_ = 0;  // this and all below: since the last row
   double seconds_ = 0, data_seconds_ = 0, examples_ = 0, tokens_ = 0, flops_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
-// Timeline: where a step's time goes, op by op, as a file for ui.perfetto.dev or chrome://tracing.
+// Timeline: shows where a step's time goes, op by op, in a file for ui.perfetto.dev or
+// chrome://tracing.
 
 #include <chrono>
 #include <optional>
@@ -12,22 +13,23 @@
 namespace mixtape::train {
 
 struct TimelineOptions {
-  // Waits for the device before and after each op: its kernels' time, where otherwise an op's is
-  // that of launching them. The whole takes longer then.
+  // Waits for the device before and after each op, so that an op's time is that of its kernels
+  // instead of that of launching them. The whole then takes longer.
   bool wait = false;
 };
 
-// Records this thread's ops while alive: forward and backward rules, each in the modules that it
-// ran in, and the spans that the program names. On the CPU an op costs about a microsecond more.
+// Records this thread's ops while alive, forward and in backward rules, each inside the modules in
+// which it ran, and the spans that the program names. On the CPU an op takes about a microsecond
+// more.
 class Timeline final : internal::Observer {
  public:
   using Clock = std::chrono::steady_clock;
   [[nodiscard]] explicit Timeline(const TimelineOptions& options = {});  // begins to record
 
-  // A guard: a span of time with a name, around what happens in it.
+  // A guard for a span of time with a name.
   class Span : mixtape::NoCopy {
    public:
-    // Begins the span; the end of its life ends it.
+    // Begins the span, which the destructor ends.
     [[nodiscard]] Span(Timeline& timeline, std::string name);
     ~Span();
 
@@ -39,7 +41,7 @@ class Timeline final : internal::Observer {
   void add(std::string name, Clock::time_point begin, Clock::time_point end);
 
   std::string json() const;                   // in Chrome's trace event format
-  void write(const std::string& path) const;  // a file of it
+  void write(const std::string& path) const;  // writes json() to a file
 
  private:
   struct Event {
@@ -52,7 +54,7 @@ class Timeline final : internal::Observer {
     std::string_view name;
     Clock::time_point begin;
   };
-  struct Running {  // a module that is running, or was when the last op ended
+  struct Running {  // a module that runs, or ran when the last op ended
     std::string path;
     Clock::time_point begin;
   };
@@ -76,13 +78,13 @@ class Timeline final : internal::Observer {
 };
 
 struct ProfileOptions {
-  int64_t first = 3, steps = 3;  // batches of the fit, from 0, which are recorded
+  int64_t first = 3, steps = 3;  // the first batch of the fit to record, from 0, and how many
   bool wait = false;             // see TimelineOptions
 };
 
 // Records some training batches of a fit, with spans for waiting for data, forward, loss, backward
-// and step, and writes the file after the last of them. (A validation in between has its ops there,
-// but no span.) Throws Error if the file cannot be written.
+// and step, and writes the file after the last one. (The ops of a validation in between are
+// included, but have no span.) Throws Error if the file cannot be written.
 class Profile : public Callback {
  public:
   // Throws Error if options are out of range.
@@ -100,7 +102,7 @@ class Profile : public Callback {
 
  private:
   void begin();
-  void phase(const char* next);  // ends the one before; null: there is none next
+  void phase(const char* next);  // ends the phase before and begins the next; null: none follows
   void finish();
 
   const std::string path_;

@@ -492,8 +492,8 @@ TEST(Shards, SayWhatIsWrong) {
     EXPECT_ERROR(scaled.compute_gradients(sum(net.a)),
                  "compute_gradients() has those of whole parameters, which processes divide here");
     EXPECT_ERROR(DataParallel{other},
-                 "Shards divide a parameter of shape [2] with others of this model, which has not "
-                 "it");
+                 "Shards divide a parameter of shape [2] together with this model's, but the model does not "
+                 "have it");
   }));
   expect_fine(run_ranks(2, [](const World&) {
     Pair net;

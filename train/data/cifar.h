@@ -6,13 +6,14 @@
 
 namespace mixtape::train {
 
-// Images u8 [n, 3, 32, 32] and labels i64 [n], from data_batch_1.bin to data_batch_5.bin and from
-// test_batch.bin. Throws Error that names the file if it is cut off or a label is out of range.
+// Reads images u8 [n, 3, 32, 32] and labels i64 [n] from data_batch_1.bin to data_batch_5.bin and
+// from test_batch.bin. Throws Error that names the file if it is truncated or a label is out of
+// range.
 Split<TensorDataset> load_cifar10(const std::string& folder);
-// Reads train.bin and test.bin, with the 100 fine labels.
+// The same from train.bin and test.bin, with the 100 fine labels.
 Split<TensorDataset> load_cifar100(const std::string& folder);
 
-// Parses one file in memory; errors call it `name`.
+// Parses one file in memory, which errors call `name`.
 TensorDataset parse_cifar10(std::span<const std::byte> file, const std::string& name);
 TensorDataset parse_cifar100(std::span<const std::byte> file, const std::string& name);
 

@@ -13,38 +13,39 @@ namespace mixtape::train {
 struct Example {                  // an example, or a batch of them
   Tensor x, y;                    // input and target, on the CPU; y may be undefined
   std::vector<Tensor> more = {};  // other inputs: a length, a mask
-  // In a batch that a loader made: the examples of the step. Ranks may share them, so that a rank's
-  // batch has fewer, or no x at all.
+  // In a batch from a loader: the number of examples of the whole step. Ranks may share them, so
+  // that a rank's batch has fewer, or no x at all.
   int64_t of_step = 0;
 
-  // `const auto& [x, y] = example` takes the first two.
+  // Lets `const auto& [x, y] = example` take the first two.
   template <size_t i>
   const Tensor& get() const {
     return i == 0 ? x : y;
   }
 };
-// n examples, each tensor stacked as [n, ...].
+// n examples, with each tensor stacked to [n, ...].
 using Batch = Example;
 
-// Examples by number: size() and get() make one.
+// Examples by number. A subclass needs size() and get().
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::string name() const = 0;          // for errors, such as a file
-  virtual std::string name_of(int64_t i) const;  // of example i; default "example 7"
+  virtual std::string name() const = 0;          // for errors, such as a file's
+  virtual std::string name_of(int64_t i) const;  // of example i; by default "example 7"
   virtual int64_t size() const = 0;              // examples
   // Returns example i. Several threads may call this and gather() at once.
   virtual Example get(int64_t i) const = 0;
-  // The examples of these numbers, in this order; at least one. Stacks the results of get(), unless
-  // overridden: what those draw depends on the row, not on other rows. Throws Error that names an
-  // example with another shape or dtype than the first.
+  // The examples with these numbers (at least one), in this order. By default stacks the results of
+  // get(), whose random numbers depend only on the row. If an example's shape or dtype differs from
+  // the first one's, throws Error that names it.
   virtual Batch gather(std::span<const int64_t> indices) const;
-  void check_index(int64_t i) const;  // throws Error unless there is an example i
+  void check_index(int64_t i) const;  // throws Error unless 0 <= i < size()
 };
 
-// A shared data set of any type. A parameter of this type accepts a value or a shared_ptr.
+// A shared data set of any type, for parameters that accept a value or a shared_ptr.
 class AnyDataset {
  public:
+  // From a value, which it owns, or a shared_ptr (Error if null).
   template <std::derived_from<Dataset> D>
   AnyDataset(D data) : data_(std::make_shared<D>(std::move(data))) {}
   template <std::derived_from<Dataset> D>
@@ -52,7 +53,7 @@ class AnyDataset {
     require();
   }
 
-  // Throw Error after a move.
+  // Access to the data set. Throws Error after a move.
   const Dataset* operator->() const { return &**this; }
   const Dataset& operator*() const {
     require();
@@ -60,11 +61,11 @@ class AnyDataset {
   }
 
  private:
-  void require() const;  // throws Error if there is none
+  void require() const;  // throws Error if there is no data set
   std::shared_ptr<const Dataset> data_;
 };
 
-// Tensors [n, ...] on the CPU; example i is their row i. Throws Error if they differ in n.
+// Tensors [n, ...] on the CPU, of which example i is row i. Throws Error if they differ in n.
 class TensorDataset final : public Dataset {
  public:
   TensorDataset() = default;  // empty
@@ -80,7 +81,7 @@ class TensorDataset final : public Dataset {
   Batch gather(std::span<const int64_t> indices) const override;
 
   const Tensor& x() const { return x_; }                  // of all examples, [n, ...]
-  const Tensor& y() const { return y_; }                  // none if there are no targets
+  const Tensor& y() const { return y_; }                  // undefined if there are no targets
   TensorDataset rows(int64_t start, int64_t stop) const;  // shares the tensors
 
  private:
@@ -107,7 +108,7 @@ class Subset final : public Dataset {
   const std::vector<int64_t>& indices() const { return indices_; }  // into the other data set
 
  private:
-  int64_t original(int64_t i) const;  // the number that example i has in the whole
+  int64_t original(int64_t i) const;  // the number of example i in the other data set
 
   AnyDataset of_;
   std::vector<int64_t> indices_;
@@ -127,7 +128,7 @@ class ConcatDataset final : public Dataset {
   std::pair<const Dataset*, int64_t> find(int64_t i) const;  // the part, and the number in it
 
   std::vector<AnyDataset> parts_;
-  std::vector<int64_t> ends_;  // of each part, in numbers of the whole
+  std::vector<int64_t> ends_;  // the end of each part, as a number in the whole
 };
 
 // Training and validation data.
@@ -138,25 +139,26 @@ struct Split {
 
 struct SplitOptions {
   double valid_fraction = 0.1;  // rounded to whole examples
-  uint64_t seed = 0;            // of the choice
+  uint64_t seed = 0;            // of the random choice
 };
 
-// Draws examples for validation and keeps the others for training, both in their order. Throws
-// Error unless the fraction is between 0 and 1 and both parts have examples.
+// Draws examples for validation and keeps the others for training, each in the original order.
+// Throws Error unless the fraction is between 0 and 1 and both parts have examples.
 Split<Subset> split(AnyDataset data, const SplitOptions& options = {});
 
-// Draws parts of these sizes, as torch.utils.data.random_split. Throws Error unless they add up to
-// the size of the data.
+// Draws parts of these sizes, like torch.utils.data.random_split. Throws Error unless sizes add up
+// to that of the data.
 std::vector<Subset> random_split(AnyDataset data, const std::vector<int64_t>& sizes,
                                  uint64_t seed = 0);
 
-// The size of that validation part of n examples. Throws the same Errors, which call it `name`.
+// The size of the validation part of n examples. Throws the Errors of split(), with `name`.
 int64_t valid_count(int64_t n, double valid_fraction, const std::string& name);
 
 // A permutation of 0 to n - 1 that depends only on the seed and the epoch.
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t epoch = 0);
 
-// The example numbers of an epoch, in order: as many in each epoch, and the same in each call.
+// Returns the example numbers of an epoch, in order. Every epoch must have as many, and every call
+// for an epoch must return the same.
 using Sampler = std::function<std::vector<int64_t>(uint64_t epoch)>;
 // Draws n numbers with replacement, i with probability proportional to weights[i]. Throws Error if
 // a weight is negative or not finite, or all are 0.

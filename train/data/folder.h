@@ -1,6 +1,6 @@
 #pragma once
-// ImageFolder: PNG and JPEG files in one subfolder per class. The loader's threads read each file
-// when they need it, so a data set may be larger than memory.
+// ImageFolder: PNG and JPEG files in one subfolder per class. Loaders' threads read each file when
+// it is needed, so a data set may be larger than memory.
 
 #include "train/data/dataset.h"
 
@@ -8,14 +8,14 @@ namespace mixtape::train {
 
 struct ImageOptions {
   int channels = 3;         // 1: grey, 3: colour; files are converted
-  int64_t min_side = 0;     // decodes JPEG to a smaller size, see io::JpegOptions; 0: does not
+  int64_t min_side = 0;     // decodes JPEG to a smaller size, see io::JpegOptions; 0: full size
   uint64_t max_memory = 0;  // bytes, see io::load_png
 };
 // Reads a PNG or JPEG file, whatever its name, as u8 [channels, height, width].
 Tensor load_image(const std::string& path, const ImageOptions& options = {});
 
-// Images u8 [channels, height, width] and labels i64 []. Images of a batch have one size; where the
-// files differ, a Mapped (train/data/images.h) makes it so. Errors name files.
+// Images u8 [channels, height, width] and labels i64 []. All images of a batch must have the same
+// size; if files differ, wrap the data set in a Mapped (train/data/images.h). Errors name files.
 class ImageFolder final : public Dataset {
  public:
   ImageFolder() = default;  // empty
@@ -30,8 +30,8 @@ class ImageFolder final : public Dataset {
   Example get(int64_t i) const override;
 
   const std::vector<std::string>& classes() const { return classes_; }  // sorted; labels index them
-  std::string path(int64_t i) const;                                    // of the file of example i
-  ImageFolder part(const std::vector<int64_t>& indices) const;          // these examples only
+  std::string path(int64_t i) const;                                    // of example i's file
+  ImageFolder part(const std::vector<int64_t>& indices) const;          // only these examples
 
  private:
   struct File {
@@ -46,14 +46,14 @@ class ImageFolder final : public Dataset {
 
 struct FolderOptions {
   int channels = 3;             // 1: grey, 3: colour; files are converted
-  double valid_fraction = 0.1;  // unused with folders train and valid
+  double valid_fraction = 0.1;  // not used if there are folders train and valid
   uint64_t seed = 0;            // of the random split
   int64_t min_side = 0;         // as in ImageOptions
   uint64_t max_memory = 0;      // of an image: bytes, see io::load_png
 };
 
-// Reads the folders train and valid (or val, as ImageNet has) in `path`, with equal classes;
-// without them, splits the folders of classes in `path` at random, as for Caltech's.
+// Reads the folders train and valid (or val, as in ImageNet) in `path`, which must have the same
+// classes. Without them, splits the class folders in `path` at random, as for Caltech's data sets.
 Split<ImageFolder> from_folder(const std::string& path, const FolderOptions& options = {});
 
 }  // namespace mixtape::train

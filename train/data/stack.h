@@ -1,6 +1,6 @@
 #pragma once
-// Helpers for assembling a batch: rows of one shape, random numbers of each, and errors that name
-// the example.
+// Helpers for assembling a batch: stacking rows of one shape, random numbers of each row, and
+// errors that name the example.
 
 #include <exception>
 
@@ -12,7 +12,7 @@ namespace mixtape::train {
 class Stack {
  public:
   Stack(std::string what, int64_t n) : what_(std::move(what)), n_(n) {}
-  void put(int64_t row, const Tensor& from);  // throws Error if it differs from the first
+  void put(int64_t row, const Tensor& from);  // throws Error unless it is like the first row
   const Tensor& all() const { return all_; }
 
  private:
@@ -22,11 +22,11 @@ class Stack {
   Tensor all_;
 };
 
-// Where the numbers of a position in an epoch begin: a million blocks, four million numbers, for
-// each example, which may recur. A gather() of single examples has as many for each row.
+// The offset of the random numbers for a position in an epoch. Each example, which may occur more
+// than once, has a million blocks (four million numbers), and so has each row in a gather().
 inline uint64_t offset_at(int64_t position) { return uint64_t(position) << 20; }
 
-// Runs f; an exception becomes an Error that begins with name().
+// Runs f, and turns an exception into an Error that begins with name().
 template <class Name, class F>
 void about(const Name& name, const F& f) {
   try {

@@ -5,8 +5,8 @@
 
 namespace mixtape::train {
 
-// Windows into a sequence of tokens: x is i64 [context] and y the same shifted by one. Example i
-// begins at token i * stride; an incomplete last window is omitted.
+// Windows into a sequence of tokens: x is i64 [context], and y is the same shifted by one. Example
+// i begins at token i * stride. An incomplete last window is left out.
 class Windows final : public Dataset {
  public:
   Windows() = default;  // empty
@@ -27,8 +27,8 @@ class Windows final : public Dataset {
 
 struct CharTextOptions {
   int64_t context = 64;         // characters per window
-  int64_t stride = 0;           // between starts of windows; 0: context, so they do not overlap
-  double valid_fraction = 0.1;  // at the end of the text
+  int64_t stride = 0;           // between starts of windows; 0: context, without overlaps
+  double valid_fraction = 0.1;  // the validation part at the end of the text
   uint64_t max_memory = 0;      // bytes that load() may take; 0: see io::memory_limit
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// The files of tokenizers, as they are spelled.
+// The contents of tokenizer files.
 
 #include <string>
 #include <string_view>
@@ -13,16 +13,16 @@ namespace mixtape::train {
 struct AddedToken {
   std::string text;
   int64_t id = -1;
-  bool lstrip = false, rstrip = false;  // takes the spaces before, or after it
-  bool special = true;                  // it is no text
+  bool lstrip = false, rstrip = false;  // takes spaces before or after it
+  bool special = true;                  // it is not text
 };
 
 struct TokenizerFile {
   std::vector<std::pair<std::string, int64_t>> vocabulary;  // in GPT-2's letters for bytes
-  std::vector<std::pair<std::string, std::string>> merges;  // the first are done first
+  std::vector<std::pair<std::string, std::string>> merges;  // in order of priority
   std::vector<AddedToken> added;
   Pretokenizer pretokenizer;
-  bool ignore_merges = false;  // a piece in the vocabulary is a token whatever the merges
+  bool ignore_merges = false;  // a piece in the vocabulary is a token, whatever the merges
 };
 
 // Reads tokenizer.json, or vocab.json (or encoder.json) with the merges.txt (or vocab.bpe) beside
@@ -33,7 +33,7 @@ TokenizerFile load_tokenizer_file(const std::string& path);
 TokenizerFile parse_tokenizer(std::string_view json, std::string_view merges,
                               const std::string& name);
 
-// The bytes of a token that GPT-2's letters spell; nothing if they do not.
+// Sets the bytes of a token that is written in GPT-2's letters for bytes; false if it is not.
 bool bytes_of_letters(std::string_view letters, std::string& bytes);
 
 }  // namespace mixtape::train

@@ -1,5 +1,5 @@
 #pragma once
-// Files of tokens, as GPT-2's tokenizer numbers them.
+// Files of tokens with the numbers of GPT-2's tokenizer.
 
 #include <cstddef>
 #include <span>
@@ -9,9 +9,9 @@
 
 namespace mixtape::train {
 
-// Reads tokens i32 [n], little-endian: those of llm.c, with a header of 1,024 bytes (u16, or u32 of
-// Llama 3), or nothing but u16, as nanoGPT writes them. Throws Error that names the file if it has
-// no token, a part of one, or not as many as its header says.
+// Reads tokens as i32 [n] from little-endian files: those of llm.c, with a header of 1,024 bytes
+// (u16, or u32 for Llama 3), or those of nanoGPT, plain u16. Throws Error that names the file if it
+// has no token, a part of a token, or not as many tokens as its header says.
 Tensor read_tokens(const std::string& path);
 // Parses a file in memory; errors call it `name`.
 Tensor parse_tokens(std::span<const std::byte> file, const std::string& name);

@@ -1,6 +1,6 @@
 #pragma once
-// GraphBuilder and OpCall: what a translation of an op to ONNX reads and writes. A translation is a
-// row of a table, by the name of the op.
+// GraphBuilder and OpCall: the tools of a translation of an op to ONNX. A translation is a row of a
+// table, by the name of the op.
 
 #include <map>
 #include <optional>
@@ -20,21 +20,21 @@ using Name = std::string;  // of a value in the graph; "": absent
 using Sizes = std::vector<int64_t>;
 using Attributes = std::vector<std::pair<std::string, io::OnnxAttribute>>;
 
-// A value before it was reshaped or broadcast, which other ops may read instead.
+// A value before it was reshaped or broadcast, for ops that can read it instead.
 struct Origin {
   Name name;
   Shape shape;
 };
 
-// Makes a graph, node by node. The names of values follow from the order of calls alone, so that
+// Builds a graph node by node. The names of values depend only on the order of calls, so that
 // graphs of two traces can be compared.
 class GraphBuilder {
  public:
   explicit GraphBuilder(int opset) { graph.opset = opset; }
   int opset() const { return graph.opset; }
 
-  // Adds a node of one result, in the dtype of its first input if no other is given. An op that has
-  // bf16 only from a later opset on runs in f32.
+  // Adds a node with one result, by default in the dtype of its first input. An op that supports
+  // bf16 only in a later opset runs in f32.
   Name node(const std::string& op, std::vector<Name> inputs, Attributes attributes = {},
             std::optional<DType> dtype = {});
   std::vector<Name> nodes(const std::string& op, std::vector<Name> inputs, size_t results,
@@ -49,7 +49,7 @@ class GraphBuilder {
   Name initializer(const Name& name, const Tensor& t);
   Name constant(const Tensor& t);
   Name number(double value, DType dtype);  // 0-d
-  // Whole numbers [n]: shapes and positions, of which some may depend on the size of the batch.
+  // Whole numbers [n], such as shapes and positions, some of which may depend on the batch size.
   Name numbers(const Sizes& values);
 
   DType dtype(const Name& x) const { return dtypes_.at(x); }
@@ -72,7 +72,7 @@ class GraphBuilder {
   int count_ = 0;
 };
 
-// The tracer as translations use it.
+// The part of the tracer that translations use.
 class Names {
  public:
   virtual ~Names() = default;
@@ -80,7 +80,7 @@ class Names {
   virtual void bind(const Tensor& t, const Name& name) = 0;  // a result of an op
 };
 
-// A call of an op that is over, as its translation sees it. Inputs count from 0.
+// A completed call of an op, for its translation. Inputs count from 0.
 class OpCall {
  public:
   OpCall(GraphBuilder& graph, Names& values, const char* counterpart, const internal::Call& call,
@@ -101,8 +101,8 @@ class OpCall {
 
   Name in(size_t i) const;  // "" if it is absent
   Name in(size_t i, DType dtype) const { return has(i) ? g.cast(in(i), dtype) : Name(); }
-  // Inputs that an op of ONNX broadcasts itself: without the expansions that made their shapes
-  // equal, if what the op makes of them has the shape of this result.
+  // The inputs for an op that broadcasts in ONNX: without the expansions that made shapes equal, if
+  // the op's result then still has this result's shape.
   std::vector<Name> broadcast_inputs(std::optional<DType> dtype = {}) const;
   Name broadcast_input(size_t i) const { return g.before_expand(in(i), shape(i)).name; }
 
@@ -115,14 +115,14 @@ class OpCall {
   const Tensor& result_;
 };
 
-Name gelu(GraphBuilder& g, const Name& x, bool tanh);  // one node from opset 20 on
+Name gelu(GraphBuilder& g, const Name& x, bool tanh);  // a single node from opset 20 on
 
 // Adds the nodes of one call, and returns the name of its result, which is then cast to its dtype.
 using Translation = Name (*)(const OpCall&);
 struct TranslationRow {
   std::string_view op;
   Translation translate;
-  const char* to = "";  // the op of ONNX, for translations that several ops share
+  const char* to = "";  // ONNX's op, for translations that several ops share
 };
 
 std::span<const TranslationRow> elementwise_rows();

@@ -1,5 +1,6 @@
 #pragma once
-// trace: one run of a network as a graph of ONNX; merge: the graphs of two sizes of a batch as one.
+// trace() turns one run of a network into an ONNX graph; merge() joins the graphs for two batch
+// sizes.
 
 #include <set>
 #include <string>
@@ -17,8 +18,8 @@ struct Trace {
 Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRun& run,
             const OnnxOptions& options);
 
-// The graph for any batch, from those of two sizes. Throws Error if they differ in more than sizes
-// that are multiples of it.
+// The graph for any batch size, from those for two. Throws Error if they differ in more than sizes
+// that are multiples of the batch size.
 io::OnnxGraph merge(const Trace& one, const Trace& other, int64_t batch, int64_t other_batch);
 
 }  // namespace onnx
