@@ -18,7 +18,7 @@
 namespace mixtape::train {
 namespace {
 
-// A field of a CSV file, quoted if it must be (RFC 4180).
+// A field of a CSV file, quoted if necessary (RFC 4180).
 std::string quoted(const std::string& field) {
   if (field.find_first_of(",\"\r\n") == field.npos) return field;
   std::string text = "\"";
@@ -30,7 +30,7 @@ bool is_resumed(const Learner& learner) {
   return learner.state.epoch > 0 || learner.state.batch > 0;
 }
 
-// Throws before the first epoch if the value is unknown, or would stay NaN for lack of data.
+// Throws Error, before the first epoch, if the value is unknown or would stay NaN for lack of data.
 void check_monitor(const Learner& learner, const std::string& monitor) {
   learner.score(monitor, {});
   check(learner.data.valid || monitor == "train_loss", "\"{}\" needs validation data", monitor);
@@ -106,7 +106,8 @@ void ModelCheckpoint::on_epoch_end(Learner& learner) {
   is_best_ = !options_.monitor.empty() && best_.improved(learner);
 }
 
-// last.ckpt is written last: a resume after a kill before it repeats the whole end of the epoch.
+// Writes last.ckpt last: if the process is killed before that, resuming repeats the whole end of
+// the epoch.
 void ModelCheckpoint::on_checkpoint(Learner& learner) {
   const bool epoch = learner.state.batch == 0;
   const bool due = options_.every_steps > 0 && learner.state.step % options_.every_steps == 0;
@@ -120,8 +121,9 @@ struct LoggedEpoch {
   double epoch, train_loss, seconds;
 };
 
-// Takes the seconds of epochs from a log of the same training, which may have them `rounded`.
-// Checkpoints leave them out, to have the same bits however often a training was interrupted.
+// Takes the seconds of epochs from a log of the same run, in which they may be `rounded`.
+// Checkpoints leave them out, so that they have the same bits however often training was
+// interrupted.
 void recall_seconds(History& history, const std::vector<LoggedEpoch>& logged, bool rounded) {
   for (size_t i = 0; i < std::min(history.epochs.size(), logged.size()); ++i) {
     EpochRow& row = history.epochs[i];
@@ -137,7 +139,7 @@ double number_in(std::string_view text) {
   return x;
 }
 
-// The rows of a CsvLogger; none if it is no such file.
+// The rows of a CsvLogger; none if it is not such a file.
 std::vector<LoggedEpoch> logged_rows(const std::string& path) try {
   const std::vector<std::byte> bytes = io::read_file(path);
   std::string_view text = io::as_text(bytes);
@@ -172,7 +174,7 @@ void CsvLogger::on_train_begin(Learner& learner) {
 }
 
 void CsvLogger::on_epoch_end(Learner& learner) {
-  // Rewritten as a whole: it is short, and never ends with half a row.
+  // (Rewrites the whole file: it is short, and so it never ends with half a row.)
   std::string text = "epoch,train_loss,valid_loss";
   for (const Metric& m : learner.metrics) text += "," + quoted(m.name);
   text += ",seconds\n";
@@ -251,7 +253,7 @@ void ReduceLrOnPlateau::on_train_begin(Learner& learner) {
   check(!learner.schedule, "ReduceLrOnPlateau cannot run beside the schedule {}",
         learner.schedule ? learner.schedule->name() : "");
   check_monitor(learner, monitor_);
-  optim::Plateau(*learner.optimizer, options_);  // throws now instead of an epoch later
+  optim::Plateau(*learner.optimizer, options_);  // (throws now instead of an epoch later)
   if (!is_resumed(learner)) loaded_.clear();
 }
 
@@ -266,7 +268,7 @@ void ReduceLrOnPlateau::on_epoch_end(Learner& learner) {
 }
 
 void ReduceLrOnPlateau::on_train_end(Learner&) {
-  if (plateau_) loaded_ = plateau_->state_dict();  // a later save() needs it
+  if (plateau_) loaded_ = plateau_->state_dict();  // (a later save() needs it)
   plateau_.reset();
 }
 
@@ -295,7 +297,7 @@ void EmaWeights::on_batch_begin(Learner& learner) {
 }
 
 void EmaWeights::on_step_end(Learner& learner) {
-  if (!ema_) begin(learner);  // a checkpoint was loaded within the batch
+  if (!ema_) begin(learner);  // (a checkpoint was loaded within the batch)
   ema_->update(learner.state.result);
 }
 
@@ -304,7 +306,8 @@ void EmaWeights::on_valid_begin(Learner& learner) {
   if (ema_) applied_.emplace(*ema_);
 }
 
-// Outside a fit, drop the averages: a fit that fails to begin must not write them to the model.
+// Outside a fit, drops the averages, since a fit that fails to begin must not write them to the
+// model.
 void EmaWeights::on_valid_end(Learner& learner) {
   applied_.reset();
   if (learner.in_fit() || !ema_) return;
@@ -319,7 +322,7 @@ void EmaWeights::load_state_dict(const StateDict& dict) {
 }
 
 void EmaWeights::on_train_end(Learner&) {
-  applied_.reset();  // after an exception in a validation
+  applied_.reset();  // (after an exception in a validation)
   if (ema_) ema_->overwrite_tensors();
   ema_.reset();
 }

@@ -16,7 +16,8 @@ namespace {
 
 constexpr size_t curve_points = 256;  // more would show the noise of single batches
 
-// The file name for a quantity. Metrics may have any name; bytes of UTF-8 (< 0) are kept.
+// The file name for a quantity. Metrics may have any name; bytes of UTF-8 (negative chars) are
+// kept.
 std::string file_name(std::string name) {
   for (char& c : name)
     if (c >= 0 && !std::isalnum(c) && c != '-' && c != '.') c = '_';
@@ -63,14 +64,15 @@ const io::Series* quantity(const RunLog& run, std::string_view name) {
   return found == run.quantities.end() ? nullptr : &*found;
 }
 
-// False for validation values without validation data: all of them are NaN.
+// False for validation values without validation data, which are all NaN.
 bool has_numbers(const io::Series& s) {
   return std::ranges::any_of(s.y, [](double y) { return std::isfinite(y); });
 }
 
 bool is_loss(std::string_view quantity) { return quantity.ends_with("loss"); }
 
-// A positive loss is easiest to read on a log axis; the loss scale changes by factors.
+// True for a positive loss, which is easiest to read on a log axis, and the loss scale, which
+// changes by factors.
 bool is_logarithmic(const std::vector<RunLog>& runs, const std::string& name) {
   if (name == "scale") return true;
   const auto positive = [](double y) { return !std::isfinite(y) || y > 0; };
@@ -91,7 +93,7 @@ std::string title_of(const std::string& quantity) {
   return title;
 }
 
-// Without points inside constant stretches: means would smooth the few changes of the scale.
+// Drops points inside constant stretches, since means would smooth the few changes of the scale.
 io::Series steps_of(const io::Series& s) {
   io::Series kept;
   for (size_t i = 0; i < s.x.size(); ++i) {
@@ -107,7 +109,7 @@ double average(std::span<const double> v) {
   return std::accumulate(v.begin(), v.end(), 0.0) / double(v.size());
 }
 
-// A run without a scaler logs a scale of 1.
+// False for the loss scale of a run without a scaler, which logs 1.
 bool is_drawn(const RunLog& run, const io::Series& s) {
   const auto is_one = [](double y) { return y == 1; };
   return has_numbers(s) &&
@@ -185,7 +187,7 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
   std::vector<std::pair<std::string, io::Chart>> all;
   std::set<std::string> files;
   for (const std::string& name : quantities) {
-    if (name == "train_loss" && has("loss")) continue;  // its means
+    if (name == "train_loss" && has("loss")) continue;  // (the means of "loss")
     const std::string training = has("loss") ? "loss" : "train_loss";
     const bool both = alone && has(training) && has("valid_loss");
     if (both && name == "valid_loss") continue;
@@ -257,7 +259,7 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
     if (entry.path().extension() == ".svg" && names.contains(entry.path().stem().string())) {
-      std::error_code none;  // a dangling link
+      std::error_code none;  // (it may be a dangling link)
       const auto time = entry.last_write_time(none);
       if (!none) earlier_.emplace_back(entry.path().string(), time);
     }
@@ -267,7 +269,7 @@ void Charts::on_train_begin(Learner& learner) {
   if (!is_first_rank()) return;
   const bool fresh = learner.history.epochs.empty() && learner.history.steps.empty();
   for (const auto& [file, time] : std::exchange(earlier_, {})) {
-    std::error_code none;  // the file may be gone
+    std::error_code none;  // (the file may be gone)
     if (fresh && std::filesystem::last_write_time(file, none) == time)
       std::filesystem::remove(file, none);
   }

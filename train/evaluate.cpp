@@ -1,4 +1,4 @@
-// Learner without training: validation, totals, predictions, the summary.
+// The parts of Learner that do not train: validation, totals, predictions, the summary.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@
 namespace mixtape::train {
 namespace {
 
-// Guard: the learner evaluates during its lifetime; restores the state afterwards.
+// A guard: the learner evaluates; restores the state afterwards.
 class Evaluating : NoCopy {
  public:
   explicit Evaluating(Learner& learner)
@@ -93,7 +93,7 @@ Learner::ChunkScores Learner::sum_of(const std::vector<ChunkScores>& chunks,
     }
   }
   const std::vector<Tensor> sums = sum_of_chunks(own);
-  if (sums.empty()) return {.totals = totals};  // callbacks skipped all
+  if (sums.empty()) return {.totals = totals};  // (callbacks skipped every batch)
   for (size_t i = 0; i < totals.size(); ++i)
     totals[i].set(sums[2 + 2 * i], int64_t(sums[3 + 2 * i].item()));
   return {sums[0], int64_t(sums[1].item()), totals};

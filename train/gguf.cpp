@@ -1,4 +1,5 @@
-// GPT and Llama under the names of llama.cpp, whose weights of linear layers are [out, in].
+// Writes GPT and Llama under the names of llama.cpp, in which weights of linear layers are [out,
+// in].
 
 #include "train/gguf.h"
 
@@ -18,7 +19,7 @@
 namespace mixtape::train {
 namespace {
 
-// The names of llama.cpp for what ours contain.
+// Parts of our names, and llama.cpp's names for them.
 using GgufNames = std::span<const std::pair<std::string_view, std::string_view>>;
 constexpr std::pair<std::string_view, std::string_view> gpt_names[] = {
     {"wte.", "token_embd."},       {"wpe.", "position_embd."},
@@ -49,7 +50,7 @@ std::string gguf_name(std::string name, GgufNames names) {
   return name;
 }
 
-// The name of llama.cpp for the pretokenizer, which also says whether merges are ignored.
+// llama.cpp's name for the pretokenizer, which also says if merges are ignored.
 std::string pretokenizer_name(const TokenizerFile& file, const std::string& path) {
   const Pretokenizer& p = file.pretokenizer;
   const bool is_llama = !p.as_gpt2 && p.digits == 3;
@@ -59,7 +60,7 @@ std::string pretokenizer_name(const TokenizerFile& file, const std::string& path
   return is_llama ? "llama-bpe" : p.as_gpt2 ? "gpt-2" : "qwen2";
 }
 
-// The tokenizer's part, for a model of so many tokens; those that the tokenizer lacks are unused.
+// Adds the tokenizer for a model of so many tokens; tokens that the tokenizer lacks are unused.
 void add_tokenizer(const GgufOptions& options, int64_t tokens, io::GgufMetadata& metadata) {
   enum Type { Normal = 1, Control = 3, UserDefined = 4, Unused = 5 };
   const std::string& path = options.tokenizer;
@@ -106,7 +107,7 @@ void check_size(const models::Gpt& net, const models::GptConfig& c) {
         net.wte.weight.size(1), net.h.size());
 }
 
-// The entries that every architecture has; `sizes` and `numbers` are its own.
+// The metadata of every architecture, and its own `sizes` and `numbers`.
 io::GgufMetadata metadata_of(const std::string& architecture, const GgufOptions& options,
                              int64_t tokens,
                              std::initializer_list<std::pair<const char*, int64_t>> sizes,
@@ -131,7 +132,7 @@ io::GgufMetadata metadata_of(const std::string& architecture, const GgufOptions&
   return metadata;
 }
 
-// A head's rows in pairs of those that rotate together.
+// Reorders a head's rows, so that two rows that rotate together are neighbours.
 Tensor paired_rows(const Tensor& weight, int64_t heads) {
   const Tensor halves = reshape(weight, {heads, 2, weight.size(0) / heads / 2, -1});
   return reshape(transpose(halves, 1, 2), weight.shape());

@@ -9,12 +9,12 @@ namespace mixtape::train {
 namespace {
 
 constexpr std::array signals = {SIGINT, SIGTERM};
-// Lock-free: a signal handler sets them.
+// (Lock-free, since a signal handler sets them.)
 std::atomic<bool> flag = false;
 std::atomic<int> last = 0;
 std::atomic<bool> kept = false;
 std::mutex mutex;
-int alive = 0;  // Interrupts in all threads
+int alive = 0;  // the number of Interrupts in all threads
 std::array<struct sigaction, signals.size()> before;
 
 void put_back() {

@@ -1,4 +1,4 @@
-// Takes what Llama needs from a config.json.
+// Reads the values that Llama needs from a config.json.
 
 #include "train/llama.h"
 
@@ -34,7 +34,7 @@ models::RopeScaling rope_scaling(const ConfigReader& file, const std::string& in
   return s;
 }
 
-// The weights have the config's sizes: found before a model of these sizes is made.
+// Throws Error unless the weights have the config's sizes, before a model of these sizes is made.
 void check_weights(const StateDict& weights, const models::LlamaConfig& c,
                    const std::string& name) {
   const auto expect = [&](const std::string& tensor, const Shape& shape) {

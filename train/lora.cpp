@@ -23,8 +23,8 @@ std::string file_in(const std::string& folder, const char* name) {
 constexpr const char* weights_file = "adapter_model.safetensors";
 constexpr const char* config_file = "adapter_config.json";
 
-// The prefix of names in PEFT's files that names of `net` lack: Gpt is transformers'
-// GPT2LMHeadModel, where all layers that may have adapters are below "transformer".
+// The prefix of names in PEFT's files that names of `net` lack. Gpt is transformers'
+// GPT2LMHeadModel, in which all layers that may have adapters are below "transformer".
 std::string_view outer_name(const nn::ModuleBase& net) {
   return dynamic_cast<const models::Gpt*>(&net) ? "transformer." : "";
 }
@@ -36,14 +36,14 @@ void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOpt
   StateDict adapters = nn::lora_state_dict(net);
   check(!adapters.empty(), "there are no adapters to save");
   for (auto& [name, t] : adapters) name.insert(peft_prefix.size(), outer_name(net));
-  std::string targets;  // paths, not names: no others end in them
+  std::string targets;  // paths instead of names, since no other path ends in them
   bool fan_in_fan_out = true;
   for (const nn::LoraLayer& layer : nn::lora_layers(net)) {
     check(layer.rank == o.rank && layer.scale == o.alpha / double(o.rank),
           "{} has an adapter of rank {} and alpha {}, but the options say {} and {}", layer.path,
           layer.rank, layer.scale * double(layer.rank), o.rank, o.alpha);
     targets += (targets.empty() ? "" : ", ") + io::json_string(layer.path);
-    fan_in_fan_out = fan_in_fan_out && layer.fan_in_fan_out;  // (of both kinds, PEFT goes by types)
+    fan_in_fan_out = fan_in_fan_out && layer.fan_in_fan_out;  // (with both, PEFT decides by type)
   }
   std::filesystem::create_directories(folder);
   io::save(file_in(folder, weights_file), adapters, {{"format", "pt"}});

@@ -1,4 +1,4 @@
-// Learner::lr_find: a short training that is undone (Smith 2017, "Cyclical learning rates").
+// Learner::lr_find(): a short training that is undone (Smith 2017, "Cyclical learning rates").
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ double mean(std::span<const double> x) {
   return std::reduce(x.begin(), x.end()) / double(x.size());
 }
 
-// The losses before the explosion: up to two in a row that lie farther above all earlier ones than
-// those spread, and than a tenth. (The first third only shows how much they spread.)
+// The losses before the explosion, which begins with two in a row that are above all earlier ones
+// by more than their spread and more than a tenth. (The first third only shows the spread.)
 std::span<const double> before_explosion(std::span<const double> loss) {
   double low = INFINITY, high = -INFINITY;
   for (size_t i = 0; i < loss.size(); ++i) {
@@ -44,9 +44,9 @@ size_t end_of_lowest(std::span<const double> loss, size_t width) {
   return end;
 }
 
-// The index at which the losses fall, if they fall once from one level to another: the best split
-// into two parts for their t-test, which noise in single batches hardly moves. The last index if
-// they do not fall.
+// The index at which the losses fall, assuming that they fall once from one level to another: the
+// split into two parts with the best t-test, which noise in single batches hardly changes. The last
+// index if they do not fall.
 size_t fall(std::span<const double> loss, size_t first) {
   const double n = double(loss.size());
   size_t at = loss.size() - 1;
@@ -61,7 +61,8 @@ size_t fall(std::span<const double> loss, size_t first) {
   return at;
 }
 
-// Leaves out what follows the minimum, where a falling loss recovers from an explosion.
+// The suggested rate. Losses after the minimum are left out, since there a falling loss recovers
+// from an explosion.
 double suggestion(const LrFind& found) {
   if (found.lr.empty()) return NAN;
   const size_t tenth = std::max<size_t>(found.lr.size() / 10, 1);
@@ -74,7 +75,7 @@ double suggestion(const LrFind& found) {
 void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
   double average = 0, best = INFINITY, first = 0;
   constexpr double decay = 0.98;
-  // Single batches decide the first means, so those can be lower than the loss ever is.
+  // (Single batches decide the first means, which may be lower than the loss ever is.)
   const int64_t settled = o.steps / 10;
   model_.module->train();
   for (int64_t i = 0; i < o.steps;) {
@@ -91,7 +92,7 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
       if (i > settled) {
         if (best == INFINITY) first = smooth;
         best = std::min(best, smooth);
-        // A loss that may be negative is measured against how far it has fallen.
+        // (A loss that may be negative is compared with how far it has fallen.)
         const double unit = best > 0 ? best : std::max(-best, first - best);
         if (smooth > best + (o.stop_factor - 1) * unit) return;
       }
@@ -115,20 +116,20 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   Interrupt::raise_kept();
   const DefaultDevice here(device_);
   const Interrupt interrupt;
-  const nn::Evaluating mode(*model_.module);  // restores the mode afterwards
+  const nn::Evaluating mode(*model_.module);  // (restores the mode afterwards)
   StateDict before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
-  std::vector<std::pair<Tensor, Tensor>> buffers;  // state_dict() leaves out UnsavedBuffers
+  std::vector<std::pair<Tensor, Tensor>> buffers;  // (state_dict() leaves out UnsavedBuffers)
   for (const auto& [name, b] : model_.module->named_buffers())
     if (!b.layout().repeats())
-      buffers.emplace_back(b, b.clone());  // expanded ones are never written
+      buffers.emplace_back(b, b.clone());  // (expanded ones are never written)
   const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs, resumable_);
   auto fit_schedule = std::move(schedule);
 
   LrFind found;
   in_lr_find_ = true;
   stopping_ = false;
-  state.epoch = state.batch = 0;  // callbacks must not take it for a resumed fit
+  state.epoch = state.batch = 0;  // (callbacks must not take it for a resumed fit)
   state.batches = data.train->batches();
   const auto undo = [&] {
     in_lr_find_ = stopping_ = false;

@@ -9,7 +9,7 @@
 namespace mixtape::train {
 namespace {
 
-// The class dimension of the scores: 1 as for cross_entropy, else the last.
+// The class dimension of the scores: 1, as for cross_entropy(), or the last.
 int class_dim(std::string_view metric, const Tensor& output, const Tensor& target) {
   for (const int dim : {output.rank() > 1 ? 1 : 0, output.rank() - 1}) {
     Shape rest;
@@ -23,7 +23,7 @@ int class_dim(std::string_view metric, const Tensor& output, const Tensor& targe
       metric, output.shape(), target.shape());
 }
 
-// Labels, in the dtype of argmax.
+// The labels, in the dtype of argmax().
 Tensor labels(const Tensor& target) {
   check(is_integer(target.dtype()), "labels must be integers, got {}", target.dtype());
   return target.to(i64);
@@ -92,7 +92,7 @@ Tensor confusion_matrix(const Tensor& output, const Tensor& target, int64_t clas
   const int dim = class_dim("confusion_matrix", output, target);
   check(output.size(dim) == classes, "confusion_matrix: scores of {} classes, not {}",
         output.size(dim), classes);
-  // f64, which autocast leaves alone: bf16 counts only to 256.
+  // (In f64, which autocast leaves alone, since bf16 counts only to 256.)
   const Tensor predicted = one_hot(flatten(argmax(output, dim)), classes, f64);
   return matmul(one_hot(flatten(target), classes, f64).t(), predicted).to(i64);
 }

@@ -18,8 +18,8 @@ double normal(RandomGenerator& random) {  // Box and Muller's
   return radius * std::cos(2 * M_PI * random.uniform());
 }
 
-// The logarithm of a number of Gamma(alpha), by Marsaglia and Tsang's squeeze; alpha below 1 by
-// alpha + 1, in logarithms since it may be tiny.
+// The logarithm of a number drawn from Gamma(alpha), by Marsaglia and Tsang's method; for alpha
+// below 1 by alpha + 1. A logarithm, since the number may be tiny.
 double log_gamma(double alpha, RandomGenerator& random) {
   if (alpha < 1) return log_gamma(alpha + 1, random) + std::log(1 - random.uniform()) / alpha;
   const double d = alpha - 1.0 / 3, c = 1 / std::sqrt(9 * d);
@@ -86,7 +86,7 @@ double CutMix::mix(Tensor& x, const Tensor& other, double share) const {
   const auto box = [&](const Tensor& t) {
     return narrow(narrow(t, -2, rows.begin, rows.size), -1, columns.begin, columns.size);
   };
-  x = clone(x);  // the loader's may be kept
+  x = clone(x);  // (the data set may keep the loader's)
   copy_(box(x), box(other));
   return 1 - double(rows.size * columns.size) / double(x.size(-2) * x.size(-1));
 }

@@ -1,4 +1,4 @@
-// A diagram of boxes from the rows of nn::summarize, whose paths say which is inside which.
+// Draws a diagram of boxes from the rows of nn::summarize(), whose paths say which is inside which.
 
 #include "train/picture.h"
 
@@ -13,7 +13,7 @@
 namespace mixtape::train {
 namespace {
 
-// Places of the series' colors: f32 blue, f16 orange, bf16 green; all integers alike.
+// The number of a dtype's color: f32 blue, f16 orange, bf16 green; all integers have the same.
 int color_of(DType t) { return t == f32 ? 0 : t == f16 ? 1 : t == bf16 ? 2 : t == f64 ? 3 : 7; }
 
 io::Box box_of(const nn::ModuleSummary& m, std::string_view outer) {
@@ -27,7 +27,7 @@ io::Box box_of(const nn::ModuleSummary& m, std::string_view outer) {
   return box;
 }
 
-// The row at `i`, with all behind it that are inside it; moves i behind them.
+// The box of row `i` with the following rows that are inside it; moves i past them.
 io::Box box_at(const std::vector<nn::ModuleSummary>& rows, size_t& i, std::string_view outer) {
   const std::string& path = rows[i].path;
   io::Box box = box_of(rows[i++], outer);

@@ -1,4 +1,5 @@
-// Only terminals get control codes, and colours only if NO_COLOR (no-color.org) is not set.
+// Progress on a terminal or file. Only terminals get control codes, and colours only if NO_COLOR
+// (no-color.org) is not set.
 
 #include "train/progress.h"
 
@@ -98,8 +99,7 @@ Progress::~Progress() {
     if (std::uncaught_exceptions() == exceptions_)
       finish();
     else if (terminal_ && !finished_)
-      std::fputc('\n', out_);  // what the exception prints starts on its own line
-  } catch (...) {              // the suffix may throw, a destructor must not
+      std::fputc('\n', out_);  // (the exception's text starts on its own line)
   }
 }
 
@@ -129,7 +129,7 @@ void Progress::draw(Clock::time_point now) {
       line.insert(close, "\x1b[0m");
       line.insert(open + 1, "\x1b[32m");
     }
-    line = "\r" + line + "\x1b[K";  // clears what a longer line left
+    line = "\r" + line + "\x1b[K";  // (clears the rest of a longer line)
   }
   std::fwrite(line.data(), 1, line.size(), out_);
   std::fflush(out_);

@@ -33,7 +33,7 @@ Device device_of(const Call& call, const Tensor& otherwise) {
   return otherwise ? otherwise.device() : Device::cpu();
 }
 
-// True if module `path` is `inner`, or one that it is in.
+// True if module `path` is `inner` or contains it.
 bool holds(const std::string& path, const std::string& inner) {
   return path.empty() || inner == path || (inner.starts_with(path) && inner[path.size()] == '.');
 }
@@ -77,8 +77,7 @@ void Timeline::begin(std::string_view op, const std::string* module, Device devi
 
 void Timeline::end(std::string_view op, const char* kind, std::string note, Device device) {
   if (options_.wait) synchronize(device);
-  while (!frames_.empty() && frames_.back().name != op) frames_.pop_back();  // it threw
-  if (frames_.empty()) return;  // it began before the timeline
+  while (!frames_.empty() && frames_.back().name != op) frames_.pop_back();  // (ops that threw)
   last_ = Clock::now();
   const std::string name =
       kind == std::string_view("backward") ? fmt::format("{} backward", op) : std::string(op);
@@ -86,7 +85,8 @@ void Timeline::end(std::string_view op, const char* kind, std::string note, Devi
   frames_.pop_back();
 }
 
-// Ends the modules that do not hold this one, at the end of the last op, and begins those between.
+// Ends, at the end of the last op, the modules that do not contain this one, and begins those
+// between.
 void Timeline::enter(const std::string& module, Clock::time_point now) {
   size_t depth = 0;
   while (depth < modules_.size() && holds(modules_[depth].path, module)) ++depth;
@@ -143,7 +143,7 @@ void Profile::on_loss_begin(Learner& learner) {
   if (learner.state.training) phase("loss");
 }
 
-// The wait for the first recorded batch begins where the batch before it ends.
+// (The wait for the first recorded batch begins when the batch before it ends.)
 void Profile::on_batch_end(Learner& learner) {
   if (!learner.state.training) return;
   ++batch_;

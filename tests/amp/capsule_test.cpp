@@ -217,8 +217,9 @@ TEST(Capsule, SeesTheSecondBackwardOfAGraph) {
 TEST(Capsule, ChecksItsPath) {
   const test::TempFolder folder;
   EXPECT_ERROR(OverflowCapsule(folder / "none/c"), "cannot create a file beside it: No such file");
-  EXPECT_ERROR(OverflowCapsule("c.pt"),
-               "OverflowCapsule: a capsule is a safetensors file, but c.pt is named like another format");
+  EXPECT_ERROR(
+      OverflowCapsule("c.pt"),
+      "OverflowCapsule: a capsule is a safetensors file, but c.pt is named like another format");
   {
     const OverflowCapsule unused(folder / "c");
   }

@@ -61,8 +61,8 @@ void fork_within(const dist::World& world) {
     try {
       world.barrier();
     } catch (const Error& e) {
-      std::exit(std::string(e.what()).starts_with("a World belongs to the process that made it") ? 7
-                                                                                            : 8);
+      std::exit(
+          std::string(e.what()).starts_with("a World belongs to the process that made it") ? 7 : 8);
     }
   }
   int status = 0;

@@ -491,9 +491,10 @@ TEST(Shards, SayWhatIsWrong) {
     const Shards shards(scaled.inner());
     EXPECT_ERROR(scaled.compute_gradients(sum(net.a)),
                  "compute_gradients() has those of whole parameters, which processes divide here");
-    EXPECT_ERROR(DataParallel{other},
-                 "Shards divide a parameter of shape [2] together with this model's, but the model does not "
-                 "have it");
+    EXPECT_ERROR(
+        DataParallel{other},
+        "Shards divide a parameter of shape [2] together with this model's, but the model does not "
+        "have it");
   }));
   expect_fine(run_ranks(2, [](const World&) {
     Pair net;
@@ -545,9 +546,10 @@ TEST(Shards, NeedADataParallel) {
     optim::SGD opt(net.parameters(), {.lr = 0.1});
     const Shards shards(opt);
     sum(net.a).backward();
-    EXPECT_ERROR(opt.step(),
-                 "a parameter of shape [3, 2] has a gradient that its pieces do not have: Shards need "
-                 "a DataParallel of the model, made before backward()");
+    EXPECT_ERROR(
+        opt.step(),
+        "a parameter of shape [3, 2] has a gradient that its pieces do not have: Shards need "
+        "a DataParallel of the model, made before backward()");
   }));
 }
 

@@ -124,9 +124,9 @@ TEST(Callbacks, MayNotFit) {
     spy->at = "epoch";
     spy->ask = way;
     learner.add(spy);
-    EXPECT_ERROR(learner.fit(1), "within a fit, whose callbacks cannot begin another");
+    EXPECT_ERROR(learner.fit(1), "a fit's callbacks cannot begin another fit");
     spy->at = "batch";
-    EXPECT_ERROR(learner.lr_find(), "within a fit, whose callbacks cannot begin another");
+    EXPECT_ERROR(learner.lr_find(), "a fit's callbacks cannot begin another fit");
   }
 }
 

@@ -400,9 +400,9 @@ TEST(Onnx, SaysWhatAGraphCannotExpress) {
   EXPECT_EQ(problem([](const Tensor& x) { return x.size(0) == 2 ? relu(abs(x)) : abs(x); }),
             "batches of 2 and 3 run different ops: Abs_0 and output");
   EXPECT_EQ(problem([](const Tensor& x) { return slice(x, 0, 0, x.size(0) - 1); }),
-            "with batches of 2 and 3 a size is 1 and 2, which are no multiples");
+            "with batches of 2 and 3 a size is 1 and 2, which are not multiples");
   EXPECT_EQ(problem([](const Tensor& x) { return x * double(x.size(0)); }),
-            "Constant_0 is no constant: it depends on the inputs by other ways than ops");
+            "Constant_0 is not constant: it depends on the inputs in other ways than by ops");
   EXPECT_EQ(problem([](const Tensor& x) {
               const Tensor y = relu(x);
               fill_(y, 1);
@@ -451,7 +451,7 @@ TEST(Onnx, SaysWhichWindowsAndNormsAreMissing) {
   EXPECT_EQ(problem([](const Tensor& x) {
               return batch_norm(x, zeros({2}), ones({2}), {}, {}, {.training = true});
             }),
-            "Calls: batch_norm: ONNX has batch norms of evaluation alone: call eval()");
+            "Calls: batch_norm: ONNX has batch norms only for evaluation: call eval()");
 }
 
 }  // namespace onnx_test

@@ -469,7 +469,7 @@ TEST(Tokens, ReadsBothFormats) {
 TEST(Tokens, SaysWhatIsWrong) {
   const auto parse = [](const std::string& file) { return parse_tokens(as_bytes(file), "f"); };
   EXPECT_ERROR(parse(""), "f: has no tokens");
-  EXPECT_ERROR(parse("abc"), "f: 3 bytes are no tokens of 2");
+  EXPECT_ERROR(parse("abc"), "f: 3 bytes do not divide into tokens of 2");
   EXPECT_ERROR(parse(numbers({20240520, 1}, 4)), "f: the header takes 1024 bytes, the file has 8");
   std::string file = with_header(20240520, 3, numbers({1, 2}, 2));
   EXPECT_ERROR(parse(file), "f: the header says 3 tokens, the file has 4 bytes of them");

@@ -1,5 +1,6 @@
-// Bends strokes in the unit square, maps them to the image by a random affine map, and draws by the
-// distance to the nearest. Uses only + - * / and sqrt, which IEEE 754 rounds the same everywhere.
+// Bends strokes in the unit square, maps them to the image by a random affine map, and draws each
+// pixel by its distance to the nearest stroke. Uses only + - * / and sqrt, which IEEE 754 rounds
+// the same everywhere.
 
 #include "train/data/digits.h"
 

@@ -1,4 +1,4 @@
-// Allocates the size that a header claims only after checking it against the file's length.
+// IDX files. The size that a header claims is checked against the file's length before allocating.
 
 #include "train/data/idx.h"
 
@@ -29,7 +29,7 @@ std::optional<std::string> find(const std::string& folder, const std::string& na
   return std::nullopt;
 }
 
-// Reads both files with this prefix; nothing if neither exists.
+// Reads both files with this prefix; none if neither exists.
 std::optional<TensorDataset> load_pair(const std::string& folder, const std::string& prefix,
                                        uint64_t max_memory) {
   const std::string names[] = {prefix + "-images-idx3-ubyte", prefix + "-labels-idx1-ubyte"};

@@ -1,5 +1,5 @@
-// Resampling is PIL's: weights of 22 bits, first along rows, then along columns, each rounded to
-// bytes. Colours are torchvision's: f32, cut off to bytes.
+// Resampling works as in PIL, with 22-bit weights, first along rows, then along columns, each
+// rounded to bytes; colours as in torchvision, in f32, truncated to bytes.
 
 #include "train/data/image_ops.h"
 
@@ -103,7 +103,7 @@ void resample_columns(const uint8_t* from, int64_t step, int64_t width, const Re
 
 // ---- colours
 
-// Grey values, one plane: of colours their luminance.
+// Grey values in one plane; for colours their luminance.
 std::vector<uint8_t> greys(const Planes& p) {
   std::vector<uint8_t> grey(p.data, p.data + p.plane());
   if (p.channels == 3)
@@ -113,7 +113,7 @@ std::vector<uint8_t> greys(const Planes& p) {
   return grey;
 }
 
-// factor * image + (1 - factor) * other(i), i counting bytes
+// factor * image + (1 - factor) * other(i), where i counts bytes
 template <class F>
 Tensor blended(const Planes& p, double factor, const F& other) {
   check(factor >= 0, "a factor must be >= 0, got {}", factor);

@@ -19,7 +19,7 @@ Example Mapped::get(int64_t i) const {
 namespace images {
 namespace {
 
-constexpr int64_t most_pixels = int64_t(1) << 26;  // as those of a file may be
+constexpr int64_t most_pixels = int64_t(1) << 26;  // (the same limit as for files)
 
 double between(const Range& range, RandomGenerator& random) {
   return range.low + (range.high - range.low) * random.uniform();
@@ -33,7 +33,7 @@ void require_image(const Tensor& x) {
   check(x.rank() == 3, "an image must be [channels, height, width], got {}", x.shape());
 }
 
-// The part that torchvision's RandomResizedCrop would take: after ten vain trials the middle.
+// The part that torchvision's RandomResizedCrop would take: after ten failed trials the middle.
 Box random_box(int64_t height, int64_t width, const CropOptions& o, RandomGenerator& random) {
   const Range ratios{std::log(o.ratio.low), std::log(o.ratio.high)};
   for (int trial = 0; trial < 10; ++trial) {
@@ -59,7 +59,7 @@ Tensor rotated(const Tensor& x, double degrees) {  // counter-clockwise
   return warp(x, {c, -s, cx - c * cx + s * cy, s, c, cy - s * cx - c * cy});
 }
 
-// Changes of RandAugment, by a strength of 0 to 1 and a sign, which only some have.
+// A change of RandAugment, by a strength from 0 to 1 and a sign, which only some use.
 using Change = Tensor (*)(const Tensor& x, double strength, double sign);
 constexpr double most_color = 0.9, most_shear = 0.3, most_shift = 150.0 / 331, most_degrees = 30;
 constexpr Change changes[] = {

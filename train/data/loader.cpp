@@ -1,5 +1,5 @@
 // Batch i of an epoch is a pure function of options, epoch and i, so any thread may make it.
-// Threads claim batch numbers in order; the loop takes batches from a ring, also in order.
+// Threads claim batch numbers in order, and the loop takes batches from a ring, also in order.
 
 #include "train/data/loader.h"
 
@@ -44,7 +44,7 @@ struct DataLoader::BatchMaker {
   AnyDataset data;
   DataLoaderOptions options;
   int64_t per_epoch;    // examples
-  int64_t at_once = 1;  // batches that a loop gives as one
+  int64_t at_once = 1;  // batches that a loop joins to one
 
   BatchMaker(AnyDataset d, const DataLoaderOptions& o) : data(std::move(d)), options(o) {
     check(data->size() >= 0, "{}: size() must be >= 0, got {}", data->name(), data->size());
@@ -85,8 +85,8 @@ struct DataLoader::BatchMaker {
             i, data->size());
     return order;
   }
-  // Makes this rank's part of the batch, perhaps nothing, chunk by chunk, since data sets and
-  // transforms may draw random numbers: a chunk is the same whichever rank makes it.
+  // Makes this rank's part of the batch, which may be empty. It is made chunk by chunk, so that a
+  // chunk has the same random numbers on whichever rank it is made.
   Batch make_part(std::span<const int64_t> examples, uint64_t epoch, int64_t position) const {
     const dist::Part& part = options.part;
     const int64_t n = int64_t(examples.size());
@@ -116,7 +116,7 @@ struct DataLoader::BatchMaker {
   }
   // Makes the batch of these examples, the first of which is at `position` of the epoch.
   Batch make(std::span<const int64_t> examples, uint64_t epoch, int64_t position) const {
-    // The result must not depend on the thread's state: its regions and random numbers.
+    // (The result must not depend on the thread's regions and random numbers.)
     const NoGrad off;
     const NoPolicy as_called;
     const DefaultDevice on_cpu(Device::cpu());
@@ -169,8 +169,8 @@ class DataLoader::EpochLoop : NoCopy {
     for (std::thread& t : ahead_->threads) t.join();
   }
 
-  // Starts the workers, or as many as the system allows: without any, the loop makes its batches
-  // itself. (Not in the constructor: the destructor must join those that run.)
+  // Starts the workers, or as many as the system allows; without any, the loop makes its batches
+  // itself. (Not in the constructor, since the destructor must join those that run.)
   void start() {
     const DataLoaderOptions& o = maker_->options;
     const int64_t workers = std::min<int64_t>(o.workers, batches_ - given_);
@@ -204,7 +204,7 @@ class DataLoader::EpochLoop : NoCopy {
     Batch batch = {};
     std::exception_ptr error = {};
   };
-  // Shared by the loop and its threads.
+  // The state shared by the loop and its threads.
   struct Ahead {
     std::mutex mutex;  // also for taken_, given_ and stop_
     std::condition_variable room, ready;
@@ -215,7 +215,7 @@ class DataLoader::EpochLoop : NoCopy {
     return ahead_->ring[static_cast<size_t>(batch / at_once_) % ahead_->ring.size()];
   }
 
-  // A forked child has none of the threads. It must not even destroy what they waited for.
+  // True in a forked child, which lacks the threads, and must not even destroy what they wait for.
   bool in_forked_child() const { return process_ != getpid(); }
   void forget_threads() {
     static auto* const of_parents = new std::vector<std::unique_ptr<Ahead>>;
@@ -223,7 +223,7 @@ class DataLoader::EpochLoop : NoCopy {
   }
 
   void work() {
-    // Kernels run on this thread only: the pool is for the network.
+    // Kernels run on this thread alone, since the pool is for the training.
     const kernels::cpu::ThreadLimit one_thread(1);
     std::unique_lock lock(ahead_->mutex);
     for (;;) {
@@ -332,7 +332,7 @@ DataLoader::Iterator DataLoader::begin(const dist::Part& part, int64_t at_once) 
   auto maker = std::make_shared<BatchMaker>(batch_maker());
   maker->options.part = part;
   maker->at_once = at_once_ = at_once;
-  if (begun_) set_epoch(epoch_ + 1);  // the last loop was left early
+  if (begun_) set_epoch(epoch_ + 1);  // (the last loop was left early)
   stop();
   begun_ = true;
   epoch_loop_ = std::make_unique<EpochLoop>(std::move(maker), epoch_, position_);
@@ -345,7 +345,7 @@ bool DataLoader::advance(uint64_t loop) {
         "this loop over {} has ended: another one over the same loader began, or its epoch was set "
         "(two at once need two loaders)",
         batch_maker().data->name());
-  current_ = {};  // free it before making the next
+  current_ = {};  // (freed before the next one is made)
   if (position_ == batches()) {
     set_epoch(epoch_ + 1);
     return false;

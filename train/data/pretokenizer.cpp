@@ -1,4 +1,4 @@
-// Patterns match from left to right: each alternative is tried where the one before it failed.
+// The patterns, by hand: from left to right, each alternative is tried if the one before it failed.
 
 #include "train/data/pretokenizer.h"
 
@@ -24,7 +24,7 @@ constexpr CharClass look_up(uint32_t code) {
   return static_cast<CharClass>(after[-1] & 3);
 }
 
-// The classes of ASCII, most of most texts.
+// The classes of ASCII characters, of which most texts consist.
 constexpr auto ascii_classes = [] {
   std::array<CharClass, 128> all{};
   for (uint32_t code = 0; code < 128; ++code) all[code] = look_up(code);
@@ -117,14 +117,15 @@ size_t end_as_llama(std::string_view text, size_t at, int digits) {
   return line == spaces.npos ? end_before_word(text, at) : at + line + 1;
 }
 
-// The bytes of the longest begin of a character at `at`, at least one; `whole` if it is all of it.
+// The number of bytes (at least one) at `at` that may begin a character; `whole` if they are all of
+// it.
 size_t begin_of_char(std::string_view text, size_t at, bool& whole) {
   const auto first = uint8_t(text[at]);
   const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
   const bool leads = first < 0x80 || (0xc2 <= first && first <= 0xf4);
   size_t n = 1;
-  // The second byte has a smaller range where the character would be too short, a surrogate or
-  // above U+10FFFF.
+  // (The second byte has a smaller range if the character would be too short, a surrogate or above
+  // U+10FFFF.)
   uint8_t least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   uint8_t most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   for (; leads && n < length && at + n < text.size(); ++n, least = 0x80, most = 0xbf)

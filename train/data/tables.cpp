@@ -15,10 +15,10 @@
 namespace mixtape::train {
 namespace {
 
-// Splits text into records of fields, which are raw: with their quotes, if they have any.
+// Splits text into records of raw fields, which keep their quotes.
 class Reader {
  public:
-  // A record of more than `most` fields is an error.
+  // A record with more than `most` fields is an Error.
   Reader(std::string_view text, char separator, const std::string& name, uint64_t most)
       : text_(text), separator_(separator), name_(name), most_(most) {
     if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;  // a byte order mark
@@ -40,7 +40,7 @@ class Reader {
     }
     return true;
   }
-  int64_t line() const { return line_; }  // the record's first, from 1
+  int64_t line() const { return line_; }  // the first line of the record, from 1
   const std::vector<std::string_view>& fields() const { return fields_; }
 
  private:
@@ -80,7 +80,7 @@ class Reader {
   int64_t line_ = 1, next_line_ = 1;
 };
 
-// A field without its quotes; uses `room` if there are some within.
+// A field without its quotes; uses `room` if there are quotes inside it.
 std::string_view unquoted(std::string_view raw, std::string& room) {
   if (!raw.starts_with('"')) return raw;
   raw = raw.substr(1, raw.size() - 2);
@@ -99,7 +99,7 @@ std::string_view trimmed(std::string_view text) {
   while (text.ends_with(' ')) text.remove_suffix(1);
   return text;
 }
-// Nothing if the text is not a number or exceeds f32.
+// The number in a text; none if it is not a number or exceeds f32.
 std::optional<double> number(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -136,7 +136,7 @@ class Places {
     for (size_t i = 0; i < names.size(); ++i) sorted_.emplace_back(names[i], i);
     std::ranges::sort(sorted_);
   }
-  // All with this name.
+  // All places with this name.
   std::span<const std::pair<std::string_view, size_t>> find(std::string_view name) const {
     const auto begin = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair(name, size_t{0}));
     return {begin, std::lower_bound(begin, sorted_.end(), std::pair(name, SIZE_MAX))};
@@ -147,7 +147,7 @@ class Places {
 };
 
 // The distinct values of a column, sorted, and the label of each. As numbers, 1 and 1.0 are the
-// same value and are named as in the first occurrence; NaN comes last.
+// same value, with the name of the first occurrence; NaN comes last.
 class Labels {
  public:
   explicit Labels(const std::vector<std::string_view>& values)
@@ -197,7 +197,7 @@ struct Selection {
   Csv csv;  // without data
   size_t target;
   std::vector<size_t> columns;               // of x
-  std::map<size_t, std::string> categories;  // the name of each that is one, by its place in x
+  std::map<size_t, std::string> categories;  // names of category columns by their place in x
 };
 
 Selection select_columns(const std::vector<std::string>& header, const std::string& name,
@@ -239,8 +239,8 @@ Selection select_columns(const std::vector<std::string>& header, const std::stri
   return selection;
 }
 
-// Reads a text twice: first counts records and looks at targets, then fills tensors of that size,
-// so that nothing grows and no number is kept as text.
+// Reads a text twice: the first time it counts records and looks at targets, the second time it
+// fills tensors of that size. So nothing grows, and no number is kept as text.
 class CsvParser {
  public:
   CsvParser(std::string_view text, const std::string& name, const CsvOptions& options,
@@ -280,7 +280,7 @@ class CsvParser {
   }
 
  private:
-  static constexpr uint64_t column_bytes = 200;  // of a name, and its places
+  static constexpr uint64_t column_bytes = 200;  // memory for a name and its places
 
   Csv& csv() { return selection_.csv; }
   Reader start() const {
@@ -294,7 +294,7 @@ class CsvParser {
     return reader;
   }
 
-  // Counts records, and sees what targets are.
+  // Counts records and learns the kind of targets.
   void look() {
     std::string room;
     for (Reader reader = start_records(); reader.next(); ++n_) {
@@ -310,13 +310,13 @@ class CsvParser {
     }
   }
 
-  // Adds to the memory that is needed.
+  // Counts memory that is needed; throws Error beyond the limit.
   void take(uint64_t bytes) {
     taken_ += bytes;
     io::check_memory(taken_, name_, file_bytes_, options_.max_memory);
   }
 
-  // Fills x and y with numbers, and texts_ with the fields that are none.
+  // Fills x and y with numbers, and texts_ with the other fields.
   void fill() {
     std::vector<std::vector<std::string_view>*> text_of(csv().columns.size());
     texts_.resize(selection_.categories.size() + classes_);
@@ -362,7 +362,7 @@ class CsvParser {
   template <class Put>
   void label(const std::string& column, std::vector<std::string_view> fields,
              std::vector<std::string>& known, const Put& put) {
-    std::deque<std::string> rooms;  // of fields with quotes within
+    std::deque<std::string> rooms;  // texts of fields with quotes inside
     for (std::string_view& field : fields)
       if (std::string room; field.starts_with('"')) {
         field = unquoted(field, room);
@@ -393,8 +393,8 @@ class CsvParser {
   const uint64_t file_bytes_;
   Selection selection_ = {};
   uint64_t fields_ = 0, taken_ = 0;
-  int64_t n_ = 0, empty_ = 0;              // records, and the line of the first without a target
-  bool numbers_ = true, classes_ = false;  // all targets are numbers; y has classes
+  int64_t n_ = 0, empty_ = 0;              // records; the line of the first without a target
+  bool numbers_ = true, classes_ = false;  // true if all targets are numbers; if y has classes
   Tensor x_, y_;
   std::vector<std::vector<std::string_view>> texts_;  // of categories, then of classes
 };

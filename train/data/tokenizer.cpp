@@ -1,4 +1,4 @@
-// Byte pairs are merged by rank from a heap, so that a piece of n bytes takes n log n steps.
+// Byte pairs are merged by rank, from a heap, so a piece of n bytes takes n log n steps.
 
 #include "train/data/tokenizer.h"
 
@@ -20,7 +20,7 @@ constexpr Token none = UINT32_MAX;
 }  // namespace
 
 struct Tokenizer::Data {
-  // The merges by their two tokens.
+  // A hash table of merges by their two tokens.
   class MergeTable {
    public:
     struct Merge {
@@ -53,10 +53,10 @@ struct Tokenizer::Data {
         at = (at + 1) & (slots_.size() - 1);
       return at;
     }
-    std::vector<Slot> slots_;  // a power of two, at most half of them taken
+    std::vector<Slot> slots_;  // their number is a power of two; at most half are taken
   };
 
-  // Storage of one encode() call, reused for its pieces.
+  // The storage of an encode() call, reused for all its pieces.
   struct Work {
     struct Part {
       Token token;
@@ -65,7 +65,7 @@ struct Tokenizer::Data {
     struct Candidate {
       uint32_t rank, at;
       Token left, right, made;
-      // The least rank is on top of the heap; of equals, the first.
+      // Puts the lowest rank on top of the heap; of equal ones the first.
       bool operator<(const Candidate& other) const {
         return rank != other.rank ? rank > other.rank : at > other.at;
       }
@@ -77,13 +77,13 @@ struct Tokenizer::Data {
 
   std::string name;
   std::vector<std::string> bytes;                        // of each token
-  std::vector<bool> known;                               // the token is in the file
+  std::vector<bool> known;                               // true if the token is in the file
   std::unordered_map<std::string_view, Token> by_bytes;  // views of `bytes`
   std::unordered_map<std::string_view, Token> whole;     // pieces that are one token
   std::array<Token, 256> of_byte;
   MergeTable merges;
   std::vector<AddedToken> added;
-  std::array<std::vector<const AddedToken*>, 256> added_by_byte;  // the first; the longest first
+  std::array<std::vector<const AddedToken*>, 256> added_by_byte;  // by first byte, longest first
   Pretokenizer pretokenizer;
 
   explicit Data(TokenizerFile file, std::string name);
@@ -171,7 +171,7 @@ void Tokenizer::Data::add_merges(const TokenizerFile& file) {
   }
 }
 
-// Appends the tokens of a piece, from its bytes on.
+// Appends the tokens of a piece, beginning with one per byte.
 void Tokenizer::Data::merge(std::string_view piece, Work& work) const {
   std::vector<Work::Part>& parts = work.parts;
   std::vector<Work::Candidate>& heap = work.heap;
@@ -213,7 +213,7 @@ void Tokenizer::Data::merge(std::string_view piece, Work& work) const {
   for (uint32_t i = 0; i != none; i = parts[i].after) work.tokens.push_back(parts[i].token);
 }
 
-// A text without added tokens.
+// Encodes a text without added tokens.
 void Tokenizer::Data::encode_text(std::string_view text, Work& work) const {
   std::string prefixed;
   if (pretokenizer.prefix_space && !text.empty() && text[0] != ' ')
@@ -235,7 +235,7 @@ const AddedToken* Tokenizer::Data::added_at(std::string_view text, size_t at) co
 }
 
 void Tokenizer::Data::encode_all(std::string_view text, Work& work) const {
-  size_t begin = 0;  // of the text that is not yet encoded
+  size_t begin = 0;  // of the text still to encode
   const auto encode_until = [&](size_t end) { encode_text(text.substr(begin, end - begin), work); };
   for (size_t at = 0; at < text.size();) {
     const AddedToken* const t = added_at(text, at);

@@ -1,4 +1,4 @@
-// Takes from JSON's events what a tokenizer needs, by the path of keys: "model.vocab".
+// Takes the values that a tokenizer needs from JSON's events, by the path of keys: "model.vocab".
 
 #include "train/data/tokenizer_file.h"
 
@@ -55,7 +55,7 @@ class TokenizerReader final : public io::JsonEvents {
     step[in.ends_with(".pattern") ? "pattern" : key_] = io::json_text(value);
   }
 
-  // Sets file.pretokenizer by the steps of the file's.
+  // Sets file.pretokenizer from the steps in the file.
   void finish() {
     bool splits = false, has_bytes = false;
     for (auto& step : steps_) {
@@ -73,7 +73,7 @@ class TokenizerReader final : public io::JsonEvents {
         file.pretokenizer.prefix_space = space;
         has_bytes = true;
       } else {
-        fail("{}: its pre_tokenizer has a step {} that is not read there", name_, quote(type));
+        fail("{}: its pre_tokenizer has a step {} that is not supported there", name_, quote(type));
       }
     }
     if (!has_bytes) refuse("its pre_tokenizer has no step ByteLevel");
@@ -89,7 +89,7 @@ class TokenizerReader final : public io::JsonEvents {
 
   std::string text(JsonScalar& value, std::string_view what) const {
     auto* const s = std::get_if<std::string>(&value);
-    if (!s) fail("{}: {} is no text", name_, what);
+    if (!s) fail("{}: {} is not a text", name_, what);
     return std::move(*s);
   }
   int64_t id(const JsonScalar& value) const {
@@ -110,7 +110,7 @@ class TokenizerReader final : public io::JsonEvents {
       return;
     }
     const size_t space = s.find(' ');
-    if (space == s.npos) fail("{}: merge {} is not of two parts", name_, quote(s));
+    if (space == s.npos) fail("{}: merge {} does not have two parts", name_, quote(s));
     file.merges.emplace_back(s.substr(0, space), s.substr(space + 1));
   }
   void set_added(JsonScalar& value) {
@@ -136,14 +136,14 @@ class TokenizerReader final : public io::JsonEvents {
   }
 
   const std::string& name_;
-  std::vector<std::string> paths_;  // of what is open
+  std::vector<std::string> paths_;  // of open objects and lists
   std::vector<bool> lists_;
   std::string key_;
   int halves_ = 0;                                         // of the last merge
   std::vector<std::map<std::string, std::string>> steps_;  // of the pre_tokenizer
 };
 
-// Lines of two parts, after a line "#version".
+// Reads merges.txt: lines of two parts, after a line "#version".
 void parse_merges(std::string_view text, const std::string& name, TokenizerFile& file) {
   for (size_t number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -153,12 +153,13 @@ void parse_merges(std::string_view text, const std::string& name, TokenizerFile&
     if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
     const size_t space = line.find(' ');
     if (space == line.npos)
-      fail("{}: line {} of the merges, {}, is not of two parts", name, number, quote(line));
+      fail("{}: line {} of the merges, {}, does not have two parts", name, number, quote(line));
     file.merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
 }
 
-// The byte of each letter: that of Latin-1 if it is visible, else the next from U+0100 on.
+// The byte of each letter. Visible bytes have their letter of Latin-1, the others the next from
+// U+0100 on.
 std::array<int, 512> letter_bytes() {
   std::array<int, 512> bytes;
   bytes.fill(-1);

@@ -8,7 +8,7 @@ namespace mixtape::train {
 namespace {
 
 constexpr size_t header_bytes = 1024;
-// The first number of llm.c's files, by the size of a token.
+// The first number in llm.c's files, which tells the size of a token.
 constexpr uint32_t of_u16 = 20240520, of_u32 = 20240801;
 
 uint32_t number(std::span<const std::byte> file, size_t at, size_t bytes) {
@@ -35,7 +35,7 @@ Tensor parse_tokens(std::span<const std::byte> file, const std::string& name) {
           file.size() - begin);
   }
   const size_t bytes = file.size() - begin;
-  check(bytes % width == 0, "{}: {} bytes are no tokens of {}", name, bytes, width);
+  check(bytes % width == 0, "{}: {} bytes do not divide into tokens of {}", name, bytes, width);
   check(bytes > 0, "{}: has no tokens", name);
   const Tensor tokens({int64_t(bytes / width)}, i32, Device::cpu());
   auto* const to = tokens.data<int32_t>();

@@ -1,4 +1,4 @@
-// Transforms of whole batches. Random ones draw once per row, independently of its pixels.
+// Transforms of whole batches. Random ones draw once per row, whatever its pixels.
 
 #include "train/data/transforms.h"
 

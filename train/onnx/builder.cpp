@@ -12,7 +12,7 @@ namespace mixtape::train::onnx {
 using namespace internal;
 namespace {
 
-// Ops whose bf16 came with opset 22, or 20, and not with the first one here.
+// True for ops that support bf16 only from opset 22 (or 20) on.
 bool lacks_bf16(const std::string& op, int opset) {
   static const std::set<std::string> since_22{"Acos",      "Asin",  "Atan", "AveragePool",
                                               "Conv",      "Cos",   "Cosh", "ConvTranspose",

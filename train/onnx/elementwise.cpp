@@ -1,5 +1,5 @@
 // Arithmetic, activations, comparisons and copies. ONNX's ops broadcast, as ours do. A formula of
-// several ops is computed in f32, as our kernels compute it in registers.
+// several ops is computed in f32, as our kernels do in registers.
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace mixtape::train::onnx {
 namespace {
 
 Name same(const OpCall& c) { return c.g.node(c.to, c.broadcast_inputs(c.dtype())); }
-// Where bools add up, as our ops have it: a sum is or, a product and.
+// Arithmetic. For bools, as in our ops, a sum is or, a product is and.
 Name arithmetic(const OpCall& c) {
   const bool sum = c.op() == "add" || c.op() == "maximum";
   return c.g.node(c.dtype() != boolean ? c.to : sum ? "Or" : "And", c.broadcast_inputs(c.dtype()));
@@ -31,7 +31,7 @@ Name with_number(const OpCall& c) {
 Name number_with(const OpCall& c) {
   return c.g.node(c.to, {c.g.number(c.argument<double>(), c.dtype()), c.in(0, c.dtype())});
 }
-// A whole number is compared with a fraction as f64.
+// (Integers are compared with a fraction as f64.)
 Name predicate_of_number(const OpCall& c) {
   const double s = c.argument<double>();
   const DType own = c.tensor(0).dtype();
@@ -78,7 +78,7 @@ Name masked_fill(const OpCall& c) {
 
 // --- formulas ---
 
-// Ops on values of one dtype, of which formulas are made.
+// Ops on values of one dtype, from which formulas are made.
 struct Terms {
   GraphBuilder& g;
   DType dtype;
@@ -92,7 +92,7 @@ struct Terms {
 };
 using In = const std::vector<Name>&;
 
-// f of the inputs, of which f16 and bf16 become f32.
+// f of the inputs, with f16 and bf16 converted to f32.
 template <auto f, bool in_f64 = false>
 Name formula(const OpCall& c) {
   const DType dtype = !is_float(c.dtype()) ? c.dtype() : in_f64 ? f64 : accumulate_dtype(c.dtype());
@@ -131,7 +131,7 @@ Name addcmul(const Terms& t, const OpCall& c, In x) {
 Name addcdiv(const Terms& t, const OpCall& c, In x) {
   return t.add(x[0], t.mul(t.div(x[1], x[2]), t.number(c.argument<double>())));
 }
-// As Python's %: the sign is that of b.
+// Like Python's %, with the sign of b.
 Name modulo(const Terms& t, const Name& a, const Name& b) {
   if (!is_float(t.dtype)) return t.g.node("Mod", {a, b});
   return t.sub(a, t.mul(b, t.of("Floor", t.div(a, b))));
@@ -245,7 +245,7 @@ Name gelu(GraphBuilder& g, const Name& given, bool tanh) {
     return g.node("Gelu", {given}, {{"approximate", std::string(tanh ? "tanh" : "none")}});
   const Terms t{g, accumulate_dtype(g.dtype(given))};
   const Name x = g.cast(given, t.dtype), half = t.mul(x, t.number(0.5));
-  Name y;  // of the interval from -1 to 1
+  Name y;  // coordinates from -1 to 1
   if (tanh) {
     const Name cube = t.mul(t.mul(x, x), x);
     y = t.of("Tanh", t.mul(t.add(x, t.mul(cube, t.number(0.044715))),

@@ -1,4 +1,4 @@
-// Pools and interpolation: images whose rows and columns are sampled.
+// Pools and interpolation, which sample the rows and columns of images.
 
 #include "autograd/ops.h"
 #include "autograd/ops/attributes.h"
@@ -11,7 +11,7 @@ namespace {
 
 using kernels::Sampling;
 
-// The padding behind the elements with which so many windows fit, no more.
+// The padding after the elements with which exactly so many windows fit.
 int64_t end_padding(const Sampling& s) {
   const int64_t over = (s.to - 1) * s.stride + s.size - s.from - s.padding;
   return std::max(over, over > s.padding - s.stride ? std::min(s.padding, over + s.stride - 1) : 0);
@@ -37,14 +37,14 @@ Name avg_pool2d(const OpCall& c) {
   return c.g.node("AveragePool", {c.in(0, c.dtype())}, std::move(attributes));
 }
 
-// Adaptive windows that are equal, as plain ones.
+// Adaptive windows as plain ones, if all are equal.
 std::optional<Attributes> equal_windows(const ops::Samplings& s) {
   if (s[0].from % s[0].to != 0 || s[1].from % s[1].to != 0) return {};
   const Sizes sizes{s[0].from / s[0].to, s[1].from / s[1].to};
   return Attributes{{"kernel_shape", sizes}, {"strides", sizes}};
 }
 
-// The weights by which a sampling adds up a line: [to, from].
+// The weights of a sampling along a line, as a matrix [to, from].
 Tensor weights_of(const Sampling& s) {
   const Tensor w = zeros({s.to, s.from}, f32, Device::cpu());
   for (int64_t i = 0; i < s.to; ++i)

@@ -1,5 +1,6 @@
-// Two graphs of one network differ only where a size is that of the batch. Such a number becomes -1
-// where it alone is unknown to a Reshape, and else is computed from the input's shape.
+// Joins two graphs of a network for two batch sizes, which may differ only in sizes that depend on
+// the batch. Such a size becomes -1 if it is a Reshape's only unknown one; else it is computed from
+// the input's shape.
 
 #include <fmt/format.h>
 
@@ -68,14 +69,14 @@ class Merger {
   int64_t multiple(int64_t size, int64_t other) const {
     if (size == other) return 0;
     check(size % batch_ == 0 && size / batch_ * other_batch_ == other,
-          "with batches of {} and {} a size is {} and {}, which are no multiples", batch_,
+          "with batches of {} and {} a size is {} and {}, which are not multiples", batch_,
           other_batch_, size, other);
     return size / batch_;
   }
 
   void generalise(const std::string& name, const Tensor& t, const Tensor& other, StateDict& kept) {
     check(one_.number_lists.contains(name) && t.numel() == other.numel(),
-          "{} is no constant: it depends on the inputs by other ways than ops", name);
+          "{} is not constant: it depends on the inputs in other ways than by ops", name);
     std::vector<int64_t> sizes = to_vector<int64_t>(t), multiples;
     for (size_t i = 0; i < sizes.size(); ++i)
       multiples.push_back(multiple(sizes[i], other.at<int64_t>(int64_t(i))));
@@ -91,7 +92,7 @@ class Merger {
       parts.push_back(multiples[i] == 0 ? constant(sizes[i]) : batch_times(multiples[i]));
     sizes_.push_back({"Concat", parts, {name}, {{"axis", int64_t{0}}}});
   }
-  // True if the numbers are only read as the shapes of Reshapes.
+  // True if the numbers are read only as shapes by Reshapes.
   bool only_shapes(const std::string& name) const {
     for (const io::OnnxNode& node : graph_.nodes)
       if (node.op != "Reshape" && std::ranges::count(node.inputs, name) > 0) return false;
@@ -135,12 +136,12 @@ class Merger {
   const Trace &one_, &other_;
   io::OnnxGraph graph_;
   const int64_t batch_, other_batch_;
-  std::vector<io::OnnxNode> sizes_;  // that compute sizes from the batch's
+  std::vector<io::OnnxNode> sizes_;  // nodes that compute sizes from the batch size
   StateDict added_;
   std::set<std::string> names_;
 };
 
-// The first n of x's rows, which are repeated as often as it takes.
+// The first n rows of x, repeated as often as needed.
 Tensor with_rows(const Tensor& x, int64_t n) {
   return index_select(x, 0, remainder(arange(0, double(n), 1, i64, x.device()), double(x.size(0))));
 }
@@ -177,7 +178,7 @@ void detail::save_onnx(const std::string& path, nn::ModuleBase& net, const nn::T
         inputs[0].shape());
   // (At a batch of 1, layouts and broadcasts are special.)
   const int64_t batch = std::max<int64_t>(inputs[0].size(0), 2);
-  if (thread_state.policy) run(of_rows(batch));  // both traces find all weights cast
+  if (thread_state.policy) run(of_rows(batch));  // (so that both traces find all weights cast)
   io::save_onnx(path, onnx::merge(traced(batch), traced(batch + 1), batch, batch + 1),
                 o.external_data);
 }

@@ -1,4 +1,4 @@
-// Softmax and normalisation. Statistics are f32, as those of our kernels.
+// Softmax and normalisation. Statistics are f32, as in our kernels.
 
 #include "autograd/ops.h"
 #include "autograd/ops/attributes.h"
@@ -13,7 +13,7 @@ Name softmax_of_lines(const OpCall& c) {  // along dimension 1
   return c.g.node(c.to, {c.in(0, c.dtype())}, {{"axis", int64_t{1}}});
 }
 
-// Input i in this dtype; ones or zeros [n] if it is absent.
+// Input i in this dtype, or `value` [n] if it is absent.
 Name or_filled(const OpCall& c, size_t i, double value, int64_t n, DType dtype) {
   return c.has(i) ? c.in(i, dtype) : c.g.constant(full({n}, value, dtype, Device::cpu()));
 }
@@ -25,7 +25,7 @@ Name layer_norm(const OpCall& c) {
                   {{"axis", int64_t{-1}}, {"epsilon", c.argument<double>()}});
 }
 
-// An op of ONNX from opset 23 on.
+// A single op in ONNX from opset 23 on.
 Name rms_norm(const OpCall& c) {
   const DType wide = accumulate_dtype(c.tensor(0).dtype());
   const Name x = c.in(0, wide);
@@ -41,7 +41,7 @@ Name rms_norm(const OpCall& c) {
   return c.has(1) ? c.g.node("Mul", {y, c.in(1, wide)}) : y;
 }
 
-// x [n, c, inner]: groups of channels as the channels of an instance norm.
+// x [n, c, inner], whose groups of channels become the channels of an instance norm.
 Name group_norm(const OpCall& c) {
   const DType wide = accumulate_dtype(c.tensor(0).dtype());
   const Shape& shape = c.shape(0);
@@ -59,10 +59,10 @@ Name group_norm(const OpCall& c) {
   return c.has(2) ? c.g.node("Add", {y, by_channel(2)}) : y;
 }
 
-// x [n, c, inner], or what that was reshaped from: [n, c, ...].
+// x [n, c, inner], or [n, c, ...] from which it was reshaped.
 Name batch_norm(const OpCall& c) {
   const auto& params = c.argument<ops::BatchNormParams>();
-  check(!params.training, "ONNX has batch norms of evaluation alone: call eval()");
+  check(!params.training, "ONNX has batch norms only for evaluation: call eval()");
   const Shape& shape = c.shape(0);
   Origin x = c.g.before_reshape(c.in(0), shape);
   const bool by_channel = x.shape.rank > 2 && x.shape[0] == shape[0] && x.shape[1] == shape[1];

@@ -1,5 +1,5 @@
-// Products and what is made of them: linear layers, convolutions, attention. Where our kernels add
-// a bias to sums in f32, ONNX adds it in the dtype of the product.
+// Products and ops made of them: linear layers, convolutions, attention. Our kernels add a bias to
+// sums in f32; ONNX adds it in the dtype of the product.
 
 #include "autograd/ops.h"
 #include "autograd/ops/attributes.h"
@@ -17,14 +17,15 @@ Name activated(const OpCall& c, const Name& x, Activation activation) {
   return gelu(c.g, x, activation == Activation::GeluTanh);
 }
 
-// The residual is input `i`, added in the result's dtype, which may be wider than the product's.
+// Adds the residual, input `i`, in the result's dtype, which may be wider than the product's, and
+// applies the activation.
 Name finished(const OpCall& c, Name y, size_t i, Activation activation) {
   y = c.g.cast(y, c.dtype());
   if (c.has(i)) y = c.g.node("Add", {y, c.in(i, c.dtype())});
   return activated(c, y, activation);
 }
 
-// W^T as Gemm reads it: W itself, transposed or not.
+// W^T for Gemm, which reads W itself, transposed or not.
 struct Weight {
   Name name;
   int64_t transposed = 1;
@@ -50,7 +51,7 @@ Name addmm(const OpCall& c) {
   return c.g.node("Gemm", {c.in(1), c.in(2), c.in(0, in)}, {{"alpha", c.argument<double>()}});
 }
 
-// Sums of a result that is wider than its operands are not rounded to their dtype.
+// A product. If its result is wider than its operands, sums are not rounded to the operands' dtype.
 Name product(const OpCall& c, const Name& a, const Name& b, double alpha) {
   const Name y = c.g.node("MatMul", {c.g.cast(a, c.dtype()), c.g.cast(b, c.dtype())});
   return alpha == 1 ? y : c.g.node("Mul", {y, c.g.number(alpha, c.dtype())});
@@ -92,7 +93,7 @@ Name conv_transpose2d(const OpCall& c) {
   return c.g.node("ConvTranspose", {c.in(0), c.in(1), c.in(2, in)}, attributes);
 }
 
-// Keys or values, whose leading dimensions MatMul broadcasts to those of the queries.
+// Keys or values. MatMul broadcasts their leading dimensions to those of the queries.
 Name keys(const OpCall& c, size_t i) {
   const Origin origin = c.g.before_expand(c.in(i), c.shape(i));
   return origin.shape.rank == c.shape(i).rank ? origin.name : c.in(i);
@@ -111,7 +112,7 @@ Name attention(const OpCall& c) {
   Name s = c.g.node("MatMul", {c.in(0, wide), k});
   s = c.g.node("Mul", {s, c.g.number(params.scale, wide)});
   const Name none = c.g.number(-INFINITY, wide), zero = c.g.number(0, wide);
-  Name seen;  // true where a query attends to a key
+  Name seen;  // true where a query may attend to a key
   if (params.causal)
     seen = c.g.constant(tril(ones({c.shape(0)[-2], c.shape(1)[-2]}, boolean, Device::cpu())));
   else if (c.has(3))

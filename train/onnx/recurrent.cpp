@@ -1,5 +1,5 @@
-// Recurrent layers. Our ops get the input's part of the gates from a linear layer; ONNX's contain
-// that layer, which is found where it was made. They compute in f32, in which our cells keep their
+// Recurrent layers. Our ops get the input's share of the gates from a linear layer; ONNX's contain
+// that layer, which is found in the graph. They compute in f32, in which our cells keep their
 // state.
 
 #include "autograd/ops.h"
@@ -26,7 +26,8 @@ Name in_order(const OpCall& c, const Name& w, const Sizes& order, const Shape& s
   return c.g.reshape(all, shape, leading);
 }
 
-// x [t, b, in], W [gates n, in] and a bias, or none, that made the gates [t, b, gates n].
+// The x [t, b, in], W [gates n, in] and optional bias from which the gates [t, b, gates n] were
+// made.
 struct InputLayer {
   Name x, weight, bias;
   int64_t size;
@@ -45,7 +46,7 @@ struct InputLayer {
         return;
       }
     }
-    // None was found: the gates themselves, times 1.
+    // (If no layer is found, the gates themselves, times the identity.)
     x = c.in(0), size = gates[2];
     weight = c.g.constant(eye(size, c.tensor(0).dtype(), Device::cpu()));
   }
@@ -58,7 +59,7 @@ Name start_of(const OpCall& c, size_t i, DType wide) {
   return c.g.reshape(c.in(i, wide), s, {1, s[0], s[1]});
 }
 
-// One op over all steps; `order` has our places of ONNX's gates.
+// One op over all steps; `order` gives the place of each of ONNX's gates in ours.
 Name recurrent(const OpCall& c, const Sizes& order, Attributes attributes) {
   const auto& params = c.argument<ops::RecurrentParams>();
   const DType wide = accumulate_dtype(c.dtype());

@@ -1,4 +1,4 @@
-// Reductions, which keep their dimensions with size 1 as ours do, running sums, and order.
+// Reductions (which, like ours, keep dimensions with size 1), running sums, and order.
 
 #include <cmath>
 
@@ -22,7 +22,7 @@ Name reduce(const OpCall& c, const char* op, const Name& x, uint32_t dims) {
 Name reduced(const OpCall& c) {
   return reduce(c, c.to, c.in(0, c.dtype()), c.argument<ops::ReduceOptions>().dims);
 }
-Name any_or_all(const OpCall& c) {  // of 0 and 1
+Name any_or_all(const OpCall& c) {  // as maximum or minimum of 0 and 1
   const Name truth = c.g.cast(c.in(0, boolean), i32);
   return reduce(c, c.to, truth, c.argument<ops::ReduceOptions>().dims);
 }
@@ -52,7 +52,7 @@ Name cumsum(const OpCall& c) {
 }
 
 // The positions of the first elements in order along the last dimension; of equal ones the lowest
-// comes first, as in ours. Dtypes that not every runtime sorts are widened.
+// comes first, as in our ops. Dtypes that not every runtime can sort are widened.
 Name ordered(const OpCall& c) {
   const DType dtype = c.tensor(0).dtype();
   const Name x = c.in(0, !is_float(dtype) ? i64 : dtype == f64 ? f64 : f32);

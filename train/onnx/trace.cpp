@@ -1,5 +1,5 @@
-// Tensors are known by where their numbers are: two of the same storage, layout and dtype are one
-// value, whatever handles lead to them. All that a run makes is kept until its end, so that no
+// Tensors are identified by their numbers: two with the same storage, layout and dtype are one
+// value, whatever their handles. All tensors that a run makes are kept until its end, so that no
 // memory is used twice.
 
 #include "train/onnx/trace.h"
@@ -41,7 +41,7 @@ class Tracer final : public Observer, public Names {
       if (found->second.source) g.initializer(found->second.name, found->second.source);
       return found->second.name;
     }
-    // A cast that was made before: a 16-bit copy of a weight.
+    // (A cast made earlier: a 16-bit copy of a weight.)
     if (!t.is_same(given) && t.dtype() != given.dtype() && t.shape() == given.shape())
       return g.cast(name_of(given, given), t.dtype());
     check(!computed_.contains(t.storage().get()), "an input is a view that no op made");
@@ -66,7 +66,7 @@ class Tracer final : public Observer, public Names {
  private:
   struct Known {
     Name name;
-    Tensor source;  // of an initializer, which the graph gets when it is read
+    Tensor source;  // an initializer, which is added to the graph when an op reads it
     uint64_t version;
   };
   using Place = std::vector<int64_t>;
@@ -79,7 +79,7 @@ class Tracer final : public Observer, public Names {
     return place;
   }
 
-  // Calls within an op's own forward are part of it; those of an op that is composed are its nodes.
+  // (Calls within an op's forward are part of it; a composed op is written as the ops inside.)
   void before(const Call& call) override { depth_ += !call.composed; }
   void after(const Call& call, const Tensor& y) override {
     depth_ -= !call.composed;
@@ -91,7 +91,7 @@ class Tracer final : public Observer, public Names {
   }
 
   std::map<Place, Known> known_;
-  std::set<const Storage*> computed_;  // by the run: none of these is a constant
+  std::set<const Storage*> computed_;  // storages that the run computed, which are not constants
   std::vector<Tensor> kept_;
   int depth_ = 0;
 };
@@ -106,7 +106,7 @@ Name name_of_end(const std::vector<std::string>& given, const char* usual, size_
   return count == 1 ? usual : fmt::format("{}_{}", usual, i);
 }
 
-// Gives a value its name as an output of the graph; one that has a name already, by a node.
+// Gives a value its name as an output of the graph, by a node if it has a name already.
 void add_output(io::OnnxGraph& graph, const Name& from, const Name& name, const Tensor& t) {
   bool renamed = false;
   const auto taken = [&](const io::OnnxValue& v) { return v.name == from; };
@@ -124,7 +124,7 @@ void add_output(io::OnnxGraph& graph, const Name& from, const Name& name, const 
   graph.outputs.push_back(value_of(name, t));
 }
 
-// Drops what no output needs: ops of our own that ONNX does not need, such as expansions.
+// Drops nodes that no output needs, such as expansions, which ONNX's ops do themselves.
 void prune(io::OnnxGraph& graph) {
   std::set<Name> read;
   for (const io::OnnxValue& y : graph.outputs) read.insert(y.name);

@@ -1,4 +1,4 @@
-// Views and copies of parts, and joining: where our ops only find another layout, ONNX has nodes.
+// Views, copies of parts, and joining. Where our ops only make another layout, ONNX has nodes.
 
 #include <limits>
 
@@ -20,7 +20,7 @@ Name permuted(const OpCall& c) {
   return c.g.transpose(c.in(0), order);
 }
 
-// Slices, whole numbers and new dimensions, one after the other.
+// Slices, integers and new dimensions, one after the other.
 Name sliced(const OpCall& c) {
   Name x = c.in(0);
   Layout at(c.shape(0));
@@ -82,7 +82,7 @@ Name triangle(const OpCall& c) {
   return c.g.node("Trilu", {c.in(0, c.dtype()), diagonal}, {{"upper", int64_t(c.op() == "triu")}});
 }
 
-// The index [k] that is the same for all lines along `dim`, if it is.
+// The index [k] of all lines along `dim`, if it is the same for all.
 Tensor index_of_lines(const Tensor& index, int dim, const Shape& x) {
   for (int d = 0; d < index.rank(); ++d)
     if (d != dim && (index.size(d) != x[d] || (index.size(d) > 1 && index.strides()[d] != 0)))
@@ -104,7 +104,7 @@ Name gathered(const OpCall& c) {
   return c.g.reshape(y, made, c.result().shape());
 }
 
-// Windows [..., count, size, ...] by their positions, of which `size` then moves to the end.
+// Gathers windows [..., count, size, ...] by positions, then moves `size` to the end.
 Name windows(const OpCall& c) {
   const auto& w = c.argument<ops::Windows>();
   const int rank = c.result().rank();
