@@ -26,7 +26,7 @@ constexpr int first_stride = 16, far = 120;  // of exponents
 constexpr double none_found = std::numeric_limits<double>::infinity();
 
 // Watches the gradients that reach the ops of a backward pass, in the dtypes in which they travel.
-class GradientSurvey final : public Observer {
+class GradientRange final : public Observer {
  public:
   void add(const Tensor& g) {
     if (!g || g.numel() == 0) return;
@@ -61,10 +61,10 @@ class GradientSurvey final : public Observer {
   const Observe watching_{*this};
 };
 
-GradientSurvey::Result backward_at(int exponent, const Tensor& loss,
-                                   const std::vector<Tensor>& leaves) {
+GradientRange::Result backward_at(int exponent, const Tensor& loss,
+                                  const std::vector<Tensor>& leaves) {
   const ScopedValue<&ThreadState::observer> unseen(nullptr);
-  GradientSurvey survey;
+  GradientRange survey;
   const Tensor gradient = full(loss.shape(), std::exp2(exponent), loss.dtype(), loss.device());
   for (const Tensor& g :
        grad({loss}, leaves, {.gradients = {gradient}, .retain_graph = true, .allow_unused = true}))
@@ -79,7 +79,7 @@ class Search {
       : exponent(std::clamp(start, low, high)), low_(low), high_(high) {}
 
   // Takes the result for `exponent`; returns true once that is the exponent to use.
-  bool take(const GradientSurvey::Result& r) {
+  bool take(const GradientRange::Result& r) {
     if (!r.finite) {
       bad_ = exponent;
       return is_known(good_) ? between() : go(exponent - stride());
@@ -156,12 +156,12 @@ std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
   bool any_f16 = true, found = false;
   while (!found && any_f16 && passes < most_passes) {
     ++passes;
-    const GradientSurvey::Result r = backward_at(search.exponent, loss, leaves);
+    const GradientRange::Result r = backward_at(search.exponent, loss, leaves);
     any_f16 = r.any_f16;
     found = any_f16 && search.take(r);
   }
   if (any_f16 && search.has_good() && !search.saw_gradients()) {
-    const GradientSurvey::Result r = backward_at(far, loss, leaves);  // (beyond any max_scale)
+    const GradientRange::Result r = backward_at(far, loss, leaves);  // (beyond any max_scale)
     if (r.finite && r.largest == 0)  // no scale would show a gradient; the next loss may
       return {none_found, passes};
   }

@@ -80,7 +80,7 @@ struct StepOptions {
 class StepResult {
  public:
   enum class State { Stepped, Skipped, NoGrads };
-  // What was not finite. Gradients also stands for a loss that may contain some: see
+  // The thing that was not finite. A loss that may contain gradients counts as Gradients: see
   // inverse_scale().
   enum class Cause { None, Gradients, Loss };
   State state() const;

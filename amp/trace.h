@@ -59,7 +59,7 @@ class OverflowTrace final : public internal::Observer {
   const std::vector<BadOp>& found();
   void next_iteration() { ++iteration_; }  // called by GradScaler::update()
 
-  struct Underflow {  // how many elements of an op's f16 or bf16 gradients were too small
+  struct Underflow {  // counts elements of an op's f16 or bf16 gradients that were too small
     std::string op, module;
     DType dtype;
     int64_t elements = 0, zeros = 0, subnormals = 0;

@@ -11,8 +11,8 @@
 
 namespace mixtape {
 
-// What is known of the loss scale that multiplies a gradient. The engine combines tags where it
-// adds gradients; amp numbers the scales.
+// The loss scale that multiplies a gradient, as far as it is known. The engine combines tags where
+// it adds gradients; amp numbers the scales.
 struct LossScaleTag {
   uint64_t number = 0;    // 0: unknown
   int64_t moves = 0;      // updates of that scale so far, each of which may have changed it

@@ -126,7 +126,7 @@ class Ctx {
   const Tensor* result_ = nullptr;  // see Call::result
   DType out_ = f32;
   Device device_;
-  bool recording_;      // what is saved, too
+  bool recording_;      // true if saved tensors are kept
   bool freed_ = false;  // saved tensors were dropped, or never kept (a checkpoint's first call)
 };
 

@@ -100,7 +100,7 @@ class GraphState : NoCopy {
   std::unique_ptr<Storage> numbers_, found_;
   std::vector<std::byte> values_, sent_;  // the numbers, as they are and as last sent
   std::vector<Number> number_;
-  std::vector<std::shared_ptr<const void>> kept_;  // what they read
+  std::vector<std::shared_ptr<const void>> kept_;  // objects that they read
   std::vector<std::shared_ptr<Checks>> checks_;
   RandomGenerator* generator_ = nullptr;  // during the capture
   uint64_t drawn_ = 0;                    // blocks, by one replay

@@ -1,6 +1,6 @@
 #pragma once
-// What a type of device offers below the kernels: memory, streams, copies. For CUDA a program links
-// one of three: the driver's, the emulator's, or one without devices in a build without CUDA.
+// The services of a type of device below the kernels: memory, streams, copies. For CUDA a program
+// links one of three: the driver's, the emulator's, or one without devices in a build without CUDA.
 // Meta's hands out addresses and does nothing.
 
 #include <cstddef>

@@ -18,12 +18,12 @@
 namespace mixtape {
 
 namespace internal {
-class Node;     // how a tensor was made: autograd/tape.h
+class Node;     // the call that made a tensor: autograd/tape.h
 class Indexed;  // core/index.h
 struct Index;
 }  // namespace internal
 
-struct AutogradMeta;     // what autograd keeps with a tensor: autograd/autograd_meta.h
+struct AutogradMeta;     // autograd's data of a tensor: autograd/autograd_meta.h
 struct BackwardOptions;  // autograd/tape.h
 struct BoolTensor;       // autograd/ops.h
 class Tensor;

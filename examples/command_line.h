@@ -48,7 +48,7 @@ DType low(const std::string& name);  // dtype of float32, fp16, bf16, ...
 // Throws Error if it does not exist, or has no values. "cuda" is a GPU of its own for each rank of
 // a machine.
 Device usable(const std::string& device);
-Device planned_device(const std::string& device);  // what stands in for it, without memory
+Device planned_device(const std::string& device);  // its stand-in without memory
 std::string on_device(const Device& device);       // ", on cuda:0 (NVIDIA H200)"; empty for the CPU
 // Images of a run, for its settings.
 std::string described(int64_t train, int64_t valid, const train::PixelStats& stats);

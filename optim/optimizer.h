@@ -33,7 +33,8 @@ class Optimizer {
   // Updates every parameter that has a gradient; the others keep their state. If `skip` is set,
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
-  // What a step of an element needs of its parameter besides its own value, gradient and states.
+  // The part of a parameter that a step of an element needs besides its own value, gradient and
+  // states.
   Reads reads(size_t group) const { return at(group).algorithm->reads(); }
   // Converts a state or master of a parameter, which has a number for each `block` of elements.
   using StateOf = std::function<Tensor(size_t parameter, const Tensor& state, int64_t block)>;

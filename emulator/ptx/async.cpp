@@ -268,7 +268,7 @@ Form barrier_form(std::string_view name, size_t operands) {
   if (found == forms.end()) return {};
   Form form = found->second;
   if (waits && operands == 4)
-    form.operands = known.find("parity") != known.npos ? "parr" : "palr";  // how long
+    form.operands = known.find("parity") != known.npos ? "parr" : "palr";  // (with a time limit)
   return form;
 }
 

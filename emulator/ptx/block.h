@@ -14,7 +14,7 @@ extern const bool watch_races;
 struct Clock {
   // The last is a box that is under way; before it are the groups of warps, as wgmma reads.
   static constexpr int warps = 32, actors = 128, in_flight = actors - 1,
-                       groups = in_flight - warps / 4, barriers = groups - warps;  // how many
+                       groups = in_flight - warps / 4, barriers = groups - warps;
   std::array<uint32_t, actors> seen = {}, fenced = {};
 
   void join(const Clock& other);
@@ -30,8 +30,8 @@ struct Barrier {
   uint64_t phase = 0;             // phases that are over
   bool fenced = false;            // visible to the copy engine
   int maker = 0;                  // the actor of its mbarrier.init
-  uint32_t made = 0;              // what that had done before
-  Clock arrived = {}, over = {};  // what waiting for a phase tells
+  uint32_t made = 0;              // its clock before
+  Clock arrived = {}, over = {};  // learned by waiting for a phase
 };
 
 // Threads at a bar.sync or bar.arrive.
@@ -87,7 +87,7 @@ struct Block {
   std::vector<Barrier> barriers = {};
   std::vector<Box> boxes = {};                       // being loaded
   std::vector<int> registers = {};                   // of a thread of each warp, after setmaxnreg
-  std::vector<std::vector<uint64_t>> products = {};  // what the warps of a group multiplied
+  std::vector<std::vector<uint64_t>> products = {};  // of the warps of a group
 
   void start(size_t warps);
   void enter_gate(Warp& warp);

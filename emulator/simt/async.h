@@ -35,7 +35,7 @@ class Async {
   bool land_one();   // false if no box is on its way
   // A thread that waits for what never comes, or -1, and why no thread can go on.
   std::pair<int, std::string> what_never_comes() const;
-  std::string awaits(int thread) const;  // what the barrier at which it waits lacks
+  std::string awaits(int thread) const;  // the lack of the barrier at which it waits
   Order order;
 
   // --- for threads: as in hopper.h ---

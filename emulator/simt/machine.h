@@ -39,7 +39,7 @@ struct Fiber {
   void* stack_pointer = nullptr;
   State state = State::Ready;
   SourceLocation where = {};  // the barrier at which it waits
-  std::string barrier = {};   // what it is, unless it is the block's or the warp's
+  std::string barrier = {};   // its name, unless it is the block's or the warp's
   Index3 index = {};
   std::vector<Copy> copies = {};  // cp.async in flight
   int group = 0;                  // the open cp.async group

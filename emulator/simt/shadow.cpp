@@ -99,7 +99,7 @@ void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
 void Machine::hand_over(Order& order) const {
   for (size_t i = 0; i < config.cluster * per_block_; ++i) {
     const Shadow& s = shadow_[i];
-    // (What a warp's barrier ordered counts as known to all.)
+    // (Accesses that a warp's barrier ordered count as known to all.)
     const auto open = [&](uint32_t at, uint32_t warp_at, int thread) {
       return at == epoch_ && warp_at == warps_[size_t(thread / warp_size)].epoch;
     };

@@ -58,7 +58,7 @@ struct Trunc : Stepwise {
   MIXTAPE_HD static auto f(auto x) { return trunc(x); }
 };
 
-struct Frac {  // what trunc takes away
+struct Frac {  // x - trunc(x)
   static constexpr OpInfo info{"frac", Precision::Any};
   static constexpr double d = 1;
   MIXTAPE_HD static auto f(auto x) { return x - trunc(x); }

@@ -1,5 +1,5 @@
 #pragma once
-// What compute capability 9.0 adds to gpu.cuh: barriers that count bytes, copies of boxes of a
+// Compute capability 9.0's additions to gpu.cuh: barriers that count bytes, copies of boxes of a
 // tensor by the copy engine (TMA), products by groups of four warps (wgmma), clusters: neighbouring
 // blocks that run together (Grid::cluster) and reach each other's shared memory. nvcc generates
 // them for sm_90a alone; elsewhere bodies are empty, and a kernel that needs them must not be

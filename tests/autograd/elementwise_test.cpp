@@ -845,7 +845,7 @@ TEST(Elementwise, SecondOrderFarOut) {
   }
 }
 
-// What a branch that is not taken divides by must not be 0.
+// The divisor of a branch that is not taken must not be 0.
 TEST(Elementwise, SecondOrderOfAtanAtZero) {
   const Tensor x = row({0, 1, 1e10}, f32).set_requires_grad();
   const Tensor dx = grad({sum(atan(x))}, {x}, {.create_graph = true})[0];

@@ -217,7 +217,7 @@ TEST(GradientSums, OfManyPasses) {
     EXPECT_EQ(p.grad().item(), n);
     EXPECT_EQ(p.grad().dtype(), dtype);
     const void* const where = p.grad().raw();
-    {  // What anybody else writes to the gradient counts.
+    {  // Writes of others to the gradient count.
       const NoGrad off;
       fill_(p.grad(), 1);
     }

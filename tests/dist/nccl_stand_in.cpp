@@ -74,7 +74,7 @@ void queue(Stream stream, std::function<void()> work) {
 }
 
 int rank_of_log = -1;
-std::string before_log;  // what was called before the rank was known
+std::string before_log;  // calls before the rank was known
 Result called(const char* function, const std::string& with = "") {
   const char* const log = std::getenv("STAND_IN_LOG");
   const std::string line = std::string(function) + (with.empty() ? "" : " ") + with + "\n";

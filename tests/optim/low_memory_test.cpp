@@ -259,7 +259,7 @@ TEST(Rounding, ByChanceDependsOnSeedStepParameterAndElement) {
   EXPECT_EQ(all.size(), 5u);
 }
 
-// What bf16 holds is kept, and infinities and NaN stay what they are.
+// Numbers that bf16 holds are kept, and infinities and NaN stay as they are.
 TEST(Rounding, ByChanceKeepsWhatNeedsNone) {
   for (const DType dtype : {f16, bf16}) {
     const std::vector<double> kept = {0,   1,    -2.5,   largest(dtype), -largest(dtype),

@@ -49,7 +49,7 @@ class Installed(unittest.TestCase):
 
     @staticmethod
     def install(folder: pathlib.Path, *options: str) -> None:
-        log = pathlib.Path(build, "meson-logs/install-log.txt")  # what "ninja uninstall" removes: not this copy
+        log = pathlib.Path(build, "meson-logs/install-log.txt")  # "ninja uninstall" removes its files: not this copy
         before = log.read_bytes() if log.exists() else None
         run("meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", folder, *options)
         log.unlink() if before is None else log.write_bytes(before)

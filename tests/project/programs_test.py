@@ -244,7 +244,7 @@ class Quick(ProgramTest):
         self.assertTrue(learned.splitlines()[-1].startswith("one two three four, one"), learned)
         again = self.output(*small, *likeliest, "--steps", 0, "--load", "song.pt")
         self.assertEqual(again.splitlines(), learned.splitlines()[-1:])
-        # Of the model's 600 tokens, 501 are the tokenizer's, and no other is drawn.
+        # The tokenizer has 501 of the model's 600 tokens, and no other is drawn.
         self.output(*small, "--data", "song.txt", "--steps", 1, "--temperature", 100, "--top-k", 0, "--sample", 100, "--save", "song.gguf")
         self.assertEqual((self.folder / "song.gguf").read_bytes()[:4], b"GGUF")
 

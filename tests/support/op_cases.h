@@ -47,7 +47,7 @@ struct OpCase {
   // An element of the result depends on the elements at its place alone, so that inputs of any one
   // shape will do.
   bool pointwise = false;
-  double least = -INFINITY, most = INFINITY;  // what the op takes, where other numbers are errors
+  double least = -INFINITY, most = INFINITY;  // the op's range, if others are errors
 
   std::string name() const { return label.empty() ? op : op + "_" + label; }
 };

@@ -83,7 +83,7 @@ struct Smallest {
   }
 };
 
-// What becomes of a sum before it is rounded.
+// The last steps for a sum before it is rounded.
 struct Finish {
   double divisor = 1;
   bool root = false;

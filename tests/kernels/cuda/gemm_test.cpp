@@ -392,7 +392,7 @@ TEST(CudaGemm, UsesSharedMemoryWithoutBankConflicts) {
 }
 #endif
 
-// (Of 16 bits as well: its bytes would be those of a dtype that it does not have.)
+// (The other 16-bit dtype, too: its bytes would be read as numbers of the wrong dtype.)
 TEST(CudaGemm, RefusesAResultOfAnotherNarrowDtype) {
   const Tensor a = random({8, 8}, f16, 1), c = output({8, 8}, bf16);
   EXPECT_ERROR(launch([&](Launch& l) { cuda::gemm(l, a, a, {}, c); }),
