@@ -34,6 +34,7 @@ class Callback {
   virtual void on_backward_begin(Learner&) {}  // may replace state.objective, made from state.loss
   virtual void on_backward_end(Learner&) {}    // gradients are complete
   virtual void on_step_begin(Learner&) {}      // gradients are true; may set step_options
+  virtual void on_step_end(Learner&) {}        // gradients still exist; state.result is the step's
   virtual void on_batch_end(Learner&) {}       // also runs for a skipped batch
   virtual void on_valid_begin(Learner&) {}     // also in predict()
   virtual void on_valid_end(Learner&) {}       // also after an exception

@@ -99,7 +99,8 @@ Progress::~Progress() {
     if (std::uncaught_exceptions() == exceptions_)
       finish();
     else if (terminal_ && !finished_)
-      std::fputc('\n', out_);  // (the exception's text starts on its own line)
+      std::fputc('\n', out_);  // so that the exception's text starts on its own line
+  } catch (...) {              // the suffix may throw, a destructor must not
   }
 }
 
@@ -129,7 +130,7 @@ void Progress::draw(Clock::time_point now) {
       line.insert(close, "\x1b[0m");
       line.insert(open + 1, "\x1b[32m");
     }
-    line = "\r" + line + "\x1b[K";  // (clears the rest of a longer line)
+    line = "\r" + line + "\x1b[K";  // clears the rest of a longer line
   }
   std::fwrite(line.data(), 1, line.size(), out_);
   std::fflush(out_);

@@ -77,7 +77,8 @@ void Timeline::begin(std::string_view op, const std::string* module, Device devi
 
 void Timeline::end(std::string_view op, const char* kind, std::string note, Device device) {
   if (options_.wait) synchronize(device);
-  while (!frames_.empty() && frames_.back().name != op) frames_.pop_back();  // (ops that threw)
+  while (!frames_.empty() && frames_.back().name != op) frames_.pop_back();  // ops that threw
+  if (frames_.empty()) return;  // the op began before the timeline
   last_ = Clock::now();
   const std::string name =
       kind == std::string_view("backward") ? fmt::format("{} backward", op) : std::string(op);
@@ -143,7 +144,7 @@ void Profile::on_loss_begin(Learner& learner) {
   if (learner.state.training) phase("loss");
 }
 
-// (The wait for the first recorded batch begins when the batch before it ends.)
+// The wait for the first recorded batch begins when the batch before it ends.
 void Profile::on_batch_end(Learner& learner) {
   if (!learner.state.training) return;
   ++batch_;

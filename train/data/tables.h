@@ -13,6 +13,9 @@ struct CsvOptions {
   std::string target = {};                   // the column to predict; by default the last
   std::vector<std::string> columns = {};     // of x, in this order; by default all others
   std::vector<std::string> categories = {};  // columns of names, which become numbers
+  bool classes = false;                      // true: numbers of the target are classes, too
+  std::optional<float> missing = {};         // the value of empty fields in number columns
+  bool header = true;  // the first line has column names; else they are "0", "1", ...
   char separator = ',';
   // A table read before, such as the training data, whose target, columns, categories and classes
   // are used, with the same numbers. A name that it lacks is an Error.
