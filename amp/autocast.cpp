@@ -175,7 +175,7 @@ void Autocast::apply(Call& call) {
     const bool readable = now == to || (now == f32 && is_half(to));
     if (role == Role::Activation) return precision == Precision::Native ? now : to;
     if (role == Role::Parameter) return readable && !uniform ? now : to;
-    if (role == Role::Statistic)  // (not cast, so that it can be updated)
+    if (role == Role::Statistic)  // not cast, so that it can be updated
       return readable || !uniform ? now : to;
     return now;
   };

@@ -88,7 +88,7 @@ class Search {
     saw_ |= r.largest > 0;
     if (r.largest == 0) return is_known(bad_) ? between() : go(exponent + stride());
     const int room = end_of_f16 - headroom - 1 - std::ilogb(r.largest);
-    if (room <= 0) {  // (a smaller scale only makes gradients smaller)
+    if (room <= 0) {  // a smaller scale only makes gradients smaller
       exponent = std::clamp(exponent + room, low_, high_);
       return true;
     }
@@ -161,7 +161,7 @@ std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
     found = any_f16 && search.take(r);
   }
   if (any_f16 && search.has_good() && !search.saw_gradients()) {
-    const GradientRange::Result r = backward_at(far, loss, leaves);  // (beyond any max_scale)
+    const GradientRange::Result r = backward_at(far, loss, leaves);  // beyond any max_scale
     if (r.finite && r.largest == 0)  // no scale would show a gradient; the next loss may
       return {none_found, passes};
   }
@@ -175,7 +175,7 @@ thread_local JoinedCalibration* JoinedCalibration::innermost_ = nullptr;
 
 JoinedCalibration::JoinedCalibration(std::function<double(double)> join)
     : join_(std::move(join)), outer_(std::exchange(innermost_, this)) {}
-JoinedCalibration::~JoinedCalibration() {  // (perhaps before inner ones)
+JoinedCalibration::~JoinedCalibration() {  // perhaps before inner ones
   JoinedCalibration** at = &innermost_;
   while (*at && *at != this) at = &(*at)->outer_;
   if (*at) *at = outer_;

@@ -169,7 +169,7 @@ void OverflowCapsule::after_rule(const Node& node, const Tensor& dy,
   went_back_ = true;
   const auto entry = kept_.find(node.order);
   if (found_ || entry == kept_.end() || entry->second.capsule.op != node.name()) return;
-  Kept kept = entry->second;  // (a copy, since examine() drops the entry)
+  Kept kept = entry->second;  // a copy, since examine() drops the entry
   Capsule& c = kept.capsule;
   size_t k = 0;
   for (const Capsule::Input& in : c.inputs)
@@ -280,7 +280,7 @@ std::string Capsule::report() const {
 std::string Capsule::test(const std::string& path) const {
   std::string comment = finding;
   for (char& c : comment)
-    if (c == '\n' || c == '\r' || c == '\\') c = '/';  // (would end or continue the comment)
+    if (c == '\n' || c == '\r' || c == '\\') c = '/';  // would end or continue the comment
   const std::vector<Replay> all = replay_all(*this);
   const auto cure = std::ranges::find_if(all, is_cured);
   const DType dtype = cure == all.end() ? f32 : cure->dtype;

@@ -117,7 +117,7 @@ void Compare::Run::look_up(const Tensor& t, std::vector<size_t>& inputs) const {
 
 Tensor Compare::Run::measured(const Tensor& y, const Tensor& wide) {
   const auto [low, high] = extent(y.layout());
-  if (high - low + 1 != y.numel()) return distance(y, wide);  // (other parts may begin there, too)
+  if (high - low + 1 != y.numel()) return distance(y, wide);  // other parts may begin there, too
   Tensor& known = known_[{y.storage()->id(), y.version(), uint64_t(y.offset()), uint64_t(y.numel()),
                           wide.storage()->id()}];
   if (!known) known = distance(y, wide);
@@ -168,7 +168,7 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
     if (t && t.storage() == y.storage() && !call.op.name.ends_with('_')) return;  // a view
     const size_t known = inputs.size();
     look_up(call.given(i), inputs);
-    if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // (a recipe may round it)
+    if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // a recipe may round it
   }
   if (backward_state.in_rule || !Scope::caller().empty()) return;  // it is a part of an op
   take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1}, std::move(inputs));

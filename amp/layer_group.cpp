@@ -16,7 +16,7 @@ namespace {
 Tensor with_gradient_times(const Tensor& x, double factor,
                            const std::shared_ptr<const void>& with = nullptr) {
   const NoPolicy as_called;
-  const Tensor y = squeeze(unsqueeze(x, 0), 0);  // (a view with x's own shape would be x itself)
+  const Tensor y = squeeze(unsqueeze(x, 0), 0);  // a view with x's own shape would be x itself
   if (!y.requires_grad()) return x;              // also under NoGrad
   register_hook(y, [factor, with](const Tensor& g) { return g * factor; });
   return y;

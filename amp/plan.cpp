@@ -88,7 +88,7 @@ Observed PlannedSteps::run(const TrainingMaker& make, int64_t batch_size, int64_
     weights_.insert(p.storage()->id());
   }
   if (counted_) count();
-  // (All other categories have been counted, or are 0.)
+  // All other categories have been counted, or are 0.
   result_.found.weights = memory_stats(device_).in_use - before_ - result_.found.peak();
   see();
   const Observe watching(*this);

@@ -121,7 +121,7 @@ Tensor Recipe::State::rounded(const Tensor& x, int factor, int dim, DType carrie
 // Rounds blocks along the last dimension; the last block may be shorter.
 void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y,
                                  const Tensor& of_tensor) const {
-  if (x.rank() == max_rank) {  // (blocks add a dimension)
+  if (x.rank() == max_rank) {  // blocks add a dimension
     for (int64_t i = 0; i < x.size(0); ++i)
       round_blocks(grid, select(x, 0, i), select(y, 0, i), of_tensor);
     return;
@@ -155,7 +155,7 @@ Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid g
   check_no_capture("the history of Delayed moves from step to step on the host");
   most = nan_to_num(most, 0, 0.0, 0.0);
   if (!h.most) h.most = zeros({Factors, delayed->history}, f32, x.device());
-  h.most = h.most.copied_to(x.device());  // (a loaded one may be elsewhere)
+  h.most = h.most.copied_to(x.device());  // a loaded one may be elsewhere
   h.note(factor, step, most);
   past = past.copied_to(x.device());
   const bool begins = std::exchange(h.region[factor], region) != region;
@@ -241,7 +241,7 @@ void Recipe::round_operands(Call& call, DType carrier, bool ends) const {
                       name = path + (path.empty() ? "" : ".") + std::string(call.op.name);
     const auto known = state_->histories.find(name);
     history = known != state_->histories.end() ? known->second : std::make_shared<History>();
-    if (grad_enabled()) state_->histories.emplace(name, history);  // (others may evaluate)
+    if (grad_enabled()) state_->histories.emplace(name, history);  // others may evaluate
   }
   const auto one = std::make_shared<Product>(state_, history, carrier);
   for (int k = 0; k < 2; ++k) {
@@ -313,7 +313,7 @@ bool Recipe::Steps::begun() const {
   return std::ranges::any_of(common_.recipes, [](const auto& r) { return r->in_common_step; });
 }
 
-// (A text has a line for each history: the recipe's number, the bits of the numbers, and the name.)
+// A text has a line for each history: the recipe's number, the bits of the numbers, and the name.
 void Recipe::Steps::end(
     const std::function<std::vector<std::string>(const std::string& own)>& gather) {
   const Unobserved alone;

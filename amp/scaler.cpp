@@ -211,7 +211,7 @@ Tensor GradScaler::scale(const Tensor& loss, int id) {
     iteration.flags.push_back(full({1}, 1, f32, device));
   if (std::exchange(iteration.stepped, false)) iteration.consumed_losses = iteration.flags.size();
   const Tensor wide = is_half(loss.dtype()) ? cast(loss, f32) : loss;
-  if (wide.requires_grad()) {  // (otherwise it has no gradients)
+  if (wide.requires_grad()) {  // otherwise it has no gradients
     s.last_loss = contiguous(wide.detach());
     const View value = s.last_loss;
     kernels::find_nonfinite(device, std::span(&value, 1), View{},
@@ -388,7 +388,7 @@ void GradScaler::find_overflow(Step& step, const StepOptions& options,
       options.unscaled ? View{} : count_next(step.opt, step.grads.size(), step.device);
   kernels::find_nonfinite(step.device, step.grads, step.factor, found, exponents);
   if (exponents) find_underflow(step.opt, step.scale);
-  // (Groups may have been added at the end since.)
+  // Groups may have been added at the end since.
   if (earlier_overflow)
     kernels::accumulate(step.device, earlier_overflow,
                         found.with_layout({{earlier_overflow.numel()}, {1}}));
@@ -427,7 +427,7 @@ void GradScaler::update(std::optional<double> new_scale) {
         "new_scale must be positive and finite in f32, got {}", new_scale.value_or(0));
   const bool has_losses =
       std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
-  // (A step that failed leaves an optimizer ready.)
+  // A step that failed leaves an optimizer ready.
   const bool stepped = std::ranges::any_of(
       optimizers_, [](const auto& o) { return o.second.stage != Stage::Ready; });
   check(
@@ -441,7 +441,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     std::vector<View> found;
     for (auto& [optimizer, state] : optimizers)
       if (state.found && state.loss == id) {
-        join_found(state, false);  // (its step was left out)
+        join_found(state, false);  // its step was left out
         found.push_back(state.found);
       }
     const ScaleState::Iteration ended = std::exchange(s.iteration, {});

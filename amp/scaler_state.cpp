@@ -69,7 +69,7 @@ SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& o
     const std::string name = name_for_loss(saved_counts[k].first, id);
     // PyTorch has only the first, under another name.
     const bool from_torch = k == 0 && id == 0 && reader.find("_growth_tracker");
-    if (k == 0 || reader.find(name))  // (PyTorch's is i32)
+    if (k == 0 || reader.find(name))  // PyTorch's is i32
       s.counts[k] = reader.count(from_torch ? "_growth_tracker" : name, int64_t(1) << 30);
   }
   return s;
@@ -164,7 +164,7 @@ detail::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, si
 // The counters of a device arrive some updates later, when a streak of skips may be over.
 void GradScaler::poll(ScaleState& s) {
   if (!s.pending_counters) {
-    const View counts = s.counts;  // (after this thread's earlier work)
+    const View counts = s.counts;  // after this thread's earlier work
     s.pending_counters =
         Readback(counts.data, size_t(ScalerCount::Total) * sizeof(int32_t), s.counts.device());
   }
@@ -294,7 +294,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   const Saved saved = read_state(dict);
   const Scope scope("load_state_dict");
   if (options_.policy) options_.policy->load_state_dict(dict.under("policy."));
-  abandon();  // (states belong between iterations)
+  abandon();  // states belong between iterations
   options_ = saved.options;
   for (const auto& [id, from] : saved.scales) {
     ScaleState& s = scale_state(id);
@@ -302,7 +302,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
     for (size_t k = 0; k < saved_counts.size(); ++k)
       s.counts.set(int64_t(saved_counts[k].second), double(from.counts[k]));
     s.counts.set(int64_t(ScalerCount::Longest), 0);
-    s.pending_counters = {};  // (older than the state)
+    s.pending_counters = {};  // older than the state
     s.calibrated = 0;
     s.iteration.had_nonfinite_loss = from.had_nonfinite_loss;
   }

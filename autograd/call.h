@@ -176,7 +176,7 @@ class OpNode final : public internal::Node {
 template <class Op>
 struct Function;
 
-// (Hidden: the guard of its static would be exported from a library even where Op is not.)
+// Hidden: the guard of its static would be exported from a library even where Op is not.
 template <class Op>
 [[gnu::visibility("hidden")]] inline const bool listed_op = list_op(Op::info);
 
@@ -200,7 +200,7 @@ Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
       return static_cast<const A&>(a);
     }
   };
-  // (Braces, so that arguments are evaluated from left to right.)
+  // Braces, so that arguments are evaluated from left to right.
   Tensor y = std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
                         std::tuple<decltype(argument(args))...>{argument(args)...});
   if (y.requires_grad()) [[unlikely]]  // y is an input, which keeps its own history

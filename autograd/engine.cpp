@@ -47,7 +47,7 @@ void accumulate_grad(const Tensor& x, Tensor g, bool recorded, const LossScaleTa
   AutogradMeta& meta = x.autograd_meta();
   LossScaleTag sum = meta.loss_scale();
   sum.add(tag);
-  if (!meta.grad) {  // (one dy may go to several leaves)
+  if (!meta.grad) {  // one dy may go to several leaves
     if (recorded)
       meta.grad = clone(g);
     else

@@ -19,7 +19,7 @@ std::string_view Quantised::name() const { return quantise.name; }
 const Quantised* quantised_operand(const Ctx& ctx) {
   for (size_t i = 0; i < ctx.inputs(); ++i) {
     const Node* const node = ctx.source(i);
-    // (The cheap tests come first, since every product of every backward pass asks.)
+    // The cheap tests come first, since every product of every backward pass asks.
     if (node && node->moves && node->name().data() == quantise.name.data())
       return static_cast<const Quantised*>(node);
   }

@@ -120,7 +120,7 @@ std::vector<Tensor> detail::vmap(const Examples& f, const std::vector<Tensor>& i
     return options.out_dims[dims == 1 ? 0 : k];
   };
   std::vector<Tensor> first;
-  // (Two examples take two calls either way. A captured graph and meta have no values to compare.)
+  // Two examples take two calls either way. A captured graph and meta have no values to compare.
   if (*n > 2 && !captured_graph && !on_meta) {
     if (std::optional<std::vector<Tensor>> all = replayed(f, inputs, in_dims, *n, first)) {
       const Scope scope("vmap");

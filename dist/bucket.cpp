@@ -15,7 +15,7 @@ using namespace internal;
 using detail::write;
 
 void detail::write(const Tensor& from, const Tensor& to) {
-  if (from.raw() == to.raw() && from.dtype() == to.dtype()) return;  // (it is in its place)
+  if (from.raw() == to.raw() && from.dtype() == to.dtype()) return;  // it is in its place
   to.storage()->begin_write();
   kernels::convert(to.device(), from, to);
   to.storage()->bump_version();
@@ -106,7 +106,7 @@ void Bucket::exchange(const Place& place, std::vector<double> words) {
   }
   const Device there = exchange_->exchanges(options_.device);
   const Tensor part = part_.copied_to(there);
-  // (A dtype for travelling applies to both rounds.)
+  // A dtype for travelling applies to both rounds.
   const DType dtype = is_half(options_.travels) ? options_.travels : options_.result;
   const Tensor sums = dtype == options_.result && options_.device == there ? result_
                       : dtype == part.dtype() && cut_.empty()

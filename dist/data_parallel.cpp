@@ -56,7 +56,7 @@ struct DataParallel::Impl final : Observer {
     for (auto& [name, t] : module.named_parameters()) {
       if (!by_id.emplace(t.id(), parameters.size()).second) continue;  // tied
       parameters.push_back({t, name});
-      order.insert(order.begin(), order.size());  // (backward goes from the last to the first)
+      order.insert(order.begin(), order.size());  // backward goes from the last to the first
     }
     for (auto& [name, t] : module.named_buffers()) buffers.push_back({t, {}});
     lay_buckets();
@@ -73,7 +73,7 @@ struct DataParallel::Impl final : Observer {
   }
 
   Bucket::Options bucket_of(DType dtype, Device device) const {
-    // (Sums of several 16-bit chunks are f32, and travel as f32.)
+    // Sums of several 16-bit chunks are f32, and travel as f32.
     const DType travels = options.wire && dtype != f64              ? *options.wire
                           : part.own_chunks() > 1 && is_half(dtype) ? f32
                                                                     : dtype;
@@ -89,7 +89,7 @@ struct DataParallel::Impl final : Observer {
     for (const size_t i : order) {
       Parameter& p = parameters[i];
       p.division = division_of(p.tensor);
-      p.trains = p.tensor.is_leaf() || p.division;  // (a divided parameter keeps its place)
+      p.trains = p.tensor.is_leaf() || p.division;  // a divided parameter keeps its place
       p.dtype = p.tensor.grad_dtype();
       layout += fmt::format("{} {} of {}{}; ", p.name, p.tensor.shape(),
                             p.trains ? p.dtype : p.tensor.dtype(),
@@ -159,7 +159,7 @@ struct DataParallel::Impl final : Observer {
     for (Parameter& p : parameters) p.bucket = place[p.trains ? p.bucket : 0];
   }
 
-  // (Integer buffers are counters, which every chunk leaves the same.)
+  // Integer buffers are counters, which every chunk leaves the same.
   void lay_averages() {
     averages = {};
     if (std::ranges::any_of(buffers, [](const Buffer& b) { return is_float(b.tensor.dtype()); })) {
@@ -178,7 +178,7 @@ struct DataParallel::Impl final : Observer {
     if (followed) return;
     followed = true;
     if (!exchange || buckets.size() == 1) return;
-    for (size_t i = 0; i < parameters.size(); ++i)  // (those without a gradient come last)
+    for (size_t i = 0; i < parameters.size(); ++i)  // those without a gradient come last
       if (std::ranges::find(arrivals, i) == arrivals.end()) arrivals.push_back(i);
     const Tensor numbers({int64_t(arrivals.size())}, i64, Device::cpu());
     std::ranges::copy(arrivals, numbers.data<int64_t>());
@@ -255,7 +255,7 @@ struct DataParallel::Impl final : Observer {
 
   // The sums of the program's numbers over this rank's chunks.
   void add_numbers(std::vector<double>& words) {
-    numbers.resize(size_t(part.own_chunks()));  // (the last chunks may have none)
+    numbers.resize(size_t(part.own_chunks()));  // the last chunks may have none
     size_t most = 0;
     for (const auto& of_chunk : numbers) most = std::max(most, of_chunk.size());
     for (size_t i = 0; i < most; ++i)
@@ -318,7 +318,7 @@ struct DataParallel::Impl final : Observer {
     for (Parameter& p : parameters) {
       if (!p.trains) continue;
       const Tensor& own = p.division ? p.division->item(p.tensor).piece : p.tensor;
-      if (totals[p.bucket][p.place] > 0) {  // (otherwise no rank had a gradient)
+      if (totals[p.bucket][p.place] > 0) {  // otherwise no rank had a gradient
         own.set_grad(buckets[p.bucket]->sum(p.place).with_layout(Layout(own.shape())));
         own.autograd_meta().set_loss_scale(p.tag);
       } else if (p.division) {

@@ -136,7 +136,7 @@ Tensor Division::place_of(const Item& item) const {
   return buffers_[item.buffer].data.with_layout(Layout(shape, Layout(shape).strides, item.offset));
 }
 
-// (Blocks of the norm, at which parameters are cut, consist of whole blocks of codes.)
+// Blocks of the norm, at which parameters are cut, consist of whole blocks of codes.
 Cut Division::cut_of(const Item& item, int64_t block) {
   static_assert(kernels::norm_block % kernels::code_block == 0);
   Cut cut = item.cut;

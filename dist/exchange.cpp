@@ -156,10 +156,10 @@ void Exchange::end_all() noexcept {
     if (!let_go_.wait_for(lock, patience, [&] { return has_let_go_; })) return;
   }
   if (ends_all_.exchange(true)) {
-    std::this_thread::sleep_for(patience);  // (another thread ends the process)
+    std::this_thread::sleep_for(patience);  // another thread ends the process
     return;
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // (lets printed text come first)
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // lets printed text come first
   if (on_device_) on_device_->abort(1);
   engine_->abort(1);
 }
@@ -198,7 +198,7 @@ std::shared_ptr<Exchange::Job> Exchange::submit(std::function<void()> work) {
 }
 
 void Exchange::work() {
-  const kernels::cpu::ThreadLimit one_thread(1);  // (leaves the pool to the training)
+  const kernels::cpu::ThreadLimit one_thread(1);  // leaves the pool to the training
   std::unique_lock lock(mutex_);
   for (;;) {
     idle(lock, 1e9, [&] { return ending_ || abandoned_ || !jobs_.empty(); });
@@ -283,10 +283,10 @@ void Exchange::wait(Request& request, bool (Request::*until)(), const Place& pla
     }
     std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(polls / 20, 200)));
     const auto lost = [&](std::vector<int> ranks, const char* what) {
-      // (At the end, ranks that have sent everything may leave.)
+      // At the end, ranks that have sent everything may leave.
       if (const auto missing = request.missing(); place.kind == Place::Kind::End)
         std::erase_if(ranks, [&](int r) { return !std::ranges::count(missing, r); });
-      // (Its last bytes may have arrived meanwhile.)
+      // Its last bytes may have arrived meanwhile.
       if (!ranks.empty() && !(request.*until)())
         fail("rank {} of {} lost rank {} in {}: its {} has ended", rank_, size_,
              fmt::join(ranks, ", "), where, what);
@@ -406,7 +406,7 @@ void Exchange::add_up(const Place& place, const Tensor& x, const Group& group, c
   const Tensor parts({group.count, y.numel()}, x.dtype(), device);
   std::vector<Transfer> sends, own, receives;
   for (const Range& range : of(rank_)) own.push_back(transfer_of(x, range, rank_));
-  // (Rank r's values of this rank's ranges form a row.)
+  // Rank r's values of this rank's ranges form a row.
   const auto into_row = [&](int r, auto&& give) {
     int64_t at = group.index(r) * y.numel();
     for (const Range& range : of(rank_)) {

@@ -90,7 +90,7 @@ class MpiEngine final : public Engine {
 std::string own_folder() {
   Dl_info info;
   const bool known = dladdr(reinterpret_cast<const void*>(&open_mpi), &info) && info.dli_fname;
-  // (A program's name is as the shell gave it, perhaps without a folder.)
+  // A program's name is as the shell gave it, perhaps without a folder.
   const char* const file =
       known && std::strchr(info.dli_fname, '/') ? info.dli_fname : "/proc/self/exe";
   const std::unique_ptr<char, void (*)(void*)> path(realpath(file, nullptr), std::free);
@@ -120,7 +120,7 @@ std::vector<std::string> candidates() {
 std::unique_ptr<Engine> open_mpi() {
   std::string problem;
   for (const std::string& file : candidates()) {
-    // (Global, since the MPI behind it opens parts of its own, which look for its names.)
+    // Global, since the MPI behind it opens parts of its own, which look for its names.
     void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
       const char* const error = dlerror();

@@ -63,7 +63,7 @@ class Nccl {
 class NcclEngine final : public Engine {
  public:
   NcclEngine(Engine& host, Device device) : host_(host), device_(device) {}
-  // (All ranks have met before, so nothing is under way.)
+  // All ranks have met before, so nothing is under way.
   ~NcclEngine() override {
     if (!comm_) return;
     nccl::Result state = nccl_->CommFinalize(comm_);
@@ -103,7 +103,7 @@ class NcclEngine final : public Engine {
       if (mark_) runtime().destroy_mark(mark_);
     }
 
-    // (NCCL hands work to the stream some time after the call.)
+    // NCCL hands work to the stream some time after the call.
     bool is_queued() override {
       if (mark_) return true;
       if (!engine_.connect() || !engine_.is_idle("connecting GPUs")) return false;
@@ -118,7 +118,7 @@ class NcclEngine final : public Engine {
       return is_queued() && engine_.is_idle("a transfer") &&
              runtime().has_passed(mark_, engine_.device_.index);
     }
-    // (NCCL does not say which ranks are missing.)
+    // NCCL does not say which ranks are missing.
     std::vector<int> missing() const override {
       if (engine_.meeting_) return engine_.meeting_->missing();
       std::vector<int> ranks;

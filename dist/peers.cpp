@@ -72,7 +72,7 @@ void Peers::watch(const std::vector<std::string>& introductions, int rank) {
 
 Peers::~Peers() {
   for (Lock* const lock : locks_) munmap(lock, sizeof(Lock));
-  // (On another thread than the one that made it, the lock stays in that thread's list.)
+  // On another thread than the one that made it, the lock stays in that thread's list.
   if (own_ && pthread_mutex_unlock(&own_->mutex) == 0) munmap(own_, sizeof(Lock));
   if (file_ >= 0) close(file_);
 }
@@ -84,7 +84,7 @@ std::vector<int> Peers::ended() const {
     if (!lock.has_ended) {
       const int code = pthread_mutex_trylock(&lock.mutex);
       if (code == EBUSY) continue;
-      lock.has_ended = true;  // (others that try meanwhile find it busy)
+      lock.has_ended = true;  // others that try meanwhile find it busy
       if (code == 0 || code == EOWNERDEAD) pthread_mutex_unlock(&lock.mutex);
     }
     ranks.push_back(ranks_[i]);

@@ -94,7 +94,7 @@ Address::Address(const sockaddr* address, socklen_t size) {
 socklen_t Address::size() const {
   return bytes_.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }
-int Address::port() const {  // (at the same place for IPv4 and IPv6)
+int Address::port() const {  // at the same place for IPv4 and IPv6
   return ntohs(reinterpret_cast<const sockaddr_in*>(&bytes_)->sin_port);
 }
 Address Address::at(int port) const {
@@ -185,7 +185,7 @@ bool Socket::has_ended() const {
 Listener::Listener(const std::string& host, int port, int backlog) {
   if (host == "localhost" || host == "::1" || host.starts_with("127."))
     file_ = listen_at(numeric(host == "localhost" ? "127.0.0.1" : host.c_str(), port), backlog);
-  else if ((file_ = listen_at(numeric("::", port), backlog)) < 0)  // (fails without IPv6)
+  else if ((file_ = listen_at(numeric("::", port), backlog)) < 0)  // fails without IPv6
     file_ = listen_at(numeric("0.0.0.0", port), backlog);
   check(file_ >= 0, "TCP: cannot listen at port {}: {}", port, std::strerror(errno));
 }

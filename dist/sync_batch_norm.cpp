@@ -40,7 +40,7 @@ Tensor synced(const Tensor& x, const Tensor& running_mean, const Tensor& running
     channels.push_back(1);
   }
   const auto spread = [&](const Tensor& t) { return reshape(t, channels); };
-  double n = double(x.numel() / x.size(1));  // (below the sum over ranks)
+  double n = double(x.numel() / x.size(1));  // below the sum over ranks
   const Tensor total = SumOverRanks::apply(sum(wide, over), &n);
   check(n > 1, "training needs more than one value per channel: shape {}", x.shape());
   const Tensor mean = total / n, off = wide - spread(mean);

@@ -87,7 +87,7 @@ class Meeting {
             host, port, problem);
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    // (Rank 0 answers once all have come.)
+    // Rank 0 answers once all have come.
     check(first.send(&own_, sizeof own_, deadline_) &&
               first.receive(entries.data(), entries.size() * sizeof(Entry), deadline_),
           "rank {} of {} waited {:.3g} s at most for an answer of rank 0 at {}:{}: it has ended, "
@@ -95,7 +95,7 @@ class Meeting {
           rank_, size_, timeout_, host, port);
     for (int r = 1; r < rank_; ++r) {
       Address there = entries[size_t(r)].address;
-      // (It is on rank 0's machine, which this rank knows by another name.)
+      // It is on rank 0's machine, which this rank knows by another name.
       if (there.is_loopback()) there = first.peer().at(there.port());
       check(sockets[size_t(r)].connect(there, problem) &&
                 sockets[size_t(r)].send(&own_, sizeof own_, deadline_),
@@ -121,7 +121,7 @@ class Meeting {
           "rank {} of {} waited {:.3g} s at port {} for rank{} {} to connect", rank_, size_,
           timeout_, listener.port(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
     Hello hello;
-    // (Others may connect, too, and say something else or nothing.)
+    // Others may connect, too, and say something else or nothing.
     if (!socket.receive(&hello, sizeof hello, Deadline(std::min(timeout_, 5.0))) ||
         hello.magic != Hello::right)
       return false;
@@ -229,7 +229,7 @@ class TcpEngine final : public Engine {
     Way& way = *peer.in.front();
     iovec parts[] = {{&way.bytes, sizeof way.bytes}, {way.transfer.data, 0}};
     if (way.at >= sizeof way.bytes)
-      parts[1].iov_len = size_t(way.bytes);  // (not the next transfer's)
+      parts[1].iov_len = size_t(way.bytes);  // not the next transfer's
     if (!advance(peer, way, parts, false)) return false;
     if (way.at < sizeof way.bytes) return true;
     check(way.bytes <= way.transfer.bytes, "TCP: rank {} sent {} bytes where rank {} expects {}",
@@ -268,7 +268,7 @@ std::unique_ptr<Engine> open_tcp(double timeout) {
   if (size > 1) {
     const std::string host = variable("MASTER_ADDR");
     const int port = number("MASTER_PORT", 1, 65534) + 1;
-    // (Rank 0 may know its own machine as localhost even if there are several.)
+    // Rank 0 may know its own machine as localhost even if there are several.
     const char* const here = std::getenv("LOCAL_WORLD_SIZE");
     const std::string listens_at = here && here == std::to_string(size) ? host : "";
     if (rank == 0)

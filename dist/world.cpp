@@ -66,7 +66,7 @@ class Unfinished {
   // Prints the reason and ends all processes. Returns if nothing has to end.
   void end_others(const std::string& reason) {
     if (!exchange_ || !exchange_->is_of_this_process() || exchange_->is_in_job()) return;
-    thread_local bool has_begun = false;  // (engines may call exit(), which comes back here)
+    thread_local bool has_begun = false;  // engines may call exit(), which comes back here
     if (std::exchange(has_begun, true)) return;
     std::fflush(stdout);
     say(reason);
@@ -116,7 +116,7 @@ Started started_by_mpi() {
   if (std::getenv("PMIX_RANK")) return {"mpi", 0};
   return {"none", 1};
 }
-// (One launcher may start another, for example torchrun in the only task of a Slurm step.)
+// One launcher may start another, for example torchrun in the only task of a Slurm step.
 Started started(const std::string& wanted) {
   const Started mpi = started_by_mpi();
   const int64_t processes = std::getenv("RANK") ? number_of("WORLD_SIZE") : 0;
@@ -144,7 +144,7 @@ std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
   if (name == "tcp") return open_tcp(options.timeout);
   std::unique_ptr<Engine> engine = open_mpi();
   if (by.engine != "mpi" || by.processes == 0 || engine->size() == by.processes) return engine;
-  const Engine& other = *engine.release();  // (destroying it might wait for others)
+  const Engine& other = *engine.release();  // destroying it might wait for others
   fail(
       "{} processes were started, but {} connects {}: it is not the MPI that started them, whose "
       "plug-in MIXTAPE_MPI_PLUGIN must name",
@@ -162,7 +162,7 @@ Device device_of(int local_rank) {
   return Device::cuda(local_rank % count);
 }
 
-// (Ranks with different tensors have run apart.)
+// Ranks with different tensors have run apart.
 Place place_of(Kind kind, DType dtype, int64_t numbers) { return {kind, int64_t(dtype), numbers}; }
 
 int64_t bytes_in(const std::vector<Tensor>& tensors) {
@@ -287,7 +287,7 @@ World::~World() {
   try {
     exchange_->run([this] {
       exchange_->meet({Kind::End});
-      exchange_->at_loss({});  // (from now on processes may end)
+      exchange_->at_loss({});  // from now on processes may end
     });
   } catch (const std::exception& e) {
     if (owns_process_) Unfinished::instance().end_others(e.what());

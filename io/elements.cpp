@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "the formats are littl
 
 std::optional<uint64_t> bytes_needed(const Shape& shape, DType dtype) {
   uint64_t bytes = size_of(dtype);
-  // (A size of 0 makes the product 0, but the other sizes must not overflow elsewhere.)
+  // A size of 0 makes the product 0, but the other sizes must not overflow elsewhere.
   for (const int64_t size : shape)
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(std::max<int64_t>(size, 1)), &bytes) ||
         bytes > INT64_MAX)

@@ -59,7 +59,7 @@ std::vector<std::byte> unpack(std::span<std::byte> packed, uint64_t limit, const
   std::vector<std::byte> out;
   size_t used = 0, made = 0;  // bytes consumed from packed, and written to out
   for (;;) {
-    if (made == out.size()) {  // (limit + 1 bytes tell a bomb from an exact fit)
+    if (made == out.size()) {  // limit + 1 bytes tell a bomb from an exact fit
       const uint64_t wanted = std::max<uint64_t>(uint64_t(made) * 2, 1 << 16);
       check_limit(made);
       out.resize(std::min(wanted, limit + 1));
@@ -149,7 +149,7 @@ static std::vector<std::byte> read_file(const InputFile& file, uint64_t limit,
                                         const char* way_out) {
   const bool packed = has_extension(file.name(), ".gz");
   limit = std::min(limit, uint64_t{1} << 62);  // so that limit + 1 does not overflow
-  // (gzip adds a frame and slightly enlarges incompressible data.)
+  // gzip adds a frame and slightly enlarges incompressible data.
   const uint64_t max_size = packed ? limit + limit / 1024 + 1024 : limit;
   check(file.size() <= max_size, "{}: has {} bytes, more than the {} allowed{}", file.name(),
         file.size(), max_size, way_out);
@@ -221,7 +221,7 @@ void remove_abandoned(const std::string& path) {
   for (int number = 1, missing = 0; missing < 2; ++number) {
     const std::string temporary = temporary_of(target, number);
     constexpr int flags = O_NOFOLLOW | O_NONBLOCK;
-    int fd = open_file(temporary, O_WRONLY | flags);  // (some file systems lock no others)
+    int fd = open_file(temporary, O_WRONLY | flags);  // some file systems lock no others
     if (fd < 0 && errno == EACCES) fd = open_file(temporary, O_RDONLY | flags);
     missing += fd < 0;  // or any other failure, such as a parent that is not a folder
     if (fd < 0) continue;
@@ -238,15 +238,15 @@ std::string AtomicFile::target_of_temporary(const std::string& path) {
 AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
   check(!path_.empty(), "a file to write needs a name");
   struct stat old{};
-  const bool replaces = ::stat(path_.c_str(), &old) == 0;  // (must not destroy a device or pipe)
+  const bool replaces = ::stat(path_.c_str(), &old) == 0;  // must not destroy a device or pipe
   check(!replaces || S_ISREG(old.st_mode), "{}: not a regular file", path_);
   remove_abandoned(path_);
-  for (int number = 1;; ++number) {  // (other writers may have the first ones)
+  for (int number = 1;; ++number) {  // other writers may have the first ones
     temporary_ = temporary_of(path_, number);
     fd_ = open_file(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd_ < 0 && errno == EEXIST) continue;
     if (fd_ < 0) fail_errno(path_, "create a file beside it");
-    // (Before it was locked, another writer may have removed it as abandoned.)
+    // Before it was locked, another writer may have removed it as abandoned.
     if ((lock(fd_) || errno != EWOULDBLOCK) && is_named(fd_, temporary_)) break;
     ::close(fd_);
   }
@@ -300,7 +300,7 @@ void AppendFile::cut_after_last(char end) {
 }
 
 void AppendFile::append(std::string_view bytes) {
-  struct stat info;  // (writes to an unlinked file would be lost)
+  struct stat info;  // writes to an unlinked file would be lost
   check(::fstat(fd_, &info) != 0 || info.st_nlink > 0, "{}: cannot append: it was removed", path_);
   off_t written = 0;
   while (!bytes.empty()) {

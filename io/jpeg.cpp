@@ -170,7 +170,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   }
   const Codec codec(tjInitDecompress());
   int width = 0, height = 0, subsampling = 0, space = -1;
-  // (It also fails for unusual subsampling, which can be decoded.)
+  // It also fails for unusual subsampling, which can be decoded.
   tjDecompressHeader3(codec, reinterpret_cast<const unsigned char*>(file.data()), file.size(),
                       &width, &height, &subsampling, &space);
   check(width > 0 && height > 0 && space >= 0, "{}: {}", name, codec.error());
@@ -183,7 +183,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
   const uint64_t pixels = uint64_t(width) * uint64_t(height);
   const uint64_t coefficients = h.by_scans ? 2 * h.width * h.height * h.components : 0;
   const uint64_t bytes_of_pixel = uint64_t(channels) + (inks ? 4 : 0);
-  // (Enough for photos of cameras, even in files that hold them scan by scan.)
+  // Enough for photos of cameras, even in files that hold them scan by scan.
   const uint64_t least = h.by_scans ? 3 * least_for_image : least_for_image;
   check_memory(pixels * bytes_of_pixel + coefficients, name, file.size(),
                memory_limit(file.size(), options.max_memory, least));
@@ -202,7 +202,7 @@ Tensor parse_jpeg(std::span<const std::byte> file, const std::string& name,
 
 Tensor load_jpeg(const std::string& path, const JpegOptions& options) {
   JpegOptions limited = options;
-  if (has_extension(path, ".gz"))  // (the limit depends on the size of the packed file)
+  if (has_extension(path, ".gz"))  // the limit depends on the size of the packed file
     limited.max_memory = memory_limit(InputFile(path).size(), options.max_memory, least_for_image);
   return parse_jpeg(read_whole(path, options.max_memory, 1), path, limited);
 }

@@ -108,7 +108,7 @@ std::vector<JsonFields> parse_json_lines(std::string_view text, const std::strin
   all.reserve(lines);
   for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1)) {
     const std::string where = fmt::format("{}: line {}", name, all.size() + 1);
-    // (A growing list takes up to three times its size.)
+    // A growing list takes up to three times its size.
     LineReader line(text.substr(0, end), where, (limit - taken) / (3 * field_bytes));
     parse_json(text.substr(0, end), where, 0, line);
     line.fields.shrink_to_fit();

@@ -121,7 +121,7 @@ class Parser {
       check(shape.rank < max_rank, "{}: header: more than {} dimensions", file_, max_rank);
       shape.push_back(integer());
       if (!take(',')) {
-        if (shape.rank == 1) wanted("','");  // ((3) is not a tuple)
+        if (shape.rank == 1) wanted("','");  // (3) is not a tuple
         expect(')');
         break;
       }
@@ -212,7 +212,7 @@ Tensor read_npy(const Source& source) {
 
 StateDict read_npz(const Source& source, uint64_t max_memory) {
   const std::vector<ZipEntry> entries = read_zip_directory(source);
-  uint64_t bytes = 0;  // (entries do not overlap, and each unpacks to at most 1032 times its size)
+  uint64_t bytes = 0;  // entries do not overlap, and each unpacks to at most 1032 times its size
   for (const ZipEntry& e : entries) bytes += e.size;
   check_memory(bytes, source.name(), source.size(), max_memory);
   StateDict tensors;

@@ -156,7 +156,7 @@ void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
   for (const OnnxValue& value : g.inputs) graph.message(11, message_of(value));
   for (const OnnxValue& value : g.outputs) graph.message(12, message_of(value));
 
-  // (Fields of a message come in any order. Initializers are last, so that they are not copied.)
+  // Fields of a message come in any order. Initializers are last, so that they are not copied.
   std::vector<std::string> heads;
   uint64_t rest = 0;
   for (const auto& [name, t] : g.initializers) {

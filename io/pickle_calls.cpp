@@ -109,7 +109,7 @@ const Pickle::Global Pickle::globals[] = {
 };
 
 const TorchDType& torch_dtype(DType t) {
-  return *std::ranges::find(torch_dtypes, std::optional(t), &TorchDType::here);  // (has all)
+  return *std::ranges::find(torch_dtypes, std::optional(t), &TorchDType::here);  // has all
 }
 
 PickleValue Pickle::global(std::string_view module, std::string_view name) {
@@ -288,7 +288,7 @@ PickleValue Pickle::rebuilt_dict(const std::vector<Value>& arguments) {
       if (pair.kind != Value::List || list(pair).size() != 2)
         refuse("an item of a dict is no pair");
       items.insert(items.end(), list(pair).begin(), list(pair).end());
-      take(2 * sizeof(Value));  // (before they are added, since a list may hold a pair many times)
+      take(2 * sizeof(Value));  // before they are added, since a list may hold a pair many times
     }
   return make(Value::Dict, std::move(items));
 }

@@ -218,7 +218,7 @@ std::string read_text(const Source& source) {
   uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   const bool fits = length <= longest_header && length <= size - length_bytes;
-  // (If the header is truncated, only its first byte is read.)
+  // If the header is truncated, only its first byte is read.
   std::string text(fits ? length : std::min<uint64_t>(1, size - length_bytes), ' ');
   source.read(length_bytes, std::as_writable_bytes(std::span(text)));
   if (!text.starts_with('{'))

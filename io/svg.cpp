@@ -339,7 +339,7 @@ Drawing draw(const BarChart& chart) {
   }
   const auto ticks = choose_ticks(x, 8, true);
   x.from = 24 + widest(labels);
-  x.to = chart.width - 60;  // (leaves room for the value beside the longest bar)
+  x.to = chart.width - 60;  // leaves room for the value beside the longest bar
   constexpr double top = 36, row = 22;
   const double bottom = top + row * double(chart.bars.size());
   std::string svg = heading(chart.width, chart.title);

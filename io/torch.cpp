@@ -53,7 +53,7 @@ class Names {
   std::vector<Named> found;  // sorted by name
 
  private:
-  // (A container may be in others several times, so that few bytes unfold to many names.)
+  // A container may be in others several times, so that few bytes unfold to many names.
   void add(const std::string& name, const Value& v, int depth) {
     constexpr int deepest = 64;
     check(depth <= deepest, "{}: {}: dicts and lists nest deeper than {}", where_, quote(name),
@@ -132,7 +132,7 @@ class ZipNumbers final : public Numbers {
     const ZipEntry& entry = entries_.at(folder_ + std::string(key));
     ZipReader reader(source_, entry);
     reader.read(into);
-    if (entry.crc != 0) reader.finish();  // (PyTorch may leave checksums out)
+    if (entry.crc != 0) reader.finish();  // PyTorch may leave checksums out
   }
 
  private:

@@ -78,7 +78,7 @@ Directory find_directory(const Source& archive) {
   uint64_t end = tail.offset() + at;
   const bool room = end >= locator_bytes + end64_bytes;
   const Record locator(archive, room ? end - locator_bytes : 0, locator_bytes);
-  const bool found = room && locator.number(0, 4) == locator_sign;  // (PyTorch always writes one)
+  const bool found = room && locator.number(0, 4) == locator_sign;  // PyTorch always writes one
   if (found || d.entries == none16 || d.offset == none32 || d.size == none32) {
     check(room, "{}: no room for its zip64 records", file);
     check(found, "{}: no zip64 locator at byte {}", file, end - locator_bytes);
@@ -319,7 +319,7 @@ void ZipWriter::add(const std::string& name, const std::function<void(const Sink
   entries_.push_back({name, crc, size, at_});
   const Written& e = entries_.back();
   std::string extra = e.zip64(false);
-  if (alignment > 1) {  // (PyTorch's field for padding)
+  if (alignment > 1) {  // PyTorch's field for padding
     constexpr uint64_t id = 'F' | 'B' << 8, header = 4;
     const uint64_t begin = at_ + local_bytes + name.size() + extra.size() + header;
     const uint64_t pad = (alignment - begin % alignment) % alignment;

@@ -63,7 +63,7 @@ Layers targets_in(ModuleBase& net, const LoraOptions& o) {
     layers.push_back(*layer);
   }
   check(!layers.empty(), "no Linear of {} is among the targets", type_name(typeid(net)));
-  // (A merged adapter would change every layer that shares the weight.)
+  // A merged adapter would change every layer that shares the weight.
   const StateDict state = net.state_dict();
   for (const Layer& layer : layers) {
     const std::string own = layer.path.empty() ? "weight" : layer.path + ".weight";

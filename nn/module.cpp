@@ -212,7 +212,7 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
     if (!found) continue;
     const Tensor& t = found.mapped();
     loaded.insert(f.tensor->id());
-    // (A tensor of the module might be overwritten before it is read for another.)
+    // A tensor of the module might be overwritten before it is read for another.
     const bool moves = own.contains(t.storage().get()) && !t.is_same(*f.tensor);
     copies.emplace_back(*f.tensor, moves ? t.detach().clone() : t);
     if (t.shape() != f.tensor->shape())

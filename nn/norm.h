@@ -9,7 +9,7 @@
 
 namespace mixtape::nn {
 
-// (Not inline, since compiling a message's format takes time wherever it is included.)
+// Not inline, since compiling a message's format takes time wherever it is included.
 void check_eps(double eps);             // >= 0
 void check_channels(int64_t channels);  // > 0
 void check_momentum(double momentum);   // from 0 to 1

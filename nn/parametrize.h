@@ -48,7 +48,7 @@ class Parametrized : public Module<Derived> {
   template <class... Options>
   explicit Parametrized(M&& layer, const Options&... options)
       : parametrization(layer.weight, options...), layer_(std::move(layer)) {
-    layer_.weight = {};  // (absent tensors are not listed)
+    layer_.weight = {};  // absent tensors are not listed
   }
 
  private:

@@ -21,7 +21,7 @@ std::unique_ptr<Optimizer> muon(std::vector<Tensor> params, const MuonOptions& o
     return !p || p.rank() >= MuonOptions::min_rank;
   });
   std::vector<Tensor> others;
-  if (rest != params.begin()) {  // (without a matrix, Muon throws its own Error)
+  if (rest != params.begin()) {  // without a matrix, Muon throws its own Error
     others.assign(rest, params.end());
     params.erase(rest, params.end());
   }

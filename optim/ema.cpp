@@ -21,7 +21,7 @@ std::string average_name(size_t index) { return fmt::format("average.{}", index)
 }  // namespace
 
 StandIns::StandIns() = default;
-// (In reverse, so that a tensor listed twice gets its first value back.)
+// In reverse, so that a tensor listed twice gets its first value back.
 StandIns::~StandIns() {
   for (size_t i = tensors_.size(); i-- > 0;) tensors_[i].set_data(values_[i]);
 }
@@ -77,7 +77,7 @@ void Ema::update() {
     updates[i].grad = t;
   }
   const Device device = averages_[0].device();
-  if (options_.equal && updates_ == 0) {  // (drops the first values, which may be NaN)
+  if (options_.equal && updates_ == 0) {  // drops the first values, which may be NaN
     for (const kernels::Update& u : updates) kernels::convert(device, u.grad, u.param);
   } else {
     const kernels::SGD sgd{.lr = 1 - decay(), .weight_decay = 1};

@@ -102,7 +102,7 @@ void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) cons
     slot.state[k] = filled(state.shape, state.initial, state_dtype(p), p.device());
     return;
   }
-  // (If all numbers are equal, each is the largest of its block.)
+  // If all numbers are equal, each is the largest of its block.
   const bool is_i8 = format == i8;
   slot.state[k] = filled(p.shape(), is_i8 ? 255 : 0x7e, u8, p.device());
   slot.scale[k] = make_scale(p.shape(), p.device());
@@ -166,7 +166,7 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
                       name(), p.dtype()));
     }
   } else if (group.keeps_shadow(slot)) {
-    // (A shadow that a live graph has saved is not overwritten.)
+    // A shadow that a live graph has saved is not overwritten.
     const Tensor& shadow = p.autograd_meta().half.data;
     if (!slot.agrees || shadow.dtype() != *group.common().shadow || !shadow.is_unique()) {
       check_no_capture(

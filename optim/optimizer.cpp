@@ -212,7 +212,7 @@ std::vector<Tensor> Optimizer::params() const {
   return all;
 }
 
-// (A piece needs none, since the program reads the whole parameter.)
+// A piece needs none, since the program reads the whole parameter.
 bool Optimizer::Group::keeps_shadow(const Slot& s) const {
   return common().shadow && s.param.dtype() == f32 && !sharing_of(s.param);
 }
@@ -429,7 +429,7 @@ void Optimizer::zero_grad(bool set_to_none) {
   each_slot([&](size_t, const Slot& slot, const Group&) {
     if (set_to_none || !slot.param.has_grad()) return slot.param.set_grad({});
     const Tensor g = slot.param.grad();
-    if (g.grad_fn()) slot.param.set_grad(g.detach());  // (after create_graph)
+    if (g.grad_fn()) slot.param.set_grad(g.detach());  // after create_graph
     g.storage()->begin_write();
     kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();

@@ -74,7 +74,7 @@ StateDict Optimizer::state_dict() const {
     }
     if (slot.compensation && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "compensation", slot.compensation);
-    // (A parameter converted to f32 keeps its master, unused.)
+    // A parameter converted to f32 keeps its master, unused.
     if (slot.master && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "master", slot.master);
   });

@@ -33,7 +33,7 @@ void Schedule::advance(int64_t by, size_t most) {
     apply(steps);
     steps_ = steps;
   } catch (const Error&) {
-    // (Beyond the end, unless some pending steps did not happen.)
+    // Beyond the end, unless some pending steps did not happen.
     if (pending_.empty()) throw;
     advance(steps - steps_, 0);
   }

@@ -39,7 +39,7 @@ class Translation {
     const std::string key = fmt::format("state.{}.{}", index, field);
     if (field != "step") return static_cast<void>(ours_[key] = value);
     has_step_[index] = true;
-    ours_[key] = from_number(number(key, value));  // (PyTorch counts in several dtypes)
+    ours_[key] = from_number(number(key, value));  // PyTorch counts in several dtypes
   }
   // name: "ID.option", of a group, or of a parameter by name
   void add_option(std::string_view name, const Tensor& value) {
@@ -98,7 +98,7 @@ class Translation {
   void set(size_t group, std::string_view option, double value) {
     const std::string key = fmt::format("group.{}.{}", group, option);
     const auto [given, first] =
-        given_.try_emplace(key, value);  // (each parameter of a group gives it)
+        given_.try_emplace(key, value);  // each parameter of a group gives it
     check(first || given->second == value, "{} is {} and {} in one state", key, given->second,
           value);
     ours_[key] = from_number(value);

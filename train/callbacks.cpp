@@ -174,7 +174,7 @@ void CsvLogger::on_train_begin(Learner& learner) {
 }
 
 void CsvLogger::on_epoch_end(Learner& learner) {
-  // (Rewrites the whole file: it is short, and so it never ends with half a row.)
+  // Rewrites the whole file: it is short, and so it never ends with half a row.
   std::string text = "epoch,train_loss,valid_loss";
   for (const Metric& m : learner.metrics) text += "," + quoted(m.name);
   text += ",seconds\n";
@@ -253,7 +253,7 @@ void ReduceLrOnPlateau::on_train_begin(Learner& learner) {
   check(!learner.schedule, "ReduceLrOnPlateau cannot run beside the schedule {}",
         learner.schedule ? learner.schedule->name() : "");
   check_monitor(learner, monitor_);
-  optim::Plateau(*learner.optimizer, options_);  // (throws now instead of an epoch later)
+  optim::Plateau(*learner.optimizer, options_);  // throws now instead of an epoch later
   if (!is_resumed(learner)) loaded_.clear();
 }
 
@@ -268,7 +268,7 @@ void ReduceLrOnPlateau::on_epoch_end(Learner& learner) {
 }
 
 void ReduceLrOnPlateau::on_train_end(Learner&) {
-  if (plateau_) loaded_ = plateau_->state_dict();  // (a later save() needs it)
+  if (plateau_) loaded_ = plateau_->state_dict();  // a later save() needs it
   plateau_.reset();
 }
 
@@ -297,7 +297,7 @@ void EmaWeights::on_batch_begin(Learner& learner) {
 }
 
 void EmaWeights::on_step_end(Learner& learner) {
-  if (!ema_) begin(learner);  // (a checkpoint was loaded within the batch)
+  if (!ema_) begin(learner);  // a checkpoint was loaded within the batch
   ema_->update(learner.state.result);
 }
 
@@ -322,7 +322,7 @@ void EmaWeights::load_state_dict(const StateDict& dict) {
 }
 
 void EmaWeights::on_train_end(Learner&) {
-  applied_.reset();  // (after an exception in a validation)
+  applied_.reset();  // after an exception in a validation
   if (ema_) ema_->overwrite_tensors();
   ema_.reset();
 }

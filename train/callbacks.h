@@ -196,7 +196,7 @@ class EmaWeights : public Callback {
 // arrived from the device, perhaps some steps later, but before the epoch ends.
 class TerminateOnNan : public Callback {
  public:
-  int order() const override { return observer_order; }  // (lr_find needs the loss to explode)
+  int order() const override { return observer_order; }  // lr_find needs the loss to explode
   bool everywhere() const override { return true; }
   void on_train_begin(Learner& learner) override;
   void on_batch_end(Learner& learner) override;

@@ -187,7 +187,7 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
   std::vector<std::pair<std::string, io::Chart>> all;
   std::set<std::string> files;
   for (const std::string& name : quantities) {
-    if (name == "train_loss" && has("loss")) continue;  // (the means of "loss")
+    if (name == "train_loss" && has("loss")) continue;  // the means of "loss"
     const std::string training = has("loss") ? "loss" : "train_loss";
     const bool both = alone && has(training) && has("valid_loss");
     if (both && name == "valid_loss") continue;
@@ -259,7 +259,7 @@ Charts::Charts(std::string folder, std::vector<std::string> classes)
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
     if (entry.path().extension() == ".svg" && names.contains(entry.path().stem().string())) {
-      std::error_code none;  // (it may be a dangling link)
+      std::error_code none;  // it may be a dangling link
       const auto time = entry.last_write_time(none);
       if (!none) earlier_.emplace_back(entry.path().string(), time);
     }
@@ -269,7 +269,7 @@ void Charts::on_train_begin(Learner& learner) {
   if (!is_first_rank()) return;
   const bool fresh = learner.history.epochs.empty() && learner.history.steps.empty();
   for (const auto& [file, time] : std::exchange(earlier_, {})) {
-    std::error_code none;  // (the file may be gone)
+    std::error_code none;  // the file may be gone
     if (fresh && std::filesystem::last_write_time(file, none) == time)
       std::filesystem::remove(file, none);
   }

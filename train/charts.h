@@ -55,7 +55,7 @@ class Charts : public Callback {
  public:
   explicit Charts(std::string folder, std::vector<std::string> classes = {});  // makes the folder
   int order() const override { return observer_order + 20; }      // after ModelCheckpoint has saved
-  bool everywhere() const override { return !classes_.empty(); }  // (it validates)
+  bool everywhere() const override { return !classes_.empty(); }  // it validates
   void on_train_begin(Learner& learner) override;
   void on_checkpoint(Learner& learner) override;
   void on_train_end(Learner& learner) override;

@@ -26,7 +26,7 @@ class ConfigReader final : public io::JsonEvents {
   }
   void close() override {
     path_.pop_back();
-    key_ = std::move(keys_.back());  // (for the next item of a list)
+    key_ = std::move(keys_.back());  // for the next item of a list
     keys_.pop_back();
   }
   void key(std::string& name) override { key_ = path_.back() + name; }

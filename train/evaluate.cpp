@@ -93,7 +93,7 @@ Learner::ChunkScores Learner::sum_of(const std::vector<ChunkScores>& chunks,
     }
   }
   const std::vector<Tensor> sums = sum_of_chunks(own);
-  if (sums.empty()) return {.totals = totals};  // (callbacks skipped every batch)
+  if (sums.empty()) return {.totals = totals};  // callbacks skipped every batch
   for (size_t i = 0; i < totals.size(); ++i)
     totals[i].set(sums[2 + 2 * i], int64_t(sums[3 + 2 * i].item()));
   return {sums[0], int64_t(sums[1].item()), totals};

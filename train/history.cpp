@@ -25,7 +25,7 @@ void History::add(int64_t step, const Tensor& loss, double lr, const amp::GradSc
 
 void History::settle() {
   if (pending_.empty()) return;
-  const Pending& last = pending_.back();  // (arrives last)
+  const Pending& last = pending_.back();  // arrives last
   (last.scale ? last.scale : last.loss).wait();
   while (!pending_.empty()) take();
 }
@@ -45,7 +45,7 @@ void History::take() {
 
 double History::last_loss() const { return steps.empty() ? NAN : steps.back().loss; }
 
-// (A validation alone opens no file.)
+// A validation alone opens no file.
 void HistoryWriter::on_batch_end(Learner& learner) {
   if (learner.state.training) write(learner);
 }
@@ -54,7 +54,7 @@ void HistoryWriter::on_train_end(Learner& learner) {
   if (is_open_) write(learner);
 }
 
-// (A history shorter than what was written came from a checkpoint.)
+// A history shorter than what was written came from a checkpoint.
 void HistoryWriter::write(Learner& learner) {
   if (reader_.is_ahead_of(learner.history)) is_open_ = false;
   if (!is_open_) {

@@ -81,7 +81,7 @@ class HistoryWriter : public Callback {
   void on_train_begin(Learner& learner) override { write(learner); }
   void on_batch_end(Learner& learner) override;
   void on_epoch_end(Learner& learner) override { write(learner); }
-  void on_train_end(Learner& learner) override;  // (after an exception some rows are missing)
+  void on_train_end(Learner& learner) override;  // after an exception some rows are missing
 
  protected:
   void start_over() { is_open_ = false; }

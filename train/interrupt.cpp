@@ -9,7 +9,7 @@ namespace mixtape::train {
 namespace {
 
 constexpr std::array signals = {SIGINT, SIGTERM};
-// (Lock-free, since a signal handler sets them.)
+// Lock-free, since a signal handler sets them.
 std::atomic<bool> flag = false;
 std::atomic<int> last = 0;
 std::atomic<bool> kept = false;

@@ -58,7 +58,7 @@ Learner::~Learner() = default;
 void Learner::compile(const LearnerOptions& options) {
   check(options.device == device_, "compiled for {}, but the learner is on {}", options.device,
         device_);
-  // (The first names are the other keys of a log line.)
+  // The first names are the other keys of a log line.
   std::set<std::string> names = {"step", "loss",  "lr",         "scale",      "skipped",
                                  "mode", "epoch", "train_loss", "valid_loss", "seconds"};
   for (const Metric& m : options.metrics) {
@@ -90,14 +90,14 @@ void Learner::compile(const LearnerOptions& options) {
   check(std::ranges::any_of(made->params(), is_ours),
         "{} has none of the model's parameters: options.optimizer must use those it is given",
         made->name());
-  // (All checks have passed. Nothing has changed before this line.)
-  schedule.reset();  // (it belongs to the former optimizer)
+  // All checks have passed. Nothing has changed before this line.
+  schedule.reset();  // it belongs to the former optimizer
   step_options = {};
   loss = options.loss;
   pass = options.pass;
   if (options.optimizer) make_optimizer_ = *options.optimizer;
   undivide();
-  if (precision_) precision_->end(*this);  // (copies the former optimizer's masters to the model)
+  if (precision_) precision_->end(*this);  // copies the former optimizer's masters to the model
   optimizer = std::move(made);
   metrics = options.metrics;
   callbacks_.clear();
@@ -155,7 +155,7 @@ bool Learner::receives_events(const Callback& c) const {
 }
 
 bool Learner::notify(Event event, bool backwards) {
-  auto receivers = callbacks_;  // (a copy, since callbacks may add or remove some)
+  auto receivers = callbacks_;  // a copy, since callbacks may add or remove some
   if (backwards) std::ranges::reverse(receivers);
   skipping_ = false;
   for (const auto& callback : receivers) {
@@ -189,7 +189,7 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
         "nothing can be learnt on {}, where tensors have no values (amp::plan() measures a step)",
         device_);
   agree();
-  if (heed_interrupt()) return FitResult::Interrupted;  // (the program's own Interrupt got it)
+  if (heed_interrupt()) return FitResult::Interrupted;  // the program's own Interrupt got it
   options.resume.empty() ? Interrupt::raise_kept() : Interrupt::forget();
   const DefaultDevice here(device_);
   const Interrupt interrupt;
@@ -207,7 +207,7 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
                                     epochs * internal::ceil_div(state.batches, batches_per_step()))
                  : nullptr;
   drop_gradients();
-  // (A loader that another fit left within an epoch starts the next one.)
+  // A loader that another fit left within an epoch starts the next one.
   if (data.train->position() > 0) data.train->set_epoch(data.train->epoch() + 1);
   const Joined joined(*this);
   if (!options.resume.empty()) load(options.resume, /*this_fit=*/true);
@@ -227,7 +227,7 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
 // Runs the body between two events. Every callback gets the second event, even after an exception,
 // and even if no memory is left.
 void Learner::with_events(Event begin, Event end, const std::function<void()>& body) {
-  std::exception_ptr first;  // (later ones are probably consequences)
+  std::exception_ptr first;  // later ones are probably consequences
   const auto attempt = [&](const auto& f) {
     try {
       f();
@@ -235,13 +235,13 @@ void Learner::with_events(Event begin, Event end, const std::function<void()>& b
       if (!first) first = std::current_exception();
     }
   };
-  auto receivers = callbacks_;  // (allocates before the body runs)
+  auto receivers = callbacks_;  // allocates before the body runs
   attempt([&] {
     notify(begin);
     body();
   });
   if (first) attempt([&] { history.settle(); });
-  attempt([&] { receivers = callbacks_; });  // (the body may have added or removed some)
+  attempt([&] { receivers = callbacks_; });  // the body may have added or removed some
   for (const auto& callback : receivers)
     if (receives_events(*callback)) attempt([&] { (*callback.*end)(*this); });
   if (first) std::rethrow_exception(first);
@@ -266,7 +266,7 @@ FitResult Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
                                          .shuffle = o.shuffle,
                                          .drop_last = o.drop_last.value_or(leaves_one),
                                          .seed = o.seed});
-  if (data.train)  // (continues its epochs, so that the order differs)
+  if (data.train)  // continues its epochs, so that the order differs
     loader.set_epoch(data.train->epoch() + (data.train->position() > 0));
   data.train = std::move(loader);
   data.valid.reset();
@@ -281,7 +281,7 @@ void Learner::run_epoch() {
   model_.module->train();
   state.training = true;
   const bool whole = notify(&Callback::on_epoch_begin);
-  state.batches = data.train->batches();  // (a callback may have replaced the data)
+  state.batches = data.train->batches();  // a callback may have replaced the data
   if (whole) {
     std::optional<Progress> bar;
     if (progress_ && is_first_rank())
@@ -292,10 +292,10 @@ void Learner::run_epoch() {
       const int64_t before = state.batch;
       train_batch(batch);
       if (bar) bar->step(state.batch - before);
-      if (stopping_ && state.batch < state.batches) return;  // (within the epoch)
+      if (stopping_ && state.batch < state.batches) return;  // within the epoch
     }
   }
-  resumable_ = false;  // (the loader is in the next epoch)
+  resumable_ = false;  // the loader is in the next epoch
   history.settle();
   EpochRow row{.epoch = state.epoch,
                .step = state.step,
@@ -364,7 +364,7 @@ void Learner::train_batch(const Batch& batch) {
   const DefaultDevice here(device_);
   state.training = true;
   resumable_ = false;
-  // (A group of batches counts as its last one.)
+  // A group of batches counts as its last one.
   const int64_t others =
       parallel_ ? std::min(batches_per_step(), state.batches - state.batch) - 1 : 0;
   state.batch += others;
@@ -411,7 +411,7 @@ void Learner::make_step() {
     step();
   } else {
     optimizer->zero_grad();
-    scaler.update();  // (still backs off after an overflow)
+    scaler.update();  // still backs off after an overflow
   }
 }
 
@@ -432,7 +432,7 @@ void Learner::step() {
 std::vector<Learner::Score> Learner::scores(const EpochRow& row) const {
   std::vector<Score> all = {{"train_loss", row.train_loss, false},
                             {"valid_loss", row.valid_loss, false}};
-  for (size_t i = 0; i < metrics.size(); ++i)  // (an old row may have fewer)
+  for (size_t i = 0; i < metrics.size(); ++i)  // an old row may have fewer
     all.push_back({metrics[i].name, i < row.metrics.size() ? row.metrics[i] : NAN,
                    metrics[i].higher_is_better});
   return all;

@@ -52,7 +52,7 @@ class OptimizerMaker {
             const amp::ScalerOptions scale = made.scaler().options();
             return {amp::disable_mixed_precision(std::move(made)), scale};
           } else if constexpr (std::same_as<O, std::unique_ptr<optim::Optimizer>>) {
-            return {std::move(made)};  // (from optim::get())
+            return {std::move(made)};  // from optim::get()
           } else {
             return {std::make_unique<O>(std::move(made))};
           }

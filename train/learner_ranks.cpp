@@ -82,7 +82,7 @@ void Learner::learn_chunks(const Batch& batch) {
   const std::string smaller = smaller_batch(batch.of_step);
   const internal::Scope scope(smaller);
   state.loss = {};
-  if (batch.of_step < parallel_->part().chunks) return;  // (it has no chunks)
+  if (batch.of_step < parallel_->part().chunks) return;  // it has no chunks
   for (const auto& chunk : parallel_->chunks(batch)) {
     double loss = 0, examples = 0;
     bool runs = forward(chunk.batch);
@@ -112,7 +112,7 @@ void Learner::learn_chunks(const Batch& batch) {
     check(notify(&Callback::on_backward_end),
           "a callback skipped a step but not its gradients, to which chunks cannot add");
     make_step();
-    model_.module->zero_grad();  // (including parameters that the optimizer does not have)
+    model_.module->zero_grad();  // including parameters that the optimizer does not have
   }
   heed(sums[3] > 0, sums[5] > 0 ? SIGTERM : sums[4] > 0 ? SIGINT : 0);
 }

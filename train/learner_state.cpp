@@ -80,7 +80,7 @@ void add_history(StateDict& all, const History& history, size_t metrics) {
   for (const EpochRow& r : history.epochs) {
     rows.push_back({double(r.epoch), double(r.step), r.train_loss, r.valid_loss});
     rows.back().insert(rows.back().end(), r.metrics.begin(), r.metrics.end());
-    rows.back().resize(4 + metrics, NAN);  // (an old row may have fewer)
+    rows.back().resize(4 + metrics, NAN);  // an old row may have fewer
   }
   all.emplace_back("history.epochs", table(rows, 4 + int64_t(metrics)));
   rows.clear();
@@ -125,7 +125,7 @@ StateDict Learner::collect(bool whole) {
   if (autocast && autocast->recipe) all.add("recipe.", autocast->recipe.state_dict());
   if (schedule) all.add("schedule.", schedule->state_dict());
   if (data.train) all.add("data.", data.train->state_dict());
-  // (Validations are not resumed, so the epoch of the next one is saved.)
+  // Validations are not resumed, so the epoch of the next one is saved.
   if (data.valid) {
     const uint64_t next = data.valid->epoch() + (data.valid->position() > 0);
     all.emplace_back("valid.epoch", optim::from_number(double(next)));
@@ -149,7 +149,7 @@ StateDict Learner::collect(bool whole) {
   all.emplace_back("fit.step", optim::from_number(double(state.step)));
   all.emplace_back("fit.loss_sum", optim::from_number(loss_sum_ ? loss_sum_.item() : 0));
   all.emplace_back("fit.examples", optim::from_number(double(examples_)));
-  // (Resuming from here would lose or repeat a batch, or the epoch before a validation.)
+  // Resuming from here would lose or repeat a batch, or the epoch before a validation.
   if (!resumable_ || evaluating_) all.emplace_back("fit.within", optim::from_number(1));
   return all;
 }
@@ -160,7 +160,7 @@ void Learner::load_state_dict(const StateDict& dict, bool this_fit) {
   StateDict before;
   for (const auto& [name, tensor] : collect(/*whole=*/false))
     before.emplace_back(name, tensor.clone());
-  const auto epochs = history.epochs;  // (with seconds, which state_dict() leaves out)
+  const auto epochs = history.epochs;  // with seconds, which state_dict() leaves out
   try {
     restore(dict, this_fit, /*whole=*/true);
   } catch (...) {
@@ -192,7 +192,7 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   const StateDict of_optimizer = dict.under("optimizer.");
   shards_&& whole ? shards_->load_state_dict(of_optimizer)
                   : optimizer->load_state_dict(of_optimizer);
-  // (If the state was saved without a scaler, one that is needed now starts afresh.)
+  // If the state was saved without a scaler, one that is needed now starts afresh.
   if (const StateDict part = dict.under("scaler."); !part.empty()) scaler.load_state_dict(part);
   if (const StateDict part = dict.under("recipe."); autocast && autocast->recipe && !part.empty())
     autocast->recipe.load_state_dict(part);
@@ -211,7 +211,7 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   for (size_t i = 0; i < params.size(); ++i) {
     const Tensor& p = params[i];
     p.set_grad({});
-    if (optim::sharing_of(p)) continue;  // (their step ends with the batch)
+    if (optim::sharing_of(p)) continue;  // their step ends with the batch
     const Tensor* const g = reader.find(gradient_name(i));
     p.set_grad(g ? reader.copy_of(gradient_name(i), p.shape(), g->dtype(), p.device()) : Tensor());
     if (const Tensor sum = reader.copy_of(sum_name(i), p.shape(), f32, p.device()); g && sum)
@@ -270,7 +270,7 @@ void check_sum(const std::string& path, const io::SafeTensors& file) {
   if (const std::string sum = value_of(file.metadata, "crc32c"); !sum.empty())
     check(checksum(file.tensors) == sum, "{}: damaged: the checksum of its tensors is {}, not {}",
           path, checksum(file.tensors), sum);
-  else  // (a file edited elsewhere may have none; damage would change the key's name)
+  else  // a file edited elsewhere may have none; damage would change the key's name
     check(file.metadata.size() == 2, "{}: no checksum, and {} metadata, not 2", path,
           file.metadata.size());
 }

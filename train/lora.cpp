@@ -43,7 +43,7 @@ void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOpt
           "{} has an adapter of rank {} and alpha {}, but the options say {} and {}", layer.path,
           layer.rank, layer.scale * double(layer.rank), o.rank, o.alpha);
     targets += (targets.empty() ? "" : ", ") + io::json_string(layer.path);
-    fan_in_fan_out = fan_in_fan_out && layer.fan_in_fan_out;  // (with both, PEFT decides by type)
+    fan_in_fan_out = fan_in_fan_out && layer.fan_in_fan_out;  // with both, PEFT decides by type
   }
   std::filesystem::create_directories(folder);
   io::save(file_in(folder, weights_file), adapters, {{"format", "pt"}});

@@ -75,7 +75,7 @@ double suggestion(const LrFind& found) {
 void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
   double average = 0, best = INFINITY, first = 0;
   constexpr double decay = 0.98;
-  // (Single batches decide the first means, which may be lower than the loss ever is.)
+  // Single batches decide the first means, which may be lower than the loss ever is.
   const int64_t settled = o.steps / 10;
   model_.module->train();
   for (int64_t i = 0; i < o.steps;) {
@@ -92,7 +92,7 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
       if (i > settled) {
         if (best == INFINITY) first = smooth;
         best = std::min(best, smooth);
-        // (A loss that may be negative is compared with how far it has fallen.)
+        // A loss that may be negative is compared with how far it has fallen.
         const double unit = best > 0 ? best : std::max(-best, first - best);
         if (smooth > best + (o.stop_factor - 1) * unit) return;
       }
@@ -116,20 +116,20 @@ LrFind Learner::lr_find(const LrFindOptions& o) {
   Interrupt::raise_kept();
   const DefaultDevice here(device_);
   const Interrupt interrupt;
-  const nn::Evaluating mode(*model_.module);  // (restores the mode afterwards)
+  const nn::Evaluating mode(*model_.module);  // restores the mode afterwards
   StateDict before;
   for (const auto& [name, tensor] : state_dict()) before.emplace_back(name, tensor.clone());
-  std::vector<std::pair<Tensor, Tensor>> buffers;  // (state_dict() leaves out UnsavedBuffers)
+  std::vector<std::pair<Tensor, Tensor>> buffers;  // state_dict() leaves out UnsavedBuffers
   for (const auto& [name, b] : model_.module->named_buffers())
     if (!b.layout().repeats())
-      buffers.emplace_back(b, b.clone());  // (expanded ones are never written)
+      buffers.emplace_back(b, b.clone());  // expanded ones are never written
   const auto rest = std::tuple(state, loss_sum_, examples_, history.epochs, resumable_);
   auto fit_schedule = std::move(schedule);
 
   LrFind found;
   in_lr_find_ = true;
   stopping_ = false;
-  state.epoch = state.batch = 0;  // (callbacks must not take it for a resumed fit)
+  state.epoch = state.batch = 0;  // callbacks must not take it for a resumed fit
   state.batches = data.train->batches();
   const auto undo = [&] {
     in_lr_find_ = stopping_ = false;

@@ -92,7 +92,7 @@ Tensor confusion_matrix(const Tensor& output, const Tensor& target, int64_t clas
   const int dim = class_dim("confusion_matrix", output, target);
   check(output.size(dim) == classes, "confusion_matrix: scores of {} classes, not {}",
         output.size(dim), classes);
-  // (In f64, which autocast leaves alone, since bf16 counts only to 256.)
+  // In f64, which autocast leaves alone, since bf16 counts only to 256.
   const Tensor predicted = one_hot(flatten(argmax(output, dim)), classes, f64);
   return matmul(one_hot(flatten(target), classes, f64).t(), predicted).to(i64);
 }

@@ -41,7 +41,7 @@ MixedPrecision::MixedPrecision(const AmpOptions& o)
       recipe_(o.enabled ? o.recipe : amp::Recipe()) {
   check(!recipe_ || low_ != f16, "a recipe needs amp_mode = bf16 or f32, got {}", low_);
   check(is_half(low_) || low_ == f32, "amp_mode must be f16, bf16 or f32, got {}", low_);
-  (void)amp::GradScaler(scaler_);  // (throws now, before anything changes)
+  (void)amp::GradScaler(scaler_);  // throws now, before anything changes
 }
 
 MixedPrecision::MixedPrecision(const MasterOptions& o) : low_(o.dtype), masters_(o) {
@@ -75,7 +75,7 @@ void MixedPrecision::begin(Learner& learner) {
     learner.model().to(low_);
     if (rounds(optimizer)) return;
     optimizer.set_multi_precision(true, masters_->flat_master);
-    // (Masters start from the original f32 weights, not from their f16 values.)
+    // Masters start from the original f32 weights, not from their f16 values.
     StateDict state = optimizer.state_dict();
     for (size_t i = 0; i < params.size(); ++i)
       if (is_half(params[i].dtype()) && originals[i].dtype() == f32)
@@ -83,7 +83,7 @@ void MixedPrecision::begin(Learner& learner) {
     optimizer.load_state_dict(state);
   } else if (low_ != f32 || recipe_) {
     learner.autocast = amp::AutocastOptions{.low = low_, .recipe = recipe_};
-    if (low_ != f32) optimizer.set_shadow(low_);  // (avoids casts of weights between steps)
+    if (low_ != f32) optimizer.set_shadow(low_);  // avoids casts of weights between steps
   }
 }
 
@@ -99,7 +99,7 @@ void MixedPrecision::end(Learner& learner) {
   optimizer.set_multi_precision(false);
 }
 
-// (Weights loaded or replaced after begin() may be f32.)
+// Weights loaded or replaced after begin() may be f32.
 void MixedPrecision::on_train_begin(Learner& learner) {
   if (masters_) learner.model().to(low_);
 }

@@ -86,7 +86,7 @@ double CutMix::mix(Tensor& x, const Tensor& other, double share) const {
   const auto box = [&](const Tensor& t) {
     return narrow(narrow(t, -2, rows.begin, rows.size), -1, columns.begin, columns.size);
   };
-  x = clone(x);  // (the data set may keep the loader's)
+  x = clone(x);  // the data set may keep the loader's
   copy_(box(x), box(other));
   return 1 - double(rows.size * columns.size) / double(x.size(-2) * x.size(-1));
 }

@@ -51,7 +51,7 @@ std::vector<Tensor> sum_of_chunks(const std::vector<std::vector<Tensor>>& own) {
   for (const auto& chunk : own)
     if (like.empty())
       for (const Tensor& t : chunk) like.emplace_back("", t);
-  if (ranks())  // (a rank may have no examples at all)
+  if (ranks())  // a rank may have no examples at all
     for (const std::string& text : ranks()->gather(dist::detail::described(like)))
       if (like.empty()) like = dist::detail::tensors_of(text);
   int64_t size = 0;
@@ -93,7 +93,7 @@ Batch chunk_of(const Batch& batch, const dist::Part& part, int64_t i) {
 
 ChunkSeed::ChunkSeed(const RandomGenerator& step, int64_t chunk)
     : seed_([&] {
-        RandomGenerator at = step;  // (moved far from the thread's own draws)
+        RandomGenerator at = step;  // moved far from the thread's own draws
         at.set_offset(step.offset() + (uint64_t(chunk + 1) << 40));
         return at;
       }()) {}

@@ -30,12 +30,12 @@ double multiplications(const Call& call, const Tensor& y) {
   if (operands.size() < 2 || !*operands[0] || !*operands[1]) return 0;
   const Tensor &a = *operands[0], &b = *operands[1];
   const auto size = [](const Tensor& t) { return double(t.numel()); };
-  if (call.op.product == Product::Convolution) {  // (the weight at each place of the window)
+  if (call.op.product == Product::Convolution) {  // the weight at each place of the window
     const Tensor& places = call.op.name == "conv_transpose2d" ? a : y;
     return size(b) * size(places) / double(places.size(1));
   }
   if (call.op.name == compound_products[0]) return (size(a) + size(y)) * double(b.size(-2));
-  if (call.op.product == Product::None)  // (a weight [out, in], for each row)
+  if (call.op.product == Product::None)  // a weight [out, in], for each row
     return size(b) * size(a) / double(a.size(-1));
   return size(y) * double(a.size(-1));
 }
@@ -65,7 +65,7 @@ double Throughput::lap() {
   return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
 }
 
-// (A chunk of a batch begins like a batch.)
+// A chunk of a batch begins like a batch.
 void Throughput::on_batch_begin(Learner& learner) {
   if (!learner.state.training) return;
   const double seconds = lap();

@@ -54,7 +54,7 @@ class Throughput : public Callback {
 
   int order() const override { return observer_order + 20; }  // after callbacks that save and log
   void on_train_begin(Learner&) override;
-  // (Validation and saving are not waiting for data.)
+  // Validation and saving are not waiting for data.
   void on_epoch_begin(Learner&) override { last_ = Clock::now(); }
   void on_checkpoint(Learner&) override { last_ = Clock::now(); }
   void on_batch_begin(Learner&) override;

@@ -44,7 +44,7 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
   // (Near 1/2, where the logarithms are nearly equal, logit(p) = 2 atanh(2 p - 1).)
   const Tensor even = lt(abs(p - 0.5), 0.25), middle = 2 * atanh(where(even, 2 * p - 1, 0));
   Tensor y = where(even, middle, log(p) - log1p(-p));
-  // (f32 rounds 1 - eps, which leaves almost no digits of eps.)
+  // f32 rounds 1 - eps, which leaves almost no digits of eps.
   if (eps) y = where(above, std::log1p(-*eps) - std::log(*eps), y);
   return cast(y, x.dtype());
 }

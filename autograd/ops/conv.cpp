@@ -56,7 +56,7 @@ struct Conv2d {
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g);
   static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const ConvGeometry& g);
-  // (Without a residual, the op has an input less, which is faster.)
+  // Without a residual, the op has an input less, which is faster.
   static Tensor of(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                    const Tensor& residual) {
     return residual ? call<Conv2d>(x, w, bias, g, residual) : call<Conv2d>(x, w, bias, g);
@@ -255,7 +255,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   Shape y{x.size(0), outputs, 0, 0};
   for (int d = 0; d < 2; ++d) {
     const int64_t more = o.output_padding[d];
-    // (A larger one cannot be the remainder of a division by the stride.)
+    // A larger one cannot be the remainder of a division by the stride.
     check(more >= 0 && more < std::max(w.stride[d], w.dilation[d]),
           "an output padding of {} with stride {} and dilation {} (it must be below one of them)",
           more, w.stride[d], w.dilation[d]);

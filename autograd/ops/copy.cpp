@@ -18,7 +18,7 @@ struct WhereOp {
   static constexpr bool broadcasts = true;
   static Tensor forward(Ctx& ctx, const Tensor& condition, const Tensor& a, const Tensor& b) {
     Tensor y = deciding(a, b).like(ctx.dtype());
-    // (A policy may ask for a result wider than the operands, but the kernel only moves elements.)
+    // A policy may ask for a result wider than the operands, but the kernel only moves elements.
     ctx.run(kernels::where, condition, cast(a, y.dtype()), cast(b, y.dtype()), y);
     ctx.save(condition);
     return y;

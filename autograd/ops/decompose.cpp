@@ -201,7 +201,7 @@ struct SvdOp {
     }
     const Tensor &u = y.u, &vt = y.vh, ut = transpose(u), v = transpose(vt);
     const Tensor columns = unsqueeze(y.s, -2), rows = unsqueeze(y.s, -1);
-    // (Squares could leave the range; their quotients do not.)
+    // Squares could leave the range; their quotients do not.
     const auto turned = [&](const Tensor& product) {
       return divided(product - transpose(product), gaps_of(y.s));
     };
@@ -338,7 +338,7 @@ Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& o) {
                       [&](const Tensor& u, const Tensor& v) { return call<Lstsq>(u, v, rtol); });
   });
 }
-// (Elements may be infinite.)
+// Elements may be infinite.
 Tensor matrix_exp(const Tensor& a) {
   const Scope scope(MatrixExp::info.name);
   const bool number = a.rank() >= 2 && a.size(-2) == 1 && a.size(-1) == 1;

@@ -78,7 +78,7 @@ inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
 inline kernels::Shares<Expr> shares(const Expr& x) { return {sigmoid(x), sigmoid(-x)}; }
 inline kernels::Factors<Expr> factors(const Expr& x) { return {1, sigmoid(x), sigmoid(-x)}; }
 inline kernels::Bend<Expr> bend(const Expr& x) { return {tanh(x), {}}; }  // no slope
-// (In f64; scalar.h's compensate for the rounded exponent.)
+// In f64; scalar.h's compensate for the rounded exponent.
 inline Expr gaussian(const Expr& x, const Expr& s) {
   const Expr wide = cast(x.t, f64);
   return cast(exp(-(s * wide * wide)).t, x.t.dtype());

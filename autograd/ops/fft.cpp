@@ -272,7 +272,7 @@ Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& o) {
   });
   return in_f32(
       [&](const Tensor& t) {
-        // (Uses the first half of two-sided transforms, as PyTorch does.)
+        // Uses the first half of two-sided transforms, as PyTorch does.
         const Tensor lines = transpose(narrow(t, -3, 0, n_fft / 2 + 1), -3, -2);
         const Tensor parts = irfft(lines, {.n = n_fft, .norm = fft_options(o).norm});
         const Tensor y = within(frames.overlap_add(parts * frames.window)) / weight;

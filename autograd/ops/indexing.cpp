@@ -239,7 +239,7 @@ Indexed::Indexed(const Tensor& x, std::initializer_list<Index> indices) {
   plan_ = std::make_shared<IndexPlan>(x, std::span(indices.begin(), indices.size()));
   Tensor::operator=(plan_in(plan_).read());
 }
-// (In x[i][j], these are elements of x unless x[i] is a copy.)
+// In x[i][j], these are elements of x unless x[i] is a copy.
 Indexed::Indexed(Indexed&& x, std::initializer_list<Index> indices)
     : Indexed(static_cast<const Tensor&>(x), indices) {
   if (x.plan_ && !plan_in(x.plan_).advanced) {

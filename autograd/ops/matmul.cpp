@@ -139,7 +139,7 @@ struct Linear {  // x [rows, in]
     };
     return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(by_example(dz, n), {1}); });
   }
-  // (Without a residual, the op has an input less, which is faster.)
+  // Without a residual, the op has an input less, which is faster.
   static Tensor of(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
                    bool by_columns, const Tensor& residual) {
     return residual ? call<Linear>(x, weight, bias, activation, by_columns, residual)

@@ -326,7 +326,7 @@ Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, b
       clamp(scale_of(x, reduce_options(dims, x.rank())), root ? 1 / most : 1, most);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, scale.numel()));
   const Tensor scaled = x / scale, center = mean(scaled, dims, true);
-  // (Without degrees of freedom slopes are infinite, and their mean cannot be subtracted.)
+  // Without degrees of freedom slopes are infinite, and their mean cannot be subtracted.
   const Tensor apart = scaled - (n > correction ? center : center.detach());
   Tensor v = sum(square(apart), dims, true);
   const auto moved = [&] {  // by the mean's rounding error, a constant, kept finite

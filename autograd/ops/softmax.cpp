@@ -395,7 +395,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   check_weights(o.class_weights, classes);
   const Tensor t = reshape(as_index(target, "targets"), {n}).contiguous();
   const ClassTargets targets(t, o.ignore_index, classes);
-  // (With fewer rows, a chunk's addition to the weight's gradient would be larger than its logits.)
+  // With fewer rows, a chunk's addition to the weight's gradient would be larger than its logits.
   const int64_t least = std::max<int64_t>(1024, 2 * x.size(-1));
   const ChunkParams params{{o.ignore_index, o.label_smoothing}, o.rows > 0 ? o.rows : least};
   const Tensor each = call<LinearCrossEntropy>(reshape(x, {n, x.size(-1)}), weight, o.bias, t,

@@ -92,7 +92,7 @@ Tensor cov(const Tensor& given, const CovOptions& o) {
   const Tensor y = in_f32(scaled, x);
   return x.size(0) == 1 ? reshape(y, {}) : y;
 }
-// (Rescales variables, which does not matter here, since their squares might leave the range.)
+// Rescales variables, which does not matter here, since their squares might leave the range.
 Tensor corrcoef(const Tensor& given) {
   const Scope scope("corrcoef");
   check_real(given);

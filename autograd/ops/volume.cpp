@@ -173,7 +173,7 @@ Tensor adaptive_max_pool3d(const Tensor& x, Size3 size) {
   });
 }
 
-// (In f32, so that results of planes are not rounded before depth.)
+// In f32, so that results of planes are not rounded before depth.
 Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
   const Scope scope("interpolate3d");
   check_real(x);

@@ -32,7 +32,7 @@ Tensor sample(const Tensor& given, const SampleOptions& o) {
   check_later(any(isnan(logits)).raw(), 1, logits.device(), [](const void* is_nan) {
     return *static_cast<const bool*>(is_nan) ? "logits must not be NaN" : "";
   });
-  // (Dividing by less could make f32 logits infinite.)
+  // Dividing by less could make f32 logits infinite.
   if (o.temperature < 1e-30) return argmax(logits, -1);
   // The argmax of logits plus Gumbel noise is distributed as their softmax. (Uniform numbers are
   // above 0, since noise of -inf could rule out the only token with a finite logit.)

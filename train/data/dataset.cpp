@@ -68,7 +68,7 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
   Stack x("input", n), y("target", n);
   std::vector<Stack> more;
   bool targets = false, drew = false;
-  // (Each row has its own random numbers, whatever earlier rows draw.)
+  // Each row has its own random numbers, whatever earlier rows draw.
   RandomGenerator& random = generator();
   const uint64_t start = random.offset();
   for (int64_t row = 0; row < n; ++row) {
@@ -244,7 +244,7 @@ Sampler weighted(const std::vector<double>& weights, int64_t n, uint64_t seed) {
     RandomGenerator g = epoch_generator(seed, epoch);
     std::vector<int64_t> order;
     for (int64_t i = 0; i < n; ++i) {
-      // (The product may be rounded up to the end.)
+      // The product may be rounded up to the end.
       const double at = std::min(g.uniform() * ends.back(), std::nextafter(ends.back(), 0.0));
       order.push_back(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
     }

@@ -19,7 +19,7 @@ Example Mapped::get(int64_t i) const {
 namespace images {
 namespace {
 
-constexpr int64_t most_pixels = int64_t(1) << 26;  // (the same limit as for files)
+constexpr int64_t most_pixels = int64_t(1) << 26;  // the same limit as for files
 
 double between(const Range& range, RandomGenerator& random) {
   return range.low + (range.high - range.low) * random.uniform();

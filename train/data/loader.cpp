@@ -116,7 +116,7 @@ struct DataLoader::BatchMaker {
   }
   // Makes the batch of these examples, the first of which is at `position` of the epoch.
   Batch make(std::span<const int64_t> examples, uint64_t epoch, int64_t position) const {
-    // (The result must not depend on the thread's regions and random numbers.)
+    // The result must not depend on the thread's regions and random numbers.
     const NoGrad off;
     const NoPolicy as_called;
     const DefaultDevice on_cpu(Device::cpu());
@@ -332,7 +332,7 @@ DataLoader::Iterator DataLoader::begin(const dist::Part& part, int64_t at_once) 
   auto maker = std::make_shared<BatchMaker>(batch_maker());
   maker->options.part = part;
   maker->at_once = at_once_ = at_once;
-  if (begun_) set_epoch(epoch_ + 1);  // (the last loop was left early)
+  if (begun_) set_epoch(epoch_ + 1);  // the last loop was left early
   stop();
   begun_ = true;
   epoch_loop_ = std::make_unique<EpochLoop>(std::move(maker), epoch_, position_);
@@ -345,7 +345,7 @@ bool DataLoader::advance(uint64_t loop) {
         "this loop over {} has ended: another one over the same loader began, or its epoch was set "
         "(two at once need two loaders)",
         batch_maker().data->name());
-  current_ = {};  // (freed before the next one is made)
+  current_ = {};  // freed before the next one is made
   if (position_ == batches()) {
     set_epoch(epoch_ + 1);
     return false;

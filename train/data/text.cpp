@@ -90,7 +90,7 @@ Tensor CharText::encode(std::string_view text) const {
   each_character(text, [&](std::string_view) { ++n; });
   const Tensor tokens({n}, i64, Device::cpu());
   each_character(text, [&, out = tokens.data<int64_t>()](std::string_view c) mutable {
-    const auto found = std::ranges::lower_bound(vocabulary_, c);  // (bytes sort like code points)
+    const auto found = std::ranges::lower_bound(vocabulary_, c);  // bytes sort like code points
     if (found == vocabulary_.end() || *found != c)
       fail("character {} is not among the {} of the vocabulary", io::quote(c), vocabulary_.size());
     *out++ = found - vocabulary_.begin();

@@ -31,7 +31,7 @@ Name with_number(const OpCall& c) {
 Name number_with(const OpCall& c) {
   return c.g.node(c.to, {c.g.number(c.argument<double>(), c.dtype()), c.in(0, c.dtype())});
 }
-// (Integers are compared with a fraction as f64.)
+// Integers are compared with a fraction as f64.
 Name predicate_of_number(const OpCall& c) {
   const double s = c.argument<double>();
   const DType own = c.tensor(0).dtype();

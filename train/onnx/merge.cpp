@@ -178,7 +178,7 @@ void detail::save_onnx(const std::string& path, nn::ModuleBase& net, const nn::T
         inputs[0].shape());
   // (At a batch of 1, layouts and broadcasts are special.)
   const int64_t batch = std::max<int64_t>(inputs[0].size(0), 2);
-  if (thread_state.policy) run(of_rows(batch));  // (so that both traces find all weights cast)
+  if (thread_state.policy) run(of_rows(batch));  // so that both traces find all weights cast
   io::save_onnx(path, onnx::merge(traced(batch), traced(batch + 1), batch, batch + 1),
                 o.external_data);
 }

@@ -46,7 +46,7 @@ struct InputLayer {
         return;
       }
     }
-    // (If no layer is found, the gates themselves, times the identity.)
+    // If no layer is found, the gates themselves, times the identity.
     x = c.in(0), size = gates[2];
     weight = c.g.constant(eye(size, c.tensor(0).dtype(), Device::cpu()));
   }

@@ -41,7 +41,7 @@ class Tracer final : public Observer, public Names {
       if (found->second.source) g.initializer(found->second.name, found->second.source);
       return found->second.name;
     }
-    // (A cast made earlier: a 16-bit copy of a weight.)
+    // A cast made earlier: a 16-bit copy of a weight.
     if (!t.is_same(given) && t.dtype() != given.dtype() && t.shape() == given.shape())
       return g.cast(name_of(given, given), t.dtype());
     check(!computed_.contains(t.storage().get()), "an input is a view that no op made");
@@ -79,7 +79,7 @@ class Tracer final : public Observer, public Names {
     return place;
   }
 
-  // (Calls within an op's forward are part of it; a composed op is written as the ops inside.)
+  // Calls within an op's forward are part of it; a composed op is written as the ops inside.
   void before(const Call& call) override { depth_ += !call.composed; }
   void after(const Call& call, const Tensor& y) override {
     depth_ -= !call.composed;
