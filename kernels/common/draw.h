@@ -54,7 +54,8 @@ template <class T>
 struct RandomReal {
   double low, width, smallest, largest;
 
-  MIXTAPE_ALWAYS_INLINE RandomReal(double from, double to) : low(from), width(to - from), smallest(T(from)) {
+  MIXTAPE_ALWAYS_INLINE RandomReal(double from, double to)
+      : low(from), width(to - from), smallest(T(from)) {
     largest = from < to ? static_cast<double>(largest_below<T>(to)) : smallest;
     if (smallest < from) smallest = -static_cast<double>(largest_below<T>(-from));
     smallest = std::min(smallest, largest);
