@@ -7,11 +7,11 @@
 #include <limits>
 
 #include "amp/scaler.h"
+#include "amp/trace.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/warn.h"
 #include "kernels/common/tensor_stats.h"
-#include "kernels/kernels.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -31,11 +31,7 @@ class GradientRange final : public Observer {
   void add(const Tensor& g) {
     if (!g || g.numel() == 0) return;
     const Unobserved aside;
-    const Tensor dense = contiguous(g.detach());
-    const View view = dense;
-    const Tensor stats({1, kernels::stats_size}, f64, g.device());
-    kernels::tensor_stats(g.device(), std::span(&view, 1), stats);
-    all_.emplace_back(stats, g.dtype());
+    all_.emplace_back(detail::stats_of(contiguous(g.detach())), g.dtype());
   }
   struct Result {
     bool finite = true, any_f16 = false;

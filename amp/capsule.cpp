@@ -33,10 +33,7 @@ TensorStats stats_of(std::span<const Tensor> tensors) {
   TensorStats all;
   for (const Tensor& t : tensors) {
     if (!is_counted(t)) continue;
-    const Tensor numbers = detail::numbers_of(t.detach()).all;
-    const View view = numbers;
-    const Tensor stats({1, kernels::stats_size}, f64, t.device());
-    kernels::tensor_stats(t.device(), std::span(&view, 1), stats);
+    const Tensor stats = detail::stats_of(detail::numbers_of(t.detach()).all);
     all.join(*static_cast<const TensorStats*>(stats.copied_to(Device::cpu()).host()));
   }
   return all;

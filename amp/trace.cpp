@@ -54,6 +54,13 @@ detail::Numbers detail::numbers_of(const Tensor& t) {
   return {contiguous(t.with_layout(Layout(shape, strides))), layout};
 }
 
+Tensor detail::stats_of(const Tensor& dense) {
+  const View view = dense;
+  const Tensor stats({1, kernels::stats_size}, f64, dense.device());
+  kernels::tensor_stats(dense.device(), std::span(&view, 1), stats);
+  return stats;
+}
+
 std::string BadOp::text() const {
   std::string what;
   if (infinities > 0) what = fmt::format("{} inf", infinities);

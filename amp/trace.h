@@ -43,6 +43,7 @@ struct Numbers {
   internal::Layout layout;
 };
 Numbers numbers_of(const Tensor& t);
+Tensor stats_of(const Tensor& dense);  // its TensorStats: f64 [1, stats_size], on its device
 }  // namespace detail
 
 // A guard that watches the ops of this thread, forward and backward. It throws nothing, since under

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tree import files
+
 # The layers, or single headers, that a layer may include besides itself.
 BELOW = {
     "core": [],
@@ -32,7 +34,6 @@ HEAVY = re.compile(r"Eigen/|unsupported/Eigen/|nlohmann/|CLI/")  # seconds of co
 FMT = {"fmt::format": ("format", "ranges", "chrono"), "fmt::to_string": ("format", "ranges", "chrono"), "fmt::join": ("ranges",)}
 OUTSIDE = re.compile(r"\.\./" + r"shared\b")
 MAY_LOOK_OUTSIDE = {"script/test"}  # real data beside the checkout, and its tests skip without
-UNREAD = re.compile(r"(build[^/]*/|runs/|subprojects/|\.git/|\.cache/|.*__pycache__/)")  # generated, or not ours
 
 
 class Tree:
@@ -61,18 +62,6 @@ class Tree:
                 seen.add(chain[-1])
                 queue.extend((line, [*chain, name]) for _, name, _ in self.includes(chain[-1]))
         return None
-
-    def files(self) -> Iterator[Path]:
-        folders = [self.root]
-        while folders:
-            for path in sorted(folders.pop().iterdir()):
-                name = path.relative_to(self.root)
-                if path.is_symlink():
-                    continue
-                elif not path.is_dir():
-                    yield name
-                elif not UNREAD.match(f"{name}/"):
-                    folders.append(path)
 
 
 def check_includes(tree: Tree, path: Path) -> Iterator[tuple[int, str]]:
@@ -124,7 +113,7 @@ def main(arguments: list[str]) -> int:
     root = Path(*arguments or [Path(__file__).parent.parent]).resolve()
     tree = Tree(root)
     bad = 0
-    for path in tree.files():
+    for path in (path.relative_to(root) for path in files(root)):
         found = list(check_outside(root, path))
         if path.suffix in SOURCES:
             found += [*check_includes(tree, path), *check_fmt(tree, path)]

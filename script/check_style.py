@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tree import files
+
 SOURCES = {".h", ".cpp", ".cu", ".cuh"}
 TEXTS = SOURCES | {".md", ".py", ".build", ".in", ".sh"}
-UNREAD = re.compile(r"(build[^/]*|runs|subprojects|\.[^/]*|__pycache__)$")  # folders made here, or not ours
 # The history of the project is told in the words of its time. This file and its test name every word.
 DATED = re.compile(r"(bench/worklog/\d|bench/results/|CHANGELOG\.md$|script/check_style\.py$|tests/project/scripts_test\.py$)")
 
@@ -94,19 +95,14 @@ BUDGETS = {"core": 5850, "kernels/common": 4080, "kernels/cpu": 10660, "kernels/
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
 
-def files(root: Path) -> Iterator[tuple[str, str]]:
+def texts(root: Path) -> Iterator[tuple[str, str]]:
     """Name and text of each file of the project that a person writes."""
-    folders = [root]
-    while folders:
-        for path in sorted(folders.pop().iterdir()):
-            if path.is_symlink() or path.is_dir():
-                if not path.is_symlink() and not UNREAD.match(path.name):
-                    folders.append(path)
-            elif path.suffix in TEXTS or path.parent.name == "script":
-                try:
-                    yield path.relative_to(root).as_posix(), path.read_text()
-                except UnicodeDecodeError:
-                    pass
+    for path in files(root):
+        if path.suffix in TEXTS or path.parent.name == "script":
+            try:
+                yield path.relative_to(root).as_posix(), path.read_text()
+            except UnicodeDecodeError:
+                pass
 
 
 def check_words(name: str, text: str) -> Iterator[tuple[int, str]]:
@@ -170,7 +166,7 @@ def main(arguments: list[str]) -> int:
     begins: list[str] = []
     long: list[tuple[int, str]] = []
     lines = dict.fromkeys(BUDGETS, 0)
-    for name, text in files(options.root):
+    for name, text in texts(options.root):
         if asked("words"):
             bad += [f"{name}:{line}: {what}" for line, what in check_words(name, text)]
         if asked("comments") and not name.endswith(".md"):

@@ -112,10 +112,15 @@ inline Values matmul(const Tensor& a, const Tensor& b, const Tensor& bias) {
   return c;
 }
 
-// (Also for CUDA kernels: the emulator's memory is the CPU's.)
+// Runs CPU kernels, and CUDA kernels too, since the emulator's memory is the CPU's.
 inline void launch(const std::function<void(Launch&)>& body) {
   Launch l(Device::cpu());
   body(l);
+}
+inline Tensor in_f64(const Tensor& x) {
+  const Tensor y(x.shape(), f64);
+  launch([&](Launch& l) { on_cpu(convert)(l, x, y); });
+  return y;
 }
 
 // `body` writes and returns its outputs; their bytes must not depend on the number of threads.

@@ -59,11 +59,6 @@ Tensor matrix(Tensor (*make)(const Shape&, DType), const Shape& batch, int64_t r
   strides.push_back(by_rows ? 1 : length);
   return make(all, dtype).with_layout(Layout(shape, strides));
 }
-Tensor in_f64(const Tensor& x) {
-  const Tensor y(x.shape(), f64);
-  launch([&](Launch& l) { on_cpu(convert)(l, x, y); });
-  return y;
-}
 template <uint64_t seed>
 Tensor numbers(const Shape& shape, DType dtype) {
   return random(shape, dtype, seed);

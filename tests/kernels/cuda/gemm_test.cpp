@@ -42,11 +42,6 @@ Tensor matrix(int64_t batch, int64_t rows, int64_t columns, bool by_rows, const 
       by_rows ? Shape{lines * length, length, 1} : Shape{lines * length, 1, length};
   return x.with_layout(Layout({batch, rows, columns}, strides));
 }
-Tensor in_f64(const Tensor& x) {
-  const Tensor y(x.shape(), f64);
-  launch([&](Launch& l) { on_cpu(convert)(l, x, y); });
-  return y;
-}
 
 void expect_product(const Case& c, const GemmPlan* plan = nullptr, bool tf32 = false) {
   const Tensor a = matrix(c.batch, c.m, c.k, c.a_by_rows, c, 1),
