@@ -1,5 +1,5 @@
 #pragma once
-// Plan: tells how much memory a training will take, and for what, by running its steps on shapes
+// Plan: finds how much memory a training will take, by use, by running its steps on shapes
 // alone.
 
 #include <cstdint>

@@ -207,7 +207,7 @@ double flops_per_token(const Job& job) {
          6 * double(c.layers * c.width * job.context);
 }
 
-// Prints a line with what the steps since the last one took.
+// Prints a line with the time of the steps since the last line.
 class Meter {
  public:
   explicit Meter(const Job& job)

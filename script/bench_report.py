@@ -71,7 +71,7 @@ def read(folder: Path) -> dict:
             if line.get("aggregate_name", "median") != "median":
                 continue
             found = figure(line)
-            if line["run_name"] in deviations and "per_op" not in line:  # quartiles of what is normal
+            if line["run_name"] in deviations and "per_op" not in line:  # quartiles of normal runs
                 half = 0.67 * deviations[line["run_name"]] * UNITS[line["time_unit"]]
                 found |= {"low_ms": found["ms"] - half, "high_ms": found["ms"] + half, "rounds": line["repetitions"]}
             results["figures"].append(found)

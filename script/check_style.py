@@ -22,7 +22,7 @@ DATED = re.compile(r"(bench/worklog/\d|bench/results/|CHANGELOG\.md$|script/chec
 
 
 def declares(*types: str) -> str:
-    """A pattern of what declares a type of that name, or a thing or a function of it; not of prose."""
+    """A pattern of declarations: of a type of that name, or of a variable or function of it."""
     either = "|".join(types)
     return rf"\b(?:struct|class) (?:{either})\b|\b(?:{either})[&*]* \w+(?=[;({{]| =)"
 

@@ -50,7 +50,7 @@ class Run:
             text = process.communicate(timeout=seconds)[0]
             return process.returncode, text
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with what it started: compute-sanitizer is a parent
+            os.killpg(process.pid, signal.SIGKILL)  # with its children: compute-sanitizer has some
             return None, process.communicate()[0]
 
     def log(self, name: str, text: str) -> None:
@@ -154,7 +154,7 @@ class Run:
             self.wrong.append("gpt2: " + ("time was up" if status is None else text.strip().splitlines()[-1]))
 
     def torch(self, wanted: float) -> None:
-        """Not to have PyTorch here is no fault."""
+        """A missing PyTorch is not an error."""
         file, seconds = self.out / "torch.json", self.seconds(wanted)
         status, text = self.execute([sys.executable, here / "gpu_torch.py", file, "--limit", f"{0.8 * seconds:.0f}"], seconds)
         self.log("gpt2", text)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the cost of compiling one file, and of what it includes alone: the best of three runs, in time and in the compiler's peak
+"""Measures the cost of compiling one file, and of its includes alone: the best of three runs, in time and in the compiler's peak
 memory.
 
 usage: include_cost.py [--strict | --strict-memory] COMPILER FLAG... FILE

@@ -257,7 +257,7 @@ def record(program: Path, options: list[str]) -> list[Call]:
     """A step of the program, on the emulated device that stands for a Hopper."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "record"
-        # (Kernels that do not run write nothing: memory is to hold zeros, not what this would fill it with.)
+        # (Kernels that do not run write nothing, so memory must hold zeros.)
         environment = {name: value for name, value in os.environ.items() if name != "MALLOC_PERTURB_"}
         done = subprocess.run([program, "--device", "cuda:1", "--steps", "3", "--workers", "0", *options], capture_output=True, text=True,
                               env=environment | {"MIXTAPE_RECORD": str(file), "MIXTAPE_SIMT_PROCESSORS": str(PROCESSORS)})

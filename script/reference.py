@@ -105,7 +105,7 @@ def shown(d: Declaration) -> str | None:
 
 
 def name_of(text: str) -> str:
-    """The name in what shown() gives."""
+    """The name in a text of shown()."""
     while "<" in (head := re.split(r" = |\(|\{|\[", text)[0]):
         text = head[: head.index("<")] + text[after_brackets(text, head.index("<")) :]
     return re.findall(r"\w+", head.partition(",")[0])[-1]
@@ -194,7 +194,7 @@ def type_parts(d: Declaration, explained: set[str], outer: str = "", options: bo
 
 
 def public_text(header: Path) -> str:
-    """A header's text without what it keeps to itself and without macros of several lines."""
+    """A header's text without private parts and without macros of several lines."""
     text = re.sub(r"^#define (?:.*\\\n)+.*", "", header.read_text(), flags=re.MULTILINE)
     return re.sub(r"^namespace (\[\[.*?\]\] )?(mixtape::)?detail \{$.*?^\}  // namespace (mixtape::)?detail$", "", text, flags=re.MULTILINE | re.DOTALL)
 

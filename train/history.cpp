@@ -54,7 +54,7 @@ void HistoryWriter::on_train_end(Learner& learner) {
   if (is_open_) write(learner);
 }
 
-// A history shorter than what was written came from a checkpoint.
+// A history with fewer rows than were written came from a checkpoint.
 void HistoryWriter::write(Learner& learner) {
   if (reader_.is_ahead_of(learner.history)) is_open_ = false;
   if (!is_open_) {

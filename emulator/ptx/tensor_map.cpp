@@ -1,4 +1,5 @@
-// cuTensorMapEncodeTiled, which checks what the driver would refuse, and the way to it.
+// cuTensorMapEncodeTiled, which rejects the arguments that the driver rejects, and the lookup of
+// it.
 #include "emulator/ptx/tensor_map.h"
 
 #include <cuda.h>

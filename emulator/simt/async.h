@@ -33,7 +33,7 @@ class Async {
   void end_block(int rank);
   bool take_turn();  // false if no box is on its way or they are late
   bool land_one();   // false if no box is on its way
-  // A thread that waits for what never comes, or -1, and why no thread can go on.
+  // A thread whose wait cannot end, or -1, and the reason why no thread can go on.
   std::pair<int, std::string> what_never_comes() const;
   std::string awaits(int thread) const;  // the lack of the barrier at which it waits
   Order order;

@@ -202,7 +202,7 @@ void Async::finish_products(Group& group, int pending) {
   }
 }
 
-// Adds the product of what shared memory holds now.
+// Adds the product of the operands that are now in shared memory.
 void Async::make(const Flight& flight) const {
   const Product& p = flight.product;
   const int depth = p.type == Product::Tf32 ? 8 : 16, in_chunk = depth / 2, n = p.n;

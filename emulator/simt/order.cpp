@@ -104,7 +104,7 @@ bool Order::Accesses::all_read(size_t at, int& reader) {
   return true;
 }
 
-// A read replaces those that it follows: who knows of it knows of them.
+// A read replaces earlier ones: a thread ordered after it is ordered after those, too.
 void Order::Accesses::add_read(size_t at) {
   Cell& cell = order_.cells_[at];
   for (int i = 0; i < 2; ++i)

@@ -43,7 +43,7 @@ class BoxTiming {
   const uint32_t old_seed_;
 };
 
-// While one is alive, the devices have no memory left but what is released meanwhile, and no kernel
+// While one is alive, the devices have no memory left but memory released meanwhile, and no kernel
 // is loaded yet: the first launch of each needs some memory for its code.
 class FullDevice {
  public:

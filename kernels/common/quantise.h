@@ -37,7 +37,7 @@ MIXTAPE_HD inline float quantised(float x, float scale, const GridInfo& g) {
   return on_grid(x / (scale == 0 ? 1.0f : scale), g) * scale + (x - x);
 }
 
-// The smallest power of two that is not below x >= 0; 1 for 0, NaN for what is not finite.
+// The smallest power of two that is not below x >= 0; 1 for 0, NaN for numbers that are not finite.
 MIXTAPE_HD inline float power_of_two_above(float x) {
   const uint32_t up = (std::bit_cast<uint32_t>(x) + 0x7fffffu) & 0x7f800000u;
   return x == 0 ? 1.0f : std::bit_cast<float>(up) + (x - x);

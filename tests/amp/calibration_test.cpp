@@ -346,7 +346,7 @@ TEST(Underflow, IsNotOfOptimizersWithoutGradientsOfTheirOwn) {
   EXPECT_TRUE(told.empty()) << told[0];
 }
 
-// --- rules of one's own ---
+// --- policies of your own ---
 
 // Triples after each good step, and remembers how many there were.
 struct Tripling : LossScalePolicy {

@@ -28,7 +28,7 @@ void back(const Tensor& y, double size) {
   y.backward({.gradient = full(y.shape(), size, y.dtype())});
 }
 
-// An overflow each, with the beginning of what is found.
+// Overflows, each with the beginning of its finding.
 std::vector<std::pair<std::string, Plant>> plants() {
   return {
       {"forward of matmul: ", [] { matmul(big({65, 300}, 100), big({300, 33}, 100)); }},

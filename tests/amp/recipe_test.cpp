@@ -296,7 +296,7 @@ TEST(Delayed, ScalesByTheHistory) {
     return y;
   };
   EXPECT_EQ(step(448), 448);                 // scale 1, from the step itself
-  EXPECT_EQ(step(7168), 448);                // beyond what the history knows
+  EXPECT_EQ(step(7168), 448);                // beyond the largest number of the history
   EXPECT_EQ(step(7168), 7168);               // scale 16
   for (const double third_step : {0, 0, 1})  // a ring of two forgets 7168
     EXPECT_EQ(step(3.0 / 64), third_step ? 3.0 / 64 : 4.0 / 64) << "the least under 16 is 2/64";

@@ -60,7 +60,7 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
 }
 
-// Two tensors of one program's array, which no storage knows.
+// Two tensors of one array of the program, without a common storage.
 TEST(Views, OfForeignMemoryMayOverlapInPlace) {
   constexpr int64_t n = 1000;
   const auto changed = [](const auto& change) {

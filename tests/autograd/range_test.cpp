@@ -535,7 +535,7 @@ TEST(InF32, ProductsAndQuotientsBeyondIt) {
   expect_ratio(addcmul(half, whole, row({2}, bf16)), {0x1p126});
 }
 
-// Means of what meets in one place, or in a bag.
+// Means of numbers with the same index, or in one bag.
 TEST(InF32, MeansWhoseSumsAreBeyondItByIndex) {
   const Tensor x = row({3e38, 1}).set_requires_grad(), at = from({0, 0, 1}, {3}, i64),
                source = row({3e38, 1.5e38, 3}).set_requires_grad();

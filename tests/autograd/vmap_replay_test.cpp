@@ -45,7 +45,7 @@ void expect_near(const Tensor& got, const Tensor& want, double digits) {
   for (int64_t i = 0; i < got.numel(); ++i)
     EXPECT_NEAR(got.at(i), want.at(i), digits * (1 + std::abs(want.at(i)))) << "element " << i;
 }
-// Compares results and gradients of x and of what f holds with those of a loop.
+// Compares results, and gradients of x and of the tensors that f holds, with a loop's.
 void expect_a_loop(const Function& f, const Shape& one, const Tensors& held = {},
                    DType dtype = f64) {
   Shape shape{5};

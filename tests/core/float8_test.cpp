@@ -1,4 +1,4 @@
-// Conversions to and from 8-bit floats, against checksums of what ml_dtypes makes of the same bits.
+// Conversions to and from 8-bit floats, against checksums of ml_dtypes' results for the same bits.
 #include "core/float8.h"
 
 #include <gtest/gtest.h>

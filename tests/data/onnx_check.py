@@ -1,4 +1,4 @@
-"""Runs models that Mixtape wrote as ONNX, and compares what comes out with what Mixtape computed.
+"""Runs models that Mixtape wrote as ONNX, and compares their outputs with Mixtape's.
 
 usage: onnx_check.py FOLDER    NAME.onnx beside NAME.0.safetensors, NAME.1.safetensors, ... with its inputs and outputs;
 writes the problems to FOLDER/problems, and exits 1 where there are any

@@ -91,7 +91,7 @@ TEST(Exchange, LevelsHaveTheSameBitsAndSendLessBetweenMachines) {
     for (const int of_machine : {1, 2, 4, 8, 3})  // 3: no levels
       EXPECT_EQ(sums_on(8, of_machine, travels, result, 1, ignored), flat) << of_machine;
   }
-  // Each of two machines sends what it has of the buffer in each round, and not each rank does.
+  // In each round each of two machines, not each rank, sends its part of the buffer.
   const auto between = [](int of_machine, int ranks) {
     uint64_t without, with;
     sums_on(ranks, of_machine, f32, f32, 0, without);

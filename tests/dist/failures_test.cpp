@@ -1,4 +1,4 @@
-// Trainings that break on one rank: what the others say.
+// Trainings that break on one rank: the errors of the others.
 
 #include <gtest/gtest.h>
 

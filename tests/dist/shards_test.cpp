@@ -426,7 +426,7 @@ TEST(Shards, AStepIsOneMessageMore) {
   EXPECT_EQ(cost_of<optim::Adafactor>(2, true).messages, cost_of(2, true).messages);
 }
 
-// --- mistakes, and what is no mistake ---
+// --- mistakes, and uses that only look like mistakes ---
 
 struct Pair : nn::Module<Pair> {
   Tensor a = nn::parameter(ones({3, 2})), b = nn::parameter(ones({2}));

@@ -65,7 +65,7 @@ class Slow(unittest.TestCase):
             self.assertTrue(0.97 * least < seconds < 1.3 * least, (seconds, least))
 
     def test_two_machines(self) -> None:
-        """Each sends what it has of the buffer once a round, and not each of its ranks."""
+        """Each machine, not each of its ranks, sends its part of the buffer once a round."""
         run = namespace("sh", "-c", MACHINES, "sh", PROGRAM, "slow", str(ELEMENTS), str(SUMS))
         if run.returncode == 77 or not shutil.which("nsenter"):
             self.skipTest(f"there are no two machines: {run.stderr}")

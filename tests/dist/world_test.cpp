@@ -1,4 +1,4 @@
-// World: what ranks say to each other, and what they say where something is wrong.
+// World: messages between ranks, and errors when something is wrong.
 
 #include "dist/world.h"
 

@@ -31,7 +31,8 @@ void run_cluster(unsigned count, unsigned threads, K kernel, const A&... args) {
   launch({"k", {count, 1, 1}, {threads, 1, 1}, 5120, blocks}, nullptr, kernel, args...);
 }
 
-// Each block asks for half of what both read, round after round, and copies all of it to y.
+// Each block asks for half of the boxes that both read, round after round, and copies all of it to
+// y.
 __global__ void share(const __grid_constant__ TensorMap from, uint16_t* y, int bug) {
   const Shared<uint16_t> box = shared_memory<uint16_t>();
   const Shared<Barrier> full = shared_memory<Barrier>(4 * half), empty = full + 1;

@@ -25,7 +25,8 @@ enum class Plant {
 };
 constexpr int blocks = 2, rounds = 5, half = 16 * 64;
 
-// Each block asks for half of what both read, round after round, and copies all of it to y.
+// Each block asks for half of the boxes that both read, round after round, and copies all of it to
+// y.
 template <Plant plant>
 __global__ void __launch_bounds__(128) share(const __grid_constant__ TensorMap from, uint32_t* y) {
   const auto is = [](Plant p) { return plant == p; };

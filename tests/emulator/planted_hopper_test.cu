@@ -1,4 +1,4 @@
-// The PTX interpreter with what Hopper adds: boxes, mbarriers and wgmma give right results, and
+// The PTX interpreter with Hopper's additions: boxes, mbarriers and wgmma give right results, and
 // each planted fault is reported. A fault makes its program fail, so each runs in its own process.
 
 #include <cmath>

@@ -11,7 +11,7 @@
 
 namespace {
 
-// libFuzzer's, for what the command line does not say.
+// libFuzzer's defaults, for options that the command line does not set.
 std::string limits[] = {"-max_len=8000000", "-len_control=0", "-timeout=10", "-rss_limit_mb=2048"};
 
 }  // namespace

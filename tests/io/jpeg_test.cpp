@@ -180,7 +180,7 @@ TEST(Jpeg, ReadsFilesOfAScanForEachComponent) {
   EXPECT_EQ(mean_difference(unusual, read), 0);
 }
 
-// libjpeg warns of the bytes too many, and would not of what is missing later.
+// libjpeg warns of surplus bytes, after which it would not warn of missing data.
 TEST(Jpeg, RefusesTruncatedFilesWithBytesTooMany) {
   const Tensor y = waves(1, 40, 50), grey = grey_of({1, 40, 50});
   const std::string clean = of_scans(y, grey, y, 0x11), more = of_scans(y, grey, y, 0x11, "abc");

@@ -128,7 +128,7 @@ void expect_numbers(const std::string& name) {
   is("mixed.0", f32, {1}, {1});
   is("mixed.3.4", f64, {5}, {});
   EXPECT_EQ(file.metadata, (Metadata{{"device", "cpu"}, {"mixed.2", "three"}, {"note", "größer"}}));
-  EXPECT_EQ(file.tensors.size(), 31u);  // none of None and of what is empty
+  EXPECT_EQ(file.tensors.size(), 31u);  // none for None and for empty containers
 }
 
 TEST(Torch, ReadsEveryFormatOfTorchSave) {

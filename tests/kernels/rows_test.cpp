@@ -161,7 +161,7 @@ TEST(MaskedSoftmax, RowsWithNothingAreZeroAndNanStays) {
 
 // --- cross-entropy ---
 
-// The shape of lse: a row for each of x, of what cross_entropy keeps.
+// The shape of lse: for each row of x, the numbers that cross_entropy keeps.
 Shape sums_of(Shape shape) {
   shape[-1] = 4;
   return shape;

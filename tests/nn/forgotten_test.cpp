@@ -131,7 +131,7 @@ TEST(Forgotten, ParametersListedLaterOrGoneAreNot) {
   sum(x * later).backward();
   optim::SGD other({later});
   EXPECT_EQ(warnings(head.parameters(), [&] { return head(x); }), Warnings());
-  // Without an optimizer nothing is told: gradients may be all that is wanted.
+  // Without an optimizer there is no warning, since a program may want only gradients.
   Warnings all;
   const OnWarning listen([&](const std::string& text) { all.push_back(text); });
   const Tensor alone = nn::parameter(ones({2}));

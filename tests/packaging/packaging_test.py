@@ -218,7 +218,7 @@ class Neighbours(Installed):
     STRICT = "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"
 
     def test_files_of_the_same_names_and_all_warnings(self) -> None:
-        """Ours and a program's are told apart in either order of their folders."""
+        """Our headers and a program's do not mix, in either order of their folders."""
         own, ours = f"-I{here / 'own_names'}", self.flags("--cflags")
         compilers = [c for c in ("g++", "clang++") if shutil.which(c)]
         for (name, version), folders in zip(itertools.product(compilers, ("20", "2b")), itertools.cycle([[own, *ours], [*ours, own]])):

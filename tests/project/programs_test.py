@@ -85,7 +85,7 @@ class ProgramTest(unittest.TestCase):
         return json.loads(data[8:8 + struct.unpack_from("<Q", data)[0]])
 
     def finished_run(self) -> str:
-        """A folder with what counts as a checkpoint until it is read."""
+        """A folder with a file that looks like a checkpoint until it is read."""
         (self.folder / "run").mkdir()
         (self.folder / "run/last.ckpt").touch()
         return "run"

@@ -23,7 +23,7 @@ inline std::pair<Tensors, Tensors> evaluated(const Model& m, const StateDict& fi
 }
 
 // Loads what torch.save wrote of each model that nets() of this module of tests/data/ makes, and
-// compares outputs; then lets PyTorch do the same with what io::save wrote of ours. Skips the test
+// compares outputs; then lets PyTorch do the same with a file that io::save wrote. Skips the test
 // if Python lacks `packages`.
 inline void expect_travels(const Models& models, const std::string& module,
                            const std::string& packages = "torch") {

@@ -1,4 +1,4 @@
-// PyTorch's names for what has a name of its own here, as people type them first.
+// PyTorch's names for things that have another name here, as people first type them.
 
 #include <gtest/gtest.h>
 

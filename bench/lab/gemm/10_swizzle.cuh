@@ -1,6 +1,6 @@
 // Rung 10: a swizzle instead of padding, and four slots. A chunk of 16 bytes moves within its line
 // by an exclusive or with the number of the line: no bank conflicts, and no room for padding, so
-// that a fourth slot costs less, and lines begin at multiples of what the hardware likes to copy.
+// that a fourth slot costs less, and lines begin at multiples of 16 bytes, which copies need.
 #pragma once
 
 #include "bench/lab/gemm/09_hoisted.cuh"

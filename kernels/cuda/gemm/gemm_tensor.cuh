@@ -409,7 +409,7 @@ struct TensorTile {
 }  // namespace detail
 
 // Computes the tile of c at `origin`, or its part of k, in a matrix at `offset`: all of a kernel
-// but for what it copies. loader.start(stage) starts copies of the next slices of a and b, if there
+// but for its copies. loader.start(stage) starts copies of the next slices of a and b, if there
 // are any, and commits them in any case.
 template <class Steps, class T, class Loader>
 __device__ __forceinline__ void multiply_tile(const Gemm<T>& g, const Origin& origin,

@@ -69,7 +69,7 @@ struct FlashForward {
     }
   }
 
-  // Scores are scaled, and what the mask says is added.
+  // Scores are scaled, and the mask is added.
   static __device__ __forceinline__ void add_bias(const FlashRule& rule, const void* mask, int row,
                                                   int key, Scores& score) {
     const int down = row + gpu::lane() / 4, right = key + gpu::lane() % 4 * 2;

@@ -111,7 +111,8 @@ struct FlashBackward {
                                                           int i) const {
     return {x.data + int64_t(at[i]), x.step};
   }
-  // Starts the copies of what the block holds, and of tile `number` of the other side.
+  // Starts the copies of the positions that the block holds, and of tile `number` of the other
+  // side.
   __device__ __forceinline__ void load_rows() const {
     load_positions<T, d, held>(memory, of_keys ? positions(g.k, 1) : positions(g.q, 0), first,
                                row_end());
@@ -192,7 +193,7 @@ struct FlashBackward {
   __device__ __forceinline__ int key_of(int column) const {
     return of_keys ? row + gpu::lane() / 16 % rows * 16 : column;
   }
-  // Those scores are scaled, and what the mask says is added.
+  // Those scores are scaled, and the mask is added.
   __device__ __forceinline__ void add_bias(const void* mask, int column, Scores& s) const {
     const int down = row + gpu::lane() / 4, right = column + gpu::lane() % 4 * 2;
     const int64_t next_row = of_keys ? 1 : g.rule.mask_down,
