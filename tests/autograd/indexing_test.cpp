@@ -107,7 +107,7 @@ TEST(JoiningErrors, NameBothValues) {
                "cat: shapes [2, 3] and [2, 4] differ outside dimension 0");
   const Tensor endless = expand(ones({1}), {int64_t(1) << 62});
   EXPECT_ERROR(cat({endless, endless, endless, endless}, 0),
-               "more elements along 0 than can be counted");
+               "makes dimension 0 too large to count");
   EXPECT_ERROR(stack({x, numbers({3})}),
                "stack: parts must have the same shape, got [2, 3] and [3]");
   EXPECT_ERROR(cat({x}, 2), "dimension 2 is out of range for rank 2");

@@ -213,7 +213,7 @@ TEST(Indexing, WritesAsInPython) {
   EXPECT_EQ(whole.at(0), 3);
   EXPECT_ERROR(whole[1] = 0.5, "0.5 does not fit elements of i64");
   EXPECT_ERROR(whole(ints({1}, {1})) = 0.5, "index_put: 0.5 does not fit elements of i64");
-  EXPECT_ERROR(whole[1] += from({0.5}, {}), "of i64 elements and f32 ones");
+  EXPECT_ERROR(whole[1] += from({0.5}, {}), "i64 elements would truncate f32 values");
 }
 
 TEST(Indexing, RecordsWritesToWhatNothingElseSees) {

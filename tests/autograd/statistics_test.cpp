@@ -157,7 +157,7 @@ TEST(MoveDim, KeepsTheOthersInOrder) {
   EXPECT_EQ(movedim(x, {1}, {0}).storage()->id(), x.storage()->id()) << "a view";
   EXPECT_ERROR(movedim(x, {0}, {1, 2}), "movedim: 1 dimensions need as many places, got 2");
   EXPECT_ERROR(movedim(x, {0, -4}, {1, 2}), "movedim: dimension 0 is moved twice");
-  EXPECT_ERROR(movedim(x, {0, 1}, {3, -1}), "movedim: dimensions 0 and 1 to one place");
+  EXPECT_ERROR(movedim(x, {0, 1}, {3, -1}), "movedim: dimensions 0 and 1 go to the same place");
   EXPECT_ERROR(movedim(x, {4}, {0}), "movedim: dimension 4 is out of range for rank 4");
 }
 

@@ -104,8 +104,8 @@ TEST(LlamaConfig, SaysWhatIsWrong) {
             "c: has 2 values of vocab_size");
   EXPECT_EQ(refusal("\"vocab_size\": 11", "\"vocab_size\": -1"),
             "c: vocab_size must be from 1 to 16777216, got -1");
-  EXPECT_ERROR(parse_llama_config("[1]", "c"), "c: is no object");
-  EXPECT_ERROR(parse_llama_config("1", "c"), "c: is no object");
+  EXPECT_ERROR(parse_llama_config("[1]", "c"), "c: is not an object");
+  EXPECT_ERROR(parse_llama_config("1", "c"), "c: is not an object");
   EXPECT_ERROR(parse_llama_config(R"({"a": [[[[[[[[1]]]]]]]]})", "c"), "c: nests deeper than 8");
 }
 

@@ -143,7 +143,7 @@ TEST(Tokenizer, SaysWhatIsWrong) {
   const std::string abc = R"({"a": 0, "b": 1, "ab": 2})";
   const std::pair<std::string, std::string> cases[] = {
       {error("[]"), "f: has neither a model nor, beside it, merges"},
-      {error("7"), "f: it is no object"},
+      {error("7"), "f: it is not an object"},
       {error("{\"a\": 0"), "f: invalid JSON near byte"},
       {error("{}"), "f: has neither a model nor, beside it, merges"},
       {error(abc), "f: has neither a model nor, beside it, merges"},

@@ -43,7 +43,7 @@ class TokenizerReader final : public io::JsonEvents {
   void key(std::string& name) override { key_ = std::move(name); }
   void scalar(JsonScalar& value) override {
     if (is_vocabulary()) return add_to_vocabulary(value);
-    if (paths_.empty()) refuse("it is no object");
+    if (paths_.empty()) refuse("it is not an object");
     const std::string& in = paths_.back();
     if (in.empty() && std::holds_alternative<uint64_t>(value)) return add_to_vocabulary(value);
     if (in == ".model.merges" || in == ".model.merges.*") return add_merge(value);
