@@ -110,7 +110,7 @@ class CommandLine {
 
   // Parses, prepares and works; returns main()'s exit code: 2 for an exception from parsing or
   // preparing, a mistake of the user; 1 for one from the work, or 128 and the signal for
-  // Interrupted. Of several ranks, messages say which; but one that all have comes once.
+  // Interrupted. With several ranks, messages name the rank; a message that all have comes once.
   using Work = std::function<void()>;
   int run(int argc, char** argv, const std::function<Work()>& prepare);
 

@@ -1,4 +1,4 @@
-// Trains GPT-2 on files of tokens, or on random ones, and says how fast: tokens per second, and the
+// Trains GPT-2 on files of tokens, or on random ones, and prints tokens per second, and the
 // share of the device's peak (model FLOP utilisation, Chowdhery et al. 2022, appendix B). With a
 // tokenizer it reads texts, and continues one. With --plan it says how much memory that would take.
 

@@ -1,5 +1,5 @@
-// Continues a text with a Llama from a folder of Hugging Face, says how fast, and writes it for
-// llama.cpp.
+// Continues a text with a Llama from a folder of Hugging Face, prints the speed, and saves a model
+// for llama.cpp.
 
 #include <chrono>
 #include <cstdio>

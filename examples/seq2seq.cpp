@@ -105,7 +105,7 @@ struct Translator : nn::Module<Translator> {
               .layer = {.dim_feedforward = 4 * o.width, .dropout = 0, .batch_first = true}}),
         out(o.width, classes) {}
 
-  // Dates [n, s] and what is written so far [n, t] -> logits of the next letters [n, t, classes].
+  // Dates [n, s] and the letters so far [n, t] -> logits of the next letters [n, t, classes].
   Tensor forward(const Tensor& read, const Tensor& written) const {
     const nn::AttentionMasks hidden{.key_padding_mask = eq(read, pad)};
     const nn::TransformerMasks masks{.src = hidden, .tgt = {.causal = true}, .memory = hidden};

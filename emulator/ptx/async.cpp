@@ -207,7 +207,7 @@ void convert_pair(Warp& w, const Code& c, uint32_t mask) {  // both, upper, lowe
        [=](int l) { return uint32_t(round(upper[l])) << 16 | round(lower[l]); });
 }
 
-// A name without what says how far and how strongly it orders, which is all the same here.
+// A name without the scope and strength of its ordering, which are all the same here.
 std::string unordered(std::string_view name) {
   std::string n(name);
   const size_t kind = n.starts_with("barrier.cluster") ? n.find('.') + 1 : 0;

@@ -87,7 +87,7 @@ CUresult encode(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void
   }
   const uint32_t row = box[0] * map.element_bytes, wide = uint32_t(swizzle_bytes(swizzle));
   if (row % 16 != 0) return refuse("rows of a box of " + std::to_string(row) + " bytes");
-  // (Where narrower ones are is not known.)
+  // The place of narrower ones is not documented.
   if (wide > 16 && row != wide)
     return refuse("rows of a box of " + std::to_string(row) + " bytes, swizzled by " +
                   std::to_string(wide));

@@ -89,7 +89,7 @@ void Async::end_thread() {
 
 void Async::left() { settle_cluster(); }
 
-// All that others send to a block must have come before it ends: a thread of it knows that.
+// Before a block ends, one of its threads must know that all sent by other blocks has arrived.
 void Async::end_block(int rank) {
   if (!active_) return;
   const int first = rank * m_.threads();

@@ -1,4 +1,5 @@
-// Boxes: what the copy engine moves between a tensor and shared memory, some turns after its start.
+// Boxes, which the copy engine moves between a tensor and shared memory, some turns after the
+// start.
 #include <fmt/format.h>
 
 #include <atomic>

@@ -87,7 +87,7 @@ class Order {
     const int agent_;
     const uint32_t time_;
     Seen writer_, shown_, reader_;   // the last ones that were found to be known
-    Cell before_ = {}, after_ = {};  // of the last byte, whose like are done alike
+    Cell before_ = {}, after_ = {};  // of the last byte; equal ones are handled alike
     bool last_ = false;
   };
 

@@ -64,7 +64,7 @@ namespace {
 constexpr size_t stack_bytes = size_t{64} << 10;
 constexpr int max_threads = 1024;
 constexpr unsigned most_cluster = 8;  // that every device of capability 9.0 runs
-// The least of all devices that run sm_80 code, 8.6 and 8.9, and what 9.0 has.
+// The least of all devices that run sm_80 code, that of 8.6 and 8.9, and that of 9.0.
 constexpr size_t most_shared = size_t{99} << 10, most_shared_90 = size_t{227} << 10;
 
 std::atomic<int64_t> copies_so_far{0};
