@@ -51,7 +51,7 @@ struct Rprop {
             {"eta_minus", eta_minus, Bounds::Below1},
             {"eta_plus", eta_plus},
             {"min_step", min_step},
-            {"max_step", max_step}};
+            {"max_step", max_step, Bounds::Limit}};
   }
   Requirements requirements() const {
     return {{eta_plus >= 1, "eta_plus must be >= 1", eta_plus, 1},
@@ -92,8 +92,11 @@ struct ASGD {
   double lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0;
 
   Options options() {
-    return {
-        {"lr", lr}, {"lambd", lambd}, {"alpha", alpha}, {"t0", t0}, {"weight_decay", weight_decay}};
+    return {{"lr", lr},
+            {"lambd", lambd},
+            {"alpha", alpha},
+            {"t0", t0, Bounds::Limit},
+            {"weight_decay", weight_decay}};
   }
 
   template <class T>
@@ -178,9 +181,12 @@ struct Adafactor {
   double lr = 1e-2, beta2_decay = -0.8, eps1 = 0, eps2 = 1e-3, d = 1, weight_decay = 0;
 
   Options options() {
-    return {{"lr", lr},     {"beta2_decay", beta2_decay, Bounds::Any},
-            {"eps1", eps1}, {"eps2", eps2},
-            {"d", d},       {"weight_decay", weight_decay}};
+    return {{"lr", lr},
+            {"beta2_decay", beta2_decay, Bounds::Any},
+            {"eps1", eps1},
+            {"eps2", eps2},
+            {"d", d, Bounds::Limit},
+            {"weight_decay", weight_decay}};
   }
   Requirements requirements() const {
     return {{beta2_decay <= 0, "beta2_decay must be <= 0", beta2_decay, 0},

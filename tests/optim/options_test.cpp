@@ -36,6 +36,14 @@ TEST(Optim, OptionsByGroupAndName) {
   EXPECT_EQ(error([&] { opt.momentum_name(2); }), "group 2 is out of range for 2 groups");
 }
 
+TEST(Optim, LimitsMayBeInfiniteAndOtherOptionsMayNot) {
+  const Params p = problem();
+  const Rprop rprop(p, {.max_step = inf});
+  EXPECT_EQ(rprop.option("max_step"), inf);
+  EXPECT_EQ(error([&] { Rprop(p, {.min_step = inf}); }), "min_step must be finite, got inf");
+  EXPECT_EQ(error([&] { Rprop(p, {.max_step = NAN}); }), "max_step must be >= 0, got nan");
+}
+
 TEST(Optim, LaterGroupsShareTheFirstsCommonOptions) {
   const auto half = [] { return zeros({2, 2}, f16).set_requires_grad(); };
   SGD opt({half()}, {}, {.multi_precision = true, .rescale_grad = 0.5, .maximize = true});
