@@ -40,8 +40,8 @@ TEST(Optim, LimitsMayBeInfiniteAndOtherOptionsMayNot) {
   const Params p = problem();
   const Rprop rprop(p, {.max_step = inf});
   EXPECT_EQ(rprop.option("max_step"), inf);
-  EXPECT_EQ(error([&] { Rprop(p, {.min_step = inf}); }), "min_step must be finite, got inf");
-  EXPECT_EQ(error([&] { Rprop(p, {.max_step = NAN}); }), "max_step must be >= 0, got nan");
+  EXPECT_EQ(error([&] { Rprop(p, {.min_step = inf}); }), "rprop: min_step must be finite, got inf");
+  EXPECT_EQ(error([&] { Rprop(p, {.max_step = NAN}); }), "rprop: max_step must be >= 0, got nan");
 }
 
 TEST(Optim, LaterGroupsShareTheFirstsCommonOptions) {
