@@ -73,7 +73,7 @@ WORDS = {
     r"\bNamedTensors\b|\b(nn|optim|io)::StateDict\b": ("StateDict", ""),
     r"\bis_narrow\b": ("is_half", ""),
     r"\bnarrow\(": ("is_half(), to_half()", "core/"),
-    r"\b([Nn]obody|[Ss]omebody|[Ww]hoever)\b": ("the thread, the tensor or the caller that is meant", ""),
+    r"([Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)": ("the thread, the tensor or the caller that is meant", ""),
 }
 # Names of types that had several meanings: in a layer they have the one of these files.
 ONE_MEANING = {

@@ -59,7 +59,7 @@ TEST(LossScaleOptimizer, TrainsAsAScalerDoesByHand) {
 }
 
 // Clamped, a gradient that overflowed looks like any other.
-TEST(LossScaleOptimizer, SkipsWhatSomebodyMadeFinite) {
+TEST(LossScaleOptimizer, SkipsGradientsThatWereMadeFinite) {
   const Net n = net();
   LossScaleOptimizer opt = enable_mixed_precision(adamw(n));
   (void)opt.minimize(loss_of(n));

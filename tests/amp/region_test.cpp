@@ -282,7 +282,7 @@ TEST(Cache, IsNotPoisonedUnderNoGrad) {
   EXPECT_FALSE(linear(x, w).requires_grad());
 }
 
-TEST(Cache, DropsACopyThatSomebodyWroteTo) {
+TEST(Cache, DropsACopyThatWasWrittenTo) {
   const Tensor x = values({2, 4}, f16), w = leaf({4, 4});
   for (const bool by_optimizer : {false, true}) {
     if (by_optimizer) w.set_shadow(cast(w.detach(), f16));

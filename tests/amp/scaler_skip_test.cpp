@@ -151,7 +151,7 @@ TEST(Skip, ForALossMadeOfGradientsIsForThose) {
   EXPECT_EQ(loop.scaler.scale_value(), 32);
 }
 
-TEST(Skip, ALossWithoutHistoryIsNobodysBusiness) {
+TEST(Skip, ALossWithoutHistoryIsIgnored) {
   Loop loop({});
   (void)loop.scaler.scale(full({}, NAN));
   EXPECT_TRUE(loop.run(1));

@@ -344,7 +344,7 @@ TEST(Several, BackwardsAddUpToOneStep) {
   for (size_t i = 0; i < weights[0].size(); ++i) EXPECT_NEAR(weights[0][i], weights[1][i], 2e-3);
 }
 
-TEST(Several, AnOptimizerWithoutGradientsHoldsUpNobody) {
+TEST(Several, AnOptimizerWithoutGradientsDelaysNoOther) {
   const Tensor p = parameter({1}), q = parameter({1});
   optim::SGD a({p}, {.lr = 0.5}), b({q}, {.lr = 0.5});
   GradScaler scaler({.init_scale = 8});

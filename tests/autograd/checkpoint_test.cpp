@@ -193,7 +193,7 @@ TEST(Checkpoint, ComputesAgainOncePerBackward) {
   EXPECT_ERROR(sum(y[0]).backward(), "through checkpoint: its saved tensors were freed");
 }
 
-TEST(Checkpoint, NothingIsComputedAgainForNobody) {
+TEST(Checkpoint, NothingIsComputedAgainInVain) {
   const Tensor x = leaf({3}, 1, f64), v = leaf({3}, 2, f64);
   int calls = 0;
   const auto f = [&](const Tensor& t) {

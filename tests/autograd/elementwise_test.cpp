@@ -1340,7 +1340,7 @@ TEST(InPlace, TheResultKeepsItsDtype) {
   EXPECT_EQ(to_vector(n), (Values{18, -5}));
 }
 
-TEST(InPlace, RecordsWhereNobodySees) {
+TEST(InPlace, RecordsOnUnsharedStorage) {
   const Tensor x = row({1, 2}, f64).set_requires_grad(), w = row({2, 5}, f64).set_requires_grad();
   EXPECT_ERROR(x -= 1.0, "sub_: a leaf that requires a gradient cannot change in place");
   EXPECT_ERROR(div_(x, w), "div_: a leaf that requires a gradient cannot change in place");

@@ -26,7 +26,7 @@ TEST(Tape, AddsUpEveryUseOfALeaf) {
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{6, 8}));
 }
 
-TEST(Tape, GradKeepsItsAddressAndSharesStorageWithNobody) {
+TEST(Tape, GradKeepsItsAddressAndSharesNoStorage) {
   const Tensor x = leaf({1, 2}, {2}), y = leaf({3, 4}, {2});
   const Tensor seed = ones({2}, f64);
   (x + y).backward({.gradient = seed});  // add hands the same gradient to both
@@ -178,7 +178,7 @@ TEST(Tape, DetectsWritesToSavedTensors) {
   EXPECT_ERROR(s.backward(), "not 0: its result, f64 [2]");
 }
 
-TEST(Tape, WritesInPlaceOnlyWhereNobodySees) {
+TEST(Tape, WritesInPlaceOnlyToUnsharedStorage) {
   const Tensor x = leaf({1, 2}, {2});
   EXPECT_ERROR(add_(x, 1.0),
                "add_: a leaf that requires a gradient cannot change in place: use the form without "
@@ -267,7 +267,7 @@ TEST(Tape, TakesDataThatIsBack) {
 }
 
 // A rule may overwrite dy with its gradient, unless dy is shared.
-TEST(Tape, GradientsAreReplacedOnlyWhereNobodySees) {
+TEST(Tape, GradientsAreReplacedOnlyInUnsharedStorage) {
   const Tensor x = leaf({-2, -1, 1, 2}, {4}), three = full({4}, 3, f64);
   using Values = std::vector<double>;
   Tensor kept;

@@ -299,7 +299,7 @@ TEST(Boxes, FindsACopyThatIsNotWaitedForBesideBoxes) {
     shared_memory<int>()[0] = 1;
   });
 }
-TEST(Boxes, FindsABoxThatNobodyWaitsFor) {
+TEST(Boxes, FindsABoxWithoutAWait) {
   const BoxTiming timing(BoxTiming::Late);
   static Cube cube;
   static const TensorMap map = cube.map();

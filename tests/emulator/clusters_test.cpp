@@ -132,7 +132,7 @@ TEST(Clusters, FindsWrongNumbersOfBytes) {
       EXPECT_NE(what.find("; block ("), std::string::npos) << what;
     });
 }
-TEST(Clusters, FindsArrivalsThatNobodyMakes) {
+TEST(Clusters, FindsMissingArrivals) {
   expect_found(NoArrival, {"waits for an arrival that no thread makes: block ("});
 }
 TEST(Clusters, RefusesBlocksThatAreNotThere) {

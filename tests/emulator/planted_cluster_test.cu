@@ -124,7 +124,7 @@ TEST(PtxCluster, FindsWrongNumbersOfBytes) {
   if (races)
     EXPECT_FAULT(expect_shared<Plant::FewBytes>(), "a box that is under way|was written by a box");
 }
-TEST(PtxCluster, FindsArrivalsThatNobodyMakes) {
+TEST(PtxCluster, FindsMissingArrivals) {
   EXPECT_FAULT(expect_shared<Plant::NoArrival>(),
                "waits for what never comes: block .0, 0, 0.:.* block .1, 0, 0.: warp 0 at ");
 }
