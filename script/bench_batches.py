@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the demo's network with one, two and four times its batch in each precision, and prints what a larger batch takes:
+"""Trains the demo's network with one, two and four times its batch in each precision, and prints the cost of a larger batch:
 accuracy, time and memory. Rates grow with the root of the batch. Figures are medians of the turns.
 
 usage: bench_batches.py DEMO [--turns N] [--device NAME]    DEMO: mixtape-demo, as built"""

@@ -3,7 +3,7 @@
 
 usage: bench_report.py FOLDER OUT           from FOLDER/*.json, as the programs wrote them: OUT.json, .md, .html and .svg
        bench_report.py FOLDER               prints the table alone
-       bench_report.py --compare OLD NEW    what got slower or disappeared between two OUT.json; exits with 1 if anything did"""
+       bench_report.py --compare OLD NEW    figures that got slower or disappeared between two OUT.json; exits with 1 if any did"""
 import json
 import math
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what the house rules of CONTRIBUTING.md say and a script can tell: words, first words of comments, sizes.
+"""Checks the house rules of CONTRIBUTING.md as far as a script can: words, first words of comments, sizes.
 
 usage: check_style.py [--only CHECK] [ROOT]    prints "file:line: what is wrong" and exits 1 where something is
   words      no word that the house replaced by the field's own

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what a warp executes on each rung of the ladder of matrix products (bench/lab/gemm): its instructions in a turn of the
+"""Counts a warp's work on each rung of the ladder of matrix products (bench/lab/gemm): its instructions in a turn of the
 loop over k, on the fast path, for each instruction that multiplies, and the multiply-adds of such a turn for each instruction.
 Needs nvcc, cuobjdump and nvdisasm (script/bootstrap --cuda-tools), but no GPU."""
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicts how many tokens a second GPT-2 124M trains on an H100, without one: nothing here is measured.
+"""Predicts the tokens per second of training GPT-2 124M on an H100, without one: nothing here is measured.
 
 What a step does is counted: examples/gpt2 gives its work to the emulated device, which records instead of running it
 (emulator/simt/record.h): every launch, and the tensors it was given. What a kernel executes is counted in the machine code that nvcc
