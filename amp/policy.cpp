@@ -120,7 +120,7 @@ void check_plausible_path(std::string_view pattern) {
     if (const size_t d = distance(text, plain(op->name)); d <= allowed)
       near.emplace_back(d, op->name);
   if (near.empty()) return;
-  fail("no op is called {}; similar are {} (for a module of that name, write {})",
+  fail("no op is called {}; similar names: {} (for a module of that name, write {})",
        io::quote(pattern), listed(near), io::quote(std::string(pattern) + '*'));
 }
 

@@ -122,8 +122,8 @@ TEST(Overrides, InnerRegionsWinAndOuterOnesHold) {
 TEST(Overrides, RejectMisspeltOps) {
   using P = Precision;
   EXPECT_ERROR(Autocast({.overrides = {{"sofmax", P::Native}}}),
-               "no op is called \"sofmax\"; similar are softmax");
-  EXPECT_ERROR(Autocast({.overrides = {{"LayerNorm", P::Native}}}), "similar are layer_norm");
+               "no op is called \"sofmax\"; similar names: softmax");
+  EXPECT_ERROR(Autocast({.overrides = {{"LayerNorm", P::Native}}}), "similar names: layer_norm");
   EXPECT_ERROR(Autocast({.overrides = {{"matmull", P::Full}}}),
                "for a module of that name, write \"matmull*\"");
   EXPECT_ERROR(Autocast({.overrides = {{"", P::Full}}}), "an override needs a name, got ''");
