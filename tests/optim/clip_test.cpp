@@ -2,11 +2,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <thread>
 
 #include "autograd/ops.h"
 #include "core/warn.h"
 #include "kernels/common/tensor_stats.h"
+#include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
 #include "tests/support/optim.h"
 
@@ -83,6 +85,50 @@ TEST(Kernels, UnscaleCountsExponents) {
       }
     }
   }
+}
+
+// Exponents that lie far apart, in the first numbers or behind them, beside zeros, subnormals,
+// infinities and NaN; and numbers of vectors and chunks, and one more or less.
+TEST(Kernels, UnscaleCountsExponentsWhereverTheyAre) {
+  const DefaultDevice cpu(Device::cpu());
+  uint64_t state = 1;
+  const auto random = [&] { return uint32_t((state = state * 6364136223846793005u + 1) >> 33); };
+  using Field = std::function<uint32_t(int64_t i)>;  // the exponent of an element
+  const std::vector<Field> fields = {
+      [&](int64_t) { return random() % 2 * (100 + random() % 20); },
+      [&](int64_t i) { return i < 300 ? 0 : 90 + random() % 40; },
+      [&](int64_t i) { return i < 300 ? 20 : 255; },
+      [&](int64_t i) { return i < 300 ? 255 : random() % 3; },
+      [&](int64_t i) { return i % 500 == 499 ? random() % 256 : 120 + random() % 9; },
+      [&](int64_t) { return random() % 256; },
+      [](int64_t) { return 0; },
+  };
+  for (const DType dtype : {f32, f16, bf16, f64})
+    for (const Field& field : fields) {
+      std::vector<Tensor> grads;
+      for (const int64_t n : {1, 7, 16, 17, 127, 128, 129, 255, 256, 257, 511, 513, 1000, 16383,
+                              16384, 16385, 33000}) {
+        grads.push_back(Tensor({n}, f32));
+        for (int64_t i = 0; i < n; ++i) {
+          const uint32_t fraction = random() % 3 * random() & 0x7fffff, sign = random() << 31;
+          grads.back().set(i, std::bit_cast<float>(sign | field(i) << 23 | fraction));
+        }
+        grads.back() = grads.back().to(dtype);
+      }
+      std::vector<double> want(grads.size() * 256);
+      for (size_t g = 0; g < grads.size(); ++g)
+        for (int64_t i = 0; i < grads[g].numel(); ++i)
+          ++want[g * 256 + (std::bit_cast<uint32_t>(float(grads[g].at(i))) >> 23 & 255)];
+      for (const int threads : {1, 2}) {
+        const kernels::cpu::ThreadLimit limit(threads);
+        const Tensor found({int64_t(grads.size())}, f32),
+            exponents({int64_t(grads.size()), kernels::exponent_bins}, i32);
+        kernels::Launch launch(Device::cpu());
+        kernels::find_nonfinite(launch, std::vector<View>(grads.begin(), grads.end()), scalar(1),
+                                found, exponents);
+        EXPECT_EQ(to_vector(exponents), want) << dtype << " " << &field - fields.data();
+      }
+    }
 }
 
 TEST(Kernels, SurveyCountsWhatElementsAre) {

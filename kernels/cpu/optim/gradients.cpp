@@ -1,7 +1,6 @@
 // Unscaling, norms, clipping and sums of all gradients.
 
 #include <atomic>
-#include <bit>
 #include <cmath>
 
 #include "kernels/common/scaling.h"
@@ -9,40 +8,11 @@
 #include "kernels/common/tensor_stats.h"
 #include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/loops/chunks.h"
+#include "kernels/cpu/optim/exponents.h"
 
 namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
-
-// Adds the elements of a chunk to `total`, by the exponent fields that they have in f32. Neighbours
-// are counted in different rows, so that no addition waits for the one before it.
-template <class S>
-void count_exponents(const S* g, int64_t n, int32_t* total) {
-  constexpr int64_t rows = 4, together = 256;
-  uint32_t counts[rows][exponent_bins] = {};
-  const auto count = [&](const float* x, int64_t length) {
-    const auto bin = [&](int64_t i) { return std::bit_cast<uint32_t>(x[i]) << 1 >> 24; };
-    int64_t i = 0;
-    for (; i + rows <= length; i += rows)
-      for (int64_t k = 0; k < rows; ++k) ++counts[k][bin(i + k)];
-    for (; i < length; ++i) ++counts[0][bin(i)];
-  };
-  if constexpr (std::is_same_v<S, float>) {
-    count(g, n);
-  } else {
-    float block[together];
-    for (int64_t at = 0; at < n; at += together) {
-      const int64_t length = std::min(together, n - at);
-      for (int64_t i = 0; i < length; ++i) block[i] = float(g[at + i]);
-      count(block, length);
-    }
-  }
-  for (int64_t e = 0; e < exponent_bins; ++e) {
-    uint32_t sum = 0;
-    for (const auto& row : counts) sum += row[e];
-    if (sum > 0) std::atomic_ref(total[e]).fetch_add(int32_t(sum), std::memory_order_relaxed);
-  }
-}
 
 // Tests the product alone: no factor makes an infinity or NaN finite. When the product is stored,
 // tests the rounded value.
@@ -56,7 +26,7 @@ void scale_and_find(Launch& launch, std::span<const View> grads, In factor, Out 
   Chunks(launch, grads).for_each([&](size_t tensor, int64_t begin, int64_t) {
     visit_chunk(grads[tensor], begin, [&]<class S>(S* g, int64_t n) {
       using T = math_t<S>;
-      if (counts) count_exponents(g, n, counts + int64_t(tensor) * exponent_bins);
+      if (counts) Exponents<S>(g, n).add_to(counts + int64_t(tensor) * exponent_bins);
       const Vec<T> by(T(read_scalar(factor, 1)));
       const bool bad = any_nonfinite<T>(n, [&](int64_t i, int64_t count) {
         Vec<T> x = read<T>(g + i, count) * by;
