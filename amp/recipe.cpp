@@ -151,6 +151,11 @@ Tensor Recipe::State::scale_from(History& h, const Tensor& x, int factor, Grid g
   };
   Tensor most = largest(x).reshape({});
   Tensor &known = h.known[factor], &past = h.past[factor], &now = h.now[factor];
+  if (h.most)
+    check(h.most.device().is_meta() == x.device().is_meta(),
+          "the recipe's history is on {}, and a product's operand on {}: make a recipe for each "
+          "model, a planned one too",
+          h.most.device(), x.device());
   if (!notes) return grid_scale(known ? known.copied_to(x.device()) : most, most);
   check_no_capture("the history of Delayed moves from step to step on the host");
   most = nan_to_num(most, 0, 0.0, 0.0);

@@ -516,6 +516,26 @@ TEST(Delayed, ALoadedHistoryScalesEvaluation) {
   EXPECT_EQ(run(other, 7168), 448);
 }
 
+// A history of shapes has no numbers, and one of numbers is not lost to shapes.
+TEST(Delayed, AHistoryIsNotOfAPlanAndOfATraining) {
+  const auto step = [](const Recipe& recipe, Device device) {
+    const DefaultDevice here(device);
+    const Autocast on({.recipe = recipe});
+    matmul(ones({4, 8}), ones({8, 4}).set_requires_grad());
+  };
+  for (const bool plans_first : {true, false}) {
+    const Recipe recipe(Delayed{.history = 4});
+    const Device first = plans_first ? Device::meta() : Device::cpu(),
+                 second = plans_first ? Device::cpu() : Device::meta();
+    step(recipe, first);
+    EXPECT_ERROR(step(recipe, second),
+                 fmt::format("the recipe's history is on {}, and a product's operand on {}: make a "
+                             "recipe for each model, a planned one too",
+                             first, second));
+    step(recipe, first);
+  }
+}
+
 TEST(Recipes, NoneHasNoState) {
   Recipe none;
   EXPECT_EQ(none.name(), "none");
