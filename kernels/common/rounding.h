@@ -10,8 +10,9 @@
 namespace mixtape::kernels {
 
 // One of the two neighbours of x in S, each with a probability by its nearness; x itself if S holds
-// it. `random` are 32 uniform bits: |x|, in units of the last place, plus these as a fraction is
-// rounded down. (Without branches, so that compilers vectorise it.)
+// it; beyond the largest number, where one neighbour would be infinity, the nearest. `random` are
+// 32 uniform bits: |x|, in units of the last place, plus these as a fraction is rounded down.
+// (Without branches, so that compilers vectorise it.)
 template <class S>
 MIXTAPE_HD S round_stochastic(float x, uint32_t random) {
   constexpr bool is_f16 = std::is_same_v<S, Half>;
@@ -28,7 +29,9 @@ MIXTAPE_HD S round_stochastic(float x, uint32_t random) {
   } else {
     q = (a + (random >> 16)) >> 16;
   }
-  q = q < infinity ? q : infinity;
+  constexpr uint32_t end = is_f16 ? 0x477ff000u : 0x7f7f8000u;  // from here infinity is nearest
+  q = q < infinity ? q : infinity - 1;
+  q = a < end ? q : infinity;
   q = a > 0x7f800000u ? nan : q;
   return std::bit_cast<S>(uint16_t((f >> 16 & 0x8000u) | q));
 }

@@ -275,6 +275,22 @@ TEST(Rounding, ByChanceKeepsWhatNeedsNone) {
   }
 }
 
+// The last number and infinity are not two numbers to choose between.
+TEST(Rounding, ByChanceMakesNoInfinityBeforeNearestDoes) {
+  for (const DType dtype : {f16, bf16}) {
+    const double last = largest(dtype), half = dtype == f16 ? 16 : 0x1p119;
+    const auto moved = [&](double by) {
+      const Tensor p = full({4096}, last, dtype).set_requires_grad();
+      SGD opt({p}, {.lr = 1}, {.rounding = kernels::Rounding::Stochastic});
+      p.set_grad(full({4096}, -by));
+      opt.step();
+      return to_vector(p);
+    };
+    EXPECT_EQ(moved(0.9 * half), std::vector<double>(4096, last)) << dtype;
+    EXPECT_EQ(moved(half), std::vector<double>(4096, inf)) << dtype;
+  }
+}
+
 // With either, updates far below the precision add up.
 TEST(Rounding, KeepsSmallUpdates) {
   for (const auto rounding : {kernels::Rounding::Stochastic, kernels::Rounding::Kahan})
