@@ -1,4 +1,4 @@
-"""Reader of our own headers: declarations with their comments. It is no C++ parser but knows the house style: a comment
+"""Reader of our own headers: declarations with their comments. It is not a C++ parser but knows the house style: a comment
 stands above a declaration or behind its lines, a section opens with "// --- name: note ---"."""
 import re
 from collections.abc import Iterator

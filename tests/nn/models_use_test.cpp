@@ -159,7 +159,7 @@ TEST(Gpt, LoadsFilesOfHuggingFace) {
     net.load_state_dict(gpt2_weights(file));
     expect_reference(net);
   }
-  {  // unchanged: masks are no parameters
+  {  // unchanged: masks are not parameters
     Gpt net(tiny());
     EXPECT_NE(error([&] { net.load_state_dict(file); }).find("unexpected: h.0.attn.bias, h.1"),
               std::string::npos);

@@ -114,7 +114,7 @@ TEST(SpectralNorm, HasOneWeightWithinACheckpoint) {
   EXPECT_EQ(moved[0], moved[1]);
 }
 
-// The weight is computed in f32 and is no leaf, so each call casts its own.
+// The weight is computed in f32 and is not a leaf, so each call casts its own.
 template <class Layer>
 void train_under_autocast(Layer layer, DType low) {
   const Tensor x = randn({8, 16}), y = randn({8, 4});

@@ -158,7 +158,7 @@ TEST(Ema, GuardsEndWithExceptionsAndNest) {
   EXPECT_EQ(ema.updates(), 2);
 }
 
-// A write to a parameter invalidates its f32 master; a guard is no write.
+// A write to a parameter invalidates its f32 master; a guard is not a write.
 TEST(Ema, MasterWeightsSurviveAnEvaluation) {
   const Tensor a = from({1}, {1}, bf16).set_requires_grad(),
                b = from({1}, {1}, bf16).set_requires_grad();
