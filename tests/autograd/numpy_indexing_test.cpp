@@ -288,8 +288,8 @@ TEST(IndexingErrors, NameBothValues) {
   EXPECT_ERROR(x(ints({1}, {0})) = zeros({2, 3}),
                "index_put: expand: [2, 3] cannot expand to [1, 3]");
   EXPECT_ERROR(expand(x, {2, 2, 3})(0) = expand(x[0], {2, 3}) * 0.0, "no error");
-  EXPECT_ERROR(expand(x[0], {4, 3})(Slice(), 0) = 1.0, "where elements share memory");
-  EXPECT_ERROR(expand(x[0], {4, 3})(ints({1}, {0})) = 1.0, "where elements share memory");
+  EXPECT_ERROR(expand(x[0], {4, 3})(Slice(), 0) = 1.0, "share memory (clone() it first)");
+  EXPECT_ERROR(expand(x[0], {4, 3})(ints({1}, {0})) = 1.0, "share memory (clone() it first)");
 }
 
 // --- indices and targets of every integer dtype ---
