@@ -314,7 +314,9 @@ struct DataParallel::Impl final : Observer {
 
   void end_step() {
     std::vector<std::vector<double>> totals;
+    const auto begin = std::chrono::steady_clock::now();
     for (const auto& bucket : buckets) totals.push_back(bucket->receive());
+    if (part.ranks > 1) waited = {begin, std::chrono::steady_clock::now()};
     for (Parameter& p : parameters) {
       if (!p.trains) continue;
       const Tensor& own = p.division ? p.division->item(p.tensor).piece : p.tensor;
@@ -365,7 +367,8 @@ struct DataParallel::Impl final : Observer {
   Bucket::Flags losses = Bucket::Flags(8);   // of a step, by id
   std::vector<std::vector<double>> numbers;  // of send_along(), by chunk
   std::vector<double> sums;                  // their sums in the last step
-  size_t next = 0;                           // the bucket to send
+  Wait waited;
+  size_t next = 0;  // the bucket to send
   int64_t step = 0, chunk = 0;
   int held = 0;
   bool begun = false, reached = false, followed = false, wants_laying = false;
@@ -423,6 +426,7 @@ void DataParallel::send_along(const std::vector<double>& numbers) {
 
 const std::vector<double>& DataParallel::sums() const { return impl_ ? impl_->sums : sums_; }
 
+DataParallel::Wait DataParallel::waited() const { return impl_ ? impl_->waited : Wait{}; }
 uint64_t DataParallel::bytes_sent() const {
   return impl_ && impl_->exchange ? impl_->exchange->bytes_sent() : 0;
 }

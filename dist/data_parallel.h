@@ -1,6 +1,7 @@
 #pragma once
 // DataParallel: all ranks of a World train one model, each on its part of a step's batch.
 
+#include <chrono>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -98,6 +99,10 @@ class DataParallel : NoCopy {
   const std::vector<double>& sums() const;
 
   uint64_t bytes_sent() const;  // so far, by this rank
+  struct Wait {
+    std::chrono::steady_clock::time_point begin = {}, end = {};
+  };
+  Wait waited() const;  // for sums that had not arrived when the last step's backward() was done
 
  private:
   friend class Hold;

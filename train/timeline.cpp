@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "core/scope.h"
 #include "core/stream.h"
+#include "dist/data_parallel.h"
 #include "io/file.h"
 #include "io/text.h"
 #include "train/learner.h"
@@ -142,6 +143,14 @@ void Profile::on_batch_begin(Learner& learner) {
 
 void Profile::on_loss_begin(Learner& learner) {
   if (learner.state.training) phase("loss");
+}
+
+void Profile::on_step_begin(Learner& learner) {
+  if (timeline_ && learner.parallel()) {
+    const dist::DataParallel::Wait wait = learner.parallel()->waited();
+    if (wait.begin >= begin_) timeline_->add("exchange", wait.begin, wait.end);
+  }
+  phase("step");
 }
 
 // The wait for the first recorded batch begins when the batch before it ends.

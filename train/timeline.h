@@ -83,8 +83,9 @@ struct ProfileOptions {
 };
 
 // Records some training batches of a fit, with spans for waiting for data, forward, loss, backward
-// and step, and writes the file after the last one. (The ops of a validation in between are
-// included, but have no span.) Throws Error if the file cannot be written.
+// (and in it the exchange that it waits for on several ranks) and step, and writes the file after
+// the last one. (The ops of a validation in between are included, but have no span.) Throws Error
+// if the file cannot be written.
 class Profile : public Callback {
  public:
   // Throws Error if options are out of range.
@@ -95,7 +96,7 @@ class Profile : public Callback {
   void on_batch_begin(Learner& learner) override;
   void on_loss_begin(Learner& learner) override;
   void on_backward_begin(Learner&) override { phase("backward"); }
-  void on_step_begin(Learner&) override { phase("step"); }
+  void on_step_begin(Learner& learner) override;
   void on_batch_end(Learner& learner) override;
   void on_valid_begin(Learner&) override { phase(nullptr); }
   void on_train_end(Learner&) override { finish(); }

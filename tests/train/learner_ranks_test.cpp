@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
+#include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "dist/data_parallel.h"
 #include "io/jsonl.h"
@@ -13,6 +16,7 @@
 #include "tests/support/training.h"
 #include "train/callbacks.h"
 #include "train/data/data.h"
+#include "train/timeline.h"
 
 namespace mixtape::train {
 namespace learner_ranks_test {
@@ -298,6 +302,30 @@ TEST(LearnerRanks, ObserversRunOnTheFirst) {
     EXPECT_EQ(looks->seen, world.is_first() ? acts->seen : "");
     EXPECT_EQ(acts->seen.find("train epoch batch loss backward backward. step step. batch."), 0u);
   }));
+}
+
+TEST(LearnerRanks, AProfileShowsTheExchangeWithinBackward) {
+  for (const int ranks : {1, 2}) {
+    const TempFolder folder;
+    const std::string path = folder / "steps.json";
+    expect_fine(run_ranks(ranks, [&](const World&) {
+      run({.chunks = 4,
+           .callbacks = {std::make_shared<Profile>(path, ProfileOptions{.first = 0, .steps = 2})},
+           .body = [](Learner& l) { l.fit(1); }},
+          folder.path());
+    }));
+    const auto trace = nlohmann::json::parse(slurp(path));
+    std::map<std::string, std::vector<std::pair<double, double>>> spans;
+    for (const auto& e : trace["traceEvents"])
+      if (e["cat"] == "span")
+        spans[e["name"]].emplace_back(e["ts"], e["ts"].get<double>() + e["dur"].get<double>());
+    EXPECT_EQ(spans["step"].size(), 2u);
+    EXPECT_EQ(spans["exchange"].size(), ranks == 1 ? 0u : 2u);
+    for (const auto& [begin, end] : spans["exchange"])
+      EXPECT_TRUE(std::ranges::any_of(spans["backward"], [&](const auto& backward) {
+        return backward.first <= begin && end <= backward.second + 0.002;
+      }));
+  }
 }
 
 TEST(LearnerRanks, ACheckpointThatCannotBeWrittenIsAnErrorOnAll) {
