@@ -248,7 +248,8 @@ TEST(Overrides, AreReadFromText) {
   std::ofstream(path) << "\x1b[2J = Lo\x07w\n";
   EXPECT_ERROR(load_overrides(path), R"(line 1: "Lo\u0007w" is not a precision)");
   std::ofstream(path) << "softma\x1bx = Low\n";
-  EXPECT_ERROR(Autocast({.overrides = load_overrides(path)}), R"(called "softma\u001bx"; near)");
+  EXPECT_ERROR(Autocast({.overrides = load_overrides(path)}),
+               R"(called "softma\u001bx"; similar names: softmax)");
   EXPECT_ERROR(load_overrides(folder / "none.txt"), "none.txt: cannot open: No such file");
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);

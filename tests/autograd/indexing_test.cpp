@@ -101,7 +101,7 @@ TEST(JoiningErrors, NameBothValues) {
   EXPECT_ERROR(pad_sequence({}), "pad_sequence: nothing to join");
   EXPECT_ERROR(pad_sequence({ones({2}), ones({})}), "part 1 is not a sequence");
   EXPECT_ERROR(pad_sequence({ones({2, 3}), ones({1, 4})}),
-               "shapes [2, 3] and [2, 4] differ outside dimension");
+               "parts must have the same shape, got [2, 3] and [2, 4]");
   EXPECT_ERROR(cat({x, numbers({2})}), "cat: parts must have the same rank, got 2 and 1");
   EXPECT_ERROR(cat({x, numbers({2, 4})}),
                "cat: shapes [2, 3] and [2, 4] differ outside dimension 0");
