@@ -53,7 +53,7 @@ MIXTAPE_HD constexpr bool any(bool condition) { return condition; }  // of a vec
 template <class T>
 struct StandardScore {
   T mean, rstd;  // half of the one, twice the other
-  MIXTAPE_HD StandardScore(T mean, T rstd) : mean(T(0.5f) * mean), rstd(rstd + rstd) {}
+  MIXTAPE_HD StandardScore(T m, T r) : mean(T(0.5f) * m), rstd(r + r) {}
   MIXTAPE_HD T operator()(T x) const { return fma(x, T(0.5f), -mean) * rstd; }
 };
 
