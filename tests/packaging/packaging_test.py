@@ -194,10 +194,10 @@ class Symbols(Installed):
         self.assertEqual(sorted(ours - {s.split()[0] for s in symbols}), [])
 
     def test_a_kernel_leaves_the_shared_library_but_not_its_parts(self) -> None:
-        kernels = set(re.findall(r"MIXTAPE_(?:CPU_)?KERNEL\(\s*(\w+)", (here.parent.parent / "kernels/kernels.h").read_text()))
+        kernels = set(re.findall(r"(?m)^MIXTAPE_(?:CPU_)?KERNEL\(\s*(\w+)", (here.parent.parent / "kernels/kernels.h").read_text()))
         symbols = run("nm", "--dynamic", "--demangle", "--defined-only", self.libraries / "libmixtape.so")
         self.assertEqual(kernels - set(re.findall(r"mixtape::kernels::(\w+)$", symbols, re.MULTILINE)), set())
-        self.assertEqual(re.findall(r"mixtape::kernels::(?:cpu|cuda)::.*", symbols), [])
+        self.assertEqual(re.findall(r"^\w+ \w (mixtape::kernels::cpu::.*)", symbols, re.MULTILINE), [])
 
     def test_what_is_compiled_for_one_processor_has_names_of_its_own(self) -> None:
         """A linker keeps either of two functions with one name. (What is portable may be shared.)"""
