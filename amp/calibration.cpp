@@ -60,12 +60,12 @@ class GradientRange final : public Observer {
 GradientRange::Result backward_at(int exponent, const Tensor& loss,
                                   const std::vector<Tensor>& leaves) {
   const ScopedValue<&ThreadState::observer> unseen(nullptr);
-  GradientRange survey;
+  GradientRange range;
   const Tensor gradient = full(loss.shape(), std::exp2(exponent), loss.dtype(), loss.device());
   for (const Tensor& g :
        grad({loss}, leaves, {.gradients = {gradient}, .retain_graph = true, .allow_unused = true}))
-    survey.add(g);
-  return survey.result();
+    range.add(g);
+  return range.result();
 }
 
 // Narrows down the exponent of a scale.

@@ -16,6 +16,7 @@ enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16, Neon, NeonBf16 };
 Isa current_isa();
 std::string_view instruction_set();  // as MIXTAPE_ISA spells it, for messages and records
 
+// Limits this thread's kernels to `most`, and what it has before, while alive.
 class IsaLimit : NoCopy {
  public:
   explicit IsaLimit(Isa most);
