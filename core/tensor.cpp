@@ -230,7 +230,7 @@ detail::Braces::Braces(std::initializer_list<Braces> rows)
     : shape{static_cast<int64_t>(rows.size())} {
   for (const Braces& row : rows) {
     const Shape &first = rows.begin()->shape, &found = row.shape;
-    check(found == first, "rows of shapes {} and {}", first, found);
+    check(found == first, "rows must have one shape, got {} and {}", first, found);
     numbers.insert(numbers.end(), row.numbers.begin(), row.numbers.end());
   }
   if (rows.size() > 0)

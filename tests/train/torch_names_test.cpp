@@ -69,7 +69,7 @@ TEST(TorchNames, OfTensors) {
   EXPECT_EQ(tensor({}).shape(), (Shape{0}));
   EXPECT_EQ(tensor({{}, {}}).shape(), (Shape{2, 0}));
   EXPECT_EQ(tensor(2.5).shape(), Shape());
-  EXPECT_EQ(error([] { tensor({{1, 2}, {3}}); }), "rows of shapes [2] and [1]");
+  EXPECT_EQ(error([] { tensor({{1, 2}, {3}}); }), "rows must have one shape, got [2] and [1]");
   EXPECT_TRUE(equal(hstack({x, x}), cat({x, x}, 1)));
   EXPECT_TRUE(equal(hstack({tensor({1}), tensor({2, 3})}), tensor({1, 2, 3})));
   const Tensor y = x.clone();
