@@ -77,6 +77,9 @@ inline Expr tanh(const Expr& x) { return tanh(x.t); }
 inline Expr sigmoid(const Expr& x) { return sigmoid(x.t); }
 inline kernels::Shares<Expr> shares(const Expr& x) { return {sigmoid(x), sigmoid(-x)}; }
 inline kernels::Factors<Expr> factors(const Expr& x) { return {1, sigmoid(x), sigmoid(-x)}; }
+inline kernels::Factors<Expr> gelu_tanh_factors(const Expr& x) {
+  return factors(x * (Expr(kernels::gelu_k) + Expr(kernels::gelu_kc) * (x * x)));
+}
 inline kernels::Bend<Expr> bend(const Expr& x) { return {tanh(x), {}}; }  // no slope
 // In f64; scalar.h's compensate for the rounded exponent.
 inline Expr gaussian(const Expr& x, const Expr& s) {

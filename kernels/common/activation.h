@@ -88,38 +88,14 @@ struct GeluTanh {  // GPT-2's approximation of gelu; (1 + tanh(z)) / 2 is sigmoi
   static constexpr OpInfo info{"gelu_tanh", Precision::Native};
   template <class T>
   MIXTAPE_HD static T f(T x) {
-    const Factors<T> s = share(within_tails(x));
+    const Factors<T> s = gelu_tanh_factors(x);
     return x * s.outer * s.inner;
   }
   template <class T>
   MIXTAPE_HD static T d_from_x(T x) {
     const T a = within_tails(x);
-    const Factors<T> s = share(a);
-    const T slope = a * (s.inner * s.rest);
-    return s.outer * (s.inner + slope * T(k) + slope * a * a * T(3 * kc));
-  }
-
- private:
-  // k = 2 sqrt(2 / pi). k_high has few bits, so that f32 holds the rest of a sum beside it.
-  static constexpr double k = 1.5957691216057308, c = 0.044715, kc = k * c;
-  static constexpr double k_high = 0x1.9884p0, kc_high = double(float(kc));
-
-  // sigmoid(k x + k c x^3). An error of the exponent would be multiplied by its size.
-  template <class T>
-  MIXTAPE_HD static Factors<T> share(T x) {
-    if constexpr (!requires { fma(x, x, x); }) {
-      return factors(x * (T(k) + T(kc) * (x * x)));  // on a tape
-    } else {
-      const T square = x * x, sum = fma(square, T(kc_high), T(k_high));
-      const T rest =
-          fma(square, T(kc_high), T(k_high) - sum) +
-          fma(fma(x, x, -square), T(kc_high), fma(square, T(kc - kc_high), T(k - k_high)));
-      const T z = fma(x, sum, T(0));  // (A product would be contracted with the sum below.)
-      const T lost = fma(x, rest, fma(x, sum, -z)), exponent = z + lost;
-      Factors<T> s = factors(exponent);
-      s.inner = s.inner + s.inner * s.rest * (lost - (exponent - z));
-      return s;
-    }
+    const Factors<T> s = gelu_tanh_factors(a);
+    return s.outer * (s.inner + a * (T(gelu_k) + T(3 * gelu_kc) * (a * a)) * (s.inner * s.rest));
   }
 };
 

@@ -78,11 +78,15 @@ template <class T>
 struct Factors {
   T outer, inner, rest;
 };
+// From root = exp(-|x| / 2) and the sign of x.
+template <class T>
+MIXTAPE_HD Factors<T> factors(T root, T x) {
+  const T e = root * root, most = T(1) / (T(1) + e), outer = select(x < T(0), root, T(1));
+  return {outer, outer * most, select(x < T(0), most, e * most)};
+}
 template <class T>
 MIXTAPE_HD Factors<T> factors(T x) {
-  const T root = exp(T(-0.5) * abs(x)), e = root * root, most = T(1) / (T(1) + e);
-  const T outer = select(x < T(0), root, T(1));
-  return {outer, outer * most, select(x < T(0), most, e * most)};
+  return factors(exp(T(-0.5) * abs(x)), x);
 }
 
 // tanh(x) and its derivative, which 1 - tanh(x)^2 cannot give where tanh(x) is near 1.
@@ -124,6 +128,24 @@ MIXTAPE_HD Normal<T> normal(T x) {
   const T lost = fma(a, T(root), -z) + a * T(rest);                 // of z, by erfc's slope
   return {T(0.5) * erfc(-z) + T(0.5641895835477563) * bell * lost,  // 1 / sqrt(pi)
           T(0.3989422804014327) * bell};                            // 1 / sqrt(2 pi)
+}
+
+// sigmoid(k x + kc x^3) as factors, for GPT-2's gelu; k is 2 sqrt(2 / pi). An error of the exponent
+// would be multiplied by its size, so it has two parts. k_high has few bits, so that f32 holds the
+// rest of a sum beside it.
+inline constexpr double gelu_k = 1.5957691216057308, gelu_kc = gelu_k * 0.044715;
+template <class T>
+MIXTAPE_HD Factors<T> gelu_tanh_factors(T x) {
+  constexpr double k_high = 0x1.9884p0, kc_high = double(float(gelu_kc));
+  const T a = within_tails(x), square = a * a, sum = fma(square, T(kc_high), T(k_high));
+  const T rest =
+      fma(square, T(kc_high), T(k_high) - sum) +
+      fma(fma(a, a, -square), T(kc_high), fma(square, T(gelu_kc - kc_high), T(gelu_k - k_high)));
+  const T z = fma(a, sum, T(0));  // (A product would be contracted with the sum below.)
+  const T lost = fma(a, rest, fma(a, sum, -z)), exponent = z + lost;
+  Factors<T> s = factors(exponent);
+  s.inner = s.inner + s.inner * s.rest * (lost - (exponent - z));
+  return s;
 }
 
 // The range where an op is smooth, for generated tests.

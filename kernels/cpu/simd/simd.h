@@ -21,11 +21,12 @@ struct Exponent {
     const Vec<float> high = fma(n, Vec<float>(-0x1.62e4p-1f), x);  // ln 2 in two parts, the
     set(fma(n, Vec<float>(-0x1.7f7d1cp-20f), high));               // first of 15 bits
   }
-  // The exponent of 2^(x y); the product is not rounded.
-  MIXTAPE_ALWAYS_INLINE static Exponent of_two(Vec<float> x, Vec<float> y = 1.0f) {
+  // The exponent of 2^(x y + rest); the product is not rounded.
+  MIXTAPE_ALWAYS_INLINE static Exponent of_two(Vec<float> x, Vec<float> y = 1.0f,
+                                               Vec<float> rest = -0.0f) {
     Exponent e;
     e.n = fma(x, y, Vec<float>(magic)) - magic;
-    e.set(fma(x, y, -e.n) * 0.693147181f);
+    e.set((fma(x, y, -e.n) + rest) * 0.693147181f);
     return e;
   }
   MIXTAPE_ALWAYS_INLINE Vec<float> value() const {
@@ -181,6 +182,8 @@ MIXTAPE_ALWAYS_INLINE Vec<float> erf(Vec<float> x) {
   return select(a < 1.0f, near_zero, copysign(-detail::Exponent(tail).minus_one(), x));
 }
 
+MIXTAPE_ALWAYS_INLINE Vec<float> within_tails(Vec<float> x) { return clamp(x, -40.0f, 40.0f); }
+
 // The normal distribution at x. Below 0, the cumulative function is the density times a function
 // that varies little, so it is accurate to 6 ulp, however small; beyond 14.5 it is 0 or 1.
 // (bench/worklog/050)
@@ -194,6 +197,16 @@ MIXTAPE_ALWAYS_INLINE Normal<Vec<float>> normal(Vec<float> x) {
                              -8.49791735e-3f, 3.08654990e-2f, -7.17067429e-2f, 1.24379202e-1f,
                              -1.70397741e-1f, 9.44106422e-2f);
   return {select(x < 0.0f, tail, 1.0f - tail), e * 0.398942280f};
+}
+
+// k and kc are those of scalar.h over 2 ln 2, both less by a part of 1 / 28,000: k has 20 bits, so
+// that the difference to a sum is exact, and that part leaves kc an error of 1e-10.
+MIXTAPE_ALWAYS_INLINE Factors<Vec<float>> gelu_tanh_factors(Vec<float> x) {
+  const Vec<float> k = 0x1.26ac1p0f, kc = 0x1.a5a3f4p-5f, part = 3.5735385e-5f;
+  const Vec<float> a = larger(Vec<float>(-13.8f), -abs(x)), square = a * a;
+  const Vec<float> sum = fma(square, kc, k), rest = fma(square, kc, k - sum);
+  const Vec<float> low = fma(sum, part, fma(fma(a, a, -square), kc, rest));
+  return factors(detail::Exponent::of_two(a, sum, a * low).value(), x);
 }
 
 namespace detail {
