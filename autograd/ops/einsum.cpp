@@ -12,6 +12,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/thread_state.h"
 
 namespace mixtape {
 using namespace internal;
@@ -112,13 +113,20 @@ class Einsum {
   }
 
   Tensor run() {
+    // Steps in f32 round the result once, unless a policy chooses the dtype of each.
+    const DType dtype = operands_[0].x.dtype();
+    const auto same = [&](const Operand& o) { return o.x.dtype() == dtype; };
+    const bool wide = is_half(dtype) && std::ranges::all_of(operands_, same) && takes_steps() &&
+                      !ThreadState::current().policy;
+    for (Operand& o : operands_) o.x = wide ? cast(o.x, f32) : o.x;
     while (operands_.size() > 1) {
       const auto [i, j] = cheapest_pair();
       const Operand b = take(j), a = take(i);
       operands_.push_back(multiply(a, b));
     }
     operands_[0].sum_all_but([&](Axis a) { return contains(result_, a); });
-    return operands_[0].permuted(result_);
+    const Tensor y = operands_[0].permuted(result_);
+    return wide ? cast(y, dtype) : y;
   }
 
  private:
@@ -166,6 +174,16 @@ class Einsum {
         o.x = squeeze(o.x, d);
         o.axes.erase(o.axes.begin() + d);
       }
+  }
+
+  // True if there is a sum before the product, or a second product.
+  bool takes_steps() const {
+    const size_t n = operands_.size();
+    return n > 2 ||
+           (n == 2 && std::ranges::any_of(sizes_, [&](const auto& axis) {
+              return !contains(result_, axis.first) && contains(operands_[0].axes, axis.first) !=
+                                                           contains(operands_[1].axes, axis.first);
+            }));
   }
 
   Operand take(size_t i) {

@@ -131,6 +131,18 @@ TEST(Einsum, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(einsum("ij,kl", {a, ones({2, 2}, f64)}), "different dtypes: f32 and f64");
 }
 
+TEST(Einsum, RoundsOnce) {  // the first product, and the sum over j, are beyond f16
+  const Tensor x = full({2}, 300, f16).set_requires_grad(), small = full({2}, 0.0078125, f16);
+  const Tensor y = einsum("i,i,i->i", {x, x, small});
+  EXPECT_EQ(y.dtype(), f16);
+  EXPECT_EQ(to_vector(y), to_vector(full({2}, 300 * 300 * 0.0078125, f16)));
+  EXPECT_EQ(to_vector(grad({sum(y)}, {x})[0]), to_vector(full({2}, 600 * 0.0078125, f16)));
+  EXPECT_EQ(to_vector(einsum("ij,i->i", {full({2, 4}, 3e4, f16), small})),
+            to_vector(full({2}, 4 * 3e4 * 0.0078125, f16)));
+  const amp::Autocast on({.low = bf16});
+  EXPECT_EQ(einsum("ij,jk,kl", {ones({2, 2}, f16), ones({2, 2}), ones({2, 2})}).dtype(), bf16);
+}
+
 TEST(Einsum, WithoutAnArrowSortsWhatOccursOnce) {
   const Tensor a = count({2, 3}), b = count({3, 4});
   EXPECT_EQ(to_vector(einsum("ba", {a})), to_vector(a.t()));
