@@ -72,9 +72,7 @@ const Exception exceptions[] = {
     {"lstm", Rounds::Steps, "the next step's product takes h"},
     {"gru", Rounds::Steps, "the next step's product takes h"},
     {"rnn", Rounds::Steps, "the next step's product takes h"},
-    {"matmul_einsum_three", Rounds::Steps, "a product takes another's result"},
     {"cosine_similarity_broadcast", Rounds::Often, "for two numbers its slopes cancel to 0"},
-    {"sum_einsum", Rounds::Steps, "a product takes sums"},
     {"gather_pad", Rounds::Steps, "pads one dimension after the other"},
 };
 const Exception* exception_of(const OpCase& c) {
