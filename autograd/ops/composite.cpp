@@ -13,7 +13,13 @@ using namespace ops;
 
 Tensor floor_divide(const Tensor& a, double b) {
   const Scope scope("floor_divide");
-  if (is_float(a.dtype())) return floor(a / b);
+  if (is_float(a.dtype())) {  // (a rounded quotient might be the next whole number)
+    const double by = a.dtype() == f64 ? b : double(float(b));  // as remainder() takes it
+    const Tensor x = cast(a, f64);
+    if (by == 0) return cast(x / by, a.dtype());
+    const Tensor rest = fmod(x, by), below = by < 0 ? gt(rest, 0) : lt(rest, 0);
+    return cast(round((x - rest) / by) - cast(below, f64), a.dtype());
+  }
   check(a.dtype() != boolean,
         "elements must be numbers, got bool (convert them to a number dtype)");
   check(b != 0, "division of {} elements by zero", a.dtype());

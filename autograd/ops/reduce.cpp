@@ -151,11 +151,12 @@ struct Norm {
   // The gradient does not change if x and its length are divided by the same number, which keeps
   // both in range.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const NormOptions& o) {
-    const Tensor dz = wide(dy), whole = cast(ctx.saved(0), dz.dtype());
+    const DType t = accumulate_dtype(dy.dtype());  // below 1, small elements have large slopes
+    const Tensor dz = cast(dy, o.p < 1 ? f64 : t), whole = cast(ctx.saved(0), dz.dtype());
     if (o.p == 1) return {norm_gradient(whole, whole, dz, o)};  // signs alone
     const Tensor length = ctx.saved(1), scale = scale_near(length, dz.dtype()), x = whole / scale;
     const Tensor y = grad_enabled() ? call<Norm>(x, o) : cast(length / cast(scale, f64), x.dtype());
-    return {norm_gradient(x, y, dz, o)};
+    return {cast(norm_gradient(x, y, dz, o), t)};
   }
 };
 
@@ -432,13 +433,12 @@ Tensor ops::norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy,
   const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(dy, none, 0);
   if (o.p == 2) return x / divisor * dz;
   if (std::isinf(o.p)) return sign() * share_among(dy, eq(abs(x), y), o);
-  return sign() * pow(masked_fill(abs(x) / divisor, eq(x, 0), 1), o.p - 1) * dz;
+  const Tensor zero = logical_or(eq(x, 0), none);
+  return sign() * pow(masked_fill(abs(x) / divisor, zero, 1), o.p - 1) * dz;
 }
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) { return over<Sum>(x, dims, keepdim); }
-Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
-  return over<Mean>(x, dims, keepdim);
-}
+Tensor mean(const Tensor& x, const Dims& dims, bool keep) { return over<Mean>(x, dims, keep); }
 Tensor max(const Tensor& x, const Dims& dims, bool keepdim) {
   return over<Extremum<Reduce::Max>>(x, dims, keepdim);
 }

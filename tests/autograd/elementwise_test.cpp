@@ -619,6 +619,27 @@ TEST(Elementwise, NarrowCompositesRoundOnce) {
   EXPECT_EQ(addcmul(x, a, b).item(), full({}, 256 + 1.0078125 * 127, bf16).item());
 }
 
+TEST(Elementwise, FloorDivideIsExact) {  // 0.7f / 0.1f rounds up to 7
+  EXPECT_EQ(to_vector(floor_divide(row({0.7, -0.7, 0.8}, f32), 0.1)), (Values{6, -7, 8}));
+  EXPECT_EQ(to_vector(floor_divide(row({0.9, 1, -1}, f64), 0.1)), (Values{8, 9, -10}));
+  EXPECT_EQ(to_vector(floor_divide(row({0.9, 1}, f64), -0.1)), (Values{-9, -10}));
+  EXPECT_EQ(floor_divide(row({0.1}, f16), 0.1).item(), 0) << "f16's 0.1 is below";
+  EXPECT_EQ(to_vector(floor_divide(row({-5, 5, 0}, f32), inf)), (Values{-1, 0, 0}));
+  EXPECT_EQ(to_vector(floor_divide(row({-5, 5}, f32), 0)), (Values{-inf, inf}));
+}
+
+TEST(Elementwise, SlopesOfNormsOfSmallOrders) {
+  const auto slopes = [](const Values& x, double p, DType dtype) {
+    const Tensor t = row(x, dtype).set_requires_grad();
+    return to_vector(grad({norm(t, p)}, {t})[0]);
+  };
+  EXPECT_EQ(slopes({0, 1e-13, 2}, -2, f32), (Values{0, 0, 0}));
+  EXPECT_EQ(slopes({0, 1e-200, 2}, -2, f64), (Values{0, 0, 0}));
+  const Values half = slopes({1e30, 1e-20}, 0.5, f32);
+  EXPECT_NEAR(half[0], 1, 1e-6);
+  EXPECT_NEAR(half[1], 1e25, 1e19);
+}
+
 TEST(Elementwise, SlopesOfGeluFarOut) {
   for (const DType dtype : {f64, f32}) {
     const Tensor x = row({-inf, -2e19, -50, 50, 2e19, inf}, dtype).set_requires_grad();
