@@ -132,7 +132,11 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
   const Unobserved aside;
   if (!reference) {
     std::vector<Kept>& now = kept[key].emplace_back();
-    for (const Tensor& y : results_now) now.push_back({y.detach(), y.version()});
+    for (const Tensor& y : results_now) {
+      // Copies of what the tape records, since a write in place wants its storage for itself.
+      const Tensor t = y.grad_fn() ? y.detach().clone() : y.detach();
+      now.push_back({t, t.version()});
+    }
     return {};
   }
   const size_t call = calls[key]++;
@@ -262,6 +266,8 @@ Compare::Compare(Step step, CompareOptions options)
     : step_(std::move(step)), options_(std::move(options)), random_(generator()) {
   check(step_ != nullptr, "Compare: there is no step");
   for (const auto& [name, t] : options_.buffers) start_.emplace_back(name, t.clone());
+  for (const auto& [name, t] : options_.region.recipe.state_dict())
+    history_.emplace_back(name, t.clone());
   AutocastOptions wide = options_.region;
   wide.enabled = false;
   reference_ = run(wide, nullptr);
@@ -280,16 +286,18 @@ std::unique_ptr<Compare::Run> Compare::run(const AutocastOptions& region,
   return seen;
 }
 
-// Runs the step with the random numbers and buffers that every run gets.
+// Runs the step with the random numbers, buffers and history of amax that every run gets.
 void Compare::run_step(const AutocastOptions& region) const {
   const Seed same(random_);
   struct PutBack {
-    const StateDict &buffers, &start;
+    const StateDict &buffers, &start, &history;
+    Recipe recipe;
     ~PutBack() {
       const Unobserved aside;
       for (size_t i = 0; i < start.size(); ++i) copy_(buffers[i].second, start[i].second);
+      recipe.load_state_dict(history);
     }
-  } const at_the_end{options_.buffers, start_};
+  } const at_the_end{options_.buffers, start_, history_, options_.region.recipe};
   step_(region);
 }
 
@@ -308,7 +316,8 @@ std::optional<Override> next_override(const Compare::Row& row, const Overrides& 
   const auto ops = all_ops();
   const auto op = std::ranges::find(ops, std::string_view(row.op), &OpInfo::name);
   const bool by_path = !row.module.empty() && op != ops.end() && (*op)->precision != Precision::Any;
-  if (by_path && is_new(row.module)) return Override{row.module, Precision::Full};
+  const std::string path = by_path ? path_pattern(row.module) : "";
+  if (!path.empty() && is_new(path)) return Override{path, Precision::Full};
   if (op != ops.end() && is_new(row.op)) return Override{row.op, Precision::Full};
   return {};
 }

@@ -109,9 +109,9 @@ std::string listed(Near names, size_t most = 8) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-void check_plausible_path(std::string_view pattern) {
-  check(!pattern.empty(), "an override needs a name, got ''");
-  if (pattern.find_first_of(".*?") != pattern.npos || std::isdigit(pattern.back())) return;
+// Ops that a pattern may mean which is written like a misspelt op.
+Near similar_ops(std::string_view pattern) {
+  if (pattern.find_first_of(".*?") != pattern.npos || std::isdigit(pattern.back())) return {};
   const std::string text = plain(pattern);
   // Short names resemble some op by chance: attn and atan, ln and le.
   const size_t allowed = text.size() < 5 ? 0 : text.size() < 7 ? 1 : 2;
@@ -119,6 +119,12 @@ void check_plausible_path(std::string_view pattern) {
   for (const OpInfo* op : all_ops())
     if (const size_t d = distance(text, plain(op->name)); d <= allowed)
       near.emplace_back(d, op->name);
+  return near;
+}
+
+void check_plausible_path(std::string_view pattern) {
+  check(!pattern.empty(), "an override needs a name, got ''");
+  const Near near = similar_ops(pattern);
   if (near.empty()) return;
   fail("no op is called {}; similar names: {} (for a module of that name, write {})",
        io::quote(pattern), listed(near), io::quote(std::string(pattern) + '*'));
@@ -179,6 +185,12 @@ std::string_view name(Preset p) {
   constexpr std::string_view names[] = {"Torch", "Fast", "Safe", "TensorCoresOnly", "O0", "O1",
                                         "O2",    "O3",   "Off"};
   return names[static_cast<int>(p)];
+}
+
+std::string path_pattern(std::string_view path) {
+  std::string pattern(path);
+  if (!similar_ops(path).empty()) pattern += '*';
+  return names_op(pattern) ? "" : pattern;
 }
 
 Overrides parse_overrides(std::string_view text) { return parse(text, ""); }

@@ -40,6 +40,8 @@ struct Override {
 };
 using Overrides = std::vector<Override>;
 
+// The pattern of an override for the module at a path, or "" if it would name an op.
+std::string path_pattern(std::string_view path);
 // Lines like `softmax = Native`; `#` begins a comment. Throws Error naming the line.
 Overrides parse_overrides(std::string_view text);
 Overrides load_overrides(const std::string& path);  // from a regular file of at most 1 MiB

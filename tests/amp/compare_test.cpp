@@ -289,5 +289,75 @@ TEST(Compare, SaysWhatOverridesLeave) {
   EXPECT_ERROR(compare.overrides(0.01), "is left with all that add one in f32");
 }
 
+struct LikeOps : nn::Module<LikeOps> {  // modules with names that are, or resemble, those of ops
+  nn::Linear norms{16, 16}, embedding{16, 16}, other{16, 16};
+  Tensor forward(const Tensor& x) const { return other(embedding(norms(x))); }
+  MIXTAPE_FIELDS(norms, embedding, other)
+};
+
+TEST(Compare, OverridesModulesNamedLikeOps) {
+  const LikeOps net;
+  const Tensor x = values({8, 16});
+  Compare compare(
+      [&](const AutocastOptions& region) {
+        for (const Tensor& p : net.parameters()) p.set_grad({});
+        Tensor loss;
+        {
+          const Autocast on(region);
+          loss = sum(square(net(x)));
+        }
+        loss.backward();
+      },
+      {.region = {.low = bf16}});
+  const Compare::Remedy remedy = compare.overrides(1e-6);
+  EXPECT_LE(remedy.error, 1e-6);
+  EXPECT_EQ(path_pattern("norms"), "norms*");
+  EXPECT_EQ(path_pattern("embedding"), "") << "would name the op";
+  EXPECT_EQ(path_pattern("blocks.0"), "blocks.0");
+}
+
+TEST(Compare, LeavesWritesInPlaceAlone) {
+  const Tensor x = values({4, 4}), w = leaf({4, 4});
+  const Compare compare(
+      [&](const AutocastOptions& region) {
+        w.set_grad({});
+        Tensor loss;
+        {
+          const Autocast on(region);
+          Tensor h = matmul(x, w);
+          h += 1.0;
+          loss = sum(square(h));
+        }
+        loss.backward();
+      },
+      {.region = {.low = bf16}});
+  EXPECT_GT(compare.error(), 0);
+}
+
+TEST(Compare, LeavesTheHistoryOfARecipe) {
+  const nn::Linear net(32, 32);
+  const Recipe recipe(Delayed{.history = 4});
+  const AutocastOptions region{.low = bf16, .recipe = recipe, .ends = true};
+  const auto step = [&](const AutocastOptions& options, const Tensor& x) {
+    for (const Tensor& p : net.parameters()) p.set_grad({});
+    Tensor loss;
+    {
+      const Autocast on(options);
+      loss = sum(square(net(x)));
+    }
+    loss.backward();
+  };
+  step(region, values({8, 32}) * 1000);
+  StateDict before;
+  for (const auto& [name, t] : recipe.state_dict()) before.emplace_back(name, t.clone());
+  ASSERT_FALSE(before.empty());
+  for (int i = 0; i < 4; ++i)
+    Compare([&](const AutocastOptions& o) { step(o, values({8, 32})); }, {.region = region});
+  const StateDict after = recipe.state_dict();
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i)
+    EXPECT_EQ(to_vector(after[i].second), to_vector(before[i].second)) << before[i].first;
+}
+
 }  // namespace compare_test
 }  // namespace mixtape::amp
