@@ -38,7 +38,10 @@ struct Threshold : OpModule<Threshold, mixtape::threshold, double, double> {
   Threshold(double threshold, double value) : OpModule(threshold, value) {}
 };
 struct Tanhshrink : Module<Tanhshrink> {  // x - tanh(x)
-  Tensor forward(const Tensor& x) const { return x - tanh(x); }
+  Tensor forward(const Tensor& x) const {
+    const Tensor w = x.to(f64);  // near 0 the terms cancel
+    return (w - tanh(w)).to(is_float(x.dtype()) ? x.dtype() : f32);
+  }
   MIXTAPE_FIELDS()
 };
 

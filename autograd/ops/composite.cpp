@@ -61,14 +61,15 @@ Tensor celu(const Tensor& x, double alpha) {
   check(alpha > 0, "alpha must be > 0, got {}", alpha);
   if (alpha == 1) return elu(x);
   // (x / alpha * alpha would round, and overflow for a small alpha.)
-  const Tensor above = gt(x, 0);
-  return where(above, x, elu(masked_fill(x, above, 0) / alpha) * alpha);
+  const Tensor w = wide(x), above = gt(w, 0);
+  return cast(where(above, w, elu(masked_fill(w, above, 0) / alpha) * alpha), x.dtype());
 }
 Tensor softshrink(const Tensor& x, double size) {
   const Scope scope("softshrink");
   check_real(x);
   check(size >= 0, "the size must be >= 0, got {}", size);
-  return x - clamp(x, -size, size);
+  const Tensor w = wide(x);
+  return cast(w - clamp(w, -size, size), x.dtype());
 }
 Tensor hardshrink(const Tensor& x, double size) {
   const Scope scope("hardshrink");

@@ -84,7 +84,8 @@ struct Lerp {
   }
   // da = (1 - weight) dy, db = weight dy
   static Grads backward(const Ctx& ctx, const Tensor& dy, double weight) {
-    return ctx.grads([&] { return mul(dy, 1 - weight); }, [&] { return mul(dy, weight); });
+    const Tensor d = wide(dy);
+    return ctx.grads([&] { return mul(d, 1 - weight); }, [&] { return mul(d, weight); });
   }
 };
 

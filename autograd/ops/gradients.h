@@ -131,6 +131,12 @@ DType dtype_here(const F& f) {
   const ScopedValue<&ThreadState::observer> unseen(nullptr);
   return f().dtype();
 }
+// y, a step within an op. If it is f16 or bf16, its gradient arrives in f32, so that terms which
+// several steps add up are rounded once. (Not for a tensor of the caller's.)
+inline Tensor with_f32_gradient(Tensor y) {
+  if (y.grad_fn() && is_half(y.dtype())) y.grad_fn()->grad_dtype = f32;
+  return y;
+}
 // No elements of x, in some shape.
 inline Tensor none_of(const Tensor& x, const Shape& shape = {0}) {
   return x.with_layout(internal::Layout(shape));

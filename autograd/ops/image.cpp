@@ -310,13 +310,13 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   const auto along = [&](int axis, int64_t size) {
     return pixels(reshape(select(wide(grid), 3, axis), {n, 1, points}), size, o);
   };
-  const Tensor px = along(0, w), py = along(1, h), image = reshape(x, {n, c, h * w});
+  const Tensor px = along(0, w), py = along(1, h), image = reshape(wide(x), {n, c, h * w});
   const auto pixel = [&](const Tensor& ix, const Tensor& iy) {  // 0 outside
     const Tensor inside = logical_and(logical_and(ge(ix, 0), le(ix, double(w - 1))),
                                       logical_and(ge(iy, 0), le(iy, double(h - 1))));
     const auto whole = [&](const Tensor& i) { return cast(where(inside, i, 0), i64); };
     const Tensor index = whole(iy) * double(w) + whole(ix);
-    return where(inside, wide(gather(image, 2, expand(index, {n, c, points}))), 0);
+    return where(inside, gather(image, 2, expand(index, {n, c, points})), 0);
   };
   Tensor y;
   if (o.mode == Interpolation::Nearest) {

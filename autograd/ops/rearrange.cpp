@@ -176,7 +176,8 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
     const int64_t kept = n + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0);
     if (mode != PadMode::Constant) {
       if (left != 0 || right != 0)
-        y = index_select_unchecked(y, d, source_of(mode, n, left, right, x.device()));
+        y = with_f32_gradient(
+            index_select_unchecked(y, d, source_of(mode, n, left, right, x.device())));
       margins[i] = margins[i + 1] = 0;
     } else if (kept < n) {
       y = narrow(y, d, std::max<int64_t>(0, -left), kept);

@@ -52,15 +52,17 @@ Tensor pad_depth(const Tensor& x, int dim, int64_t before, int64_t after) {
   return pad(x, sizes);
 }
 
-// pool2d of planes, then along depth, for which each plane is a line.
+// pool2d of planes, then along depth, for which each plane is a line. Between them f16 and bf16 are
+// f32, so that results and gradients are rounded once.
 template <class F>
 Tensor pool_volume(const Tensor& x, const F& pool2d) {
   if (x.rank() == 4) return squeeze(pool_volume(unsqueeze(x, 0), pool2d), 0);
   check_volume(x, {});
-  const Tensor y = pool2d(flatten(x, 0, 1), false);  // [n c, d, h', w']
+  const Tensor in = is_half(x.dtype()) ? cast(x, f32) : x;
+  const Tensor y = pool2d(flatten(in, 0, 1), false);  // [n c, d, h', w']
   const int64_t h = y.size(2), w = y.size(3);
   const Tensor z = pool2d(reshape(y, {y.size(0), 1, y.size(1), h * w}), true);
-  return reshape(z, {x.size(0), x.size(1), z.size(2), h, w});
+  return cast(reshape(z, {x.size(0), x.size(1), z.size(2), h, w}), x.dtype());
 }
 template <class Pool>
 Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o, Pool pool) {
@@ -90,7 +92,8 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   check_volume(x, weight);
   const int64_t n = x.size(0), kd = weight.size(2), reach = o.dilation.d * (kd - 1);
   check_depth(kd, o.stride.d, o.padding.d, o.dilation.d);
-  const Tensor planes = pad_depth(planes_of(x), 1, o.padding.d, o.padding.d);
+  const Tensor dense = with_f32_gradient(planes_of(x));
+  const Tensor planes = with_f32_gradient(pad_depth(dense, 1, o.padding.d, o.padding.d));
   const int64_t space = planes.size(1) - reach;
   check(space > 0, "a kernel of {} planes, {} apart, for {} with stride {}", kd, o.dilation.d,
         planes.size(1), o.stride.d);
@@ -100,8 +103,8 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
     y = zeros(sums_of(x, weight, n * depth, o), f32, x.device());
   for (int64_t k = 0; k < kd; ++k) {
     const int64_t first = k * o.dilation.d;
-    const Tensor taken = slice(planes, 1, first, first + space, o.stride.d);
-    y = conv2d(joined(taken), select(weight, 2, k), k == 0 ? bias : Tensor(),
+    const Tensor taken = with_f32_gradient(slice(planes, 1, first, first + space, o.stride.d));
+    y = conv2d(with_f32_gradient(joined(taken)), select(weight, 2, k), k == 0 ? bias : Tensor(),
                {.stride = o.stride.plane(),
                 .padding = o.padding.plane(),
                 .dilation = o.dilation.plane(),
@@ -173,7 +176,6 @@ Tensor adaptive_max_pool3d(const Tensor& x, Size3 size) {
   });
 }
 
-// In f32, so that results of planes are not rounded before depth.
 Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
   const Scope scope("interpolate3d");
   check_real(x);
@@ -184,10 +186,9 @@ Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
   check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w]", x.shape());
   InterpolateOptions of_planes = o;
   if (linear) of_planes.mode = Interpolation::Bilinear;
-  const Tensor y = pool_volume(wide(x), [&](const Tensor& t, bool depth) {
+  return pool_volume(x, [&](const Tensor& t, bool depth) {
     return interpolate(t, depth ? Size2(size.d, t.size(3)) : size.plane(), of_planes);
   });
-  return cast(y, x.dtype());
 }
 
 Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
@@ -202,9 +203,10 @@ Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
   for (const int d : {0, 1}) {  // [n, c, windows, .., size, ..], taken at steps of the dilation
     const int64_t reach = o.dilation[d] * (window[d] - 1) + 1;
     check(y.size(2 + d) >= reach, "windows reach over {} of {} elements", reach, y.size(2 + d));
-    y = slice(unfold(y, 2 + d, reach, o.stride[d]), -1, 0, reach, o.dilation[d]);
+    y = with_f32_gradient(unfold(y, 2 + d, reach, o.stride[d]));
+    y = with_f32_gradient(slice(y, -1, 0, reach, o.dilation[d]));
   }
-  const Tensor columns = permute(y, {0, 1, 4, 5, 2, 3});
+  const Tensor columns = with_f32_gradient(permute(y, {0, 1, 4, 5, 2, 3}));
   return flatten(flatten(columns, 1, 3), 2, 3);
 }
 

@@ -628,6 +628,28 @@ TEST(Elementwise, FloorDivideIsExact) {  // 0.7f / 0.1f rounds up to 7
   EXPECT_EQ(to_vector(floor_divide(row({-5, 5}, f32), 0)), (Values{-inf, inf}));
 }
 
+TEST(Elementwise, StepsOfNarrowActivationsAreF32) {
+  for (const DType dtype : {f16, bf16}) {
+    const Tensor x = row({-1e-3, -0.5, 0.1003}, dtype).set_requires_grad();
+    const auto expect_exact = [&](const auto& f) {
+      const Tensor wide = x.to(f64).detach().clone().set_requires_grad(), y = f(x), exact = f(wide);
+      EXPECT_EQ(to_vector(y), to_vector(exact.to(dtype)));
+      EXPECT_EQ(to_vector(grad({sum(y)}, {x})[0]),
+                to_vector(grad({sum(exact)}, {wide})[0].to(dtype)));
+    };
+    for (const double alpha : {0.3, 1e4})
+      expect_exact([&](const Tensor& t) { return celu(t, alpha); });
+    expect_exact([](const Tensor& t) { return softshrink(t, 0.1); });
+  }
+}
+
+TEST(Elementwise, LerpAddsUnroundedGradients) {
+  const Tensor a = zeros({2, 1}, f16), b = zeros({1}, f16).set_requires_grad(),
+               dy = from({0.9375, -0.875}, {2, 1}, f16);
+  const Tensor g = grad({lerp(a, b, 0.3)}, {b}, {.gradients = {dy}})[0];
+  EXPECT_EQ(g.item(), full({}, 0.3 * 0.0625, f16).item());
+}
+
 TEST(Elementwise, SlopesOfNormsOfSmallOrders) {
   const auto slopes = [](const Values& x, double p, DType dtype) {
     const Tensor t = row(x, dtype).set_requires_grad();

@@ -293,5 +293,62 @@ TEST(GradientSums, InF32TrainParametersAsInHalf) {
     }
 }
 
+// Steps of one op add several gradients of an element: one rounding, at the end.
+TEST(GradientSums, OfWindowsAreRoundedOnce) {
+  const struct {
+    const char* name;
+    Shape shape;
+    Tensor (*f)(const Tensor&);
+  } cases[] = {{"unfold", {1, 2, 6, 6}, [](const Tensor& x) { return unfold(x, Size2(3)); }},
+               {"dilated unfold",
+                {1, 2, 7, 7},
+                [](const Tensor& x) { return unfold(x, Size2(3), {.dilation = 2, .padding = 1}); }},
+               {"reflect",
+                {2, 5, 5},
+                [](const Tensor& x) { return pad(x, {3, 3, 3, 3}, PadMode::Reflect); }},
+               {"replicate",
+                {2, 3, 3},
+                [](const Tensor& x) { return pad(x, {3, 4, 3, 5}, PadMode::Replicate); }},
+               {"circular",
+                {2, 3, 3},
+                [](const Tensor& x) { return pad(x, {3, 3, 3, 3}, PadMode::Circular); }},
+               {"max_pool3d",
+                {1, 1, 5, 5, 5},
+                [](const Tensor& x) { return max_pool3d(x, 3, {.stride = 1}); }},
+               {"avg_pool3d",
+                {1, 1, 5, 5, 5},
+                [](const Tensor& x) { return avg_pool3d(x, 3, {.stride = 1}); }},
+               {"adaptive_avg_pool3d",
+                {1, 1, 7, 7, 7},
+                [](const Tensor& x) { return adaptive_avg_pool3d(x, 3); }},
+               {"conv3d",
+                {1, 2, 5, 4, 4},
+                [](const Tensor& x) {
+                  const Seed seed(7);
+                  return conv3d(x, randn({2, 2, 3, 3, 3}, bf16).to(x.dtype()), {}, {.padding = 1});
+                }},
+               {"grid_sample", {1, 2, 3, 3}, [](const Tensor& x) {
+                  const Seed seed(7);
+                  const Tensor grid = rand({1, 6, 6, 2}, f64).to(f32) * 2 - 1;
+                  return grid_sample(x, x.dtype() == f64 ? grid.to(f64) : grid);
+                }}};
+  for (const auto& c : cases)
+    for (const DType dtype : {f16, bf16}) {
+      const Seed seed(3);
+      const Tensor x = randn(c.shape, f64).to(dtype);
+      const Tensor dy = randn(c.f(x).shape(), f64).to(dtype), size = abs(dy.to(f64));
+      const auto run = [&](DType t, const Tensor& slopes) {
+        const Tensor in = x.to(t).detach().clone().set_requires_grad();
+        return grad({c.f(in)}, {in}, {.gradients = {slopes.to(t)}})[0].to(f64);
+      };
+      const Tensor got = run(dtype, dy), exact = run(f64, dy), terms = run(f64, size);
+      const double ulp = dtype == f16 ? 0x1p-11 : 0x1p-8;
+      for (int64_t i = 0; i < x.numel(); ++i)
+        EXPECT_NEAR(got.at(i), exact.at(i),
+                    ulp * std::abs(exact.at(i)) + 1e-5 * std::abs(terms.at(i)) + 0x1p-25)
+            << c.name << " in " << dtype << ", element " << i;
+    }
+}
+
 }  // namespace gradient_sums_test
 }  // namespace mixtape

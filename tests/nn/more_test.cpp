@@ -207,6 +207,16 @@ TEST(AdaptiveLogSoftmax, SaysWhatItNeeds) {
                "targets must be from 0 to 9, got -100 to 1");
 }
 
+TEST(Tanhshrink, KeepsDigitsNearZero) {
+  const double x = 0.03125, y = x - std::tanh(x), slope = std::tanh(x) * std::tanh(x);
+  for (const DType dtype : {f32, f16, bf16}) {
+    const Tensor in = full({}, x, dtype).set_requires_grad(), out = nn::Tanhshrink()(in);
+    EXPECT_EQ(out.item(), full({}, y, dtype).item()) << dtype;
+    EXPECT_EQ(grad({out}, {in})[0].item(), full({}, slope, dtype).item()) << dtype;
+  }
+  EXPECT_EQ(nn::Tanhshrink()(ones({1}, i64)).dtype(), f32);
+}
+
 TEST(RReLU, DrawsASlopeForEachElement) {
   const Seed seed(1);
   const Tensor x = full({10000}, -2), slopes = nn::RReLU(0.25, 0.75)(x) / -2.0;
