@@ -28,6 +28,8 @@ auto functional_call(const M& net, const StateDict& tensors, Args&&... args) {
   }();
   detail::replace_tensors(*copy, tensors);
   auto y = std::as_const(*copy)(std::forward<Args>(args)...);
+  static_assert(HoldsTensors<decltype(y)> || !std::is_class_v<decltype(y)>,
+                "a struct that forward returns needs tensors(), as nn::RnnOutput has");
   // A checkpoint inside calls the copy again in backward.
   for_each_tensor(y, [&](const Tensor& t) { detail::keep_for_backward(t, copy); });
   return y;

@@ -1,13 +1,40 @@
 #pragma once
 // Hooks of a module, which see and may replace its input and output tensors and their gradients.
 
+#include <array>
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "autograd/hook_list.h"
 #include "core/tensor.h"
+
+namespace mixtape::detail {
+
+// True for a type in which hooks find tensors that they may replace. (A container has an allocator,
+// so that a span, which shares the tensors of another, is none.)
+template <class T>
+inline constexpr bool holds_tensors =
+    (std::derived_from<T, Tensor> && !std::is_const_v<T>) || requires(T& t) { t.tensors(); };
+template <class T>
+  requires requires(T& t) {
+    typename T::allocator_type;
+    t.begin();
+  }
+inline constexpr bool holds_tensors<T> =
+    holds_tensors<std::remove_reference_t<decltype(*std::declval<T&>().begin())>>;
+template <class T, size_t n>
+inline constexpr bool holds_tensors<std::array<T, n>> = holds_tensors<T>;
+template <class... T>
+inline constexpr bool holds_tensors<std::tuple<T...>> = (holds_tensors<T> || ...);
+template <class A, class B>
+inline constexpr bool holds_tensors<std::pair<A, B>> = holds_tensors<A> || holds_tensors<B>;
+
+}  // namespace mixtape::detail
 
 namespace mixtape::nn {
 
@@ -28,21 +55,23 @@ bool has_any(const ModuleHooks& hooks);  // true if any are left
 
 using mixtape::HookHandle;
 
-// Arguments and results that hooks see: a Tensor (also a Buffer or BoolTensor), a vector of them,
-// or a struct that lists its own with tensors().
+// Arguments and results that hooks see: a Tensor (also a Buffer or BoolTensor), a container, array,
+// pair or tuple of them, or a struct that lists its own with tensors(); also within one another.
 template <class T>
-concept HoldsTensors =
-    std::derived_from<T, Tensor> || std::same_as<T, Tensors> || requires(T& t) { t.tensors(); };
+concept HoldsTensors = detail::holds_tensors<T>;
 
 // Calls f with each tensor in an argument or a result, in order.
 template <class T, class F>
 void for_each_tensor([[maybe_unused]] T& value, [[maybe_unused]] const F& f) {
-  if constexpr (std::derived_from<T, Tensor>) {
+  if constexpr (!HoldsTensors<T>) {
+  } else if constexpr (std::derived_from<T, Tensor>) {
     f(value);
-  } else if constexpr (std::same_as<T, Tensors>) {
-    for (Tensor& t : value) f(t);
-  } else if constexpr (HoldsTensors<T>) {
+  } else if constexpr (requires { value.tensors(); }) {
     for (Tensor* t : value.tensors()) f(*t);
+  } else if constexpr (requires { value.begin(); }) {
+    for (auto& part : value) for_each_tensor(part, f);
+  } else {
+    std::apply([&](auto&... parts) { (for_each_tensor(parts, f), ...); }, value);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <thread>
 
 #include "autograd/checkpoint.h"
@@ -103,6 +104,34 @@ TEST(FunctionalCall, OutlivesCheckpoints) {
   const Tensor plain = functional_call(net.blocks[0], {{"a.weight", same}}, x);
   sum(net.blocks[1](plain)).backward();
   EXPECT_EQ(to_vector(w.grad()), to_vector(same.grad()));
+}
+
+// Results that `make` builds from a tensor.
+template <class Make>
+struct Returns : nn::Module<Returns<Make>> {
+  Tensor weight = nn::parameter(ones({2}));
+  std::shared_ptr<int> copies = std::make_shared<int>();  // as many as it has owners
+  Make make;
+  explicit Returns(Make m) : make(std::move(m)) {}
+  auto forward(const Tensor& x) const { return make(x * weight); }
+  MIXTAPE_FIELDS(weight)
+};
+
+TEST(FunctionalCall, LivesAsLongAsAnyResult) {
+  const auto expect_kept = [](auto make) {
+    const Returns<decltype(make)> net(make);
+    {
+      const auto results = functional_call(net, {}, ones({2}));
+      EXPECT_EQ(net.copies.use_count(), 2);
+    }
+    EXPECT_EQ(net.copies.use_count(), 1);
+  };
+  expect_kept([](const Tensor& y) { return std::pair(y, y + 1); });
+  expect_kept([](const Tensor& y) { return std::tuple(1.5, y, std::string("y")); });
+  expect_kept([](const Tensor& y) { return std::array{y, y + 1}; });
+  expect_kept([](const Tensor& y) { return std::vector<nn::Tensors>{{y}, {y, y + 1}}; });
+  expect_kept([](const Tensor& y) { return std::map<std::string, Tensor>{{"y", y}}; });
+  expect_kept([](const Tensor& y) { return std::pair(0, nn::RnnOutput{y, y + 1}); });
 }
 
 TEST(FunctionalCall, RunsOnSeveralThreads) {

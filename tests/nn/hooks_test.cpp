@@ -1,6 +1,10 @@
 // Hooks of modules: they see and may replace tensors and gradients, and move with their module.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
+#include <span>
+
 #include "autograd/ops.h"
 #include "core/allocator.h"
 #include "core/check.h"
@@ -320,6 +324,45 @@ TEST(Hooks, SeeStructsOfTensors) {
   net(x, nn::LstmState{zeros({1, 1, 3}), zeros({1, 1, 3})});
   EXPECT_EQ(sizes, (std::vector<size_t>{3, 3}));
 }
+
+// Arguments and results of several parts, among them others than tensors.
+struct Parts : nn::Module<Parts> {
+  using Result = std::tuple<Tensor, double, std::vector<std::array<Tensor, 2>>>;
+  Result forward(const std::pair<Tensor, int>& x, const StateDict& all) const {
+    return {x.first * x.second, 1.5, {{all[0].second, all[1].second * 2.0}}};
+  }
+  MIXTAPE_FIELDS()
+};
+
+TEST(Hooks, SeeTensorsWithinPairsTuplesAndContainers) {
+  const Parts net;
+  Parts& hooked = const_cast<Parts&>(net);
+  std::vector<size_t> sizes;
+  hooked.register_forward_hook([&](const nn::ModuleBase&, const Tensors& in, Tensors& out) {
+    sizes = {in.size(), out.size()};
+    out[2] = out[2] * 10;
+  });
+  hooked.register_full_backward_hook([&](Tensors& dx, const Tensors& dy) {
+    sizes.insert(sizes.end(), {dx.size(), dy.size()});
+    dx[2] = dx[2] + 1;
+  });
+  const Tensor a = leaf({1}), b = leaf({2}), c = leaf({3});
+  const auto [x, number, rest] = net(std::pair(a, 5), StateDict{{"b", b}, {"c", c}});
+  EXPECT_EQ(number, 1.5);
+  sum(x + rest[0][0] + rest[0][1]).backward();
+  EXPECT_EQ(rest[0][1].item(), 60);
+  EXPECT_EQ(sizes, (std::vector<size_t>{3, 3, 3, 3}));
+  EXPECT_EQ(a.grad().item(), 5);
+  EXPECT_EQ(c.grad().item(), 21);
+}
+
+struct Unlisted {
+  Tensor y;
+};
+static_assert(nn::HoldsTensors<std::map<std::string, Tensor>>);
+static_assert(!nn::HoldsTensors<Unlisted> && !nn::HoldsTensors<std::vector<Unlisted>>);
+static_assert(!nn::HoldsTensors<std::pair<int, std::string>> && !nn::HoldsTensors<std::tuple<>>);
+static_assert(!nn::HoldsTensors<std::span<Tensor>> && !nn::HoldsTensors<std::filesystem::path>);
 
 struct Sign : nn::Module<Sign> {
   BoolTensor forward(const Tensor& x) const { return x > 0; }
