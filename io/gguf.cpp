@@ -4,6 +4,7 @@
 #include "io/gguf.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -24,11 +25,13 @@ uint64_t padding(uint64_t size) { return internal::round_up(size, gguf_alignment
 
 class GgufHeader {
  public:
+  explicit GgufHeader(const std::string& path) : path_(path) {}
   template <class T>
   void number(T x) {
     text_.append(reinterpret_cast<const char*>(&x), sizeof x);
   }
   void string(std::string_view s) {
+    if (!is_utf8(s)) fail("{}: {} is not UTF-8", path_, quote(s));
     number(uint64_t{s.size()});
     text_ += s;
   }
@@ -61,6 +64,7 @@ class GgufHeader {
     number(type);
     number(size);
   }
+  const std::string& path_;
   std::string text_ = "GGUF";
 };
 
@@ -72,6 +76,9 @@ void add_place(GgufHeader& header, const std::string& name, const Tensor& t, uin
     fail("{}: {} is {}, which GGUF lacks", path, quote(name), t.dtype());
   constexpr int most = 4;
   if (t.rank() > most) fail("{}: {} has more than {} dimensions", path, quote(name), most);
+  constexpr size_t longest = 63;  // that llama.cpp reads
+  if (name.size() > longest)
+    fail("{}: the name {} has {} bytes, more than {}", path, quote(name), name.size(), longest);
   header.string(name);
   header.number(uint32_t(std::max(t.rank(), 1)));
   if (t.rank() == 0) header.number(uint64_t{1});
@@ -84,11 +91,13 @@ void add_place(GgufHeader& header, const std::string& name, const Tensor& t, uin
 
 void save_gguf(const std::string& path, const StateDict& tensors, const GgufMetadata& metadata) {
   check_writable(path, tensors, {});
-  GgufHeader header;
+  GgufHeader header(path);
   header.number(uint32_t{3});
   header.number(uint64_t{tensors.size()});
   header.number(uint64_t{metadata.size()});
+  std::set<std::string_view> keys{"", "general.alignment"};  // not the caller's to set
   for (const auto& [key, entry] : metadata) {
+    if (!keys.insert(key).second) fail("{}: duplicate or reserved key {}", path, quote(key));
     header.string(key);
     std::visit([&](const auto& x) { header.value(x); }, entry);
   }

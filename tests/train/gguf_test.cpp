@@ -144,7 +144,18 @@ TEST(Gguf, WritesTensorsAndMetadata) {
                "y: \"a\" has more than 4 dimensions");
   EXPECT_ERROR(io::save_gguf(folder / "y", {{"a", grid}, {"a", grid}}, {}),
                "duplicate or reserved");
+  const std::string longest(63, 'a');
+  EXPECT_ERROR(io::save_gguf(folder / "y", {{longest + 'a', grid}}, {}),
+               "has 64 bytes, more than 63");
+  EXPECT_ERROR(io::save_gguf(folder / "y", {}, {{"k", 1u}, {"k", 2u}}),
+               "y: duplicate or reserved key \"k\"");
+  for (const char* key : {"", "general.alignment"})
+    EXPECT_ERROR(io::save_gguf(folder / "y", {}, {{key, 64u}}), "duplicate or reserved key");
+  for (const io::GgufMetadata& bad :
+       {io::GgufMetadata{{"\xff", 1u}}, {{"k", "\xff"}}, {{"k", std::vector<std::string>{"\xff"}}}})
+    EXPECT_ERROR(io::save_gguf(folder / "y", {}, bad), "is not UTF-8");
   EXPECT_EQ(folder.count(), 1u);
+  io::save_gguf(folder / "y", {{longest, grid}}, {});
 }
 
 TEST(Gguf, NamesAGptAsLlamaCppDoes) {
