@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <filesystem>
+#include <optional>
 
 #include "core/check.h"
 #include "core/format.h"
@@ -118,12 +119,11 @@ Message entry(std::string_view key, std::string_view value) {
   return Message().bytes(1, key).bytes(2, value);
 }
 
-// Writes the numbers of all tensors to a second file, at multiples of a page, and their messages to
-// `graph`.
-void write_external(const std::string& path, const StateDict& tensors, Message& graph) {
+// Writes the numbers of all tensors to a second file of this path, at multiples of a page, and
+// their messages to `graph`.
+void write_external(AtomicFile& file, const std::string& path, const StateDict& tensors,
+                    Message& graph) {
   constexpr uint64_t page = 4096;
-  const std::string data = path + ".data";
-  AtomicFile file(data);
   uint64_t at = 0;
   for (const auto& [name, t] : tensors) {
     const uint64_t start = internal::round_up(at, page);
@@ -131,12 +131,11 @@ void write_external(const std::string& path, const StateDict& tensors, Message& 
     for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
     at = start + t.nbytes();
     Message m = message_of(name, t);
-    m.message(13, entry("location", std::filesystem::path(data).filename().string()));
+    m.message(13, entry("location", std::filesystem::path(path).filename().string()));
     m.message(13, entry("offset", std::to_string(start)));
     m.message(13, entry("length", std::to_string(t.nbytes())));
     graph.message(5, m.number(14, 1));
   }
-  file.commit();
 }
 
 }  // namespace
@@ -166,17 +165,19 @@ void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
     heads.push_back(Message().bytes(5, head, t.nbytes()).text());
     rest += heads.back().size() + t.nbytes();
   }
-  if (external) write_external(path, g.initializers, graph);
+  AtomicFile file(path);
+  std::optional<AtomicFile> data;  // appears only when both are complete
+  if (external) write_external(data.emplace(path + ".data"), path + ".data", g.initializers, graph);
   check(graph.text().size() + rest < most_bytes - model.text().size() - 16,
         "{}: {} bytes are more than an ONNX file may have (write its numbers to a second one)",
         path, graph.text().size() + rest);
-  AtomicFile file(path);
   file.write(model.bytes(7, graph.text(), rest).text());
   for (size_t i = 0; i < heads.size(); ++i) {
     file.write(heads[i]);
     for_each_chunk(g.initializers[i].second,
                    [&](std::span<const std::byte> chunk) { file.write(chunk); });
   }
+  if (data) data->commit();
   file.commit();
 }
 

@@ -40,8 +40,9 @@ struct OnnxGraph {  // nodes that compute outputs from inputs and initializers
 int64_t onnx_type(DType dtype);  // ONNX's number of the dtype, also for the attribute of Cast
 
 // Writes the graph atomically. A protobuf message is limited to 2 GiB; with `external`,
-// initializers go to a second file, `path` + ".data", which has no such limit. Throws Error for an
-// unknown opset, for a duplicate initializer, and beyond the limit.
+// initializers go to a second file, `path` + ".data", which has no such limit. It is replaced just
+// before the graph, when both are complete. Throws Error for an unknown opset, for a duplicate
+// initializer, and beyond the limit.
 void save_onnx(const std::string& path, const OnnxGraph& graph, bool external = false);
 
 }  // namespace mixtape::io

@@ -3,6 +3,9 @@
 #include "io/onnx.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "core/format.h"
 #include "tests/support/errors.h"
@@ -77,6 +80,29 @@ TEST(OnnxFile, HasNumbersInASecondFile) {
   save_onnx(folder / "x.onnx", example(), true);
   expect_equal(read_onnx(folder / "x.onnx"), example());
   EXPECT_EQ(slurp(folder / "x.onnx.data").size(), 3 * 4096 + 2u) << "each at a page";
+}
+
+TEST(OnnxFile, ReplacesBothFilesOrNeither) {
+  const TempFolder folder;
+  OnnxGraph g = example();
+  save_onnx(folder / "x.onnx", g, true);
+  const std::string before = slurp(folder / "x.onnx.data");
+  g.initializers = {{"w", from({9}, {1})}};  // 4 bytes: only the graph exceeds the limit
+  struct rlimit old;
+  getrlimit(RLIMIT_FSIZE, &old);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small = {64, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = test::full_error([&] { save_onnx(folder / "x.onnx", g, true); });
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, ignored);
+  EXPECT_NE(message.find("x.onnx: cannot write: File too large"), message.npos) << message;
+  EXPECT_EQ(slurp(folder / "x.onnx.data"), before);
+  expect_equal(read_onnx(folder / "x.onnx"), example());
+
+  std::filesystem::create_directory(folder / "y.onnx");
+  EXPECT_ERROR(save_onnx(folder / "y.onnx", g, true), "y.onnx: not a regular file");
+  EXPECT_EQ(folder.count(), 3u);
 }
 
 TEST(OnnxFile, WritesTensorsOfAnyLayout) {
