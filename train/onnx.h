@@ -42,6 +42,9 @@ void save_onnx(const std::string& path, M& net, const Tensor (&inputs)[count],
     auto y = [&]<size_t... i>(std::index_sequence<i...>) {
       return net(x[i]...);
     }(std::make_index_sequence<count>());
+    static_assert(nn::HoldsTensors<decltype(y)>,
+                  "forward must return tensors; a struct of them needs tensors(), as nn::RnnOutput "
+                  "has");
     nn::Tensors all;
     nn::for_each_tensor(y, [&](const Tensor& t) { all.push_back(t); });
     return all;

@@ -4,6 +4,7 @@
 #include "train/onnx.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -365,6 +366,55 @@ TEST(Onnx, LaterOpsetsHaveSingleOps) {
   Calls sine([](const Tensor& t) { return sin(t); });  // of bf16 from opset 22 on
   EXPECT_EQ(ops_of(graph_of(sine, x.to(bf16), {.opset = 18})), "Cast Sin Cast");
   EXPECT_EQ(ops_of(graph_of(sine, x.to(bf16), {.opset = 22})), "Sin");
+}
+
+// All edges of a graph, as "op input input > output, ...".
+std::string edges_of(const io::OnnxGraph& g) {
+  std::string all;
+  for (const io::OnnxNode& node : g.nodes)
+    all += fmt::format("{}{} {} > {}", all.empty() ? "" : ", ", node.op,
+                       fmt::join(node.inputs, " "), fmt::join(node.outputs, " "));
+  return all;
+}
+
+// A layer's input and output, of which `make` builds the result.
+template <class Make>
+struct Results : nn::Module<Results<Make>> {
+  nn::Linear layer{4, 3, {.bias = false}};
+  Make make;
+  explicit Results(Make m) : make(std::move(m)) {}
+  auto forward(const Tensor& x) const { return make(x, layer(x)); }
+  MIXTAPE_FIELDS(layer)
+};
+
+TEST(Onnx, ResultsMayBeSeveralAndTheSame) {
+  const auto edges = [](auto make) {
+    Results<decltype(make)> net(make);
+    return edges_of(graph_of(net, ones({3, 4})));
+  };
+  const std::string both = "Gemm input layer.weight > output_0, Relu output_0 > output_1";
+  EXPECT_EQ(edges([](const Tensor&, const Tensor& y) { return std::pair(y, relu(y)); }), both);
+  EXPECT_EQ(edges([](const Tensor&, const Tensor& y) { return std::tuple(y, 1, relu(y)); }), both);
+  EXPECT_EQ(edges([](const Tensor&, const Tensor& y) { return std::array{y, relu(y)}; }), both);
+  EXPECT_EQ(edges([](const Tensor&, const Tensor& y) {
+              return std::vector<nn::Tensors>{{y}, {relu(y)}};
+            }),
+            both);
+  EXPECT_EQ(edges([](const Tensor& x, const Tensor& y) { return nn::Tensors{y, y, x, x, y}; }),
+            "Gemm input layer.weight > output_0, Identity output_0 > output_1, "
+            "Identity input > output_2, Identity output_2 > output_3, "
+            "Identity output_1 > output_4");
+  EXPECT_EQ(test::error([&] { edges([](const Tensor&, const Tensor&) { return Tensor(); }); }),
+            "the network returns no tensors");
+}
+
+TEST(Onnx, SeveralResultsRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const auto make = [](const Tensor& x, const Tensor& y) { return std::tuple(y, y, x, relu(y)); };
+  Exported all;
+  all.add_net("same", Results<decltype(make)>(make), {randn({2, 4}), randn({3, 4})});
+  EXPECT_EQ(all.problems(), "");
 }
 
 // Sizes that follow the batch become -1 in a Reshape, and are computed for others.

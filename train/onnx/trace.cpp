@@ -161,9 +161,14 @@ Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRu
     outputs = run(inputs);
   }
   std::erase_if(outputs, [](const Tensor& t) { return !t; });
-  for (size_t i = 0; i < outputs.size(); ++i)
-    add_output(graph, tracer.name_of(outputs[i], outputs[i]),
-               name_of_end(o.outputs, "output", i, outputs.size()), outputs[i]);
+  check(!outputs.empty(), "the network returns no tensors");
+  std::map<Name, Name> renamed;  // results, some of which may be the same
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Name from = tracer.name_of(outputs[i], outputs[i]),
+               name = name_of_end(o.outputs, "output", i, outputs.size());
+    add_output(graph, renamed.try_emplace(from, from).first->second, name, outputs[i]);
+    renamed[from] = name;
+  }
   prune(graph);
   return {std::move(graph), std::move(tracer.g.number_lists)};
 }
