@@ -377,6 +377,20 @@ std::string edges_of(const io::OnnxGraph& g) {
   return all;
 }
 
+TEST(Onnx, InputsMayBeOneTensorOrAWeight) {
+  struct Difference : nn::Module<Difference> {
+    Tensor forward(const Tensor& a, const Tensor& b) const { return a - b; }
+    MIXTAPE_FIELDS()
+  } net;
+  const Tensor x = randn({4});
+  const TempFolder folder;
+  save_onnx(folder / "x.onnx", net, {x, x}, {.dynamic_batch = false});
+  EXPECT_EQ(edges_of(test::read_onnx(folder / "x.onnx")), "Sub input_0 input_1 > output");
+  nn::Linear layer(4, 4, {.bias = false});
+  EXPECT_EQ(edges_of(graph_of(layer, layer.weight, {.dynamic_batch = false})),
+            "Gemm input weight > output");
+}
+
 // A layer's input and output, of which `make` builds the result.
 template <class Make>
 struct Results : nn::Module<Results<Make>> {

@@ -164,7 +164,7 @@ void detail::save_onnx(const std::string& path, nn::ModuleBase& net, const nn::T
     nn::Tensors sized;
     for (const Tensor& x : inputs) {
       const bool batched = rows > 0 && x.rank() > 0 && x.size(0) == inputs[0].size(0);
-      sized.push_back(batched ? onnx::with_rows(x, rows) : x.detach());
+      sized.push_back(batched ? onnx::with_rows(x, rows) : x.clone());  // never shared
     }
     return sized;
   };
