@@ -19,8 +19,8 @@ struct OnnxOptions {
   // for this the network runs twice, with batches of two sizes. If false, sizes are as given.
   bool dynamic_batch = true;
   bool external_data = false;  // weights go to a second file, `path` + ".data", for over 2 GiB
-  std::vector<std::string> inputs = {},
-                           outputs = {};  // names; none: input, or input_0, input_1, ...
+  // Names; none: input, or input_0, input_1, ... No weight may have one of them.
+  std::vector<std::string> inputs = {}, outputs = {};
 };
 
 namespace detail {
@@ -31,9 +31,9 @@ void save_onnx(const std::string& path, nn::ModuleBase& net, const nn::Tensors& 
 
 // Writes the computation of net(inputs...) in evaluation, in the dtypes in which it runs (under an
 // Autocast with its casts). Weights have the names of net's state_dict(). Throws Error, with the
-// module, for an op without a counterpart in ONNX, and if ops or their sizes depend on the batch in
-// a way that a graph cannot express. Values that depend on inputs through C++, such as an if on
-// item(), are those of this run.
+// module, for an op without a counterpart in ONNX, if ops or their sizes depend on the batch in a
+// way that a graph cannot express, and for a name that is not UTF-8 or that something else has.
+// Values that depend on inputs through C++, such as an if on item(), are those of this run.
 //   save_onnx("net.onnx", net, {x}, {.opset = 20});
 template <class M, size_t count>
 void save_onnx(const std::string& path, M& net, const Tensor (&inputs)[count],

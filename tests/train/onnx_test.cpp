@@ -377,6 +377,50 @@ std::string edges_of(const io::OnnxGraph& g) {
   return all;
 }
 
+// A module with a weight of any name, which no other value may have.
+struct Named : nn::Module<Named> {
+  std::string name;
+  Tensor weight = nn::parameter(ones({4}));
+  explicit Named(std::string n) : name(std::move(n)) {}
+  Tensor forward(const Tensor& x) const {
+    return cat({x * weight, expand(weight, {x.size(0), 4})}, 1);
+  }
+  void list_fields(nn::Fields& fields) override { fields.add(name, weight); }
+};
+
+TEST(Onnx, EachValueHasANameOfItsOwn) {
+  const Tensor x = randn({3, 4});
+  const auto problem = [&](const char* weight, const OnnxOptions& o) {
+    Named net(weight);
+    return test::error([&] { graph_of(net, x, o); });
+  };
+  const std::string reason = "since a weight, an input or an output has it: give another in";
+  EXPECT_EQ(problem("input", {}),
+            "an input cannot have the name \"input\", " + reason + " OnnxOptions::inputs");
+  EXPECT_EQ(problem("output", {}),
+            "an output cannot have the name \"output\", " + reason + " OnnxOptions::outputs");
+  EXPECT_EQ(problem("w", {.inputs = {"w"}}),
+            "an input cannot have the name \"w\", " + reason + " OnnxOptions::inputs");
+  EXPECT_EQ(problem("w", {.inputs = {"x"}, .outputs = {"x"}}),
+            "an output cannot have the name \"x\", " + reason + " OnnxOptions::outputs");
+  EXPECT_EQ(problem("w", {.inputs = {""}}), "an input needs a name in UTF-8, got \"\"");
+  EXPECT_EQ(problem("w", {.outputs = {"\xff"}}), "an output needs a name in UTF-8, got \"\uFFFD\"");
+  EXPECT_EQ(problem("w", {.outputs = {"y", "z"}}), "2 names for 1 outputs");
+  const auto edges = [&](const char* weight, const OnnxOptions& o = {}) {
+    Named net(weight);
+    return edges_of(graph_of(net, x, o));
+  };
+  EXPECT_EQ(edges("input", {.inputs = {"x"}}),
+            "Shape x > batch, Concat batch size_4 > Constant_3, Mul x input > Mul_2, "
+            "Expand input Constant_3 > Expand_4, Concat Mul_2 Expand_4 > output");
+  EXPECT_EQ(edges("Mul_2", {.inputs = {"batch"}, .outputs = {"Expand_5"}}),
+            "Shape batch > batch_, Concat batch_ size_4 > Constant_4, Mul batch Mul_2 > Mul_3, "
+            "Expand Mul_2 Constant_4 > Expand_6, Concat Mul_3 Expand_6 > Expand_5");
+  EXPECT_EQ(edges("size_4"),
+            "Shape input > batch, Concat batch size_4_ > Constant_3, Mul input size_4 > Mul_2, "
+            "Expand size_4 Constant_3 > Expand_4, Concat Mul_2 Expand_4 > output");
+}
+
 TEST(Onnx, InputsMayBeOneTensorOrAWeight) {
   struct Difference : nn::Module<Difference> {
     Tensor forward(const Tensor& a, const Tensor& b) const { return a - b; }

@@ -29,7 +29,10 @@ Sizes sizes_of(const Shape& s) { return {s.begin(), s.end()}; }
 }  // namespace
 
 Name GraphBuilder::fresh(const std::string& what) {
-  return fmt::format("{}{}{}_{}", path, path.empty() ? "" : "/", what, count_++);
+  Name name;
+  do name = fmt::format("{}{}{}_{}", path, path.empty() ? "" : "/", what, count_++);
+  while (taken.contains(name));
+  return name;
 }
 
 std::vector<Name> GraphBuilder::nodes(const std::string& op, std::vector<Name> inputs,

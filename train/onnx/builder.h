@@ -60,6 +60,7 @@ class GraphBuilder {
 
   io::OnnxGraph graph;
   std::string path;             // of the module that runs
+  std::set<Name> taken;         // by weights, inputs and outputs
   std::set<Name> number_lists;  // made by numbers()
 
  private:

@@ -104,20 +104,25 @@ class Merger {
     std::ranges::copy(values, t.data<int64_t>());
     return t;
   }
+  std::string unused(std::string name) const {
+    while (one_.taken.contains(name)) name += '_';
+    return name;
+  }
   std::string constant(int64_t value) {
-    const std::string name = fmt::format("size_{}", value);
+    const std::string name = unused(fmt::format("size_{}", value));
     if (names_.insert(name).second) added_.emplace_back(name, numbers({value}));
     return name;
   }
   std::string batch_times(int64_t factor) {
-    if (names_.insert("batch").second)
+    const std::string batch = unused("batch");
+    if (names_.insert(batch).second)
       sizes_.push_back({"Shape",
                         {graph_.inputs[0].name},
-                        {"batch"},
+                        {batch},
                         {{"start", int64_t{0}}, {"end", int64_t{1}}}});
-    if (factor == 1) return "batch";
-    const std::string name = fmt::format("batch_times_{}", factor);
-    if (names_.insert(name).second) sizes_.push_back({"Mul", {"batch", constant(factor)}, {name}});
+    if (factor == 1) return batch;
+    const std::string name = unused(fmt::format("batch_times_{}", factor));
+    if (names_.insert(name).second) sizes_.push_back({"Mul", {batch, constant(factor)}, {name}});
     return name;
   }
 

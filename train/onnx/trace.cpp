@@ -12,6 +12,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "io/text.h"
 #include "train/onnx/builder.h"
 
 namespace mixtape::train::onnx {
@@ -58,6 +59,7 @@ class Tracer final : public Observer, public Names {
   bool knows(const Tensor& t) const { return known_.contains(place_of(t)); }
   void add_weight(const Name& name, const Tensor& t) {
     known_.try_emplace(place_of(t), Known{name, t, t.version()});
+    g.taken.insert(name);
     kept_.push_back(t);
   }
 
@@ -100,10 +102,21 @@ io::OnnxValue value_of(const Name& name, const Tensor& t) {
   return {name, t.dtype(), {t.shape().begin(), t.shape().end()}};
 }
 
-Name name_of_end(const std::vector<std::string>& given, const char* usual, size_t i, size_t count) {
-  check(given.empty() || given.size() == count, "{} names for {} {}s", given.size(), count, usual);
-  if (!given.empty()) return given[i];
-  return count == 1 ? usual : fmt::format("{}_{}", usual, i);
+// Names for inputs or outputs, which nothing else may have: those given, or so many usual ones.
+std::vector<Name> take(GraphBuilder& g, std::vector<Name> names, const char* what, size_t usual) {
+  if (names.empty())
+    for (size_t i = 0; i < usual; ++i)
+      names.push_back(usual == 1 ? what : fmt::format("{}_{}", what, i));
+  for (const Name& name : names) {
+    check(!name.empty() && io::is_utf8(name), "an {} needs a name in UTF-8, got {}", what,
+          io::quote(name));
+    check(
+        g.taken.insert(name).second,
+        "an {} cannot have the name {}, since a weight, an input or an output has it: give another "
+        "in OnnxOptions::{}s",
+        what, io::quote(name), what);
+  }
+  return names;
 }
 
 // Gives a value its name as an output of the graph, by a node if it has a name already.
@@ -149,11 +162,13 @@ Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRu
   graph.name = nn::type_name(typeid(net));
   for (const StateDict& all : {net.state_dict(), net.named_buffers()})
     for (const auto& [name, t] : all) tracer.add_weight(name, t);
+  const std::vector<Name> in = take(tracer.g, o.inputs, "input", inputs.size());
+  std::vector<Name> out = take(tracer.g, o.outputs, "output", 0);  // before nodes get names
+  check(in.size() == inputs.size(), "{} names for {} inputs", in.size(), inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const Name name = name_of_end(o.inputs, "input", i, inputs.size());
-    graph.inputs.push_back(value_of(name, inputs[i]));
-    tracer.g.set_dtype(name, inputs[i].dtype());
-    tracer.bind(inputs[i], name);
+    graph.inputs.push_back(value_of(in[i], inputs[i]));
+    tracer.g.set_dtype(in[i], inputs[i].dtype());
+    tracer.bind(inputs[i], in[i]);
   }
   nn::Tensors outputs;
   {
@@ -162,15 +177,16 @@ Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRu
   }
   std::erase_if(outputs, [](const Tensor& t) { return !t; });
   check(!outputs.empty(), "the network returns no tensors");
+  if (out.empty()) out = take(tracer.g, {}, "output", outputs.size());
+  check(out.size() == outputs.size(), "{} names for {} outputs", out.size(), outputs.size());
   std::map<Name, Name> renamed;  // results, some of which may be the same
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const Name from = tracer.name_of(outputs[i], outputs[i]),
-               name = name_of_end(o.outputs, "output", i, outputs.size());
-    add_output(graph, renamed.try_emplace(from, from).first->second, name, outputs[i]);
-    renamed[from] = name;
+    const Name name = tracer.name_of(outputs[i], outputs[i]);
+    add_output(graph, renamed.try_emplace(name, name).first->second, out[i], outputs[i]);
+    renamed[name] = out[i];
   }
   prune(graph);
-  return {std::move(graph), std::move(tracer.g.number_lists)};
+  return {std::move(graph), std::move(tracer.g.number_lists), std::move(tracer.g.taken)};
 }
 
 }  // namespace mixtape::train::onnx

@@ -14,6 +14,7 @@ namespace [[gnu::visibility("hidden")]] onnx {
 struct Trace {
   io::OnnxGraph graph;
   std::set<std::string> number_lists;  // initializers that are shapes or positions
+  std::set<std::string> taken;         // names of weights, inputs and outputs
 };
 Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRun& run,
             const OnnxOptions& options);
