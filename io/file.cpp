@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "core/check.h"
+#include "io/text.h"
 
 #ifdef MIXTAPE_ZLIB
 #include <zlib.h>
@@ -32,6 +33,7 @@ namespace {
 // ::open() that never returns 0, 1 or 2: if standard streams were closed, prints would go to the
 // file.
 int open_file(const std::string& path, int flags, mode_t mode = 0) {
+  check_path(path);
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   const int other = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), reason = errno;
@@ -128,7 +130,12 @@ bool has_extension(std::string_view path, std::string_view extension) {
          std::ranges::equal(path.substr(path.size() - extension.size()), extension, {}, lower);
 }
 
+void check_path(const std::string& path) {
+  if (path.find('\0') != path.npos) fail("{}: a file's name cannot have zero bytes", quote(path));
+}
+
 std::string absolute(const std::string& path) {
+  check_path(path);
   return path.empty() ? path : std::filesystem::absolute(path).string();
 }
 
@@ -188,7 +195,9 @@ std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, 
 namespace {
 
 // Follows symbolic links, so that the target is replaced or created instead of the link.
-std::string target_of(std::filesystem::path path) {
+std::string target_of(const std::string& link) {
+  check_path(link);
+  std::filesystem::path path(link);
   std::error_code error;
   for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
     const auto next = std::filesystem::read_symlink(path, error);
@@ -235,7 +244,7 @@ std::string AtomicFile::target_of_temporary(const std::string& path) {
   return path.substr(0, path.rfind('.', path.size() - temporary_suffix.size() - 1));
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(target_of(std::move(path))) {
+AtomicFile::AtomicFile(const std::string& path) : path_(target_of(path)) {
   check(!path_.empty(), "a file to write needs a name");
   struct stat old{};
   const bool replaces = ::stat(path_.c_str(), &old) == 0;  // must not destroy a device or pipe

@@ -36,6 +36,10 @@ class Source : NoCopy {
 // True if the name has this ending, such as ".gz", in upper or lower case.
 bool has_extension(std::string_view path, std::string_view extension);
 
+// Throws Error if the path has zero bytes: the system would end it at the first, and open or remove
+// another file.
+void check_path(const std::string& path);
+
 // The absolute path, which chdir() does not change; "" stays "".
 std::string absolute(const std::string& path);
 
@@ -86,7 +90,7 @@ std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, 
 class AtomicFile : NoCopy {
  public:
   // Throws Error if the folder is not writable, or if the path exists and is not a regular file.
-  explicit AtomicFile(std::string path);
+  explicit AtomicFile(const std::string& path);
   ~AtomicFile();
 
   void write(std::span<const std::byte> bytes);  // appends; throws Error if the system fails

@@ -204,6 +204,7 @@ class ShardFolder {
 }  // namespace
 
 void save_sharded(const std::string& path, const StateDict& tensors, const ShardOptions& options) {
+  check_path(path);
   check(path.ends_with(extension), "{}: the name must end in {}", path, extension);
   check(options.max_bytes > 0, "{}: max_bytes must be > 0", path);
   for (const auto& [name, t] : tensors)

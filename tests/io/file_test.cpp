@@ -82,6 +82,27 @@ TEST(AtomicFile, NamesFileAndReason) {
   EXPECT_ERROR(file.commit(), "late: cannot replace: Is a directory");
 }
 
+// The system would end the name there, and take the file of the shorter name.
+TEST(Files, HaveNoZeroBytesInTheirNames) {
+  const TempFolder folder;
+  spit(folder / "weights", "precious");
+  std::filesystem::create_symlink("weights", folder / "latest");
+  for (const std::string name : {"weights", "latest"}) {
+    const std::string path = folder / name + std::string("\0.safetensors", 13);
+    const std::string message =
+        name + "\\u0000.safetensors\": a file's name cannot have zero bytes";
+    EXPECT_ERROR(remove_abandoned(path), message);
+    EXPECT_ERROR(write_file(path, "x"), message);
+    EXPECT_ERROR(save(path, {{"a", from({1}, {1})}}), message);
+    EXPECT_ERROR(save_sharded(path, {{"a", from({1}, {1})}}), message);
+    EXPECT_ERROR(load(path), message);
+    EXPECT_ERROR(AppendFile{path}, message);
+    EXPECT_ERROR(absolute(path), message);
+  }
+  EXPECT_EQ(slurp(folder / "weights"), "precious");
+  EXPECT_EQ(folder.count(), 2u);
+}
+
 // Pipes are not replaced, nor is /dev/null, even by root.
 TEST(AtomicFile, ReplacesNothingButFiles) {
   const TempFolder folder;
