@@ -199,7 +199,8 @@ std::string target_of(const std::string& link) {
   check_path(link);
   std::filesystem::path path(link);
   std::error_code error;
-  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
+  for (int links = 0; std::filesystem::is_symlink(path, error); ++links) {
+    check(links < 40, "{}: leads through more than 40 symbolic links, or a loop of them", link);
     const auto next = std::filesystem::read_symlink(path, error);
     if (error) break;
     path = path.parent_path() / next;  // an absolute path replaces it

@@ -89,7 +89,8 @@ std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, 
 // killed, the next writer of the same file removes its temporary file.
 class AtomicFile : NoCopy {
  public:
-  // Throws Error if the folder is not writable, or if the path exists and is not a regular file.
+  // Throws Error if the folder is not writable, if the path exists and is not a regular file, or if
+  // its links form a loop.
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
 

@@ -103,6 +103,15 @@ TEST(Files, HaveNoZeroBytesInTheirNames) {
   EXPECT_EQ(folder.count(), 2u);
 }
 
+TEST(AtomicFile, FollowsNoLoopOfLinks) {
+  const TempFolder folder;
+  std::filesystem::create_symlink("a", folder / "b");
+  std::filesystem::create_symlink("b", folder / "a");
+  EXPECT_ERROR(write_file(folder / "a", "x"), "a: leads through more than 40 symbolic links");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "a"));
+  EXPECT_EQ(folder.count(), 2u);
+}
+
 // Pipes are not replaced, nor is /dev/null, even by root.
 TEST(AtomicFile, ReplacesNothingButFiles) {
   const TempFolder folder;
