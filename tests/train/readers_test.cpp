@@ -212,6 +212,23 @@ TEST(Csv, NumbersTheClassesOfATarget) {
   EXPECT_EQ(to_vector(spelt.data.y()), (Values{1, 0, 0, 0}));
 }
 
+// Doubles would merge ids of 19 digits.
+TEST(Csv, TellsLargeIdsApart) {
+  const std::string text =
+      "user,y\n1146885700011425793,1\n1146885700011425794,2\n-9007199254740993,3\n"
+      "-9007199254740992,3\n1146885700011425793,3\n";
+  const Csv users = parse_csv(text, "f", {.categories = {"user"}});
+  EXPECT_EQ(users.categories.at("user"), (Names{"-9007199254740992", "-9007199254740993",
+                                                "1146885700011425793", "1146885700011425794"}));
+  EXPECT_EQ(to_vector(users.data.x()), (Values{2, 3, 1, 0, 2}));
+  EXPECT_EQ(to_vector(parse_csv(text, "f", {.like = &users}).data.x()), (Values{2, 3, 1, 0, 2}));
+  const Csv classes = parse_csv(text, "f", {.target = "user", .classes = true});
+  EXPECT_EQ(to_vector(classes.data.y()), (Values{2, 3, 1, 0, 2}));
+  const Csv exact =
+      parse_csv("x,y\n1,inf\n1,9007199254740991\n1,9\n1,-inf\n1,9.0\n", "f", {.classes = true});
+  EXPECT_EQ(exact.classes, (Names{"-inf", "9", "9007199254740991", "inf"}));
+}
+
 TEST(Csv, ChoosesColumnsAndNumbersCategories) {
   const Csv csv = parse_csv("id,sex,deck,fare,alive\n7,m,10,5,1\n8,f,9,,0\n9,m,,6,1\n", "f",
                             {.columns = {"fare", "deck", "sex"},

@@ -147,11 +147,12 @@ class Places {
 };
 
 // The distinct values of a column, sorted, and the label of each. As numbers, 1 and 1.0 are the
-// same value, with the name of the first occurrence; NaN comes last.
+// same value, with the name of the first occurrence; NaN comes last. With a finite number from 2^53
+// on, such as an id of 19 digits, all are texts: doubles would merge ids.
 class Labels {
  public:
   explicit Labels(const std::vector<std::string_view>& values)
-      : numbers_(std::ranges::all_of(values, [](auto v) { return number(v).has_value(); })) {
+      : numbers_(std::ranges::all_of(values, is_exact)) {
     if (!numbers_) {
       std::vector<std::string_view> sorted = values;
       std::ranges::sort(sorted);
@@ -186,6 +187,10 @@ class Labels {
   std::vector<std::string> all;
 
  private:
+  static bool is_exact(std::string_view text) {
+    const auto x = number(text);
+    return x && (!std::isfinite(*x) || std::abs(*x) < 0x1p53);
+  }
   static bool is_less(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; }
 
   bool numbers_;

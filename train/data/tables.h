@@ -27,7 +27,7 @@ struct Csv {                         // a table that was read
   TensorDataset data;                // x: f32 [n, columns]; y: f32 [n], or i64 [n] for classes
   std::vector<std::string> columns;  // of x
   std::string target;
-  std::vector<std::string> classes;  // names of labels; sorted, by value if all are numbers
+  std::vector<std::string> classes;  // names of labels; sorted, by value if numbers below 2^53
   std::map<std::string, std::vector<std::string>> categories;  // by column, sorted likewise
 };
 
