@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -25,6 +26,7 @@
 namespace mixtape::train {
 namespace readers_test {
 
+using namespace std::string_literals;
 using test::spit;
 using test::TempFolder;
 using Values = std::vector<double>;
@@ -227,6 +229,20 @@ TEST(Csv, TellsLargeIdsApart) {
   const Csv exact =
       parse_csv("x,y\n1,inf\n1,9007199254740991\n1,9\n1,-inf\n1,9.0\n", "f", {.classes = true});
   EXPECT_EQ(exact.classes, (Names{"-inf", "9", "9007199254740991", "inf"}));
+}
+
+TEST(Csv, NumbersBelowF32AreZero) {
+  std::string far = "0." + std::string(400, '0') + "1", same = far + "e401";
+  for (const std::string& text : {"1e-46"s, "1e-400"s, "0.5E-400"s, "+1e-99999999999"s, far})
+    EXPECT_EQ(to_vector(parse_csv(fmt::format("a,b\n{},2\n", text), "f").data.x()), (Values{0}))
+        << text;
+  const Tensor negative = parse_csv("a,b\n-1e-400,2\n", "f").data.x();
+  EXPECT_TRUE(negative.at(0) == 0 && std::signbit(negative.at(0)));
+  EXPECT_EQ(parse_csv("a,b\n" + same + ",2\n", "f").data.x().at(0), 1);
+  for (const std::string& text : {"1e400"s, "1E+99999999999"s, "0.1e400"s, std::string(400, '1'),
+                                  "-1e400"s, std::string(400, '1') + "e-1"})
+    EXPECT_ERROR(parse_csv(fmt::format("a,b\n{},2\n", text), "f"),
+                 "is not a number that f32 holds");
 }
 
 TEST(Csv, ChoosesColumnsAndNumbersCategories) {

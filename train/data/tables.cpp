@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <climits>
 #include <cmath>
 #include <deque>
 
@@ -99,13 +100,29 @@ std::string_view trimmed(std::string_view text) {
   while (text.ends_with(' ')) text.remove_suffix(1);
   return text;
 }
-// The number in a text; none if it is not a number or exceeds f32.
+// True if a number is below 1, told by its first digit and its exponent. For those beyond doubles.
+bool is_below_one(std::string_view text) {
+  const size_t e = std::min(text.find_first_of("eE"), text.size());
+  const size_t point = std::min(text.find('.'), e), first = text.find_first_of("123456789");
+  int exponent = 0;
+  if (e < text.size()) {
+    const bool negative = text[e + 1] == '-', has_sign = negative || text[e + 1] == '+';
+    if (std::from_chars(&text[e + 1 + has_sign], text.end(), exponent).ec != std::errc{})
+      exponent = INT_MAX;
+    if (negative) exponent = -exponent;
+  }
+  return exponent + int64_t(point) < int64_t(first);
+}
+// The number in a text, 0 if it is too small; none if it is not a number or exceeds f32.
 std::optional<double> number(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
-  if (error != std::errc{} || end != text.end()) return {};
+  if (end != text.end()) return {};
+  if (error == std::errc::result_out_of_range && is_below_one(text))
+    return text.starts_with('-') ? -0.0 : 0.0;
+  if (error != std::errc{}) return {};
   if (std::isfinite(value) && !std::isfinite(static_cast<float>(value))) return {};
   return value;
 }
