@@ -12,6 +12,7 @@
 #include "io/text.h"
 #include "nn/models/gpt.h"
 #include "train/config_reader.h"
+#include "train/run_folder.h"
 
 namespace mixtape::train {
 namespace {
@@ -30,6 +31,12 @@ std::string_view outer_name(const nn::ModuleBase& net) {
 }
 constexpr std::string_view peft_prefix = "base_model.model.";
 
+// The options without which weights are of no use. The file of the weights repeats them, since a
+// process may be killed before it writes the other.
+io::Metadata options_of_weights(const nn::LoraOptions& o) {
+  return {{"r", fmt::format("{}", o.rank)}, {"lora_alpha", fmt::format("{}", o.alpha)}};
+}
+
 }  // namespace
 
 void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOptions& o) {
@@ -45,10 +52,12 @@ void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOpt
     targets += (targets.empty() ? "" : ", ") + io::json_string(layer.path);
     fan_in_fan_out = fan_in_fan_out && layer.fan_in_fan_out;  // with both, PEFT decides by type
   }
-  std::filesystem::create_directories(folder);
-  io::save(file_in(folder, weights_file), adapters, {{"format", "pt"}});
+  const RunFolder files(folder);
+  io::Metadata metadata = options_of_weights(o);
+  metadata.emplace("format", "pt");
+  io::save(files.path(weights_file), adapters, metadata);
   io::write_file(
-      file_in(folder, config_file),
+      files.path(config_file),
       fmt::format("{{\n  \"peft_type\": \"LORA\",\n  \"r\": {},\n  \"lora_alpha\": {},\n"
                   "  \"lora_dropout\": {},\n  \"fan_in_fan_out\": {},\n  \"bias\": \"none\",\n"
                   "  \"target_modules\": [{}]\n}}\n",
@@ -81,7 +90,11 @@ nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net) {
   const std::string name = file_in(folder, config_file);
   nn::LoraOptions o = parse_lora_config(io::as_text(io::read_file(name)), name);
   const std::string path = file_in(folder, weights_file);
-  StateDict adapters = io::load(path).tensors;
+  auto [adapters, saved, unused] = io::load(path);
+  for (const auto& [key, value] : options_of_weights(o))
+    if (const auto found = saved.find(key); found != saved.end() && found->second != value)
+      fail("{}: was saved with {} {}, but {} says {}: they are not of one save", path, key,
+           io::quote(found->second), config_file, value);
   const auto remove = [&](std::string& name, size_t at) {
     const std::string_view outer = outer_name(net);
     if (std::string_view(name).substr(std::min(at, name.size())).starts_with(outer))

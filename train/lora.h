@@ -17,7 +17,8 @@ void save_lora(const std::string& folder, nn::ModuleBase& net, const nn::LoraOpt
 nn::LoraOptions parse_lora_config(std::string_view json, const std::string& name);
 
 // Gives `net` the adapters of a folder, in their dtype, and returns their options. If they are of
-// another kind than LoRA or do not fit, throws Error before the net changes.
+// another kind than LoRA or do not fit, or if a save was interrupted between the two files and
+// changed r or lora_alpha, throws Error before the net changes.
 nn::LoraOptions load_lora(const std::string& folder, nn::ModuleBase& net);
 
 }  // namespace mixtape::train

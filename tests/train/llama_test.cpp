@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "core/format.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -233,9 +235,41 @@ TEST(LoraFolder, IsReadAgain) {
   test::spit(folder / "a/adapter_config.json", config);
   std::string text = config;
   test::spit(folder / "a/adapter_config.json", text.replace(text.find("\"r\": 2"), 6, "\"r\": 3"));
+  const std::string weights = folder / "a/adapter_model.safetensors";
+  EXPECT_ERROR(load_lora(folder / "a", fresh),
+               weights +
+                   ": was saved with r \"2\", but "
+                   "adapter_config.json says 3: they are not of one save");
+  io::save(weights, io::load(weights).tensors, {{"format", "pt"}});  // as PEFT does
   EXPECT_ERROR(load_lora(folder / "a", fresh), "has shape [2, 8], not [3, 8]");
   EXPECT_TRUE(nn::lora_state_dict(fresh).empty());
   EXPECT_TRUE(fresh.lm_head->weight.requires_grad());
+}
+
+// A process may be killed when it has replaced one of the two files.
+TEST(LoraFolder, IsOfOneSave) {
+  const DefaultDevice here(Device::cpu());
+  const TempFolder folder;
+  const auto saved = [&](const char* name, double alpha) {
+    nn::Linear net(4, 3);
+    nn::add_lora(net, {.rank = 2, .alpha = alpha});
+    save_lora(folder / name, net, {.rank = 2, .alpha = alpha});
+  };
+  saved("old", 0.1);
+  saved("new", 16);
+  const auto file = [&](const char* name) { return folder / name + "/adapter_model.safetensors"; };
+  EXPECT_EQ(io::load(file("new")).metadata,
+            (io::Metadata{{"format", "pt"}, {"lora_alpha", "16"}, {"r", "2"}}));
+  std::filesystem::rename(file("new"), file("old"));
+  nn::Linear net(4, 3);
+  EXPECT_ERROR(load_lora(folder / "old", net),
+               "was saved with lora_alpha \"16\", but adapter_config.json says 0.1");
+  EXPECT_FALSE(net.lora_A);
+  saved("old", 0.1);
+  EXPECT_EQ(load_lora(folder / "old", net).alpha, 0.1);
+  test::spit(folder / "file", "x");
+  EXPECT_ERROR(saved("file", 1), "file: ");
+  EXPECT_ERROR(saved("file/in", 1), "file/in: cannot make this folder: Not a directory");
 }
 
 TEST(LoraFolder, IsThatOfPeft) {
