@@ -18,8 +18,8 @@ struct Format {
 };
 
 constexpr Format formats[] = {
-    {"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv,
-     "a file of torch.save from before PyTorch 1.6", "io::load reads it"},
+    {"L119547037146038801333356L\n"sv, "a file of torch.save with pickle_protocol=1 or 0",
+     "save it in Python with the default protocol"},
     {"\x93NUMPY"sv, "a NumPy array", "io::load_npy reads it"},
     {png_signature, "a PNG image", "io::load_png reads it"},
     {jpeg_signature, "a JPEG image", "io::load_jpeg reads it"},
@@ -71,16 +71,20 @@ bool is_onnx(std::string_view head) {
          has("\x12\x3a\x42\x1a"sv, head.substr(2, 1));
 }
 
-// True for a pickle: it begins with a protocol from 2 to 5. (It ends with a full stop, elsewhere.)
+// True for a pickle of a protocol from 2 to 5. (It ends with a full stop, elsewhere.)
+bool has_protocol(std::string_view head) {
+  return head.size() > 2 && head[0] == '\x80' && 2 <= head[1] && head[1] <= 5;
+}
 bool is_pickle(std::string_view head) {
-  return head.size() > 2 && head[0] == '\x80' && 2 <= head[1] && head[1] <= 5 &&
-         has("\x95}]ccX(\x8a\x8c"sv, head.substr(2, 1));
+  return has_protocol(head) && has("\x95}]ccX(\x8a\x8c"sv, head.substr(2, 1));
 }
 
 Format format_of(std::string_view head) {
   for (const Format& f : formats)
     if (head.size() > f.at && head.substr(f.at).starts_with(f.begin)) return f;
   if (head.starts_with("PK\3\4")) return zip_format(head);
+  if (is_old_torch(head))
+    return {"", "a file of torch.save from before PyTorch 1.6", "io::load reads it"};
   if (head.size() > 8 && head[8] == '{' && has(head, "\"data_offsets\""))
     return {"", "a safetensors file", "io::load reads it"};
   if (is_onnx(head))
@@ -93,6 +97,13 @@ Format format_of(std::string_view head) {
 }
 
 }  // namespace
+
+bool is_old_torch(std::string_view head) {
+  if (!has_protocol(head)) return false;
+  const size_t frame = head[2] == '\x95' ? 9 : 0;  // an opcode and a length, from protocol 4 on
+  return head.substr(std::min(2 + frame, head.size()))
+      .starts_with("\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv);
+}
 
 std::string but_is(const Source& file) {
   constexpr uint64_t head_bytes = 4096;

@@ -12,7 +12,7 @@ namespace mixtape::io {
 
 Pickle::Pickle(std::string_view text, std::string where, uint64_t most)
     : text_(text), where_(std::move(where)), most_(most) {
-  if (!text.starts_with('\x80')) refuse("begins with no opcode PROTO");
+  if (!text.starts_with('\x80')) refuse("begins with no opcode PROTO, so its protocol is below 2");
   while (run(static_cast<uint8_t>(number(1)))) {
   }
 }

@@ -25,11 +25,9 @@ using Value = PickleValue;
 
 constexpr uint64_t longest_pickle = 100'000'000;
 constexpr std::string_view zip_magic = "PK\3\4";
-// The pickle of a magic number with which files from before PyTorch 1.6 begin.
-constexpr std::string_view old_magic = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
 
 std::string head_of(const Source& source) {
-  std::string head(std::min<uint64_t>(source.size(), old_magic.size()), '\0');
+  std::string head(std::min<uint64_t>(source.size(), old_torch_bytes), '\0');
   source.read(0, std::as_writable_bytes(std::span(head)));
   return head;
 }
@@ -411,7 +409,7 @@ SafeTensors read_old(const Source& source, const ReadOptions& options, uint64_t 
 
 bool is_torch(const Source& source) {
   const std::string head = head_of(source);
-  return head == old_magic || head.starts_with(zip_magic);
+  return is_old_torch(head) || head.starts_with(zip_magic);
 }
 
 bool is_torch_name(std::string_view path) {
@@ -420,8 +418,8 @@ bool is_torch_name(std::string_view path) {
 
 SafeTensors read_torch(const Source& source, const ReadOptions& options) {
   const uint64_t most = memory_limit(source.size(), options.max_memory);
-  return head_of(source) == old_magic ? read_old(source, options, most)
-                                      : read_zip(source, options, most);
+  return is_old_torch(head_of(source)) ? read_old(source, options, most)
+                                       : read_zip(source, options, most);
 }
 
 SafeTensors parse_torch(std::span<const std::byte> file, const std::string& name,

@@ -223,6 +223,19 @@ TEST(Torch, ReadsATensorAlone) {
   EXPECT_EQ(to_vector(one[0].second), (Numbers{1, 2}));
 }
 
+// With _use_new_zipfile_serialization=False; protocols 4 and 5 put pickles in frames.
+TEST(Torch, ReadsOldFilesOfEachProtocol) {
+  const TempFolder folder;
+  const std::string rest = file_of(tensor(storage(), 0, {2}, {1})).substr(2);
+  const std::string frame = "\x95" + number(13, 8);
+  for (const std::string& begin : {"\x80\x03"s, "\x80\x04" + frame, "\x80\x05" + frame}) {
+    test::spit(folder / "a", begin + rest);
+    EXPECT_EQ(to_vector(load(folder / "a").tensors.at("")), (Numbers{1, 2}));
+  }
+  EXPECT_ERROR(parse("\x80\x06" + rest), "f: ");
+  EXPECT_ERROR(parse("\x80\x04\x95\x0d"), "f: ");
+}
+
 // ---- hostile files
 
 TEST(Torch, RunsNothing) {
