@@ -5,6 +5,7 @@
 // and nesting causes no recursion.
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -96,7 +97,9 @@ class Pickle {
   const Value& value() const { return value_; }
   uint64_t length() const { return at_; }  // bytes read
   uint64_t memory() const { return memory_; }
-  std::string_view text(const Value& v) const { return text_.substr(v.index, v.size); }
+  std::string_view text(const Value& v) const {
+    return v.index < text_.size() ? text_.substr(v.index, v.size) : made_[v.index - text_.size()];
+  }
   std::string content(const Value& v) const;  // of Bytes and Latin1
   // The elements of a list; for a dict, keys and values in turn.
   const std::vector<Value>& list(const Value& v) const { return lists_[v.index]; }
@@ -158,6 +161,7 @@ class Pickle {
   std::vector<Tensor> tensors_;
   std::vector<Array> arrays_;
   std::vector<Unknown> unknowns_;
+  std::deque<std::string> made_;  // texts, beside those of the pickle
   Value value_;
 };
 

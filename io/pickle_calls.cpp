@@ -210,8 +210,13 @@ PickleValue Pickle::call(const Value& function, const Value& arguments) {
         refuse("no tensor is rebuilt");
       return call(rebuild, inner);
     }
-    case Global::MakesDevice:
-      return first(Value::Text);
+    case Global::MakesDevice: {
+      const Value type = first(Value::Text);
+      if (given.size() < 2) return type;
+      made_.push_back(fmt::format("{}:{}", text(type), argument(given, 1, Value::Int).whole));
+      take(sizeof(std::string) + made_.back().size());
+      return Value::of(Value::Text, text_.size() + made_.size() - 1, uint32_t(made_.back().size()));
+    }
     default:
       refuse("a type is called, which makes nothing that is read");
   }

@@ -236,6 +236,16 @@ TEST(Torch, ReadsOldFilesOfEachProtocol) {
   EXPECT_ERROR(parse("\x80\x04\x95\x0d"), "f: ");
 }
 
+TEST(Torch, KeepsTheNumberOfADevice) {
+  const auto device = [](const std::string& number) {
+    return "ctorch\ndevice\n(" + text("cuda") + number + "tR";
+  };
+  const SafeTensors file = parse(
+      pickled("}(" + text("a") + device("") + text("b") + device("K\1") + device("K\2") + "K\7u"));
+  EXPECT_EQ(file.metadata, (Metadata{{"a", "cuda"}, {"b", "cuda:1"}}));
+  EXPECT_EQ(file.tensors.at("cuda:2").at(0), 7);
+}
+
 // ---- hostile files
 
 TEST(Torch, RunsNothing) {
