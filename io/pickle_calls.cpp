@@ -26,6 +26,11 @@ constexpr TorchDType torch_dtypes[] = {
     {"complex64", "ComplexFloatStorage", 8},
     {"complex128", "ComplexDoubleStorage", 16},
     {"complex32", "", 4},
+    {"qint8", "QInt8Storage", 1},  // quantised ones, whose tensors are not read
+    {"quint8", "QUInt8Storage", 1},
+    {"qint32", "QInt32Storage", 4},
+    {"quint4x2", "QUInt4x2Storage", 1},
+    {"quint2x4", "QUInt2x4Storage", 1},
     {"uint16", "", 2, u16},
     {"uint32", "", 4, u32},
     {"uint64", "", 8},
@@ -132,12 +137,13 @@ PickleValue Pickle::unknown(std::string_view module, std::string_view name) {
   return Value::of(Value::Unknown, unknowns_.size() - 1);
 }
 
-// ("storage", type, key, device, numel), and in old files None or (key, offset, numel) of a view.
+// ("storage", type, key, device, numel), and in old files None or (key, offset, numel) of a view;
+// or in old files ("module", type, file, source) for the type of a module.
 PickleValue Pickle::persistent(const Value& id) {
   const std::vector<Value>& parts = list(id);
+  if (parts.size() > 1 && parts[1].kind == Value::Unknown) return parts[1];
   if (const Value& kind = argument(parts, 0, Value::Text); text(kind) != "storage")
     refuse(fmt::format("it holds a {}, not tensors alone", quote(text(kind))));
-  if (parts.size() > 1 && parts[1].kind == Value::Unknown) return parts[1];
   const Value& type = argument(parts, 1, Value::Global);
   const Global::Meaning meaning = globals[type.index].meaning;
   if (meaning != Global::IsStorage && meaning != Global::IsUntyped) refuse("a storage has no type");

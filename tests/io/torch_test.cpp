@@ -246,6 +246,25 @@ TEST(Torch, KeepsTheNumberOfADevice) {
   EXPECT_EQ(file.tensors.at("cuda:2").at(0), 7);
 }
 
+// Old files have their numbers one after the other, so those that are left out must be known, too.
+TEST(Torch, LeavesOutUnknownValuesOfOldFiles) {
+  const std::string module = "(" + text("module") + "ctorch.nn\nLinear\n" + text("linear.py") +
+                             text("class Linear") + "tQ)\x81}" + text("weight") +
+                             tensor(storage("FloatStorage", 1, "m"), 0, {1}, {1}) + "sb";
+  const std::string file = old_file(
+      "\x80\x02}(" + text("a") + tensor(storage("FloatStorage", 1, "a"), 0, {1}, {1}) + text("m") +
+      module + text("q") + "ctorch._utils\n_rebuild_qtensor\n(" + storage("QInt32Storage", 1, "q") +
+      "tRu.\x80\x02](" + text("q") + text("a") + text("m") + "e." + number(1, 8) + number(5, 4) +
+      number(1, 8) + number(0x3f800000, 4) + number(1, 8) + number(0x40000000, 4));
+  EXPECT_ERROR(parse(file, {.skip = {"q"}}),
+               "\"torch.nn.Linear\" is not among the names of Python that are read; leave it out, "
+               "{.skip = {\"m\"}}");
+  EXPECT_ERROR(parse(file, {.skip = {"m"}}), "\"torch._utils._rebuild_qtensor\" is not among");
+  const StateDict rest = parse(file, {.skip = {"m", "q"}}).tensors;
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest.at("a").at(0), 1);
+}
+
 // ---- hostile files
 
 TEST(Torch, RunsNothing) {
