@@ -90,6 +90,14 @@ PickleValue Pickle::make(Value::Kind kind, std::vector<Value> elements) {
   return Value::of(kind, lists_.size() - 1);
 }
 
+PickleValue Pickle::item(const Value& dict, std::string_view key) const {
+  if (dict.kind != Value::Dict) return {};
+  const std::vector<Value>& items = list(dict);
+  for (size_t i = 0; i + 1 < items.size(); i += 2)
+    if (items[i].kind == Value::Text && text(items[i]) == key) return items[i + 1];
+  return {};
+}
+
 PickleValue Pickle::top() {
   const Value v = pop();
   stack_.push_back(v);

@@ -76,6 +76,8 @@ class Pickle {
     size_t storage;
     const TorchDType* dtype;
     internal::Layout layout;
+    // PyTorch's marks of views whose numbers it has not changed yet.
+    bool negated = false, conjugated = false;
   };
 
   struct Array {
@@ -103,6 +105,8 @@ class Pickle {
   std::string content(const Value& v) const;  // of Bytes and Latin1
   // The elements of a list; for a dict, keys and values in turn.
   const std::vector<Value>& list(const Value& v) const { return lists_[v.index]; }
+  // The value of a key; None if there is none, or `dict` is no dict.
+  Value item(const Value& dict, std::string_view key) const;
   const std::vector<Storage>& storages() const { return storages_; }
   const Tensor& tensor(const Value& v) const { return tensors_[v.index]; }
   const Array& array(const Value& v) const { return arrays_[v.index]; }

@@ -316,7 +316,8 @@ Shape Pickle::shape_of(const Value& tuple) const {
   return shape;
 }
 
-// (storage, offset, shape, strides, requires_grad, hooks), and a dtype if the storage has none.
+// (storage, offset, shape, strides, requires_grad, hooks), a dtype if the storage has none, and a
+// dict of marks if there are any.
 PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype) {
   if (has_dtype && arguments.size() > 6 && arguments[6].kind == Value::Unknown) return arguments[6];
   const size_t index = argument(arguments, 0, Value::Storage).index;
@@ -338,6 +339,10 @@ PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has
   if (__builtin_add_overflow(t.layout.offset, s.offset, &t.layout.offset))
     refuse("a tensor's offset is out of range");
   check_reach(t);
+  const size_t last = has_dtype ? 7 : 6;
+  const Value marks = arguments.size() > last ? arguments[last] : Value();
+  t.negated = item(marks, "neg").whole != 0;
+  t.conjugated = item(marks, "conj").whole != 0;
   take(sizeof t);
   tensors_.push_back(t);
   return Value::of(Value::Tensor, tensors_.size() - 1);

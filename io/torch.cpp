@@ -191,9 +191,15 @@ class Storages {
     check(known.dtype == t.dtype, "{}: its storage is {} and {}", where, known.dtype->name,
           t.dtype->name);
     const internal::Layout& l = t.layout;
-    if (t.dtype->here)
-      return l.shape.size() > 0 ? known.all.with_layout(l)
-                                : Tensor(l.shape, *t.dtype->here, Device::cpu());
+    check(!t.conjugated && (!t.negated || (t.dtype->here && is_float(*t.dtype->here))),
+          "{}: {} that is only marked as conjugated or negated: save its "
+          ".resolve_conj().resolve_neg(), or leave it out by .skip",
+          where, t.dtype->name);
+    if (t.dtype->here) {
+      const Tensor view = l.shape.size() > 0 ? known.all.with_layout(l)
+                                             : Tensor(l.shape, *t.dtype->here, Device::cpu());
+      return t.negated ? negated(view, where) : view;
+    }
     check(l.is_contiguous(), "{}: {} with strides {} is not kept as bytes", where, t.dtype->name,
           l.strides);
     const int64_t width = t.dtype->bytes, bytes = l.shape.size() * width;
@@ -215,8 +221,7 @@ class Storages {
       fail("{}: its storage {} has {} bytes, not {} elements of {}", where, quote(s.key), stored,
            s.numel, width);
     if (!is_new) return found->second;
-    check((memory_ += stored) <= most_, "{}: needs more than {} bytes of memory (raise max_memory)",
-          where, most_);
+    charge(stored, where);
     const DType dtype = t.dtype->here.value_or(u8);
     const Tensor all({int64_t(stored / size_of(dtype))}, dtype, Device::cpu());
     numbers_.read(s.key, bytes_in(all));
@@ -224,6 +229,24 @@ class Storages {
       fail("{}: byte {} of its storage is not a bool", where, *bad);
     found->second.all = all;
     return found->second;
+  }
+
+  void charge(uint64_t bytes, const std::string& where) {
+    check((memory_ += bytes) <= most_, "{}: needs more than {} bytes of memory (raise max_memory)",
+          where, most_);
+  }
+
+  // A copy with the other sign, which is the top bit of an element's last byte.
+  Tensor negated(const Tensor& t, const std::string& where) {
+    charge(t.nbytes(), where);
+    const Tensor made(t.shape(), t.dtype(), Device::cpu());
+    const std::span<std::byte> bytes = bytes_in(made);
+    auto to = bytes.begin();
+    for_each_chunk(t,
+                   [&](std::span<const std::byte> part) { to = std::ranges::copy(part, to).out; });
+    const size_t width = size_of(t.dtype());
+    for (size_t i = width - 1; i < bytes.size(); i += width) bytes[i] ^= std::byte{0x80};
+    return made;
   }
 
   const Pickle& pickle_;
@@ -393,13 +416,9 @@ SafeTensors read_old(const Source& source, const ReadOptions& options, uint64_t 
   check(protocol.value().kind == Value::Int && protocol.value().whole == 1001,
         "{}: its protocol is not 1001", file);
   const Pickle machine = next();
-  if (machine.value().kind == Value::Dict) {
-    const std::vector<Value>& items = machine.list(machine.value());
-    for (size_t i = 0; i + 1 < items.size(); i += 2)
-      check(items[i].kind != Value::Text || machine.text(items[i]) != "little_endian" ||
-                items[i + 1].whole == 1,
-            "{}: its byte order is \"big\", not little", file);
-  }
+  const Value little = machine.item(machine.value(), "little_endian");
+  check(little.kind == Value::None || little.whole == 1,
+        "{}: its byte order is \"big\", not little", file);
   const Pickle object = next(), keys = next();
   check(keys.value().kind == Value::List, "{}: the keys of its storages are no list", file);
   return tensors_of(object, OldNumbers(source, keys, object, at), source, options, most);

@@ -236,6 +236,46 @@ TEST(Torch, ReadsOldFilesOfEachProtocol) {
   EXPECT_ERROR(parse("\x80\x04\x95\x0d"), "f: ");
 }
 
+// PyTorch's z.conj().imag is z's numbers, with a mark that each has the other sign.
+TEST(Torch, HeedsMarksOfViews) {
+  const auto marked = [](const std::string& type, const std::string& mark, int64_t stride) {
+    std::string t = tensor(storage(type), 0, {2}, {stride});
+    return t.insert(t.size() - 2, "}" + text(mark) + "\x88s");
+  };
+  const auto read = [&](const std::string& object) { return parse(file_of(object)).tensors; };
+  EXPECT_EQ(to_vector(read(marked("FloatStorage", "neg", 1)).at("")), (Numbers{-1, -2}));
+  EXPECT_EQ(to_vector(read(marked("FloatStorage", "neg", 0)).at("")), (Numbers{-1, -1}));
+  EXPECT_EQ(to_vector(read(marked("FloatStorage", "other", 1)).at("")), (Numbers{1, 2}));
+  const StateDict both = read("}(" + text("a") + tensor(storage(), 0, {2}, {1}) + text("b") +
+                              marked("FloatStorage", "neg", 1) + "u");
+  EXPECT_EQ(to_vector(both.at("a")), (Numbers{1, 2}));
+  EXPECT_EQ(to_vector(both.at("b")), (Numbers{-1, -2}));
+
+  const std::string untyped = storage("UntypedStorage", 8);  // of _rebuild_tensor_v3
+  const auto third = [&](const std::string& dtype) {
+    return file_of("ctorch._utils\n_rebuild_tensor_v3\n(" + untyped + integer(0) + tuple({2}) +
+                   tuple({1}) + "\x89)ctorch\n" + dtype + "\n}" + text("neg") + "\x88stR");
+  };
+  std::string file = third("float32");
+  file.replace(file.find("]X") + 9, 8, number(8, 8));  // as bytes
+  EXPECT_EQ(to_vector(parse(file).tensors.at("")), (Numbers{-1, -2}));
+
+  const std::string wrong =
+      " that is only marked as conjugated or negated: save its .resolve_conj()";
+  EXPECT_ERROR(read(marked("IntStorage", "neg", 1)), "f: tensor \"\": int32" + wrong);
+  EXPECT_ERROR(read(marked("FloatStorage", "conj", 1)), "f: tensor \"\": float32" + wrong);
+  std::string complex = marked("ComplexFloatStorage", "conj", 1);
+  complex = old_file("\x80\x02" + complex + ".\x80\x02]" + text("k") + "a." + number(2, 8) +
+                     std::string(16, '\1'));
+  EXPECT_ERROR(parse(complex), "tensors of dtypes that are not here: \"\" (\"complex64\")");
+  EXPECT_ERROR(parse(complex, {.keep_bytes = true}), "f: tensor \"\": complex64" + wrong);
+
+  std::string wide = tensor(storage(), 0, {1 << 30, 1 << 20}, {0, 0});  // takes memory as a copy
+  EXPECT_EQ(read(wide).at("").numel(), int64_t(1) << 50);
+  wide.insert(wide.size() - 2, "}" + text("neg") + "\x88s");
+  EXPECT_ERROR(read(wide), "needs more than 33554432 bytes of memory (raise max_memory)");
+}
+
 TEST(Torch, KeepsTheNumberOfADevice) {
   const auto device = [](const std::string& number) {
     return "ctorch\ndevice\n(" + text("cuda") + number + "tR";
@@ -533,8 +573,20 @@ for how in ({}, {"mmap": True}):
     assert ours["f8_e4m3"].float().tolist() == ours["f8_e5m2"].float().tolist() == [1.5, 2, 0.25]
     for ours_name, name in {"i8": "int8", "i16": "int16", "u16": "uint16", "u32": "uint32"}.items():
         assert ours[ours_name].dtype == getattr(torch, name) and ours[ours_name].tolist() == [0, 1, 100]
-    assert ours["empty"].shape == (0, 3) and ours["scalar"].shape == ())",
+    assert ours["empty"].shape == (0, 3) and ours["scalar"].shape == ()
+z = torch.tensor([1 + 2j, 3 - 4j])
+views = {"imag": z.conj().imag, "half": z.to(torch.complex32).conj().imag, "real": z.real, "device": torch.device("cuda:1")}
+torch.save(views, sys.argv[1] + "/zip.pt")
+for protocol in (2, 3, 4, 5):
+    torch.save(views, f"{sys.argv[1]}/{protocol}.pt", pickle_protocol=protocol, _use_new_zipfile_serialization=False))",
                            folder.path()));
+  for (const char* name : {"zip.pt", "2.pt", "3.pt", "4.pt", "5.pt"}) {
+    const SafeTensors theirs = load(folder / name);
+    EXPECT_EQ(to_vector(theirs.tensors.at("imag")), (Numbers{-2, 4})) << name;
+    EXPECT_EQ(to_vector(theirs.tensors.at("half")), (Numbers{-2, 4})) << name;
+    EXPECT_EQ(to_vector(theirs.tensors.at("real")), (Numbers{1, 3})) << name;
+    EXPECT_EQ(theirs.metadata.at("device"), "cuda:1") << name;
+  }
 }
 
 }  // namespace torch_test
