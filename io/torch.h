@@ -13,8 +13,8 @@ bool is_torch_name(std::string_view path);  // *.pt, *.pth or *.bin, in upper or
 // "state.0.exp_avg". Numbers become 0-d tensors (f64, i64 or bool), lists of numbers and bytes (u8)
 // 1-d ones, NumPy's arrays and scalars tensors of their shape; texts become metadata; None and
 // empty containers are left out. Views that are only marked as negated become copies with the other
-// sign. Other Python values are an Error that names them, unless `skip`
-// does. Tensors that share a storage in the file share it here.
+// sign. Other Python values are an Error that names them, unless `skip` does. Tensors that share a
+// storage in the file share it here.
 SafeTensors read_torch(const Source& source, const ReadOptions& options = {});
 SafeTensors parse_torch(std::span<const std::byte> file, const std::string& name,
                         const ReadOptions& options = {});
