@@ -259,10 +259,10 @@ class GradScaler {
   void name_parameters(const optim::Optimizer& opt, std::vector<std::string> names);
 
   // "scale", "growth_factor", "backoff_factor", "growth_interval", "growth_tracker",
-  // "hysteresis_tracker", "consecutive_skips", and "had_nonfinite_loss" if an unfinished iteration
-  // had one; "scale.1" and so on for the loss with id 1. Loading clamps the scale to [min_scale,
-  // max_scale] and abandons the iteration; if names or values do not fit, it throws Error and
-  // changes nothing. If disabled, the state is empty and loading does nothing.
+  // "hysteresis_tracker", "consecutive_skips", "had_nonfinite_loss" if an unfinished iteration had
+  // one, "uncalibrated" before calibration; "scale.1" and so on for the loss with id 1. Loading
+  // clamps the scale to [min_scale, max_scale] and abandons the iteration; if names or values do
+  // not fit, it throws Error and changes nothing. If disabled, it is empty and is not loaded.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 

@@ -50,7 +50,7 @@ std::string name_for_loss(std::string_view name, int id) {
 namespace detail {
 struct SavedScale {
   double value = 0;
-  bool had_nonfinite_loss = false;
+  bool had_nonfinite_loss = false, uncalibrated = false;
   std::array<int64_t, 3> counts = {};  // saved_counts
 };
 }  // namespace detail
@@ -65,6 +65,7 @@ SavedScale read_scale(optim::StateReader& reader, int id, const ScalerOptions& o
         id, value);
   s.value = std::clamp(value, options.min_scale, options.max_scale);
   s.had_nonfinite_loss = reader.find(name_for_loss("had_nonfinite_loss", id));
+  s.uncalibrated = reader.find(name_for_loss("uncalibrated", id));
   for (size_t k = 0; k < saved_counts.size(); ++k) {
     const std::string name = name_for_loss(saved_counts[k].first, id);
     // PyTorch has only the first, under another name.
@@ -254,6 +255,7 @@ StateDict GradScaler::state_dict() const {
         std::ranges::any_of(s.iteration.pending_flags(),
                             [](const Tensor& flag) { return flag.item() != 0; }))
       add(name_for_loss("had_nonfinite_loss", id), 1, i32);
+    if (options_.calibrate && !s.calibrated) add(name_for_loss("uncalibrated", id), 1, i32);
   }
   if (options_.policy) dict.add("policy.", options_.policy->state_dict());
   return dict;
@@ -303,7 +305,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
       s.counts.set(int64_t(saved_counts[k].second), double(from.counts[k]));
     s.counts.set(int64_t(ScalerCount::Longest), 0);
     s.pending_counters = {};  // older than the state
-    s.calibrated = 0;
+    s.calibrated = from.uncalibrated ? std::nullopt : std::optional<int64_t>(0);
     s.iteration.had_nonfinite_loss = from.had_nonfinite_loss;
   }
 }

@@ -147,6 +147,21 @@ TEST(Calibration, IsNotRepeated) {
   EXPECT_EQ(resumed.calibration_passes(), std::nullopt);
 }
 
+// A checkpoint of a run that has not begun must not end the search for its scale.
+TEST(Calibration, IsYetToComeAfterLoadingAStateWithoutIt) {
+  const Planted small(1, 1e-6);
+  const GradScaler fresh(f16, {.calibrate = true});
+  GradScaler scaler(f16, {.calibrate = true}), used(f16, {.calibrate = true});
+  used.scale(small.loss());
+  for (GradScaler* const s : {&scaler, &used}) {
+    s->load_state_dict(fresh.state_dict());
+    EXPECT_EQ(s->scale_value(), fresh.scale_value());
+    s->scale(small.loss());
+    EXPECT_TRUE(s->calibration_passes().has_value());
+    EXPECT_GT(s->scale_value(), fresh.scale_value());
+  }
+}
+
 TEST(Calibration, StaysWithinLimits) {
   const OnWarning quiet([](const std::string&) {});
   const auto scale = [](double gain, double low, double high) {
