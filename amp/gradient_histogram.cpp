@@ -102,9 +102,9 @@ void GradScaler::find_underflow(const optim::Optimizer& opt, const detail::Scale
   h.worst.storage()->bump_version();
 }
 
-// Warns once per optimizer, from numbers that arrive without waiting.
+// Warns once per optimizer, from numbers that arrive without waiting. Meta tensors have none.
 void GradScaler::warn_of_underflow(detail::OptimizerHistory& h) const {
-  if (!h.worst || h.warned) return;
+  if (!h.worst || h.warned || h.worst.device().is_meta()) return;
   if (!h.pending_worst)
     h.pending_worst = Readback(View(h.worst).data, 3 * sizeof(float), h.worst.device());
   if (!h.pending_worst.has_arrived()) return;

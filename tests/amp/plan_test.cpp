@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/warn.h"
 #include "tests/support/errors.h"
 #include "tests/support/planned.h"
 
@@ -130,6 +131,23 @@ TEST(Plan, LeavesRandomNumbersAndMemoryAsTheyWere) {
 }
 
 // 1.6 billion parameters, in memory that this machine need not have.
+// Tensors without values have no gradients that could be zero.
+TEST(Plan, WarnsOfNoUnderflow) {
+  const OnWarning heard([](const std::string& text) { FAIL() << text; });
+  const TrainingMaker make = [](int64_t batch_size) {
+    const auto p = std::make_shared<Tensor>(zeros({8}).set_requires_grad());
+    const auto opt = std::make_shared<optim::SGD>(std::vector{*p});
+    const auto scaler = std::make_shared<GradScaler>(f16, ScalerOptions{.histogram = 1});
+    return PlannedTraining{{opt}, [=] {
+                             opt->zero_grad();
+                             scaler->scale(sum(*p * zeros({batch_size, 8}))).backward();
+                             scaler->step(*opt);
+                             scaler->update();
+                           }};
+  };
+  EXPECT_GT(plan(make, 2, {.steps = 5}).peak(), 0);
+}
+
 TEST(Plan, OfGpt2XlTakesNoSecond) {
   models::GptConfig config = models::gpt2_xl;
   const TrainingMaker make =
