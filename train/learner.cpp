@@ -28,15 +28,14 @@ namespace {
 // Warns before the first epoch of a last batch that would end it with an Error.
 void warn_of_last_batch(const DataLoader& data, nn::ModuleBase& model) {
   const DataLoaderOptions& o = data.options();
-  const int64_t n = data.examples(), size = o.batch_size;
-  if (o.drop_last || o.sampler || o.max_batches > 0 || size == 1 || n < size || n % size != 1)
-    return;
+  if (o.drop_last || o.sampler || o.max_batches > 0) return;
   for (const auto& [name, m] : model.named_modules())
     if (dynamic_cast<const nn::BatchNorm1d*>(m))
       return warn(fmt::format(
-          "the last batch of an epoch has a single example of {}, and the BatchNorm1d {} cannot "
-          "train on one of shape [1, channels]: .drop_last of the DataLoader omits it",
-          n, name));
+          "the last batch of an epoch has a single example of {}, or chunks of one, and the "
+          "BatchNorm1d {} cannot train on one of shape [1, channels]: .drop_last of the DataLoader "
+          "omits it",
+          data.examples(), name));
 }
 
 }  // namespace
@@ -198,7 +197,8 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   state.batches = data.train->batches();
   check_batches(*data.train, "the training data");
   if (data.valid) check_batches(*data.valid, "the validation data");
-  if (is_first_rank()) warn_of_last_batch(*data.train, *model_.module);
+  if (is_first_rank() && leaves_one(data.train->examples(), data.train->batch_size()))
+    warn_of_last_batch(*data.train, *model_.module);
   stopping_ = false;
   resumable_ = true;
   if (options.lr) optimizer->set_lr(*options.lr);
@@ -261,11 +261,11 @@ FitResult Learner::fit(const Tensor& x, const Tensor& y, const FitArrays& o) {
   const double part = o.validation_split;
   check(part >= 0 && part < 1, "validation_split must be in [0, 1), got {}", part);
   const int64_t train = all.size() - (part > 0 ? valid_count(all.size(), part, all.name()) : 0);
-  const bool leaves_one = train > o.batch_size && o.batch_size > 1 && train % o.batch_size == 1;
-  DataLoader loader(all.rows(0, train), {.batch_size = o.batch_size,
-                                         .shuffle = o.shuffle,
-                                         .drop_last = o.drop_last.value_or(leaves_one),
-                                         .seed = o.seed});
+  DataLoader loader(all.rows(0, train),
+                    {.batch_size = o.batch_size,
+                     .shuffle = o.shuffle,
+                     .drop_last = o.drop_last.value_or(leaves_one(train, o.batch_size)),
+                     .seed = o.seed});
   if (data.train)  // continues its epochs, so that the order differs
     loader.set_epoch(data.train->epoch() + (data.train->position() > 0));
   data.train = std::move(loader);

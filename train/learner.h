@@ -159,8 +159,8 @@ struct FitArrays {
   double validation_split = 0;  // fraction at the end of the data for validation
   bool shuffle = true;
   uint64_t seed = 0;
-  // Leaves out a smaller last batch; by default only one with a single example, on which batch norm
-  // cannot train.
+  // Leaves out a smaller last batch; by default only one that is a single example or has chunks of
+  // one, on which batch norm cannot train.
   std::optional<bool> drop_last = {};
 };
 
@@ -379,6 +379,8 @@ class Learner {
   bool heed_interrupt();  // stops after a signal; returns true if there was one
   int64_t batches_per_step() const;
   dist::Part part() const;  // this rank's part of each batch
+  // True if an epoch ends with a batch that is a single example or has chunks of one.
+  bool leaves_one(int64_t examples, int64_t batch_size) const;
   DataLoader::Shared own_part(DataLoader& loader) const;
   struct Joined {  // a guard: trains with all ranks, beginning with the first one's state
     explicit Joined(Learner& l);

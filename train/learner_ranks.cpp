@@ -27,6 +27,12 @@ dist::Part Learner::part() const {
   return world ? world->part(chunks) : dist::Part{0, 1, chunks};
 }
 
+bool Learner::leaves_one(int64_t examples, int64_t batch_size) const {
+  const int64_t chunks = part().chunks,
+                step = chunks > 1 ? batch_size * batches_per_step() : batch_size;
+  return examples >= step && step / chunks > 1 && examples % step / chunks == 1;
+}
+
 DataLoader::Shared Learner::own_part(DataLoader& loader) const {
   return parallel_ ? loader.share(parallel_->part(), batches_per_step())
                    : loader.share(loader.options().part);

@@ -446,6 +446,17 @@ TEST(LearnerRanks, ASignalToOneInterruptsAll) {
   Interrupt::forget();
 }
 
+TEST(LearnerRanks, LeaveOutALastBatchWithAnExampleForEach) {
+  expect_fine(run_ranks(2, [&](const World&) {
+    const Seed seed(1);
+    Learner learner(nn::Sequential(nn::Linear(6, 8), nn::BatchNorm1d(8), nn::Linear(8, 3)),
+                    quiet());
+    const TensorDataset data = clusters(18, 1);
+    learner.fit(data.x(), data.y(), {.batch_size = 16});
+    EXPECT_EQ(learner.history.steps.size(), 1u);
+  }));
+}
+
 TEST(LearnerRanks, SayWhatIsWrong) {
   const TempFolder folder;
   const auto on_two = [&](const Job& of_all,

@@ -168,9 +168,9 @@ TEST(LearnerUse, LastBatchOfOneIsLeftOut) {
   const OnWarning listen([&](const std::string& text) { warnings.push_back(text); });
   EXPECT_ERROR(steps(33, {.batch_size = 32, .drop_last = false}), says);
   EXPECT_EQ(warnings, std::vector<std::string>{
-                          "the last batch of an epoch has a single example of 33, and the "
-                          "BatchNorm1d 1 cannot train on one of shape [1, channels]: .drop_last of "
-                          "the DataLoader omits it"});
+                          "the last batch of an epoch has a single example of 33, or chunks of "
+                          "one, and the BatchNorm1d 1 cannot train on one of shape [1, channels]: "
+                          ".drop_last of the DataLoader omits it"});
   LearnerOptions o = quiet();
   o.metrics.clear();
   EXPECT_ERROR(Learner({DataLoader(data, {.batch_size = 32}), {}}, net(), o).fit(1), says);
@@ -181,6 +181,33 @@ TEST(LearnerUse, LastBatchOfOneIsLeftOut) {
   plain.fit(slice(data.x(), 0, 0, 1), slice(data.y(), 0, 0, 1), {.batch_size = 32});
   EXPECT_EQ(plain.state.step, 3);
   EXPECT_EQ(warnings.size(), 1u);
+}
+
+// Chunks train one by one, so a last batch of two or three has a chunk of one among two.
+TEST(LearnerUse, LastBatchWithChunksOfOneIsLeftOut) {
+  const Seed seed(1);
+  int warnings = 0;
+  const OnWarning listen([&](const std::string&) { ++warnings; });
+  const auto steps = [&](int64_t examples, const FitArrays& options = {}) {
+    LearnerOptions o = quiet();
+    o.chunks = 2;
+    Learner learner(nn::Sequential(nn::Linear(6, 8), nn::BatchNorm1d(8), nn::Linear(8, 3)), o);
+    const TensorDataset data = clusters(examples, 1);
+    learner.fit(data.x(), data.y(), options);
+    return learner.history.steps.size();
+  };
+  EXPECT_EQ(steps(32), 1u);
+  EXPECT_EQ(steps(33), 1u);
+  EXPECT_EQ(steps(34), 1u);
+  EXPECT_EQ(steps(35), 1u);
+  EXPECT_EQ(steps(36), 2u);
+  EXPECT_EQ(warnings, 0);
+  EXPECT_EQ(steps(33, {.drop_last = false}), 1u) << "not enough for the chunks";
+  EXPECT_EQ(warnings, 0);
+  EXPECT_ERROR(steps(34, {.drop_last = false}), "training needs more than one value per channel");
+  EXPECT_EQ(warnings, 1);
+  EXPECT_ERROR(steps(2, {.batch_size = 2}), "training needs more than one value per channel");
+  EXPECT_EQ(warnings, 1) << "the first batch says so";
 }
 
 // The generator's loss goes through the critic, whose own weights are f16 then.
