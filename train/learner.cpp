@@ -14,6 +14,7 @@
 #include "core/warn.h"
 #include "dist/data_parallel.h"
 #include "dist/shards.h"
+#include "io/text.h"
 #include "nn/norm.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
@@ -38,6 +39,21 @@ void warn_of_last_batch(const DataLoader& data, nn::ModuleBase& model) {
           data.examples(), name));
 }
 
+// Throws Error unless each has its functions and a name of its own.
+void check_metrics(const std::vector<Metric>& metrics) {
+  // The first names are the other keys of a log line and the other charts of a run folder.
+  std::set<std::string> names = {"step",       "loss",    "lr",        "scale",
+                                 "skipped",    "mode",    "epoch",     "train_loss",
+                                 "valid_loss", "seconds", "confusion", "lr_find"};
+  for (const Metric& m : metrics) {
+    check(m.statistic && m.value, "metric \"{}\" has no .{}", m.name,
+          m.statistic ? "value" : "statistic");
+    check(io::is_utf8(m.name) && m.name.size() <= 200,  // which file systems and viewers take
+          "a metric name must be UTF-8 of at most 200 bytes, got {}", io::quote(m.name));
+    check(names.insert(m.name).second, "the metric name \"{}\" is taken", m.name);
+  }
+}
+
 }  // namespace
 
 Learner::Learner(Loaders loaders, Model model, const LearnerOptions& options)
@@ -57,14 +73,8 @@ Learner::~Learner() = default;
 void Learner::compile(const LearnerOptions& options) {
   check(options.device == device_, "compiled for {}, but the learner is on {}", options.device,
         device_);
-  // The first names are the other keys of a log line.
-  std::set<std::string> names = {"step", "loss",  "lr",         "scale",      "skipped",
-                                 "mode", "epoch", "train_loss", "valid_loss", "seconds"};
-  for (const Metric& m : options.metrics) {
-    check(m.statistic && m.value, "metric \"{}\" has no .{}", m.name,
-          m.statistic ? "value" : "statistic");
-    check(names.insert(m.name).second, "the metric name \"{}\" is taken", m.name);
-  }
+  check_metrics(options.metrics);
+  check_storable(options.settings);
   const nn::ModuleBase& module = *model_.module;
   check(options.pass || model_.call,
         "{} does not map one tensor to one: compute its loss in LearnerOptions::pass",

@@ -136,7 +136,8 @@ struct LearnerOptions {
   // must then call state_dict(), save(), compile(), and to_fp16() and the like.
   bool shards = false;
   // Texts by name that describe the run, such as a program's options, and are kept in checkpoints.
-  // A fit does not resume from a checkpoint in which one of them differs.
+  // A fit does not resume from a checkpoint in which one of them differs. compile() throws Error
+  // unless all are UTF-8, with names other than those that a checkpoint has itself ("format").
   io::Metadata settings = {};
   std::FILE* out = stdout;  // for the table of epochs; null: no table
   bool progress = true;     // a progress bar on stderr
@@ -406,6 +407,7 @@ class Learner {
   // With `whole`, divided state is included as a whole, for which all ranks must call this.
   StateDict collect(bool whole);
   void restore(const StateDict& dict, bool this_fit, bool whole);
+  static void check_storable(const io::Metadata& settings);  // throws Error unless save() can do it
   void print_header() const;
   void print_row(const EpochRow& row) const;
 

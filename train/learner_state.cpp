@@ -12,6 +12,7 @@
 #include "core/random.h"
 #include "dist/shards.h"
 #include "io/crc.h"
+#include "io/text.h"
 #include "optim/clip.h"
 #include "optim/sharing.h"
 #include "optim/state_reader.h"
@@ -22,6 +23,13 @@ namespace mixtape::train {
 namespace {
 
 constexpr std::string_view format_name = "mixtape-training", format_version = "1";
+
+// The metadata of a checkpoint beside its settings.
+io::Metadata own_metadata(const std::string& sum) {
+  return {{"format", std::string(format_name)},
+          {"version", std::string(format_version)},
+          {"crc32c", sum}};
+}
 
 // A table of numbers as f64 [rows, columns].
 Tensor table(const std::vector<std::vector<double>>& rows, int64_t columns) {
@@ -228,16 +236,23 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   examples_ = reader.count("fit.examples");
 }
 
+void Learner::check_storable(const io::Metadata& settings) {
+  const io::Metadata own = own_metadata("");
+  for (const auto& [name, value] : settings) {
+    check(!own.contains(name), "the name of a setting is taken by checkpoints: \"{}\"", name);
+    check(io::is_utf8(name) && io::is_utf8(value), "a setting must be UTF-8, got {}: {}",
+          io::quote(name), io::quote(value));
+  }
+}
+
 void Learner::save(const std::string& path) {
   StateDict all;
   if (shards_) all = state_dict();
   on_first_rank([&] {
     if (!shards_) all = state_dict();
     for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
-    io::Metadata metadata = settings_;
-    metadata["format"] = format_name;
-    metadata["version"] = format_version;
-    metadata["crc32c"] = checksum(all);
+    io::Metadata metadata = own_metadata(checksum(all));
+    metadata.insert(settings_.begin(), settings_.end());
     io::save(path, all, metadata);
   });
 }

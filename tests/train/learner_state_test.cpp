@@ -506,6 +506,19 @@ TEST(Checkpoints, KeepSettings) {
   other.load(file);  // a new fit may have others
 }
 
+// Refuses at once what would end a fit at its first checkpoint, or no fit could resume from.
+TEST(Checkpoints, RefuseSettingsThatTheyCannotKeep) {
+  const auto refused = [](const io::Metadata& settings, const std::string& why) {
+    LearnerOptions o = quiet();
+    o.settings = settings;
+    EXPECT_ERROR(Learner(loaders(), Net(), o), why);
+  };
+  for (const std::string name : {"format", "version", "crc32c"})
+    refused({{name, "7"}}, "the name of a setting is taken by checkpoints: \"" + name + "\"");
+  refused({{"author", "J\xf6rg"}}, "a setting must be UTF-8, got \"author\": ");
+  refused({{"J\xf6rg", "author"}}, "a setting must be UTF-8, got ");
+}
+
 // A training removes temporary files of a killed one in the same folder.
 TEST(Checkpoints, TidyUpAfterAKill) {
   const Seed seed(1);

@@ -404,6 +404,15 @@ TEST(Learner, SaysWhatIsMissing) {
   EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric name \"accuracy\" is taken");
   half.metrics = {{"loss", accuracy.statistic, accuracy.value}};  // a key of the log
   EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric name \"loss\" is taken");
+  half.metrics[0].name = "confusion";  // a file of the run folder
+  EXPECT_ERROR(Learner(loaders(), Net(), half), "the metric name \"confusion\" is taken");
+  for (const std::string& name : {std::string("pr\xe9"
+                                              "cision"),
+                                  std::string(201, 'a')}) {
+    half.metrics[0].name = name;
+    EXPECT_ERROR(Learner(loaders(), Net(), half),
+                 "a metric name must be UTF-8 of at most 200 bytes");
+  }
   Learner learner(Net(), quiet());
   EXPECT_ERROR(learner.fit(1), "fit needs training data");
   EXPECT_ERROR(learner.validate(), "validate needs validation data");
