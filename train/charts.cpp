@@ -6,8 +6,10 @@
 #include <numeric>
 #include <set>
 
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/warn.h"
 #include "train/learner.h"
 #include "train/ranks.h"
 
@@ -279,10 +281,23 @@ void Charts::on_checkpoint(Learner& learner) {
   const bool last = learner.state.batch == 0 &&
                     (learner.state.epoch == learner.state.epochs || learner.is_stopping());
   if (classes_.empty() || !last || !learner.data.valid) return;
-  const Tensor counts = learner.total([&](const Tensor& output, const Tensor& target) {
-    return confusion_matrix(output, target, int64_t(classes_.size()));
-  });
-  if (is_first_rank())
+  // Thrown, an error would cost the program its fit, and other ranks would wait for this one.
+  std::string wrong;
+  if (learner.pass && !learner.state.output) wrong = "LearnerOptions::pass returned only a loss";
+  const auto is_wrong = [&] { return std::ranges::max(of_all_ranks(!wrong.empty())) > 0; };
+  Tensor counts;
+  if (!is_wrong())
+    counts = learner.total([&](const Tensor& output, const Tensor& target) {
+      const auto n = int64_t(classes_.size());
+      try {
+        return confusion_matrix(output, target, n);
+      } catch (const Error& e) {
+        wrong = e.what();
+        return zeros({n, n}, i64, output.device());
+      }
+    });
+  if (!wrong.empty()) warn("confusion.svg cannot be drawn: " + wrong);
+  if (!is_wrong() && is_first_rank())
     io::write_file(folder_.path("confusion.svg"), io::to_svg(confusion_chart(counts, classes_)));
 }
 

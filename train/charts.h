@@ -50,7 +50,8 @@ std::vector<std::string> save_charts(const std::vector<RunLog>& runs, const RunF
 io::HeatMap confusion_chart(const Tensor& counts, const std::vector<std::string>& names = {});
 
 // Draws charts of the learner's history when a fit ends; given class names, also confusion.svg,
-// which takes one more validation. A training that does not continue a run removes older charts.
+// which takes one more validation (or warns, if the scores are not of as many classes). A training
+// that does not continue a run removes older charts.
 class Charts : public Callback {
  public:
   explicit Charts(std::string folder, std::vector<std::string> classes = {});  // makes the folder

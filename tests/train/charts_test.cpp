@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/warn.h"
 #include "io/jsonl.h"
 #include "tests/support/errors.h"
 #include "tests/support/python.h"
@@ -176,14 +177,37 @@ TEST(RunFolder, ContinuesAfterAnInterruption) {
   EXPECT_TRUE(std::isnan(last.history.epochs[0].seconds));
 }
 
+// Class names of other scores end no fit.
+TEST(RunFolder, LacksAConfusionThatCannotBeDrawn) {
+  const Seed seed(1);
+  const TempFolder folder;
+  std::vector<std::string> warnings;
+  const OnWarning listen([&](const std::string& text) { warnings.push_back(text); });
+  LearnerOptions o = recorded(folder.path());
+  const auto warns = [&](const std::string& why) {
+    Learner learner(loaders(), Net(), o);
+    EXPECT_EQ(learner.fit(2), FitResult::Finished);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_TRUE(warnings[0].starts_with("confusion.svg cannot be drawn: " + why)) << warnings[0];
+    EXPECT_EQ(names(folder.path()).find("confusion"), std::string::npos);
+    warnings.clear();
+  };
+  o.classes = {"a", "b"};
+  warns("confusion_matrix: scores of 3 classes, not 2");
+  o.classes = {"a", "b", "c"};
+  o.metrics.clear();
+  Net net;
+  o.pass = [&](const Batch& b) { return StepOutput{mean(net(b.x))}; };
+  warns("LearnerOptions::pass returned only a loss");
+}
+
 // A chart that fails does not lose the epoch.
 TEST(RunFolder, HoldsTheWeightsBeforeTheCharts) {
   const Seed seed(1);
   const TempFolder folder;
-  LearnerOptions o = recorded(folder.path());
-  o.classes = {"a", "b"};
-  Learner learner(loaders(), Net(), o);
-  EXPECT_ERROR(learner.fit(1), "scores of 3 classes, not 2");
+  std::filesystem::create_directories(folder / "loss.svg/kept");
+  Learner learner(loaders(), Net(), recorded(folder.path()));
+  EXPECT_ERROR(learner.fit(1), "loss.svg: not a regular file");
   Learner other(loaders(), Net(), quiet());
   for (const char* file : {"last.ckpt", "best.ckpt"}) {
     other.load(folder / file);

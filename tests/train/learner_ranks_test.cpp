@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "core/warn.h"
 #include "dist/data_parallel.h"
 #include "io/jsonl.h"
 #include "tests/support/errors.h"
@@ -455,6 +458,27 @@ TEST(LearnerRanks, LeaveOutALastBatchWithAnExampleForEach) {
     learner.fit(data.x(), data.y(), {.batch_size = 16});
     EXPECT_EQ(learner.history.steps.size(), 1u);
   }));
+}
+
+// The epochs stay, though a chart cannot be drawn.
+TEST(LearnerRanks, WarnOfClassesThatTheScoresLack) {
+  std::atomic<int> warnings = 0;
+  const TempFolder folder;
+  expect_fine(run_ranks(2, [&](const World&) {
+    const OnWarning listen([&](const std::string& text) {
+      warnings += text.starts_with(
+          "confusion.svg cannot be drawn: confusion_matrix: scores of 3 "
+          "classes, not 2");
+    });
+    LearnerOptions o = quiet();
+    o.folder = folder.path();
+    o.classes = {"a", "b"};
+    Learner learner(loaders(48, 16), Net(), o);
+    learner.fit(1);
+    EXPECT_EQ(learner.history.epochs.size(), 1u);
+  }));
+  EXPECT_EQ(warnings, 2);
+  EXPECT_FALSE(std::filesystem::exists(folder / "confusion.svg"));
 }
 
 TEST(LearnerRanks, SayWhatIsWrong) {
