@@ -49,8 +49,10 @@ void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
 double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
   check_batches(loader, "the validation data");
   const dist::Part part = this->part();
+  const bool is_own = data.valid && &loader == &*data.valid;
   std::vector<ChunkScores> chunks(size_t(part.own_chunks()), ChunkScores{.totals = totals});
   evaluate_in(loader.batches(), [&] {
+    if (is_own) check_kept(data.valid);
     for (const Batch& batch : part.chunks > 1 ? loader.share(part) : own_part(loader)) {
       const RandomGenerator step = generator();
       if (part.chunks > 1) generator().reserve(1);
@@ -63,6 +65,7 @@ double Learner::run_validation(DataLoader& loader, std::vector<Total>& totals) {
       }
       ++state.batch;
       notify(&Callback::on_batch_end);
+      if (is_own) check_kept(data.valid);
     }
   });
   const ChunkScores all = part.chunks > 1 ? sum_of(chunks, totals) : chunks[0];

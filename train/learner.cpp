@@ -186,12 +186,17 @@ bool Learner::heed_interrupt() {
   return true;
 }
 
-void Learner::require_no_fit() const {
+void Learner::require_ready() const {
   check(!in_fit_, "a fit's callbacks cannot begin another fit");
+  check(optimizer != nullptr, "there is no optimizer: compile() makes one");
+}
+
+void Learner::check_kept(const std::optional<DataLoader>& data) {
+  check(data.has_value(), "a callback removed the data that were in use");
 }
 
 FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
-  require_no_fit();
+  require_ready();
   check(data.train.has_value(), "fit needs training data");
   check(epochs >= 0, "epochs must be >= 0, got {}", epochs);
   check(!device_.is_meta(),
@@ -291,6 +296,7 @@ void Learner::run_epoch() {
   model_.module->train();
   state.training = true;
   const bool whole = notify(&Callback::on_epoch_begin);
+  check_kept(data.train);
   state.batches = data.train->batches();  // a callback may have replaced the data
   if (whole) {
     std::optional<Progress> bar;
@@ -301,6 +307,7 @@ void Learner::run_epoch() {
     for (const Batch& batch : own_part(*data.train)) {  // after a resume, the remaining ones
       const int64_t before = state.batch;
       train_batch(batch);
+      check_kept(data.train);
       if (bar) bar->step(state.batch - before);
       if (stopping_ && state.batch < state.batches) return;  // within the epoch
     }
@@ -379,7 +386,8 @@ void Learner::train_batch(const Batch& batch) {
       parallel_ ? std::min(batches_per_step(), state.batches - state.batch) - 1 : 0;
   state.batch += others;
   state.step += others;
-  parallel_ ? learn_chunks(batch) : learn(batch);
+  const Batch kept = batch;  // the loader may be gone before the end of a step
+  parallel_ ? learn_chunks(kept) : learn(kept);
   ++state.batch;
   ++state.step;
   resumable_ = true;

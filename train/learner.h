@@ -361,7 +361,9 @@ class Learner {
   bool receives_events(const Callback& c) const;
   // Calls an event of all callbacks; false if one skipped the next phase.
   bool notify(Event event, bool backwards = false);
-  void require_no_fit() const;                                          // throws Error within a fit
+  void require_ready() const;  // throws Error within a fit or without an optimizer
+  // Throws Error if a callback removed the data that a loop of the learner goes over.
+  static void check_kept(const std::optional<DataLoader>& data);
   static void check_batches(const DataLoader& data, const char* what);  // throws Error without any
   // Adds the loss of n examples to `sum`, in f64 and on the loss's device.
   static void add_loss(Tensor& sum, const Tensor& mean, int64_t n);

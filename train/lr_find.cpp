@@ -80,10 +80,12 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
   model_.module->train();
   for (int64_t i = 0; i < o.steps;) {
     state.batch = 0;
+    check_kept(data.train);
     for (const Batch& batch : own_part(*data.train)) {
       const double lr = o.start * std::pow(o.end / o.start, double(i) / double(o.steps - 1));
       optimizer->set_lr(lr);
       train_batch(batch);
+      check_kept(data.train);
       check(bool(state.loss), "a callback skipped a batch of lr_find");
       const double loss = state.loss.item();
       average = decay * average + (1 - decay) * loss;
@@ -105,7 +107,7 @@ void Learner::find_lr(const LrFindOptions& o, LrFind& found) {
 }
 
 LrFind Learner::lr_find(const LrFindOptions& o) {
-  require_no_fit();
+  require_ready();
   check(data.train.has_value(), "lr_find needs training data");
   check_batches(*data.train, "the training data");
   check(0 < o.start && o.start < o.end && std::isfinite(o.end),

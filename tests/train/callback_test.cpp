@@ -28,6 +28,24 @@ std::string events(const std::string& at, std::function<void(Learner&)> ask) {
   return spy->seen;
 }
 
+// Callbacks own what they can reach, but a loop needs its data.
+TEST(Callbacks, MayNotRemoveDataInUse) {
+  const std::string says = "a callback removed the data that were in use";
+  const auto removed = [&](const std::string& at, auto which) {
+    EXPECT_ERROR(events(at, [&](Learner& l) { (l.data.*which).reset(); }), says);
+  };
+  for (const char* at : {"train", "epoch", "batch", "loss", "batch."}) removed(at, &Loaders::train);
+  for (const char* at : {"valid", "vbatch", "vloss", "vbatch."}) removed(at, &Loaders::valid);
+  Learner learner(loaders(), Net(), quiet());
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "batch.";
+  spy->ask = [](Learner& l) { l.data.train.reset(); };
+  learner.add(spy);
+  EXPECT_ERROR(learner.lr_find(), says);
+  learner.optimizer.reset();
+  EXPECT_ERROR(learner.fit(1), "there is no optimizer: compile() makes one");
+}
+
 TEST(Callbacks, SeeEveryEventAndMaySkip) {
   const std::string batch = " batch loss backward backward. step step. batch.",
                     valid = " valid vbatch vloss vbatch. valid.";
