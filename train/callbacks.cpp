@@ -38,6 +38,11 @@ void check_monitor(const Learner& learner, const std::string& monitor) {
 
 }  // namespace
 
+BestValue::BestValue(std::string monitor, double min_delta)
+    : monitor_(std::move(monitor)), min_delta_(min_delta) {
+  check(min_delta >= 0, "min_delta must be >= 0, got {}", min_delta);
+}
+
 bool BestValue::improved(const Learner& learner) {
   const auto [name, value, higher] = learner.score(monitor_);
   if (std::isnan(value)) return false;

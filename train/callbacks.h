@@ -15,9 +15,8 @@ namespace mixtape::train {
 // never is.
 class BestValue {
  public:
-  // A change below min_delta is no improvement.
-  explicit BestValue(std::string monitor, double min_delta = 0)
-      : monitor_(std::move(monitor)), min_delta_(min_delta) {}
+  // A change below min_delta is no improvement. Throws Error unless min_delta >= 0.
+  explicit BestValue(std::string monitor, double min_delta = 0);
   bool improved(const Learner& learner);  // throws Error as Learner::score does
   // "best", if there is a value.
   StateDict state_dict() const;
@@ -38,7 +37,7 @@ struct EarlyStoppingOptions {
 // data (all but train_loss do) and there are none.
 class EarlyStopping : public Callback {
  public:
-  // Throws Error unless patience >= 1.
+  // Throws Error unless patience >= 1 and min_delta >= 0.
   explicit EarlyStopping(const EarlyStoppingOptions& options = {});
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;

@@ -78,6 +78,13 @@ TEST(Callbacks, EarlyStoppingWaitsForItsPatience) {
   EXPECT_EQ(learner.history.epochs.size(), 6u);
 }
 
+TEST(Callbacks, RefuseAChangeThatIsNone) {
+  for (const double by : {-0.1, double(NAN)}) {
+    EXPECT_ERROR(EarlyStopping({.min_delta = by}), "min_delta must be >= 0, got ");
+    EXPECT_ERROR(BestValue("loss", by), "min_delta must be >= 0, got ");
+  }
+}
+
 TEST(Callbacks, SayWhichMonitorNeedsValidationData) {
   const Seed seed(1);
   LearnerOptions o = quiet();
