@@ -342,6 +342,16 @@ TEST(DataLoader, PrefetchesUpToItsLimit) {
   EXPECT_EQ((*it).y.at(0), 0);
 }
 
+TEST(DataLoader, RefusesEpochsThatItCannotStore) {
+  DataLoader loader(Odd(4)), other(Odd(4));
+  const uint64_t limit = uint64_t(1) << 53;
+  loader.set_epoch(limit - 1);
+  other.load_state_dict(loader.state_dict());
+  EXPECT_EQ(other.epoch(), limit - 1);
+  EXPECT_ERROR(loader.set_epoch(limit), "epoch must be < 2^53, got 9007199254740992");
+  EXPECT_EQ(loader.epoch(), limit - 1);
+}
+
 TEST(DataLoader, AllowsLoopsToBeLeftEarly) {
   for (const int workers : {0, 1, 3}) {
     const DataLoaderOptions options{.batch_size = 4, .shuffle = true, .workers = workers};

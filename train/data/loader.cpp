@@ -295,6 +295,8 @@ void DataLoader::stop() {
 }
 
 void DataLoader::set_epoch(uint64_t epoch) {
+  // Larger ones would not be stored exactly.
+  check(epoch < uint64_t(1) << 53, "epoch must be < 2^53, got {}", epoch);
   stop();
   epoch_ = epoch;
   position_ = 0;

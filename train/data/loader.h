@@ -49,8 +49,8 @@ class DataLoader {
   // The epoch of the current loop (running or left early), or else of the next one.
   uint64_t epoch() const { return epoch_; }
   int64_t position() const { return position_; }  // batches of epoch() already delivered
-  void set_epoch(uint64_t epoch);                 // for the next loop
-  void skip(int64_t batches);  // makes the next loop skip the epoch's first batches
+  void set_epoch(uint64_t epoch);  // for the next loop; throws Error unless epoch < 2^53
+  void skip(int64_t batches);      // makes the next loop skip the epoch's first batches
   // "epoch" and "batch". After loading a state saved in a loop's body, the next loop continues with
   // the following batch, bit for bit. Loading throws Error if that batch does not exist.
   StateDict state_dict() const;
