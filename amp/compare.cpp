@@ -51,6 +51,12 @@ double relative(std::span<const double> distances) {
   return difference == 0 ? 0 : difference / std::max(length, reference);
 }
 
+StateDict copy_of(const StateDict& state) {
+  StateDict copy;
+  for (const auto& [name, t] : state) copy.emplace_back(name, t.clone());
+  return copy;
+}
+
 }  // namespace
 
 using Clock = std::chrono::steady_clock;
@@ -263,11 +269,12 @@ void Compare::Run::gather() {
 }
 
 Compare::Compare(Step step, CompareOptions options)
-    : step_(std::move(step)), options_(std::move(options)), random_(generator()) {
+    : step_(std::move(step)),
+      options_(std::move(options)),
+      random_(generator()),
+      start_(copy_of(options_.buffers)),
+      history_(copy_of(options_.region.recipe.state_dict())) {
   check(step_ != nullptr, "Compare: there is no step");
-  for (const auto& [name, t] : options_.buffers) start_.emplace_back(name, t.clone());
-  for (const auto& [name, t] : options_.region.recipe.state_dict())
-    history_.emplace_back(name, t.clone());
   AutocastOptions wide = options_.region;
   wide.enabled = false;
   reference_ = run(wide, nullptr);

@@ -83,8 +83,8 @@ class Compare final : NoCopy {
 
   const Step step_;
   const CompareOptions options_;
-  const RandomGenerator random_;  // the state with which each run begins
-  StateDict start_, history_;     // initial values of the buffers, and of the recipe
+  const RandomGenerator random_;     // the state with which each run begins
+  const StateDict start_, history_;  // initial values of the buffers, and of the recipe
   std::unique_ptr<Run> reference_, run_;
 };
 

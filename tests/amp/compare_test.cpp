@@ -232,22 +232,26 @@ TEST(Compare, WantsGradientsToBeCleared) {
     }));
 }
 
+// A step of the net: the gradients of the sum of its squared results.
+template <class Net>
+Compare::Step step_of(const Net& net, const Tensor& x) {
+  return [&net, x](const AutocastOptions& region) {
+    for (const Tensor& p : net.parameters()) p.set_grad({});
+    Tensor loss;
+    {
+      const Autocast on(region);
+      loss = sum(square(net(x)));
+    }
+    loss.backward();
+  };
+}
+
 // Operands that a recipe rounds are those that it was given: errors of these are passed on.
 TEST(Compare, KnowsWhatARecipeRounds) {
   const nn::Sequential net(nn::Linear(32, 32), nn::Linear(32, 32));
   const Tensor x = values({8, 32});
   for (const Recipe& recipe : {Recipe(Current()), Recipe(Mx())}) {
-    const Compare compare(
-        [&](const AutocastOptions& region) {
-          for (const Tensor& p : net.parameters()) p.set_grad({});
-          Tensor loss;
-          {
-            const Autocast on(region);
-            loss = sum(square(net(x)));
-          }
-          loss.backward();
-        },
-        {.region = {.recipe = recipe, .ends = true}});
+    const Compare compare(step_of(net, x), {.region = {.recipe = recipe, .ends = true}});
     EXPECT_EQ(compare.unmatched(), 0) << recipe.name();
     for (const Compare::Row& row : compare.rows()) {
       if (row.module == "1" && row.op == "linear") {
@@ -298,17 +302,7 @@ struct LikeOps : nn::Module<LikeOps> {  // modules with names that are, or resem
 TEST(Compare, OverridesModulesNamedLikeOps) {
   const LikeOps net;
   const Tensor x = values({8, 16});
-  Compare compare(
-      [&](const AutocastOptions& region) {
-        for (const Tensor& p : net.parameters()) p.set_grad({});
-        Tensor loss;
-        {
-          const Autocast on(region);
-          loss = sum(square(net(x)));
-        }
-        loss.backward();
-      },
-      {.region = {.low = bf16}});
+  Compare compare(step_of(net, x), {.region = {.low = bf16}});
   const Compare::Remedy remedy = compare.overrides(1e-6);
   EXPECT_LE(remedy.error, 1e-6);
   EXPECT_EQ(path_pattern("norms"), "norms*");
@@ -338,21 +332,11 @@ TEST(Compare, LeavesTheHistoryOfARecipe) {
   const nn::Linear net(32, 32);
   const Recipe recipe(Delayed{.history = 4});
   const AutocastOptions region{.low = bf16, .recipe = recipe, .ends = true};
-  const auto step = [&](const AutocastOptions& options, const Tensor& x) {
-    for (const Tensor& p : net.parameters()) p.set_grad({});
-    Tensor loss;
-    {
-      const Autocast on(options);
-      loss = sum(square(net(x)));
-    }
-    loss.backward();
-  };
-  step(region, values({8, 32}) * 1000);
+  step_of(net, values({8, 32}) * 1000)(region);
   StateDict before;
   for (const auto& [name, t] : recipe.state_dict()) before.emplace_back(name, t.clone());
   ASSERT_FALSE(before.empty());
-  for (int i = 0; i < 4; ++i)
-    Compare([&](const AutocastOptions& o) { step(o, values({8, 32})); }, {.region = region});
+  for (int i = 0; i < 4; ++i) Compare(step_of(net, values({8, 32})), {.region = region});
   const StateDict after = recipe.state_dict();
   ASSERT_EQ(after.size(), before.size());
   for (size_t i = 0; i < after.size(); ++i)
