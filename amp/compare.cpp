@@ -38,8 +38,10 @@ bool only_rounds(const Node& node) { return node.name() == "cast" || node.name()
 // |y - y32|, |y| and |y32|: f32 [3].
 Tensor distance(const Tensor& y, const Tensor& reference) {
   const Tensor wide = reference.dtype() == f64 ? reference : reference.to(f32);
-  const Tensor same = y.to(wide.dtype());
-  return stack({norm(same - wide).to(f32), norm(same).to(f32), norm(wide).to(f32)});
+  const Tensor same = y.to(wide.dtype()), length = norm(same).to(f32);
+  // In place where that is a copy: it is in a cache still, and new memory is not.
+  const Tensor difference = y.dtype() == wide.dtype() ? same - wide : same.sub_(wide);
+  return stack({norm(difference).to(f32), length, norm(wide).to(f32)});
 }
 // The error of several results together, given three numbers for each.
 double relative(std::span<const double> distances) {
