@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "nn/conv.h"
 #include "nn/module.h"
 
 namespace mixtape::nn {
@@ -15,6 +14,10 @@ template <class M>
 concept HasWeight = std::derived_from<M, ModuleBase> && requires(M& m) {
   { m.weight } -> std::same_as<Tensor&>;
 };
+
+// A transposed convolution of any size, also of nn/more.h.
+template <class M>
+concept Transposed = requires(typename M::Options& o) { o.output_padding; };
 
 // A layer without its weight, and the parametrization that computes it.
 template <class Derived, HasWeight M, class Parametrization>
@@ -104,12 +107,9 @@ struct SpectralWeight {
 // that continue with each call in training. Drops the layer's hooks.
 template <HasWeight M>
 struct SpectralNorm : Parametrized<SpectralNorm<M>, M, SpectralWeight> {
-  static constexpr bool transposed =
-      std::same_as<M, ConvTranspose1d> || std::same_as<M, ConvTranspose2d>;
-
   // Throws Error if the layer's weight has no rows, or an option is out of range.
   explicit SpectralNorm(M layer, const SpectralNormOptions& o = {})
-      : SpectralNorm::Parametrized(std::move(layer), o, o.dim.value_or(transposed ? 1 : 0)) {}
+      : SpectralNorm::Parametrized(std::move(layer), o, o.dim.value_or(Transposed<M> ? 1 : 0)) {}
 };
 
 }  // namespace mixtape::nn

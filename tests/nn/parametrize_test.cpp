@@ -11,6 +11,7 @@
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "nn/linear.h"
+#include "nn/more.h"
 #include "nn/norm.h"
 #include "nn/sequential.h"
 #include "optim/optimizers.h"
@@ -83,6 +84,13 @@ TEST(SpectralNorm, DividesByTheLargestSingularValue) {
                                                     "parametrizations.weight.0._v"}));
   EXPECT_EQ(layer.parameters().size(), 1u);
   EXPECT_EQ(layer.named_buffers().size(), 2u);
+}
+
+// Rows are the outputs, which a transposed convolution has in dimension 1.
+TEST(SpectralNorm, TakesTheRowsOfAVolumesTransposedConvolution) {
+  EXPECT_EQ(SpectralNorm(nn::ConvTranspose3d(2, 3, 2)).parametrization.u.shape(), Shape{3});
+  EXPECT_EQ(SpectralNorm(nn::Conv3d(2, 3, 2)).parametrization.u.shape(), Shape{3});
+  EXPECT_EQ(SpectralNorm(nn::ConvTranspose1d(2, 3, 2)).parametrization.u.shape(), Shape{3});
 }
 
 // As in a GAN's discriminator: the second call updates u and v before the first one's backward.
