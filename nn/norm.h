@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "nn/module.h"
 
@@ -157,10 +158,11 @@ struct BatchNorm : Module<Derived> {
     const bool training = this->is_training();
     const auto normed = training && batch_norm_state.in_training ? batch_norm_state.in_training
                                                                  : &mixtape::batch_norm;
-    const Tensor y =
-        normed(x, running_mean, running_var, weight, bias,
-               {.training = training || !running_mean, .momentum = momentum_, .eps = eps_});
-    if (training && num_batches_tracked) add_(num_batches_tracked, 1);
+    const bool counted = called_again();  // a checkpoint's second call is of the same batch
+    const Tensor y = normed(
+        x, running_mean, running_var, weight, bias,
+        {.training = training || !running_mean, .momentum = counted ? 0 : momentum_, .eps = eps_});
+    if (training && num_batches_tracked && !counted) add_(num_batches_tracked, 1);
     return y;
   }
   bool keeps_f32() const override { return true; }

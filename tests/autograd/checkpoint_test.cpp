@@ -55,6 +55,15 @@ Outcome outcome(const Tensors& leaves, const F& f) {
   return o;
 }
 
+TEST(Checkpoint, CountsABatchOnce) {
+  nn::BatchNorm1d norms[2] = {nn::BatchNorm1d(3), nn::BatchNorm1d(3)};
+  const Tensor x = leaf({8, 3}, 1);
+  for (const bool again : {false, true}) sum(square(run(again, norms[again], x))).backward();
+  EXPECT_TRUE(equal(norms[0].running_mean, norms[1].running_mean));
+  EXPECT_TRUE(equal(norms[0].running_var, norms[1].running_var));
+  EXPECT_EQ(norms[1].num_batches_tracked.item(), 1);
+}
+
 TEST(Checkpoint, ChangesNoBit) {
   const Tensor x = leaf({8, 16}, 1), w = leaf({16, 16}, 2), b = leaf({16}, 3), g = leaf({16}, 4);
   const auto layer = [&](const Tensor& t) {  // uses w twice, draws, keeps results and extras
