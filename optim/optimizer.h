@@ -74,9 +74,10 @@ class Optimizer {
   std::string_view momentum_name(size_t group = 0) const;
 
   // "state.3.exp_avg" and so on for the parameters that have state, then "group.0.lr" and the other
-  // options (f64). 8-bit states are u8 codes, with "state.3.exp_avg.i8_scale" or ".f8_scale". State
-  // tensors are not copied; loading copies them, and converts other storage formats. If names or
-  // shapes do not fit, loading throws Error and changes nothing.
+  // options (f64), and "group.0.base_lr" if a schedule has set the rate. 8-bit states are u8 codes,
+  // with "state.3.exp_avg.i8_scale" or ".f8_scale". State tensors are not copied; loading copies
+  // them, and converts other storage formats. If names or shapes do not fit, loading throws Error
+  // and changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
@@ -193,8 +194,8 @@ class OptimizerOf : public Optimizer {
 // counted over all groups, and "param_groups.0.lr". Given `names`, PyTorch's names of params() in
 // order, names may stand for numbers, as in "state.layer.weight.exp_avg" and
 // "param_groups.layer.weight.lr" (torch.distributed.checkpoint with flatten_optimizer_state_dict).
-// "betas" is one tensor of two numbers, or "betas.0" and "betas.1". Missing options stay as they
-// are; options that only PyTorch has
+// "betas" is one tensor of two numbers, or "betas.0" and "betas.1", and "initial_lr" the rate from
+// which the next schedule starts. Missing options stay as they are; options that only PyTorch has
 // ("foreach", "params") are ignored. If anything else does not fit, or if parameters of a group
 // have different options, throws Error and changes nothing.
 void load_torch_state_dict(Optimizer& optimizer, const StateDict& dict,

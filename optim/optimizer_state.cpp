@@ -78,9 +78,12 @@ StateDict Optimizer::state_dict() const {
     if (slot.master && is_half(slot.param.dtype()))
       dict.emplace_back(prefix + "master", slot.master);
   });
-  for (size_t g = 0; g < groups(); ++g)
+  for (size_t g = 0; g < groups(); ++g) {
     for (const Option& option : options(g))
       dict.emplace_back(option_name(g, option.name), from_number(option.get()));
+    if (groups_[g].scheduled >= 0)
+      dict.emplace_back(option_name(g, "base_lr"), from_number(base_lr(g)));
+  }
   return dict;
 }
 
@@ -108,12 +111,16 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
 void Optimizer::load_state_dict(const StateDict& dict) {
   const Scope scope(name());
   StateReader reader(dict);
-  std::vector<double> numbers;
+  std::vector<double> numbers, bases;  // a base of -1: there is none
   for (size_t g = 0; g < groups(); ++g) {
     for (const Option& option : options(g)) {
       numbers.push_back(reader.number(option_name(g, option.name)));
       detail::check_value(option, numbers.back());
     }
+    const std::string base = option_name(g, "base_lr");
+    const bool scheduled = has_option("lr", g) && reader.find(base);
+    bases.push_back(scheduled ? reader.number(base) : -1);
+    check(bases[g] >= 0 || !scheduled, "{} must be >= 0, got {}", base, bases[g]);
   }
   std::vector<Slot> slots;
   exchange_options(numbers);  // the states depend on them
@@ -130,6 +137,8 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   size_t index = 0;
   for (Group& group : groups_)
     for (Slot& slot : group.slots) slot = std::move(slots[index++]);
+  for (size_t g = 0; g < groups(); ++g)
+    if (bases[g] >= 0) set_scheduled_lr(lr(g), bases[g], g);
 }
 
 void Optimizer::exchange_options(std::vector<double>& numbers) {

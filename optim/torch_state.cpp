@@ -25,7 +25,7 @@ class Translation {
     check(names.empty() || names.size() == groups_.size(), "{} names for {} parameters",
           names.size(), groups_.size());
     for (const auto& [key, value] : optimizer.state_dict())
-      if (key.starts_with("group.")) ours_[key] = value;
+      if (key.starts_with("group.") && !key.ends_with(".base_lr")) ours_[key] = value;
   }
 
   // name: "ID.field", of a parameter
@@ -56,6 +56,7 @@ class Translation {
       if (item == ".0" || item == ".1")
         return set(group, item == ".0" ? first : second, number(option, value));
     }
+    if (option == "initial_lr") return set(group, "base_lr", number(option, value));
     if (optimizer_.has_option(option, group)) set(group, option, number(option, value));
   }
   StateDict result() {

@@ -120,6 +120,21 @@ TEST(Schedule, StartsFromTheRateThatWasSet) {
   EXPECT_EQ(third.at(0, 1), 2);
 }
 
+TEST(Schedule, StartsFromTheRateThatWasSetBeforeSaving) {
+  SGD opt(problem(), {.lr = 1}), resumed(problem(), {.lr = 7});
+  EXPECT_FALSE(opt.state_dict().contains("group.0.base_lr"));
+  Exponential(opt, {.gamma = 0.5}).step();
+  StateDict state = opt.state_dict();
+  resumed.load_state_dict(state);
+  EXPECT_EQ(resumed.lr(), 0.5);
+  EXPECT_EQ(resumed.base_lr(), 1);
+  EXPECT_EQ(Exponential(resumed, {.gamma = 0.5}).at(1), 0.5);
+  for (auto& [name, t] : state)
+    if (name == "group.0.base_lr") t = scalar(-1);
+  EXPECT_EQ(error([&] { resumed.load_state_dict(state); }),
+            "sgd: group.0.base_lr must be >= 0, got -1");
+}
+
 TEST(Schedule, RatesAndMomentaArePyTorchs) {
   EXPECT_EQ(std::size(schedule_references), schedules.size() + plateaus.size());
   for (const ScheduleReference& r : schedule_references) {

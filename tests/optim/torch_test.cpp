@@ -5,7 +5,7 @@
 
 #include "autograd/ops.h"
 #include "io/safetensors.h"
-#include "optim/optimizer.h"
+#include "optim/schedules.h"
 #include "tests/support/data.h"
 #include "tests/support/optim.h"
 
@@ -165,6 +165,18 @@ TEST(TorchState, TakesThePairsOfRprop) {
     EXPECT_EQ(opt.option("max_step"), 0.2);
     finish("rprop/limits", params, opt);
   }
+}
+
+// A schedule of PyTorch leaves the rate from which it started, and the next one starts there.
+TEST(TorchState, KeepsTheRateOfSchedules) {
+  SGD opt({from({1}, {1}).set_requires_grad()}, {.lr = 7});
+  const StepLr before(opt, {.step_size = 1});
+  load_torch_state_dict(
+      opt, {{"param_groups.0.lr", scalar(0.25)}, {"param_groups.0.initial_lr", scalar(1)}});
+  EXPECT_EQ(opt.lr(), 0.25);
+  EXPECT_EQ(opt.base_lr(), 1);
+  load_torch_state_dict(opt, {{"param_groups.0.lr", scalar(0.5)}});  // of no schedule
+  EXPECT_EQ(opt.base_lr(), 0.5);
 }
 
 TEST(TorchState, CountsInAnyDtype) {
