@@ -196,8 +196,8 @@ class OptimizerOf : public Optimizer {
 // "param_groups.layer.weight.lr" (torch.distributed.checkpoint with flatten_optimizer_state_dict).
 // "betas" is one tensor of two numbers, or "betas.0" and "betas.1", and "initial_lr" the rate from
 // which the next schedule starts. Missing options stay as they are; options that only PyTorch has
-// ("foreach", "params") are ignored. If anything else does not fit, or if parameters of a group
-// have different options, throws Error and changes nothing.
+// ("foreach", "params") are ignored. If anything else does not fit, such as AdamW's decay in Adam,
+// or if parameters of a group have different options, throws Error and changes nothing.
 void load_torch_state_dict(Optimizer& optimizer, const StateDict& dict,
                            const std::vector<std::string>& names = {});
 

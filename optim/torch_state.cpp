@@ -57,16 +57,29 @@ class Translation {
         return set(group, item == ".0" ? first : second, number(option, value));
     }
     if (option == "initial_lr") return set(group, "base_lr", number(option, value));
-    if (optimizer_.has_option(option, group)) set(group, option, number(option, value));
+    if (optimizer_.has_option(option, group) || option == "decoupled_weight_decay")
+      set(group, option, number(option, value));
   }
   StateDict result() {
     // SGD and Muon count no steps in PyTorch; a buffer shows that there was a step.
     for (size_t i = 0; i < has_buffer_.size(); ++i)
       if (has_buffer_[i] && !has_step_[i]) ours_[fmt::format("state.{}.step", i)] = from_number(1);
+    for (size_t g = 0; g < optimizer_.groups(); ++g) check_decay(g);
     return {ours_.begin(), ours_.end()};
   }
 
  private:
+  // PyTorch's Adam, NAdam and RAdam have an option for what only other optimizers do here.
+  void check_decay(size_t group) {
+    const auto given = ours_.extract(fmt::format("group.{}.decoupled_weight_decay", group));
+    const auto decay = ours_.find(fmt::format("group.{}.weight_decay", group));
+    if (given.empty() || decay == ours_.end() || decay->second.item() == 0) return;
+    const std::string_view name = optimizer_.name();
+    const double wanted = name != "adam" && name != "nadam" && name != "radam";
+    check(given.mapped().item() == wanted,
+          "decoupled_weight_decay must be {} for {} with a weight_decay of {}, got {}", wanted,
+          name, decay->second.item(), given.mapped().item());
+  }
   // PyTorch's options that are pairs, and the names of both numbers here.
   static constexpr std::string_view pairs[][3] = {{"betas", "beta1", "beta2"},
                                                   {"eps", "eps1", "eps2"},

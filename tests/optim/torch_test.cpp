@@ -179,6 +179,25 @@ TEST(TorchState, KeepsTheRateOfSchedules) {
   EXPECT_EQ(opt.base_lr(), 0.5);
 }
 
+TEST(TorchState, RefusesAnotherWeightDecay) {
+  const Params params = {from({1}, {1}).set_requires_grad()};
+  const auto load = [&](Optimizer&& opt, double decoupled, double decay) {
+    return error([&] {
+      load_torch_state_dict(opt, {{"param_groups.0.decoupled_weight_decay", scalar(decoupled)},
+                                  {"param_groups.0.weight_decay", scalar(decay)}});
+    });
+  };
+  EXPECT_EQ(load(Adam(params), 1, 0.5),
+            "load_torch_state_dict: decoupled_weight_decay must be 0 for adam with a weight_decay "
+            "of 0.5, got 1");
+  EXPECT_EQ(load(AdamW(params), 0, 0.5),
+            "load_torch_state_dict: decoupled_weight_decay must be 1 for adamw with a weight_decay "
+            "of 0.5, got 0");
+  EXPECT_EQ(load(Adam(params), 1, 0), "no error");
+  EXPECT_EQ(load(Adam(params), 0, 0.5), "no error");
+  EXPECT_EQ(load(AdamW(params), 1, 0.5), "no error");
+}
+
 TEST(TorchState, CountsInAnyDtype) {
   const Params params = {from({1}, {1}).set_requires_grad()};
   Lion opt(params);
