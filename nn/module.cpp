@@ -227,6 +227,8 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
   for (const auto& [name, t] : unread) report.unexpected.push_back(name);
 
   const std::string hint = options.strict ? renaming(report.missing, report.unexpected) : "";
+  // Files from before PyTorch counted batches lack this, on which no number depends.
+  std::erase_if(report.missing, [](auto& name) { return name.ends_with("num_batches_tracked"); });
   if (!hint.empty()) wrong.push_back(hint);
   if (options.strict && hint.empty() && !report.missing.empty())
     wrong.push_back("missing: " + internal::listed(report.missing, 10));

@@ -50,8 +50,8 @@ class ModuleBase {
   std::vector<ModuleBase*> modules();  // the same without names
   int64_t num_parameters() const;
 
-  // Copies values into the module's tensors, converting dtypes. If names are missing or unexpected
-  // or shapes differ, throws Error that lists them, before writing anything.
+  // Copies values into the module's tensors, converting dtypes. If names are missing (except
+  // num_batches_tracked) or unexpected, or shapes differ, throws Error before writing anything.
   LoadReport load_state_dict(const StateDict& from, const LoadOptions& options = {});
 
   // Converts in place, for all handles of a parameter, and drops the gradients of converted

@@ -327,6 +327,16 @@ TEST(Module, UnsavedBuffersMoveButAreInNoState) {
   EXPECT_EQ(names(net.state_dict()), saved) << "whatever it is assigned";
 }
 
+TEST(Module, LoadsAStateFromBeforeBatchesWereCounted) {
+  nn::Sequential net(nn::Linear(2, 3), nn::BatchNorm1d(3));
+  StateDict old = nn::Sequential(nn::Linear(2, 3), nn::BatchNorm1d(3)).state_dict();
+  std::erase_if(old, [](auto& entry) { return entry.first == "1.num_batches_tracked"; });
+  EXPECT_TRUE(net.load_state_dict(old).missing.empty());
+  EXPECT_TRUE(equal(net.state_dict().at("0.weight"), old.at("0.weight")));
+  std::erase_if(old, [](auto& entry) { return entry.first == "1.running_var"; });
+  EXPECT_ERROR(net.load_state_dict(old), "missing: 1.running_var");
+}
+
 TEST(Module, LoadsItsOwnTensorsInAnotherOrder) {
   nn::Sequential net(nn::PReLU(1, 1), nn::PReLU(1, 2));
   const StateDict state = net.state_dict();
