@@ -156,6 +156,7 @@ class Optimizer {
   uint64_t id_ = next_id();
   std::vector<Group> groups_;
   std::vector<kernels::Update> updates_;  // of one kernel call; a member to keep its capacity
+  const void* stepped_by_ = nullptr;      // the schedule that stepped last
   friend class Averaged;
   std::weak_ptr<const void> averaged_;  // alive while an Averaged is
 };

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
+#include "core/warn.h"
 #include "optim/state_reader.h"
 
 namespace mixtape::optim {
@@ -29,6 +30,9 @@ void Schedule::advance(int64_t by, size_t most) {
   int64_t steps = steps_ + by;
   for (; pending_.size() > most; pending_.erase(pending_.begin())) steps -= !pending_.front()();
   if (steps == steps_) return;
+  const void* const other = std::exchange(optimizer_->stepped_by_, this);
+  if (other && other != this && steps_ > 0)
+    warn("two schedules step in turn, and the last decides the rate: make one Chained of both");
   try {
     apply(steps);
     steps_ = steps;
@@ -85,6 +89,7 @@ void Schedule::load_state_dict(const StateDict& dict) {
     throw;
   }
   pending_ = std::move(pending);
+  optimizer_->stepped_by_ = this;
 }
 
 }  // namespace mixtape::optim

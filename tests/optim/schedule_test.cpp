@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/warn.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -118,6 +119,26 @@ TEST(Schedule, StartsFromTheRateThatWasSet) {
   const StepLr third(opt, {.step_size = 1});
   EXPECT_EQ(third.at(0, 0), 0.3);
   EXPECT_EQ(third.at(0, 1), 2);
+}
+
+// In PyTorch their factors would multiply.
+TEST(Schedule, WarnsOfTwoThatStepInTurn) {
+  std::vector<std::string> told;
+  const OnWarning listen([&](const std::string& text) { told.push_back(text); });
+  SGD opt(problem(), {.lr = 1});
+  Exponential first(opt, {.gamma = 0.5}), second(opt, {.gamma = 0.25});
+  for (int i = 0; i < 3; ++i) first.step();  // then the other, as a program's second phase
+  const StateDict state = first.state_dict();
+  second.step();
+  second.step();
+  first.load_state_dict(state);
+  first.step();
+  EXPECT_TRUE(told.empty());
+  second.step();
+  EXPECT_EQ(told, (std::vector<std::string>{
+                      "two schedules step in turn, and the last decides the rate: make one Chained "
+                      "of both"}));
+  EXPECT_EQ(opt.lr(), std::pow(0.25, 3));
 }
 
 TEST(Schedule, StartsFromTheRateThatWasSetBeforeSaving) {
