@@ -137,8 +137,9 @@ struct Blocking {
     b.chunk = round_up(b.count, b.sliver);
     const auto cut = [&](Operand& x, const Operand& other, int64_t parts) {
       const int64_t least = kernel.k_group * min_chunk_work / std::max<int64_t>(1, other.chunk * k);
-      x.chunk = std::min(x.count, std::max(least, std::min<int64_t>(x.count / parts, max_chunk)));
-      x.chunk = round_up(std::max<int64_t>(x.chunk, 1), x.sliver);
+      const int64_t most = std::max({int64_t{1}, least, std::min(x.count / parts, max_chunk)});
+      // All alike, so that threads end together.
+      x.chunk = round_up(ceil_div(x.count, ceil_div(x.count, most)), x.sliver);
     };
     Operand& larger = a.count > b.count ? a : b;
     Operand& smaller = a.count > b.count ? b : a;
