@@ -82,6 +82,10 @@ struct Compare::Run final : Observer {
   void before_rule(const Node& node, const Tensor& dy) override;
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) override;
   void after_accumulate(const Node& leaf, const Tensor& total) override;
+  long handles(const Storage& storage) const override {
+    const auto at = handles_.find(&storage);
+    return at == handles_.end() ? 0 : at->second;
+  }
   void finish();
 
   const Run* const reference;
@@ -111,8 +115,9 @@ struct Compare::Run final : Observer {
   double error_of_gradients() const;
   void gather();
 
-  std::unordered_map<uint64_t, size_t> made_;  // by storage: the result that it holds
-  std::vector<Tensor> distances_;              // of `results`
+  std::unordered_map<uint64_t, size_t> made_;         // by storage: the result that it holds
+  std::unordered_map<const Storage*, long> handles_;  // in `kept`
+  std::vector<Tensor> distances_;                     // of `results`
   // Distances by what is compared, since a rule's gradient is often one that the rule before made.
   std::map<std::array<uint64_t, 5>, Tensor> known_;
   std::vector<std::vector<size_t>> rules_;  // inputs of the rules that are running
@@ -141,9 +146,8 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
   if (!reference) {
     std::vector<Kept>& now = kept[key].emplace_back();
     for (const Tensor& y : results_now) {
-      // Copies of what the tape records, since a write in place wants its storage for itself.
-      const Tensor t = y.grad_fn() ? y.detach().clone() : y.detach();
-      now.push_back({t, t.version()});
+      now.push_back({y.detach(), y.version()});
+      ++handles_[y.storage().get()];
     }
     return {};
   }

@@ -125,6 +125,8 @@ class Observer : NoCopy {
   // False if the observer looks at no values: ops and rules may then overwrite tensors that it has
   // seen, and accumulate gradients in place, as they do without an observer.
   virtual bool reads_values() const { return true; }
+  // The handles that the observer keeps of a storage, which a write in place leaves to it.
+  virtual long handles(const Storage& storage) const { return (void)storage, 0; }
   Observer* outer = nullptr;
 };
 

@@ -68,8 +68,11 @@ void ops::replace_value(const Tensor& x, std::string_view instead,
                         const std::function<Tensor(const Tensor& old)>& f) {
   check(!x.is_leaf(), "a leaf that requires a gradient cannot change in place: {}, or NoGrad",
         instead);
+  long owners = x.storage().use_count();
+  for (const Observer* o = thread_state.observer; o; o = o->outer)
+    owners -= o->handles(*x.storage());
   check(
-      x.storage().use_count() == 1,
+      owners == 1,
       "storage that a view or an op that saved it for backward shares cannot change in place: {}, "
       "or NoGrad",
       instead);
