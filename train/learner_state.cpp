@@ -200,10 +200,11 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   const StateDict of_optimizer = dict.under("optimizer.");
   shards_&& whole ? shards_->load_state_dict(of_optimizer)
                   : optimizer->load_state_dict(of_optimizer);
-  // If the state was saved without a scaler, one that is needed now starts afresh.
-  if (const StateDict part = dict.under("scaler."); !part.empty()) scaler.load_state_dict(part);
-  if (const StateDict part = dict.under("recipe."); autocast && autocast->recipe && !part.empty())
-    autocast->recipe.load_state_dict(part);
+  // If the state was saved without a scaler or a history, those that are needed now start afresh.
+  const StateDict of_scaler = dict.under("scaler.");
+  scaler.load_state_dict(of_scaler.empty() ? amp::GradScaler(scaler.options()).state_dict()
+                                           : of_scaler);
+  if (autocast && autocast->recipe) autocast->recipe.load_state_dict(dict.under("recipe."));
   if (schedule && this_fit) schedule->load_state_dict(of_schedule);
   if (data.train && reader.find("data.epoch")) data.train->load_state_dict(dict.under("data."));
   if (data.valid && reader.find("valid.epoch"))

@@ -579,6 +579,17 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   EXPECT_ERROR(learner.load_state_dict(odd), "the history has step or epoch nan");
 }
 
+// The checkpoint was saved in f32.
+TEST(Checkpoints, LetANewPrecisionBegin) {
+  const SavedLearner saved;
+  Learner scaled(loaders(), Net(), quiet());
+  scaled.to_fp16({.init_scale = 4, .growth_interval = 2}).fit(1);
+  EXPECT_GT(scaled.scaler.scale_value(), 4);
+  scaled.load(saved.file);
+  EXPECT_EQ(scaled.scaler.scale_value(), 4);
+  EXPECT_EQ(scaled.scaler.growth_tracker(), 0);
+}
+
 // The checkpoint was saved without this callback.
 TEST(Checkpoints, LetANewCallbackBegin) {
   const Seed seed(1);

@@ -46,6 +46,19 @@ TEST(LrFind, LeavesNoTrace) {
   }
 }
 
+// A history of the explosion would spoil the scales of the fit.
+TEST(LrFind, LeavesNoHistoryOfARecipe) {
+  const Seed seed(1);
+  Learner learner(loaders(), nn::Sequential(nn::Linear(6, 8), nn::Linear(8, 8), nn::Linear(8, 3)),
+                  quiet());
+  learner.to_fp16(AmpOptions{.amp_mode = bf16, .recipe = amp::Delayed{}});
+  const auto before = bytes(learner);
+  learner.lr_find({.steps = 5});
+  EXPECT_EQ(differing(bytes(learner), before), "");
+  learner.fit(1);
+  EXPECT_FALSE(learner.state_dict().under("recipe.").empty());
+}
+
 // The loss is a given function of the rate, with noise or a recovery from an explosion that must
 // not be suggested.
 LrFind found_with(const std::function<double(int64_t step, double lr)>& given,
