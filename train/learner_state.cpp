@@ -120,6 +120,22 @@ History read_history(optim::StateReader& reader, size_t metrics) {
   return history;
 }
 
+// Throws Error if the state was saved in another fit than this one.
+void check_fit(const Learner& learner, optim::StateReader& reader, bool scheduled) {
+  check(reader.number("fit.epochs") == double(learner.state.epochs),
+        "saved in a fit of {} epochs, not {} (to train longer, load() it and fit without .resume)",
+        reader.number("fit.epochs"), learner.state.epochs);
+  check(learner.schedule || !scheduled, "saved in a fit with a schedule, but this one has none");
+  check(!learner.schedule || scheduled, "saved in a fit without a schedule, but this one has one");
+  // Between epochs, a callback may replace the data. (An earlier version saved no "fit.batches".)
+  if (reader.number("fit.batch") == 0 || !reader.find("fit.batches")) return;
+  const double batches = reader.number("fit.batches"), size = reader.number("fit.batch_size");
+  const int64_t own = learner.state.batches, own_size = learner.data.train->batch_size();
+  check(batches == double(own) && size == double(own_size),
+        "saved in a fit of {} batches of {} an epoch, not {} of {}: resume with the same data",
+        batches, size, own, own_size);
+}
+
 }  // namespace
 
 StateDict Learner::state_dict() { return collect(/*whole=*/true); }
@@ -154,6 +170,9 @@ StateDict Learner::collect(bool whole) {
   all.emplace_back("fit.epoch", optim::from_number(double(state.epoch)));
   all.emplace_back("fit.epochs", optim::from_number(double(state.epochs)));
   all.emplace_back("fit.batch", optim::from_number(double(state.batch)));
+  all.emplace_back("fit.batches", optim::from_number(double(state.batches)));
+  if (data.train)
+    all.emplace_back("fit.batch_size", optim::from_number(double(data.train->batch_size())));
   all.emplace_back("fit.step", optim::from_number(double(state.step)));
   all.emplace_back("fit.loss_sum", optim::from_number(loss_sum_ ? loss_sum_.item() : 0));
   all.emplace_back("fit.examples", optim::from_number(double(examples_)));
@@ -182,15 +201,7 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   optim::StateReader reader(dict);
   History saved_history = read_history(reader, metrics.size());
   const StateDict of_schedule = dict.under("schedule.");
-  if (this_fit) {
-    check(
-        reader.number("fit.epochs") == double(state.epochs),
-        "saved in a fit of {} epochs, not {} (to train longer, load() it and fit without .resume)",
-        reader.number("fit.epochs"), state.epochs);
-    check(schedule || of_schedule.empty(), "saved in a fit with a schedule, but this one has none");
-    check(!schedule || !of_schedule.empty(),
-          "saved in a fit without a schedule, but this one has one");
-  }
+  if (this_fit) check_fit(*this, reader, !of_schedule.empty());
   const std::vector<std::string> prefix = prefixes(callbacks_);
   const std::vector<Tensor> params = optimizer->params();
   const uint64_t seed = bits(find(reader, "random.seed", i64, 0)),

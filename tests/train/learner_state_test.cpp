@@ -579,6 +579,31 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   EXPECT_ERROR(learner.load_state_dict(odd), "the history has step or epoch nan");
 }
 
+// Batches of another size or number have other examples at the same position.
+TEST(Checkpoints, ResumeWithinAnEpochWithTheSameBatches) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string file = folder / "a.ckpt";
+  LearnerOptions o = quiet();
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "batch.";
+  spy->ask = [&](Learner& l) {
+    if (l.state.step == 2) l.save(file);
+  };
+  o.callbacks = {spy};
+  Learner(loaders(96, 16), Net(), o).fit(1);
+  const auto resume = [&](int64_t examples, int64_t batch) {
+    Learner learner(loaders(examples, batch), Net(), quiet());
+    learner.fit(1, {.resume = file});
+    return learner.state.step;
+  };
+  EXPECT_ERROR(resume(96, 32), "a.ckpt: saved in a fit of 6 batches of 16 an epoch, not 3 of 32");
+  EXPECT_ERROR(resume(64, 16), "not 4 of 16: resume with the same data");
+  EXPECT_ERROR(resume(96, 17), "not 6 of 17");
+  EXPECT_EQ(resume(96, 16), 6);
+  Learner(loaders(96, 32), Net(), quiet()).load(file);  // for a new fit
+}
+
 // The checkpoint was saved in f32.
 TEST(Checkpoints, LetANewPrecisionBegin) {
   const SavedLearner saved;
