@@ -25,6 +25,8 @@ variables = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ran
              "MASTER_PORT": str(free_port())}
 started: list[subprocess.Popen] = []
 signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in started])
+if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches the ranks, too, which end or save first
 try:
     for rank in range(ranks):
         started.append(subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}))

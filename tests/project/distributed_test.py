@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "dist"))
 import launchers  # noqa: E402
@@ -129,19 +130,27 @@ class Ranks(unittest.TestCase):
         for name in whole:
             self.assertTrue(ended[name] == whole[name], name)
 
-    def test_a_signal_to_one_ends_all_after_the_same_step(self) -> None:
+    def ends_after_a_step(self, send: Callable[[subprocess.Popen], None], code: int) -> None:
         (self.folder / "a").mkdir()
         job = subprocess.Popen(self.command(2, *TRAIN[:3], "--epochs", "500", *TRAIN[5:]), cwd=self.folder / "a", env=environment,
-                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                               start_new_session=True)
         end = time.monotonic() + 60
         while not (self.folder / "a/runs/train_images/last.ckpt").exists() and time.monotonic() < end:
             time.sleep(0.01)
-        os.kill(self.processes("a")[1], signal.SIGTERM)
+        send(job)
         out, err = job.communicate(timeout=60)
-        self.assertEqual(job.returncode, 143, err)
+        self.assertEqual(job.returncode, code, err)
         self.assertEqual(err.count("train_images: interrupted: runs/train_images holds what was learned: --resume continues\n"), 1,
                          err)
         self.assertNotIn("rank", out + err.split("interrupted")[0])
+
+    def test_a_signal_to_one_ends_all_after_the_same_step(self) -> None:
+        self.ends_after_a_step(lambda _: os.kill(self.processes("a")[1], signal.SIGTERM), 143)
+
+    @unittest.skipUnless(mpi == "tcp", "a launcher of MPI answers Ctrl-C itself")
+    def test_ctrl_c_ends_all_after_the_same_step(self) -> None:
+        self.ends_after_a_step(lambda job: os.killpg(job.pid, signal.SIGINT), 130)
 
     def test_mistakes_come_once(self) -> None:
         for message, *arguments in (("3 chunks cannot be spread over 2 ranks", "--chunks", "3"),
