@@ -110,6 +110,8 @@ struct Forgotten {
 };
 std::vector<Forgotten> take_forgotten();
 void note_forgotten(const Tensor& leaf, const std::string* module);
+// Runs its post-accumulate hooks. For an observer that takes gradients and gives them back later.
+void run_accumulated_hooks(const Tensor& leaf);
 
 }  // namespace detail
 

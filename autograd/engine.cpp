@@ -150,6 +150,9 @@ struct Engine {
     if (leaf.autograd_meta().listing == AutogradMeta::Listing::Unlisted) [[unlikely]]
       detail::note_forgotten(leaf, node.module);
     detail::observe(&Observer::after_accumulate, node, leaf.grad());
+    if (leaf.has_grad()) run_accumulated_hooks(node, leaf);  // an observer may have taken it
+  }
+  static void run_accumulated_hooks(const Node& node, const Tensor& leaf) {
     for_each_hook(node, &Hooks::accumulated, [&](const auto& hook) { hook(leaf); });
   }
 
@@ -371,6 +374,12 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 }
 
 std::vector<Tensor> leaves_of(const Tensor& y) { return Engine::leaves_of(y); }
+
+void detail::run_accumulated_hooks(const Tensor& leaf) {
+  const NoGrad off;
+  const NoPolicy as_called;
+  if (const auto node = node_of(leaf)) Engine::run_accumulated_hooks(*node, leaf);
+}
 
 void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfinite) {
   if (backward_state.loss_scale) *backward_state.loss_scale = {.number = number, .moves = moves};

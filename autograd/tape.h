@@ -242,7 +242,8 @@ void retain_grad(const Tensor& x);
 // Calls f with a leaf each time backward() has added to its grad(). The rest of the pass does not
 // read the leaf's data (unless the graph is retained, or the leaf was used through detach() before
 // it was used itself), so f may update the leaf and clear its grad(). An optimizer that does so
-// keeps one gradient alive at a time. Ops in f are not recorded, except under create_graph.
+// keeps one gradient alive at a time. Ops in f are not recorded, except under create_graph. (Under
+// a dist::DataParallel, calls f at the end of a step, with the mean in grad().)
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f);
 
 // For hooks: tags the gradient that the hook sees, and all gradients computed from it, as

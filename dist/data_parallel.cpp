@@ -216,13 +216,13 @@ struct DataParallel::Impl final : Observer {
           p.name);
     if (!followed && std::ranges::find(arrivals, found->second) == arrivals.end())
       arrivals.push_back(found->second);
+    p.arrived = true;
     take(p);
     send_full();
   }
 
   // Moves the gradient of a parameter into its bucket.
   void take(Parameter& p) {
-    p.arrived = true;
     const Tensor grad = p.tensor.grad();
     if (grad) {
       p.had_grad = true;
@@ -298,10 +298,7 @@ struct DataParallel::Impl final : Observer {
     begin_step();
     join_losses();
     for (Parameter& p : parameters)
-      if (p.trains && !std::exchange(p.arrived, false)) {
-        take(p);
-        p.arrived = false;
-      }
+      if (p.trains && !std::exchange(p.arrived, false)) take(p);
     chunk_done = true;
     for (const Buffer& b : buffers)
       if (is_float(b.tensor.dtype())) averages->put(b.place, b.tensor);
@@ -314,6 +311,7 @@ struct DataParallel::Impl final : Observer {
 
   void end_step() {
     std::vector<std::vector<double>> totals;
+    std::vector<Tensor> summed;
     const auto begin = std::chrono::steady_clock::now();
     for (const auto& bucket : buckets) totals.push_back(bucket->receive());
     if (part.ranks > 1) waited = {begin, std::chrono::steady_clock::now()};
@@ -323,6 +321,7 @@ struct DataParallel::Impl final : Observer {
       if (totals[p.bucket][p.place] > 0) {  // otherwise no rank had a gradient
         own.set_grad(buckets[p.bucket]->sum(p.place).with_layout(Layout(own.shape())));
         own.autograd_meta().set_loss_scale(p.tag);
+        summed.push_back(p.tensor);
       } else if (p.division) {
         own.set_grad({});
       }
@@ -351,6 +350,7 @@ struct DataParallel::Impl final : Observer {
     next = 0;
     begun = false;
     follow_arrivals();
+    for (const Tensor& leaf : summed) mixtape::detail::run_accumulated_hooks(leaf);
   }
 
   Exchange* const exchange;

@@ -401,6 +401,32 @@ TEST(DataParallel, HoldAddsUpFirst) {
   }));
 }
 
+TEST(DataParallel, HooksOnAccumulatedGradientsSeeTheMean) {
+  Line whole = line();
+  sum(whole(x12())).backward();
+  for (const int chunks : {2, 4})
+    expect_fine(run_ranks(2, [&](const World& world) {
+      Line net = line();
+      DataParallel parallel(net, {.chunks = chunks});
+      std::vector<Tensor> seen;
+      const HookHandle hook = register_post_accumulate_hook(net.fc.weight, [&](const Tensor& p) {
+        EXPECT_FALSE(grad_enabled());
+        seen.push_back(p.grad().clone());
+        p.set_grad({});
+      });
+      for (int i = 0; i < chunks; ++i) {  // two steps
+        EXPECT_EQ(seen.size(), size_t(2 * i / chunks));
+        (sum(net(x12())) * (world.rank() + 1)).backward();
+      }
+      ASSERT_EQ(seen.size(), 2u);
+      EXPECT_FALSE(net.fc.weight.has_grad());
+      EXPECT_TRUE(net.fc.bias.has_grad());
+      for (const Tensor& mean : seen)
+        for (int64_t i = 0; i < 6; ++i)
+          EXPECT_NEAR(mean.at(i), 1.5 * whole.fc.weight.grad().at(i), 1e-5);
+    }));
+}
+
 TEST(DataParallel, TwoModelsAreTwo) {
   expect_fine(run_ranks(2, [&](const World& world) {
     Line one = line(), two = line();

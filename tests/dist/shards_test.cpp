@@ -686,5 +686,37 @@ TEST(Shards, FollowWhatIsFrozenAndThawed) {
   for (const int ranks : {1, 2, 4}) EXPECT_EQ(train(ranks, true), train(1, false)) << ranks;
 }
 
+// An optimizer for each parameter steps when the gradient is there.
+TEST(Shards, StepInHooks) {
+  const auto train = [](int ranks, bool divides) {
+    std::vector<double> values;
+    expect_fine(run_ranks(ranks, [&](const World& world) {
+      Pair net;
+      std::vector<std::unique_ptr<optim::Optimizer>> optimizers;
+      std::vector<std::unique_ptr<Shards>> shards;
+      for (const Tensor& p : net.parameters()) {
+        optim::Optimizer& opt = *optimizers.emplace_back(sgd({p}));
+        if (divides) shards.push_back(std::make_unique<Shards>(opt));
+        register_post_accumulate_hook(p, [&opt](const Tensor&) {
+          opt.step();
+          opt.zero_grad();
+        });
+      }
+      DataParallel parallel(net, {.chunks = 4});
+      for (int i = 0; i < 3; ++i)
+        for (const auto& chunk : parallel.chunks(Batch{ones({4 / ranks}), {}, {}, 4}))
+          ((sum(square(net.a)) + sum(square(net.b))) * chunk.weight).backward();
+      if (!world.is_first()) return;
+      for (const Tensor& p : net.parameters())
+        for (const double x : to_vector(p)) values.push_back(x);
+    }));
+    return values;
+  };
+  const std::vector<double> alone = train(1, false);
+  EXPECT_LT(alone[0], 1);
+  for (const int ranks : {1, 2, 4})
+    for (const bool divides : {false, true}) EXPECT_EQ(train(ranks, divides), alone) << ranks;
+}
+
 }  // namespace shards_test
 }  // namespace mixtape::dist
