@@ -61,6 +61,9 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
       !held().sharing(),
       "compute_gradients() has those of whole parameters, which processes divide here: minimize()");
   const std::vector<Tensor> params = held().params();
+  for (const Observer* o = thread_state.observer; o; o = o->outer)
+    check(std::ranges::none_of(params, [&](const Tensor& p) { return o->exchanges(p); }),
+          "compute_gradients() has this process's own, which no DataParallel adds up: minimize()");
   std::vector<Tensor> trained, gradients;
   std::ranges::copy_if(params, std::back_inserter(trained), &Tensor::requires_grad);
   const std::vector<Tensor> computed = grad({scaler_.scale(loss)}, trained, {.allow_unused = true});

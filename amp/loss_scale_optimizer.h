@@ -40,6 +40,7 @@ class LossScaleOptimizer {
   // The two halves of minimize(), for changing gradients in between: true ones (f32 or f64), one
   // per parameter, or no tensor if the loss does not depend on it. Only applying sets grad(). A
   // step whose computed gradients were not finite is skipped, even if the program made them finite.
+  // Throws Error under a DataParallel of the parameters, since gradients are this process's own.
   std::vector<Tensor> compute_gradients(const Tensor& loss);
   // Throws Error unless there is one gradient per parameter, or before any compute_gradients().
   StepResult apply_gradients(const std::vector<Tensor>& gradients, StepOptions options = {});

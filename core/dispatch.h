@@ -122,6 +122,8 @@ class Observer : NoCopy {
   virtual void after_backward(bool whole) { (void)whole; }
   // The sum of dx over all uses of a leaf has been added to the leaf's `total`.
   virtual void after_accumulate(const Node& leaf, const Tensor& total) { (void)leaf, (void)total; }
+  // True if it takes the gradients of a leaf from backward(), to add up those of several processes.
+  virtual bool exchanges(const Tensor& leaf) const { return (void)leaf, false; }
   // False if the observer looks at no values: ops and rules may then overwrite tensors that it has
   // seen, and accumulate gradients in place, as they do without an observer.
   virtual bool reads_values() const { return true; }

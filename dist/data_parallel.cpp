@@ -284,6 +284,7 @@ struct DataParallel::Impl final : Observer {
           name);
   }
 
+  bool exchanges(const Tensor& leaf) const override { return by_id.contains(leaf.id()); }
   void after_backward(bool whole) override {
     if (whole) check_parameters();
     if (whole && reached && held) join_losses();

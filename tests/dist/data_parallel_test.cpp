@@ -427,6 +427,18 @@ TEST(DataParallel, HooksOnAccumulatedGradientsSeeTheMean) {
     }));
 }
 
+// Ranks that step by gradients of their own would run apart.
+TEST(DataParallel, RefusesGradientsThatItDoesNotAddUp) {
+  expect_fine(run_ranks(2, [&](const World&) {
+    Line net = line();
+    DataParallel parallel(net);
+    auto opt = amp::enable_mixed_precision(optim::SGD(net.parameters(), {.lr = 0.1}));
+    EXPECT_ERROR(opt.compute_gradients(sum(net(x12()))),
+                 "compute_gradients() has this process's own, which no DataParallel adds up");
+    EXPECT_TRUE(bool(opt.minimize(sum(net(x12())))));
+  }));
+}
+
 TEST(DataParallel, TwoModelsAreTwo) {
   expect_fine(run_ranks(2, [&](const World& world) {
     Line one = line(), two = line();
