@@ -106,6 +106,7 @@ inline Expr round(const Expr& x) { return round(x.t); }
 // dy f' of an elementwise op.
 template <class F>
 Tensor passed(const Tensor& dy, const Expr& derivative) {
+  if constexpr (kernels::HasGradient<F>) return F::gradient(Expr(dy), derivative).t;
   Tensor g = derivative.times(dy);
   // Masks only where 0 * dy would be NaN, since elsewhere the derivative has a derivative of its
   // own.

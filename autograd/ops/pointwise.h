@@ -115,7 +115,12 @@ struct Binary {
     const auto read = [&](unsigned reads, size_t i) { return operand(ctx, reads, i); };
     const unsigned a = reads_da<F>(), b = reads_db<F>();
     return ctx.grads(
-        [&] { return passed<F>(d, kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2))); },
+        [&] {
+          if constexpr (kernels::HasGradientA<F>)
+            return F::gradient_a(Expr(d), read(a, 1)).t;
+          else
+            return passed<F>(d, kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2)));
+        },
         [&] { return passed<F>(d, kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2))); });
   }
   static Grads fused(const Ctx& ctx, const Tensor& dy) {

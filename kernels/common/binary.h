@@ -36,6 +36,7 @@ struct Div {
   MIXTAPE_HD static T da(T, T b, T) {
     return T(1) / b;
   }
+  MIXTAPE_HD static auto gradient_a(auto dy, auto b) { return dy / b; }
   MIXTAPE_HD static auto db(auto a, auto b, auto) { return -(a / b / b); }
 };
 

@@ -13,8 +13,11 @@
 namespace mixtape::kernels {
 using namespace internal;
 
+// Ops with gradient(dy, x) instead of a derivative: dy / x is in range where 1 / x need not be.
 template <class F>
-concept FromX = requires { F::template d_from_x<float>; };
+concept HasGradient = requires(float x) { F::gradient(x, x); };
+template <class F>
+concept FromX = HasGradient<F> || requires { F::template d_from_x<float>; };
 template <class F>
 concept FromY = requires { F::template d_from_y<float>; };
 template <class F>
@@ -50,11 +53,13 @@ MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
   }(std::make_integer_sequence<int, numbers_of<F>>());
 }
 
-// The derivative from the tensor that F saves, of half or wider elements.
+// The derivative from the tensor that F saves, of half or wider elements; or x, for gradient().
 template <class F, bool half, class T, class... S>
 MIXTAPE_HD T derivative(T v, S... numbers) {
   if constexpr (Constant<F>)
     return T(F::d);
+  else if constexpr (HasGradient<F>)
+    return v;
   else if constexpr (FromX<F>)
     return F::d_from_x(v, numbers...);
   else if constexpr (saves_x<F>(half))
@@ -92,8 +97,20 @@ template <class F, class T>
 MIXTAPE_HD T passed(T dy, T derivative) {
   if constexpr (Flat<F>)
     return select(derivative == T(0), T(0), dy * derivative);
+  else if constexpr (HasGradient<F>)
+    return F::gradient(dy, derivative);
   else
     return dy * derivative;
+}
+// As HasGradient, for operand a.
+template <class F>
+concept HasGradientA = requires(float x) { F::gradient_a(x, x); };
+template <class F, class T>
+MIXTAPE_HD T gradient_a(T dy, T a, T b, T c) {
+  if constexpr (HasGradientA<F>)
+    return F::gradient_a(dy, b);
+  else
+    return passed<F>(dy, derivative_a<F>(a, b, c));
 }
 
 template <class F>

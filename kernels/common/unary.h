@@ -147,19 +147,15 @@ struct Log {
   static constexpr OpInfo info{"log", Precision::Full};
   static constexpr Domain domain{.low = 0.2};
   MIXTAPE_HD static auto f(auto x) { return log(x); }
-  template <class T>
-  MIXTAPE_HD static T d_from_x(T x) {
-    return T(1) / x;
-  }
+  MIXTAPE_HD static auto gradient(auto dy, auto x) { return dy / x; }
 };
 
 struct Log2 {
   static constexpr OpInfo info{"log2", Precision::Full};
   static constexpr Domain domain{.low = 0.2};
   MIXTAPE_HD static auto f(auto x) { return log2(x); }
-  template <class T>
-  MIXTAPE_HD static T d_from_x(T x) {
-    return T(1.4426950408889634) / x;  // 1 / ln 2
+  MIXTAPE_HD static auto gradient(auto dy, auto x) {
+    return dy / x * decltype(x)(1.4426950408889634);  // 1 / ln 2
   }
 };
 
@@ -167,9 +163,9 @@ struct Log10 {
   static constexpr OpInfo info{"log10", Precision::Full};
   static constexpr Domain domain{.low = 0.2};
   MIXTAPE_HD static auto f(auto x) { return log10(x); }
-  template <class T>
-  MIXTAPE_HD static T d_from_x(T x) {
-    return T(0.4342944819032518) / x;  // 1 / ln 10
+  MIXTAPE_HD static auto gradient(auto dy, auto x) {
+    using T = decltype(x);  // 1 / ln 10, in two factors, since dy / x may be too large
+    return dy * T(0.25) / x * T(4 * 0.4342944819032518);
   }
 };
 

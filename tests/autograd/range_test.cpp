@@ -535,6 +535,24 @@ TEST(InF32, ProductsAndQuotientsBeyondIt) {
   expect_ratio(addcmul(half, whole, row({2}, bf16)), {0x1p126});
 }
 
+TEST(InF32, LogarithmsOfTinyNumbers) {  // 1 / p is beyond f32, and 1 / p^2 from 2^-64 on
+  const Tensor p = row({0x1p-130, 0x1p-70}).set_requires_grad();
+  const auto expect_entropy = [&](Tensor (*f)(const Tensor&), double unit) {
+    const auto slope = [&](bool again) {
+      return grad({sum(p * f(p))}, {p}, {.create_graph = again})[0];
+    };
+    for (const bool again : {false, true})
+      expect_ratio(slope(again), {(1 - 130 * std::log(2)) / unit, (1 - 70 * std::log(2)) / unit});
+    expect_ratio(narrow(grad({sum(slope(true))}, {p})[0], 0, 1, 1), {0x1p70 / unit});
+  };
+  expect_entropy(log, 1);
+  expect_entropy(log2, std::log(2));
+  expect_entropy(log10, std::log(10));
+  const Tensor among = p.detach();  // a divergence
+  for (const bool again : {false, true})
+    expect_ratio(grad({sum(p * log(p / among))}, {p}, {.create_graph = again})[0], {1, 1});
+}
+
 // Means of numbers with the same index, or in one bag.
 TEST(InF32, MeansWhoseSumsAreBeyondItByIndex) {
   const Tensor x = row({3e38, 1}).set_requires_grad(), at = from({0, 0, 1}, {3}, i64),

@@ -30,7 +30,7 @@ void both_gradients(void* const* p, int64_t n, const void*) {
   for (int64_t i = 0; i < n; i += L::width) {
     const L x = a ? get<S>(a + i) : L(0), y = b ? get<S>(b + i) : L(0),
             z = c ? get<S>(c + i) : L(0), g = get<S>(dy + i);
-    if (da) store(da + i, passed<F>(g, derivative_a<F>(x, y, z)));
+    if (da) store(da + i, gradient_a<F>(g, x, y, z));
     if (db) store(db + i, passed<F>(g, derivative_b<F>(x, y, z)));
   }
 }
