@@ -165,11 +165,18 @@ struct Cofactors {
   static Tensor is_same(const Tensor& a) { return eq(eye(a.size(-1), a.dtype(), a.device()), 1); }
   static Tensor sign(const Svd& x) { return on_matrices(det(x.u) * det(x.vh)); }
 };
-// d det(a) / da: det(a) a^-T, or Cofactors if a is singular.
+// d det(a) / da: det(a) a^-T, or Cofactors if a is singular or, if that is recorded, nearly so,
+// since terms of its derivative, a^-T dy^T det(a) a^-T and the like, then cancel.
 Tensor cofactors(const Tensor& a) {
-  const Tensor size = det(a), singular = on_matrices(eq(size, 0));
-  const Tensor one = eye(a.size(-1), a.dtype(), a.device());
-  const Tensor regular = on_matrices(size) * transpose(inv(where(singular, one, a)));
+  const Tensor size = det(a), one = eye(a.size(-1), a.dtype(), a.device());
+  Tensor singular = on_matrices(eq(size, 0));
+  const auto inverse = [&] { return inv(where(singular, one, a)); };
+  if (grad_enabled()) {
+    const NoGrad off;
+    const Tensor condition = norm(a, {-2, -1}, true) * norm(inverse(), {-2, -1}, true);
+    singular = logical_or(singular, condition > 1e3 * double(a.size(-1)));
+  }
+  const Tensor regular = on_matrices(size) * transpose(inverse());
   if (a.device().is_meta() || !any(singular).item<bool>()) return regular;
   return where(singular, call<Cofactors>(a), regular);
 }

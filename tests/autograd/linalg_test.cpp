@@ -145,6 +145,21 @@ TEST(Linalg, ASingularDeterminantHasSecondDerivatives) {
   }
 }
 
+// With pivots or singular values that are rounding errors, or that these nearly are.
+TEST(Linalg, ANearlySingularDeterminantHasSecondDerivatives) {
+  const std::vector<double> wanted{-414, -36, 342, -108, 0, 108, 198, 36, -126};
+  for (const double off : {0., 1e-12, 1e-7}) {
+    const Tensor a = from({1, 2, 3, 4, 5, 6, 7, 8, 9 + off}, {3, 3}, f64).set_requires_grad();
+    const Tensor slope = grad({det(a)}, {a}, {.create_graph = true})[0];
+    const Tensor found = grad({sum(square(slope))}, {a})[0];
+    EXPECT_LT(distance(found, from(wanted, {3, 3}, f64)), 1e3 * off + 1e-10) << off;
+  }
+  const auto slope = [](const std::vector<Tensor>& in) {  // of third order, where values repeat
+    return grad({det(in[0])}, {in[0]}, {.create_graph = true})[0];
+  };
+  EXPECT_EQ(gradcheck(slope, {eye(3, f64).set_requires_grad()}, {.second_order = true}), "");
+}
+
 // By torch.linalg.svd(a, full_matrices=True).
 TEST(Linalg, FullMatricesHaveTheGradientsOfPyTorch) {
   const std::vector<double> wanted[] = {
