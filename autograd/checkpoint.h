@@ -35,7 +35,7 @@ inline bool called_again() { return backward_state.recomputing; }
 // grad(). backward() throws Error if it notices that the second call differs, or that an input or
 // parameter was modified in between. Hooks on a result, and grad() with respect to it, see only the
 // gradient from outside f, not the part through other results.
-template <class F, std::same_as<Tensor>... T>
+template <class F, std::derived_from<Tensor>... T>
 auto checkpoint(F&& f, const T&... inputs) {
   constexpr bool referred = std::is_lvalue_reference_v<F> && requires { f.clone(); };
   using Kept = std::conditional_t<referred, std::reference_wrapper<std::remove_reference_t<F>>,

@@ -38,7 +38,8 @@ std::vector<Tensor> vmap(const std::function<std::vector<Tensor>(const std::vect
 // differ in their number of examples, or results of examples in shape.
 template <class F>
 auto vmap(F f, VmapOptions options = {}) {
-  return [f = std::move(f), options = std::move(options)](const std::same_as<Tensor> auto&... in) {
+  return [f = std::move(f),
+          options = std::move(options)](const std::derived_from<Tensor> auto&... in) {
     const auto run = [&](const auto& call, const std::vector<Tensor>& all) {
       return detail::vmap(call, all, options);
     };

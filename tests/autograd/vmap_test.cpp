@@ -12,6 +12,7 @@
 #include "core/random.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 using namespace internal;
@@ -29,6 +30,15 @@ TEST(Vmap, StacksResultsOfEachExample) {
   const auto columns =
       vmap([](const Tensor& c) { return c * 2.0; }, {.in_dims = {1}, .out_dims = {-1}});
   EXPECT_EQ(to_vector(columns(x)), to_vector(x * 2.0));
+}
+
+TEST(Vmap, TakesAndGivesPartsAndComparisons) {
+  const Tensor x = from({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
+  const auto first = vmap([](const Tensor& t) { return t[0]; });
+  EXPECT_EQ(to_vector(first(x)), (Values{1, 5}));
+  EXPECT_EQ(to_vector(vmap([](const Tensor& t) { return t * 2 > 6; })(x[0])), (Values{0, 0, 0, 1}));
+  EXPECT_EQ(to_vector(first(x > 4)), (Values{0, 1}));
+  EXPECT_EQ(to_vector(checkpoint([](const Tensor& t) { return t[1]; }, x[1])), (Values{6}));
 }
 
 TEST(Vmap, GivesAllExamplesWhatHasNoDimension) {
