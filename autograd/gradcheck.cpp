@@ -44,8 +44,9 @@ std::string first_order(const Checked& f, const std::vector<Tensor>& inputs,
       position.push_back(i);
     }
   check(!varied.empty(), "gradcheck found no f64 input that requires a gradient");
-  const std::vector<Tensor> analytic =
-      grad({projected(f, inputs, seed)}, varied, {.allow_unused = true});
+  const Tensor y = projected(f, inputs, seed);  // without history if f detached every input
+  const std::vector<Tensor> analytic = y.requires_grad() ? grad({y}, varied, {.allow_unused = true})
+                                                         : std::vector<Tensor>(varied.size());
   for (size_t v = 0; v < varied.size(); ++v)
     for (int64_t i = 0; i < varied[v].numel(); ++i) {
       const double x = varied[v].at(i);

@@ -3,9 +3,11 @@
 // numbered as they are made; backward pops the newest first and needs neither recursion nor a sort.
 
 #include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "autograd/autograd_meta.h"
@@ -236,6 +238,11 @@ std::vector<Tensor> leaves_of(const Tensor& y);
 // op that made it. Throws Error unless x.requires_grad(), and in backward if the shape, dtype or
 // device of f's result differs.
 HookHandle register_hook(const Tensor& x, internal::Node::Hook f);
+template <std::invocable<const Tensor&> F>
+  requires std::is_void_v<std::invoke_result_t<F&, const Tensor&>>
+HookHandle register_hook(const Tensor& x, F f) {  // f only looks
+  return register_hook(x, [f = std::move(f)](const Tensor& g) mutable { return f(g), Tensor(); });
+}
 // Makes each backward() or grad() that reaches x, the result of an op, add to x.grad() from now on.
 // Throws Error unless x.requires_grad().
 void retain_grad(const Tensor& x);

@@ -403,10 +403,11 @@ TEST(Tape, HooksSeeAndReplaceGradients) {
   EXPECT_EQ(leaf_calls, 1) << "once per backward, on the sum of all uses";
   doubled.remove();
   on_leaf.remove();
+  register_hook(h, [&](const Tensor& g) { leaf_calls += int(g.numel()); });  // only looks
   x.set_grad({});
   y.backward();
   EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 4}));
-  EXPECT_EQ(leaf_calls, 1);
+  EXPECT_EQ(leaf_calls, 1 + 2);
   const Tensor z = x * 3;
   register_hook(z, [](const Tensor&) { return ones({5}, f64); });
   EXPECT_ERROR(sum(z).backward(), "a hook returned a gradient of shape [5] for one of [2]");
@@ -905,6 +906,13 @@ struct Fused {
 TEST(Gradcheck, TakesInputsThatLeadNowhere) {
   const auto first = [](const auto& in) { return in[0] * in[0]; };
   EXPECT_EQ(gradcheck(first, {leaf({0.5}, {1}), leaf({2}, {1})}, {.second_order = true}), "");
+}
+
+TEST(Gradcheck, FindsHistoryThatIsCut) {
+  const Tensor a = from({2}, {1}, f64).set_requires_grad();
+  const auto cut = [](const std::vector<Tensor>& in) { return in[0].detach() * 2; };
+  EXPECT_EQ(gradcheck(cut, {a}).find("input 0, element 0: the gradient is 0, differences say "), 0);
+  EXPECT_EQ(gradcheck([](const std::vector<Tensor>& in) { return ones_like(in[0]); }, {a}), "");
 }
 
 TEST(Gradcheck, LeavesItsInputsAsTheyWere) {
