@@ -136,6 +136,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = Pa
            double value = 0);
 
 // --- joining ---
+// Parts of shape [0] join tensors of any rank, so that a list can grow from zeros({0}).
 Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
 Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // as cat
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
@@ -232,12 +233,13 @@ Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; N
 inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b);
 inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }
-Tensor remainder(const Tensor& a, const Tensor& b);   // sign of b, as Python's %; integers % 0: 0
-Tensor fmod(const Tensor& a, const Tensor& b);        // sign of a, as C's %; integers % 0: 0
-Tensor copysign(const Tensor& a, const Tensor& b);    // |a| with the sign of b; integers give f32
-Tensor logaddexp(const Tensor& a, const Tensor& b);   // log(exp(a) + exp(b))
-Tensor logaddexp2(const Tensor& a, const Tensor& b);  // log2(2^a + 2^b)
-Tensor atan2(const Tensor& a, const Tensor& b);       // the angle of (b, a)
+Tensor remainder(const Tensor& a, const Tensor& b);     // sign of b, as Python's %; integers % 0: 0
+Tensor fmod(const Tensor& a, const Tensor& b);          // sign of a, as C's %; integers % 0: 0
+Tensor copysign(const Tensor& a, const Tensor& b);      // |a| with the sign of b; integers give f32
+Tensor logaddexp(const Tensor& a, const Tensor& b);     // log(exp(a) + exp(b))
+Tensor logaddexp2(const Tensor& a, const Tensor& b);    // log2(2^a + 2^b)
+Tensor atan2(const Tensor& a, const Tensor& b);         // the angle of (b, a)
+Tensor floor_divide(const Tensor& a, const Tensor& b);  // floor(a / b); integers by 0: 0
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);

@@ -26,6 +26,17 @@ Tensor floor_divide(const Tensor& a, double b) {
   check_number(a.dtype(), b);
   return cast(floor(cast(a, f64) / b), a.dtype());
 }
+Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  const Scope scope("floor_divide");
+  check(a.dtype() == b.dtype() && a.dtype() != boolean,
+        "operands must be numbers of one dtype, got {} and {}", a.dtype(), b.dtype());
+  const Tensor x = cast(a, f64), zero = eq(b, 0), by = where(zero, 1, cast(b, f64));
+  if (!is_float(a.dtype())) return cast(where(zero, 0, floor(x / by)), a.dtype());
+  const Tensor rest = fmod(x, by),
+               below = logical_and(ne(rest, 0), logical_xor(lt(rest, 0), lt(by, 0))),
+               y = round((x - rest) / by) - cast(below, f64);
+  return cast(where(zero, x.detach() / cast(b, f64).detach(), y), a.dtype());
+}
 
 // Compares, since maximum() and minimum() would share the gradient at a bound. NaN in x or in a
 // bound stays, and NaN in x gets no gradient, as with numbers for bounds.

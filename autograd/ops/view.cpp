@@ -421,6 +421,13 @@ Tensor hstack(const std::vector<Tensor>& parts) {
 Tensor cat(const std::vector<Tensor>& parts, int dim) {
   const Scope scope(Cat::info.name);
   check(!parts.empty(), "nothing to join");
+  const auto is_blank = [](const Tensor& t) { return t && t.shape() == Shape{0}; };
+  const auto has_rows = [](const Tensor& t) { return t && t.rank() > 1; };
+  if (std::ranges::any_of(parts, is_blank) && std::ranges::any_of(parts, has_rows)) {
+    std::vector<Tensor> rest = parts;
+    std::erase_if(rest, is_blank);
+    return cat(rest, dim);
+  }
   return call<Cat>(parts, wrap_dim(dim, parts[0].rank()));
 }
 Tensor stack(const std::vector<Tensor>& parts, int dim) {

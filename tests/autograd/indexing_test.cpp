@@ -94,6 +94,14 @@ TEST(Joining, PadSequence) {
   EXPECT_EQ(to_vector(a.grad()), (std::vector<double>{2, 2, 2, 2}));
 }
 
+TEST(Joining, GrowsFromNothing) {
+  const Tensor x = numbers({2, 3});
+  Tensor all = zeros({0}, f32);
+  for (int i = 0; i < 2; ++i) all = cat({all, x}, 1);
+  EXPECT_EQ(to_vector(all), to_vector(cat({x, x}, 1)));
+  EXPECT_EQ(cat({zeros({0}, f32), zeros({0}, f32)}).shape(), Shape{0});
+}
+
 TEST(JoiningErrors, NameBothValues) {
   const Tensor x = numbers({2, 3});
   EXPECT_ERROR(cat({}), "cat: nothing to join");
