@@ -171,14 +171,15 @@ Tensor cofactors(const Tensor& a) {
   const Tensor size = det(a), one = eye(a.size(-1), a.dtype(), a.device());
   Tensor singular = on_matrices(eq(size, 0));
   const auto inverse = [&] { return inv(where(singular, one, a)); };
+  const auto regular = [&](const Tensor& of) { return on_matrices(size) * transpose(of); };
+  const Tensor first = inverse();
   if (grad_enabled()) {
     const NoGrad off;
-    const Tensor condition = norm(a, {-2, -1}, true) * norm(inverse(), {-2, -1}, true);
+    const Tensor condition = norm(a, {-2, -1}, true) * norm(first, {-2, -1}, true);
     singular = logical_or(singular, condition > 1e3 * double(a.size(-1)));
   }
-  const Tensor regular = on_matrices(size) * transpose(inverse());
-  if (a.device().is_meta() || !any(singular).item<bool>()) return regular;
-  return where(singular, call<Cofactors>(a), regular);
+  if (a.device().is_meta() || !any(singular).item<bool>()) return regular(first);
+  return where(singular, call<Cofactors>(a), regular(inverse()));
 }
 
 struct Det {
