@@ -60,11 +60,10 @@ struct PlusScaled {
   static Grads backward(const Ctx& ctx, const Tensor& dy, double value) {
     const auto rule = [&](unsigned reads, auto partial) {
       const Expr a = operand(ctx, reads, 0), b = operand(ctx, reads, 1);
-      return (partial(a, b, Expr(0)) * value).times(wide(dy));
+      return partial(mul(wide(dy), value), a, b, Expr(0));
     };
-    return ctx.grads([&] { return dy; },
-                     [&] { return rule(reads_da<F>(), kernels::derivative_a<F, Expr>); },
-                     [&] { return rule(reads_db<F>(), kernels::derivative_b<F, Expr>); });
+    return ctx.grads([&] { return dy; }, [&] { return rule(reads_da<F>(), gradient_a<F>); },
+                     [&] { return rule(reads_db<F>(), gradient_b<F>); });
   }
 };
 

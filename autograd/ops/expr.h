@@ -116,6 +116,22 @@ Tensor passed(const Tensor& dy, const Expr& derivative) {
   return g;
 }
 
+// dy df/da and dy df/db of an op of two operands.
+template <class F>
+Tensor gradient_a(const Tensor& dy, const Expr& a, const Expr& b, const Expr& c) {
+  if constexpr (kernels::HasGradients<F>)
+    return F::gradient_a(Expr(dy), a, b).t;
+  else
+    return passed<F>(dy, kernels::derivative_a<F>(a, b, c));
+}
+template <class F>
+Tensor gradient_b(const Tensor& dy, const Expr& a, const Expr& b, const Expr& c) {
+  if constexpr (kernels::HasGradients<F>)
+    return F::gradient_b(Expr(dy), a, b).t;
+  else
+    return passed<F>(dy, kernels::derivative_b<F>(a, b, c));
+}
+
 // A stand-in for an operand that records which operands a derivative reads: bit 0 a, 1 b, 2 c.
 struct Reads {
   unsigned mask = 0;

@@ -114,14 +114,8 @@ struct Binary {
     const Tensor d = wide(dy);
     const auto read = [&](unsigned reads, size_t i) { return operand(ctx, reads, i); };
     const unsigned a = reads_da<F>(), b = reads_db<F>();
-    return ctx.grads(
-        [&] {
-          if constexpr (kernels::HasGradientA<F>)
-            return F::gradient_a(Expr(d), read(a, 1)).t;
-          else
-            return passed<F>(d, kernels::derivative_a<F>(read(a, 0), read(a, 1), read(a, 2)));
-        },
-        [&] { return passed<F>(d, kernels::derivative_b<F>(read(b, 0), read(b, 1), read(b, 2))); });
+    return ctx.grads([&] { return gradient_a<F>(d, read(a, 0), read(a, 1), read(a, 2)); },
+                     [&] { return gradient_b<F>(d, read(b, 0), read(b, 1), read(b, 2)); });
   }
   static Grads fused(const Ctx& ctx, const Tensor& dy) {
     return fused_binary_gradients(ctx, id, dy, PassesA<F>, PassesB<F>, reads_da<F>(),
@@ -158,9 +152,7 @@ struct WithScalar {
     if constexpr (Swapped ? PassesB<F> : PassesA<F>) return {dy};
     if (grad_enabled()) {
       const Expr x = operand(ctx, reads(), 0), y = operand(ctx, reads(), 1);
-      return {(Swapped ? kernels::derivative_b<F>(Expr(s), x, y)
-                       : kernels::derivative_a<F>(x, Expr(s), y))
-                  .times(wide(dy))};
+      return {Swapped ? gradient_b<F>(wide(dy), s, x, y) : gradient_a<F>(wide(dy), x, s, y)};
     }
     return {fused_scalar_gradient(ctx, id, Swapped, reads(), dy, s)};
   }

@@ -32,12 +32,8 @@ struct Div {
   static constexpr OpInfo info{"div", Precision::Widest};
   static constexpr Domain domain{.low = 0.3};
   MIXTAPE_HD static auto f(auto a, auto b) { return a / b; }
-  template <class T>
-  MIXTAPE_HD static T da(T, T b, T) {
-    return T(1) / b;
-  }
-  MIXTAPE_HD static auto gradient_a(auto dy, auto b) { return dy / b; }
-  MIXTAPE_HD static auto db(auto a, auto b, auto) { return -(a / b / b); }
+  MIXTAPE_HD static auto gradient_a(auto dy, auto, auto b) { return dy / b; }
+  MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return -(dy * (a / b) / b); }
 };
 
 struct Pow {

@@ -13,13 +13,14 @@
 namespace mixtape::kernels {
 using namespace internal;
 
-// Ops with gradient(dy, x) instead of a derivative: dy / x is in range where 1 / x need not be.
+// Ops with gradient(dy, x), or of y, instead of a derivative: dy / x is in range where 1 / x need
+// not be.
 template <class F>
 concept HasGradient = requires(float x) { F::gradient(x, x); };
 template <class F>
-concept FromX = HasGradient<F> || requires { F::template d_from_x<float>; };
+concept FromY = requires { F::template d_from_y<float>; } || requires { requires F::from_y; };
 template <class F>
-concept FromY = requires { F::template d_from_y<float>; };
+concept FromX = (HasGradient<F> && !FromY<F>) || requires { F::template d_from_x<float>; };
 template <class F>
 concept Exact = requires { requires F::exact; };
 template <class F>
@@ -53,17 +54,18 @@ MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
   }(std::make_integer_sequence<int, numbers_of<F>>());
 }
 
-// The derivative from the tensor that F saves, of half or wider elements; or x, for gradient().
+// The derivative from the tensor that F saves, of half or wider elements; or x or y, for
+// gradient().
 template <class F, bool half, class T, class... S>
 MIXTAPE_HD T derivative(T v, S... numbers) {
   if constexpr (Constant<F>)
     return T(F::d);
+  else if constexpr (FromY<F> && saves_x<F>(half))
+    return derivative<F, false>(F::f(v, numbers...), numbers...);
   else if constexpr (HasGradient<F>)
     return v;
   else if constexpr (FromX<F>)
     return F::d_from_x(v, numbers...);
-  else if constexpr (saves_x<F>(half))
-    return F::d_from_y(F::f(v, numbers...));
   else
     return F::d_from_y(v, numbers...);
 }
@@ -74,10 +76,16 @@ concept ConstantA = requires { double(F::da); };
 template <class F>
 concept ConstantB = requires { double(F::db); };
 
+// Ops with gradient_a(dy, a, b) and gradient_b instead, for the same reason as HasGradient.
+template <class F>
+concept HasGradients = requires(float x) { F::gradient_a(x, x, x); };
+
 template <class F, class T>
 MIXTAPE_HD T derivative_a(T a, T b, T c) {
   if constexpr (ConstantA<F>)
     return T(F::da);
+  else if constexpr (HasGradients<F>)
+    return F::gradient_a(T(1), a, b);
   else
     return F::da(a, b, c);
 }
@@ -85,6 +93,8 @@ template <class F, class T>
 MIXTAPE_HD T derivative_b(T a, T b, T c) {
   if constexpr (ConstantB<F>)
     return T(F::db);
+  else if constexpr (HasGradients<F>)
+    return F::gradient_b(T(1), a, b);
   else
     return F::db(a, b, c);
 }
@@ -102,20 +112,24 @@ MIXTAPE_HD T passed(T dy, T derivative) {
   else
     return dy * derivative;
 }
-// As HasGradient, for operand a.
-template <class F>
-concept HasGradientA = requires(float x) { F::gradient_a(x, x); };
 template <class F, class T>
 MIXTAPE_HD T gradient_a(T dy, T a, T b, T c) {
-  if constexpr (HasGradientA<F>)
-    return F::gradient_a(dy, b);
+  if constexpr (HasGradients<F>)
+    return F::gradient_a(dy, a, b);
   else
     return passed<F>(dy, derivative_a<F>(a, b, c));
 }
+template <class F, class T>
+MIXTAPE_HD T gradient_b(T dy, T a, T b, T c) {
+  if constexpr (HasGradients<F>)
+    return F::gradient_b(dy, a, b);
+  else
+    return passed<F>(dy, derivative_b<F>(a, b, c));
+}
 
 template <class F>
-concept Differentiable =
-    FromX<F> || FromY<F> || Constant<F> || ConstantA<F> || requires(float x) { F::da(x, x, x); };
+concept Differentiable = FromX<F> || FromY<F> || Constant<F> || ConstantA<F> || HasGradients<F> ||
+                         requires(float x) { F::da(x, x, x); };
 
 // True if the result is bool, without a derivative.
 template <class F>

@@ -106,10 +106,8 @@ struct Rsqrt {
   MIXTAPE_HD static T f(T x) {
     return T(1) / sqrt(x);
   }
-  template <class T>
-  MIXTAPE_HD static T d_from_y(T y) {
-    return T(-0.5) * y * y * y;
-  }
+  static constexpr bool from_y = true;
+  MIXTAPE_HD static auto gradient(auto dy, auto y) { return decltype(y)(-0.5) * dy * y * y * y; }
 };
 
 struct Reciprocal {
@@ -119,7 +117,8 @@ struct Reciprocal {
   MIXTAPE_HD static T f(T x) {
     return T(1) / x;
   }
-  MIXTAPE_HD static auto d_from_y(auto y) { return -(y * y); }
+  static constexpr bool from_y = true;
+  MIXTAPE_HD static auto gradient(auto dy, auto y) { return -(dy * y * y); }
 };
 
 struct Exp {

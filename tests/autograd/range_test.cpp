@@ -553,6 +553,27 @@ TEST(InF32, LogarithmsOfTinyNumbers) {  // 1 / p is beyond f32, and 1 / p^2 from
     expect_ratio(grad({sum(p * log(p / among))}, {p}, {.create_graph = again})[0], {1, 1});
 }
 
+TEST(InF32, SlopesBeyondItOfTinyNumbers) {  // 1 / x^2, times gradients as tiny as x
+  const Tensor x = row({0x1p-70, 0x1p-100}).set_requires_grad(), ones = row({1, 1});
+  const double tiny = 0x1p-130;
+  for (const bool again : {false, true}) {
+    const auto expect = [&](const Tensor& y, double of_reciprocal) {
+      expect_ratio(grad({sum(y)}, {x}, {.create_graph = again})[0],
+                   {of_reciprocal * 0x1p70, of_reciprocal * 0x1p100});
+    };
+    expect(log(reciprocal(x)), -1);
+    expect(log(rsqrt(x)), -0.5);
+    expect(log(3 / x), -1);
+    expect(log(ones / x), -1);
+    const auto expect_30 = [&](const Tensor& y) {
+      expect_ratio(grad({sum(y * 0x1p-100)}, {x}, {.create_graph = again})[0], {0x1p30, 0x1p30});
+    };
+    expect_30(x / tiny);
+    expect_30(x / row({tiny, tiny}));
+    expect_30(addcdiv(ones, x, row({tiny, tiny})));
+  }
+}
+
 // Means of numbers with the same index, or in one bag.
 TEST(InF32, MeansWhoseSumsAreBeyondItByIndex) {
   const Tensor x = row({3e38, 1}).set_requires_grad(), at = from({0, 0, 1}, {3}, i64),

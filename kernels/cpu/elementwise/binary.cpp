@@ -31,7 +31,7 @@ void both_gradients(void* const* p, int64_t n, const void*) {
     const L x = a ? get<S>(a + i) : L(0), y = b ? get<S>(b + i) : L(0),
             z = c ? get<S>(c + i) : L(0), g = get<S>(dy + i);
     if (da) store(da + i, gradient_a<F>(g, x, y, z));
-    if (db) store(db + i, passed<F>(g, derivative_b<F>(x, y, z)));
+    if (db) store(db + i, gradient_b<F>(g, x, y, z));
   }
 }
 
@@ -64,16 +64,16 @@ void scalar_gradient(void* const* p, int64_t n, const void* context) {
   O* const da = static_cast<O*>(p[3]);
   const Scalar s = *static_cast<const Scalar*>(context);
   const auto b = number<L>(s.value);
-  const auto run = [&](auto derivative) {
+  const auto run = [&](auto gradient) {
     for (int64_t i = 0; i < n; i += L::width) {
       const L x = a ? get<S>(a + i) : L(0), z = c ? get<S>(c + i) : L(0);
-      store(da + i, passed<F>(get<S>(dy + i), derivative(x, z)));
+      store(da + i, gradient(get<S>(dy + i), x, z));
     }
   };
   if (s.swapped)
-    run([=](L x, L z) { return derivative_b<F>(b, x, z); });
+    run([=](L g, L x, L z) { return gradient_b<F>(g, b, x, z); });
   else
-    run([=](L x, L z) { return derivative_a<F>(x, b, z); });
+    run([=](L g, L x, L z) { return gradient_a<F>(g, x, b, z); });
 }
 
 template <class F, class T, class Ty>

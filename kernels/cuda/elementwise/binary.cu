@@ -19,8 +19,7 @@ template <class F, class V>
 struct Gradients {
   bool a, b;
   MIXTAPE_HD Values<V, 2> operator()(V x, V y, V z, V dy) const {
-    return {{a ? gradient_a<F>(dy, x, y, z) : V(0),
-             b ? passed<F>(dy, derivative_b<F>(x, y, z)) : V(0)}};
+    return {{a ? gradient_a<F>(dy, x, y, z) : V(0), b ? gradient_b<F>(dy, x, y, z) : V(0)}};
   }
 };
 
