@@ -32,7 +32,8 @@ class Ctx {
   // --- in forward ---
   // The result's dtype: the policy's choice, else that of the first activation.
   DType dtype() const { return out_; }
-  Device device() const { return device_; }
+  Device device() const { return device_; }  // on which the op runs
+  // A new tensor for the result, on that device.
   Tensor output(const Shape& shape) const { return Tensor(shape, out_, device_); }
   Tensor output(const Shape& shape, DType dtype) const { return Tensor(shape, dtype, device_); }
   // The result: call_out()'s tensor, if it has x's shape and this dtype, or a new one.
@@ -40,7 +41,7 @@ class Ctx {
     const bool fits = result_ && result_->shape() == x.shape() && result_->dtype() == dtype;
     return fits ? *result_ : x.like(dtype);
   }
-  bool recording() const { return recording_; }
+  bool recording() const { return recording_; }  // true if backward may follow
   // Saves inputs, with their history, for backward. An absent input stays absent.
   template <class... T>
   void save(const T&... inputs) {
@@ -51,21 +52,24 @@ class Ctx {
   void save_result(const Tensor& y) {
     if (recording_) keep(y.detach(), Kept::Result);
   }
+  // Saves a tensor that forward computed, as a constant: backward does not differentiate it.
   void save_extra(const Tensor& t) {
     if (recording_) keep(t.detach(), Kept::Constant);
   }
 
   // --- in backward ---
-  // Throws Error if the graph was freed, or if the tensor was modified since it was saved.
+  // Saved tensor i. Throws Error if the graph was freed, or if it was modified since it was saved.
   Tensor saved(size_t i) const;
   std::vector<Tensor> saved() const;  // all, in the order they were saved
+  // True if the input's gradient is needed.
   bool wants(size_t input) const {
     return input < edges_.size() && edges_[input].node &&
            (!backward_state.needed || leads_to_needed(*edges_[input].node));
   }
-  const Shape& shape(size_t input) const { return edge(input).shape; }
-  DType dtype(size_t input) const { return edge(input).dtype; }
-  size_t inputs() const { return edges_.size(); }
+  const Shape& shape(size_t input) const { return edge(input).shape; }  // of an input
+  DType dtype(size_t input) const { return edge(input).dtype; }         // of an input
+  size_t inputs() const { return edges_.size(); }                       // their number
+  // The node that an input's gradient goes to; null if it needs none.
   const internal::Node* source(size_t input) const { return edge(input).node.get(); }
   // The dtype of an input's gradient, wider than the input if that is a 16-bit copy of an f32
   // tensor. A rule may return any float dtype; the engine converts it.

@@ -47,11 +47,11 @@ class World : NoCopy {
 
   static const World* current();  // this thread's, or null
 
-  int rank() const;
-  int size() const;
-  int local_rank() const;  // among the ranks of this machine
-  bool is_first() const { return rank() == 0; }
-  Device device() const { return device_; }
+  int rank() const;                              // from 0 to size() - 1
+  int size() const;                              // the number of ranks
+  int local_rank() const;                        // among the ranks of this machine
+  bool is_first() const { return rank() == 0; }  // the rank that writes files and prints
+  Device device() const { return device_; }      // this rank's
   std::string engine() const;  // the name of the engine that connects the ranks, or "none"
   // This rank's part of a step, for a data loader. `chunks` must be size() times a power of two
   // (else throws Error), or 0 for one chunk per rank.
@@ -65,9 +65,9 @@ class World : NoCopy {
   // by its sum over ranks.
   Tensor sum(const Tensor& x, double* number = nullptr) const;
   double sum(double x) const;
-  std::vector<Tensor> gather(
-      const Tensor& x) const;  // every rank's x; shapes and dtypes must agree
-  std::vector<std::string> gather(const std::string& text) const;
+  // Every rank's x, by rank. Shapes and dtypes must agree.
+  std::vector<Tensor> gather(const Tensor& x) const;
+  std::vector<std::string> gather(const std::string& text) const;  // every rank's, by rank
   // Compares texts of items that each end in "; ". If a rank's differ from rank 0's, throws Error
   // on all ranks: "rank 1 of 2 has other settings than rank 0: 2 epochs, there 1 epochs", where
   // `has` is "has other settings".

@@ -6,16 +6,16 @@
 
 namespace mixtape::nn::init {
 
-Tensor uniform_(const Tensor& t, double low = 0, double high = 1);
-Tensor normal_(const Tensor& t, double mean = 0, double std = 1);
+Tensor uniform_(const Tensor& t, double low = 0, double high = 1);  // in [low, high)
+Tensor normal_(const Tensor& t, double mean = 0, double std = 1);   // a normal distribution
 // A normal distribution truncated to [low, high]. Waits for the device.
 struct TruncNormalOptions {
   double mean = 0, std = 1, low = -2, high = 2;
 };
 Tensor trunc_normal_(const Tensor& t, const TruncNormalOptions& options = {});
-Tensor constant_(const Tensor& t, double value);
-Tensor zeros_(const Tensor& t);
-Tensor ones_(const Tensor& t);
+Tensor constant_(const Tensor& t, double value);  // `value` everywhere
+Tensor zeros_(const Tensor& t);                   // 0 everywhere
+Tensor ones_(const Tensor& t);                    // 1 everywhere
 // [n, m]: ones on the diagonal, zeros elsewhere.
 Tensor eye_(const Tensor& t);
 // A convolution's weight [out, in / groups, ...] that passes its input through, channel by channel.

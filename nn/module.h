@@ -42,13 +42,13 @@ class ModuleBase {
   // In the order of the fields, depth first. A tensor that is used twice is listed once.
   std::vector<Tensor> parameters() const;
   StateDict named_parameters() const;
-  StateDict named_buffers() const;
+  StateDict named_buffers() const;  // by path, like the parameters
   // Parameters and saved buffers, sharing their storage. A tied tensor is listed under each name.
   StateDict state_dict() const;
   // This module, named "", and all modules inside it.
   std::vector<std::pair<std::string, ModuleBase*>> named_modules();
   std::vector<ModuleBase*> modules();  // the same without names
-  int64_t num_parameters() const;
+  int64_t num_parameters() const;      // the number of elements of all parameters
 
   // Copies values into the module's tensors, converting dtypes. If names are missing (except
   // num_batches_tracked) or unexpected, or shapes differ, throws Error before writing anything.
@@ -60,11 +60,11 @@ class ModuleBase {
   void to(DType dtype);
   void to(Device device);
 
-  bool is_training() const { return training_; }
-  bool training() const { return training_; }
-  void train(bool on = true);
-  void eval() { train(false); }
-  void zero_grad();
+  bool is_training() const { return training_; }  // true at first
+  bool training() const { return training_; }     // the same, as PyTorch calls it
+  void train(bool on = true);                     // this module and all below it
+  void eval() { train(false); }                   // as train(false)
+  void zero_grad();                               // drops the gradients of all parameters
   // Freezes or unfreezes all parameters. Freezing drops gradients, so that optimizers skip them.
   void requires_grad_(bool on = true);
 
