@@ -10,6 +10,7 @@
 #include <exception>
 #include <utility>
 
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/int_math.h"
@@ -328,8 +329,15 @@ void World::broadcast(const std::vector<Tensor>& tensors, int from) const {
 
 Tensor World::sum(const Tensor& x, double* number) const {
   const Scope scope("sum");
-  check(is_float(x.dtype()), "sums over ranks are of floats, got {}", x.dtype());
+  check(is_float(x.dtype()) || is_integer(x.dtype()),
+        "sums over ranks are of floats or integers, got {}", x.dtype());
   if (!exchange_) return x.detach().clone();
+  if (is_integer(x.dtype())) {
+    if (number) *number = sum(*number);
+    Tensor total;
+    for (const Tensor& t : gather(x)) total = total ? add(total, t) : t;
+    return total;
+  }
   const Device there = exchange_->exchanges(x.device());
   const Tensor flat({round_up(x.numel(), exchange_->alignment())}, x.dtype(), there);
   kernels::fill(there, 0, flat);

@@ -61,8 +61,8 @@ class World : NoCopy {
   // run apart or do not come within the timeout.
   void barrier() const;
   void broadcast(const std::vector<Tensor>& tensors, int from = 0) const;  // in place
-  // The sum of x over ranks, in x's dtype, added in f32 or wider. `number`, if given, is replaced
-  // by its sum over ranks.
+  // The sum of x over ranks, in x's dtype: floats are added in f32 or wider, integers wrap around.
+  // `number`, if given, is replaced by its sum over ranks.
   Tensor sum(const Tensor& x, double* number = nullptr) const;
   double sum(double x) const;
   // Every rank's x, by rank. Shapes and dtypes must agree.

@@ -36,6 +36,8 @@ TEST(World, RanksSumGatherAndBroadcast) {
       const double all = size * (size - 1) / 2.0;
       EXPECT_EQ(to_vector(world.sum(x)), (std::vector<double>{all, 10 * all, -1.0 * size}));
       EXPECT_EQ(world.sum(rank), all);
+      const std::vector<int64_t> large{(int64_t{1} << 58) + 1};  // not in f64
+      EXPECT_EQ(to_vector<int64_t>(world.sum(from_data(large)))[0], large[0] * size);
       const std::vector<Tensor> each = world.gather(x);
       ASSERT_EQ(each.size(), size_t(size));
       for (int r = 0; r < size; ++r) EXPECT_EQ(each[size_t(r)].at(1), 10 * r);
@@ -145,7 +147,7 @@ TEST(World, WhatItRefuses) {
   EXPECT_THROW(world.broadcast({ones({1})}, 1), Error);
   EXPECT_ERROR(world.of_rank(1, {}), "of_rank: rank 1 of 1 does not exist");
   EXPECT_EQ(world.of_rank(0, {{"a", ones({1})}}).size(), 1u);
-  EXPECT_THROW(world.sum(zeros({1}, i64)), Error);
+  EXPECT_THROW(world.sum(zeros({1}, boolean)), Error);
   EXPECT_EQ(world.part(8).chunks, 8);
   expect_fine(run_ranks(3, [](const World& world) {
     EXPECT_EQ(world.part(12).own_chunks(), 4);
