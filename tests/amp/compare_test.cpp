@@ -13,6 +13,7 @@
 #include "optim/clip.h"
 #include "optim/optimizers.h"
 #include "tests/support/amp.h"
+#include "tests/support/values.h"
 
 namespace mixtape::amp {
 namespace compare_test {
