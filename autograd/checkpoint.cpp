@@ -25,6 +25,7 @@ class Replay final : public CheckpointGraph {
 
   Tensors first(const Tensors& inputs) {
     const ScopedValue<&BackwardState::saves_nothing> discard(true);
+    const Scope of_program("");  // no op calls those of f
     Tensors results = f_(inputs);
     end_ = generator().offset();
     return results;
@@ -72,6 +73,7 @@ class Replay final : public CheckpointGraph {
     const Tf32 tf32(tf32_);
     const ScopedValue<&BackwardState::recomputing> second_call(true);
     Seed draws(begin_);
+    const Scope of_program("");
     Tensors results = f_(inputs);
     check((*draws).offset() == end_,
           "{} blocks of random numbers drawn the second time, {} the first",

@@ -46,7 +46,7 @@ std::string Scope::trail() {
 std::string_view Scope::caller() {
   const Scope* s = thread_state.scope;
   const std::string_view op = s ? s->op : "";
-  while (s && s->op == op) s = s->outer;  // a function and its op count once
+  while (s && (s->op == op || s->op.find(':') != op.npos)) s = s->outer;  // a SourceScope is none
   return s ? s->op : "";
 }
 

@@ -2,6 +2,8 @@
 
 #include "amp/precision_lock.h"
 #include "amp/report.h"
+#include "autograd/checkpoint.h"
+#include "core/scope.h"
 #include "io/file.h"
 #include "nn/models/models.h"
 #include "nn/nn.h"
@@ -174,6 +176,34 @@ body: linear backward(f16) -> f32, f32
   for (size_t at = 0; (at = text.find('\n', at)) != text.npos; at += 2) text.insert(at, "\r");
   io::write_file(path, text);
   expect({.low = f16}, net);
+}
+
+// The line numbers of SourceScope and checkpoints change no precision.
+TEST(PrecisionLock, LeavesOutWhereOpsWereCalled) {
+  const test::TempFolder folder;
+  const std::string path = folder / "precision.lock";
+  const Tensor x = values({3, 4}), w = leaf({4, 4});
+  const auto f = [&](const Tensor& t) { return matmul(t, w).to(f32); };
+  const auto run = [&](const std::function<Tensor()>& forward) {
+    Tensor loss;
+    {
+      const Autocast on({.low = f16});
+      loss = sum(forward());
+    }
+    detail::run_both_ways(loss, {w});
+  };
+  {
+    const Report report;
+    run([&] { return f(x); });
+    report.lock(path);
+  }
+  EXPECT_NO_THROW(expect_precision(path, [&] {
+    run([&] {
+      const SourceScope here;
+      return f(x);
+    });
+  }));
+  EXPECT_NO_THROW(expect_precision(path, [&] { run([&] { return checkpoint(f, x); }); }));
 }
 
 }  // namespace precision_lock_test
