@@ -78,6 +78,7 @@ struct Compare::Run final : Observer {
 
   explicit Run(const Run* r) : reference(r) {}
 
+  void before(const Call& call) override;
   void after(const Call& call, const Tensor& y) override;
   void before_rule(const Node& node, const Tensor& dy) override;
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) override;
@@ -111,6 +112,7 @@ struct Compare::Run final : Observer {
   std::optional<size_t> take(const Key& key, std::span<const Tensor> made,
                              std::vector<size_t> inputs);
   void look_up(const Tensor& t, std::vector<size_t>& inputs) const;
+  void keep_before_write(const Tensor& x);
   Tensor measured(const Tensor& y, const Tensor& wide);
   double error_of_gradients() const;
   void gather();
@@ -121,6 +123,8 @@ struct Compare::Run final : Observer {
   // Distances by what is compared, since a rule's gradient is often one that the rule before made.
   std::map<std::array<uint64_t, 5>, Tensor> known_;
   std::vector<std::vector<size_t>> rules_;  // inputs of the rules that are running
+  // Scopes of the ops that are running, with their names. An exception may leave some behind.
+  std::vector<std::pair<const Scope*, std::string_view>> running_;
 };
 
 void Compare::Run::look_up(const Tensor& t, std::vector<size_t>& inputs) const {
@@ -171,7 +175,29 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
   return number;
 }
 
+// Copies the kept results that a write to `x` would change.
+void Compare::Run::keep_before_write(const Tensor& x) {
+  if (handles(*x.storage()) == 0) return;
+  const Unobserved aside;
+  for (auto& [key, calls_of_key] : kept)
+    for (auto& call : calls_of_key)
+      for (auto& [y, version] : call)
+        if (y.storage() == x.storage()) y = clone(y), version = y.version();
+  handles_.erase(x.storage().get());
+}
+
+void Compare::Run::before(const Call& call) {
+  std::erase_if(running_, [](const auto& op) {
+    const Scope* s = Scope::innermost()->outer;
+    while (s && (s != op.first || s->op != op.second)) s = s->outer;
+    return !s;
+  });
+  running_.emplace_back(Scope::innermost(), call.op.name);
+}
+
 void Compare::Run::after(const Call& call, const Tensor& y) {
+  running_.erase(std::ranges::find(running_, Scope::innermost(), [](auto& op) { return op.first; }),
+                 running_.end());
   if (!is_compared(y)) return;
   if (call.op.name == "cast") {  // its rounding error counts for the op for which it is made
     const auto from = made_.find((*call.inputs[0]).storage()->id());
@@ -186,8 +212,13 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
     look_up(call.given(i), inputs);
     if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // a recipe may round it
   }
-  if (backward_state.in_rule || !Scope::caller().empty()) return;  // it is a part of an op
-  take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1}, std::move(inputs));
+  if (backward_state.in_rule || !running_.empty()) return;  // it is a part of an op
+  const auto number = take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1},
+                           std::move(inputs));
+  if (y.grad_fn() || !Scope::caller().ends_with('_') || call.inputs.empty()) return;
+  const Tensor& x = call.given(0);  // of an op in place, which now copies the result to it
+  keep_before_write(x);
+  if (number) made_[x.storage()->id()] = *number;
 }
 
 void Compare::Run::before_rule(const Node& node, const Tensor& dy) {

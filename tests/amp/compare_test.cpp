@@ -6,7 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "autograd/checkpoint.h"
 #include "core/random.h"
+#include "core/scope.h"
 #include "core/warn.h"
 #include "nn/models/models.h"
 #include "nn/nn.h"
@@ -327,6 +329,75 @@ TEST(Compare, LeavesWritesInPlaceAlone) {
       },
       {.region = {.low = bf16}});
   EXPECT_GT(compare.error(), 0);
+}
+
+// Ops are seen inside functions that are none, and results that writes in place change.
+TEST(Compare, SeesOpsWithinFunctions) {
+  const Tensor x = values({4, 4}), w = values({4, 4}), trained = leaf({4, 4});
+  const auto variance = [](const Tensor& h, bool in_place) {
+    const Tensor far = h * 0.02 + 60, squares = mean(square(far), {-1}, true);
+    return in_place ? squares.sub_(square(mean(far, {-1}, true)))
+                    : squares - square(mean(far, {-1}, true));
+  };
+  const std::vector<std::pair<const char*, std::function<Tensor()>>> steps = {
+      {"a function", [&] { return variance(einsum("ij,jk->ik", {x, w}), false) * 2.0; }},
+      {"a source line",
+       [&] {
+         const SourceScope here;
+         return variance(matmul(x, w), false) * 2.0;
+       }},
+      {"a checkpoint",
+       [&] {
+         const auto f = [&](const Tensor& t) { return variance(matmul(t, trained), false); };
+         return checkpoint(f, x) * 2.0;
+       }},
+      {"in place", [&] { return variance(matmul(x, w), true) * 2.0; }},
+      {"in place, with gradients", [&] { return variance(matmul(x, trained), true) * 2.0; }},
+      {"after one that threw",
+       [&] {
+         EXPECT_THROW(einsum("ij,jk->ik", {x, zeros({3, 3})}), Error);
+         EXPECT_THROW(cat({x, zeros({3, 3})}), Error);
+         return variance(matmul(x, w), false) * 2.0;
+       }},
+  };
+  for (const auto& [name, run] : steps) {
+    SCOPED_TRACE(name);
+    const Compare compare(
+        [&](const AutocastOptions& region) {
+          const Autocast on(region);
+          (void)run();
+        },
+        {.region = {.low = bf16}});
+    ASSERT_FALSE(compare.rows().empty());
+    EXPECT_EQ(compare.rows()[0].op, "sub") << compare.text();
+    EXPECT_GT(compare.error(), 0.1);
+    EXPECT_EQ(compare.unmatched(), 0);
+    EXPECT_EQ(std::ranges::count(compare.rows(), "matmul", &Compare::Row::op), 1);
+    for (const Compare::Row& row : compare.rows()) {
+      if (row.op == "mul_scalar") {
+        EXPECT_LT(row.added(), 0.01) << compare.text();
+      }
+    }
+  }
+}
+
+TEST(Compare, KeepsResultsThatAreWrittenTo) {
+  const Tensor x = values({8, 8});
+  const Compare compare(
+      [&](const AutocastOptions& region) {
+        const Autocast on(region);
+        Tensor h = matmul(x, x);
+        h *= 2.0;
+        h += x;
+        (void)tanh(h);
+      },
+      {.region = {.low = bf16}});
+  std::vector<std::string> ops;
+  for (const Compare::Row& row : compare.rows()) ops.push_back(row.op);
+  EXPECT_EQ(ops[0], "matmul") << compare.text();
+  EXPECT_EQ(ops.size(), 4u);
+  EXPECT_LT(compare.rows()[1].added(), compare.rows()[0].added());
+  EXPECT_GT(compare.rows().back().error_in, 0);
 }
 
 TEST(Compare, LeavesTheHistoryOfARecipe) {
