@@ -16,7 +16,7 @@
 #include <unordered_map>
 
 #include "autograd/backward_state.h"
-#include "autograd/ops.h"
+#include "autograd/ops/gradients.h"
 #include "autograd/tape.h"
 #include "core/allocator.h"
 #include "core/format.h"
@@ -24,6 +24,7 @@
 #include "core/stream.h"
 #include "io/svg.h"
 #include "io/text.h"
+#include "kernels/common/binary.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -39,8 +40,9 @@ bool only_rounds(const Node& node) { return node.name() == "cast" || node.name()
 Tensor distance(const Tensor& y, const Tensor& reference) {
   const Tensor wide = reference.dtype() == f64 ? reference : reference.to(f32);
   const Tensor same = y.to(wide.dtype()), length = norm(same).to(f32);
-  // In place where that is a copy: it is in a cache still, and new memory is not.
-  const Tensor difference = y.dtype() == wide.dtype() ? same - wide : same.sub_(wide);
+  // In a copy, which is in a cache still. (With sub_(), vmap() would see a write, and loop.)
+  const Tensor out = y.dtype() == wide.dtype() ? Tensor() : same,
+               difference = ops::binary_out<kernels::Sub>(out, same, wide);
   return stack({norm(difference).to(f32), length, norm(wide).to(f32)});
 }
 // The error of several results together, given three numbers for each.
@@ -123,7 +125,7 @@ struct Compare::Run final : Observer {
   // Distances by what is compared, since a rule's gradient is often one that the rule before made.
   std::map<std::array<uint64_t, 5>, Tensor> known_;
   std::vector<std::vector<size_t>> rules_;  // inputs of the rules that are running
-  // Scopes of the ops that are running, with their names. An exception may leave some behind.
+  // Scopes and names of the ops that are running, and perhaps of some that threw.
   std::vector<std::pair<const Scope*, std::string_view>> running_;
 };
 

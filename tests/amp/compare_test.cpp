@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "autograd/checkpoint.h"
+#include "autograd/vmap.h"
 #include "core/random.h"
 #include "core/scope.h"
 #include "core/warn.h"
@@ -379,6 +380,20 @@ TEST(Compare, SeesOpsWithinFunctions) {
       }
     }
   }
+}
+
+// Compare's own work is no effect of the function, with which vmap would loop over the examples.
+TEST(Compare, LetsVmapRunAsInF32) {
+  const Tensor x = values({6, 8}), w = values({8, 8}, f32, 2);
+  const Compare compare(
+      [&](const AutocastOptions& region) {
+        const Autocast on(region);
+        const auto f = [&](const Tensor& t) { return tanh(matmul(w, tanh(matmul(w, t)))); };
+        (void)vmap(f)(x);
+      },
+      {.region = {.low = bf16}});
+  EXPECT_EQ(compare.unmatched(), 0);
+  EXPECT_LT(compare.rows()[0].added(), 0.02) << compare.text();
 }
 
 TEST(Compare, KeepsResultsThatAreWrittenTo) {
