@@ -63,6 +63,7 @@ class Timeline final : internal::Observer {
   void before_rule(const internal::Node& node, const Tensor& dy) override;
   void after_rule(const internal::Node& node, const Tensor& dy,
                   std::span<const Tensor> gradients) override;
+  bool reads_values() const override { return false; }
   void begin(std::string_view op, const std::string* module, Device device);
   void end(std::string_view op, const char* kind, std::string note, Device device);
   void enter(const std::string& module, Clock::time_point now);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "autograd/ops.h"
+#include "core/allocator.h"
 #include "nn/nn.h"
 #include "optim/optimizers.h"
 #include "tests/support/errors.h"
@@ -39,6 +40,26 @@ std::vector<Json> named(const Json& trace, const std::string& name) {
 bool within(const Json& inner, const Json& outer) {
   const auto end = [](const Json& e) { return e["ts"].get<double>() + e["dur"].get<double>(); };
   return inner["ts"] >= outer["ts"] && end(inner) <= end(outer) + 0.002;
+}
+
+// Ops in place need no new memory and gradients are added up in place, as without it.
+TEST(Timeline, ChangesNoOp) {
+  const Tensor w = ones({64, 64}).set_requires_grad();
+  const auto peak = [&] {
+    w.set_grad({});
+    const Tensor h = ones({64, 64});
+    const int64_t before = memory_stats().in_use;
+    reset_peak();
+    {
+      const NoGrad off;
+      (h += 1.0) *= h;
+    }
+    sum(relu(h * w) + w * 2.0).backward();
+    return memory_stats().peak - before;
+  };
+  const int64_t alone = peak();
+  const Timeline timeline;
+  EXPECT_EQ(peak(), alone);
 }
 
 TEST(Timeline, ShowsOpsWithinTheirModules) {
