@@ -125,7 +125,7 @@ void GradScaler::start(detail::ScaleState& s, double scale, int64_t passes) cons
   if (options_.policy) scale = options_.policy->start(scale);
   check(detail::is_scale(scale),
         "the policy's first scale must be positive and finite in f32, got {}", scale);
-  s.set(scale);
+  s.set(std::clamp(scale, options_.min_scale, options_.max_scale));
   s.calibrated = passes;
 }
 

@@ -36,8 +36,9 @@ class LossScalePolicy {
     int loss;                  // id of the loss
   };
   virtual ~LossScalePolicy() = default;
-  virtual double next(const Update& update) = 0;  // the next scale, positive and finite in f32
-  // Called with the scale that calibration found; returns the scale to use.
+  // The next scale, positive and finite in f32; one below min_scale throws ScaleCollapse.
+  virtual double next(const Update& update) = 0;
+  // Takes the scale that calibration found, and returns the one to use. (Both respect max_scale.)
   virtual double start(double found) { return found; }
   // State to save and load with the scaler's, as "policy.NAME".
   virtual StateDict state_dict() const { return {}; }
@@ -128,7 +129,7 @@ struct ScaleState {   // a loss scale and its counters, on the device of the las
   void update(std::vector<internal::View> found, const Iteration& ended,
               const ScalerOptions& options, int id);
   void ask_policy(const std::vector<internal::View>& found,
-                  const std::vector<internal::View>& losses, LossScalePolicy& policy, int id);
+                  const std::vector<internal::View>& losses, const ScalerOptions& options, int id);
   void write(double value);  // sets S and 1/S on the device
 
   // S and 1/S, f32, 0-d: views of the numbers that the kernel scaler_update writes.

@@ -129,11 +129,11 @@ void ScaleState::update(std::vector<View> found, const Iteration& ended,
   for (const Tensor& t : {values, counts, history}) t.storage()->begin_write();
   kernels::scaler_update(values.device(), found, losses, policy, values, counts, history);
   for (const Tensor& t : {values, counts, history}) t.storage()->bump_version();
-  if (options.policy) ask_policy(found, losses, *options.policy, id);
+  if (options.policy) ask_policy(found, losses, options, id);
 }
 
 void ScaleState::ask_policy(const std::vector<View>& found, const std::vector<View>& losses,
-                            LossScalePolicy& policy, int id) {
+                            const ScalerOptions& options, int id) {
   check_no_capture("a policy of the scale runs on the host");
   const Device device = values.device();
   bool overflow = false, bad_loss = false;
@@ -144,12 +144,13 @@ void ScaleState::ask_policy(const std::vector<View>& found, const std::vector<Vi
     bad_loss |= reason.item() == 2;
   }
   const int64_t updates = counts.at<int64_t>(int64_t(ScalerCount::Ended));
-  const double next = policy.next({values.at(0), overflow && !bad_loss, bad_loss, updates,
-                                   counts.at<int64_t>(int64_t(ScalerCount::Skipped)), id});
+  const double next = options.policy->next({values.at(0), overflow && !bad_loss, bad_loss, updates,
+                                            counts.at<int64_t>(int64_t(ScalerCount::Skipped)), id});
   check(detail::is_scale(next), "the policy's scale must be positive and finite in f32, got {}",
         next);
-  write(next);
-  history.set((updates - 1) % history.numel(), next);
+  if (next < options.min_scale) counts.set(int64_t(ScalerCount::AtFloor), 1);
+  write(std::clamp(next, options.min_scale, options.max_scale));
+  history.set((updates - 1) % history.numel(), values.at(0));
 }
 
 detail::OptimizerHistory& GradScaler::history_of(const optim::Optimizer& opt, size_t parameters,

@@ -421,6 +421,28 @@ TEST(Policy, MustBeAScale) {
                "update: the policy's scale must be positive and finite in f32, got 0");
 }
 
+// Otherwise a run that resumes, which takes no other scale, would go on with another.
+TEST(Policy, IsLimitedLikeAnyScale) {
+  const ScalerOptions options{
+      .init_scale = 8, .min_scale = 4, .max_scale = 20, .policy = std::make_shared<Tripling>()};
+  Loop loop(options);
+  loop.run_ahead(1);
+  EXPECT_EQ(loop.scaler.scale_value(), 20);
+  GradScaler resumed(f16, options);
+  resumed.load_state_dict(loop.scaler.state_dict());
+  EXPECT_EQ(resumed.scale_value(), 20);
+  EXPECT_THROW(loop.run(inf), ScaleCollapse);
+  EXPECT_EQ(loop.scaler.scale_value(), 4);
+  EXPECT_NO_THROW(loop.run(1));
+  GradScaler calibrated(f16, {.init_scale = 4,
+                              .min_scale = 4,
+                              .max_scale = 4,
+                              .calibrate = true,
+                              .policy = std::make_shared<Tripling>()});
+  calibrated.scale(Planted(1, 1).loss());
+  EXPECT_EQ(calibrated.scale_value(), 4);
+}
+
 TEST(Policy, MustStartWithAScale) {
   struct Broken : LossScalePolicy {
     double next(const Update& u) override { return u.scale; }
