@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -19,6 +21,26 @@ Tensor projected(const Checked& f, const std::vector<Tensor>& inputs, uint64_t s
   check(y.dtype() == f64, "gradcheck needs an f64 result, not {}", name(y.dtype()));
   const Seed fixed(seed);
   return sum(y * uniform(y.shape(), 0.5, 1.5, f64, y.device()));
+}
+
+bool is_varied(const Tensor& t) { return t && t.is_leaf() && t.dtype() == f64; }
+
+// Throws Error if an element that is varied is in memory twice, so that another changes with it.
+void check_apart(const std::vector<Tensor>& inputs) {
+  std::map<const void*, size_t> at;  // the input whose element is there
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& t = inputs[i];
+    const auto is_it = [&](const Tensor& other) { return t.is_same(other); };
+    if (!t || std::any_of(inputs.begin(), inputs.begin() + int64_t(i), is_it)) continue;
+    for (int64_t e = 0; e < t.numel(); ++e) {
+      const int64_t bytes = t.layout().at(e) * int64_t(size_of(t.dtype()));
+      const auto [place, is_new] = at.try_emplace(static_cast<const char*>(t.raw()) + bytes, i);
+      check(is_new || !(is_varied(t) || is_varied(inputs[place->second])),
+            "gradcheck varies one element at a time, but two, of inputs {} and {}, share memory "
+            "(clone() the input)",
+            place->second, i);
+    }
+  }
 }
 
 // A guard that changes the value of an element.
@@ -39,7 +61,7 @@ std::string first_order(const Checked& f, const std::vector<Tensor>& inputs,
   std::vector<Tensor> varied;
   std::vector<size_t> position;
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i] && inputs[i].is_leaf() && inputs[i].dtype() == f64) {
+    if (is_varied(inputs[i])) {
       varied.push_back(inputs[i]);
       position.push_back(i);
     }
@@ -67,6 +89,7 @@ std::string first_order(const Checked& f, const std::vector<Tensor>& inputs,
 
 std::string gradcheck(const Checked& f, const std::vector<Tensor>& inputs,
                       const GradcheckOptions& o) {
+  check_apart(inputs);
   const EnableGrad on;
   std::string wrong = first_order(f, inputs, o, 1);
   if (!wrong.empty() || !o.second_order) return wrong;
@@ -74,7 +97,7 @@ std::string gradcheck(const Checked& f, const std::vector<Tensor>& inputs,
   const Checked gradient = [&](const std::vector<Tensor>& in) {
     std::vector<Tensor> leaves;
     for (const Tensor& t : in)
-      if (t && t.is_leaf() && t.dtype() == f64) leaves.push_back(t);
+      if (is_varied(t)) leaves.push_back(t);
     // Gives a constant gradient, which has no history, one with derivative zero.
     Tensor total = zeros({}, f64, leaves[0].device());
     for (const Tensor& leaf : leaves) total = total + sum(leaf) * 0;

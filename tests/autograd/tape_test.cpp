@@ -915,6 +915,21 @@ TEST(Gradcheck, FindsHistoryThatIsCut) {
   EXPECT_EQ(gradcheck([](const std::vector<Tensor>& in) { return ones_like(in[0]); }, {a}), "");
 }
 
+// There a change of one element is a change of others, and differences are no derivatives.
+TEST(Gradcheck, RefusesElementsThatShareMemory) {
+  const auto product = [](const std::vector<Tensor>& in) { return in[0] * in[0] * in[1]; };
+  const Tensor wide = expand(from({2}, {1}, f64), {3}).set_requires_grad(),
+               x = leaf({1, 2, 3}, {3});
+  EXPECT_ERROR(gradcheck(product, {x, wide}),
+               "two, of inputs 1 and 1, share memory (clone() the input)");
+  EXPECT_ERROR(gradcheck(product, {x, x.detach()}), "of inputs 0 and 1, share");
+  EXPECT_EQ(gradcheck(product, {x, wide.detach()}), "");  // a constant may
+  EXPECT_EQ(gradcheck(product, {x, x}), "");              // the same tensor twice, too
+  const Tensor both = from({1, 2, 3, 4}, {2, 2}, f64);
+  const auto column = [&](int64_t i) { return select(both, 1, i).detach().set_requires_grad(); };
+  EXPECT_EQ(gradcheck(product, {column(0), column(1)}, {.second_order = true}), "");
+}
+
 TEST(Gradcheck, LeavesItsInputsAsTheyWere) {
   const Tensor x = leaf({1}, {1});
   int calls = 0;
