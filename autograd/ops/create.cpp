@@ -60,6 +60,7 @@ Tensor empty(const Shape& shape, DType dtype, Device device) {
 }
 Tensor full(const Shape& shape, double value, DType dtype, Device device) {
   check_fits(dtype, value);
+  if (only_stores(dtype)) return full(shape, value, f64, device).to(dtype);
   return made(kernels::fill, shape, dtype, device, value);
 }
 Tensor zeros(const Shape& shape, DType dtype, Device device) {

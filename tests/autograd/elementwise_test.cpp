@@ -999,6 +999,23 @@ TEST(Create, FromNumbersOfAnyType) {
                "18446744073709551615 does not fit i64");
 }
 
+TEST(Create, NumbersThatAreOnlyStored) {
+  for (const DType t : {i8, i16, u16, u32, f8_e4m3, f8_e5m2, f8_e8m0}) {
+    const Tensor x = full({2}, 4, t);
+    EXPECT_EQ(x.dtype(), t);
+    EXPECT_EQ(to_vector(x), std::vector<double>(2, 4));
+    EXPECT_EQ(ones_like(x).at(1), 1);
+  }
+  EXPECT_EQ(zeros({3}, i8).at(2), 0);
+  EXPECT_EQ(full({}, 4294967295.0, u32).item(), 4294967295.0);
+  EXPECT_ERROR(full({2}, 128, i8), "128 does not fit elements of i8");
+  const Tensor x = zeros({3}, i8);
+  x[1] = 5;
+  x(Slice(2, None)) = -1;
+  EXPECT_EQ(to_vector(x), (std::vector<double>{0, 5, -1}));
+  EXPECT_ERROR(x + 1, "add_scalar: i8 elements are stored, but not computed with");
+}
+
 TEST(Create, MultinomialDrawsByTheWeights) {
   const Seed seed(1);
   const Tensor weights = from({0, 1, 3, 0, 4, 0, 1, 1, 0, 0, 0, 0}, {2, 6}, f32);
