@@ -217,10 +217,8 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   stopping_ = false;
   resumable_ = true;
   if (options.lr) optimizer->set_lr(*options.lr);
-  schedule = options.schedule
-                 ? options.schedule(*optimizer,
-                                    epochs * internal::ceil_div(state.batches, batches_per_step()))
-                 : nullptr;
+  steps_ = epochs * internal::ceil_div(state.batches, batches_per_step());
+  schedule = options.schedule && epochs > 0 ? options.schedule(*optimizer, steps_) : nullptr;
   drop_gradients();
   // A loader that another fit left within an epoch starts the next one.
   if (data.train->position() > 0) data.train->set_epoch(data.train->epoch() + 1);

@@ -426,6 +426,7 @@ class Learner {
   bool evaluating_ = false;  // between on_valid_begin and on_valid_end
   Tensor loss_sum_;          // of the running epoch
   int64_t examples_ = 0;     // the number of examples in loss_sum_
+  int64_t steps_ = 0;        // of the fit, as its schedule was told
   int64_t chunks_ = 0;
   std::unique_ptr<dist::DataParallel> parallel_;  // of a fit, with more than one chunk
   bool divides_ = false;

@@ -120,13 +120,18 @@ History read_history(optim::StateReader& reader, size_t metrics) {
   return history;
 }
 
-// Throws Error if the state was saved in another fit than this one.
-void check_fit(const Learner& learner, optim::StateReader& reader, bool scheduled) {
+// Throws Error if the state was saved in another fit than this one, of so many steps.
+void check_fit(const Learner& learner, optim::StateReader& reader, bool scheduled, int64_t steps) {
   check(reader.number("fit.epochs") == double(learner.state.epochs),
         "saved in a fit of {} epochs, not {} (to train longer, load() it and fit without .resume)",
         reader.number("fit.epochs"), learner.state.epochs);
   check(learner.schedule || !scheduled, "saved in a fit with a schedule, but this one has none");
   check(!learner.schedule || scheduled, "saved in a fit without a schedule, but this one has one");
+  // (An earlier version saved no "fit.steps".)
+  if (scheduled && reader.find("fit.steps"))
+    check(reader.number("fit.steps") == double(steps),
+          "saved in a fit whose schedule has {} steps, not {}: resume with the same data",
+          reader.number("fit.steps"), steps);
   // Between epochs, a callback may replace the data. (An earlier version saved no "fit.batches".)
   if (reader.number("fit.batch") == 0 || !reader.find("fit.batches")) return;
   const double batches = reader.number("fit.batches"), size = reader.number("fit.batch_size");
@@ -171,6 +176,7 @@ StateDict Learner::collect(bool whole) {
   all.emplace_back("fit.epochs", optim::from_number(double(state.epochs)));
   all.emplace_back("fit.batch", optim::from_number(double(state.batch)));
   all.emplace_back("fit.batches", optim::from_number(double(state.batches)));
+  all.emplace_back("fit.steps", optim::from_number(double(steps_)));
   if (data.train)
     all.emplace_back("fit.batch_size", optim::from_number(double(data.train->batch_size())));
   all.emplace_back("fit.step", optim::from_number(double(state.step)));
@@ -201,7 +207,7 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
   optim::StateReader reader(dict);
   History saved_history = read_history(reader, metrics.size());
   const StateDict of_schedule = dict.under("schedule.");
-  if (this_fit) check_fit(*this, reader, !of_schedule.empty());
+  if (this_fit) check_fit(*this, reader, !of_schedule.empty(), steps_);
   const std::vector<std::string> prefix = prefixes(callbacks_);
   const std::vector<Tensor> params = optimizer->params();
   const uint64_t seed = bits(find(reader, "random.seed", i64, 0)),

@@ -383,6 +383,7 @@ TEST(Interrupts, AFitSaysHowItEnded) {
   EXPECT_EQ(learner.fit(1), FitResult::Finished);
   EXPECT_EQ(learner.fit_one_cycle(1), FitResult::Finished);
   EXPECT_EQ(learner.fit(0, 1e-3), FitResult::Finished);
+  EXPECT_EQ(learner.fit_one_cycle(0), FitResult::Finished);
   LearnerOptions o = quiet();
   const auto spy = std::make_shared<Spy>();
   spy->at = "backward";
@@ -577,6 +578,31 @@ TEST(Checkpoints, SayWhatDoesNotFit) {
   for (auto& [name, tensor] : odd)
     if (name == "history.epochs") tensor = full({1, 5}, NAN, f64, Device::cpu());
   EXPECT_ERROR(learner.load_state_dict(odd), "the history has step or epoch nan");
+}
+
+// A schedule of another length would go on at another rate, or end within the fit.
+TEST(Checkpoints, ResumeAScheduleOfTheSameLength) {
+  const Seed seed(1);
+  const TempFolder folder;
+  const std::string file = folder / "a.ckpt";
+  const auto fit = [&](int64_t batch, int64_t accumulate, const std::string& from) {
+    LearnerOptions o = quiet();
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "epoch";  // the second, whose batches may be others without a schedule
+    spy->ask = [&](Learner& l) {
+      if (from.empty() && l.state.epoch == 1) l.save(file);
+    };
+    o.callbacks = {spy, std::make_shared<GradientAccumulation>(accumulate)};
+    Learner learner(loaders(96, batch), Net(), o);
+    learner.fit_one_cycle(2, 1e-3, {.resume = from});
+    return learner.schedule->steps();
+  };
+  EXPECT_EQ(fit(16, 1, ""), 12);
+  EXPECT_EQ(fit(16, 1, file), 12);
+  EXPECT_ERROR(fit(32, 1, file),
+               "a.ckpt: saved in a fit whose schedule has 12 steps, not 6: resume with the same");
+  EXPECT_ERROR(fit(8, 1, file), "12 steps, not 24");
+  EXPECT_ERROR(fit(16, 2, file), "12 steps, not 6");
 }
 
 // Batches of another size or number have other examples at the same position.
