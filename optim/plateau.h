@@ -39,6 +39,7 @@ class Plateau : NoCopy {
   int64_t steps() const { return steps_; }
   double best() const { return best_; }                                // value of the metric so far
   double lr(size_t group = 0) const { return optimizer_->lr(group); }  // the optimizer's now
+  bool refers_to(const Optimizer& o) const { return optimizer_ == &o; }  // this very object
 
   // "kind", "step", "best", "bad_steps", "cooldown", and "group.0.lr" and so on, which loading
   // sets. If the kind, names or values do not fit, loading throws Error and changes nothing.

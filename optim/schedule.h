@@ -37,7 +37,8 @@ class Schedule : NoCopy {
   }
   static constexpr size_t lag = 8;
   int64_t steps() const { return steps_; }  // so far, without those known to be skipped
-  double lr(size_t group = 0) const { return optimizer_->lr(group); }  // the optimizer's now
+  double lr(size_t group = 0) const { return optimizer_->lr(group); }    // the optimizer's now
+  bool refers_to(const Optimizer& o) const { return optimizer_ == &o; }  // this very object
 
   // "kind" (the name), "step", the initial rates ("group.0.base_lr" and so on), and "coming": the
   // results of the last steps if a device decides them. Saving waits for these. If the kind, names

@@ -259,26 +259,24 @@ void ReduceLrOnPlateau::on_train_begin(Learner& learner) {
         learner.schedule ? learner.schedule->name() : "");
   check_monitor(learner, monitor_);
   optim::Plateau(*learner.optimizer, options_);  // throws now instead of an epoch later
-  if (!is_resumed(learner)) loaded_.clear();
+  if (!is_resumed(learner)) state_.clear();
 }
 
 void ReduceLrOnPlateau::on_epoch_end(Learner& learner) {
   const Learner::Score score = learner.score(monitor_);
   if (!plateau_) {
     options_.better = score.higher_is_better ? optim::Better::Higher : optim::Better::Lower;
-    plateau_.emplace(*learner.optimizer, options_);
-    if (!loaded_.empty()) plateau_->load_state_dict(std::exchange(loaded_, {}));
+    optim::Optimizer& opt = *learner.optimizer;
+    plateau_.emplace(opt, options_);
+    std::vector<double> rates;  // that may have been set since the state's
+    for (size_t g = 0; g < opt.groups(); ++g) rates.push_back(opt.lr(g));
+    if (!state_.empty()) plateau_->load_state_dict(state_);
+    for (size_t g = 0; g < opt.groups(); ++g) opt.set_lr(rates[g], g);
   }
+  check(plateau_->refers_to(*learner.optimizer),
+        "a callback replaced the optimizer, whose rates ReduceLrOnPlateau lowers");
   plateau_->step(score.value);
-}
-
-void ReduceLrOnPlateau::on_train_end(Learner&) {
-  if (plateau_) loaded_ = plateau_->state_dict();  // a later save() needs it
-  plateau_.reset();
-}
-
-StateDict ReduceLrOnPlateau::state_dict() const {
-  return plateau_ ? plateau_->state_dict() : loaded_;
+  state_ = plateau_->state_dict();
 }
 
 void EmaWeights::on_train_begin(Learner& learner) {

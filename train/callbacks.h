@@ -149,18 +149,18 @@ class ReduceLrOnPlateau : public Callback {
       : options_(options), monitor_(std::move(monitor)) {}
   void on_train_begin(Learner& learner) override;
   void on_epoch_end(Learner& learner) override;
-  void on_train_end(Learner& learner) override;
-  StateDict state_dict() const override;
+  void on_train_end(Learner&) override { plateau_.reset(); }
+  StateDict state_dict() const override { return state_; }
   void load_state_dict(const StateDict& dict) override {
     plateau_.reset();
-    loaded_ = dict;
+    state_ = dict;
   }
 
  private:
   optim::PlateauOptions options_;
   const std::string monitor_;
   std::optional<optim::Plateau> plateau_;  // made after the fit's first epoch
-  StateDict loaded_;                       // a checkpoint's state, until then
+  StateDict state_;  // its state after the last epoch, which does without the optimizer
 };
 
 // Averages weights and buffers over steps that were not skipped. Validation uses the averages, and

@@ -170,6 +170,7 @@ bool Learner::notify(Event event, bool backwards) {
   for (const auto& callback : receivers) {
     if (!receives_events(*callback)) continue;
     (*callback.*event)(*this);
+    if (in_fit_ || state.training) require_optimizer();
     if (skipping_) break;
   }
   return !std::exchange(skipping_, false);
@@ -188,6 +189,9 @@ bool Learner::heed_interrupt() {
 
 void Learner::require_ready() const {
   check(!in_fit_, "a fit's callbacks cannot begin another fit");
+  require_optimizer();
+}
+void Learner::require_optimizer() const {
   check(optimizer != nullptr, "there is no optimizer: compile() makes one");
 }
 
@@ -376,6 +380,7 @@ void Learner::train_batch(const Batch& batch) {
         "train_batch() trains one rank alone, and there are {}: fit(), or a loop with a "
         "dist::DataParallel",
         part().ranks);
+  require_optimizer();
   const DefaultDevice here(device_);
   state.training = true;
   resumable_ = false;
@@ -439,7 +444,12 @@ void Learner::drop_gradients() {
 void Learner::step() {
   const double lr = optimizer->lr();
   state.result = scaler.step(*optimizer, step_options);
-  if (schedule && in_fit_) schedule->step(state.result);
+  if (schedule && in_fit_) {
+    check(schedule->refers_to(*optimizer),
+          "a callback replaced the optimizer of the schedule {}: replace or reset it, too",
+          schedule->name());
+    schedule->step(state.result);
+  }
   history.add(state.step, state.loss, lr, scaler, state.result);
   notify(&Callback::on_step_end);
   optimizer->zero_grad();

@@ -362,6 +362,7 @@ class Learner {
   // Calls an event of all callbacks; false if one skipped the next phase.
   bool notify(Event event, bool backwards = false);
   void require_ready() const;  // throws Error within a fit or without an optimizer
+  void require_optimizer() const;
   // Throws Error if a callback removed the data that a loop of the learner goes over.
   static void check_kept(const std::optional<DataLoader>& data);
   static void check_batches(const DataLoader& data, const char* what);  // throws Error without any

@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "optim/optimizers.h"
+#include "optim/schedules.h"
 #include "tests/support/errors.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
@@ -44,6 +45,40 @@ TEST(Callbacks, MayNotRemoveDataInUse) {
   EXPECT_ERROR(learner.lr_find(), says);
   learner.optimizer.reset();
   EXPECT_ERROR(learner.fit(1), "there is no optimizer: compile() makes one");
+}
+
+// Nor may it lose the optimizer, or leave a schedule with one that is gone.
+TEST(Callbacks, MayNotRemoveTheOptimizer) {
+  for (const char* at : {"train", "epoch", "batch", "loss", "backward", "backward.", "step",
+                         "step.", "batch.", "valid", "vbatch.", "valid.", "epoch."})
+    EXPECT_ERROR(events(at, [](Learner& l) { l.optimizer.reset(); }),
+                 "there is no optimizer: compile() makes one");
+  Learner custom(loaders(), Net(), quiet());
+  custom.optimizer.reset();
+  EXPECT_ERROR(custom.train_batch({randn({2, 2}), zeros({2}, i64)}), "there is no optimizer");
+  const auto replaced = [](bool on_plateau, const FitOptions& options, bool with_schedule) {
+    const Seed seed(1);
+    Learner learner(loaders(), Net(), quiet());
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "epoch";
+    spy->ask = [&](Learner& l) {
+      if (l.state.epoch != 1) return;
+      l.optimizer = std::make_unique<optim::SGD>(l.model().parameters());
+      if (with_schedule) l.schedule = options.schedule(*l.optimizer, 12);
+    };
+    learner.add(spy);
+    if (on_plateau) learner.add(std::make_shared<ReduceLrOnPlateau>());
+    learner.fit(2, options);
+    return std::string(learner.optimizer->name());
+  };
+  const FitOptions falling{.schedule = [](optim::Optimizer& opt, int64_t steps) {
+    return std::make_unique<optim::Cosine>(opt, optim::CosineOptions{.total_steps = steps});
+  }};
+  EXPECT_EQ(replaced(false, {}, false), "sgd");
+  EXPECT_EQ(replaced(false, falling, true), "sgd");
+  EXPECT_ERROR(replaced(false, falling, false),
+               "a callback replaced the optimizer of the schedule cosine");
+  EXPECT_ERROR(replaced(true, {}, false), "whose rates ReduceLrOnPlateau lowers");
 }
 
 TEST(Callbacks, SeeEveryEventAndMaySkip) {

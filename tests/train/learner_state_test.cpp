@@ -247,6 +247,28 @@ TEST(Checkpoints, ResumeOnAPlateau) {
   EXPECT_EQ(fit(folder / "two.ckpt"), whole);
 }
 
+TEST(Checkpoints, OfAPlateauLeaveRatesThatAreSetLater) {
+  const TempFolder folder;
+  const auto fit = [&](const std::string& resume) {
+    const Seed seed(1);
+    LearnerOptions o = quiet();
+    o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+    const auto spy = std::make_shared<Spy>();
+    spy->at = "epoch";
+    spy->ask = [&](Learner& l) {
+      if (l.state.epoch != 1) return;
+      if (resume.empty()) l.save(folder / "one.ckpt");
+      l.optimizer->set_lr(5e-12);
+    };
+    o.callbacks = {std::make_shared<ReduceLrOnPlateau>(), spy};
+    Learner learner(loaders(), Net(), o);
+    learner.fit(3, {.resume = resume});
+    return learner.optimizer->lr();
+  };
+  EXPECT_EQ(fit(""), 5e-12);
+  EXPECT_EQ(fit(folder / "one.ckpt"), 5e-12);
+}
+
 // For example, a callback that returns to a better epoch.
 TEST(Checkpoints, RestoreThePlateauWithinAFit) {
   const Seed seed(1);
