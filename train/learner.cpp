@@ -366,6 +366,7 @@ bool Learner::forward(const Batch& batch, bool predicts) {
   state.loss = loss                      ? loss(state.output, state.y)
                : is_float(given.dtype()) ? mse_loss(state.output, state.y)
                                          : cross_entropy(state.output, state.y);
+  check(bool(state.loss), "LearnerOptions::loss returned no loss");
   return true;
 }
 

@@ -179,6 +179,9 @@ TEST(Learner, TrainsWithoutTargets) {
   EXPECT_ERROR(learner.validate(), "metrics need a batch with targets");
   learner.pass = [](const Batch&) -> StepOutput { return {}; };
   EXPECT_ERROR(learner.fit(1), "LearnerOptions::pass returned no loss");
+  LearnerOptions lossless = quiet();
+  lossless.loss = [](const Tensor&, const Tensor&) { return Tensor(); };
+  EXPECT_ERROR(Learner(loaders(), Net(), lossless).fit(1), "LearnerOptions::loss returned no loss");
 }
 
 TEST(Learner, SummarizesWhatTheFirstBatchBecomes) {
