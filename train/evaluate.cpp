@@ -42,7 +42,8 @@ void Learner::evaluate_in(int64_t batches, const std::function<void()>& body) {
   state.batches = batches;
   if (evaluating_) return body();
   const Flag flag(evaluating_);
-  const optim::Averaged of_a_schedule_free_optimizer(*optimizer);
+  std::optional<optim::Averaged> of_a_schedule_free_optimizer;
+  if (optimizer) of_a_schedule_free_optimizer.emplace(*optimizer);
   with_events(&Callback::on_valid_begin, &Callback::on_valid_end, body);
 }
 

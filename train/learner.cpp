@@ -140,6 +140,7 @@ void Learner::insert(std::shared_ptr<Callback> callback) {
 }
 
 Learner& Learner::use_precision(std::shared_ptr<MixedPrecision> precision) {
+  require_optimizer();
   undivide();
   if (precision_) {
     std::erase(callbacks_, precision_);

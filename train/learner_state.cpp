@@ -146,6 +146,7 @@ void check_fit(const Learner& learner, optim::StateReader& reader, bool schedule
 StateDict Learner::state_dict() { return collect(/*whole=*/true); }
 
 StateDict Learner::collect(bool whole) {
+  require_optimizer();
   history.settle();
   StateDict all;
   all.add("model.", model_.module->state_dict());

@@ -88,6 +88,8 @@ void MixedPrecision::begin(Learner& learner) {
 }
 
 void MixedPrecision::end(Learner& learner) {
+  if (!learner.optimizer && masters_) learner.model().to(f32);
+  if (!learner.optimizer) return;
   optim::Optimizer& optimizer = *learner.optimizer;
   optimizer.set_shadow({});
   if (!masters_) return;

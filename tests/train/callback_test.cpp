@@ -55,7 +55,18 @@ TEST(Callbacks, MayNotRemoveTheOptimizer) {
                  "there is no optimizer: compile() makes one");
   Learner custom(loaders(), Net(), quiet());
   custom.optimizer.reset();
-  EXPECT_ERROR(custom.train_batch({randn({2, 2}), zeros({2}, i64)}), "there is no optimizer");
+  const std::string none = "there is no optimizer";
+  EXPECT_ERROR(custom.train_batch({randn({2, 2}), zeros({2}, i64)}), none);
+  EXPECT_ERROR(custom.to_fp16(), none);
+  EXPECT_ERROR(custom.state_dict(), none);
+  custom.validate();
+  for (const bool whole : {false, true}) {  // compile() replaces it in every precision
+    custom.compile(quiet());
+    whole ? custom.to_fp16(MasterOptions{}) : custom.to_fp16();
+    custom.optimizer.reset();
+    custom.compile(quiet());
+    EXPECT_EQ(custom.fit(1), FitResult::Finished);
+  }
   const auto replaced = [](bool on_plateau, const FitOptions& options, bool with_schedule) {
     const Seed seed(1);
     Learner learner(loaders(), Net(), quiet());
