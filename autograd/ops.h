@@ -97,7 +97,7 @@ Tensor slice_scatter(const Tensor& x, const Tensor& source, int dim, int64_t sta
                      int64_t stop = std::numeric_limits<int64_t>::max(),
                      int64_t step = 1);  // x with that slice replaced
 Tensor narrow(const Tensor& x, int dim, int64_t start,
-              int64_t length);                           // x[start:start + length], within x
+              int64_t length);  // x[start:start + length], within x; start may be negative
 Tensor select(const Tensor& x, int dim, int64_t index);  // drops dim
 std::vector<Tensor> split(const Tensor& x, int64_t size,
                           int dim = 0);  // pieces of `size`; the last may be smaller
@@ -125,7 +125,9 @@ Tensor flip(const Tensor& x, const Dims& dims);
 Tensor roll(const Tensor& x, int64_t shift, int dim);               // wraps around
 Tensor repeat(const Tensor& x, const Shape& times);                 // tiles: [2] of [3] -> [6]
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim);  // each element `times` times
-Tensor diag(const Tensor& x, int64_t offset = 0);    // [n] -> a diagonal matrix, or back
+Tensor diag(const Tensor& x, int64_t offset = 0);  // [n] -> a diagonal matrix, or back
+Tensor diag_embed(const Tensor& x, int64_t offset = 0, int a = -2,
+                  int b = -1);                       // undoes diagonal(): zeros beside it
 Tensor trace(const Tensor& x);                       // of a matrix
 Tensor tril(const Tensor& x, int64_t diagonal = 0);  // zeros above the diagonal
 Tensor triu(const Tensor& x, int64_t diagonal = 0);  // zeros below it
@@ -140,8 +142,8 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode = Pa
 Tensor cat(const std::vector<Tensor>& parts, int dim = 0);
 Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // as cat
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
-Tensor vstack(const std::vector<Tensor>& parts);  // cat of rows: a 1-d tensor is one
-Tensor hstack(const std::vector<Tensor>& parts);  // cat along dimension 1, or 0 of 1-d tensors
+Tensor vstack(const std::vector<Tensor>& parts);  // cat of rows: a 1-d or 0-d tensor is one
+Tensor hstack(const std::vector<Tensor>& parts);  // cat along dimension 1, or 0 of vectors, numbers
 // Sequences [t, ...] padded with value to the longest -> [longest, n, ...] or [n, longest, ...].
 Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
@@ -153,6 +155,7 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index);
 // x with x[index[i][j][k]][j][k] (for dim 0) replaced by source[i][j][k], or with it added. If an
 // element is replaced several times, the last source in row-major order wins.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value);
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 enum class ScatterMode { Sum, Prod, Mean, Amax, Amin };
@@ -179,8 +182,11 @@ Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
 // x with those elements replaced by values (broadcast), or with them added.
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate = false);
+Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, double value,
+                 bool accumulate = false);
 Tensor masked_select(const Tensor& x, const Tensor& mask);  // 1-d; waits for the device
 Tensor nonzero(const Tensor& x);  // i64 [count, rank]; waits for the device
+inline Tensor argwhere(const Tensor& x) { return nonzero(x); }  // as nonzero
 
 // --- order ---
 struct Sorted {
@@ -204,6 +210,9 @@ Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
 // The q-quantile, interpolated linearly between elements; NaN if there is one.
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, double q);  // of all elements
+// The same of each q [k] -> [k, ...]. Reads q, which waits for its device.
+Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim = false);
+Tensor quantile(const Tensor& x, const Tensor& q);
 // True for each element that is in `among`, of the same dtype; with invert, for each that is not.
 BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert = false);
 // Counts the elements in each of `bins` equal parts of [low, high], in x's dtype. If low equals
@@ -238,6 +247,7 @@ Tensor fmod(const Tensor& a, const Tensor& b);          // sign of a, as C's %; 
 Tensor copysign(const Tensor& a, const Tensor& b);      // |a| with the sign of b; integers give f32
 Tensor logaddexp(const Tensor& a, const Tensor& b);     // log(exp(a) + exp(b))
 Tensor logaddexp2(const Tensor& a, const Tensor& b);    // log2(2^a + 2^b)
+Tensor xlogy(const Tensor& a, const Tensor& b);         // a log(b); 0 where a is, unless b is NaN
 Tensor atan2(const Tensor& a, const Tensor& b);         // the angle of (b, a)
 Tensor floor_divide(const Tensor& a, const Tensor& b);  // floor(a / b); integers by 0: 0
 Tensor add(const Tensor& a, double b);
@@ -455,6 +465,7 @@ Tensor argmin(const Tensor& x, bool) = delete;
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keepdim = false);     // integers give i64
 BoolTensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
 BoolTensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // bool
+Tensor count_nonzero(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // i64
 Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 // (sum |x|^p)^(1/p). p = +-infinity: the largest or least |x|; p = 0: how many are not 0. The
 // gradient is 0 at kinks.
@@ -528,6 +539,10 @@ Tensor dot(const Tensor& a, const Tensor& b);                  // [n], [n] -> []
 // letter that occurs twice in one operand takes its diagonal; without "->" the result has the
 // letters that occur once, sorted.
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
+// Sums the products over those dimensions of a and b, in pairs, or over the last `dims` of a and
+// the first of b: [..., k], [k, ...] -> [..., ...].
+Tensor tensordot(const Tensor& a, const Tensor& b, const Dims& of_a, const Dims& of_b);
+Tensor tensordot(const Tensor& a, const Tensor& b, int dims = 2);
 using kernels::Activation;  // None, Relu, Gelu or GeluTanh
 struct LinearOptions {
   Activation activation = Activation::None;  // applied before the sums are rounded
@@ -598,6 +613,8 @@ Tensor pinv(const Tensor& a, const PinvOptions& options = {});  // [..., m, n] -
 // solve.
 Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& options = {});
 Tensor matrix_exp(const Tensor& a);  // sum of a^i / i!, [..., n, n]
+// a @ a @ ..., n times, [..., n, n]; of inv(a) for a negative n. On a's device, at least in f32.
+Tensor matrix_power(const Tensor& a, int64_t n);
 
 // --- networks: convolutions are cross-correlations; they, pools and unfold work without n ---
 struct Size2 {  // rows and columns: {3, 5}, or 3 for both

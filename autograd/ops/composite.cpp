@@ -66,6 +66,17 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
   return cast(y, x.dtype());
 }
 
+Tensor xlogy(const Tensor& a, const Tensor& b) {
+  const Scope scope("xlogy");
+  check_real(a);
+  check_real(b);
+  const auto product = [](const Tensor& x, const Tensor& y) {
+    const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
+    return x * log(where(none, 1, y));
+  };
+  return in_f32(product, a, b);
+}
+
 Tensor celu(const Tensor& x, double alpha) {
   const Scope scope("celu");
   check_real(x);

@@ -344,5 +344,19 @@ Tensor matrix_exp(const Tensor& a) {
   const bool number = a.rank() >= 2 && a.size(-2) == 1 && a.size(-1) == 1;
   return number ? exp(a) : call<MatrixExp>(a);
 }
+Tensor matrix_power(const Tensor& a, int64_t n) {
+  const Scope scope("matrix_power");
+  check_square(a);
+  const NoPolicy in_its_own_dtype;
+  const auto power = [n](const Tensor& x) {
+    if (n == 0) return zeros_like(x) + eye(x.size(-1), x.dtype(), x.device());
+    Tensor base = n < 0 ? inv(x) : x, y;
+    for (uint64_t left = n < 0 ? 0 - uint64_t(n) : uint64_t(n);; base = matmul(base, base)) {
+      if (left & 1) y = y ? matmul(y, base) : clone(base);
+      if ((left >>= 1) == 0) return y;
+    }
+  };
+  return in_f32(power, a);
+}
 
 }  // namespace mixtape

@@ -263,4 +263,38 @@ Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands) {
   return Einsum(text, operands).run();
 }
 
+Tensor tensordot(const Tensor& a, const Tensor& b, const Dims& of_a, const Dims& of_b) {
+  const Scope scope("tensordot");
+  check(of_a.size() == of_b.size(), "{} dimensions of the first operand, and {} of the second",
+        of_a.size(), of_b.size());
+  std::string left, right, kept;  // the letters of einsum
+  for (int d = 0; d < a.rank(); ++d) left += char('a' + d);
+  for (int d = 0; d < b.rank(); ++d) right += char('A' + d);
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    const int from = wrap_dim(of_a[i], a.rank()), to = wrap_dim(of_b[i], b.rank());
+    char &letter = left[size_t(from)], &other = right[size_t(to)];
+    check(right.find(letter) == right.npos && other < 'a', "a dimension is given twice");
+    check(a.size(from) == b.size(to),
+          "dimension {} of shape {} has another size than dimension {} of {}", from, a.shape(), to,
+          b.shape());
+    other = letter;
+  }
+  for (const char c : left)
+    if (right.find(c) == right.npos) kept += c;
+  for (const char c : right)
+    if (c < 'a') kept += c;
+  return einsum(left + ',' + right + "->" + kept, {a, b});
+}
+Tensor tensordot(const Tensor& a, const Tensor& b, int dims) {
+  const Scope scope("tensordot");
+  check(0 <= dims && dims <= std::min(a.rank(), b.rank()), "{} dimensions of shapes {} and {}",
+        dims, a.shape(), b.shape());
+  Dims last, first;
+  for (int d = 0; d < dims; ++d) {
+    last.push_back(a.rank() - dims + d);
+    first.push_back(d);
+  }
+  return tensordot(a, b, last, first);
+}
+
 }  // namespace mixtape

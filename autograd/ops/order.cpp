@@ -60,6 +60,29 @@ void check_elements(const Tensor& x, int dim) {
   check(x.size(dim) > 0, "dimension {} of {} has no elements", dim, x.shape());
 }
 
+// The q-quantile along a dimension for each q.
+std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& each, int along,
+                              bool keepdim) {
+  check_real(given);
+  for (const double q : each) check(q >= 0 && q <= 1, "q must be from 0 to 1, got {}", q);
+  const Tensor x = as_line(given);
+  const int dim = wrap_line(along, given.rank());
+  check_elements(x, dim);
+  const int64_t n = x.size(dim);
+  const Tensor sorted = sort(x, dim).values;
+  const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
+  const Tensor largest = at(n - 1), missing = isnan(largest);
+  std::vector<Tensor> results;
+  for (const double q : each) {
+    const double position = q * double(n - 1), below = std::floor(position);
+    const auto i = static_cast<int64_t>(below);
+    const Tensor y = position == below ? at(i) : lerp(at(i), at(i + 1), position - below);
+    const Tensor result = where(missing, largest, y);
+    results.push_back(keepdim && given.rank() > 0 ? result : squeeze(result, dim));
+  }
+  return results;
+}
+
 }  // namespace
 
 Tensor argsort(const Tensor& x, int dim, bool descending) {
@@ -102,23 +125,18 @@ Tensor median(const Tensor& x) {
   return call<Median>(flatten(x));
 }
 
-Tensor quantile(const Tensor& given, double q, int along, bool keepdim) {
+Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
   const Scope scope("quantile");
-  check_real(given);
-  check(q >= 0 && q <= 1, "q must be from 0 to 1, got {}", q);
-  return along_line(given, along, [&](const Tensor& x, int dim) {
-    check_elements(x, dim);
-    const int64_t n = x.size(dim);
-    const Tensor sorted = sort(x, dim).values;
-    const double position = q * double(n - 1), below = std::floor(position);
-    const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
-    const auto i = static_cast<int64_t>(below);
-    const Tensor y = position == below ? at(i) : lerp(at(i), at(i + 1), position - below);
-    const Tensor largest = at(n - 1), result = where(isnan(largest), largest, y);
-    return keepdim ? result : squeeze(result, dim);
-  });
+  return quantiles(x, {q}, dim, keepdim)[0];
 }
 Tensor quantile(const Tensor& x, double q) { return quantile(flatten(x), q, 0); }
+Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim) {
+  const Scope scope("quantile");
+  check(q.rank() <= 1 && q.numel() > 0, "q has shape {}, not [] or [k]", q.shape());
+  const std::vector<Tensor> each = quantiles(x, to_vector(q), dim, keepdim);
+  return q.rank() == 0 ? each[0] : stack(each);
+}
+Tensor quantile(const Tensor& x, const Tensor& q) { return quantile(flatten(x), q, 0); }
 
 Unique unique(const Tensor& x) {
   const Scope scope("unique");

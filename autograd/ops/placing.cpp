@@ -134,6 +134,17 @@ Tensor reduce_lines(const Tensor& x, int d, const Tensor& given, const Tensor& w
 
 }  // namespace
 
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value) {
+  const Scope scope("scatter");
+  check_number(x.dtype(), value);
+  return scatter(x, dim, index, number_like(x, index.shape(), value));
+}
+Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, double value,
+                 bool accumulate) {
+  const Scope scope("index_put");
+  check_number(x.dtype(), value);
+  return index_put(x, indices, number_like(x, {}, value), accumulate);
+}
 Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                       ScatterMode mode, const ScatterReduceOptions& o) {
   const Scope scope("scatter_reduce");

@@ -50,6 +50,10 @@ Tensor as_variables(const Tensor& x) {
 
 }  // namespace
 
+Tensor count_nonzero(const Tensor& x, const Dims& dims, bool keepdim) {
+  const Scope scope("count_nonzero");
+  return sum(x.dtype() == boolean ? x : ne(x, 0), dims, keepdim);
+}
 Tensor nansum(const Tensor& x, const Dims& dims, bool keepdim) {
   const Scope scope("nansum");
   return sum(is_float(x.dtype()) ? masked_fill(x, isnan(x), 0) : x, dims, keepdim);

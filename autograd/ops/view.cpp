@@ -303,11 +303,11 @@ Tensor slice_scatter(const Tensor& x, const Tensor& source, int dim, int64_t sta
 }
 Tensor narrow(const Tensor& x, int dim, int64_t start, int64_t length) {
   const Scope scope("narrow");
-  const int64_t n = x.size(dim);
-  check(start >= 0 && length >= 0 && start <= n - length,
+  const int64_t n = x.size(dim), from = start < 0 ? start + n : start;
+  check(from >= 0 && length >= 0 && from <= n - length,
         "{} elements from {} on are out of range for dimension {} of size {}", length, start, dim,
         n);
-  return slice(x, dim, start, start + length);
+  return slice(x, dim, from, from + length);
 }
 Tensor select(const Tensor& x, int dim, int64_t index) {
   const Scope scope("select");
@@ -392,11 +392,20 @@ Tensor diagonal(const Tensor& x, int64_t offset, int a, int b) {
 Tensor diag(const Tensor& x, int64_t offset) {
   const Scope scope("diag");
   check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [n] or [m, n]", x.shape());
-  if (x.rank() == 2) return diagonal(x, offset);
-  check(countable({x.numel()}) && std::abs(double(offset)) < 0x1p31,
-        "{} elements, {} beside the diagonal", x.numel(), offset);
-  const int64_t n = x.numel() + std::abs(offset);
-  return call<Place<DiagonalOf>>(x, Shape{n, n}, DiagonalOf{offset, 0, 1});
+  return x.rank() == 2 ? diagonal(x, offset) : diag_embed(x, offset);
+}
+Tensor diag_embed(const Tensor& x, int64_t offset, int a, int b) {
+  const Scope scope("diag_embed");
+  check(x.rank() > 0 && x.rank() < max_rank, "the input has shape {}, not [..., n]", x.shape());
+  const int64_t size = x.size(-1);
+  check(countable({size}) && std::abs(double(offset)) < 0x1p31,
+        "{} elements, {} beside the diagonal", size, offset);
+  const int rank = x.rank() + 1, i = wrap_dim(a, rank), j = wrap_dim(b, rank);
+  check(i != j, "dimensions {} and {} are the same", a, b);
+  Shape shape;
+  for (int d = 0, from = 0; d < rank; ++d)
+    shape.push_back(d == i || d == j ? size + std::abs(offset) : x.size(from++));
+  return call<Place<DiagonalOf>>(x, shape, DiagonalOf{offset, i, j});
 }
 Tensor trace(const Tensor& x) {
   const Scope scope("trace");
@@ -409,14 +418,15 @@ Tensor vstack(const std::vector<Tensor>& parts) {
   const Scope scope("vstack");
   std::vector<Tensor> rows;
   for (const Tensor& part : parts) {
-    check(part.rank() > 0, "part {} is 0-d, not a row", &part - parts.data());
-    rows.push_back(part.rank() == 1 ? unsqueeze(part, 0) : part);
+    rows.push_back(part.rank() < 2 ? reshape(part, {1, part.numel()}) : part);
   }
   return cat(rows);
 }
 Tensor hstack(const std::vector<Tensor>& parts) {
   const Scope scope("hstack");
-  return cat(parts, !parts.empty() && parts[0].rank() == 1 ? 0 : 1);
+  std::vector<Tensor> rows;
+  for (const Tensor& part : parts) rows.push_back(as_line(part));
+  return cat(rows, !rows.empty() && rows[0].rank() == 1 ? 0 : 1);
 }
 Tensor cat(const std::vector<Tensor>& parts, int dim) {
   const Scope scope(Cat::info.name);

@@ -23,6 +23,41 @@ Tensor numbers(const Shape& shape, DType dtype = f32) {
   return reshape(arange(0, double(shape.size()), 1, dtype), shape);
 }
 
+TEST(Narrow, CountsANegativeStartFromTheEnd) {
+  const Tensor x = numbers({2, 3});
+  EXPECT_TRUE(equal(narrow(x, 1, -2, 2), slice(x, 1, 1)));
+  EXPECT_TRUE(equal(narrow(x, 1, -3, 1), slice(x, 1, 0, 1)));
+  EXPECT_ERROR(narrow(x, 1, -2, 3),
+               "narrow: 3 elements from -2 on are out of range for dimension 1 of size 3");
+  EXPECT_ERROR(narrow(x, 1, -4, 1),
+               "narrow: 1 elements from -4 on are out of range for dimension 1 of size 3");
+}
+
+TEST(Scatter, PlacesANumber) {
+  for (const DType dtype : {f32, f16, i64}) {
+    const Tensor x = numbers({2, 3}, dtype), i = row({2, 0}, i64);
+    EXPECT_TRUE(equal(scatter(x, 1, unsqueeze(i, 0), 7),
+                      scatter(x, 1, unsqueeze(i, 0), full({1, 2}, 7, dtype))));
+    EXPECT_TRUE(equal(index_put(x, {row({1}, i64), i}, 7, true),
+                      index_put(x, {row({1}, i64), i}, full({}, 7, dtype), true)));
+  }
+  EXPECT_EQ(scatter(full({}, 1), 0, row({0}, i64), 3).item(), 3);
+  const Tensor whole = numbers({3}, i64);
+  EXPECT_ERROR(scatter(whole, 0, row({0}, i64), 0.5), "0.5");
+  EXPECT_ERROR(index_put(whole, {row({0}, i64)}, 0.5), "0.5");
+  EXPECT_TRUE(equal(argwhere(whole), nonzero(whole)));
+}
+
+TEST(DiagEmbed, UndoesDiagonal) {
+  const Tensor x = numbers({2, 3, 4});
+  for (const int64_t offset : {-2, 0, 1})
+    EXPECT_TRUE(equal(diagonal(diag_embed(x, offset, 1, -1), offset, 1, -1), x));
+  EXPECT_EQ(sum(diag_embed(x, 3)).item(), sum(x).item());
+  EXPECT_EQ(diag_embed(x, -2).shape(), (Shape{2, 3, 6, 6}));
+  EXPECT_ERROR(diag_embed(x, 0, 1, -3), "diag_embed: dimensions 1 and -3 are the same");
+  EXPECT_ERROR(diag_embed(full({}, 1)), "diag_embed: the input has shape [], not [..., n]");
+}
+
 // --- errors ---
 
 TEST(ViewErrors, NameBothValues) {

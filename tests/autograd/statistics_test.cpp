@@ -48,6 +48,41 @@ TEST(Median, OfAllSharesItsGradientAmongEquals) {
   }
 }
 
+TEST(Quantile, TakesSeveral) {
+  const Tensor x = randn({3, 5}), q = row({0.75, 0, 0.1});
+  const Tensor y = quantile(x, q, 1);
+  EXPECT_EQ(y.shape(), (Shape{3, 3}));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(equal(y[i], quantile(x, q.at(i), 1)));
+  EXPECT_EQ(quantile(x, q, -1, true).shape(), (Shape{3, 3, 1}));
+  EXPECT_EQ(quantile(x, q).shape(), (Shape{3}));
+  EXPECT_EQ(quantile(x, full({}, 0.5)).shape(), Shape{});
+  EXPECT_EQ(to_vector(quantile(full({}, 2), q, 0)), (Values{2, 2, 2}));
+  EXPECT_ERROR(quantile(x, row({0.5, 2})), "quantile: q must be from 0 to 1, got 2");
+  EXPECT_ERROR(quantile(x, zeros({1, 1})), "quantile: q has shape [1, 1], not [] or [k]");
+}
+
+TEST(XLogY, IsZeroWhereTheFactorIs) {
+  const Tensor a = row({0, 0, 0, 0, 2, 2}, f64), b = row({0, -1, inf, nan, 0, 3}, f64);
+  const Values y = to_vector(xlogy(a, b));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(y[size_t(i)], 0);
+  EXPECT_TRUE(std::isnan(y[3]));
+  EXPECT_EQ(y[4], -inf);
+  EXPECT_NEAR(y[5], 2 * std::log(3), 1e-15);
+  const Tensor p = row({0, 0.5}).set_requires_grad();
+  sum(xlogy(p, p)).backward();  // the gradient of an entropy stays finite
+  EXPECT_EQ(p.grad().at(0), 0);
+  EXPECT_NEAR(p.grad().at(1), 1 + std::log(0.5), 1e-6);
+  EXPECT_ERROR(xlogy(a, i64s({1})), "i64");
+}
+
+TEST(CountNonzero, CountsNaN) {
+  const Tensor x = from({0, 1, nan, -0.0, 2, 0}, {2, 3});
+  EXPECT_EQ(count_nonzero(x).item<int64_t>(), 3);
+  EXPECT_EQ(to_vector(count_nonzero(x, {1}, true)), (Values{2, 1}));
+  EXPECT_EQ(count_nonzero(x, {0}).dtype(), i64);
+  EXPECT_EQ(count_nonzero(gt(x, 0)).item<int64_t>(), 2);
+}
+
 TEST(Quantile, LiesOnTheLineBetweenTwo) {
   const Tensor x = row({4, 1, 3, 2}, f64).set_requires_grad();
   EXPECT_EQ(quantile(x, 0).item(), 1);
@@ -170,7 +205,7 @@ TEST(Diag, GoesThereAndBack) {
   EXPECT_EQ(trace(from({1, 2, 3, 4, 5, 6}, {2, 3})).item(), 6);
   EXPECT_EQ(trace(from({1, 2, 3, 4}, {2, 2}, i64)).dtype(), i64);
   EXPECT_ERROR(diag(ones({})), "diag: the input has shape [], not [n] or [m, n]");
-  EXPECT_ERROR(diag(x, std::numeric_limits<int64_t>::min()), "diag: 2 elements");
+  EXPECT_ERROR(diag(x, std::numeric_limits<int64_t>::min()), "diag: diag_embed: 2 elements");
   EXPECT_ERROR(trace(x), "trace: the input has shape [2], not [m, n]");
 }
 

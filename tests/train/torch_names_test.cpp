@@ -87,7 +87,8 @@ TEST(TorchNames, OfTensors) {
   EXPECT_TRUE(x.clone().requires_grad_().requires_grad());
   EXPECT_EQ(error([&] { mm(x, from({1, 2}, {2})); }),
             "mm: operands have shapes [2, 2] and [2], not [m, k] and [k, n]");
-  EXPECT_EQ(error([&] { vstack({x, full({}, 1)}); }), "vstack: part 1 is 0-d, not a row");
+  EXPECT_TRUE(equal(vstack({full({}, 1), tensor({2})}), tensor({{1}, {2}})));
+  EXPECT_TRUE(equal(hstack({full({}, 1), tensor({2, 3}), full({}, 4)}), tensor({1, 2, 3, 4})));
 }
 
 TEST(TorchNames, OfReductions) {
