@@ -796,6 +796,8 @@ struct EmbeddingBagOptions {
   BagMode mode = BagMode::Mean;
   // A row that gets no gradient and counts in no bag; negative counts from the end.
   std::optional<int64_t> padding_idx = {};
+  Tensor per_sample_weights = {};    // factors of the rows, in the index's shape; for Sum alone
+  bool include_last_offset = false;  // offsets are [bags + 1], the last one k
 };
 // The sum, mean or maximum of the rows of each bag -> [bags, n]: an index of integers [bags, k], or
 // [k] with the offset of each bag, [bags] (waits for the device). An empty bag gives zeros.

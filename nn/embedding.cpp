@@ -21,4 +21,11 @@ EmbeddingTable::EmbeddingTable(std::string_view name, int64_t rows, int64_t size
   zero_(select(weight, 0, *padding_));
 }
 
+EmbeddingBag::EmbeddingBag(int64_t rows, int64_t size, const EmbeddingBagOptions& o)
+    : EmbeddingTable("EmbeddingBag", rows, size, o.padding_idx),
+      mode_(o.mode),
+      include_last_offset_(o.include_last_offset) {
+  check(!o.per_sample_weights, "EmbeddingBag: each call gets its own per_sample_weights");
+}
+
 }  // namespace mixtape::nn

@@ -32,15 +32,17 @@ struct Embedding : Module<Embedding>, EmbeddingTable {
 // The sum, mean or maximum of the rows of each bag -> [bags, size]: i64 [bags, k], or [k] with the
 // offset of each bag, i64 [bags]. An empty bag gives zeros. The table starts as that of Embedding.
 struct EmbeddingBag : Module<EmbeddingBag>, EmbeddingTable {
-  EmbeddingBag(int64_t rows, int64_t size, const EmbeddingBagOptions& o = {})
-      : EmbeddingTable("EmbeddingBag", rows, size, o.padding_idx), mode_(o.mode) {}
-  Tensor forward(const Tensor& index, const Tensor& offsets = {}) const {
-    return embedding_bag(weight, index, offsets, {.mode = mode_, .padding_idx = padding_});
+  EmbeddingBag(int64_t rows, int64_t size, const EmbeddingBagOptions& o = {});
+  Tensor forward(const Tensor& index, const Tensor& offsets = {},
+                 const Tensor& per_sample_weights = {}) const {
+    return embedding_bag(weight, index, offsets,
+                         {mode_, padding_, per_sample_weights, include_last_offset_});
   }
   MIXTAPE_FIELDS(weight)
 
  private:
   BagMode mode_;
+  bool include_last_offset_;
 };
 
 }  // namespace mixtape::nn

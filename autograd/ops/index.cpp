@@ -175,25 +175,31 @@ Tensor rows_at(const Tensor& table, const Tensor& given, const Embedding::Option
       call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, o), shape);
 }
 
-// Bags as padded rows [bags, longest], and a mask of the indices in them, absent without padding.
+// Bags as padded rows [bags, longest], a mask of the indices in them, absent without padding, and
+// factors of the rows, absent without weights.
 struct Bags {
-  Tensor index, inside = {};
+  Tensor index, inside = {}, weights = {};
 };
 // Pads bags, given by their first indices and sizes, i64 [bags] each.
-Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, int64_t longest) {
+Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, int64_t longest,
+                 const Tensor& weights) {
   const Tensor step = arange(0, double(longest), 1, i64, index.device());
   const Tensor inside = lt(step, unsqueeze(size, 1));
   const Tensor from = reshape(where(inside, unsqueeze(begin, 1) + step, 0), {inside.numel()});
-  return {reshape(index_select(index, 0, from), inside.shape()), inside};
+  const auto padded = [&](const Tensor& t) {
+    return t ? reshape(index_select(t, 0, from), inside.shape()) : t;
+  };
+  return {padded(index), inside, padded(weights)};
 }
 
 // Sums and means are computed in f32, or in f64 if they may exceed it, and rounded once.
 Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
-  auto& [index, inside] = bags;
+  auto& [index, inside, weights] = bags;
   const bool largest = o.mode == BagMode::Max;
   Embedding::Options options{{o.padding_idx}};
   if (!largest && is_half(table.dtype())) options.out = f32;
   Tensor rows = rows_at(table, index, options);
+  if (weights) rows = rows * unsqueeze(cast(weights, rows.dtype()), 2);
   const auto finished = [&](const Tensor& y) {
     return cast(y, largest || !is_half(table.dtype()) ? table.dtype() : dtype_of_sum(table));
   };
@@ -230,7 +236,7 @@ Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offse
         "offsets begin at {}, and the smallest of their bags of {} indices has {}", first, n,
         least);
   if (most <= 4 * (n / bags + 1))
-    return reduce_bags(table, padded_bags(index, offsets, size, most), o);
+    return reduce_bags(table, padded_bags(index, offsets, size, most, o.per_sample_weights), o);
 
   std::map<int, std::vector<int64_t>> alike;  // by bit width of their sizes
   for (int64_t i = 0; i < bags; ++i) alike[std::bit_width(uint64_t(sizes[size_t(i)]))].push_back(i);
@@ -244,8 +250,9 @@ Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offse
     }
     const Tensor which = from_data(members).to(index.device());
     const auto those = [&](const Tensor& t) { return index_select(t, 0, which); };
-    parts.push_back(
-        reduce_bags(table, padded_bags(index, those(offsets), those(size), longest), o));
+    const Bags padded =
+        padded_bags(index, those(offsets), those(size), longest, o.per_sample_weights);
+    parts.push_back(reduce_bags(table, padded, o));
   }
   return index_select(cat(parts), 0, from_data(row).to(index.device()));
 }
@@ -355,13 +362,27 @@ Tensor embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& s
                      const EmbeddingBagOptions& o) {
   const Scope scope("embedding_bag");
   check_index_second(indices);
-  const Tensor index = as_index(indices), offsets = starts ? as_index(starts, "offsets") : starts;
+  const Tensor index = as_index(indices);
+  Tensor offsets = starts ? as_index(starts, "offsets") : starts;
   check(index.rank() == (offsets ? 1 : 2), "the index has shape {}, not {}", index.shape(),
         offsets ? "[k], beside offsets" : "[bags, k], without offsets");
+  if (o.per_sample_weights) {
+    check(o.mode == BagMode::Sum, "per_sample_weights are for BagMode::Sum alone");
+    check_real(o.per_sample_weights);
+    check_shape(o.per_sample_weights, "per_sample_weights", index.shape());
+  }
+  if (offsets && o.include_last_offset) {
+    check(offsets.rank() == 1 && offsets.numel() > 0, "offsets have shape {}, not [bags + 1]",
+          offsets.shape());
+    const auto last = select(offsets, 0, -1).item<int64_t>();
+    check(last == index.numel(), "the last offset must be the number of indices, {}, got {}",
+          index.numel(), last);
+    offsets = slice(offsets, 0, 0, -1);
+  }
   EmbeddingBagOptions options = o;
   if (o.padding_idx) options.padding_idx = wrap_padding(o.padding_idx, table.size(0));
   return offsets ? reduce_bags(table, index, offsets, options)
-                 : reduce_bags(table, {index}, options);
+                 : reduce_bags(table, {index, {}, o.per_sample_weights}, options);
 }
 
 DropoutMask ops::draw_mask(double p, int64_t elements) {

@@ -589,6 +589,9 @@ ROWS = {
     "conv_transpose2d_1d": lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1, 2, 2),
     "embedding_bag": bags(),
     "embedding_bag_sum": bags(mode="sum"),
+    "embedding_bag_weighted": lambda table, i, weights: F.embedding_bag(
+        i, table, torch.tensor([0, 3, 3, 5, 9]), mode="sum", per_sample_weights=weights, include_last_offset=True,
+        padding_idx=2),
     "embedding_bag_max": bags(mode="max", padding_idx=2),
     "embedding_bag_of_rows": lambda table, i: F.embedding_bag(i, table, padding_idx=1),
     "cosine_similarity": F.cosine_similarity,

@@ -236,6 +236,38 @@ TEST(EmbeddingBag, OneLongBagDoesNotPadTheOthers) {
   }
 }
 
+TEST(EmbeddingBag, WeighsSamples) {
+  const nn::EmbeddingBag bag(5, 2, {.mode = BagMode::Sum, .include_last_offset = true});
+  const Tensor index = from({0, 4, 1, 1, 2, 3}, {6}, i64);
+  for (const DType dtype : {f32, f16}) {
+    const Tensor weights = tensor({1, -2, 0.5, 3, 0, 1}).to(dtype).set_requires_grad();
+    const Tensor rows = embedding(bag.weight, index) * unsqueeze(weights.to(f32), 1);
+    const Tensor wanted =
+        stack({sum(slice(rows, 0, 0, 4), {0}), zeros({2}), sum(slice(rows, 0, 4), {0})});
+    const Tensor y = bag(index, from({0, 4, 4, 6}, {4}, i64), weights);
+    EXPECT_LT(max(abs(y - wanted)).item(), 1e-6);
+    const auto slopes = [&](const Tensor& t) { return grad({sum(t * t)}, {bag.weight, weights}); };
+    const auto got = slopes(y), want = slopes(wanted);
+    for (size_t i : {0, 1})
+      EXPECT_LT(max(abs(got[i] - want[i])).item(), dtype == f16 ? 1e-2 : 1e-5);
+    const nn::EmbeddingBag plain(5, 2, {.mode = BagMode::Sum});
+    EXPECT_LT(max(abs(plain(reshape(index, {2, 3}), Tensor(), reshape(weights, {2, 3})) -
+                      sum(reshape(embedding(plain.weight, index) * unsqueeze(weights.to(f32), 1),
+                                  {2, 3, 2}),
+                          {1})))
+                  .item(),
+              1e-6);
+  }
+  EXPECT_EQ(error([&] { bag(index, from({0, 4, 5}, {3}, i64)); }),
+            "EmbeddingBag: embedding_bag: the last offset must be the number of indices, 6, got 5");
+  EXPECT_EQ(error([&] { bag(index, from({0, 6}, {2}, i64), ones({5})); }),
+            "EmbeddingBag: embedding_bag: per_sample_weights has shape [5], not [6]");
+  EXPECT_EQ(error([&] { nn::EmbeddingBag(5, 2)(unsqueeze(index, 0), Tensor(), ones({1, 6})); }),
+            "EmbeddingBag: embedding_bag: per_sample_weights are for BagMode::Sum alone");
+  EXPECT_EQ(error([&] { nn::EmbeddingBag(5, 2, {.per_sample_weights = ones({1, 6})}); }),
+            "EmbeddingBag: each call gets its own per_sample_weights");
+}
+
 TEST(EmbeddingBag, Errors) {
   const nn::EmbeddingBag bag(5, 2);
   const Tensor index = from({0, 1, 4}, {3}, i64);

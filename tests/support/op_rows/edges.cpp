@@ -349,6 +349,17 @@ std::vector<OpCase> composed_edges() {
       {.op = "embedding", .inputs = words, .run = bags({}), .label = "bag"},
       {.op = "embedding", .inputs = words, .run = bags({.mode = BagMode::Sum}), .label = "bag_sum"},
       {.op = "embedding",
+       .inputs = {{{5, 3}}, {{9}, 0, 5, Input::Index}, {{9}}},
+       .run =
+           [](In x) {
+             return embedding_bag(x[0], x[1], from({0, 3, 3, 5, 9}, {5}, i64).to(x[1].device()),
+                                  {.mode = BagMode::Sum,
+                                   .padding_idx = 2,
+                                   .per_sample_weights = x[2],
+                                   .include_last_offset = true});
+           },
+       .label = "bag_weighted"},
+      {.op = "embedding",
        .inputs = words,
        .run = bags({.mode = BagMode::Max, .padding_idx = 2}),
        .label = "bag_max"},
