@@ -13,6 +13,9 @@ void check_channels(int64_t channels) {
 void check_momentum(double momentum) {
   check(0 <= momentum && momentum <= 1, "momentum must be from 0 to 1, got {}", momentum);
 }
+void move_mean(const Tensor& mean, const Tensor& value, const Tensor& count) {
+  add_(mean, (value - mean) / count.to(mean.dtype()));
+}
 void check_normed(const Tensor& x, int min_rank, int max_rank, std::optional<int64_t> channels) {
   const char* const layout = min_rank == 2   ? "[n, c] or [n, c, length]"
                              : max_rank == 3 ? "[n, c, length]"

@@ -14,6 +14,8 @@ namespace mixtape::nn {
 void check_eps(double eps);             // >= 0
 void check_channels(int64_t channels);  // > 0
 void check_momentum(double momentum);   // from 0 to 1
+// Moves a mean over `count` batches, this one included, by the value of this batch.
+void move_mean(const Tensor& mean, const Tensor& value, const Tensor& count);
 // Throws Error unless the rank is in this range and dimension 1 has `channels`.
 void check_normed(const Tensor& x, int min_rank, int max_rank,
                   std::optional<int64_t> channels = {});
@@ -130,7 +132,7 @@ template <class Derived, int min_rank, int max_rank>
 struct BatchNorm : Module<Derived> {
   struct Options {
     double eps = 1e-5;
-    double momentum = 0.1;  // weight of a new batch in the running statistics
+    std::optional<double> momentum = 0.1;  // weight of batch n in running statistics; none: 1 / n
     bool affine = true;
     bool track_running_stats = true;  // false: batch statistics also in evaluation
   };
@@ -142,7 +144,7 @@ struct BatchNorm : Module<Derived> {
     const internal::Scope scope("BatchNorm");
     check_channels(channels);
     check_eps(eps_);
-    check_momentum(momentum_);
+    check_momentum(momentum_.value_or(0));
     if (o.affine) {
       weight = parameter(ones({channels}));
       bias = parameter(zeros({channels}));
@@ -159,17 +161,31 @@ struct BatchNorm : Module<Derived> {
     const auto normed = training && batch_norm_state.in_training ? batch_norm_state.in_training
                                                                  : &mixtape::batch_norm;
     const bool counted = called_again();  // a checkpoint's second call is of the same batch
-    const Tensor y = normed(
-        x, running_mean, running_var, weight, bias,
-        {.training = training || !running_mean, .momentum = counted ? 0 : momentum_, .eps = eps_});
-    if (training && num_batches_tracked && !counted) add_(num_batches_tracked, 1);
+    const bool tracks = training && num_batches_tracked && !counted;
+    // Without a momentum the op writes the batch's statistics beside the running ones.
+    const bool apart = tracks && !momentum_;
+    Tensor mean = running_mean, var = running_var;
+    if (apart) {
+      mean = mean.clone();
+      var = var.clone();
+    }
+    const Tensor y = normed(x, mean, var, weight, bias,
+                            {.training = training || !running_mean,
+                             .momentum = counted ? 0 : momentum_.value_or(1),
+                             .eps = eps_});
+    if (tracks) add_(num_batches_tracked, 1);
+    if (apart) {
+      move_mean(running_mean, mean, num_batches_tracked);
+      move_mean(running_var, var, num_batches_tracked);
+    }
     return y;
   }
   bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight, bias, running_mean, running_var, num_batches_tracked)
 
  private:
-  double momentum_, eps_;
+  std::optional<double> momentum_;
+  double eps_;
 };
 
 struct BatchNorm1d : BatchNorm<BatchNorm1d, 2, 3> {  // [n, c] or [n, c, length]

@@ -115,6 +115,27 @@ TEST(BatchNorm, TracksTheBatchesItSaw) {
   EXPECT_EQ(layer.num_batches_tracked.item(), 3);
 }
 
+TEST(BatchNorm, AveragesAllBatchesWithoutAMomentum) {
+  nn::BatchNorm2d layer(3, {.momentum = std::nullopt});
+  Tensor means = zeros({3}), vars = zeros({3});
+  for (int step = 1; step <= 4; ++step) {
+    const Tensor x = randn({4, 3, 5, 5}) * double(step) + 1.0;
+    EXPECT_TRUE(
+        equal(layer(x), batch_norm(x, {}, {}, layer.weight, layer.bias, {.training = true})));
+    means += mean(x, {0, 2, 3});
+    vars += var(x, {0, 2, 3});
+    EXPECT_EQ(layer.num_batches_tracked.item(), step);
+    EXPECT_LT(max(abs(layer.running_mean - means / double(step))).item(), 1e-5);
+    EXPECT_LT(max(abs(layer.running_var - vars / double(step))).item(), 1e-4);
+  }
+  layer.eval();
+  const Tensor before = layer.running_mean.clone();
+  layer(randn({4, 3, 5, 5}));
+  EXPECT_TRUE(equal(layer.running_mean, before));
+  const nn::BatchNorm1d bare(3, {.momentum = {}, .track_running_stats = false});
+  EXPECT_EQ(bare(randn({4, 3})).shape(), (Shape{4, 3}));
+}
+
 TEST(BatchNorm, SurvivesABatchThatIsNotFinite) {
   constexpr double inf = std::numeric_limits<double>::infinity();
   nn::BatchNorm1d layer(3, {.momentum = 0.5});
