@@ -197,6 +197,14 @@ int64_t ModuleBase::num_parameters() const {
   return n;
 }
 
+// The name of a tensor of WeightNorm in files of PyTorch's first weight_norm; any other name stays.
+static std::string old_name(std::string name) {
+  for (const auto& [now, then] : {std::pair{"parametrizations.weight.original0", "weight_g"},
+                                  std::pair{"parametrizations.weight.original1", "weight_v"}})
+    if (name.ends_with(now)) return name.replace(name.rfind(now), std::string::npos, then);
+  return name;
+}
+
 LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions& options) {
   std::map<std::string, Tensor> unread;
   for (const auto& [name, t] : from)
@@ -208,7 +216,8 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
   const std::vector<Field> fields = saved(*this);
   for (const Field& f : fields) own.insert(f.tensor->storage().get());
   for (const Field& f : fields) {
-    const auto found = unread.extract(f.name);
+    auto found = unread.extract(f.name);
+    if (!found) found = unread.extract(old_name(f.name));
     if (!found) continue;
     const Tensor& t = found.mapped();
     loaded.insert(f.tensor->id());

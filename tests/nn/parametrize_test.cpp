@@ -59,6 +59,19 @@ TEST(WeightNorm, StartsAsTheLayer) {
   expect_near(layer.weight(), weight * 2);
 }
 
+TEST(WeightNorm, LoadsTheNamesOfPyTorchsFirst) {
+  WeightNorm layer(Linear(4, 3));
+  nn::Sequential net{WeightNorm(Linear(4, 3))};
+  const auto& g = layer.parametrization.g;
+  const auto& v = layer.parametrization.v;
+  net.load_state_dict({{"0.bias", ones({3})}, {"0.weight_g", g * 2}, {"0.weight_v", v}});
+  const auto& loaded = net[0].get<WeightNorm<Linear>>();
+  expect_near(loaded.weight(), layer.weight() * 2);
+  EXPECT_TRUE(error([&] {
+                net.load_state_dict({{"0.bias", ones({3})}, {"0.weight_g", g}});
+              }).find("0.parametrizations.weight.original1") != std::string::npos);
+}
+
 TEST(SpectralNorm, DividesByTheLargestSingularValue) {
   const Seed seed(2);
   Linear plain(3, 2, {.bias = false});
