@@ -48,18 +48,27 @@ Op options_of(const auto& o) {
   Op op{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups};
   if constexpr (requires { op.output_padding; }) op.output_padding = o.output_padding;
   if constexpr (requires { op.activation; }) op.activation = o.activation;
+  if constexpr (requires { o.padding_mode; })
+    if (o.padding_mode != PadMode::Constant) op.padding = 0;
   return op;
+}
+
+ConvPadding padding_of(const auto& o) {
+  ConvPadding padding{{}, o.padding_mode};
+  if (padding.mode == PadMode::Constant) return padding;
+  for (const int64_t size : sizes(o.padding)) padding.sizes.insert(padding.sizes.begin(), 2, size);
+  return padding;
 }
 
 }  // namespace
 
 Conv1d::Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& o)
-    : options_(options_of<Conv1dOptions>(o)) {
+    : padding_(padding_of(o)), options_(options_of<Conv1dOptions>(o)) {
   start(*this, "Conv1d", in, out, kernel, o);
 }
 
 Conv2d::Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& o)
-    : options_(options_of<Conv2dOptions>(o)) {
+    : padding_(padding_of(o)), options_(options_of<Conv2dOptions>(o)) {
   start(*this, "Conv2d", in, out, kernel, o);
 }
 
@@ -74,7 +83,7 @@ ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Op
 }
 
 Conv3d::Conv3d(int64_t in, int64_t out, Size3 kernel, const Options& o)
-    : options_(options_of<Conv3dOptions>(o)) {
+    : padding_(padding_of(o)), options_(options_of<Conv3dOptions>(o)) {
   start(*this, "Conv3d", in, out, kernel, o);
 }
 

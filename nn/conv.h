@@ -3,6 +3,7 @@
 // Conv2d(1, 16, 3, {.stride = 2, .padding = 1}) by name; stride and padding may also be numbers.
 
 #include <concepts>
+#include <vector>
 
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -15,7 +16,15 @@ struct ConvOptions {
   Size stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
+  PadMode padding_mode = PadMode::Constant;  // zeros; others pad by pad() first
   Activation activation = Activation::None;  // applied before the sums are rounded
+};
+
+// Pads the input of a convolution in a mode that its op lacks.
+struct ConvPadding {
+  std::vector<int64_t> sizes;  // as those of pad(); none: the op pads, with zeros
+  PadMode mode;
+  Tensor operator()(const Tensor& x) const { return sizes.empty() ? x : pad(x, sizes, mode); }
 };
 
 // [n, in, l] -> [n, out, l']
@@ -27,10 +36,11 @@ struct Conv1d : Module<Conv1d> {
   Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
   Conv1d(int64_t in, int64_t out, int64_t kernel, std::integral auto stride, int64_t padding = 0)
       : Conv1d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
-  Tensor forward(const Tensor& x) const { return conv1d(x, weight, bias, options_); }
+  Tensor forward(const Tensor& x) const { return conv1d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
  private:
+  ConvPadding padding_;
   Conv1dOptions options_;
 };
 
@@ -43,10 +53,11 @@ struct Conv2d : Module<Conv2d> {
   Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
   Conv2d(int64_t in, int64_t out, Size2 kernel, std::integral auto stride, Size2 padding = 0)
       : Conv2d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
-  Tensor forward(const Tensor& x) const { return conv2d(x, weight, bias, options_); }
+  Tensor forward(const Tensor& x) const { return conv2d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
  private:
+  ConvPadding padding_;
   Conv2dOptions options_;
 };
 

@@ -136,16 +136,18 @@ struct Conv3d : Module<Conv3d> {
     Size3 stride = 1, padding = 0, dilation = 1;
     int64_t groups = 1;
     bool bias = true;
+    PadMode padding_mode = PadMode::Constant;
   };
   Tensor weight;  // [out, in / groups, kd, kh, kw]
   Tensor bias;    // [out], or none
 
   Conv3d(int64_t in, int64_t out, Size3 kernel) : Conv3d(in, out, kernel, {}) {}
   Conv3d(int64_t in, int64_t out, Size3 kernel, const Options& options);
-  Tensor forward(const Tensor& x) const { return conv3d(x, weight, bias, options_); }
+  Tensor forward(const Tensor& x) const { return conv3d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
  private:
+  ConvPadding padding_;
   Conv3dOptions options_;
 };
 // The gradient of a Conv3d as a layer.

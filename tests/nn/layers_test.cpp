@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "amp/autocast.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "core/allocator.h"
@@ -81,6 +82,27 @@ TEST(Conv2d, IsPyTorchs) {
             "Conv2d: padding must be >= 0, got -1 x 0");
   EXPECT_EQ(error([] { nn::Conv2d(4, 6, 3, {.dilation = {1, 0}}); }),
             "Conv2d: dilation must be >= 1, got 1 x 0");
+}
+
+TEST(Conv, PadsInAnyMode) {
+  const Tensor image = randn({2, 3, 7, 9}).set_requires_grad(), line = randn({2, 3, 9});
+  for (const PadMode mode : {PadMode::Reflect, PadMode::Replicate, PadMode::Circular}) {
+    const nn::Conv2d layer(
+        3, 4, 3, {.stride = {1, 2}, .padding = {1, 2}, .dilation = 2, .padding_mode = mode});
+    const Tensor y = layer(image);
+    const Tensor wanted = conv2d(pad(image, {2, 2, 1, 1}, mode), layer.weight, layer.bias,
+                                 {.stride = {1, 2}, .dilation = 2});
+    EXPECT_TRUE(equal(y, wanted));
+    EXPECT_TRUE(equal(grad({sum(y * y)}, {image})[0], grad({sum(wanted * wanted)}, {image})[0]));
+    const amp::Autocast on(f16);
+    EXPECT_EQ(layer(image).dtype(), f16);
+    const nn::Conv1d other(3, 4, 3, {.padding = 1, .bias = false, .padding_mode = mode});
+    EXPECT_TRUE(equal(other(line), conv1d(pad(line, {1, 1}, mode), other.weight)));
+  }
+  const nn::Conv2d zero(3, 4, 3, {.padding = 1, .padding_mode = PadMode::Constant});
+  EXPECT_TRUE(equal(zero(image), conv2d(image, zero.weight, zero.bias, {.padding = 1})));
+  const nn::Conv1d wide(3, 4, 3, {.padding = 9, .padding_mode = PadMode::Reflect});
+  EXPECT_EQ(error([&] { wide(line); }), "Conv1d: pad: margins of 9 and 9 elements from within 9");
 }
 
 TEST(MaxPool2d, IsTheOp) {
