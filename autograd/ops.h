@@ -1061,7 +1061,7 @@ Tensor add_(const Tensor& x, double y);
 Tensor sub_(const Tensor& x, double y);
 Tensor mul_(const Tensor& x, double y);
 Tensor div_(const Tensor& x, double y);
-Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high);
+Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high = {});
 
 inline Tensor operator+=(const Tensor& x, const Tensor& y) { return add_(x, y); }
 inline Tensor operator-=(const Tensor& x, const Tensor& y) { return sub_(x, y); }

@@ -417,9 +417,8 @@ Tensor concat(const std::vector<Tensor>& parts, int dim) { return cat(parts, dim
 Tensor vstack(const std::vector<Tensor>& parts) {
   const Scope scope("vstack");
   std::vector<Tensor> rows;
-  for (const Tensor& part : parts) {
+  for (const Tensor& part : parts)
     rows.push_back(part.rank() < 2 ? reshape(part, {1, part.numel()}) : part);
-  }
   return cat(rows);
 }
 Tensor hstack(const std::vector<Tensor>& parts) {

@@ -78,6 +78,7 @@ TEST(TorchNames, OfTensors) {
   EXPECT_TRUE(equal(y.copy_(x), x));
   EXPECT_TRUE(equal(y.zero_(), zeros({2, 2})));
   EXPECT_TRUE(y.add_(x).is_same(y));
+  EXPECT_TRUE(equal(clamp_(y.clone(), 3), clamp(y, 3)));
   EXPECT_TRUE(equal(y.mul_(x).sub_(1), square(x) - 1));
   EXPECT_TRUE(equal(y.add_(1).div_(x).sub_(x), zeros({2, 2})));
   EXPECT_TRUE(equal(y(0).add_(4).div_(2).mul_(3), from({6, 6}, {2})));
