@@ -94,6 +94,7 @@ Exchange::~Exchange() {
   }
   given_.notify_one();
   thread_.join();
+  for (const UnderWay& t : under_way_) late_.insert(late_.end(), t.memory.begin(), t.memory.end());
 }
 
 void Exchange::add(const std::function<std::unique_ptr<Engine>(Engine& host)>& make) {
@@ -330,7 +331,7 @@ std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<co
   const auto greeting = [&](int r) { return bytes_of(greetings) + size_t(r) * greeting_size; };
   const Greeting own{int64_t(place.kind), place.step, place.number, int64_t(bytes), words.size()};
   std::memcpy(greeting(rank_), &own, sizeof own);
-  std::memcpy(greeting(rank_) + sizeof own, words.data(), words.size_bytes());
+  if (!words.empty()) std::memcpy(greeting(rank_) + sizeof own, words.data(), words.size_bytes());
   const size_t greeted = sizeof own + words.size_bytes();
   transfer(place, Device::cpu(),
            with_others(*this, [&](int r) { return Transfer{r, greeting(rank_), greeted}; }),
@@ -341,6 +342,7 @@ std::vector<std::vector<double>> Exchange::meet(const Place& place, std::span<co
   for (int r = 0; r < size_; ++r) {
     Greeting of_rank;
     std::memcpy(&of_rank, greeting(r), sizeof of_rank);
+    if (of_rank.words == 0) continue;
     all[size_t(r)].resize(of_rank.words);
     std::memcpy(all[size_t(r)].data(), greeting(r) + sizeof of_rank,
                 of_rank.words * sizeof(double));

@@ -140,6 +140,7 @@ class Exchange : NoCopy {
   void wait(Request& request, bool (Request::*until)(), const Place& place) const;
   void check_places(const Place& place, const char* greetings) const;
 
+  std::vector<Tensor> late_;  // memory of failed transfers, which engines may write to at their end
   const std::unique_ptr<Engine> engine_;
   std::unique_ptr<Engine> on_device_;
   const int rank_, size_;
