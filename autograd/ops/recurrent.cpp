@@ -186,8 +186,9 @@ Tensor last_state(const Tensor& y, const Tensor& weight, const Tensor& start,
   const Tensor rounded = select(y, 0, !Op::has_c && a.reverse ? 0 : -1);
   const bool keeps = weight.dtype() == f32 || (start && start.dtype() == f32);
   if (!Op::has_state || !is_half(y.dtype()) || !keeps) return rounded;
-  a.state.set_grad_fn(cast(rounded, f32).grad_fn());
-  return a.state;
+  const Tensor state = a.state.detach();  // the node has a.state, which must not hold the node
+  state.set_grad_fn(cast(rounded, f32).grad_fn());
+  return state;
 }
 
 template <class C>

@@ -85,6 +85,20 @@ TEST_P(EveryOp, HasGradients) {
   expect_gradients(c, tests::make_inputs(c, f64, true), c.run);
 }
 
+TEST_P(EveryOp, IsFreedWithItsResult) {
+  const OpCase& c = GetParam();
+  for (const DType dtype : {f64, bf16}) {
+    if (dtype == bf16 && !c.half) continue;
+    const auto in_use_after = [&] {
+      const Seed seed(5);
+      (void)c.run(tests::make_inputs(c, dtype, true));
+      return memory_stats().in_use;
+    };
+    const int64_t first = in_use_after();  // tables that are made once stay
+    EXPECT_EQ(in_use_after(), first) << dtype;
+  }
+}
+
 // Rules compute the gradients that are wanted, and look at no other.
 TEST_P(EveryOp, HasEachGradientAlone) {
   const OpCase& c = GetParam();

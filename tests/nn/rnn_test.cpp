@@ -527,6 +527,27 @@ TEST(Recurrent, StepsGoOnFromAWideState) {
   }
 }
 
+// A graph without a backward pass goes with its results; a layer's wide state kept it alive.
+TEST(Recurrent, GraphsAreFreedWithTheirResults) {
+  const nn::LSTM lstm(2, 3);
+  const nn::GRU gru(2, 3);
+  const nn::LSTMCell lstm_cell(2, 3);
+  const nn::GRUCell gru_cell(2, 3);
+  const Tensor x = rand({4, 2, 2});
+  const auto expect_nothing_left = [](const auto& run) {
+    const int64_t before = memory_stats().in_use;
+    {
+      const amp::Autocast on({.low = bf16});
+      EXPECT_TRUE(run().requires_grad());
+    }
+    EXPECT_EQ(memory_stats().in_use, before);
+  };
+  expect_nothing_left([&] { return lstm(x).c_n; });
+  expect_nothing_left([&] { return gru(x).h_n; });
+  expect_nothing_left([&] { return lstm_cell(select(x, 0, 0), lstm_cell(select(x, 0, 1))).c; });
+  expect_nothing_left([&] { return gru_cell(select(x, 0, 0), gru_cell(select(x, 0, 1))); });
+}
+
 // Gradients that reach the state of each step add up from call to call in f32.
 TEST(Recurrent, GradientsGoBackThroughAWideState) {
   const Seed seed(10);
