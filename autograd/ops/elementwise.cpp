@@ -11,6 +11,8 @@ using namespace ops;
 namespace {
 
 void check_elements(Takes takes, DType t) {
+  if (only_stores(t)) [[unlikely]]
+    detail::refuse(t);
   if (takes == Takes::Numbers)
     check(t != boolean, "elements must be numbers, got bool (convert them to a number dtype)");
   else if (takes == Takes::Integers)
@@ -56,11 +58,13 @@ struct PlusScaled {
     ctx.save(a, b);
     return y;
   }
-  // dx = dy, da = value dy df/da, db = value dy df/db
+  // dx = dy, da = value dy df/da, db = value dy df/db, in f64 like the kernel
   static Grads backward(const Ctx& ctx, const Tensor& dy, double value) {
     const auto rule = [&](unsigned reads, auto partial) {
-      const Expr a = operand(ctx, reads, 0), b = operand(ctx, reads, 1);
-      return partial(mul(wide(dy), value), a, b, Expr(0));
+      const auto read = [&](size_t i) {
+        return reads >> i & 1 ? Expr(cast(ctx.saved(i), f64)) : Expr();
+      };
+      return partial(mul(cast(dy, f64), value), read(0), read(1), Expr());
     };
     return ctx.grads([&] { return dy; }, [&] { return rule(reads_da<F>(), gradient_a<F>); },
                      [&] { return rule(reads_db<F>(), gradient_b<F>); });

@@ -123,7 +123,6 @@ std::vector<OpCase> products_of_parts() {
       row("matmul", "tensordot_of_last", {{{2, 3, 4}}, {{3, 4, 5}}},
           [](In x) { return tensordot(x[0], x[1]); }),
       row("matmul", "power", {{{2, 3, 3}}}, [](In x) { return matrix_power(x[0], 5); }),
-      row("matmul", "power_of_inverse", {{{2, 3, 3}}}, [](In x) { return matrix_power(x[0], -3); }),
       row("mul", "kron", {{{2, 3}}, {{3, 2}}}, [](In x) { return kron(x[0], x[1]); }),
       row("mul", "kron_of_ranks", {{{3}}, {{2, 1, 2}}}, [](In x) { return kron(x[0], x[1]); }),
       row("mul", "cross", {{{4, 3}}, {{2, 1, 3}}}, [](In x) { return cross(x[0], x[1]); }),
