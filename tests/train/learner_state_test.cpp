@@ -225,22 +225,27 @@ TEST(Checkpoints, HoldRowsOfOtherMetrics) {
   EXPECT_EQ(learner.history.epochs[2].valid_loss, valid);
 }
 
+// The rate at the end of a fit on a plateau, which calls `ask` when an epoch begins.
+double rate_on_a_plateau(const optim::PlateauOptions& plateau, int64_t epochs,
+                         const std::string& resume, std::function<void(Learner&)> ask) {
+  const Seed seed(1);
+  LearnerOptions o = quiet();
+  o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "epoch";
+  spy->ask = std::move(ask);
+  o.callbacks = {std::make_shared<ReduceLrOnPlateau>(plateau), spy};
+  Learner learner(loaders(), Net(), o);
+  learner.fit(epochs, {.resume = resume});
+  return learner.optimizer->lr();
+}
+
 TEST(Checkpoints, ResumeOnAPlateau) {
   const TempFolder folder;
   const auto fit = [&](const std::string& resume) {
-    const Seed seed(1);
-    LearnerOptions o = quiet();
-    o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
-    const auto spy = std::make_shared<Spy>();
-    spy->at = "epoch";
-    spy->ask = [&](Learner& l) {
+    return rate_on_a_plateau({.patience = 2, .eps = 0}, 4, resume, [&](Learner& l) {
       if (l.state.epoch == 2) l.save(folder / "two.ckpt");
-    };
-    o.callbacks = {
-        std::make_shared<ReduceLrOnPlateau>(optim::PlateauOptions{.patience = 2, .eps = 0}), spy};
-    Learner learner(loaders(), Net(), o);
-    learner.fit(4, {.resume = resume});
-    return learner.optimizer->lr();
+    });
   };
   const double whole = fit("");
   EXPECT_DOUBLE_EQ(whole, 1e-13);  // three epochs of four did not improve
@@ -250,20 +255,11 @@ TEST(Checkpoints, ResumeOnAPlateau) {
 TEST(Checkpoints, OfAPlateauLeaveRatesThatAreSetLater) {
   const TempFolder folder;
   const auto fit = [&](const std::string& resume) {
-    const Seed seed(1);
-    LearnerOptions o = quiet();
-    o.optimizer = [](auto params) { return optim::SGD(params, {.lr = 1e-12}); };
-    const auto spy = std::make_shared<Spy>();
-    spy->at = "epoch";
-    spy->ask = [&](Learner& l) {
+    return rate_on_a_plateau({}, 3, resume, [&](Learner& l) {
       if (l.state.epoch != 1) return;
       if (resume.empty()) l.save(folder / "one.ckpt");
       l.optimizer->set_lr(5e-12);
-    };
-    o.callbacks = {std::make_shared<ReduceLrOnPlateau>(), spy};
-    Learner learner(loaders(), Net(), o);
-    learner.fit(3, {.resume = resume});
-    return learner.optimizer->lr();
+    });
   };
   EXPECT_EQ(fit(""), 5e-12);
   EXPECT_EQ(fit(folder / "one.ckpt"), 5e-12);
