@@ -21,6 +21,7 @@ namespace mixtape::bench {
 namespace {
 
 Settings chosen;
+bool failed = false;  // whether a variant of this library does not run
 std::function<void(int)> set_peer_threads = [](int) {};
 
 struct Quartiles {
@@ -34,52 +35,67 @@ Quartiles quartiles(std::vector<double> v) {
 
 constexpr double longest = 120;  // seconds for all rounds of a workload, if there are more than 5
 
+// What came of a variant.
+struct Outcome {
+  std::string form = {};
+  std::string error = {};            // why it does not run; "": it does
+  std::vector<double> seconds = {};  // per round
+};
+
 struct Workload {
   int threads;
   std::vector<Variant> variants;
-  std::vector<std::string> forms = {};              // per variant
-  std::vector<std::vector<double>> seconds = {};    // per variant and round
+  std::vector<Outcome> outcomes = {};               // per variant
   std::map<DType, std::vector<double>> roofs = {};  // operations per second, one per round
 
   void measure() {
-    if (!seconds.empty()) return;
+    if (!outcomes.empty()) return;
+    outcomes.resize(variants.size());
     const kernels::cpu::ThreadLimit limit(threads);
     set_peer_threads(threads);
-    std::vector<Task> tasks;
-    std::vector<int64_t> counts;
+    struct Runner {
+      size_t variant;
+      Task task;
+      int64_t count;  // of calls timed together
+    };
+    std::vector<Runner> runners;
     double round = 0;  // seconds
-    for (const Variant& v : variants) {
-      tasks.push_back(v.make());
-      const Task& task = tasks.back();
-      forms.push_back(task.form);
-      task.call();
-      if (chosen.smoke) continue;
-      task.call();
-      counts.push_back(1);
-      const double once = stretch(task, 1);
-      counts.back() = std::clamp<int64_t>(
-          int64_t(std::ceil(chosen.stretch * 1e-3 / std::max(once, 1e-9))), 1, 1'000'000);
-      round += once * double(counts.back() + 1);
-    }
-    std::vector<std::vector<double>> all(variants.size());
-    if (chosen.smoke) {
-      for (auto& one : all) one = {1};
-    } else {
-      const int rounds = std::min(chosen.rounds, std::max(5, int(longest / round)));
-      for (int r = 0; r < rounds; ++r) {
-        for (const DType dtype : {f32, bf16})
-          roofs[dtype].push_back(multiply_add_rate(dtype, threads));
-        for (size_t i = 0; i < tasks.size(); ++i) {
-          // A peer's threads spin before they sleep (4 ms in libgomp) and would take cores from the
-          // next variant.
-          if (threads > 1 && !variants[(i + variants.size() - 1) % variants.size()].peer.empty())
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          tasks[i].call();
-          all[i].push_back(stretch(tasks[i], counts[i]));
+    // One that does not run, such as a peer's LSTM in bf16 on some processors, keeps no other from
+    // running.
+    for (size_t i = 0; i < variants.size(); ++i) try {
+        Runner runner{i, variants[i].make(), 1};
+        const Task& task = runner.task;
+        outcomes[i].form = task.form;
+        task.call();
+        if (!chosen.smoke) {
+          task.call();
+          const double once = stretch(task, 1);
+          runner.count = std::clamp<int64_t>(
+              int64_t(std::ceil(chosen.stretch * 1e-3 / std::max(once, 1e-9))), 1, 1'000'000);
+          round += once * double(runner.count + 1);
         }
+        runners.push_back(std::move(runner));
+      } catch (const std::exception& e) {
+        outcomes[i].error = e.what();
+      }
+    if (chosen.smoke) {
+      for (const Runner& r : runners) outcomes[r.variant].seconds = {1};
+      return;
+    }
+    const int rounds = std::min(chosen.rounds, std::max(5, int(longest / round)));
+    bool peer = true;  // whether one may have run last
+    for (int r = 0; r < rounds; ++r) {
+      for (const DType dtype : {f32, bf16})
+        roofs[dtype].push_back(multiply_add_rate(dtype, threads));
+      for (const Runner& runner : runners) {
+        // A peer's threads spin before they sleep (4 ms in libgomp) and would take cores from the
+        // next variant.
+        if (threads > 1 && peer) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        peer = !variants[runner.variant].peer.empty();
+        runner.task.call();
+        outcomes[runner.variant].seconds.push_back(stretch(runner.task, runner.count));
       }
     }
-    seconds = std::move(all);
   }
   double stretch(const Task& task, int64_t count) const {
     if (task.timed) return task.timed(count) / double(count);
@@ -91,29 +107,34 @@ struct Workload {
   double of_peak(size_t one) const {
     const std::vector<double>& roof = roofs.at(variants[one].dtype == bf16 ? bf16 : f32);
     std::vector<double> all;
-    for (size_t r = 0; r < seconds[one].size(); ++r)
-      all.push_back(variants[one].operations / seconds[one][r] / roof[r]);
+    for (size_t r = 0; r < roof.size(); ++r)
+      all.push_back(variants[one].operations / outcomes[one].seconds[r] / roof[r]);
     return quartiles(std::move(all)).median;
   }
   // The time of `one` relative to `other`, per round.
   Quartiles ratio(size_t one, size_t other) const {
     std::vector<double> all;
-    for (size_t r = 0; r < seconds[one].size(); ++r)
-      all.push_back(seconds[one][r] / seconds[other][r]);
+    for (size_t r = 0; r < outcomes[one].seconds.size(); ++r)
+      all.push_back(outcomes[one].seconds[r] / outcomes[other].seconds[r]);
     return quartiles(std::move(all));
   }
 };
 
 void report(benchmark::State& state, const Workload& w, size_t index) {
   const Variant& v = w.variants[index];
-  const Quartiles t = quartiles(w.seconds[index]);
+  const Outcome& outcome = w.outcomes[index];
+  if (!outcome.error.empty()) {
+    failed |= v.peer.empty();
+    return state.SkipWithError(outcome.error.c_str());
+  }
+  const Quartiles t = quartiles(outcome.seconds);
   for (auto _ : state) state.SetIterationTime(t.median);
   if (chosen.smoke) return;
-  state.SetLabel(w.forms[index]);
+  state.SetLabel(outcome.form);
   auto& counters = state.counters;
   counters["low_ms"] = t.low * 1e3;
   counters["high_ms"] = t.high * 1e3;
-  counters["rounds"] = double(w.seconds[index].size());
+  counters["rounds"] = double(outcome.seconds.size());
   if (v.operations > 0) {
     counters["flops"] = v.operations / t.median;
     counters["of_peak"] = w.of_peak(index);
@@ -131,6 +152,7 @@ void report(benchmark::State& state, const Workload& w, size_t index) {
   };
   for (size_t i = 0; i < w.variants.size(); ++i) {
     const Variant& other = w.variants[i];
+    if (!w.outcomes[i].error.empty()) continue;
     if (other.peer.empty() && other.dtype == f32 && v.dtype != f32)
       put("of_f32", w.ratio(index, i));
     if (!other.peer.empty() && other.dtype == v.dtype) put("of_" + other.peer, w.ratio(index, i));
@@ -173,11 +195,7 @@ void compare(const std::string& name, const std::vector<Variant>& variants) {
       if (!variants[i].peer.empty()) line += "/" + variants[i].peer;
       benchmark::RegisterBenchmark(line.c_str(),
                                    [w, i](benchmark::State& state) {
-                                     try {
-                                       w->measure();
-                                     } catch (const std::exception& e) {
-                                       return state.SkipWithError(e.what());
-                                     }
+                                     w->measure();
                                      report(state, *w, i);
                                    })
           ->Unit(benchmark::kMillisecond)
@@ -225,7 +243,7 @@ int run(int argc, char** argv, void (*declare)()) {
       note("copy_gbytes", copy_rate(1e9, threads));
     }
   benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return chosen.smoke && failed;  // script/bench reports errors beside the figures
 }
 
 }  // namespace mixtape::bench

@@ -90,6 +90,18 @@ void set_autocast(bool on) {
 }
 #endif
 
+// A region of autocast to bf16, for which libtorch has no guard. It ends also where an op throws.
+struct Autocast {
+  Autocast() {
+    set_autocast(true);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    set_autocast(false);
+  }
+};
+
 Choices joined(Choices all, const Choices& others) {
   all.insert(all.end(), others.begin(), others.end());
   return all;
@@ -124,12 +136,9 @@ bench::Task training_step(const Size& size, const Options& options, const Choice
     return [=, inputs = laid_out(x, form), opt = update(parameters, options, form)] {
       for (torch::Tensor p : parameters) p.mutable_grad() = torch::Tensor();
       torch::Tensor logits;
-      if (bf16) {  // libtorch has no guard for autocast, only these calls
-        set_autocast(true);
-        at::autocast::increment_nesting();
+      if (bf16) {
+        const Autocast on;
         logits = net->forward(inputs, form);
-        if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-        set_autocast(false);
       } else {
         logits = net->forward(inputs, form);
       }
