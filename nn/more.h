@@ -164,11 +164,11 @@ struct ConvTranspose3d : Module<ConvTranspose3d> {
  private:
   ConvTranspose3dOptions options_;
 };
-struct MaxPool3d : OpModule<MaxPool3d, max_pool3d, Size3, Pool3dOptions> {
-  explicit MaxPool3d(Size3 window, const Pool3dOptions& o = {}) : OpModule(window, o) {}
+struct MaxPool3d : WindowPool<MaxPool3d, max_pool3d, Size3, Pool3dOptions> {
+  using WindowPool::WindowPool;
 };
-struct AvgPool3d : OpModule<AvgPool3d, avg_pool3d, Size3, Pool3dOptions> {
-  explicit AvgPool3d(Size3 window, const Pool3dOptions& o = {}) : OpModule(window, o) {}
+struct AvgPool3d : WindowPool<AvgPool3d, avg_pool3d, Size3, Pool3dOptions> {
+  using WindowPool::WindowPool;
 };
 struct AdaptiveAvgPool3d : OpModule<AdaptiveAvgPool3d, adaptive_avg_pool3d, Size3> {
   explicit AdaptiveAvgPool3d(Size3 size) : OpModule(size) {}

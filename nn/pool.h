@@ -1,33 +1,48 @@
 #pragma once
 // Pooling over sequences [n, c, l] and images [n, c, h, w].
 
+#include <array>
+#include <concepts>
+#include <tuple>
+#include <typeinfo>
+
 #include "autograd/ops.h"
 #include "nn/op_module.h"
 
 namespace mixtape::nn {
 
-Size2 checked_window(std::string_view module, Size2 w);  // both > 0
-int64_t checked_window(std::string_view module, int64_t w);
+int64_t checked_window(const std::type_info& module, int64_t w);  // > 0
+Size2 checked_window(const std::type_info& module, Size2 w);      // both > 0
+Size3 checked_window(const std::type_info& module, Size3 w);      // all > 0
 
-// [n, c, h, w] -> [n, c, h', w']
-struct MaxPool2d : OpModule<MaxPool2d, max_pool2d, Size2, PoolOptions> {
-  explicit MaxPool2d(Size2 window, const PoolOptions& o = {})
-      : OpModule(checked_window("MaxPool2d", window), o) {}
+// Stride and padding may be given by name, as in MaxPool2d(3, {.stride = 2}), or as numbers.
+template <class Derived, auto op, class Size, class Options>
+struct WindowPool : OpModule<Derived, op, Size, Options> {
+  explicit WindowPool(Size window, const Options& o = {})
+      : WindowPool::OpModule(checked_window(typeid(Derived), window), o) {}
+  WindowPool(Size window, std::integral auto stride, Size padding = 0)
+      : WindowPool(window, {.stride = Size(stride), .padding = padding}) {}
+  // A window in braces, {2, 3}, is no other pool of window 2 and stride 3.
+  template <size_t n>
+    requires(n == sizeof(Size) / sizeof(int64_t) && n > 1)
+  explicit WindowPool(const int64_t (&window)[n], const Options& o = {})
+      : WindowPool(std::make_from_tuple<Size>(std::to_array(window)), o) {}
 };
 // [n, c, h, w] -> [n, c, h', w']
-struct AvgPool2d : OpModule<AvgPool2d, avg_pool2d, Size2, PoolOptions> {
-  explicit AvgPool2d(Size2 window, const PoolOptions& o = {})
-      : OpModule(checked_window("AvgPool2d", window), o) {}
+struct MaxPool2d : WindowPool<MaxPool2d, max_pool2d, Size2, PoolOptions> {
+  using WindowPool::WindowPool;
+};
+// [n, c, h, w] -> [n, c, h', w']
+struct AvgPool2d : WindowPool<AvgPool2d, avg_pool2d, Size2, PoolOptions> {
+  using WindowPool::WindowPool;
 };
 // [n, c, l] -> [n, c, l']
-struct MaxPool1d : OpModule<MaxPool1d, max_pool1d, int64_t, Pool1dOptions> {
-  explicit MaxPool1d(int64_t window, const Pool1dOptions& o = {})
-      : OpModule(checked_window("MaxPool1d", window), o) {}
+struct MaxPool1d : WindowPool<MaxPool1d, max_pool1d, int64_t, Pool1dOptions> {
+  using WindowPool::WindowPool;
 };
 // [n, c, l] -> [n, c, l']
-struct AvgPool1d : OpModule<AvgPool1d, avg_pool1d, int64_t, Pool1dOptions> {
-  explicit AvgPool1d(int64_t window, const Pool1dOptions& o = {})
-      : OpModule(checked_window("AvgPool1d", window), o) {}
+struct AvgPool1d : WindowPool<AvgPool1d, avg_pool1d, int64_t, Pool1dOptions> {
+  using WindowPool::WindowPool;
 };
 // [n, c, h, w] -> [n, c, size]
 struct AdaptiveAvgPool2d : OpModule<AdaptiveAvgPool2d, adaptive_avg_pool2d, Size2> {

@@ -56,6 +56,10 @@ TEST(Pools, AreTheirFunctions) {
             avg_pool2d(x, {3, 3}, {.padding = {1, 1}, .count_include_pad = false}));
   expect_is(MaxPool1d(3, {.stride = 2}), max_pool1d(line, 3, {.stride = 2}), line);
   expect_is(AvgPool1d(4), avg_pool1d(line, 4), line);
+  expect_is(MaxPool2d(3, 2, 1), max_pool2d(x, 3, {.stride = 2, .padding = 1}));
+  expect_is(MaxPool2d({2, 3}, 1, {0, 1}), max_pool2d(x, {2, 3}, {.stride = 1, .padding = {0, 1}}));
+  expect_is(AvgPool2d(2, 2), avg_pool2d(x, 2));
+  expect_is(AvgPool1d(4, 2, 1), avg_pool1d(line, 4, {.stride = 2, .padding = 1}), line);
   expect_is(AdaptiveAvgPool2d(1), adaptive_avg_pool2d(x, {1, 1}));
   expect_is(AdaptiveMaxPool2d({2, 3}), adaptive_max_pool2d(x, {2, 3}));
   expect_is(AdaptiveAvgPool1d(5), adaptive_avg_pool1d(line, 5), line);
