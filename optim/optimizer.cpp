@@ -1,4 +1,4 @@
-// The parts that all optimizers share: checks, buffers, masters and shadows, options by name.
+// The parts that all optimizers share: checks, buffers, masters and shadows.
 #include "optim/optimizer.h"
 
 #include <fmt/format.h>
@@ -120,17 +120,42 @@ uint64_t Optimizer::next_id() {
   return ++last;
 }
 Optimizer::Optimizer() = default;
-Optimizer::Optimizer(Optimizer&&) noexcept = default;
-Optimizer::~Optimizer() { take_shadows_back(); }
+Optimizer::Optimizer(Optimizer&& other) noexcept
+    : id_(other.id_),
+      groups_(std::move(other.groups_)),
+      stepped_by_(other.stepped_by_),
+      averaged_(std::move(other.averaged_)) {
+  take_place(other);
+}
+Optimizer::~Optimizer() {
+  take_shadows_back();
+  *place_ = nullptr;
+}
 
 Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
   if (this == &other) return *this;
   take_shadows_back();
   id_ = other.id_;
+  stepped_by_ = other.stepped_by_;
   groups_ = std::exchange(other.groups_, {});
+  take_place(other);
   averaged_ = std::move(other.averaged_);
   return *this;
 }
+// Leaves `other` the place that this optimizer had, to which nothing refers any more.
+void Optimizer::take_place(Optimizer& other) noexcept {
+  place_.swap(other.place_);
+  *place_ = this;
+  *other.place_ = &other;
+}
+
+OptimizerRef::OptimizerRef(Optimizer& optimizer) : place_(optimizer.place_) {}
+
+Optimizer& OptimizerRef::operator*() const {
+  check(*place_ != nullptr, "the optimizer is gone: it must live as long as its schedules");
+  return **place_;
+}
+
 
 void Optimizer::take_shadows_back() const {
   each_slot([](size_t, const Slot& slot, const Group& group) {
@@ -448,53 +473,6 @@ size_t Optimizer::groups() const {
 const Optimizer::Group& Optimizer::at(size_t group) const {
   check(group < groups(), "group {} is out of range for {} groups", group, groups());
   return groups_[group];
-}
-
-void Optimizer::set_lr(double lr) {
-  for (size_t g = 0; g < groups(); ++g) set_lr(lr, g);
-}
-
-double Optimizer::base_lr(size_t group) const {
-  const Group& g = at(group);
-  return g.scheduled == lr(group) ? g.schedule_base : lr(group);
-}
-
-void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {
-  set_lr(lr, group);
-  groups_[group].schedule_base = base;
-  groups_[group].scheduled = lr;
-}
-
-double Optimizer::option(std::string_view name, size_t group) const {
-  return detail::find_option(options(group), name, this->name()).get();
-}
-
-bool Optimizer::has_option(std::string_view name, size_t group) const {
-  for (const Option& option : options(group))
-    if (option.name == name) return true;
-  return false;
-}
-
-void Optimizer::set_option(std::string_view name, double value, size_t group) {
-  const Option option = detail::find_option(options(group), name, this->name());
-  const double before = option.get();
-  detail::check_value(option, value);
-  option.set(value);
-  try {
-    at(group).algorithm->check_options();
-  } catch (...) {
-    option.set(before);
-    throw;
-  }
-  // Makes newly needed buffers at once, so that a state saved before the next step is complete.
-  for (Slot& slot : groups_[group].slots)
-    if (slot.steps) make_buffers(slot, at(group), at(group).algorithm->states(slot.param.shape()));
-}
-
-std::string_view Optimizer::momentum_name(size_t group) const {
-  for (const std::string_view name : {"momentum", "beta1"})
-    if (has_option(name, group)) return name;
-  return {};
 }
 
 }  // namespace mixtape::optim

@@ -136,6 +136,7 @@ class Optimizer {
   friend class Schedule;
   void set_scheduled_lr(double lr, double base, size_t group);
   const Group& at(size_t group) const;  // throws Error if there is none
+  friend class OptimizerRef;
   Options options(size_t group) const { return at(group).algorithm->options(); }
   void require_groups() const;  // throws Error if they were moved to another optimizer
   static void follow(Slot& slot);
@@ -154,8 +155,11 @@ class Optimizer {
   void take_shadows_back() const;
   static uint64_t next_id();
   uint64_t id_ = next_id();
+  void take_place(Optimizer& other) noexcept;
   std::vector<Group> groups_;
   std::vector<kernels::Update> updates_;  // of one kernel call; a member to keep its capacity
+  // Where this optimizer is, for those who refer to it: null once it is gone.
+  std::shared_ptr<Optimizer*> place_ = std::make_shared<Optimizer*>(this);
   const void* stepped_by_ = nullptr;      // the schedule that stepped last
   friend class Averaged;
   std::weak_ptr<const void> averaged_;  // alive while an Averaged is
@@ -163,6 +167,20 @@ class Optimizer {
 
 // The optimizer of a struct O, of kernels/common/optimizers.h or the user's own.
 template <class O>
+// A reference to an optimizer, which may move. Throws Error on use once the optimizer is gone.
+class OptimizerRef {
+ public:
+  explicit OptimizerRef(Optimizer& optimizer);  // refers to it, wherever it moves
+  Optimizer& operator*() const;
+  Optimizer* operator->() const { return &**this; }
+  bool is(const Optimizer& optimizer) const {  // true for this very object
+    return *place_ == &optimizer;
+  }
+
+ private:
+  std::shared_ptr<Optimizer*> place_;
+};
+
 class OptimizerOf : public Optimizer {
  public:
   using Options = O;

@@ -1,5 +1,5 @@
-// The masters of an optimizer, its pieces, and its state dict: state by parameter, options by
-// group.
+// The masters of an optimizer, its pieces, its options by name, and its state dict: state by
+// parameter, options by group.
 #include <fmt/format.h>
 
 #include "core/check.h"
@@ -153,3 +153,50 @@ void Optimizer::exchange_options(std::vector<double>& numbers) {
 }
 
 }  // namespace mixtape::optim
+void Optimizer::set_lr(double lr) {
+  for (size_t g = 0; g < groups(); ++g) set_lr(lr, g);
+}
+
+double Optimizer::base_lr(size_t group) const {
+  const Group& g = at(group);
+  return g.scheduled == lr(group) ? g.schedule_base : lr(group);
+}
+
+void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {
+  set_lr(lr, group);
+  groups_[group].schedule_base = base;
+  groups_[group].scheduled = lr;
+}
+
+double Optimizer::option(std::string_view name, size_t group) const {
+  return detail::find_option(options(group), name, this->name()).get();
+}
+
+bool Optimizer::has_option(std::string_view name, size_t group) const {
+  for (const Option& option : options(group))
+    if (option.name == name) return true;
+  return false;
+}
+
+void Optimizer::set_option(std::string_view name, double value, size_t group) {
+  const Option option = detail::find_option(options(group), name, this->name());
+  const double before = option.get();
+  detail::check_value(option, value);
+  option.set(value);
+  try {
+    at(group).algorithm->check_options();
+  } catch (...) {
+    option.set(before);
+    throw;
+  }
+  // Makes newly needed buffers at once, so that a state saved before the next step is complete.
+  for (Slot& slot : groups_[group].slots)
+    if (slot.steps) make_buffers(slot, at(group), at(group).algorithm->states(slot.param.shape()));
+}
+
+std::string_view Optimizer::momentum_name(size_t group) const {
+  for (const std::string_view name : {"momentum", "beta1"})
+    if (has_option(name, group)) return name;
+  return {};
+}
+

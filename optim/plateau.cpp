@@ -19,7 +19,7 @@ std::string rate_name(size_t group) { return fmt::format("group.{}.lr", group); 
 }  // namespace
 
 Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& options)
-    : optimizer_(&optimizer), options_(options) {
+    : optimizer_(optimizer), options_(options) {
   const Scope scope(name());
   check(0 <= options.factor && options.factor < 1, "factor must be in [0, 1), got {}",
         options.factor);

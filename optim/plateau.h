@@ -21,8 +21,8 @@ struct PlateauOptions {
   double eps = 1e-8;  // smaller changes of the rate are not made
 };
 
-// torch's ReduceLROnPlateau. Refers to its optimizer, which must not move. The metric is a number
-// on the host; reading it from a device waits.
+// torch's ReduceLROnPlateau. Refers to its optimizer as a Schedule does. The metric is a number on
+// the host; reading it from a device waits.
 class Plateau : NoCopy {
  public:
   // Throws Error if an option is out of range.
@@ -39,7 +39,7 @@ class Plateau : NoCopy {
   int64_t steps() const { return steps_; }
   double best() const { return best_; }                                // value of the metric so far
   double lr(size_t group = 0) const { return optimizer_->lr(group); }  // the optimizer's now
-  bool refers_to(const Optimizer& o) const { return optimizer_ == &o; }  // this very object
+  bool refers_to(const Optimizer& o) const { return optimizer_.is(o); }  // this very object
 
   // "kind", "step", "best", "bad_steps", "cooldown", and "group.0.lr" and so on, which loading
   // sets. If the kind, names or values do not fit, loading throws Error and changes nothing.
@@ -50,7 +50,7 @@ class Plateau : NoCopy {
   bool is_better(double metric) const;
   void lower();
 
-  Optimizer* optimizer_;
+  OptimizerRef optimizer_;
   const PlateauOptions options_;
   double best_;
   int64_t steps_ = 0, bad_steps_ = 0, cooldown_ = 0;

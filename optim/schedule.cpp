@@ -17,7 +17,7 @@ std::string base_name(size_t group) { return fmt::format("group.{}.base_lr", gro
 
 }  // namespace
 
-Schedule::Schedule(Optimizer& optimizer) : optimizer_(&optimizer) {
+Schedule::Schedule(Optimizer& optimizer) : optimizer_(optimizer) {
   for (size_t g = 0; g < optimizer.groups(); ++g) base_lr_.push_back(optimizer.base_lr(g));
 }
 

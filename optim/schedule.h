@@ -10,8 +10,8 @@
 
 namespace mixtape::optim {
 
-// Refers to its optimizer, so neither may move. Starts from the groups' rates as they were set, not
-// as an earlier schedule left them.
+// Refers to its optimizer, also after that moved, but may not move itself. Starts from the groups'
+// rates as they were set, not as an earlier schedule left them.
 class Schedule : NoCopy {
  public:
   virtual ~Schedule() = default;
@@ -38,7 +38,7 @@ class Schedule : NoCopy {
   static constexpr size_t lag = 8;
   int64_t steps() const { return steps_; }  // so far, without those known to be skipped
   double lr(size_t group = 0) const { return optimizer_->lr(group); }    // the optimizer's now
-  bool refers_to(const Optimizer& o) const { return optimizer_ == &o; }  // this very object
+  bool refers_to(const Optimizer& o) const { return optimizer_.is(o); }  // this very object
 
   // "kind" (the name), "step", the initial rates ("group.0.base_lr" and so on), and "coming": the
   // results of the last steps if a device decides them. Saving waits for these. If the kind, names
@@ -67,7 +67,7 @@ class Schedule : NoCopy {
 
   std::vector<std::function<bool()>>
       pending_;  // true if the step happened; may wait for the device
-  Optimizer* optimizer_;
+  OptimizerRef optimizer_;
   std::vector<double> base_lr_;
   int64_t steps_ = 0;
 };

@@ -63,7 +63,7 @@ TEST(Optim, SaysThatItWasMovedFrom) {
   const Params p = problem();
   SGD opt(p, {.lr = 0.1});
   StepLr schedule(opt, {.step_size = 1});
-  const SGD other = std::move(opt);
+  SGD other = std::move(opt);
   const std::string moved = "this sgd has no parameters: it was moved from";
   EXPECT_EQ(error([&] { opt.step(); }), "sgd: " + moved);
   EXPECT_EQ(error([&] { opt.zero_grad(); }), moved);
@@ -75,8 +75,8 @@ TEST(Optim, SaysThatItWasMovedFrom) {
   EXPECT_EQ(error([&] { opt.masters(); }), moved);
   EXPECT_EQ(error([&] { opt.set_multi_precision(true); }), moved);
   EXPECT_EQ(error([&] { opt.set_shadow(bf16); }), moved);
-  EXPECT_EQ(error([&] { schedule.step(); }), moved);
-  EXPECT_EQ(other.lr(), 0.1);
+  schedule.step();
+  EXPECT_EQ(other.lr(), 0.1 * 0.1);
 }
 
 TEST(Optim, AssigningOverOneTakesItsShadowsBack) {

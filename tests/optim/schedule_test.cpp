@@ -141,6 +141,30 @@ TEST(Schedule, WarnsOfTwoThatStepInTurn) {
   EXPECT_EQ(opt.lr(), std::pow(0.25, 3));
 }
 
+TEST(Schedule, FollowsAnOptimizerThatMoves) {
+  std::vector<SGD> all;
+  all.emplace_back(problem(), SGDOptions{.lr = 1});
+  StepLr schedule(all[0], 1);
+  Plateau plateau(all[0], {.patience = 0});
+  for (int i = 0; i < 3; ++i) all.emplace_back(problem(), SGDOptions{.lr = 1});  // moves the first
+  EXPECT_TRUE(schedule.refers_to(all[0]));
+  EXPECT_TRUE(plateau.refers_to(all[0]));
+  schedule.step();
+  EXPECT_EQ(all[0].lr(), 0.1);
+  for (int i = 0; i < 2; ++i) plateau.step(1);
+  EXPECT_EQ(all[0].lr(), 0.1 * 0.1);
+
+  SGD last(problem(), {.lr = 1});
+  StepLr of_last(last, 1);
+  last = std::move(all[0]);
+  EXPECT_TRUE(schedule.refers_to(last));
+  EXPECT_ERROR(of_last.step(), "this sgd has no parameters: it was moved from");
+  all.clear();
+  EXPECT_ERROR(of_last.step(), "the optimizer is gone: it must live as long as its schedules");
+  schedule.step();
+  EXPECT_EQ(last.lr(), std::pow(0.1, 2));
+}
+
 TEST(Schedule, StartsFromTheRateThatWasSetBeforeSaving) {
   SGD opt(problem(), {.lr = 1}), resumed(problem(), {.lr = 7});
   EXPECT_FALSE(opt.state_dict().contains("group.0.base_lr"));
