@@ -85,10 +85,15 @@ class ClosedForm : public Schedule {
     options_.validate();
     Schedule::apply(0);
   }
-  // The first option without its name: StepLR(opt, 30).
-  template <class First>
-    requires requires(const First& first) { Options{first}; }
-  ClosedForm(Optimizer& optimizer, const First& first) : ClosedForm(optimizer, Options{first}) {}
+  // The first options without their names: StepLR(opt, 30, 0.1).
+  template <class... First>
+    requires requires(const First&... first) { Options{first...}; }
+  ClosedForm(Optimizer& optimizer, const First&... first)
+      : ClosedForm(optimizer, Options{first...}) {}
+  template <class... More>
+    requires requires(std::vector<int64_t> first, const More&... more) { Options{first, more...}; }
+  ClosedForm(Optimizer& optimizer, const std::vector<int64_t>& first, const More&... more)
+      : ClosedForm(optimizer, Options{first, more...}) {}  // MultiStepLR(opt, {30, 80}, 0.1)
   std::string_view name() const override { return Options::name; }
   double at(int64_t step, size_t group = 0) const override {
     return options_.rate(step, base_lr(group));

@@ -165,6 +165,23 @@ TEST(Schedule, FollowsAnOptimizerThatMoves) {
   EXPECT_EQ(last.lr(), std::pow(0.1, 2));
 }
 
+TEST(Schedule, TakesPyTorchsFirstArguments) {
+  SGD opt(problem(), {.lr = 1});
+  StepLR step(opt, 30, 0.5), short_step(opt, 30);
+  EXPECT_EQ(step.at(60), 0.25);
+  EXPECT_EQ(short_step.at(30), 0.1);
+  MultiStepLR both(opt, {3, 8}, 0.5), milestones(opt, {3, 8}), braces(opt, {{3, 8}, 0.5});
+  EXPECT_EQ(both.at(8), 0.25);
+  EXPECT_EQ(milestones.at(3), 0.1);
+  EXPECT_EQ(braces.at(3), 0.5);
+  CosineAnnealingLR cosine(opt, 100, 0.125);
+  EXPECT_EQ(cosine.at(100), 0.125);
+  CosineAnnealingWarmRestarts restarts(opt, 10, 2);
+  EXPECT_EQ(restarts.at(30), 1);
+  LinearLR none(opt);
+  EXPECT_EQ(none.at(5), 1);
+}
+
 TEST(Schedule, StartsFromTheRateThatWasSetBeforeSaving) {
   SGD opt(problem(), {.lr = 1}), resumed(problem(), {.lr = 7});
   EXPECT_FALSE(opt.state_dict().contains("group.0.base_lr"));
