@@ -333,6 +333,8 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
     join_found(step.state, true);
     commit(step, result);
     step.scale.iteration.stepped = true;
+  } else {
+    opt.warn_of_idle();
   }
   step.state.stage = Stage::Stepped;
   return result;
@@ -341,7 +343,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
 StepResult GradScaler::step_disabled(optim::Optimizer& opt, const StepOptions& options) {
   StepResult result;
   result.has_grads_ = std::ranges::any_of(opt.params(), &Tensor::has_grad);
-  if (!result.has_grads_) return result;
+  if (!result.has_grads_) return opt.warn_of_idle(), result;
   Tensor factor;
   if (options.clip_norm) {
     const std::vector<View> grads =

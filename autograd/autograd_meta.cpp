@@ -56,7 +56,10 @@ thread_local std::vector<Noted> noted;
 }  // namespace
 
 void mark_listed(const Tensor& t) {
-  if (t && !t.grad_fn()) t.autograd_meta().listing = AutogradMeta::Listing::Listed;
+  if (!t || t.grad_fn()) return;
+  auto& listing = t.autograd_meta().listing;
+  const bool constant = listing == AutogradMeta::Listing::Plain && !t.requires_grad();
+  if (!constant) listing = AutogradMeta::Listing::Listed;
 }
 
 void note_forgotten(const Tensor& leaf, const std::string* module) {

@@ -306,6 +306,7 @@ void ModuleBase::own_tensors() {
         copy.set_requires_grad();
         if (f.tensor->grad_dtype() != copy.dtype()) copy.set_grad_dtype(f.tensor->grad_dtype());
       }
+      copy.autograd_meta().listing = f.tensor->autograd_meta().listing;
     }
     *f.tensor = copy;
   }

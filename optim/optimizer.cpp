@@ -14,7 +14,6 @@
 #include "core/capture.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "core/int_math.h"
 #include "core/scope.h"
 #include "core/warn.h"
 #include "kernels/common/elementwise.h"
@@ -136,12 +135,13 @@ Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
   if (this == &other) return *this;
   take_shadows_back();
   id_ = other.id_;
-  stepped_by_ = other.stepped_by_;
   groups_ = std::exchange(other.groups_, {});
-  take_place(other);
+  stepped_by_ = other.stepped_by_;
   averaged_ = std::move(other.averaged_);
+  take_place(other);
   return *this;
 }
+
 // Leaves `other` the place that this optimizer had, to which nothing refers any more.
 void Optimizer::take_place(Optimizer& other) noexcept {
   place_.swap(other.place_);
@@ -155,7 +155,6 @@ Optimizer& OptimizerRef::operator*() const {
   check(*place_ != nullptr, "the optimizer is gone: it must live as long as its schedules");
   return **place_;
 }
-
 
 void Optimizer::take_shadows_back() const {
   each_slot([](size_t, const Slot& slot, const Group& group) {
@@ -315,36 +314,30 @@ void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
         name()));
 }
 
-void Optimizer::flatten_masters(Group& group) {
-  constexpr int64_t unit = 16;  // elements: keeps vector loads aligned
-  const Device device = group.slots[0].param.device();
-  const auto length = [&](const Slot& slot) {
-    const Tensor& p = slot.param;
-    return is_half(p.dtype()) && p.device() == device ? round_up(p.numel(), unit) : 0;
+void Optimizer::warn_of_idle() const {
+  if (sharing()) return;
+  bool has_grads = false, requires_grads = false;
+  const auto warn_of = [&](size_t index, const Tensor& p, std::string_view what) {
+    warn(fmt::format("{}: parameter {} of shape {} {}", name(), index, p.shape(), what));
   };
-  int64_t size = 0;
-  const Tensor* first = nullptr;
-  bool done = true;
-  for (const Slot& slot : group.slots) {
-    if (length(slot) == 0) continue;
-    if (!first) first = &slot.master;
-    done = done && slot.master && slot.master.storage() == first->storage();
-    size += length(slot);
-  }
-  if (done) return;
-  const Tensor flat = filled({size}, 0, f32, device);
-  int64_t begin = 0;
-  for (Slot& slot : group.slots) {
-    if (length(slot) == 0) continue;
+  each_slot([&](size_t index, const Slot& slot, const Group&) {
     const Tensor& p = slot.param;
-    Layout layout(p.shape());
-    layout.offset = begin;
-    const Tensor master = flat.with_layout(layout);
-    kernels::convert(device, slot.master ? slot.master : p, master);
-    slot.master = master;
-    slot.agrees = true;
-    begin += length(slot);
-  }
+    requires_grads = requires_grads || p.requires_grad();
+    if (p.has_grad())
+      has_grads = true;
+    else if (p.is_unique())
+      warn_of(index, p,
+              "has no gradient, and only the optimizer holds it. If its layer was replaced, make "
+              "the optimizer after that");
+    else if (!p.requires_grad() && p.autograd_meta().listing == AutogradMeta::Listing::Plain)
+      warn_of(index, p,
+              "is not trained, since nn::parameter() did not make it. (For constants there is "
+              "nn::Buffer, and a layer's weight takes values by copy_().)");
+  });
+  if (!has_grads)
+    warn(fmt::format("{}: a step without gradients changes nothing: {}", name(),
+                     requires_grads ? "call backward() before, on a loss of these very parameters"
+                                    : "all parameters are frozen"));
 }
 
 void Optimizer::step(const StepControl& control) {
@@ -352,6 +345,7 @@ void Optimizer::step(const StepControl& control) {
   require_groups();
   check(averaged_.expired(), "a step while averages stand in for the parameters");
   warn_of_forgotten();
+  warn_of_idle();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale", /*may_be_f64=*/true);
   const std::shared_ptr<Sharing> sharing = this->sharing();

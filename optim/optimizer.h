@@ -33,6 +33,8 @@ class Optimizer {
   // Updates every parameter that has a gradient; the others keep their state. If `skip` is set,
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
+  // Warns if there are no gradients, and of parameters that never get one. step() calls it.
+  void warn_of_idle() const;
   // The part of a parameter that a step of an element needs besides its own value, gradient and
   // states.
   Reads reads(size_t group) const { return at(group).algorithm->reads(); }
@@ -134,9 +136,9 @@ class Optimizer {
       for (const Slot& slot : group.slots) f(index++, slot, group);
   }
   friend class Schedule;
+  friend class OptimizerRef;
   void set_scheduled_lr(double lr, double base, size_t group);
   const Group& at(size_t group) const;  // throws Error if there is none
-  friend class OptimizerRef;
   Options options(size_t group) const { return at(group).algorithm->options(); }
   void require_groups() const;  // throws Error if they were moved to another optimizer
   static void follow(Slot& slot);
@@ -153,20 +155,18 @@ class Optimizer {
   Slot load_slot(StateReader& reader, size_t index, const Slot& slot, const Group& group) const;
   void exchange_options(std::vector<double>& numbers);
   void take_shadows_back() const;
+  void take_place(Optimizer& other) noexcept;
   static uint64_t next_id();
   uint64_t id_ = next_id();
-  void take_place(Optimizer& other) noexcept;
-  std::vector<Group> groups_;
-  std::vector<kernels::Update> updates_;  // of one kernel call; a member to keep its capacity
   // Where this optimizer is, for those who refer to it: null once it is gone.
   std::shared_ptr<Optimizer*> place_ = std::make_shared<Optimizer*>(this);
+  std::vector<Group> groups_;
+  std::vector<kernels::Update> updates_;  // of one kernel call; a member to keep its capacity
   const void* stepped_by_ = nullptr;      // the schedule that stepped last
   friend class Averaged;
   std::weak_ptr<const void> averaged_;  // alive while an Averaged is
 };
 
-// The optimizer of a struct O, of kernels/common/optimizers.h or the user's own.
-template <class O>
 // A reference to an optimizer, which may move. Throws Error on use once the optimizer is gone.
 class OptimizerRef {
  public:
@@ -181,6 +181,8 @@ class OptimizerRef {
   std::shared_ptr<Optimizer*> place_;
 };
 
+// The optimizer of a struct O, of kernels/common/optimizers.h or the user's own.
+template <class O>
 class OptimizerOf : public Optimizer {
  public:
   using Options = O;

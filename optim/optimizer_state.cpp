@@ -4,7 +4,9 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/int_math.h"
 #include "core/scope.h"
+#include "kernels/kernels.h"
 #include "optim/optimizer.h"
 #include "optim/sharing.h"
 #include "optim/state_reader.h"
@@ -30,6 +32,38 @@ std::vector<Tensor> Optimizer::masters() {
       all.push_back(is_half(slot.param.dtype()) ? slot.master : Tensor());
     }
   return all;
+}
+
+void Optimizer::flatten_masters(Group& group) {
+  constexpr int64_t unit = 16;  // elements: keeps vector loads aligned
+  const Device device = group.slots[0].param.device();
+  const auto length = [&](const Slot& slot) {
+    const Tensor& p = slot.param;
+    return is_half(p.dtype()) && p.device() == device ? round_up(p.numel(), unit) : 0;
+  };
+  int64_t size = 0;
+  const Tensor* first = nullptr;
+  bool done = true;
+  for (const Slot& slot : group.slots) {
+    if (length(slot) == 0) continue;
+    if (!first) first = &slot.master;
+    done = done && slot.master && slot.master.storage() == first->storage();
+    size += length(slot);
+  }
+  if (done) return;
+  const Tensor flat = filled({size}, 0, f32, device);
+  int64_t begin = 0;
+  for (Slot& slot : group.slots) {
+    if (length(slot) == 0) continue;
+    const Tensor& p = slot.param;
+    Layout layout(p.shape());
+    layout.offset = begin;
+    const Tensor master = flat.with_layout(layout);
+    kernels::convert(device, slot.master ? slot.master : p, master);
+    slot.master = master;
+    slot.agrees = true;
+    begin += length(slot);
+  }
 }
 
 std::shared_ptr<Sharing> Optimizer::sharing() const {
@@ -152,7 +186,6 @@ void Optimizer::exchange_options(std::vector<double>& numbers) {
   }
 }
 
-}  // namespace mixtape::optim
 void Optimizer::set_lr(double lr) {
   for (size_t g = 0; g < groups(); ++g) set_lr(lr, g);
 }
@@ -200,3 +233,4 @@ std::string_view Optimizer::momentum_name(size_t group) const {
   return {};
 }
 
+}  // namespace mixtape::optim

@@ -1,10 +1,11 @@
-// Parameters that no MIXTAPE_FIELDS lists: the first step of an optimizer after their gradients
+// Parameters that no MIXTAPE_FIELDS lists, and steps that train nothing: the step of an optimizer
 // warns.
 
 #include <gtest/gtest.h>
 
 #include <memory>
 
+#include "amp/scaler.h"
 #include "autograd/ops.h"
 #include "core/warn.h"
 #include "nn/nn.h"
@@ -137,6 +138,104 @@ TEST(Forgotten, ParametersListedLaterOrGoneAreNot) {
   const Tensor alone = nn::parameter(ones({2}));
   sum(x * alone).backward();
   EXPECT_EQ(all, Warnings());
+}
+
+// --- steps that train nothing ---
+
+// The warnings of f.
+template <class F>
+Warnings told(const F& f) {
+  Warnings all;
+  const OnWarning listen([&](const std::string& text) { all.push_back(text); });
+  f();
+  return all;
+}
+
+TEST(Idle, AStepWithoutGradientsWarns) {
+  const Tensor x = ones({1, 2});
+  const std::string says =
+      "sgd: a step without gradients changes nothing: call backward() before, on a loss of these "
+      "very parameters";
+  nn::Linear net(2, 2), copy = net.clone();
+  optim::SGD opt(net.parameters(), {.lr = 0.1});
+  const auto train = [&](const nn::Linear& which) {
+    opt.zero_grad();
+    sum(which(x)).backward();
+    opt.step();
+  };
+  EXPECT_EQ(told([&] { train(net); }), Warnings());
+  EXPECT_EQ(told([&] { train(copy); }), Warnings{says});
+  EXPECT_EQ(told([&] {
+              sum(net(x)).backward();
+              opt.zero_grad();
+              opt.step();
+            }),
+            Warnings{says});
+  for (const bool enabled : {false, true})
+    EXPECT_EQ(told([&] {
+                amp::GradScaler scaler({.enabled = enabled});
+                scaler.scale(sum(copy(x))).backward();
+                EXPECT_FALSE(scaler.step(opt));
+                scaler.update();
+              }),
+              Warnings{says});
+  net.requires_grad_(false);
+  EXPECT_EQ(told([&] { opt.step(); }),
+            Warnings{"sgd: a step without gradients changes nothing: all parameters are frozen"});
+}
+
+TEST(Idle, AParameterWhoseLayerWasReplacedWarns) {
+  const Tensor x = ones({1, 2});
+  nn::Sequential net(nn::Linear(2, 3), nn::Linear(3, 2, {.bias = false}));
+  optim::SGD opt(net.parameters(), {.lr = 0.1});
+  const auto train = [&] {
+    opt.zero_grad();
+    sum(net(x)).backward();
+    opt.step();
+  };
+  EXPECT_EQ(told(train), Warnings());
+  net[0].module()->requires_grad_(false);
+  EXPECT_EQ(told(train), Warnings());
+  opt.zero_grad();
+  net[1] = nn::Linear(3, 4, {.bias = false});
+  net[0].module()->requires_grad_(true);
+  EXPECT_EQ(told(train),
+            Warnings{"sgd: parameter 2 of shape [2, 3] has no gradient, and only the optimizer "
+                     "holds it. If its layer was replaced, make the optimizer after that"});
+}
+
+TEST(Idle, AFieldThatIsNoParameterWarns) {
+  struct Constant : nn::Module<Constant> {
+    nn::Linear out{2, 2};
+    Tensor scale = ones({2});
+    Tensor forward(const Tensor& x) const { return out(x) * scale; }
+    MIXTAPE_FIELDS(out, scale)
+  };
+  const auto says = [](int index, const std::string& shape) {
+    return Warnings{"sgd: parameter " + std::to_string(index) + " of shape " + shape +
+                    " is not trained, since nn::parameter() did not make it. (For constants there "
+                    "is nn::Buffer, and a layer's weight takes values by copy_().)"};
+  };
+  const auto train = [](const auto& net) {
+    return told([&] {
+      optim::SGD opt(net.parameters(), {.lr = 0.1});
+      sum(net(ones({1, 2}))).backward();
+      opt.step();
+    });
+  };
+  Constant net;
+  EXPECT_EQ(train(net), says(2, "[2]"));
+  EXPECT_EQ(train(net.clone()), says(2, "[2]"));
+  net.requires_grad_(true);
+  EXPECT_EQ(train(net), Warnings());
+
+  nn::Linear layer(2, 2);
+  layer.weight = ones({2, 2});
+  EXPECT_EQ(train(layer), says(0, "[2, 2]"));
+  nn::Linear frozen(2, 2);
+  frozen.weight.set_requires_grad(false);
+  EXPECT_EQ(train(frozen), Warnings());
+  EXPECT_EQ(train(frozen.clone()), Warnings());
 }
 
 }  // namespace forgotten_test
