@@ -63,5 +63,24 @@ struct HeadsOf {
   internal::Layout of(const internal::Layout& x) const;
 };
 
+// x / max(|x|, eps), by a norm whose dimensions are kept.
+struct NormalizeOptions {
+  NormOptions norm;
+  double eps;
+};
+
+// The cosine of rows, whose lengths count as at least eps.
+struct CosineOptions {
+  double eps;
+  bool wide = false;
+};
+
+// The dimension along which elements are added, and the result's shape.
+struct ScatterTarget {
+  int dim;
+  Shape shape;
+  std::optional<DType> out = {};
+};
+
 }  // namespace ops
 }  // namespace mixtape

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
@@ -11,11 +12,6 @@ using namespace internal;
 using namespace ops;
 
 namespace {
-
-struct NormalizeOptions {
-  NormOptions norm;
-  double eps;
-};
 
 struct Normalize {
   static constexpr OpInfo info{"normalize", Precision::Full};

@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
@@ -43,17 +44,11 @@ struct Embedding : Gather {  // rows of a parameter
                              const Options& o);
 };
 
-struct Target {
-  int dim;
-  Shape shape;
-  std::optional<DType> out = {};
-};
-
 struct ScatterAdd {  // adds source, of the index's shape, to x or, if absent, zeros
   static constexpr OpInfo info{
       "scatter_add", Precision::Widest, {Role::Activation, Role::Index, Role::Activation}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
-                        const Target& to) {
+                        const ScatterTarget& to) {
     check(source.dtype() != boolean,
           "elements must be numbers, got bool (convert them to a number dtype)");
     check_counted("indices", {index.size(to.dim)});
@@ -66,7 +61,7 @@ struct ScatterAdd {  // adds source, of the index's shape, to x or, if absent, z
     ctx.save(index);
     return cast(y, ctx.dtype());
   }
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const Target& to) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const ScatterTarget& to) {
     return ctx.grads([&] { return dy; }, [] { return Tensor(); },
                      [&] { return call<Gather>(dy, ctx.saved(0), to.dim); });
   }
@@ -75,7 +70,7 @@ struct ScatterAdd {  // adds source, of the index's shape, to x or, if absent, z
 Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
   return ctx.grads([&] {
     return call<ScatterAdd>(Tensor(), ctx.saved(0), dy,
-                            Target{dim, ctx.shape(0), ctx.grad_dtype(0)});
+                            ScatterTarget{dim, ctx.shape(0), ctx.grad_dtype(0)});
   });
 }
 
@@ -94,7 +89,7 @@ Grads Embedding::backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, int,
   const Tensor below = arange(0, double(n * rows), double(rows), i64, index.device());
   const Tensor each = repeat_interleave(below, index.size(0) / n, 0);
   const Tensor all = call<ScatterAdd>(Tensor(), index + unsqueeze(each, 1), unpadded(dy, index, o),
-                                      Target{0, {n * rows, columns}, ctx.grad_dtype(0)});
+                                      ScatterTarget{0, {n * rows, columns}, ctx.grad_dtype(0)});
   return {reshape(all, {n, rows, columns})};
 }
 
@@ -304,12 +299,12 @@ Tensor ops::scatter_unchecked(const Tensor& x, int dim, const Tensor& index, con
 }
 Tensor ops::scatter_add_unchecked(const Tensor& x, int dim, const Tensor& index,
                                   const Tensor& source) {
-  return call<ScatterAdd>(x, index, source, Target{dim, x.shape()});
+  return call<ScatterAdd>(x, index, source, ScatterTarget{dim, x.shape()});
 }
 Tensor ops::index_put_unchecked(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                                 bool accumulate) {
   const Tensor each = for_all_lines(index, dim, source.shape());
-  return accumulate ? call<ScatterAdd>(x, each, source, Target{dim, x.shape()})
+  return accumulate ? call<ScatterAdd>(x, each, source, ScatterTarget{dim, x.shape()})
                     : call<Scatter>(x, each, source, dim);
 }
 void ops::write_slices(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
@@ -341,7 +336,7 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& given, const Tensor& 
   const Scope scope(ScatterAdd::info.name);
   return along_line(x, dim, [&](const Tensor& t, int d) {
     const Tensor index = element_index(t, d, given);
-    return call<ScatterAdd>(t, index, corner(source, index.shape()), Target{d, t.shape()});
+    return call<ScatterAdd>(t, index, corner(source, index.shape()), ScatterTarget{d, t.shape()});
   });
 }
 Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& source) {
@@ -350,7 +345,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& so
     const Tensor index = slice_index(t, d, given), slices = as_line(source);
     const Shape shape = with_size(t.shape(), d, index.numel());
     check(slices.shape() == shape, "a source of shape {}, not {}", source.shape(), shape);
-    return call<ScatterAdd>(t, for_all_lines(index, d, shape), slices, Target{d, t.shape()});
+    return call<ScatterAdd>(t, for_all_lines(index, d, shape), slices, ScatterTarget{d, t.shape()});
   });
 }
 

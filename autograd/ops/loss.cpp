@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/expr.h"
 #include "autograd/ops/gradients.h"
@@ -118,11 +119,6 @@ struct PositivesWeighted {
 };
 
 // --- by rows ---
-
-struct CosineOptions {
-  double eps;
-  bool wide = false;
-};
 
 struct CosineSimilarity {  // of the rows of x and y [rows, n]
   static constexpr OpInfo info{"cosine_similarity", Precision::Full};

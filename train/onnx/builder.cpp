@@ -14,13 +14,14 @@ namespace {
 
 // True for ops that support bf16 only from opset 22 (or 20) on.
 bool lacks_bf16(const std::string& op, int opset) {
-  static const std::set<std::string> since_22{"Acos",      "Asin",  "Atan", "AveragePool",
-                                              "Conv",      "Cos",   "Cosh", "ConvTranspose",
-                                              "Elu",       "GRU",   "LSTM", "GlobalAveragePool",
-                                              "HardSwish", "Mish",  "RNN",  "HardSigmoid",
-                                              "MaxPool",   "Round", "Selu", "InstanceNormalization",
-                                              "Sin",       "Sinh",  "Tan",  "Softplus",
-                                              "Softsign"};
+  static const std::set<std::string> since_22{
+      "Acos",      "Asin",  "Atan",  "AveragePool",
+      "Conv",      "Cos",   "Cosh",  "ConvTranspose",
+      "Elu",       "GRU",   "LSTM",  "GlobalAveragePool",
+      "HardSwish", "Mish",  "RNN",   "HardSigmoid",
+      "MaxPool",   "Round", "Selu",  "InstanceNormalization",
+      "Sin",       "Sinh",  "Tan",   "Softplus",
+      "Softsign",  "Acosh", "Asinh", "Atanh"};
   return opset < 22 && since_22.contains(op);
 }
 

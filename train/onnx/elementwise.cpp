@@ -146,8 +146,11 @@ Name gelu_row(const OpCall& c) { return gelu(c.g, c.in(0, c.dtype()), c.op() == 
 constexpr TranslationRow rows_of_elements[] = {
     {"abs", same, "Abs"},
     {"acos", same, "Acos"},
+    {"acosh", same, "Acosh"},
     {"asin", same, "Asin"},
+    {"asinh", same, "Asinh"},
     {"atan", same, "Atan"},
+    {"atanh", same, "Atanh"},
     {"ceil", same, "Ceil"},
     {"cos", same, "Cos"},
     {"cosh", same, "Cosh"},

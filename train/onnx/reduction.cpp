@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
-#include "autograd/ops/gradients.h"
+#include "autograd/ops/attributes.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "train/onnx/builder.h"
@@ -27,10 +27,8 @@ Name any_or_all(const OpCall& c) {  // as maximum or minimum of 0 and 1
   return reduce(c, c.to, truth, c.argument<ops::ReduceOptions>().dims);
 }
 
-Name norm(const OpCall& c) {
-  const auto& o = c.argument<ops::NormOptions>();
-  const DType wide = accumulate_dtype(c.dtype());
-  const Name x = c.in(0, wide);
+Name norm_of(const OpCall& c, const Name& x, const ops::NormOptions& o) {
+  const DType wide = c.g.dtype(x);
   if (o.p == 1 || o.p == 2) return reduce(c, o.p == 1 ? "ReduceL1" : "ReduceL2", x, o.dims);
   const Name size = c.g.node("Abs", {x});
   if (std::isinf(o.p)) return reduce(c, o.p > 0 ? "ReduceMax" : "ReduceMin", size, o.dims);
@@ -39,6 +37,30 @@ Name norm(const OpCall& c) {
   };
   check(o.p != 0, "the norm of order 0 has no counterpart in ONNX");
   return power(reduce(c, "ReduceSum", power(size, o.p), o.dims), 1 / o.p);
+}
+Name norm(const OpCall& c) {
+  return norm_of(c, c.in(0, accumulate_dtype(c.dtype())), c.argument<ops::NormOptions>());
+}
+Name at_least(const OpCall& c, const Name& length, double eps) {
+  return c.g.node("Max", {length, c.g.number(eps, c.g.dtype(length))});
+}
+Name normalize(const OpCall& c) {
+  const auto& o = c.argument<ops::NormalizeOptions>();
+  const Name x = c.in(0, accumulate_dtype(c.dtype()));
+  return c.g.node("Div", {x, at_least(c, norm_of(c, x, o.norm), o.eps)});
+}
+Name cosine_similarity(const OpCall& c) {  // of rows [rows, n] -> [rows]
+  const auto sum = [&](const char* op, const Name& x) {
+    return c.g.node(op, {x, c.g.numbers({1})}, {{"keepdims", int64_t{0}}});
+  };
+  const DType wide = accumulate_dtype(c.dtype());
+  const std::vector<Name> sides{c.in(0, wide), c.in(1, wide)};
+  Name y = sum("ReduceSum", c.g.node("Mul", sides));
+  for (const Name& x : sides) {
+    const Name length = at_least(c, sum("ReduceL2", x), c.argument<ops::CosineOptions>().eps);
+    y = c.g.node("Div", {y, length});
+  }
+  return y;
 }
 
 Name position(const OpCall& c) {
@@ -68,12 +90,14 @@ constexpr TranslationRow rows_of_reductions[] = {
     {"argmax", position, "ArgMax"},
     {"argmin", position, "ArgMin"},
     {"argsort", ordered},
+    {"cosine_similarity", cosine_similarity},
     {"cumsum", cumsum},
     {"logsumexp", reduced, "ReduceLogSumExp"},
     {"max", reduced, "ReduceMax"},
     {"mean", reduced, "ReduceMean"},
     {"min", reduced, "ReduceMin"},
     {"norm", norm},
+    {"normalize", normalize},
     {"prod", reduced, "ReduceProd"},
     {"sum", reduced, "ReduceSum"},
     {"topk", ordered},

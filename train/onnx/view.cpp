@@ -104,6 +104,22 @@ Name gathered(const OpCall& c) {
   return c.g.reshape(y, made, c.result().shape());
 }
 
+Name scatter_added(const OpCall& c) {  // f16 and bf16 in f32
+  const DType wide = is_float(c.dtype()) ? accumulate_dtype(c.dtype()) : c.dtype();
+  const int dim = c.argument<ops::ScatterTarget>().dim;
+  const Tensor& index = c.tensor(1);
+  Shape whole = c.shape(0), line = whole;
+  for (int d = 0; d < line.rank; ++d) line[d] = 1;
+  whole[dim] = line[dim] = index.size(dim);
+  Name each;
+  if (const Tensor lines = index_of_lines(index, dim, whole))
+    each = c.g.expand(c.g.reshape(c.names.name_of(lines, lines), lines.shape(), line), line, whole);
+  else
+    each = c.in(1);
+  return c.g.node("ScatterElements", {c.in(0, wide), c.g.cast(each, i64), c.in(2, wide)},
+                  {{"axis", int64_t(dim)}, {"reduction", std::string("add")}});
+}
+
 // Gathers windows [..., count, size, ...] by positions, then moves `size` to the end.
 Name windows(const OpCall& c) {
   const auto& w = c.argument<ops::Windows>();
@@ -121,13 +137,11 @@ Name windows(const OpCall& c) {
 }
 
 constexpr TranslationRow rows_of_views[] = {
-    {"cat", joined},       {"embedding", gathered},
-    {"expand", expanded},  {"flip", flipped},
-    {"gather", gathered},  {"pad", padded},
-    {"permute", permuted}, {"reshape", reshaped},
-    {"slice", sliced},     {"split_heads", split_heads},
-    {"tril", triangle},    {"triu", triangle},
-    {"unfold", windows},
+    {"cat", joined},       {"embedding", gathered},      {"expand", expanded},
+    {"flip", flipped},     {"gather", gathered},         {"pad", padded},
+    {"permute", permuted}, {"reshape", reshaped},        {"scatter_add", scatter_added},
+    {"slice", sliced},     {"split_heads", split_heads}, {"tril", triangle},
+    {"triu", triangle},    {"unfold", windows},
 };
 
 }  // namespace
