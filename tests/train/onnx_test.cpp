@@ -486,6 +486,10 @@ TEST(Onnx, SizesFollowTheBatch) {
                 return cat({x, expand(zeros({2}), {x.size(0), 2})}, 1);
               }),
               {randn({1, 6}), randn({4, 6})});
+  all.add_net("zeros", Calls([](const Tensor& x) {
+                return cat({x, zeros({x.size(0), 2})}, 1) + full({x.size(0) * 2, 1, 1}, 3);
+              }),
+              {randn({1, 6}), randn({4, 6})});
   all.add_net("slice",
               Calls([](const Tensor& x) { return narrow(reshape(x, {-1}), 0, 0, 2 * x.size(0)); }),
               {randn({2, 6}), randn({4, 6})});
@@ -509,8 +513,10 @@ TEST(Onnx, SaysWhatAGraphCannotExpress) {
             "batches of 2 and 3 run different ops: Abs_0 and output");
   EXPECT_EQ(problem([](const Tensor& x) { return slice(x, 0, 0, x.size(0) - 1); }),
             "with batches of 2 and 3 a size is 1 and 2, which are not multiples");
-  EXPECT_EQ(problem([](const Tensor& x) { return x * double(x.size(0)); }),
-            "Constant_0 is not constant: it depends on the inputs in other ways than by ops");
+  EXPECT_EQ(
+      problem([](const Tensor& x) { return x * double(x.size(0)); }),
+      "Constant_0 of shape [] is not constant: it depends on the inputs in other ways than by "
+      "ops, such as item() or arange(x.size(0))");
   EXPECT_EQ(problem([](const Tensor& x) {
               const Tensor y = relu(x);
               fill_(y, 1);

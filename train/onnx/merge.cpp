@@ -24,6 +24,12 @@ bool are_equal(const Tensor& a, const Tensor& b) {
   return std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
 }
 
+// True if every element of t is the first one of `like`.
+bool is_filled(const Tensor& t, const Tensor& like) {
+  if (t.numel() == 0 || like.numel() == 0 || t.dtype() != like.dtype()) return false;
+  return are_equal(t, expand(reshape(narrow(flatten(like), 0, 0, 1), {}), t.shape()));
+}
+
 class Merger {
  public:
   Merger(const Trace& one, const Trace& other, int64_t batch, int64_t other_batch)
@@ -75,8 +81,13 @@ class Merger {
   }
 
   void generalise(const std::string& name, const Tensor& t, const Tensor& other, StateDict& kept) {
-    check(one_.number_lists.contains(name) && t.numel() == other.numel(),
-          "{} is not constant: it depends on the inputs in other ways than by ops", name);
+    if (is_filled(t, t) && is_filled(other, t) && t.rank() == other.rank())
+      return fill(name, t, other.shape());
+    check(
+        one_.number_lists.contains(name) && t.numel() == other.numel(),
+        "{} of shape {} is not constant: it depends on the inputs in other ways than by ops, such "
+        "as item() or arange(x.size(0))",
+        name, t.shape());
     std::vector<int64_t> sizes = to_vector<int64_t>(t), multiples;
     for (size_t i = 0; i < sizes.size(); ++i)
       multiples.push_back(multiple(sizes[i], other.at<int64_t>(int64_t(i))));
@@ -87,10 +98,23 @@ class Merger {
       kept.emplace_back(name, numbers(sizes));
       return;
     }
+    join(name, sizes, multiples);
+  }
+  void join(const std::string& name, const std::vector<int64_t>& sizes,
+            const std::vector<int64_t>& multiples) {
     std::vector<std::string> parts;
     for (size_t i = 0; i < sizes.size(); ++i)
       parts.push_back(multiples[i] == 0 ? constant(sizes[i]) : batch_times(multiples[i]));
     sizes_.push_back({"Concat", parts, {name}, {{"axis", int64_t{0}}}});
+  }
+  // Expands the one number of a tensor, such as zeros({x.size(0), 3}).
+  void fill(const std::string& name, const Tensor& t, const Shape& other) {
+    std::vector<int64_t> multiples;
+    for (int d = 0; d < other.rank; ++d) multiples.push_back(multiple(t.size(d), other[d]));
+    const std::string number = unused(name + "_number"), shape = unused(name + "_shape");
+    added_.emplace_back(number, reshape(narrow(flatten(t), 0, 0, 1), {}));
+    join(shape, {t.shape().begin(), t.shape().end()}, multiples);
+    sizes_.push_back({"Expand", {number, shape}, {name}});
   }
   // True if the numbers are read only as shapes by Reshapes.
   bool only_shapes(const std::string& name) const {
