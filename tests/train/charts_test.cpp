@@ -184,8 +184,9 @@ TEST(RunFolder, LacksAConfusionThatCannotBeDrawn) {
   std::vector<std::string> warnings;
   const OnWarning listen([&](const std::string& text) { warnings.push_back(text); });
   LearnerOptions o = recorded(folder.path());
+  Net net;
   const auto warns = [&](const std::string& why) {
-    Learner learner(loaders(), Net(), o);
+    Learner learner(loaders(), net, o);
     EXPECT_EQ(learner.fit(2), FitResult::Finished);
     ASSERT_EQ(warnings.size(), 1u);
     EXPECT_TRUE(warnings[0].starts_with("confusion.svg cannot be drawn: " + why)) << warnings[0];
@@ -196,7 +197,6 @@ TEST(RunFolder, LacksAConfusionThatCannotBeDrawn) {
   warns("confusion_matrix: scores of 3 classes, not 2");
   o.classes = {"a", "b", "c"};
   o.metrics.clear();
-  Net net;
   o.pass = [&](const Batch& b) { return StepOutput{mean(net(b.x))}; };
   warns("LearnerOptions::pass returned only a loss");
 }
