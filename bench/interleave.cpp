@@ -21,7 +21,7 @@ namespace mixtape::bench {
 namespace {
 
 Settings chosen;
-bool failed = false;  // whether a variant of this library does not run
+bool failed = false;  // true once a variant of this library did not run
 std::function<void(int)> set_peer_threads = [](int) {};
 
 struct Quartiles {
@@ -35,8 +35,8 @@ Quartiles quartiles(std::vector<double> v) {
 
 constexpr double longest = 120;  // seconds for all rounds of a workload, if there are more than 5
 
-// What came of a variant.
-struct Outcome {
+// The times of a variant, or why there are none.
+struct Timing {
   std::string form = {};
   std::string error = {};            // why it does not run; "": it does
   std::vector<double> seconds = {};  // per round
@@ -45,12 +45,12 @@ struct Outcome {
 struct Workload {
   int threads;
   std::vector<Variant> variants;
-  std::vector<Outcome> outcomes = {};               // per variant
+  std::vector<Timing> timings = {};                 // per variant
   std::map<DType, std::vector<double>> roofs = {};  // operations per second, one per round
 
   void measure() {
-    if (!outcomes.empty()) return;
-    outcomes.resize(variants.size());
+    if (!timings.empty()) return;
+    timings.resize(variants.size());
     const kernels::cpu::ThreadLimit limit(threads);
     set_peer_threads(threads);
     struct Runner {
@@ -65,7 +65,7 @@ struct Workload {
     for (size_t i = 0; i < variants.size(); ++i) try {
         Runner runner{i, variants[i].make(), 1};
         const Task& task = runner.task;
-        outcomes[i].form = task.form;
+        timings[i].form = task.form;
         task.call();
         if (!chosen.smoke) {
           task.call();
@@ -76,14 +76,14 @@ struct Workload {
         }
         runners.push_back(std::move(runner));
       } catch (const std::exception& e) {
-        outcomes[i].error = e.what();
+        timings[i].error = e.what();
       }
     if (chosen.smoke) {
-      for (const Runner& r : runners) outcomes[r.variant].seconds = {1};
+      for (const Runner& r : runners) timings[r.variant].seconds = {1};
       return;
     }
     const int rounds = std::min(chosen.rounds, std::max(5, int(longest / round)));
-    bool peer = true;  // whether one may have run last
+    bool peer = true;  // true if one may have run last
     for (int r = 0; r < rounds; ++r) {
       for (const DType dtype : {f32, bf16})
         roofs[dtype].push_back(multiply_add_rate(dtype, threads));
@@ -93,7 +93,7 @@ struct Workload {
         if (threads > 1 && peer) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         peer = !variants[runner.variant].peer.empty();
         runner.task.call();
-        outcomes[runner.variant].seconds.push_back(stretch(runner.task, runner.count));
+        timings[runner.variant].seconds.push_back(stretch(runner.task, runner.count));
       }
     }
   }
@@ -108,33 +108,33 @@ struct Workload {
     const std::vector<double>& roof = roofs.at(variants[one].dtype == bf16 ? bf16 : f32);
     std::vector<double> all;
     for (size_t r = 0; r < roof.size(); ++r)
-      all.push_back(variants[one].operations / outcomes[one].seconds[r] / roof[r]);
+      all.push_back(variants[one].operations / timings[one].seconds[r] / roof[r]);
     return quartiles(std::move(all)).median;
   }
   // The time of `one` relative to `other`, per round.
   Quartiles ratio(size_t one, size_t other) const {
     std::vector<double> all;
-    for (size_t r = 0; r < outcomes[one].seconds.size(); ++r)
-      all.push_back(outcomes[one].seconds[r] / outcomes[other].seconds[r]);
+    for (size_t r = 0; r < timings[one].seconds.size(); ++r)
+      all.push_back(timings[one].seconds[r] / timings[other].seconds[r]);
     return quartiles(std::move(all));
   }
 };
 
 void report(benchmark::State& state, const Workload& w, size_t index) {
   const Variant& v = w.variants[index];
-  const Outcome& outcome = w.outcomes[index];
-  if (!outcome.error.empty()) {
+  const Timing& timing = w.timings[index];
+  if (!timing.error.empty()) {
     failed |= v.peer.empty();
-    return state.SkipWithError(outcome.error.c_str());
+    return state.SkipWithError(timing.error.c_str());
   }
-  const Quartiles t = quartiles(outcome.seconds);
+  const Quartiles t = quartiles(timing.seconds);
   for (auto _ : state) state.SetIterationTime(t.median);
   if (chosen.smoke) return;
-  state.SetLabel(outcome.form);
+  state.SetLabel(timing.form);
   auto& counters = state.counters;
   counters["low_ms"] = t.low * 1e3;
   counters["high_ms"] = t.high * 1e3;
-  counters["rounds"] = double(outcome.seconds.size());
+  counters["rounds"] = double(timing.seconds.size());
   if (v.operations > 0) {
     counters["flops"] = v.operations / t.median;
     counters["of_peak"] = w.of_peak(index);
@@ -152,7 +152,7 @@ void report(benchmark::State& state, const Workload& w, size_t index) {
   };
   for (size_t i = 0; i < w.variants.size(); ++i) {
     const Variant& other = w.variants[i];
-    if (!w.outcomes[i].error.empty()) continue;
+    if (!w.timings[i].error.empty()) continue;
     if (other.peer.empty() && other.dtype == f32 && v.dtype != f32)
       put("of_f32", w.ratio(index, i));
     if (!other.peer.empty() && other.dtype == v.dtype) put("of_" + other.peer, w.ratio(index, i));
