@@ -97,13 +97,21 @@ OverflowCapsule::OverflowCapsule(std::string path) : path_(std::move(path)) {
   const io::AtomicFile can_be_written(path_);
 }
 
-bool OverflowCapsule::examine(Capsule& c, int kind, std::span<const Tensor> inputs,
+long OverflowCapsule::handles(const Storage& storage) const {
+  long all = 0;
+  for (const auto& [order, kept] : kept_)
+    for (const Capsule::Input& in : kept.capsule.inputs)
+      all += in.tensor && in.tensor.storage().get() == &storage;
+  return all;
+}
+
+bool OverflowCapsule::examine(Capsule& c, BadOp bad, std::span<const Tensor> inputs,
                               std::span<const Tensor> results) {
   const TensorStats made = stats_of(results);
   if (made.is_finite()) return false;
   const TensorStats given = stats_of(inputs);
   if (given.nans > 0 || (given.infinities > 0 && made.nans == 0)) return false;
-  BadOp bad{BadOp::Kind(kind), c.op, c.module};
+  bad.module = c.module;
   for (const Tensor& t : inputs)
     if (is_counted(t)) bad.inputs.push_back(t.dtype());
   bad.input_absmax = given.largest;
@@ -155,7 +163,10 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
   c.lists.assign(r.lists.begin(), r.lists.end());
   c.attributes = r.how.attributes(r.arguments);
   c.out = call.out;
-  if (looks && examine(c, int(BadOp::Kind::Forward), inputs, {&result, 1})) return;
+  if (looks) {
+    auto [kind, op] = detail::described(call);
+    if (examine(c, {kind, std::move(op), {}}, inputs, {&result, 1})) return;
+  }
   if (!records) return;
   kept.node = result.grad_fn();
   kept_.insert_or_assign(result.grad_fn()->order, std::move(kept));
@@ -173,7 +184,7 @@ void OverflowCapsule::after_rule(const Node& node, const Tensor& dy,
     if (in.tensor && in.tensor.version() != kept.versions[k++]) return;  // it was written to
   std::vector<Tensor> all(gradients.begin(), gradients.end());
   c.gradient = dy.detach();
-  examine(c, int(BadOp::Kind::Backward), {&dy, 1}, all);
+  examine(c, {BadOp::Kind::Backward, c.op, {}}, {&dy, 1}, all);
 }
 
 // --- replaying ---

@@ -13,6 +13,8 @@
 
 namespace mixtape::amp {
 
+struct BadOp;  // amp/trace.h
+
 // A call of an op or of its backward rule. The file is safetensors; everything but tensors is in
 // its metadata. Programs of the same sources and compiler can replay it. Replay only capsules from
 // people whose programs you would run, since the op takes its attributes from the file unchecked.
@@ -71,7 +73,9 @@ class OverflowCapsule final : public internal::Observer {
   void after(const internal::Call& call, const Tensor& result) override;
   void after_rule(const internal::Node& node, const Tensor& dy,
                   std::span<const Tensor> gradients) override;
-  bool examine(Capsule& c, int kind, std::span<const Tensor> inputs,
+  // A program may change tensors in place although this keeps them.
+  long handles(const Storage& storage) const override;
+  bool examine(Capsule& c, BadOp bad, std::span<const Tensor> inputs,
                std::span<const Tensor> results);
 
   const std::string path_;

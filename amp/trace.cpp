@@ -61,6 +61,13 @@ Tensor detail::stats_of(const Tensor& dense) {
   return stats;
 }
 
+std::pair<BadOp::Kind, std::string> detail::described(const Call& call) {
+  std::string op(call.op.name);
+  if ((op == "cast" || call.backward) && !Scope::caller().empty())  // such as a hook
+    op += fmt::format(" for {}", Scope::caller());
+  return {call.backward ? BadOp::Kind::Backward : BadOp::Kind::Forward, std::move(op)};
+}
+
 std::string BadOp::text() const {
   std::string what;
   if (infinities > 0) what = fmt::format("{} inf", infinities);
@@ -122,10 +129,7 @@ void OverflowTrace::after(const Call& call, const Tensor& result) {
     if (t->storage() == result.storage() || t->device() != result.device()) return;
     inputs.push_back(*t);
   }
-  std::string op(call.op.name);
-  if ((op == "cast" || call.backward) && !Scope::caller().empty())  // such as a hook
-    op += fmt::format(" for {}", Scope::caller());
-  const auto kind = call.backward ? BadOp::Kind::Backward : BadOp::Kind::Forward;
+  auto [kind, op] = detail::described(call);
   enter({kind, false, std::move(op), Scope::module_path(), iteration_}, inputs, {&result, 1});
 }
 

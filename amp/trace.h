@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/dispatch.h"
@@ -35,6 +36,8 @@ struct BadOp {
 
 namespace detail {
 bool is_counted(const Tensor& t);  // true if its numbers can be infinite or NaN
+// The call's kind and op in findings: Forward and "cast for linear".
+std::pair<BadOp::Kind, std::string> described(const internal::Call& call);
 // True for masked_fill and pad, which write infinities only because the program says so.
 bool writes_infinities(const OpInfo& op);
 // The numbers of t, contiguous and without repetitions, and the layout that turns them into t.

@@ -1,6 +1,8 @@
 // Capsules of overflows: found, saved, and replayed elsewhere.
 #include "amp/capsule.h"
+#include "amp/trace.h"
 #include "autograd/call.h"
+#include "autograd/checkpoint.h"
 #include "core/random.h"
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include <filesystem>
 
 #include "io/safetensors.h"
+#include "kernels/cpu/loops/parallel.h"
 #include "tests/support/amp.h"
 #include "tests/support/temp_folder.h"
 
@@ -212,6 +215,94 @@ TEST(Capsule, SeesTheSecondBackwardOfAGraph) {
       },
       folder / "c");
   EXPECT_TRUE(what.starts_with("backward of mul: 12 inf")) << what;
+}
+
+TEST(Capsule, LetsAProgramWriteInPlace) {
+  const test::TempFolder folder;
+  const std::string what = found(
+      [] {
+        const Autocast on({.low = f16});
+        const Tensor y = linear(big({2, 3, 4}, 1, f32), big_leaf({5, 4}, 1, f32));  // a view
+        y.add_(1.0);
+        const Tensor z = big_leaf({3}, 1) * 2.0;
+        reshape(z, {3, 1});  // an op of the past, whose inputs the capsule keeps
+        z *= 9e4;
+      },
+      folder / "c");
+  EXPECT_TRUE(what.starts_with("forward of mul")) << what;
+}
+
+TEST(Capsule, SaysWhatACastWasFor) {
+  const test::TempFolder folder;
+  const auto product = [](double x, double gradient) {
+    const Autocast on({.low = f16});
+    const Tensor y = linear(big_leaf({3, 4}, x, f32), big({5, 4}, 1e-3, f32));
+    y.to(f32).backward({.gradient = full({3, 5}, gradient)});
+  };
+  const std::string forward = found([&] { product(1e6, 1); }, folder / "c"),
+                    backward = found([&] { product(1, 1e6); }, folder / "d");
+  EXPECT_TRUE(forward.starts_with("forward of cast for linear: ")) << forward;
+  EXPECT_TRUE(backward.starts_with("backward of cast")) << backward;
+  EXPECT_TRUE(Capsule::load(folder / "d").reproduces());
+}
+
+// A loss behind layers at random, with an overflow planted before one of them, forward or backward.
+Tensor planted_loss(uint64_t seed) {
+  const Seed seeded(seed);
+  const auto any = [](int64_t n) { return int64_t(randint(0, n, {}).item()); };
+  const int64_t w = 2 * (1 + any(20)), layers = 1 + any(6), at = any(layers);
+  const bool backward = any(2) == 1;
+  const double gain = std::pow(10, 5 + any(3));
+  const auto weight = [&] { return randn({w, w}).set_requires_grad(); };
+  Tensor x = randn({1 + any(3), 1 + any(9), w});
+  for (int64_t i = 0; i < layers; ++i) {
+    if (i == at) x = backward ? x * gain * (1 / gain) : x * gain;
+    const int64_t kind = any(7);
+    const Tensor a = weight(), b = weight();
+    if (kind == 0) x = linear(x, a);
+    if (kind == 1) x = x + gelu(linear(relu(x), a));
+    if (kind == 2) x = layer_norm(x, {w});
+    if (kind == 3) x = softmax(x, -1);
+    if (kind == 4) x = matmul(x, matmul(x.transpose(1, 2), linear(x, a)));
+    if (kind == 5)
+      x = checkpoint([=](const Tensor& t) { return linear(tanh(linear(t, a)), b); }, x);
+    if (kind == 6) {
+      x = linear(x, a);
+      x.add_(1.0);
+      x *= 0.5;
+    }
+  }
+  return mean(square(linear(x, weight()).to(f32))) * (backward ? 1e6 : 1);
+}
+
+// Random losses; each capsule is replayed with one thread and with two.
+TEST(Capsule, FindsTheOpThatATraceFinds) {
+  const test::TempFolder folder;
+  const DefaultDevice cpu(Device::cpu());  // the threads are its own
+  int64_t capsules = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    OverflowTrace trace;
+    const std::string what = found(
+        [&] {
+          Tensor loss;
+          {
+            const Autocast on({.low = f16});
+            loss = planted_loss(seed);
+          }
+          loss.backward();
+        },
+        folder / "c");
+    const std::string want = trace.found().empty() ? "nothing" : trace.found()[0].text();
+    if (want.starts_with("incoming gradient")) continue;  // a sum is no op
+    EXPECT_EQ(what, want) << seed;
+    if (what == "nothing") continue;
+    ++capsules;
+    for (const int threads : {1, 2}) {
+      const kernels::cpu::ThreadLimit limit(threads);
+      EXPECT_TRUE(Capsule::load(folder / "c").reproduces()) << seed << ": " << what;
+    }
+  }
+  EXPECT_GE(capsules, 30);
 }
 
 TEST(Capsule, ChecksItsPath) {
