@@ -8,6 +8,7 @@
 #include "core/warn.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/kernels.h"
+#include "optim/by_name.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -425,6 +426,83 @@ TEST(LowMemory, BytesOfAParameter) {
   EXPECT_LE(cost(bf16, {.rounding = chance, .state = i8}), 6.1);
   EXPECT_LE(cost(bf16, {.rounding = chance, .state = f8}), 6.1);
   EXPECT_LE(cost(bf16, {.rounding = kernels::Rounding::Kahan, .state = i8}), 8.1);
+}
+
+// --- at random ---
+
+// Parameters of any dtypes and sizes together, with gradients that are missing, zero or strided in
+// some steps, under skipped and scaled steps.
+struct AnyTraining {
+  explicit AnyTraining(uint64_t s) : seed(s) {
+    const Seed seeded(seed);
+    const std::vector<std::string> names = optimizer_names();
+    name = names[size_t(any(int64_t(names.size())))];
+    const StateFormat formats[] = {f32, bf16, i8, f8};
+    const DType dtypes[] = {f16, bf16, f32, f64};
+    common.state = formats[any(4)];
+    common.rounding = kernels::Rounding(any(3));
+    common.multi_precision = common.rounding == kernels::Rounding::Nearest && any(2) == 1;
+    common.flat_master = common.multi_precision && any(2) == 1;
+    if (any(3) == 0) common.shadow = dtypes[any(2)];
+    common.maximize = any(4) == 0;
+    common.seed = seed;
+    const Shape sizes[] = {{5, 7}, {},       {0},    {1},    {255},
+                           {0, 4}, {64, 65}, {4096}, {4097}, {3, 5, 7, 41}};
+    start.push_back(randn(sizes[0]).to(dtypes[any(4)]));  // a matrix, for Muon
+    for (int64_t n = any(4); n > 0; --n)
+      start.push_back(randn(sizes[name == "muon" ? any(6) : any(10)]).to(dtypes[any(4)]));
+  }
+  std::unique_ptr<Optimizer> optimizer(const Params& p) const {
+    return optim::get(name, copies(p), {}, common);
+  }
+  void step(Optimizer& opt, uint64_t t) const {
+    const Seed seeded(1000 * seed + t);
+    for (const Tensor& p : opt.params()) {
+      const int64_t kind = any(5);
+      const bool alike = p.dtype() == f64 || any(2) == 0;
+      Tensor g = randn(p.shape()).to(alike ? p.dtype() : f32);
+      if (kind == 0) g = zeros(p.shape(), g.dtype());
+      if (kind == 1 && p.rank() >= 2) g = g.transpose(0, 1).contiguous().transpose(0, 1);
+      p.set_grad(kind == 2 ? Tensor() : g);
+    }
+    const Tensor skip = scalar(any(5) == 0), half = scalar(0.5);
+    StepControl control{.skip = skip};
+    if (any(2) == 0) control.grad_scale = half;
+    opt.step(control);
+  }
+  static int64_t any(int64_t n) { return int64_t(randint(0, n, {}).item()); }
+
+  uint64_t seed;
+  std::string name;
+  Common common;
+  Params start;
+};
+
+TEST(LowMemory, AnyTrainingResumesAtAnyStepWithAnyThreads) {
+  const OnWarning off(silent);
+  const DefaultDevice cpu(Device::cpu());  // the threads are its own
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const AnyTraining training(seed);
+    constexpr uint64_t steps = 4;
+    std::vector<std::string> ends;
+    std::vector<std::pair<Params, StateDict>> saved;
+    for (const int threads : {1, 2}) {
+      const kernels::cpu::ThreadLimit limit(threads);
+      const auto opt = training.optimizer(training.start);
+      for (uint64_t t = 0; t < steps; ++t) {
+        if (threads == 1) saved.emplace_back(copies(opt->params()), snapshot(opt->state_dict()));
+        training.step(*opt, t);
+      }
+      ends.push_back(bits(*opt));
+    }
+    for (uint64_t from = 0; from < steps; ++from) {
+      const auto opt = training.optimizer(saved[from].first);
+      opt->load_state_dict(saved[from].second);
+      for (uint64_t t = from; t < steps; ++t) training.step(*opt, t);
+      ends.push_back(bits(*opt));
+    }
+    for (const std::string& end : ends) EXPECT_EQ(end, ends[0]) << training.name << " " << seed;
+  }
 }
 
 // --- state dicts ---
