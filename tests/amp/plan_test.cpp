@@ -5,9 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <random>
 
+#include "autograd/checkpoint.h"
 #include "core/warn.h"
+#include "nn/nn.h"
+#include "optim/by_name.h"
 #include "tests/support/errors.h"
 #include "tests/support/planned.h"
 
@@ -118,6 +123,124 @@ TEST(Plan, OfSeveralOptimizers) {
   EXPECT_EQ(p.gradients, 2 * bytes);  // the second backward has both
   EXPECT_EQ(p.state / bytes, 3);      // and counts of steps
   EXPECT_LT(p.activations, bytes / 10);
+}
+
+// --- at random ---
+
+// Layers at random, shared or in place, in residuals and checkpoints.
+struct AnyNet {
+  using F = std::function<Tensor(const Tensor&)>;
+  explicit AnyNet(uint64_t seed) : random(seed), width(2 * (1 + any(30))) {}
+  int64_t any(int64_t n) { return int64_t(random() % uint64_t(n)); }
+  // x is [b, t, width].
+  F layer(int depth) {
+    const int64_t kind = any(depth > 2 ? 7 : 12);
+    if (kind == 0) return [](const Tensor& x) { return dropout(gelu(x), 0.3); };
+    if (kind == 1) return [](const Tensor& x) { return softmax(x, -1); };
+    if (kind == 2) return module<nn::LayerNorm>(width);
+    if (kind == 3) return module<nn::Linear>(width, width);
+    if (kind == 4)
+      return [in = module<nn::Linear>(width, 2 * width + 1),
+              out = module<nn::Linear>(2 * width + 1, width)](const Tensor& x) {
+        return out(silu(in(relu(x))));
+      };
+    if (kind == 5)
+      return [f = module<nn::Linear>(width, width)](const Tensor& x) { return f(tanh(f(x))); };
+    if (kind == 6)
+      return [f = module<nn::Linear>(width, width)](const Tensor& x) {
+        const Tensor y = f(x);
+        y.add_(1.0);
+        return y *= 0.5;
+      };
+    if (kind == 7) {
+      const auto m = made<nn::MultiheadAttention>(width, 2);
+      return [m](const Tensor& x) { return m->forward(x, x, x).output; };
+    }
+    const F f = layer(depth + 1), g = layer(depth + 1);
+    if (kind == 8) return [=](const Tensor& x) { return x + g(f(x)); };
+    if (kind == 9)
+      return
+          [=](const Tensor& x) { return checkpoint([=](const Tensor& t) { return g(f(t)); }, x); };
+    if (kind == 10) return [=](const Tensor& x) { return mean(stack({f(x), g(x)}), {0}); };
+    return [=](const Tensor& x) { return sigmoid(f(x)) * g(x); };
+  }
+  template <class M, class... A>
+  std::shared_ptr<M> made(A... arguments) {
+    const auto m = std::make_shared<M>(arguments...);
+    modules.push_back(m);
+    return m;
+  }
+  template <class M, class... A>
+  F module(A... arguments) {
+    return [m = made<M>(arguments...)](const Tensor& x) { return (*m)(x); };
+  }
+  std::vector<Tensor> parameters() const {
+    std::vector<Tensor> all;
+    for (const auto& m : modules)
+      for (const Tensor& p : m->parameters()) all.push_back(p);
+    return all;
+  }
+
+  std::mt19937_64 random;
+  const int64_t width;
+  std::vector<std::shared_ptr<nn::ModuleBase>> modules;
+};
+
+// Its losses, optimizer and precisions are random, too.
+PlannedTraining any_training(uint64_t seed, int64_t batch_size) {
+  const auto net = std::make_shared<AnyNet>(seed);
+  const auto any = [&](int64_t n) { return net->any(n); };
+  const auto flip = [&] { return any(3) == 0; };
+  std::vector<AnyNet::F> layers = {net->module<nn::Linear>(net->width, net->width)};
+  for (int64_t n = any(5); n >= 0; --n) layers.push_back(net->layer(0));
+  const DType dtypes[] = {bf16, f16, f32}, low = dtypes[any(3)];
+  const bool whole = low != f32 && flip(), two = flip(), clip = flip(), unscale = flip(),
+             to_none = flip(), cache = flip();
+  const int64_t times = 1 + any(3);
+  optim::CommonOptions common;
+  common.state = std::array<optim::StateFormat, 4>{f32, bf16, i8, optim::f8}[size_t(any(4))];
+  if (whole) {
+    common.rounding = low == bf16 ? optim::Rounding(any(3)) : optim::Rounding::Nearest;
+    common.multi_precision = common.rounding == optim::Rounding::Nearest;
+    common.flat_master = common.multi_precision && flip();
+    for (const auto& m : net->modules) m->to(low);
+  } else if (flip()) {
+    common.shadow = low;
+  }
+  const Recipe recipes[] = {Current{}, Delayed{.history = 3}, Mx{}, NvFp4{}, {}};
+  const Recipe recipe = recipes[low == bf16 && !whole ? any(5) : 4];
+  const auto names = optim::optimizer_names();
+  const std::shared_ptr<optim::Optimizer> opt =
+      optim::get(names[size_t(any(int64_t(names.size())))], net->parameters(), {}, common);
+  const auto scaler = std::make_shared<GradScaler>(low, ScalerOptions{.histogram = any(2)});
+  return {
+      {opt}, [=, t = 1 + any(9)] {
+        for (int64_t i = 0; i < times; ++i) {
+          Tensor x = randn({batch_size, t, net->width}).to(whole ? low : f32), loss, other;
+          {
+            const Autocast on({.low = low, .cache = cache, .enabled = !whole, .recipe = recipe});
+            for (const AnyNet::F& f : layers) x = f(x);
+            loss = mean(square(x.to(f32)));
+            other = mean(abs(x));
+          }
+          scaler->scale(loss).backward({.retain_graph = two});
+          if (two) scaler->scale(other).backward();
+        }
+        if (unscale) scaler->unscale(*opt);
+        scaler->step(*opt, {.clip_norm = clip ? std::optional(1.0) : std::nullopt});
+        scaler->update();
+        opt->zero_grad(to_none);
+      }};
+}
+
+TEST(Plan, OfAnyTrainingIsTheMeasuredOne) {
+  const OnWarning off([](const std::string&) {});
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const TrainingMaker make = [=](int64_t n) { return any_training(seed, n); };
+    const Plan planned = plan(make, 3), real = plan(make, 3, {.device = Device::cpu()});
+    EXPECT_EQ(planned.peak(), test::measured(make, 3, Device::cpu())) << seed;
+    EXPECT_TRUE(planned == real) << seed;
+  }
 }
 
 TEST(Plan, LeavesRandomNumbersAndMemoryAsTheyWere) {
