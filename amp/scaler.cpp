@@ -425,8 +425,10 @@ void GradScaler::update(std::optional<double> new_scale) {
   const Scope scope("update");
   check(std::ranges::any_of(scales_, [](const auto& s) { return s.second.has_scaled; }),
         "no loss was ever scaled: call scale(loss).backward() first");
-  check(!new_scale || detail::is_scale(*new_scale),
-        "new_scale must be positive and finite in f32, got {}", new_scale.value_or(0));
+  const double scale = new_scale.value_or(options_.init_scale);
+  check(detail::is_scale(scale), "new_scale must be positive and finite in f32, got {}", scale);
+  check(options_.min_scale <= scale && scale <= options_.max_scale,
+        "new_scale must be in [{}, {}], got {}", options_.min_scale, options_.max_scale, scale);
   const bool has_losses =
       std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
   // A step that failed leaves an optimizer ready.

@@ -221,8 +221,8 @@ class GradScaler {
     return step(opt, options, Tensor());
   }
   // Ends the iteration: changes each scale by what its optimizers found (not without gradients), or
-  // sets all to new_scale. Throws Error if no loss was ever scaled, or if one was scaled but no
-  // optimizer stepped.
+  // sets all to new_scale, from min_scale to max_scale. Throws Error if no loss was ever scaled, or
+  // if one was scaled but no optimizer stepped.
   void update(std::optional<double> new_scale = {});
 
   // Call it after a replay of update(): warns of skipped steps or throws ScaleCollapse, as update()

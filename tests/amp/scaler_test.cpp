@@ -120,6 +120,13 @@ TEST(Scale, CanBeSet) {
   EXPECT_ERROR(loop.scaler.update(0),
                "update: new_scale must be positive and finite in f32, got 0");
   EXPECT_ERROR(loop.scaler.update(inf), "in f32, got inf");
+
+  Loop limited({.init_scale = 4, .min_scale = 2, .max_scale = 8});
+  limited.run(1);
+  limited.scaler.update(8);
+  EXPECT_ERROR(limited.scaler.update(1.5), "update: new_scale must be in [2, 8], got 1.5");
+  EXPECT_ERROR(limited.scaler.update(8.5), "in [2, 8], got 8.5");
+  EXPECT_EQ(limited.scaler.scale_value(), 8);
 }
 
 // The addresses stay, so that a recorded step can be run again.
