@@ -119,13 +119,7 @@ uint64_t Optimizer::next_id() {
   return ++last;
 }
 Optimizer::Optimizer() = default;
-Optimizer::Optimizer(Optimizer&& other) noexcept
-    : id_(other.id_),
-      groups_(std::move(other.groups_)),
-      stepped_by_(other.stepped_by_),
-      averaged_(std::move(other.averaged_)) {
-  take_place(other);
-}
+Optimizer::Optimizer(Optimizer&& other) noexcept : Optimizer() { *this = std::move(other); }
 Optimizer::~Optimizer() {
   take_shadows_back();
   *place_ = nullptr;

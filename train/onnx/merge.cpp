@@ -24,10 +24,11 @@ bool are_equal(const Tensor& a, const Tensor& b) {
   return std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
 }
 
+Tensor first_number(const Tensor& t) { return flatten(t)(0); }
 // True if every element of t is the first one of `like`.
 bool is_filled(const Tensor& t, const Tensor& like) {
   if (t.numel() == 0 || like.numel() == 0 || t.dtype() != like.dtype()) return false;
-  return are_equal(t, expand(reshape(narrow(flatten(like), 0, 0, 1), {}), t.shape()));
+  return are_equal(t, expand(first_number(like), t.shape()));
 }
 
 class Merger {
@@ -112,7 +113,7 @@ class Merger {
     std::vector<int64_t> multiples;
     for (int d = 0; d < other.rank; ++d) multiples.push_back(multiple(t.size(d), other[d]));
     const std::string number = unused(name + "_number"), shape = unused(name + "_shape");
-    added_.emplace_back(number, reshape(narrow(flatten(t), 0, 0, 1), {}));
+    added_.emplace_back(number, first_number(t));
     join(shape, {t.shape().begin(), t.shape().end()}, multiples);
     sizes_.push_back({"Expand", {number, shape}, {name}});
   }
