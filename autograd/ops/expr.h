@@ -95,7 +95,8 @@ inline Expr erfc(const Expr& x) { return erfc(x.t); }
 inline Expr erfinv(const Expr& x) { return erfinv(x.t); }
 inline Expr digamma(const Expr& x) { return digamma(x.t); }
 inline Expr trigamma(const Expr& x) { return kernels::special::trigamma(x); }
-inline Expr abs(const Expr& x) { return abs(x.t); }
+inline Expr abs(const Expr& x) { return x.t ? Expr(abs(x.t)) : Expr(std::abs(x.constant)); }
+inline Expr differ(const Expr& a, const Expr& b) { return ne(a.t, b.t); }
 inline Expr sin(const Expr& x) { return sin(x.t); }
 inline Expr cos(const Expr& x) { return cos(x.t); }
 inline Expr tan(const Expr& x) { return tan(x.t); }
@@ -156,6 +157,7 @@ inline Reads operator>(Reads a, Reads b) { return a | b; }
 inline Reads operator<(Reads a, Reads b) { return a | b; }
 inline Reads operator==(Reads a, Reads b) { return a | b; }
 inline Reads select(Reads c, Reads a, Reads b) { return c | a | b; }
+inline Reads differ(Reads a, Reads b) { return a | b; }
 inline Reads pow(Reads a, Reads b) { return a | b; }
 inline Reads abs(Reads a) { return a; }
 inline Reads exp(Reads a) { return a; }

@@ -28,12 +28,22 @@ struct Mul {
   MIXTAPE_HD static auto db(auto a, auto, auto) { return a; }
 };
 
+// dy a / b^2. Each step moves to the other side of 1 if one can, so that none leaves the range of T
+// where the result is in it.
+template <class T>
+MIXTAPE_HD T over_square(T dy, T a, T b) {
+  const auto grows = abs(b) < T(1), swapped = differ(abs(dy) < abs(a), grows);
+  const T first = select(swapped, a, dy) / b, second = select(swapped, dy, a);
+  const auto now = differ(abs(first) < T(1), grows);
+  return first * select(now, second, T(1)) / b * select(now, T(1), second);
+}
+
 struct Div {
   static constexpr OpInfo info{"div", Precision::Widest};
   static constexpr Domain domain{.low = 0.3};
   MIXTAPE_HD static auto f(auto a, auto b) { return a / b; }
   MIXTAPE_HD static auto gradient_a(auto dy, auto, auto b) { return dy / b; }
-  MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return -(dy * (a / b) / b); }
+  MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return -over_square(dy, a, b); }
 };
 
 struct Pow {
@@ -42,12 +52,14 @@ struct Pow {
   static constexpr Domain domain{.low = 0.3, .high = 2};
   MIXTAPE_HD static auto f(auto a, auto b) { return pow(a, b); }
   template <class T>
-  MIXTAPE_HD static T da(T a, T b, T) {
-    return select(b == T(0), T(0), b * pow(a, b - T(1)));
+  MIXTAPE_HD static T gradient_a(T dy, T a, T b) {  // a^b is in range where a^(b - 1) need not be
+    const auto falls = b < T(0);
+    const T part = dy * pow(a, select(falls, b, b - T(1))) / select(falls, a, T(1));
+    return select(b == T(0), T(0), part * b);
   }
   template <class T>
-  MIXTAPE_HD static T db(T a, T b, T) {  // 0^b stays 0 while b >= 0
-    return pow(a, b) * log(select(a == T(0), select(b < T(0), a, T(1)), a));
+  MIXTAPE_HD static T gradient_b(T dy, T a, T b) {  // 0^b stays 0 while b >= 0
+    return dy * pow(a, b) * log(select(a == T(0), select(b < T(0), a, T(1)), a));
   }
 };
 
@@ -151,34 +163,19 @@ struct LogAddExp2 {  // log2(2^a + 2^b)
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };
 
-// The larger operand, the ratio of the smaller to it, and as weight larger^2 / (a^2 + b^2),
-// computed without those squares, which might overflow or vanish. For two zeros ratio and weight
-// are 0.
+// dy a / (a^2 + b^2), without those squares, which might overflow or vanish; 0 if both are 0.
 template <class T>
-struct Polar {
-  T large, ratio, weight;
-};
-template <class T>
-MIXTAPE_HD Polar<T> polar(T a, T b) {
-  const T large = select(abs(a) > abs(b), a, b), ratio = select(abs(a) > abs(b), b, a) / large;
-  const auto none = abs(a) + abs(b) == T(0);  // not for NaN beside 0
-  return {select(none, T(1), large), select(none, T(0), ratio),
-          select(none, T(0), T(1) / (T(1) + ratio * ratio))};
+MIXTAPE_HD T over_squares(T dy, T a, T b) {
+  const auto larger = abs(a) > abs(b), none = abs(a) + abs(b) == T(0);  // not for NaN beside 0
+  const T most = select(none, T(1), select(larger, a, b)), ratio = select(larger, b, a) / most;
+  return select(larger, dy / most, over_square(dy, a, most)) / (T(1) + ratio * ratio);
 }
 
 struct Atan2 {
   static constexpr OpInfo info{"atan2", Precision::Widest};
   MIXTAPE_HD static auto f(auto a, auto b) { return atan2(a, b); }
-  template <class T>
-  MIXTAPE_HD static T da(T a, T b, T) {  // b / (a^2 + b^2)
-    const auto [large, ratio, weight] = polar(a, b);
-    return select(abs(a) > abs(b), ratio * weight, weight) / large;
-  }
-  template <class T>
-  MIXTAPE_HD static T db(T a, T b, T) {  // -a / (a^2 + b^2)
-    const auto [large, ratio, weight] = polar(a, b);
-    return -(select(abs(a) > abs(b), weight, ratio * weight) / large);
-  }
+  MIXTAPE_HD static auto gradient_a(auto dy, auto a, auto b) { return over_squares(dy, b, a); }
+  MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return -over_squares(dy, a, b); }
 };
 
 struct Glu {  // a sigmoid(b)

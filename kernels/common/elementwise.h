@@ -153,7 +153,9 @@ MIXTAPE_HD T number(double x) {
 template <int n>
 struct Power : Pow {
   MIXTAPE_HD static auto f(auto a, auto) { return n == 2 ? a * a : a * a * a; }
-  MIXTAPE_HD static auto da(auto a, auto b, auto) { return n == 2 ? b * a : b * a * a; }
+  MIXTAPE_HD static auto gradient_a(auto dy, auto a, auto b) {
+    return n == 2 ? dy * (b * a) : dy * a * a * b;
+  }
 };
 // x^(1/2), or x^(-1/2) if inverse: sqrt, except that powers of -0 and -inf are 0 and inf.
 template <bool inverse>
@@ -169,9 +171,9 @@ struct Root : Pow {
     return inverse ? T(1) / root(a) : root(a);
   }
   template <class T>
-  MIXTAPE_HD static T da(T a, T b, T) {
-    const T r = root(a);
-    return b / (inverse ? r * r * r : r);
+  MIXTAPE_HD static T gradient_a(T dy, T a, T b) {
+    const T r = root(a), y = T(1) / r;
+    return inverse ? dy * b * y * y * y : dy * b / r;
   }
 };
 

@@ -224,9 +224,9 @@ struct Atan {
   static constexpr OpInfo info{"atan", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return atan(x); }
   template <class T>
-  MIXTAPE_HD static T d_from_x(T x) {
+  MIXTAPE_HD static T gradient(T dy, T x) {
     const T far = select(abs(x) > T(1e9), x, T(1));  // so that no derivative divides by 0
-    return select(abs(x) > T(1e9), T(1) / far / far, T(1) / (T(1) + x * x));
+    return select(abs(x) > T(1e9), dy / far / far, dy / (T(1) + x * x));
   }
 };
 

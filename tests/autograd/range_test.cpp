@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -571,6 +572,76 @@ TEST(InF32, SlopesBeyondItOfTinyNumbers) {  // 1 / x^2, times gradients as tiny 
     expect_30(x / tiny);
     expect_30(x / row({tiny, tiny}));
     expect_30(addcdiv(ones, x, row({tiny, tiny})));
+  }
+}
+
+// All triples of the numbers, as three tensors.
+std::array<Tensor, 3> triples(const Values& xs, const Values& ys, const Values& zs, DType dtype) {
+  Values x, y, z;
+  for (const double i : xs)
+    for (const double j : ys)
+      for (const double k : zs) x.push_back(i), y.push_back(j), z.push_back(k);
+  return {row(x, dtype), row(y, dtype).set_requires_grad(), row(z, dtype).set_requires_grad()};
+}
+using Number = long double;
+using Slope = std::function<Number(Number dy, Number a, Number b)>;
+// Wherever result and slope are in the range of the dtype.
+void expect_slopes(const std::array<Tensor, 3>& inputs,
+                   const std::function<Tensor(const Tensor&, const Tensor&)>& f,
+                   const std::vector<Slope>& want) {
+  const auto& [dy, a, b] = inputs;
+  const bool narrow = a.dtype() == f32;
+  const Number least = narrow ? 0x1p-120L : 0x1p-1016L, tolerance = narrow ? 5e-7L : 1e-15L;
+  const auto in_range = [&](Number x) { return std::abs(x) > least && std::abs(x) < 1 / least; };
+  const Values ys = to_vector(f(a, b)), dys = to_vector(dy), as = to_vector(a), bs = to_vector(b);
+  for (const bool again : {false, true}) {
+    const std::vector<Tensor> slopes =
+        grad({f(a, b)}, {a, b},
+             {.gradients = {dy}, .create_graph = again, .allow_unused = want.size() == 1});
+    for (size_t k = 0; k < want.size(); ++k) {
+      const Values got = to_vector(slopes[k]);
+      int compared = 0;
+      for (size_t i = 0; i < ys.size(); ++i) {
+        const Number w = want[k](dys[i], as[i], bs[i]);
+        if (!in_range(w) || !in_range(ys[i])) continue;
+        ++compared;
+        EXPECT_LE(std::abs(got[i] / w - 1), tolerance)
+            << "of operand " << k << " at " << as[i] << ", " << bs[i] << " under " << dys[i] << ": "
+            << got[i] << ", not " << w << (again ? ", recorded" : "");
+      }
+      EXPECT_GT(compared, 5);
+    }
+  }
+}
+
+TEST(Range, SlopesInItWhoseTermsAreNot) {
+  for (const auto& [dtype, unit] : {std::pair{f32, 1}, {f64, 8}}) {
+    Values powers;
+    for (const int i : {-36, -25, -12, 0, 12, 25, 36})
+      powers.push_back(1.1 * std::pow(10, i * unit));
+    Values signs = powers;
+    for (double& x : signs) x = -x;
+    const auto any = triples(signs, powers, powers, dtype);
+    expect_slopes(any, [](const Tensor& a, const Tensor& b) { return a / b; },
+                  {[](Number dy, Number, Number b) { return dy / b; },
+                   [](Number dy, Number a, Number b) { return -dy * a / (b * b); }});
+    expect_slopes(any, [](const Tensor& a, const Tensor& b) { return atan2(a, b); },
+                  {[](Number dy, Number a, Number b) { return dy * b / (a * a + b * b); },
+                   [](Number dy, Number a, Number b) { return -dy * a / (a * a + b * b); }});
+    expect_slopes(any, [](const Tensor& a, const Tensor&) { return atan(a); },
+                  {[](Number dy, Number a, Number) { return dy / (1 + a * a); }});
+    const Values exponents = {-3, -2, -1, -0.5, 0.5, 1.5, 2, 3, 4};
+    const Slope of_power = [](Number dy, Number a, Number b) {
+      return dy * b * std::pow(a, b - 1);
+    };
+    expect_slopes(triples(signs, powers, exponents, dtype),
+                  [](const Tensor& a, const Tensor& b) { return pow(a, b); },
+                  {of_power, [](Number dy, Number a, Number b) {
+                     return dy * std::pow(a, b) * std::log(a);
+                   }});
+    for (const double n : exponents)
+      expect_slopes(triples(signs, powers, {n}, dtype),
+                    [n](const Tensor& a, const Tensor&) { return pow(a, n); }, {of_power});
   }
 }
 
