@@ -69,16 +69,16 @@ class Translation {
   }
 
  private:
-  // PyTorch's Adam, NAdam and RAdam have an option for what only other optimizers do here.
+  // PyTorch's Adam has an option for what AdamW does here.
   void check_decay(size_t group) {
+    if (optimizer_.has_option("decoupled_weight_decay", group)) return;
     const auto given = ours_.extract(fmt::format("group.{}.decoupled_weight_decay", group));
     const auto decay = ours_.find(fmt::format("group.{}.weight_decay", group));
     if (given.empty() || decay == ours_.end() || decay->second.item() == 0) return;
-    const std::string_view name = optimizer_.name();
-    const double wanted = name != "adam" && name != "nadam" && name != "radam";
+    const double wanted = optimizer_.name() != "adam";
     check(given.mapped().item() == wanted,
           "decoupled_weight_decay must be {} for {} with a weight_decay of {}, got {}", wanted,
-          name, decay->second.item(), given.mapped().item());
+          optimizer_.name(), decay->second.item(), given.mapped().item());
   }
   // PyTorch's options that are pairs, and the names of both numbers here.
   static constexpr std::string_view pairs[][3] = {{"betas", "beta1", "beta2"},

@@ -44,29 +44,42 @@ Options adam_options(O& o, std::initializer_list<Option> others = {}) {
   return adam_options(o.lr, o.betas, o.eps, o.weight_decay, others);
 }
 
+// Decoupled decay acts on p, not through the gradient.
+template <class T>
+struct WeightDecay {
+  T add, keep;
+
+  template <class O>
+  MIXTAPE_HD WeightDecay(const O& o, bool decoupled)
+      : add(T(decoupled ? 0 : o.weight_decay)),
+        keep(T(decoupled ? 1 - o.lr * o.weight_decay : 1)) {}
+  template <class V>
+  [[gnu::always_inline]] MIXTAPE_HD void operator()(V& p, V& g) const {
+    if (add != T(0)) g = fma(p, V(add), g);
+    p = p * V(keep);
+  }
+};
+
 // Moments; p -= lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps). amsgrad uses the largest v so
-// far. Decoupled decay acts on p, not through the gradient.
+// far.
 template <class T, bool decoupled>
 struct AdamStep {
   Moments<T> moments;
-  T rate, unbias, eps, decay, shrink;
+  WeightDecay<T> decay;
+  T rate, unbias, eps;
   bool amsgrad;
 
   template <class O>
   MIXTAPE_HD AdamStep(const O& o, double steps)
       : moments(o.betas),
+        decay(o, decoupled),
         rate(T(-o.lr / (1 - pow(o.betas.first, steps + 1)))),
         unbias(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
         eps(T(o.eps)),
-        decay(T(o.weight_decay)),
-        shrink(T(1 - o.lr * o.weight_decay)),
         amsgrad(o.amsgrad) {}
   template <class V, class State>
   [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
-    if constexpr (decoupled)
-      p = p * V(shrink);
-    else if (decay != T(0))
-      g = fma(p, V(decay), g);
+    decay(p, g);
     auto [m, v] = moments.move(g, state);
     if (amsgrad) v = state.set(2, maximum(v, state.get(2)));
     return fma(V(rate), m / fma(sqrt(v), V(unbias), V(eps)), p);

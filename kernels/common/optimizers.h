@@ -123,26 +123,31 @@ struct NAdam {
   double lr = 2e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3;
+  bool decoupled_weight_decay = false;
 
-  Options options() { return adam_options(*this, {{"momentum_decay", momentum_decay}}); }
+  Options options() {
+    return adam_options(*this, {{"momentum_decay", momentum_decay},
+                                {"decoupled_weight_decay", decoupled_weight_decay}});
+  }
 
   template <class T>
   struct Step {
     Moments<T> moments;
-    T take_grad, take_mean, unbias, eps, decay;
+    WeightDecay<T> decay;
+    T take_grad, take_mean, unbias, eps;
 
     MIXTAPE_HD Step(const NAdam& o, double steps)
         : moments(o.betas),
+          decay(o, o.decoupled_weight_decay),
           unbias(T(1 / sqrt(1 - pow(o.betas.second, steps + 1)))),
-          eps(T(o.eps)),
-          decay(T(o.weight_decay)) {
+          eps(T(o.eps)) {
       const double t = steps + 1, product = mus(o, t), next = mu(o, t + 1);
       take_grad = T(-o.lr * (1 - mu(o, t)) / (1 - product));
       take_mean = T(-o.lr * next / (1 - product * next));
     }
     template <class V, class State>
     [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
-      if (decay != T(0)) g = fma(p, V(decay), g);
+      decay(p, g);
       const auto [m, v] = moments.move(g, state);
       return p + fma(V(take_grad), g, V(take_mean) * m) / fma(sqrt(v), V(unbias), V(eps));
     }
@@ -175,17 +180,21 @@ struct RAdam {
   double lr = 1e-3;
   Betas betas = {0.9, 0.999};
   double eps = 1e-8, weight_decay = 0;
+  bool decoupled_weight_decay = false;
 
-  Options options() { return adam_options(*this); }
+  Options options() {
+    return adam_options(*this, {{"decoupled_weight_decay", decoupled_weight_decay}});
+  }
 
   template <class T>
   struct Step {
     Moments<T> moments;
-    T rate, eps, decay;
+    WeightDecay<T> decay;
+    T rate, eps;
     bool rectified;
 
     MIXTAPE_HD Step(const RAdam& o, double steps)
-        : moments(o.betas), eps(T(o.eps)), decay(T(o.weight_decay)) {
+        : moments(o.betas), decay(o, o.decoupled_weight_decay), eps(T(o.eps)) {
       const double t = steps + 1, kept = pow(o.betas.second, t),
                    most = 2 / (1 - o.betas.second) - 1;
       const double length = most - 2 * t * kept / (1 - kept);
@@ -195,7 +204,7 @@ struct RAdam {
     }
     template <class V, class State>
     [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
-      if (decay != T(0)) g = fma(p, V(decay), g);
+      decay(p, g);
       const auto [m, v] = moments.move(g, state);
       return fma(V(rate), rectified ? m / (sqrt(v) + V(eps)) : m, p);
     }

@@ -224,6 +224,8 @@ def main() -> None:
     }
     # Written with torch 2.15.
     in_torch |= {
+        "nadam/decoupled": lambda p: o.NAdam(p, lr=0.02, weight_decay=0.1, decoupled_weight_decay=True),
+        "radam/decoupled": lambda p: o.RAdam(p, lr=0.02, weight_decay=0.1, decoupled_weight_decay=True),
         "adamax/default": lambda p: o.Adamax(p),
         "adamax/decay": lambda p: o.Adamax(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
         "adamax/late": lambda p: o.Adamax(p, lr=0.05, maximize=True),

@@ -196,6 +196,14 @@ TEST(TorchState, RefusesAnotherWeightDecay) {
   EXPECT_EQ(load(Adam(params), 1, 0), "no error");
   EXPECT_EQ(load(Adam(params), 0, 0.5), "no error");
   EXPECT_EQ(load(AdamW(params), 1, 0.5), "no error");
+  for (const double decoupled : {0, 1}) {
+    NAdam nadam(params);
+    RAdam radam(params);
+    for (Optimizer* opt : {(Optimizer*)&nadam, (Optimizer*)&radam}) {
+      load_torch_state_dict(*opt, {{"param_groups.0.decoupled_weight_decay", scalar(decoupled)}});
+      EXPECT_EQ(opt->option("decoupled_weight_decay"), decoupled);
+    }
+  }
 }
 
 TEST(TorchState, CountsInAnyDtype) {

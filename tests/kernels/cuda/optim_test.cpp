@@ -121,7 +121,9 @@ TEST(CudaOptim, NadamAndRadam) {
   expect_same_step(NAdam{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 3);
   expect_same_step(NAdam{.lr = 0.1, .betas = {0.9, 0.99}, .eps = 1e-3, .momentum_decay = 2}, 3,
                    false, 1, -1);
+  expect_same_step(NAdam{.lr = 0.1, .weight_decay = 0.1, .decoupled_weight_decay = true}, 3);
   expect_same_step(RAdam{.lr = 0.1, .betas = {0.9, 0.99}, .weight_decay = 0.1}, 3);
+  expect_same_step(RAdam{.lr = 0.1, .weight_decay = 0.1, .decoupled_weight_decay = true}, 3);
   expect_same_step(RAdam{.lr = 0.1, .betas = {0.9, 0.5}}, 3, false, 1, -1);
 }
 const Lamb lamb{.lr = 0.1,
