@@ -100,9 +100,9 @@ struct QrOp {
           "matrices of {} rows and {} columns have no gradient with .complete: the last columns of "
           "q are arbitrary",
           m, n);
-    const Tensor a = wide(ctx.saved(0));
+    const Tensor a = precise(ctx.saved(0));
     const QrParts y(precise_result(ctx.saved(1), [&] { return call<QrOp>(a, o); }), m, n, o),
-        d(wide(dy), m, n, o);
+        d(precise(dy), m, n, o);
     if (m >= n) return {square_gradient(y.q, y.r, d.q, d.r)};
     // a = [b c] with b = q r_b square and r_c = q^T c: dc = q dr_c, and q gets c dr_c^T.
     const auto first = [&](const Tensor& x) { return narrow(x, -1, 0, m); };
@@ -147,8 +147,8 @@ struct EighOp {
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     const int64_t n = ctx.shape(0)[-1];
     const EighParts y(
-        precise_result(ctx.saved(1), [&] { return call<EighOp>(wide(ctx.saved(0))); }), n),
-        d(wide(dy), n);
+        precise_result(ctx.saved(1), [&] { return call<EighOp>(precise(ctx.saved(0))); }), n),
+        d(precise(dy), n);
     const Tensor &v = y.vectors, vt = transpose(v);
     const Tensor turned = matmul(vt, d.vectors) * (1.0 - identity_like(v));
     const Tensor inner = as_diagonal(d.values) + divided(turned, gaps_of(y.values));
@@ -188,9 +188,9 @@ struct SvdOp {
   // v^T)
   static Grads backward(const Ctx& ctx, const Tensor& dy, const SvdOptions& o) {
     const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1], k = std::min(m, n);
-    SvdParts y(precise_result(ctx.saved(1), [&] { return call<SvdOp>(wide(ctx.saved(0)), o); }), m,
+    SvdParts y(precise_result(ctx.saved(1), [&] { return call<SvdOp>(precise(ctx.saved(0)), o); }), m,
                n, o),
-        d(wide(dy), m, n, o);
+        d(precise(dy), m, n, o);
     if (o.full_matrices) {
       if (m > n) std::tie(y.u, d.u) = of_first(y.u, d.u, k);
       if (m < n) {
@@ -252,9 +252,9 @@ struct Pinv {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, double rtol) {
-    const Tensor a = wide(ctx.saved(0));
+    const Tensor a = precise(ctx.saved(0));
     const Tensor p = precise_result(ctx.saved(1), [&] { return call<Pinv>(a, rtol); });
-    return {pinv_gradient(a, p, wide(dy))};
+    return {pinv_gradient(a, p, precise(dy))};
   }
 
   // v s^-1 u^T in f64
@@ -278,7 +278,7 @@ struct Lstsq {  // of one batch
   }
   // With p, the pseudoinverse of a: db = p^T dx, dp = dx b^T
   static Grads backward(const Ctx& ctx, const Tensor& dx, double rtol) {
-    const Tensor a = wide(ctx.saved(0)), b = wide(ctx.saved(1)), d = wide(dx);
+    const Tensor a = precise(ctx.saved(0)), b = precise(ctx.saved(1)), d = precise(dx);
     const Tensor p = call<Pinv>(a, rtol);
     return ctx.grads([&] { return pinv_gradient(a, p, matmul(d, transpose(b))); },
                      [&] { return matmul(transpose(p), d); });
@@ -297,7 +297,7 @@ struct MatrixExp {
   // The corner of exp([[x, d], [0, x]]) is the derivative at x in direction d; here x = a^T, d =
   // dy.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor x = transpose(wide(ctx.saved(0))), d = wide(dy);
+    const Tensor x = transpose(precise(ctx.saved(0))), d = precise(dy);
     const int64_t n = x.size(-1);
     const Tensor both = matrix_exp(cat({cat({x, d}, -1), cat({zeros_like(x), x}, -1)}, -2));
     return {narrow(narrow(both, -2, 0, n), -1, n, n)};

@@ -85,9 +85,9 @@ struct Solve {  // of one batch
   }
   // db = a^-T dx, da = -db x^T
   static Grads backward(const Ctx& ctx, const Tensor& dx, Triangular part) {
-    const Tensor a = wide(ctx.saved(0));
-    const Tensor db = call<Solve>(transpose(a), wide(dx), transpose_of(part));
-    const auto again = [&] { return call<Solve>(a, wide(ctx.saved(1)), part); };
+    const Tensor a = precise(ctx.saved(0));
+    const Tensor db = call<Solve>(transpose(a), precise(dx), transpose_of(part));
+    const auto again = [&] { return call<Solve>(a, precise(ctx.saved(1)), part); };
     return ctx.grads(
         [&] {
           const Tensor x = precise_result(ctx.saved(2), again);
@@ -113,8 +113,8 @@ struct Inverse {
   // da = -y^T dy y^T
   static Grads backward(const Ctx& ctx, const Tensor& dy, bool checked) {
     const Tensor y =
-        precise_result(ctx.saved(1), [&] { return call<Inverse>(wide(ctx.saved(0)), checked); });
-    return {-matmul(matmul(transpose(y), wide(dy)), transpose(y))};
+        precise_result(ctx.saved(1), [&] { return call<Inverse>(precise(ctx.saved(0)), checked); });
+    return {-matmul(matmul(transpose(y), precise(dy)), transpose(y))};
   }
 };
 
@@ -151,11 +151,11 @@ struct Cofactors {
   // With g = U^T dy V: det(U V) U (diag(P diag(g)) - P g^T) V^T, where the second product is
   // elementwise and P [i, j] is the product of all singular values but i and j.
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor a = wide(ctx.saved(0)), same = is_same(a);
+    const Tensor a = precise(ctx.saved(0)), same = is_same(a);
     const Svd x = svd(a);
     const Tensor pairs = logical_or(unsqueeze(same, -2), unsqueeze(same, -3));
     const Tensor p = masked_fill(products(unsqueeze(unsqueeze(x.s, -2), -2), pairs), same, 0);
-    const Tensor g = matmul(matmul(transpose(x.u), wide(dy)), transpose(x.vh));
+    const Tensor g = matmul(matmul(transpose(x.u), precise(dy)), transpose(x.vh));
     const Tensor along = matmul(p, sum(where(same, g, 0), {-1}, true));
     const Tensor inner = where(same, along, -p * transpose(g));
     return {sign(x) * matmul(matmul(x.u, inner), x.vh)};
@@ -190,7 +190,7 @@ struct Det {
     return cast(reshape(y, leading(a)), ctx.dtype());
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    return {on_matrices(wide(dy)) * cofactors(wide(ctx.saved(0)))};
+    return {on_matrices(precise(dy)) * cofactors(precise(ctx.saved(0)))};
   }
 };
 
@@ -205,8 +205,8 @@ struct SignAndLog {  // [..., 2]
   }
   // d log |det a| / da = a^-T, infinite or NaN if a is singular
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor inverse = call<Inverse>(wide(ctx.saved(0)), false);
-    return {on_matrices(wide(select(dy, -1, 1))) * transpose(inverse)};
+    const Tensor inverse = call<Inverse>(precise(ctx.saved(0)), false);
+    return {on_matrices(precise(select(dy, -1, 1))) * transpose(inverse)};
   }
 };
 
@@ -229,9 +229,9 @@ struct Cholesky {
   // da is the symmetric part of l^-T p l^-1, where p is the lower triangle of l^T dl with its
   // diagonal halved.
   static Grads backward(const Ctx& ctx, const Tensor& dl) {
-    const Tensor l = precise_result(ctx.saved(1), [&] { return cholesky(wide(ctx.saved(0))); });
+    const Tensor l = precise_result(ctx.saved(1), [&] { return cholesky(precise(ctx.saved(0))); });
     const Tensor lt = transpose(l), half = eye(l.size(-1), l.dtype(), l.device()) * 0.5;
-    const Tensor p = tril(matmul(lt, wide(dl))) * (1.0 - half);
+    const Tensor p = tril(matmul(lt, precise(dl))) * (1.0 - half);
     const Tensor left = call<Solve>(lt, p, Triangular::Upper);
     const Tensor both = call<Solve>(lt, transpose(left), Triangular::Upper);
     return {(both + transpose(both)) * 0.5};
