@@ -113,12 +113,9 @@ void pixel_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
   if (dw) from_dense(dw, sums + c);
   if (!dx) return;
   T* const shares = launch.scratch<T>(3 * c);  // the means of g and of g h, and w rstd
-  const double per = fixed_stats ? 0 : 1 / static_cast<double>(rows);
-  for (int64_t i = 0; i < c; ++i) {
-    shares[i] = static_cast<T>(sums[i] * per);
-    shares[c + i] = static_cast<T>(sums[c + i] * per);
-    shares[2 * c + i] = inverse[i] * (weight ? weight[i] : T(1));
-  }
+  for (int64_t i = 0; i < 2 * c; ++i)
+    shares[i] = fixed_stats ? T(0) : static_cast<T>(sums[i] / static_cast<double>(rows));
+  for (int64_t i = 0; i < c; ++i) shares[2 * c + i] = inverse[i] * (weight ? weight[i] : T(1));
   parallel_ranges(rows, grain_of(c), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
       for_each_vec<T>(c, [&](int64_t i, int64_t count) {
