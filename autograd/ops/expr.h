@@ -117,18 +117,19 @@ Tensor passed(const Tensor& dy, const Expr& derivative) {
   return g;
 }
 
-// dy df/da and dy df/db of an op of two operands.
+// dy df/da and dy df/db of an op of two operands; a gradient may be a constant, as that of x^0.
+inline Tensor like(const Tensor& x, const Expr& e) { return e.t ? e.t : full_like(x, e.constant); }
 template <class F>
 Tensor gradient_a(const Tensor& dy, const Expr& a, const Expr& b, const Expr& c) {
   if constexpr (kernels::HasGradients<F>)
-    return F::gradient_a(Expr(dy), a, b).t;
+    return like(dy, F::gradient_a(Expr(dy), a, b));
   else
     return passed<F>(dy, kernels::derivative_a<F>(a, b, c));
 }
 template <class F>
 Tensor gradient_b(const Tensor& dy, const Expr& a, const Expr& b, const Expr& c) {
   if constexpr (kernels::HasGradients<F>)
-    return F::gradient_b(Expr(dy), a, b).t;
+    return like(dy, F::gradient_b(Expr(dy), a, b));
   else
     return passed<F>(dy, kernels::derivative_b<F>(a, b, c));
 }

@@ -53,13 +53,16 @@ struct Pow {
   MIXTAPE_HD static auto f(auto a, auto b) { return pow(a, b); }
   template <class T>
   MIXTAPE_HD static T gradient_a(T dy, T a, T b) {  // a^b is in range where a^(b - 1) need not be
-    const auto falls = b < T(0);
+    const T p = b * abs(a);
+    const auto falls = p < T(0.5) * p;  // not for 0 and -inf, where a^b may lose a sign
     const T part = dy * pow(a, select(falls, b, b - T(1))) / select(falls, a, T(1));
     return select(b == T(0), T(0), part * b);
   }
   template <class T>
   MIXTAPE_HD static T gradient_b(T dy, T a, T b) {  // 0^b stays 0 while b >= 0
-    return dy * pow(a, b) * log(select(a == T(0), select(b < T(0), a, T(1)), a));
+    const T y = pow(a, b), l = log(select(a == T(0), select(b < T(0), a, T(1)), a));
+    const auto shrinks = abs(l) < T(1);  // dy y may be beyond the range
+    return dy * select(shrinks, l, y) * select(shrinks, y, l);
   }
 };
 
