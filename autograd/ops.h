@@ -231,8 +231,8 @@ Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 // after them if `right`. i64 of the values' shape; values and numbers must agree in dtype.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 
-// --- arithmetic: bools count as 0 and 1, in the other operand's dtype or beside a C++ number f32
-// --- The sum and the maximum of two bool tensors are their or, the product and minimum their and.
+// --- arithmetic: bools count as 0 and 1 of the other operand's dtype, of f32 beside a number ---
+// The sum and the maximum of two bool tensors are their or, the product and minimum their and.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -322,7 +322,7 @@ inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
-// --- bits of integers; on bools these are the logical ops ---
+// --- bits of integers: on bools these are the logical ops ---
 Tensor bitwise_and(const Tensor& a, const Tensor& b);
 Tensor bitwise_or(const Tensor& a, const Tensor& b);
 Tensor bitwise_xor(const Tensor& a, const Tensor& b);

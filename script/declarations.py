@@ -130,6 +130,8 @@ def sections(text: str) -> list[Section]:
             if not code:
                 if m := SECTION.match(comment):
                     found.append(Section(m[1], (m[2] or "") and m[2] + "."))
+                elif comment.startswith("--- "):
+                    raise DocError(f"the header of a section needs one line, ending with ---: // {comment}")
                 elif comment:
                     above.append(comment)
                 else:  # a comment by itself is the section's

@@ -649,6 +649,7 @@ struct SumOptions {
 Tensor sum(const Tensor& x, const SumOptions& options = {});
 Tensor mean(const Tensor& x);
 Tensor total(const Tensor& x);
+inline Tensor sum(const Tensor& a, const Tensor& b) { return add(a, b); }
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 
@@ -723,6 +724,7 @@ struct NoModule {  // of nothing
             "| `sum(x, SumOptions options = {})` | The sum, and its mean. | Full | `torch.sum` |",
             "| `mean(x)` | The sum, and its mean. | as `sum` | `torch.mean` |",
             "| `total(x)` | The sum, and its mean. | as `hidden` | `torch.total` |",
+            "| `sum(a, b)` | The sum, and its mean. | as `add` | `torch.sum` |",
             "Operators: `+` is `add`.",
             "- `How`: `Fast`, `Slow`\n- `SumOptions`: `vector<int> dims = {}` (none: all)\n",
             "## In place\n\nAll of x.",
@@ -730,6 +732,13 @@ struct NoModule {  // of nothing
             "`hidden` (Low)",
         ]:
             self.assertIn(line, text)
+
+    def test_the_header_of_a_section_takes_one_line(self) -> None:
+        header = self.tree / "autograd/ops.h"
+        header.write_text(header.read_text().replace("// --- arithmetic: broadcasts ---", "// --- arithmetic: long\n// ---"))
+        run = self.docs()
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("the header of a section needs one line, ending with ---: // --- arithmetic: long", run.stderr)
 
     def test_modules_have_those_of_their_base(self) -> None:
         text = self.document("nn.md")
