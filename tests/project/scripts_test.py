@@ -890,13 +890,14 @@ struct Other {
         self.assertIn("+| `add(a, double b = {})` | and a number |", run.stdout)
         self.assertTrue(run.stdout.endswith("docs/ops.md is stale: run script/docs\n"), run.stdout)
 
-    def test_a_file_or_heading_that_does_not_exist_is_told(self) -> None:
+    def test_a_file_a_heading_or_a_name_that_does_not_exist_is_told(self) -> None:
         self.assertEqual(self.docs().returncode, 0)
         self.write("docs/guide.md", "# A `guide`: more, of it\n[ops](ops.md#in-place), [here](#a-guide-more-of-it)\n")
         self.write("README.md", "`nn/layer.h`, `nn/`, `a / b.c` and `nn/gone.h`, [web](https://a.b/c), `[x](y)`\n"
-                                "[a](docs/gone.md) [b](docs/guide.md#gone)\n```text\n[c](d)\n```\n")
+                                "[a](docs/gone.md) [b](docs/guide.md#gone)\n```text\n[c](d)\n```\n"
+                                "`nn::Layer(3)`, `std::gone`, `nn::Base::gone`\n")
         run = self.docs("--check")
-        gone = "nn/gone.h", "docs/gone.md", "docs/guide.md#gone"
+        gone = "nn::Base::gone", "nn/gone.h", "docs/gone.md", "docs/guide.md#gone"
         told = "".join(f"README.md names {name}, which does not exist\n" for name in gone)
         self.assertEqual((run.returncode, run.stdout), (1, told))
 
