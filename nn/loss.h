@@ -10,10 +10,10 @@
 
 namespace mixtape::nn {
 
-// A loss whose option `member` is a buffer.
+// The weights among its options are a buffer.
 template <class Derived, auto op, class Options, Tensor Options::* member>
 struct WeightedLoss : Module<Derived> {
-  Buffer weight;  // [classes], or broadcasts to the target; or none
+  Buffer weight;  // [classes], or for BCELoss what broadcasts to the target; or none
 
   explicit WeightedLoss(Options o) : weight(std::exchange(o.*member, {})), options_(std::move(o)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const {

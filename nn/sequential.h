@@ -88,7 +88,7 @@ class Any {
   std::unique_ptr<Interface> held_;
 };
 
-// The base of Sequential and ModuleList. Names are "0.weight", "1.weight", ...
+// The base of Sequential and ModuleList. Names are "0.weight", "1.weight" and so on.
 template <class Derived>
 class ModuleSequence : public Module<Derived> {
  public:

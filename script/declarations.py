@@ -53,7 +53,7 @@ class Section:
 
 
 def short(type: str) -> str:
-    return re.sub(r"\bconst\b|\bstd::|&", "", type).strip()
+    return re.sub(r"\bconst\b ?|\bstd::|&", "", type).strip()
 
 
 def split(text: str) -> list[str]:

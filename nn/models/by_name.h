@@ -16,6 +16,6 @@ struct ModelOptions {
 // resnet20, 32, 44, 56 and 110 for CIFAR; "simple", three convolutions with batch norm and a linear
 // layer. Throws Error that lists them if there is no such model.
 nn::Any get(std::string_view name, const ModelOptions& options = {});
-std::vector<std::string> model_names();
+std::vector<std::string> model_names();  // the names that get() takes
 
 }  // namespace mixtape::models
