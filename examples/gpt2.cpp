@@ -259,8 +259,8 @@ bool Job::learn() {
   const int64_t warmup = std::max<int64_t>(o.warmup, 1),
                 rest = std::max<int64_t>(o.steps - warmup, 1);
   optim::Sequential schedule(
-      opt, {.parts = {optim::LinearWarmupOptions{.total_steps = warmup,
-                                                 .start_factor = 1.0 / double(o.warmup + 1)},
+      opt, {.parts = {optim::LinearWarmupOptions{.start_factor = 1.0 / double(o.warmup + 1),
+                                                 .total_steps = warmup},
                       optim::CosineOptions{.total_steps = rest, .min_lr = o.lr / 10}},
             .milestones = {warmup}});
   amp::GradScaler scaler(low);

@@ -225,7 +225,7 @@ std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimiz
   const double warmup = double(steps.warmup_steps);
   if (steps.warmup_steps > 0) {
     all.parts.push_back(
-        LinearWarmupOptions{.total_steps = steps.warmup_steps, .start_factor = 1 / (warmup + 1)});
+        LinearWarmupOptions{.start_factor = 1 / (warmup + 1), .total_steps = steps.warmup_steps});
     all.milestones = {steps.warmup_steps};
   }
   all.parts.push_back(curve(parsed, steps));

@@ -58,8 +58,8 @@ using Exponential = ClosedForm<ExponentialOptions>;
 // LinearLR
 struct LinearWarmupOptions {
   static constexpr std::string_view name = "linear_warmup";
-  int64_t total_steps = 5;
   double start_factor = 1.0 / 3, end_factor = 1;
+  int64_t total_steps = 5;
 
   void validate() const;
   double rate(int64_t step, double base_lr) const;

@@ -67,7 +67,7 @@ const std::map<std::string, MakeSchedule> schedules = {
     {"exponential", closed(ExponentialOptions{.gamma = 0.9})},
     {"linear_warmup", closed(LinearWarmupOptions{})},
     {"linear_warmup/falls",
-     closed(LinearWarmupOptions{.total_steps = 30, .start_factor = 0.9, .end_factor = 0.2})},
+     closed(LinearWarmupOptions{.start_factor = 0.9, .end_factor = 0.2, .total_steps = 30})},
     {"polynomial", closed(PolynomialOptions{.total_steps = 40, .power = 2.5})},
     {"polynomial/linear", closed(PolynomialOptions{})},
     {"lambda",
@@ -75,11 +75,11 @@ const std::map<std::string, MakeSchedule> schedules = {
          .factor = [](int64_t step) { return std::pow(0.95, static_cast<double>(step)) + 0.1; }})},
     {"sequential",
      closed(SequentialOptions{
-         .parts = {LinearWarmupOptions{.total_steps = 10, .start_factor = 0.1},
+         .parts = {LinearWarmupOptions{.start_factor = 0.1, .total_steps = 10},
                    CosineOptions{.total_steps = 30}, ExponentialOptions{.gamma = 0.8}},
          .milestones = {10, 40}})},
     {"chained",
-     closed(ChainedOptions{.parts = {LinearWarmupOptions{.total_steps = 10, .start_factor = 0.1},
+     closed(ChainedOptions{.parts = {LinearWarmupOptions{.start_factor = 0.1, .total_steps = 10},
                                      ExponentialOptions{.gamma = 0.95},
                                      StepLrOptions{.step_size = 15, .gamma = 0.5}}})},
 };
@@ -178,8 +178,12 @@ TEST(Schedule, TakesPyTorchsFirstArguments) {
   EXPECT_EQ(cosine.at(100), 0.125);
   CosineAnnealingWarmRestarts restarts(opt, 10, 2);
   EXPECT_EQ(restarts.at(30), 1);
-  LinearLR none(opt);
+  LinearLR none(opt), linear(opt, 0.5, 1.0, 4), start(opt, 0.25);
   EXPECT_EQ(none.at(5), 1);
+  EXPECT_EQ(linear.at(0), 0.5);
+  EXPECT_EQ(linear.at(2), 0.75);
+  EXPECT_EQ(start.at(0), 0.25);
+  static_assert(!std::is_constructible_v<LinearLR, SGD&, int>, "a factor, not a number of steps");
 }
 
 TEST(Schedule, StartsFromTheRateThatWasSetBeforeSaving) {
@@ -397,7 +401,7 @@ TEST(Schedule, PartsOfParts) {
   const SequentialOptions tail{.parts = {ExponentialOptions{.gamma = 0.5}, PolynomialOptions{}},
                                .milestones = {3}};
   Sequential schedule(opt,
-                      {.parts = {LinearWarmupOptions{.total_steps = 2, .start_factor = 0.5}, tail},
+                      {.parts = {LinearWarmupOptions{.start_factor = 0.5, .total_steps = 2}, tail},
                        .milestones = {2}});
   std::vector<double> first, second;
   for (int t = 0; t < 7; ++t) {
