@@ -626,8 +626,13 @@ struct Size2 {  // rows and columns: {3, 5}, or 3 for both
   Size2(F) = delete;  // 1.5 would become 1
   int64_t operator[](int d) const { return d == 0 ? h : w; }
 };
+// The first field of options that go by name only, since {2, 1} is a stride or padding.
+struct ByName {
+  constexpr ByName() {}
+};
 template <class Size>
 struct ConvOptionsOf {  // Conv1dOptions and, of Size2, Conv2dOptions
+  ByName by_name = {};
   Size stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   Activation activation = Activation::None;  // applied before the sums are rounded
@@ -641,8 +646,20 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 // x [n, c, h, w], weight [o, c/groups, kh, kw], bias [o] or none -> [n, o, h', w']
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
+// The same with numbers in place of names, in PyTorch's order, as those of pools.
+inline Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t stride,
+                     int64_t padding = 0, int64_t dilation = 1, int64_t groups = 1) {
+  return conv1d(x, weight, bias,
+                {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
+}
+inline Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Size2 stride,
+                     Size2 padding = 0, Size2 dilation = 1, int64_t groups = 1) {
+  return conv2d(x, weight, bias,
+                {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
+}
 template <class Size>
 struct ConvTransposeOptionsOf {  // ConvTranspose1dOptions and, of Size2 and Size3, those of 2d, 3d
+  ByName by_name = {};
   Size stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
 };
@@ -682,6 +699,7 @@ Tensor rnn_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const
 
 template <class Size>
 struct PoolOptionsOf {  // Pool1dOptions and, of Size2 and Size3, PoolOptions and Pool3dOptions
+  ByName by_name = {};
   Size stride = 0, padding = 0;   // stride 0 means the window's size
   bool ceil_mode = false;         // windows may extend past the end
   bool count_include_pad = true;  // in means, padding counts as zeros
@@ -696,6 +714,18 @@ Tensor avg_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {}
 // x [n, c, l] -> [n, c, l']
 Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 Tensor avg_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
+inline Tensor max_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padding = 0) {
+  return max_pool2d(x, window, {.stride = stride, .padding = padding});
+}
+inline Tensor avg_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padding = 0) {
+  return avg_pool2d(x, window, {.stride = stride, .padding = padding});
+}
+inline Tensor max_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_t padding = 0) {
+  return max_pool1d(x, window, {.stride = stride, .padding = padding});
+}
+inline Tensor avg_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_t padding = 0) {
+  return avg_pool1d(x, window, {.stride = stride, .padding = padding});
+}
 // Pools to a given size: window i covers floor(i h / size) to ceil((i + 1) h / size).
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
@@ -704,12 +734,15 @@ Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
 
 enum class Interpolation { Nearest, Bilinear, Bicubic, Trilinear, Area };
 struct InterpolateOptions {
+  ByName by_name = {};
+  std::optional<double> scale_factor = {};      // in place of a size, which must then be whole
   Interpolation mode = Interpolation::Nearest;  // Area: the mean of the pixels that one covers
   bool align_corners = false;  // not for Nearest and Area: aligns the centres of corners, not edges
   bool antialias = false;      // Bilinear and Bicubic: also filters where the result is smaller
 };
 // x [n, c, h, w] -> [n, c, size], with PyTorch's pixel positions
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& options = {});
+Tensor interpolate(const Tensor& x, const InterpolateOptions& options);  // by scale_factor
 struct GridSampleOptions {
   Interpolation mode = Interpolation::Bilinear;  // or Nearest
   PadMode padding = PadMode::Constant;  // outside the image: zeros; Replicate: the nearest pixel
@@ -726,6 +759,7 @@ Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] ->
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
 
 struct UnfoldOptions {
+  ByName by_name = {};
   Size2 dilation = 1, padding = 0, stride = 1;
 };
 // The windows of images as columns, for products: x [n, c, h, w] -> [n, c window, windows], the
@@ -812,6 +846,7 @@ struct Size3 {  // planes, rows and columns: {1, 2, 2}, or 2 for all
   Size2 plane() const { return {h, w}; }
 };
 struct Conv3dOptions {
+  ByName by_name = {};
   Size3 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
 };

@@ -2,7 +2,6 @@
 // Convolutions of [n, c, l] and [n, c, h, w]. Parameters start uniform within 1 / sqrt(fan in).
 // Conv2d(1, 16, 3, {.stride = 2, .padding = 1}) by name; stride and padding may also be numbers.
 
-#include <concepts>
 #include <vector>
 
 #include "autograd/ops.h"
@@ -13,6 +12,7 @@ namespace mixtape::nn {
 
 template <class Size>
 struct ConvOptions {
+  ByName by_name = {};
   Size stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
@@ -34,8 +34,9 @@ struct Conv1d : Module<Conv1d> {
   Tensor bias;    // [out], or none
 
   Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
-  Conv1d(int64_t in, int64_t out, int64_t kernel, std::integral auto stride, int64_t padding = 0)
-      : Conv1d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
+  Conv1d(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding = 0,
+         int64_t dilation = 1, int64_t groups = 1, bool bias = true)
+      : Conv1d(in, out, kernel, Options{{}, stride, padding, dilation, groups, bias}) {}
   Tensor forward(const Tensor& x) const { return conv1d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -51,8 +52,9 @@ struct Conv2d : Module<Conv2d> {
   Tensor bias;    // [out], or none
 
   Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
-  Conv2d(int64_t in, int64_t out, Size2 kernel, std::integral auto stride, Size2 padding = 0)
-      : Conv2d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
+  Conv2d(int64_t in, int64_t out, Size2 kernel, Size2 stride, Size2 padding = 0, Size2 dilation = 1,
+         int64_t groups = 1, bool bias = true)
+      : Conv2d(in, out, kernel, Options{{}, stride, padding, dilation, groups, bias}) {}
   Tensor forward(const Tensor& x) const { return conv2d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -63,6 +65,7 @@ struct Conv2d : Module<Conv2d> {
 
 template <class Size>
 struct ConvTransposeOptions {
+  ByName by_name = {};
   Size stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
@@ -76,9 +79,9 @@ struct ConvTranspose1d : Module<ConvTranspose1d> {
   Tensor bias;    // [out], or none
 
   ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
-  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, std::integral auto stride,
-                  int64_t padding = 0)
-      : ConvTranspose1d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
+  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding = 0,
+                  int64_t output_padding = 0)
+      : ConvTranspose1d(in, out, kernel, Options{{}, stride, padding, output_padding}) {}
   Tensor forward(const Tensor& x) const { return conv_transpose1d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -94,9 +97,9 @@ struct ConvTranspose2d : Module<ConvTranspose2d> {
   Tensor bias;    // [out], or none
 
   ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
-  ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, std::integral auto stride,
-                  Size2 padding = 0)
-      : ConvTranspose2d(in, out, kernel, {.stride = int64_t(stride), .padding = padding}) {}
+  ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, Size2 stride, Size2 padding = 0,
+                  Size2 output_padding = 0)
+      : ConvTranspose2d(in, out, kernel, Options{{}, stride, padding, output_padding}) {}
   Tensor forward(const Tensor& x) const { return conv_transpose2d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 

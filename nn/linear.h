@@ -1,6 +1,8 @@
 #pragma once
 // Linear: y = x W^T + b, followed by an optional activation.
 
+#include <concepts>
+
 #include "autograd/ops.h"
 #include "nn/module.h"
 
@@ -35,7 +37,8 @@ struct Linear : Module<Linear> {
   Tensor lora_B;  // [out, rank], or none
   LoraScale lora;
 
-  Linear(int64_t in, int64_t out) : Linear(in, out, {}) {}
+  Linear(int64_t in, int64_t out, std::same_as<bool> auto bias) : Linear(in, out, Options{bias}) {}
+  Linear(int64_t in, int64_t out) : Linear(in, out, true) {}
   Linear(int64_t in, int64_t out, const Options& options);
   // Adds the residual to the sums, before the activation.
   Tensor forward(const Tensor& x, const Tensor& residual = {}) const;

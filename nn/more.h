@@ -133,6 +133,7 @@ struct Fold : Module<Fold> {
 // [n, in, d, h, w] -> [n, out, d', h', w']
 struct Conv3d : Module<Conv3d> {
   struct Options {
+    ByName by_name = {};
     Size3 stride = 1, padding = 0, dilation = 1;
     int64_t groups = 1;
     bool bias = true;
@@ -141,7 +142,8 @@ struct Conv3d : Module<Conv3d> {
   Tensor weight;  // [out, in / groups, kd, kh, kw]
   Tensor bias;    // [out], or none
 
-  Conv3d(int64_t in, int64_t out, Size3 kernel) : Conv3d(in, out, kernel, {}) {}
+  Conv3d(int64_t in, int64_t out, Size3 kernel, Size3 stride = 1, Size3 padding = 0)
+      : Conv3d(in, out, kernel, Options{.stride = stride, .padding = padding}) {}
   Conv3d(int64_t in, int64_t out, Size3 kernel, const Options& options);
   Tensor forward(const Tensor& x) const { return conv3d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
@@ -156,7 +158,8 @@ struct ConvTranspose3d : Module<ConvTranspose3d> {
   Tensor weight;  // [in, out / groups, kd, kh, kw]
   Tensor bias;    // [out], or none
 
-  ConvTranspose3d(int64_t in, int64_t out, Size3 kernel) : ConvTranspose3d(in, out, kernel, {}) {}
+  ConvTranspose3d(int64_t in, int64_t out, Size3 kernel, Size3 stride = 1, Size3 padding = 0)
+      : ConvTranspose3d(in, out, kernel, Options{.stride = stride, .padding = padding}) {}
   ConvTranspose3d(int64_t in, int64_t out, Size3 kernel, const Options& options);
   Tensor forward(const Tensor& x) const { return conv_transpose3d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
@@ -164,10 +167,10 @@ struct ConvTranspose3d : Module<ConvTranspose3d> {
  private:
   ConvTranspose3dOptions options_;
 };
-struct MaxPool3d : WindowPool<MaxPool3d, max_pool3d, Size3, Pool3dOptions> {
+struct MaxPool3d : WindowPool<MaxPool3d, Size3, Pool3dOptions, max_pool3d> {
   using WindowPool::WindowPool;
 };
-struct AvgPool3d : WindowPool<AvgPool3d, avg_pool3d, Size3, Pool3dOptions> {
+struct AvgPool3d : WindowPool<AvgPool3d, Size3, Pool3dOptions, avg_pool3d> {
   using WindowPool::WindowPool;
 };
 struct AdaptiveAvgPool3d : OpModule<AdaptiveAvgPool3d, adaptive_avg_pool3d, Size3> {

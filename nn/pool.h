@@ -2,7 +2,6 @@
 // Pooling over sequences [n, c, l] and images [n, c, h, w].
 
 #include <array>
-#include <concepts>
 #include <tuple>
 #include <typeinfo>
 
@@ -16,12 +15,13 @@ Size2 checked_window(const std::type_info& module, Size2 w);      // both > 0
 Size3 checked_window(const std::type_info& module, Size3 w);      // all > 0
 
 // Stride and padding may be given by name, as in MaxPool2d(3, {.stride = 2}), or as numbers.
-template <class Derived, auto op, class Size, class Options>
+template <class Derived, class Size, class Options,
+          Tensor (*op)(const Tensor& x, Size window, const Options& options)>
 struct WindowPool : OpModule<Derived, op, Size, Options> {
   explicit WindowPool(Size window, const Options& o = {})
       : WindowPool::OpModule(checked_window(typeid(Derived), window), o) {}
-  WindowPool(Size window, std::integral auto stride, Size padding = 0)
-      : WindowPool(window, {.stride = Size(stride), .padding = padding}) {}
+  WindowPool(Size window, Size stride, Size padding = 0)
+      : WindowPool(window, Options{.stride = stride, .padding = padding}) {}
   // A window in braces, {2, 3}, is no other pool of window 2 and stride 3.
   template <size_t n>
     requires(n == sizeof(Size) / sizeof(int64_t) && n > 1)
@@ -29,19 +29,19 @@ struct WindowPool : OpModule<Derived, op, Size, Options> {
       : WindowPool(std::make_from_tuple<Size>(std::to_array(window)), o) {}
 };
 // [n, c, h, w] -> [n, c, h', w']
-struct MaxPool2d : WindowPool<MaxPool2d, max_pool2d, Size2, PoolOptions> {
+struct MaxPool2d : WindowPool<MaxPool2d, Size2, PoolOptions, max_pool2d> {
   using WindowPool::WindowPool;
 };
 // [n, c, h, w] -> [n, c, h', w']
-struct AvgPool2d : WindowPool<AvgPool2d, avg_pool2d, Size2, PoolOptions> {
+struct AvgPool2d : WindowPool<AvgPool2d, Size2, PoolOptions, avg_pool2d> {
   using WindowPool::WindowPool;
 };
 // [n, c, l] -> [n, c, l']
-struct MaxPool1d : WindowPool<MaxPool1d, max_pool1d, int64_t, Pool1dOptions> {
+struct MaxPool1d : WindowPool<MaxPool1d, int64_t, Pool1dOptions, max_pool1d> {
   using WindowPool::WindowPool;
 };
 // [n, c, l] -> [n, c, l']
-struct AvgPool1d : WindowPool<AvgPool1d, avg_pool1d, int64_t, Pool1dOptions> {
+struct AvgPool1d : WindowPool<AvgPool1d, int64_t, Pool1dOptions, avg_pool1d> {
   using WindowPool::WindowPool;
 };
 // [n, c, h, w] -> [n, c, size]

@@ -3,6 +3,7 @@
 // All weights and biases start uniform within 1 / sqrt(hidden).
 
 #include <array>
+#include <concepts>
 #include <vector>
 
 #include "autograd/ops.h"
@@ -21,7 +22,7 @@ struct RecurrentWeights {
   RecurrentWeights(std::string_view layer, int64_t in, int64_t hidden, int64_t gates, bool bias);
 };
 
-struct RecurrentLayerOptions {
+struct RecurrentLayerOptions {  // LSTM(3, 4, {.num_layers = 2}), or LSTM(3, 4, 2)
   int64_t num_layers = 1;
   bool bias = true;
   bool batch_first = false;  // [b, t, ...] instead of [t, b, ...]; states stay [layers, b, hidden]
@@ -82,6 +83,9 @@ struct RNN : Module<RNN>, RecurrentLayers {
   RNN(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {},
       Nonlinearity f = Nonlinearity::Tanh)
       : RecurrentLayers("RNN", in, hidden, 1, o), f_(f) {}
+  RNN(int64_t in, int64_t hidden, std::integral auto num_layers,
+      Nonlinearity f = Nonlinearity::Tanh)
+      : RNN(in, hidden, RecurrentLayerOptions{num_layers}, f) {}
   RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 
@@ -93,6 +97,9 @@ struct RNN : Module<RNN>, RecurrentLayers {
 struct LSTM : Module<LSTM>, RecurrentLayers {
   LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers("LSTM", in, hidden, 4, o) {}
+  LSTM(int64_t in, int64_t hidden, std::integral auto num_layers, bool bias = true,
+       bool batch_first = false, double dropout = 0, bool bidirectional = false)
+      : LSTM(in, hidden, {num_layers, bias, batch_first, dropout, bidirectional}) {}
   LstmOutput forward(const Tensor& x, const LstmState& start = {},
                      const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
@@ -102,6 +109,9 @@ struct LSTM : Module<LSTM>, RecurrentLayers {
 struct GRU : Module<GRU>, RecurrentLayers {
   GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& o = {})
       : RecurrentLayers("GRU", in, hidden, 3, o) {}
+  GRU(int64_t in, int64_t hidden, std::integral auto num_layers, bool bias = true,
+      bool batch_first = false, double dropout = 0, bool bidirectional = false)
+      : GRU(in, hidden, {num_layers, bias, batch_first, dropout, bidirectional}) {}
   RnnOutput forward(const Tensor& x, const Tensor& h_0 = {}, const Tensor& lengths = {}) const;
   void list_fields(Fields& fields) override { list_weights(fields); }
 };

@@ -246,6 +246,7 @@ Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
   const Scope scope(Interpolate::info.name);
   check_images(x);
+  check(!o.scale_factor, "both a size and a scale_factor are given");
   check(o.mode != Interpolation::Trilinear, "mode is Trilinear, which interpolate3d takes");
   const bool smooth = o.mode == Interpolation::Bilinear || o.mode == Interpolation::Bicubic;
   check(smooth || !o.align_corners, "align_corners is for Bilinear and Bicubic");
@@ -269,6 +270,21 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
   for (const int d : {1, 0})
     y = Antialias(lines[d].from, lines[d].to, cubic, o.align_corners)(y, 2 + d);
   return cast(y, x.dtype());
+}
+
+Tensor interpolate(const Tensor& x, const InterpolateOptions& o) {
+  const Scope scope(Interpolate::info.name);
+  check_images(x);
+  check(o.scale_factor.has_value(), "neither a size nor a scale_factor is given");
+  const auto size_of = [&](int d) {  // (a fraction would move the positions of pixels)
+    const double size = double(x.size(d)) * *o.scale_factor, whole = std::round(size);
+    check(std::abs(size - whole) < 1e-6 && whole >= 1 && whole < 0x1p31,
+          "scale_factor times {} must be a whole number > 0, got {}: give a size", x.size(d), size);
+    return int64_t(whole);
+  };
+  InterpolateOptions with_size = o;
+  with_size.scale_factor.reset();
+  return interpolate(x, Size2(size_of(2), size_of(3)), with_size);
 }
 
 // Channel (c, i, j) holds the pixels at row i and column j of every square of f x f.

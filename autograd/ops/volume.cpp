@@ -64,8 +64,8 @@ Tensor pool_volume(const Tensor& x, const F& pool2d) {
   const Tensor z = pool2d(reshape(y, {y.size(0), 1, y.size(1), h * w}), true);
   return cast(reshape(z, {x.size(0), x.size(1), z.size(2), h, w}), x.dtype());
 }
-template <class Pool>
-Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o, Pool pool) {
+Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o,
+                    Tensor (*pool)(const Tensor& x, Size2 window, const PoolOptions& options)) {
   check(o.stride.d >= 0, "the stride of planes must be >= 0, got {}", o.stride.d);
   return pool_volume(x, [&](const Tensor& t, bool depth) {
     const Size2 along(window.d, 1), step(o.stride.d > 0 ? o.stride.d : window.d, 1);

@@ -411,6 +411,13 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(interpolate(x, {2, 0}), "both sizes must be > 0, got 5 elements to 0");
   EXPECT_ERROR(interpolate(ones({1, 2, 0, 3}), {2, 2}),
                "both sizes must be > 0, got 0 elements to 2");
+  EXPECT_ERROR(
+      interpolate(ones({1, 1, 4, 5}), {.scale_factor = 1.5}),
+      "interpolate: scale_factor times 5 must be a whole number > 0, got 7.5: give a size");
+  EXPECT_ERROR(interpolate(x, {.mode = Interpolation::Bilinear}),
+               "interpolate: neither a size nor a scale_factor is given");
+  EXPECT_ERROR(interpolate(x, {2, 2}, {.scale_factor = 2}),
+               "interpolate: both a size and a scale_factor are given");
   EXPECT_ERROR(interpolate(x, {2, 2}, {.mode = Interpolation::Trilinear}),
                "interpolate: mode is Trilinear, which interpolate3d takes");
   EXPECT_ERROR(interpolate(x, {2, 2}, {.mode = Interpolation::Area, .antialias = true}),

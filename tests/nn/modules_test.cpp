@@ -58,6 +58,8 @@ TEST(Pools, AreTheirFunctions) {
   expect_is(AvgPool1d(4), avg_pool1d(line, 4), line);
   expect_is(MaxPool2d(3, 2, 1), max_pool2d(x, 3, {.stride = 2, .padding = 1}));
   expect_is(MaxPool2d({2, 3}, 1, {0, 1}), max_pool2d(x, {2, 3}, {.stride = 1, .padding = {0, 1}}));
+  expect_is(MaxPool2d({3, 2}, {2, 1}), max_pool2d(x, {3, 2}, {.stride = {2, 1}}));
+  expect_is(AvgPool2d(3, {2, 1}, {1, 0}), avg_pool2d(x, 3, {.stride = {2, 1}, .padding = {1, 0}}));
   expect_is(AvgPool2d(2, 2), avg_pool2d(x, 2));
   expect_is(AvgPool1d(4, 2, 1), avg_pool1d(line, 4, {.stride = 2, .padding = 1}), line);
   expect_is(AdaptiveAvgPool2d(1), adaptive_avg_pool2d(x, {1, 1}));
@@ -68,6 +70,38 @@ TEST(Pools, AreTheirFunctions) {
   EXPECT_ERROR(AvgPool2d({2, 0}), "AvgPool2d: the window must be > 0, got 2 x 0");
   EXPECT_ERROR(MaxPool1d(0), "MaxPool1d: the window must be > 0, got 0");
   EXPECT_ERROR(AvgPool1d(-1), "AvgPool1d: the window must be > 0, got -1");
+}
+
+// Numbers stand in PyTorch's order, and two in braces are rows and columns of one option.
+TEST(Layers, TakeNumbersInPlaceOfNames) {
+  const auto expect_same = [](const auto& layer, const auto& named, const Tensor& x) {
+    const nn::Evaluating now(
+        const_cast<nn::ModuleBase&>(static_cast<const nn::ModuleBase&>(named)));
+    const_cast<std::remove_cvref_t<decltype(named)>&>(named).load_state_dict(layer.state_dict());
+    EXPECT_TRUE(equal(layer(x), named(x)));
+  };
+  const Tensor& x = sample();
+  const int64_t c = x.size(1);
+  const Tensor line = reshape(x, {2, c, -1});
+  expect_same(Conv2d(c, 6, {3, 2}, {2, 1}), Conv2d(c, 6, {3, 2}, {.stride = {2, 1}}), x);
+  expect_same(Conv2d(c, 4, 3, 1, {2, 1}, 2, 2, false),
+              Conv2d(c, 4, 3, {.padding = {2, 1}, .dilation = 2, .groups = 2, .bias = false}), x);
+  expect_same(
+      Conv1d(c, 4, 3, 2, 1, 2, 2, false),
+      Conv1d(c, 4, 3, {.stride = 2, .padding = 1, .dilation = 2, .groups = 2, .bias = false}),
+      line);
+  expect_same(ConvTranspose2d(c, 3, 3, 2, {1, 0}, {1, 0}),
+              ConvTranspose2d(c, 3, 3, {.stride = 2, .padding = {1, 0}, .output_padding = {1, 0}}),
+              x);
+  expect_same(ConvTranspose1d(c, 3, 3, 2, 1, 1),
+              ConvTranspose1d(c, 3, 3, {.stride = 2, .padding = 1, .output_padding = 1}), line);
+  expect_same(Linear(3, 4, false), Linear(3, 4, {.bias = false}), ones({2, 3}));
+  EXPECT_FALSE(Linear(3, 4, false).bias);
+  EXPECT_EQ(LSTM(3, 4, 2).weights.size(), 2u);
+  EXPECT_EQ(GRU(3, 4, 2, false, true, 0.1, true).weights.size(), 4u);
+  EXPECT_FALSE(GRU(3, 4, 2, false).weights[0].bias_ih);
+  EXPECT_EQ(LSTM(3, 4, 1, true, true)(zeros({2, 5, 3})).h_n.shape(), (Shape{1, 2, 4}));
+  EXPECT_EQ(RNN(3, 4, 3, Nonlinearity::Relu).weights.size(), 3u);
 }
 
 TEST(Pools, TakeOneImageWithoutABatch) {
