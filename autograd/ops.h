@@ -61,7 +61,10 @@ Tensor randn(const Shape& shape, DType dtype = f32,
 Tensor normal(const Shape& shape, double mean, double std, DType dtype = f32,
               Device device = DefaultDevice::current());
 Tensor randint(int64_t low, int64_t high, const Shape& shape,
-               Device device = DefaultDevice::current());              // i64 in [low, high)
+               Device device = DefaultDevice::current());  // i64 in [low, high)
+inline Tensor randint(int64_t high, const Shape& shape, Device device = DefaultDevice::current()) {
+  return randint(0, high, shape, device);
+}
 Tensor randperm(int64_t n, Device device = DefaultDevice::current());  // i64: 0..n-1, shuffled
 // Draws n classes with probabilities in proportion to the weights: [..., classes] -> i64 [..., n],
 // all different unless with replacement. Waits for the device. For logits use models::sample.
@@ -82,6 +85,7 @@ Tensor detach(const Tensor& x);  // the same data without history
 Tensor reshape(const Tensor& x, const Shape& shape);  // one size may be -1
 Tensor view(const Tensor& x, const Shape& shape);     // reshape; throws Error if it would copy
 Tensor flatten(const Tensor& x, int from = 0, int to = -1);
+Tensor unflatten(const Tensor& x, int dim, const Shape& sizes);  // dim split; one size may be -1
 Tensor transpose(const Tensor& x, int a = -2, int b = -1);
 Tensor permute(const Tensor& x, const Dims& order);
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to);  // the others keep their order
@@ -122,9 +126,16 @@ Tensor diagonal(const Tensor& x, int64_t offset = 0, int a = -2, int b = -1);
 
 // --- rearranging: copies ---
 Tensor flip(const Tensor& x, const Dims& dims);
-Tensor roll(const Tensor& x, int64_t shift, int dim);               // wraps around
-Tensor repeat(const Tensor& x, const Shape& times);                 // tiles: [2] of [3] -> [6]
-Tensor repeat_interleave(const Tensor& x, int64_t times, int dim);  // each element `times` times
+Tensor roll(const Tensor& x, int64_t shift, int dim);  // wraps around
+Tensor roll(const Tensor& x, const Shape& shifts, const Dims& dims);
+Tensor roll(const Tensor& x, int64_t shift);         // in row-major order
+Tensor repeat(const Tensor& x, const Shape& times);  // tiles: [2] of [3] -> [6]
+// Repeats each slice of dim `times` times, or slice i times[i] times, for integers [n], or [] for
+// all (which wait for their device). Without dim, repeats the elements in row-major order: 1-d.
+Tensor repeat_interleave(const Tensor& x, int64_t times, int dim);
+Tensor repeat_interleave(const Tensor& x, int64_t times);
+Tensor repeat_interleave(const Tensor& x, const Tensor& times, int dim);
+Tensor repeat_interleave(const Tensor& x, const Tensor& times);
 Tensor diag(const Tensor& x, int64_t offset = 0);  // [n] -> a diagonal matrix, or back
 Tensor diag_embed(const Tensor& x, int64_t offset = 0, int a = -2,
                   int b = -1);                       // undoes diagonal(): zeros beside it
@@ -213,6 +224,15 @@ Tensor quantile(const Tensor& x, double q);  // of all elements
 // The same of each q [k] -> [k, ...]. Reads q, which waits for its device.
 Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim = false);
 Tensor quantile(const Tensor& x, const Tensor& q);
+// The same of the elements that are not NaN; NaN if there is none. nanmedian(x) waits for the
+// device.
+Sorted nanmedian(const Tensor& x, int dim, bool keepdim = false);
+Tensor nanmedian(const Tensor& x);
+Sorted nanmedian(const Tensor& x, bool) = delete;  // the dimension comes first
+Tensor nanquantile(const Tensor& x, double q, int dim, bool keepdim = false);
+Tensor nanquantile(const Tensor& x, double q);
+Tensor nanquantile(const Tensor& x, const Tensor& q, int dim, bool keepdim = false);
+Tensor nanquantile(const Tensor& x, const Tensor& q);
 // True for each element that is in `among`, of the same dtype; with invert, for each that is not.
 BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert = false);
 // Counts the elements in each of `bins` equal parts of [low, high], in x's dtype. If low equals
@@ -259,6 +279,8 @@ Tensor pow(const Tensor& a, double b);
 Tensor remainder(const Tensor& a, double b);
 Tensor fmod(const Tensor& a, double b);
 Tensor copysign(const Tensor& a, double b);
+Tensor xlogy(const Tensor& a, double b);
+Tensor xlogy(double a, const Tensor& b);
 Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
@@ -429,7 +451,9 @@ Tensor mish(const Tensor& x);                           // x * tanh(softplus(x))
 Tensor celu(const Tensor& x, double alpha = 1);         // elu(x / alpha) * alpha
 Tensor softshrink(const Tensor& x, double size = 0.5);  // moved towards 0 by size, at most to 0
 Tensor hardshrink(const Tensor& x, double size = 0.5);  // 0 where |x| <= size
-Tensor threshold(const Tensor& x, double threshold, double value);  // value where x <= threshold
+Tensor hardtanh(const Tensor& x, double low = -1, double high = 1);  // clamp(); slope 0 at bounds
+Tensor tanhshrink(const Tensor& x);                                  // x - tanh(x)
+Tensor threshold(const Tensor& x, double threshold, double value);   // value where x <= threshold
 // x above zero; elsewhere x times a random number from [lower, upper), one per element. Use
 // leaky_relu(x, (lower + upper) / 2) in evaluation.
 Tensor rrelu(const Tensor& x, double lower = 1.0 / 8, double upper = 1.0 / 3);
@@ -1032,6 +1056,18 @@ struct MultiMarginOptions {
 // an i64 target [n], or [classes] and [].
 Tensor multi_margin_loss(const Tensor& x, const Tensor& target,
                          const MultiMarginOptions& options = {});
+// The mean over all classes of max(0, 1 - x[t] + x[i]), added up over the sample's classes t and
+// all others i, for x [n, classes] and an i64 target [n, classes], or both without n: a sample's
+// classes stand before its first negative number.
+Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target,
+                              const LossOptions& options = {});
+struct MultiLabelSoftMarginOptions {
+  Reduction reduction = Reduction::Mean;
+  Tensor class_weights = {};  // [classes]
+};
+// The mean over classes of binary_cross_entropy_with_logits, for x and target [..., classes].
+Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target,
+                                   const MultiLabelSoftMarginOptions& options = {});
 struct CtcOptions {
   Reduction reduction = Reduction::Mean;  // Mean: divided by the target's length, then over n
   int64_t blank = 0;

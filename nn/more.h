@@ -13,16 +13,8 @@
 
 namespace mixtape::nn {
 
-// clamp(x, low, high), but the gradient at the bounds is 0.
-struct Hardtanh : Module<Hardtanh> {
-  explicit Hardtanh(double low = -1, double high = 1) : low_(low), high_(high) {}
-  Tensor forward(const Tensor& x) const {
-    return masked_fill(masked_fill(x, le(x, low_), low_), ge(x, high_), high_);
-  }
-  MIXTAPE_FIELDS()
-
- private:
-  double low_, high_;
+struct Hardtanh : OpModule<Hardtanh, hardtanh, double, double> {
+  explicit Hardtanh(double low = -1, double high = 1) : OpModule(low, high) {}
 };
 struct CELU : OpModule<CELU, celu, double> {
   explicit CELU(double alpha = 1) : OpModule(alpha) {}
@@ -37,13 +29,7 @@ struct Hardshrink : OpModule<Hardshrink, hardshrink, double> {
 struct Threshold : OpModule<Threshold, mixtape::threshold, double, double> {
   Threshold(double threshold, double value) : OpModule(threshold, value) {}
 };
-struct Tanhshrink : Module<Tanhshrink> {  // x - tanh(x)
-  Tensor forward(const Tensor& x) const {
-    const Tensor w = x.to(f64);  // near 0 the terms cancel
-    return (w - tanh(w)).to(is_float(x.dtype()) ? x.dtype() : f32);
-  }
-  MIXTAPE_FIELDS()
-};
+struct Tanhshrink : OpModule<Tanhshrink, tanhshrink> {};
 
 // Multiplies each x below zero by a random number from [lower, upper), in evaluation by the mean of
 // both (Xu et al. 2015).
@@ -119,15 +105,8 @@ struct Unfold : Module<Unfold> {
   UnfoldOptions options_;
 };
 // [n, c window, windows] -> [n, c, size]
-struct Fold : Module<Fold> {
-  Fold(Size2 size, Size2 window, const UnfoldOptions& o = {})
-      : size_(size), window_(window), options_(o) {}
-  Tensor forward(const Tensor& x) const { return fold(x, size_, window_, options_); }
-  MIXTAPE_FIELDS()
-
- private:
-  Size2 size_, window_;
-  UnfoldOptions options_;
+struct Fold : OpModule<Fold, fold, Size2, Size2, UnfoldOptions> {
+  Fold(Size2 size, Size2 window, const UnfoldOptions& o = {}) : OpModule(size, window, o) {}
 };
 
 // [n, in, d, h, w] -> [n, out, d', h', w']
@@ -205,6 +184,17 @@ struct Transformer : Module<Transformer> {
 struct MultiMarginLoss : WeightedLoss<MultiMarginLoss, multi_margin_loss, MultiMarginOptions,
                                       &MultiMarginOptions::class_weights> {
   explicit MultiMarginLoss(MultiMarginOptions o = {}) : WeightedLoss(std::move(o)) {}
+};
+// logits [n, classes], target i64 [n, classes]: a sample's classes, then a negative number
+struct MultiLabelMarginLoss : OpModule<MultiLabelMarginLoss, multilabel_margin_loss, LossOptions> {
+  explicit MultiLabelMarginLoss(const LossOptions& o = {}) : OpModule(o) {}
+};
+// logits and target [n, classes]
+struct MultiLabelSoftMarginLoss
+    : WeightedLoss<MultiLabelSoftMarginLoss, multilabel_soft_margin_loss,
+                   MultiLabelSoftMarginOptions, &MultiLabelSoftMarginOptions::class_weights> {
+  explicit MultiLabelSoftMarginLoss(MultiLabelSoftMarginOptions o = {})
+      : WeightedLoss(std::move(o)) {}
 };
 struct CTCLoss : OpModule<CTCLoss, ctc_loss, CtcOptions> {
   explicit CTCLoss(const CtcOptions& o = {}) : OpModule(o) {}

@@ -3,15 +3,6 @@
 namespace mixtape::nn {
 using namespace internal;
 
-Tensor Unflatten::forward(const Tensor& x) const {
-  const int dim = wrap_dim(dim_, x.rank());
-  Shape shape;
-  for (int d = 0; d < dim; ++d) shape.push_back(x.size(d));
-  for (const int64_t size : infer(sizes_, x.size(dim))) shape.push_back(size);
-  for (int d = dim + 1; d < x.rank(); ++d) shape.push_back(x.size(d));
-  return reshape(x, shape);
-}
-
 Upsample::Upsample(const UpsampleOptions& o) : options_(o) {
   const Scope scope("Upsample");
   check(o.size.has_value() != o.scale_factor.has_value(),

@@ -15,14 +15,8 @@ struct Identity : Module<Identity> {
   MIXTAPE_FIELDS()
 };
 // Splits dimension dim into the given sizes.
-struct Unflatten : Module<Unflatten> {
-  Unflatten(int dim, const Shape& sizes) : dim_(dim), sizes_(sizes) {}
-  Tensor forward(const Tensor& x) const;
-  MIXTAPE_FIELDS()
-
- private:
-  int dim_;
-  Shape sizes_;
+struct Unflatten : OpModule<Unflatten, unflatten, int, Shape> {
+  Unflatten(int dim, const Shape& sizes) : OpModule(dim, sizes) {}
 };
 // Pads images [..., h, w] by `size` pixels on each side, or by left, right, top and bottom.
 template <class Derived, PadMode mode>

@@ -10,6 +10,15 @@
 namespace mixtape {
 using namespace internal;
 using namespace ops;
+namespace {
+
+Tensor x_log_y(const Tensor& x, const Tensor& y) {  // of floats that are not half
+  const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
+  return x * log(where(none, 1, y));
+}
+Tensor number_like(const Tensor& x, double value) { return full({}, value, x.dtype(), x.device()); }
+
+}  // namespace
 
 Tensor floor_divide(const Tensor& a, double b) {
   const Scope scope("floor_divide");
@@ -70,11 +79,17 @@ Tensor xlogy(const Tensor& a, const Tensor& b) {
   const Scope scope("xlogy");
   check_real(a);
   check_real(b);
-  const auto product = [](const Tensor& x, const Tensor& y) {
-    const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
-    return x * log(where(none, 1, y));
-  };
-  return in_f32(product, a, b);
+  return in_f32(x_log_y, a, b);
+}
+Tensor xlogy(const Tensor& a, double b) {
+  const Scope scope("xlogy");
+  check_real(a);
+  return in_f32([b](const Tensor& x) { return x_log_y(x, number_like(x, b)); }, a);
+}
+Tensor xlogy(double a, const Tensor& b) {
+  const Scope scope("xlogy");
+  check_real(b);
+  return in_f32([a](const Tensor& y) { return x_log_y(number_like(y, a), y); }, b);
 }
 
 Tensor celu(const Tensor& x, double alpha) {
@@ -96,6 +111,16 @@ Tensor softshrink(const Tensor& x, double size) {
 Tensor hardshrink(const Tensor& x, double size) {
   const Scope scope("hardshrink");
   return masked_fill(x, le(abs(x), size), 0);
+}
+Tensor hardtanh(const Tensor& x, double low, double high) {
+  const Scope scope("hardtanh");
+  check(low <= high, "low must be <= high, got {} and {}", low, high);
+  return masked_fill(masked_fill(x, le(x, low), low), ge(x, high), high);
+}
+Tensor tanhshrink(const Tensor& x) {
+  const Scope scope("tanhshrink");
+  const Tensor w = cast(x, f64);  // near 0 the terms cancel
+  return cast(w - tanh(w), is_float(x.dtype()) ? x.dtype() : f32);
 }
 Tensor threshold(const Tensor& x, double threshold, double value) {
   const Scope scope("threshold");

@@ -145,6 +145,41 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, const MultiMargi
   return in_wider(loss, x);
 }
 
+Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
+  if (x.rank() == 1)
+    return reshape(multilabel_margin_loss(unsqueeze(x, 0), unsqueeze(target, 0), o), {});
+  const Scope scope("multilabel_margin_loss");
+  check(x.rank() == 2 && target.shape() == x.shape(),
+        "an input of shape {} and a target of {}, not [n, classes] for both", x.shape(),
+        target.shape());
+  const int64_t n = x.size(1);
+  const Tensor named = as_index(target, "targets"), none = gt(cumsum(lt(named, 0), 1), 0),
+               label = masked_fill(named, none, 0);
+  check_targets(label, n);
+  const Tensor own = sum(masked_fill(one_hot_or_zeros(label, n, f32), unsqueeze(none, 2), 0), {1});
+  const Tensor left_out = logical_or(unsqueeze(none, 2), unsqueeze(gt(own, 0), 1));
+  const auto loss = [&](const Tensor& a) {
+    const Tensor each = relu(1 - unsqueeze(gather(a, 1, label), 2) + unsqueeze(a, 1));
+    return reduce_losses(sum(masked_fill(each, left_out, 0), {1, 2}) / double(n), o.reduction);
+  };
+  return in_wider(loss, x);
+}
+
+Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target,
+                                   const MultiLabelSoftMarginOptions& o) {
+  const Scope scope("multilabel_soft_margin_loss");
+  check(x.rank() > 0 && target.shape() == x.shape(),
+        "an input of shape {} and a target of {}, not [..., classes] for both", x.shape(),
+        target.shape());
+  check_shape(o.class_weights, "class_weights", {x.size(-1)});
+  const auto loss = [&](const Tensor& a) {
+    const Tensor each = binary_cross_entropy_with_logits(
+        a, cast(target, a.dtype()), {.reduction = Reduction::None, .weight = o.class_weights});
+    return reduce_losses(mean(each, {-1}), o.reduction);
+  };
+  return in_wider(loss, x);
+}
+
 Tensor cosine_embedding_loss(const Tensor& x, const Tensor& y, const Tensor& target,
                              const MarginOptions& o) {
   const Scope scope("cosine_embedding_loss");

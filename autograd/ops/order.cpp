@@ -60,9 +60,41 @@ void check_elements(const Tensor& x, int dim) {
   check(x.size(dim) > 0, "dimension {} of {} has no elements", dim, x.shape());
 }
 
-// The q-quantile along a dimension for each q.
+// The number of elements along a dimension that are not NaN, f64.
+Tensor numbers_along(const Tensor& x, int dim) {
+  return cast(sum(logical_not(isnan(x)), {dim}, true), f64);
+}
+
+// The middle element along a dimension; with a NaN the last one, or the middle of the others.
+Sorted middle(const Tensor& given, int along, bool keepdim, bool without_nan) {
+  return along_line(given, along, [&](const Tensor& x, int dim) {
+    check_elements(x, dim);
+    const int64_t n = x.size(dim);
+    const Tensor order = argsort(x, dim), last = narrow(order, dim, n - 1, 1);
+    Tensor indices = narrow(order, dim, (n - 1) / 2, 1);
+    if (without_nan)
+      indices = gather_unchecked(order, dim,
+                                 cast(clamp((numbers_along(x.detach(), dim) - 1) / 2, 0), i64));
+    else if (is_float(x.dtype()))
+      indices = where(isnan(gather_unchecked(x.detach(), dim, last)), last, indices);
+    const Tensor values = gather_unchecked(x, dim, indices);
+    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+  });
+}
+
+// The q-quantile of the first `count` of sorted elements; each line has its own count, in f64.
+Tensor quantile_of_first(const Tensor& sorted, const Tensor& count, double q, int dim) {
+  const Tensor position = clamp((count - 1) * q, 0), part = frac(position);
+  const auto at = [&](const Tensor& i) {
+    return cast(gather_unchecked(sorted, dim, cast(i, i64)), f64);
+  };
+  const Tensor low = at(floor(position)), between = low * (1 - part) + at(ceil(position)) * part;
+  return cast(where(eq(part, 0), low, between), sorted.dtype());
+}
+
+// The q-quantile along a dimension for each q, of all elements or of those that are not NaN.
 std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& each, int along,
-                              bool keepdim) {
+                              bool keepdim, bool without_nan) {
   check_real(given);
   for (const double q : each) check(q >= 0 && q <= 1, "q must be from 0 to 1, got {}", q);
   const Tensor x = as_line(given);
@@ -71,16 +103,27 @@ std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& ea
   const int64_t n = x.size(dim);
   const Tensor sorted = sort(x, dim).values;
   const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
-  const Tensor largest = at(n - 1), missing = isnan(largest);
+  const Tensor largest = at(n - 1), missing = isnan(largest),
+               count = without_nan ? numbers_along(x.detach(), dim) : Tensor();
   std::vector<Tensor> results;
   for (const double q : each) {
-    const double position = q * double(n - 1), below = std::floor(position);
-    const auto i = static_cast<int64_t>(below);
-    const Tensor y = position == below ? at(i) : lerp(at(i), at(i + 1), position - below);
-    const Tensor result = where(missing, largest, y);
-    results.push_back(keepdim && given.rank() > 0 ? result : squeeze(result, dim));
+    Tensor y;
+    if (without_nan) {
+      y = quantile_of_first(sorted, count, q, dim);
+    } else {
+      const double position = q * double(n - 1), below = std::floor(position);
+      const auto i = static_cast<int64_t>(below);
+      y = where(missing, largest,
+                position == below ? at(i) : lerp(at(i), at(i + 1), position - below));
+    }
+    results.push_back(keepdim && given.rank() > 0 ? y : squeeze(y, dim));
   }
   return results;
+}
+Tensor quantiles(const Tensor& x, const Tensor& q, int dim, bool keepdim, bool without_nan) {
+  check(q.rank() <= 1 && q.numel() > 0, "q has shape {}, not [] or [k]", q.shape());
+  const std::vector<Tensor> each = quantiles(x, to_vector(q), dim, keepdim, without_nan);
+  return q.rank() == 0 ? each[0] : stack(each);
 }
 
 }  // namespace
@@ -107,36 +150,43 @@ Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   });
 }
 
-Sorted median(const Tensor& given, int along, bool keepdim) {
+Sorted median(const Tensor& x, int dim, bool keepdim) {
   const Scope scope("median");
-  return along_line(given, along, [&](const Tensor& x, int dim) {
-    check_elements(x, dim);
-    const int64_t n = x.size(dim);
-    const Tensor order = argsort(x, dim), last = narrow(order, dim, n - 1, 1);
-    Tensor indices = narrow(order, dim, (n - 1) / 2, 1);
-    if (is_float(x.dtype()))
-      indices = where(isnan(gather_unchecked(x.detach(), dim, last)), last, indices);
-    const Tensor values = gather_unchecked(x, dim, indices);
-    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
-  });
+  return middle(x, dim, keepdim, false);
 }
 Tensor median(const Tensor& x) {
   const Scope scope(Median::info.name);
   return call<Median>(flatten(x));
 }
+Sorted nanmedian(const Tensor& x, int dim, bool keepdim) {
+  const Scope scope("nanmedian");
+  return middle(x, dim, keepdim, true);
+}
+Tensor nanmedian(const Tensor& x) {
+  const Scope scope("nanmedian");
+  return median(masked_select(x, logical_not(isnan(x))));
+}
 
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
   const Scope scope("quantile");
-  return quantiles(x, {q}, dim, keepdim)[0];
+  return quantiles(x, std::vector{q}, dim, keepdim, false)[0];
 }
 Tensor quantile(const Tensor& x, double q) { return quantile(flatten(x), q, 0); }
 Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim) {
   const Scope scope("quantile");
-  check(q.rank() <= 1 && q.numel() > 0, "q has shape {}, not [] or [k]", q.shape());
-  const std::vector<Tensor> each = quantiles(x, to_vector(q), dim, keepdim);
-  return q.rank() == 0 ? each[0] : stack(each);
+  return quantiles(x, q, dim, keepdim, false);
 }
 Tensor quantile(const Tensor& x, const Tensor& q) { return quantile(flatten(x), q, 0); }
+Tensor nanquantile(const Tensor& x, double q, int dim, bool keepdim) {
+  const Scope scope("nanquantile");
+  return quantiles(x, std::vector{q}, dim, keepdim, true)[0];
+}
+Tensor nanquantile(const Tensor& x, double q) { return nanquantile(flatten(x), q, 0); }
+Tensor nanquantile(const Tensor& x, const Tensor& q, int dim, bool keepdim) {
+  const Scope scope("nanquantile");
+  return quantiles(x, q, dim, keepdim, true);
+}
+Tensor nanquantile(const Tensor& x, const Tensor& q) { return nanquantile(flatten(x), q, 0); }
 
 Unique unique(const Tensor& x) {
   const Scope scope("unique");

@@ -124,6 +124,17 @@ Tensor roll(const Tensor& x, int64_t shift, int dim) {
   if (by == 0) return clone(x);
   return cat({narrow(x, dim, n - by, by), narrow(x, dim, 0, n - by)}, dim);
 }
+Tensor roll(const Tensor& x, const Shape& shifts, const Dims& dims) {
+  const Scope scope("roll");
+  check(shifts.rank > 0 && size_t(shifts.rank) == dims.size(), "{} shifts for {} dimensions",
+        shifts.rank, dims.size());
+  Tensor y = x;
+  for (int i = 0; i < shifts.rank; ++i) y = roll(y, shifts[i], dims[size_t(i)]);
+  return y;
+}
+Tensor roll(const Tensor& x, int64_t shift) {
+  return reshape(roll(flatten(x), shift, 0), x.shape());
+}
 
 Tensor repeat(const Tensor& x, const Shape& times) {
   const Scope scope("repeat");
@@ -151,6 +162,25 @@ Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {
              ? narrow(x, dim, 0, 0)
              : index_select_unchecked(
                    x, dim, floor_divide(arange(0, double(n), 1, i64, x.device()), double(times)));
+}
+Tensor repeat_interleave(const Tensor& x, int64_t times) {
+  return repeat_interleave(flatten(x), times, 0);
+}
+Tensor repeat_interleave(const Tensor& x, const Tensor& times, int dim) {
+  const Scope scope("repeat_interleave");
+  const int64_t n = x.size(dim);
+  const Tensor given = as_index(times, "times");
+  check(given.rank() == 0 || given.shape() == Shape{n}, "times has shape {}, not [] or [{}]",
+        given.shape(), n);
+  if (n == 0) return clone(x);
+  const int64_t least = min(given).item<int64_t>();
+  check(least >= 0, "times must be >= 0, got {}", least);
+  const Tensor ends = cumsum(expand(given, {n}), 0);
+  const Tensor each = arange(0, select(ends, 0, -1).item(), 1, i64, x.device());
+  return index_select_unchecked(x, dim, searchsorted(ends, each, true));
+}
+Tensor repeat_interleave(const Tensor& x, const Tensor& times) {
+  return repeat_interleave(flatten(x), times, 0);
 }
 
 Tensor tril(const Tensor& x, int64_t diagonal) { return call<Triangle<false>>(x, diagonal); }

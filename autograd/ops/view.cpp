@@ -219,6 +219,15 @@ Tensor flatten(const Tensor& x, int from, int to) {
   }
   return reshape(x, shape);
 }
+Tensor unflatten(const Tensor& x, int dim, const Shape& sizes) {
+  const Scope scope("unflatten");
+  dim = wrap_dim(dim, x.rank());
+  Shape shape;
+  for (int d = 0; d < dim; ++d) shape.push_back(x.size(d));
+  for (const int64_t size : infer(sizes, x.size(dim))) shape.push_back(size);
+  for (int d = dim + 1; d < x.rank(); ++d) shape.push_back(x.size(d));
+  return reshape(x, shape);
+}
 
 Tensor permute(const Tensor& x, const Dims& order) { return call<Permute>(x, order); }
 Tensor transpose(const Tensor& x, int a, int b) {

@@ -177,6 +177,20 @@ TEST(Rearranging, GivesMemoryOfItsOwn) {
   EXPECT_TRUE(both.is_contiguous());
 }
 
+TEST(RepeatInterleave, TakesANumberForEachSlice) {
+  const Tensor x = numbers({2, 3});
+  const Tensor y = repeat_interleave(x, tensor({2, 0, 1}, i32), 1);
+  EXPECT_EQ(y.shape(), (Shape{2, 3}));
+  EXPECT_TRUE(equal(select(y, 1, 0), select(x, 1, 0)));
+  EXPECT_TRUE(equal(select(y, 1, 1), select(x, 1, 0)));
+  EXPECT_TRUE(equal(select(y, 1, 2), select(x, 1, 2)));
+  EXPECT_TRUE(equal(repeat_interleave(x, full({}, 2, i64), -1), repeat_interleave(x, 2, 1)));
+  EXPECT_TRUE(equal(repeat_interleave(x, 3), repeat_interleave(flatten(x), 3, 0)));
+  EXPECT_EQ(repeat_interleave(x, zeros({2}, i64), 0).shape(), (Shape{0, 3}));
+  EXPECT_EQ(repeat_interleave(zeros({0, 3}), zeros({0}, i64), 0).shape(), (Shape{0, 3}));
+  EXPECT_EQ(repeat_interleave(full({}, 7), full({}, 2, i64)).shape(), Shape{2});
+}
+
 TEST(RearrangingErrors, NameBothValues) {
   constexpr int64_t most = std::numeric_limits<int64_t>::max(),
                     least = std::numeric_limits<int64_t>::min();
@@ -188,6 +202,14 @@ TEST(RearrangingErrors, NameBothValues) {
   EXPECT_ERROR(repeat(x, {1, -1}), "repeat: -1 times dimension 1 of [2, 3]");
   EXPECT_ERROR(repeat(x, {1, most}), "times dimension 1 of [2, 3]");
   EXPECT_ERROR(repeat_interleave(x, -2, 0), "repeat_interleave: -2 times dimension 0 of [2, 3]");
+  EXPECT_ERROR(repeat_interleave(x, tensor({1, 2}, i64), 1),
+               "repeat_interleave: times has shape [2], not [] or [3]");
+  EXPECT_ERROR(repeat_interleave(x, tensor({1, -2}, i64), 0),
+               "repeat_interleave: times must be >= 0, got -2");
+  EXPECT_ERROR(repeat_interleave(x, tensor({1, 2}), 0), "times must be integers, got f32");
+  EXPECT_ERROR(roll(x, {1, 2}, {0}), "roll: 2 shifts for 1 dimensions");
+  EXPECT_ERROR(unflatten(x, 1, {2, -1}), "unflatten: ");
+  EXPECT_ERROR(hardtanh(x, 1, 0), "hardtanh: low must be <= high, got 1 and 0");
   EXPECT_ERROR(tril(numbers({3})), "tril: the input has shape [3], not [..., m, n]");
   EXPECT_ERROR(triu(numbers({})), "triu: the input has shape [], not [..., m, n]");
   EXPECT_ERROR(pad(arange(3), {1, 1}, PadMode::Constant, 0.5), "0.5");

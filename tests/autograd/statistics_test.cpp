@@ -48,6 +48,42 @@ TEST(Median, OfAllSharesItsGradientAmongEquals) {
   }
 }
 
+TEST(NanMedian, LeavesNaNOut) {
+  const Tensor x = from({nan, 3, 1, 2, nan, nan, nan, nan, 5, 4, 6, 7}, {3, 4}).set_requires_grad();
+  const auto [values, indices] = nanmedian(x, 1);
+  EXPECT_EQ(values.at(0), 2);
+  EXPECT_TRUE(std::isnan(values.at(1)));
+  EXPECT_EQ(values.at(2), 5);
+  EXPECT_EQ(to_vector(indices), (Values{3, 0, 0}));
+  sum(slice(values, 0, 0, 1)).backward();
+  EXPECT_EQ(to_vector(x.grad()), (Values{0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(nanmedian(x, 0, true).values.shape(), (Shape{1, 4}));
+  EXPECT_EQ(nanmedian(x).item(), 4);
+  EXPECT_TRUE(std::isnan(nanmedian(row({nan, nan})).item()));
+  EXPECT_TRUE(std::isnan(nanmedian(zeros({0})).item()));
+  EXPECT_EQ(nanmedian(i64s({5, 1, 4}), 0).values.item(), 4);
+  EXPECT_EQ(nanmedian(i64s({5, 1, 4})).item(), 4);
+  EXPECT_EQ(nanmedian(full({}, 7), -1).values.item(), 7);
+  EXPECT_ERROR(nanmedian(zeros({2, 0}), 1), "nanmedian: dimension 1 of [2, 0] has no elements");
+}
+
+TEST(NanQuantile, LeavesNaNOut) {
+  const Tensor x = from({nan, 4, 1, 2, nan, nan, nan, nan, -inf, 4, 6, inf}, {3, 4}, f64);
+  const Values half = to_vector(nanquantile(x, 0.5, 1));
+  EXPECT_EQ(half[0], 2);
+  EXPECT_TRUE(std::isnan(half[1]));
+  EXPECT_EQ(half[2], 5);
+  EXPECT_EQ(nanquantile(x, 1, 1).at(2), inf);
+  EXPECT_EQ(nanquantile(x, 0).item(), -inf);
+  EXPECT_EQ(nanquantile(row({nan, 1, 2}), 0.25).item(), 1.25);
+  EXPECT_EQ(nanquantile(x, row({0, 0.5}), 1, true).shape(), (Shape{2, 3, 1}));
+  EXPECT_EQ(nanquantile(row({1, 3, nan}, bf16), 0.5).item(), 2);
+  EXPECT_EQ(nanquantile(row({1, 3}), row({0, 1})).shape(), (Shape{2}));
+  EXPECT_ERROR(nanquantile(x, 1.5), "nanquantile: q must be from 0 to 1, got 1.5");
+  EXPECT_ERROR(nanquantile(zeros({0}), 0.5), "nanquantile: dimension 0 of [0] has no elements");
+  EXPECT_ERROR(nanquantile(i64s({1}), 0.5), "i64");
+}
+
 TEST(Quantile, TakesSeveral) {
   const Tensor x = randn({3, 5}), q = row({0.75, 0, 0.1});
   const Tensor y = quantile(x, q, 1);
@@ -73,6 +109,16 @@ TEST(XLogY, IsZeroWhereTheFactorIs) {
   EXPECT_EQ(p.grad().at(0), 0);
   EXPECT_NEAR(p.grad().at(1), 1 + std::log(0.5), 1e-6);
   EXPECT_ERROR(xlogy(a, i64s({1})), "i64");
+}
+
+TEST(XLogY, TakesANumber) {
+  EXPECT_EQ(to_vector(xlogy(row({0, 2}), 0)), (Values{0, -inf}));
+  EXPECT_EQ(to_vector(xlogy(0, row({0, -1, inf}))), (Values{0, 0, 0}));
+  EXPECT_TRUE(std::isnan(xlogy(row({0}), nan).item()));
+  EXPECT_EQ(xlogy(row({1}, bf16), 3).dtype(), bf16);
+  EXPECT_FLOAT_EQ(xlogy(2, row({3})).item(), 2 * std::log(3));
+  EXPECT_ERROR(xlogy(i64s({1}), 2), "i64");
+  EXPECT_ERROR(xlogy(2, i64s({1})), "i64");
 }
 
 TEST(CountNonzero, CountsNaN) {

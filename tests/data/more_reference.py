@@ -90,6 +90,13 @@ def modules():
     yield "Threshold", case(nn.Threshold(0.105, 7), [tensor(3, 5)])
     yield "RReLU", case(nn.RReLU(0.25, 0.25), [tensor(3, 5)])
     yield "RReLU evaluated", case(nn.RReLU(0.125, 0.5), [tensor(3, 5)], training=False)
+    labels = torch.tensor([[2, 0, -1], [-1, 1, 2], [1, 2, 0]])
+    yield "MultiLabelMarginLoss", of(lambda x: F.multilabel_margin_loss(x, labels), 3, 3)
+    yield "MultiLabelMarginLoss none", of(lambda x: F.multilabel_margin_loss(x, labels, reduction="none"), 3, 3)
+    truth = (labels > 0).double()
+    yield "MultiLabelSoftMarginLoss", of(lambda x: F.multilabel_soft_margin_loss(x, truth), 3, 3)
+    yield "MultiLabelSoftMarginLoss weighted", of(
+        lambda x: F.multilabel_soft_margin_loss(x, truth, weight=weights, reduction="none"), 3, 3)
 
 
 class VGG(nn.Module):

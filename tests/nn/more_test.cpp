@@ -19,6 +19,7 @@ template <class F>
 test::Model function(F f) {
   return model(nn::Identity(), [f](const nn::Identity&, X x) { return Tensors{f(x)}; });
 }
+Tensor labels() { return from({2, 0, -1, -1, 1, 2, 1, 2, 0}, {3, 3}, i64); }
 test::Model ctc(CtcOptions o) {
   return function([o](X x) {
     const int64_t shift = o.blank == 3 ? 3 : 0;
@@ -118,6 +119,26 @@ const test::Models& models() {
                                      .margin = 0.7,
                                      .p = 2,
                                      .class_weights = from({0.5, 2, 1.25}, {3}, f64)});
+         });
+       }},
+      {"MultiLabelMarginLoss",
+       [] { return function([](X x) { return MultiLabelMarginLoss()(x.at(0), labels()); }); }},
+      {"MultiLabelMarginLoss none",
+       [] {
+         return function(
+             [](X x) { return multilabel_margin_loss(x.at(0), labels(), Reduction::None); });
+       }},
+      {"MultiLabelSoftMarginLoss",
+       [] {
+         return function(
+             [](X x) { return MultiLabelSoftMarginLoss()(x.at(0), cast(gt(labels(), 0), f64)); });
+       }},
+      {"MultiLabelSoftMarginLoss weighted",
+       [] {
+         return function([](X x) {
+           return multilabel_soft_margin_loss(
+               x.at(0), gt(labels(), 0),
+               {.reduction = Reduction::None, .class_weights = from({0.5, 2, 1.25}, {3}, f64)});
          });
        }},
       {"TripletMarginWithDistance",
@@ -329,6 +350,18 @@ TEST(MultiMarginLoss, TakesOneInputWithoutABatch) {
   }
 }
 
+TEST(MultiLabelLosses, TakeOneInputWithoutABatch) {
+  const Tensor x = from({0.1, 0.2, 0.4, 0.8}, {4}), classes = from({3, 0, -1, 1}, {4}, i64);
+  for (const auto reduction : {Reduction::Mean, Reduction::None}) {
+    const Tensor loss = multilabel_margin_loss(x, classes, reduction);
+    EXPECT_EQ(loss.shape(), Shape{});
+    EXPECT_FLOAT_EQ(loss.item(), 0.85);  // the example of PyTorch's documents
+    EXPECT_EQ(multilabel_soft_margin_loss(x, gt(x, 0.3), reduction).shape(), Shape{});
+  }
+  EXPECT_EQ(multilabel_margin_loss(x, full({4}, -1, i64)).item(), 0);  // no class
+  EXPECT_EQ(multilabel_margin_loss(x.to(bf16), classes).dtype(), bf16);
+}
+
 TEST(InstanceNorm, TakesAnImageWithoutABatch) {
   const auto expect = [](const auto& layer, const Shape& shape) {
     const Seed seed(1);
@@ -431,6 +464,19 @@ TEST(More, SaysWhatDoesNotFit) {
             "multi_margin_loss: elements must be floats, got i64 (convert them to a float dtype)");
   EXPECT_EQ(error([&] { multi_margin_loss(x, ones({2})); }),
             "multi_margin_loss: targets must be integers, got f32");
+  EXPECT_EQ(
+      error([&] { multilabel_margin_loss(x, target); }),
+      "multilabel_margin_loss: an input of shape [2, 3] and a target of [2], not [n, classes] "
+      "for both");
+  EXPECT_EQ(error([&] { multilabel_margin_loss(x, full({2, 3}, 3, i64)); }),
+            "multilabel_margin_loss: target 3 is out of range for 3 classes");
+  EXPECT_EQ(error([&] { multilabel_margin_loss(x, x); }),
+            "multilabel_margin_loss: targets must be integers, got f32");
+  EXPECT_EQ(error([&] { multilabel_soft_margin_loss(x, target); }),
+            "multilabel_soft_margin_loss: an input of shape [2, 3] and a target of [2], not [..., "
+            "classes] for both");
+  EXPECT_EQ(error([&] { multilabel_soft_margin_loss(x, x, {.class_weights = ones({2})}); }),
+            "multilabel_soft_margin_loss: class_weights has shape [2], not [3]");
   EXPECT_EQ(error([&] { triplet_margin_with_distance_loss(x, x, x, nullptr); }),
             "triplet_margin_with_distance_loss: the distance must be a function");
   const Tensor p = zeros({4, 2, 3}), classes = zeros({2, 2}, i64), lengths = full({2}, 2, i64);

@@ -97,7 +97,19 @@ std::vector<OpCase> statistics() {
           [](In x) {
             return quantile(x[0], from({0.5, 0, 0.3}, {3}, f64).to(x[0].device()), 0, true);
           }),
+      row("gather", "nanmedian", {{{5, 4}}, {{5, 4}, 0, 1, Input::Mask}},
+          [=](In x) { return nanmedian(with_nan(x), 0).values; }),
+      row("median", "nanmedian_of_all", {{{3, 5}}, {{3, 5}, 0, 1, Input::Mask}},
+          [=](In x) { return nanmedian(with_nan(x)); }),
+      row("where", "nanquantile", {{{5, 4}}, {{5, 4}, 0, 1, Input::Mask}},
+          [=](In x) { return nanquantile(with_nan(x), 0.3, 0, true); }),
+      row("where", "nanquantiles", {{{4, 6}}, {{4, 6}, 0, 1, Input::Mask}},
+          [=](In x) {
+            return nanquantile(with_nan(x), from({1, 0.4}, {2}, f64).to(x[0].device()), 1);
+          }),
       row("log", "xlogy", {{{3, 4}}, {{2, 1, 4}, 0.1, 2}}, [](In x) { return xlogy(x[0], x[1]); }),
+      row("mul", "xlogy_of_number", {{{3, 4}, 0.1, 2}}, [](In x) { return xlogy(1.5, x[0]); }),
+      row("mul", "xlogy_with_number", {{{3, 4}}}, [](In x) { return xlogy(x[0], 0.3); }),
       row("gather", "kthvalue", {{{4, 7}}}, [](In x) { return kthvalue(x[0], 3).values; }),
       row("gather", "kthvalue_first", {{{4, 7}}},
           [](In x) { return kthvalue(x[0], 2, 0, true).values; }),
@@ -108,6 +120,34 @@ std::vector<OpCase> statistics() {
           [](In x) { return diff(x[0], 1, 0, x[1], x[2]); }),
       predicate(row("logical_xor", "diff", {{{3, 5}, 0, 1, Input::Mask}},
                     [](In x) { return diff(x[0]); })),
+  };
+}
+
+std::vector<OpCase> rearranged() {
+  const Input times{{4}, 0, 4, Input::Index};
+  return {
+      row("gather", "repeat_interleave_each", {{{2, 4, 3}}, times},
+          [](In x) { return repeat_interleave(x[0], x[1], -2); }),
+      row("gather", "repeat_interleave_flat", {{{2, 3}}},
+          [](In x) { return repeat_interleave(x[0], 2); }),
+      row("cat", "roll_of_two", {{{3, 4, 5}}}, [](In x) { return roll(x[0], {1, -7}, {0, -1}); }),
+      row("cat", "roll_flat", {{{3, 4}}}, [](In x) { return roll(x[0], 5); }),
+      row("reshape", "unflatten", {{{2, 12, 3}}},
+          [](In x) { return unflatten(x[0], -2, {3, -1, 2}); }),
+      row("masked_fill", "hardtanh", {{{3, 5}}}, [](In x) { return hardtanh(x[0], -0.7, 1.3); }),
+      row("tanh", "tanhshrink", {{{3, 5}}}, [](In x) { return tanhshrink(x[0]); }),
+      row("max_pool2d", "by_position", {{{1, 2, 7, 6}}},
+          [](In x) { return max_pool2d(x[0], {3, 2}, {2, 1}, 1); }),
+      row("avg_pool2d", "by_position", {{{2, 7, 6}}},
+          [](In x) { return avg_pool2d(x[0], 3, 2, {1, 0}); }),
+      row("max_pool2d", "of_lines_by_position", {{{2, 3, 8}}},
+          [](In x) { return max_pool1d(x[0], 3, 2, 1); }),
+      row("avg_pool2d", "of_lines_by_position", {{{2, 3, 8}}},
+          [](In x) { return avg_pool1d(x[0], 3, 2); }),
+      row("conv2d", "by_position", {{{1, 4, 6, 7}}, {{2, 2, 3, 2}}},
+          [](In x) { return conv2d(x[0], x[1], {}, {2, 1}, {0, 2}, 1, 2); }),
+      row("conv2d", "of_lines_by_position", {{{1, 4, 9}}, {{3, 4, 3}}, {{3}}},
+          [](In x) { return conv1d(x[0], x[1], x[2], 2, 1, 2); }),
   };
 }
 
@@ -155,8 +195,15 @@ std::vector<OpCase> resized() {
     return row(std::move(op), std::move(label), {{{1, 2, 3, 4, 5}}},
                [=](In in) { return interpolate3d(in[0], size, o); });
   };
+  const auto by_factor = [](std::string label, const Shape& x, InterpolateOptions o) {
+    return row("interpolate", std::move(label), {{x}},
+               [=](In in) { return interpolate(in[0], o); });
+  };
   using enum Interpolation;
   return {
+      by_factor("by_two", {1, 2, 3, 4}, {.scale_factor = 2}),
+      by_factor("by_half", {1, 2, 6, 4}, {.scale_factor = 0.5, .mode = Bilinear}),
+      by_factor("by_fraction", {1, 1, 4, 6}, {.scale_factor = 1.5, .mode = Bicubic}),
       image("adaptive_avg_pool2d", "in_interpolate", {1, 2, 5, 7}, {3, 4}, {.mode = Area}),
       image("sum", "antialias", {1, 2, 9, 7}, {4, 3}, {.mode = Bilinear, .antialias = true}),
       image("sum", "antialias_larger", {1, 2, 3, 7}, {5, 3}, {.mode = Bilinear, .antialias = true}),
@@ -175,7 +222,7 @@ std::vector<OpCase> resized() {
 
 std::vector<OpCase> composed() {
   std::vector<OpCase> cases = placed();
-  for (auto more : {statistics, products_of_parts, resized})
+  for (auto more : {statistics, rearranged, products_of_parts, resized})
     for (OpCase& c : more()) cases.push_back(std::move(c));
   return cases;
 }
