@@ -48,6 +48,14 @@ struct RecurrentParams {
   Tensor state;  // [b, n], f32 or f64, if the cell has one; forward leaves the last one here
 };
 
+// The diagonal as a part of a tensor. (Parts, like BasicIndex, hold each element at most once.)
+struct DiagonalOf {
+  static constexpr OpInfo view{"diagonal"}, place{"place_diagonal"};
+  int64_t offset;
+  int a, b;
+  internal::Layout of(const internal::Layout& l) const { return diagonal(l, offset, a, b); }
+};
+
 // Windows of `size` elements along a dimension, `step` apart.
 struct Windows {
   int dim;
@@ -80,6 +88,13 @@ struct ScatterTarget {
   int dim;
   Shape shape;
   std::optional<DType> out = {};
+};
+
+// Combines the elements that go to one place along a dimension, with what is there or without.
+struct Meeting {
+  int dim;
+  kernels::Reduce op;
+  bool include_self;
 };
 
 }  // namespace ops

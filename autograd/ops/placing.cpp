@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
@@ -12,12 +13,6 @@ using namespace ops;
 namespace {
 
 using kernels::Reduce;
-
-struct Meeting {
-  int dim;
-  Reduce op;
-  bool include_self;
-};
 
 // A number, expanded to a shape.
 Tensor number_like(const Tensor& x, const Shape& shape, double value) {

@@ -52,14 +52,6 @@ struct Expand {
   }
 };
 
-// The diagonal as a part of a tensor. (Parts, like BasicIndex, hold each element at most once.)
-struct DiagonalOf {
-  static constexpr OpInfo view{"diagonal"}, place{"place_diagonal"};
-  int64_t offset;
-  int a, b;
-  Layout of(const Layout& l) const { return diagonal(l, offset, a, b); }
-};
-
 // Zeros with x as one part: the transpose of selecting that part.
 template <class Part>
 struct Place {

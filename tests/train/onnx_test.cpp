@@ -235,6 +235,16 @@ TEST(Onnx, WindowsAndOrderRunElsewhere) {
               images(2, 5));
   all.add_net("sorted", Calls([](const Tensor& x) { return sort(x, 2, true).values; }),
               images(2, 5));
+  all.add_net("sums", Calls([](const Tensor& x) {
+                return cumprod(x, 1) + logcumsumexp(x, -1) + cumprod(x, 3);
+              }),
+              images(3, 4));
+  all.add_net("diagonals", Calls([](const Tensor& x) {
+                return cat({diagonal(x, -1), diagonal(x, 1), diagonal(x, 1, 3, 2)}, 2);
+              }),
+              images(2, 4));
+  all.add_net("rolled", Calls([](const Tensor& x) { return roll(x, {1, -2}, {2, 3}); }),
+              images(2, 5));
   EXPECT_EQ(all.problems(), "");
 }
 
@@ -266,7 +276,10 @@ TEST(Onnx, OpsRunElsewhere) {
       }
     }
   EXPECT_EQ(all.problems(), "");
-  for (const char* op : {"argsort", "topk", "unfold"}) EXPECT_TRUE(exported.contains(op)) << op;
+  for (const char* op : {"argsort", "atan2", "bitwise_and", "copysign", "cumprod", "diagonal",
+                         "erfc", "fmod", "frac", "logaddexp", "logaddexp2", "logcumsumexp",
+                         "scatter", "scatter_extremum", "scatter_product", "topk", "unfold"})
+    EXPECT_TRUE(exported.contains(op)) << op;
   EXPECT_GE(exported.size(), 120u);
 }
 
@@ -505,8 +518,15 @@ TEST(Onnx, SaysWhatAGraphCannotExpress) {
     EXPECT_EQ(folder.count(), 0u) << "nothing is written";
     return text;
   };
-  EXPECT_EQ(problem([](const Tensor& x) { return diagonal(x); }),
-            "Calls: diagonal: this op has no counterpart in ONNX");
+  EXPECT_EQ(problem([](const Tensor& x) { return lgamma(x); }),
+            "Calls: lgamma: this op has no counterpart in ONNX");
+  EXPECT_EQ(
+      problem([](const Tensor& x) {
+        return scatter_reduce(x, 0, zeros({1, 2}, i64), ones({1, 2}), ScatterMode::Amax,
+                              {.include_self = false});
+      }),
+      "Calls: scatter_reduce: scatter_extremum: ONNX has no scatter_reduce without the elements "
+      "of x");
   EXPECT_EQ(problem([](const Tensor& x) { return x.size(0) == 2 ? relu(x) : abs(x); }),
             "batches of 2 and 3 run different ops: output and output");
   EXPECT_EQ(problem([](const Tensor& x) { return x.size(0) == 2 ? relu(abs(x)) : abs(x); }),

@@ -17,6 +17,10 @@ Name arithmetic(const OpCall& c) {
   const bool sum = c.op() == "add" || c.op() == "maximum";
   return c.g.node(c.dtype() != boolean ? c.to : sum ? "Or" : "And", c.broadcast_inputs(c.dtype()));
 }
+Name bits(const OpCall& c) {
+  const char* const kind = c.dtype() == boolean ? "" : "Bitwise";
+  return c.g.node(std::string(kind) + c.to, c.broadcast_inputs(c.dtype()));
+}
 Name logical(const OpCall& c) {
   std::vector<Name> inputs = c.broadcast_inputs();
   for (Name& x : inputs) x = c.g.cast(x, boolean);
@@ -89,6 +93,10 @@ struct Terms {
   Name mul(const Name& a, const Name& b) const { return g.node("Mul", {a, b}); }
   Name div(const Name& a, const Name& b) const { return g.node("Div", {a, b}); }
   Name of(const char* op, const Name& x) const { return g.node(op, {x}); }
+  Name less(const Name& a, const Name& b) const { return g.node("Less", {a, b}, {}, boolean); }
+  Name where(const Name& condition, const Name& a, const Name& b) const {
+    return g.node("Where", {condition, a, b}, {}, dtype);
+  }
 };
 using In = const std::vector<Name>&;
 
@@ -113,6 +121,35 @@ Name log10(const Terms& t, const OpCall&, In x) {
 Name trunc(const Terms& t, const OpCall&, In x) {
   return t.mul(t.of("Sign", x[0]), t.of("Floor", t.of("Abs", x[0])));
 }
+Name frac(const Terms& t, const OpCall& c, In x) { return t.sub(x[0], trunc(t, c, x)); }
+Name erfc(const Terms& t, const OpCall&, In x) { return t.sub(t.number(1), t.of("Erf", x[0])); }
+// log(exp(a ln(base)) + exp(b ln(base))) / ln(base); equal infinities would give NaN.
+Name logaddexp(const Terms& t, const OpCall& c, In x) {
+  const Name scale = t.number(c.op() == "logaddexp" ? 1 : std::numbers::ln2);
+  const Name apart = t.mul(t.of("Abs", t.sub(x[0], x[1])), scale);
+  const Name more = t.of("Log", t.add(t.of("Exp", t.of("Neg", apart)), t.number(1)));
+  const Name equal = t.g.node("Equal", {x[0], x[1]}, {}, boolean);
+  const Name added = t.where(equal, t.number(std::numbers::ln2), more);
+  return t.add(t.g.node("Max", {x[0], x[1]}), t.div(added, scale));
+}
+Name atan2(const Terms& t, const OpCall&, In x) {
+  const Name zero = t.number(0), sign = t.of("Sign", x[0]);
+  const Name half_turn =
+      t.where(t.less(x[0], zero), t.number(-std::numbers::pi), t.number(std::numbers::pi));
+  const Name angle =
+      t.add(t.of("Atan", t.div(x[0], x[1])), t.where(t.less(x[1], zero), half_turn, zero));
+  return t.where(t.g.node("Equal", {x[1], zero}, {}, boolean),
+                 t.mul(sign, t.number(std::numbers::pi / 2)), angle);
+}
+Name copysign(const Terms& t, const OpCall&, In x) {  // (1 / -0 is negative)
+  const Name zero = t.number(0), size = t.of("Abs", x[0]);
+  const Name below = t.g.node("Or", {t.less(x[1], zero), t.less(t.of("Reciprocal", x[1]), zero)});
+  return t.where(below, t.of("Neg", size), size);
+}
+Name copysign_scalar(const Terms& t, const OpCall& c, In x) {
+  const Name size = t.of("Abs", x[0]);
+  return std::signbit(c.argument<double>()) ? t.of("Neg", size) : size;
+}
 Name silu(const Terms& t, const OpCall&, In x) { return t.mul(x[0], t.of("Sigmoid", x[0])); }
 Name log_sigmoid(const Terms& t, const OpCall&, In x) {
   return t.of("Neg", t.of("Softplus", t.of("Neg", x[0])));
@@ -135,6 +172,13 @@ Name addcdiv(const Terms& t, const OpCall& c, In x) {
 Name modulo(const Terms& t, const Name& a, const Name& b) {
   if (!is_float(t.dtype)) return t.g.node("Mod", {a, b});
   return t.sub(a, t.mul(b, t.of("Floor", t.div(a, b))));
+}
+Name fmod(const Terms& t, const Name& a, const Name& b) {
+  return t.g.node("Mod", {a, b}, {{"fmod", int64_t{1}}});
+}
+Name fmod_of_both(const Terms& t, const OpCall&, In x) { return fmod(t, x[0], x[1]); }
+Name fmod_scalar(const Terms& t, const OpCall& c, In x) {
+  return fmod(t, x[0], t.number(c.argument<double>()));
 }
 Name remainder(const Terms& t, const OpCall&, In x) { return modulo(t, x[0], x[1]); }
 Name remainder_scalar(const Terms& t, const OpCall& c, In x) {
@@ -214,10 +258,21 @@ constexpr TranslationRow rows_of_elements[] = {
     {"clamp", clamp},
     {"hardsigmoid", hardsigmoid},
     {"relu6", relu6},
+    {"bitwise_and", bits, "And"},
+    {"bitwise_not", bits, "Not"},
+    {"bitwise_or", bits, "Or"},
+    {"bitwise_xor", bits, "Xor"},
     {"addcdiv", formula<addcdiv>},
     {"addcmul", formula<addcmul>},
+    {"atan2", formula<atan2>},
+    {"copysign", formula<copysign>},
+    {"copysign_scalar", formula<copysign_scalar>},
+    {"erfc", formula<erfc>},
     {"exp2", formula<exp2>},
     {"expm1", formula<expm1, true>},
+    {"fmod", formula<fmod_of_both>},
+    {"fmod_scalar", formula<fmod_scalar>},
+    {"frac", formula<frac>},
     {"gelu", gelu_row},
     {"gelu_tanh", gelu_row},
     {"glu", formula<glu>},
@@ -226,6 +281,8 @@ constexpr TranslationRow rows_of_elements[] = {
     {"log1p", formula<log1p, true>},
     {"log2", formula<log2>},
     {"log_sigmoid", formula<log_sigmoid>},
+    {"logaddexp", formula<logaddexp>},
+    {"logaddexp2", formula<logaddexp>},
     {"remainder", formula<remainder>},
     {"remainder_scalar", formula<remainder_scalar>},
     {"rsqrt", formula<rsqrt>},

@@ -73,6 +73,31 @@ Name cumsum(const OpCall& c) {
   return c.g.node("CumSum", {c.in(0, c.dtype()), axis}, {{"reverse", int64_t(c.argument<bool>())}});
 }
 
+// For each element the product, or logarithm of the sum, of all up to it: of rows in which later
+// elements are `nothing`.
+Name running(const OpCall& c, const char* op, double nothing, bool later) {
+  const int dim = c.argument<int>();
+  const DType wide = is_float(c.dtype()) ? accumulate_dtype(c.dtype()) : c.dtype();
+  Shape rows, ones;
+  for (int d = 0; d < c.shape(0).rank; ++d) {
+    if (d == dim) rows.push_back(1);
+    rows.push_back(c.shape(0)[d]);
+    if (d > dim) ones.push_back(1);
+  }
+  const int64_t n = c.shape(0)[dim];
+  const Tensor all = mixtape::ones({n, n}, boolean, Device::cpu());
+  Shape mask{n, n};
+  for (const int64_t one : ones) mask.push_back(one);
+  const Name taken = c.g.constant(reshape(later ? triu(all, 1) : tril(all), mask));
+  const Name x = c.g.reshape(c.in(0, wide), c.shape(0), rows);
+  return c.g.node(
+      op,
+      {c.g.node("Where", {taken, x, c.g.number(nothing, wide)}, {}, wide), c.g.numbers({dim + 1})},
+      {{"keepdims", int64_t{0}}});
+}
+Name cumprod(const OpCall& c) { return running(c, "ReduceProd", 1, c.argument<bool>()); }
+Name logcumsumexp(const OpCall& c) { return running(c, "ReduceLogSumExp", -INFINITY, false); }
+
 // The positions of the first elements in order along the last dimension; of equal ones the lowest
 // comes first, as in our ops. Dtypes that not every runtime can sort are widened.
 Name ordered(const OpCall& c) {
@@ -91,7 +116,9 @@ constexpr TranslationRow rows_of_reductions[] = {
     {"argmin", position, "ArgMin"},
     {"argsort", ordered},
     {"cosine_similarity", cosine_similarity},
+    {"cumprod", cumprod},
     {"cumsum", cumsum},
+    {"logcumsumexp", logcumsumexp},
     {"logsumexp", reduced, "ReduceLogSumExp"},
     {"max", reduced, "ReduceMax"},
     {"mean", reduced, "ReduceMean"},

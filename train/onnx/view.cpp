@@ -104,9 +104,8 @@ Name gathered(const OpCall& c) {
   return c.g.reshape(y, made, c.result().shape());
 }
 
-Name scatter_added(const OpCall& c) {  // f16 and bf16 in f32
+Name scattered(const OpCall& c, int dim, const char* reduction) {  // f16 and bf16 in f32
   const DType wide = is_float(c.dtype()) ? accumulate_dtype(c.dtype()) : c.dtype();
-  const int dim = c.argument<ops::ScatterTarget>().dim;
   const Tensor& index = c.tensor(1);
   Shape whole = c.shape(0), line = whole;
   for (int d = 0; d < line.rank; ++d) line[d] = 1;
@@ -117,7 +116,36 @@ Name scatter_added(const OpCall& c) {  // f16 and bf16 in f32
   else
     each = c.in(1);
   return c.g.node("ScatterElements", {c.in(0, wide), c.g.cast(each, i64), c.in(2, wide)},
-                  {{"axis", int64_t(dim)}, {"reduction", std::string("add")}});
+                  {{"axis", int64_t(dim)}, {"reduction", std::string(reduction)}});
+}
+Name scattered_last(const OpCall& c) { return scattered(c, c.argument<int>(), "none"); }
+Name scatter_added(const OpCall& c) {
+  return scattered(c, c.argument<ops::ScatterTarget>().dim, "add");
+}
+Name scatter_reduced(const OpCall& c) {
+  const auto& m = c.argument<ops::Meeting>();
+  check(m.include_self, "ONNX has no scatter_reduce without the elements of x");
+  using kernels::Reduce;
+  return scattered(c, m.dim, m.op == Reduce::Prod ? "mul" : m.op == Reduce::Max ? "max" : "min");
+}
+
+// Elements `columns` + 1 apart of matrices in one row.
+Name diagonal(const OpCall& c) {
+  const auto& d = c.argument<ops::DiagonalOf>();
+  const Shape& all = c.shape(0);
+  const int a = wrap_dim(d.a, all.rank), b = wrap_dim(d.b, all.rank);
+  Sizes order;
+  Shape apart, joined;
+  for (int i = 0; i < all.rank; ++i)
+    if (i != a && i != b) order.push_back(i), joined.push_back(all[i]);
+  order.insert(order.end(), {a, b});
+  for (const int64_t i : order) apart.push_back(all[int(i)]);
+  joined.push_back(all[a] * all[b]);
+  const Name rows = c.g.reshape(c.g.transpose(c.in(0), order), apart, joined);
+  const int64_t first = d.offset < 0 ? -d.offset * all[b] : d.offset;
+  const Tensor places = arange(0, double(c.result().size(-1)), 1, i64, Device::cpu());
+  return c.g.node("Gather", {rows, c.g.constant(places * double(all[b] + 1) + double(first))},
+                  {{"axis", int64_t{-1}}});
 }
 
 // Gathers windows [..., count, size, ...] by positions, then moves `size` to the end.
@@ -137,11 +165,24 @@ Name windows(const OpCall& c) {
 }
 
 constexpr TranslationRow rows_of_views[] = {
-    {"cat", joined},       {"embedding", gathered},      {"expand", expanded},
-    {"flip", flipped},     {"gather", gathered},         {"pad", padded},
-    {"permute", permuted}, {"reshape", reshaped},        {"scatter_add", scatter_added},
-    {"slice", sliced},     {"split_heads", split_heads}, {"tril", triangle},
-    {"triu", triangle},    {"unfold", windows},
+    {"diagonal", diagonal},
+    {"scatter", scattered_last},
+    {"scatter_extremum", scatter_reduced},
+    {"scatter_product", scatter_reduced},
+    {"cat", joined},
+    {"embedding", gathered},
+    {"expand", expanded},
+    {"flip", flipped},
+    {"gather", gathered},
+    {"pad", padded},
+    {"permute", permuted},
+    {"reshape", reshaped},
+    {"scatter_add", scatter_added},
+    {"slice", sliced},
+    {"split_heads", split_heads},
+    {"tril", triangle},
+    {"triu", triangle},
+    {"unfold", windows},
 };
 
 }  // namespace
