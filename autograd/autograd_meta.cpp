@@ -1,5 +1,7 @@
 #include "autograd/autograd_meta.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "core/format.h"
 
@@ -55,11 +57,11 @@ thread_local std::vector<Noted> noted;
 
 }  // namespace
 
-void mark_listed(const Tensor& t) {
+void mark_listed(const Tensor& t, AutogradMeta::Listing as) {
   if (!t || t.grad_fn()) return;
   auto& listing = t.autograd_meta().listing;
   const bool constant = listing == AutogradMeta::Listing::Plain && !t.requires_grad();
-  if (!constant) listing = AutogradMeta::Listing::Listed;
+  if (!constant) listing = std::max(listing, as);
 }
 
 void note_forgotten(const Tensor& leaf, const std::string* module) {

@@ -84,9 +84,9 @@ struct AutogradMeta final : AutogradMetaInterface {
   uint64_t tag_version_ = 0;  // of grad
 
  public:
-  // A tensor made by nn::parameter() is Unlisted until a module lists it or an optimizer takes it,
-  // and Forgotten if it gets a gradient before that. All others are Plain.
-  enum class Listing : uint8_t { Plain, Unlisted, Forgotten, Listed };
+  // A tensor made by nn::parameter() is Unlisted until a module lists it or an optimizer takes it
+  // (Trained), and Forgotten if it gets a gradient before that. All others are Plain.
+  enum class Listing : uint8_t { Plain, Unlisted, Forgotten, Listed, Trained };
   Listing listing = Listing::Plain;
   bool keeps_f32_grad = false;  // see Tensor::set_grad_dtype()
   // An optim::Sharing, set on a parameter that several processes divide among themselves and on
@@ -101,7 +101,8 @@ struct AutogradMeta final : AutogradMetaInterface {
 namespace detail {
 
 std::shared_ptr<AutogradMetaInterface> new_autograd_meta();
-void mark_listed(const Tensor& t);  // frozen tensors too: they may be thawed
+// Marks frozen tensors, too, which may be thawed.
+void mark_listed(const Tensor& t, AutogradMeta::Listing as = AutogradMeta::Listing::Listed);
 // The tensors that became Forgotten on this thread since the last call and still are, each with the
 // path of the module that used it first, or null.
 struct Forgotten {

@@ -361,9 +361,13 @@ const std::string* ModuleBase::find_path(const ModuleBase& root) const {
   set_path(root, intern(""));
   const std::vector<Field> fields = tree(root);
   mark_ends(fields);
+  // (Once an optimizer has some, its step warns of others, such as those of a layer added later.)
+  const bool is_trained = std::ranges::any_of(fields, [](const Field& f) {
+    return f.tensor && f.tensor->autograd_meta().listing == AutogradMeta::Listing::Trained;
+  });
   for (const Field& f : fields) {
     if (f.module) set_path(*f.module, intern(f.name));
-    if (f.tensor && !f.is_buffer) detail::mark_listed(*f.tensor);
+    if (f.tensor && !f.is_buffer && !is_trained) detail::mark_listed(*f.tensor);
   }
   if (const auto at = listed.find(this); at != listed.end()) return at->second;
 

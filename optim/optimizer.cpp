@@ -55,8 +55,9 @@ void warn_of_forgotten() {
     all.push_back(fmt::format("{} {}{}", t.dtype(), t.shape(),
                               module && !module->empty() ? " in " + *module : ""));
   warn(fmt::format(
-      "gradients reach parameters that no MIXTAPE_FIELDS lists and no optimizer has: {}. They "
-      "are neither trained nor saved: list the fields that hold them, also vectors, or freeze them",
+      "gradients reach parameters that no optimizer has, and that no module listed before it was "
+      "made: {}. They are not trained: list the fields that hold them in MIXTAPE_FIELDS, also "
+      "vectors, give layers that were added later to add_group(), or freeze them",
       internal::listed(all, 4)));
 }
 
@@ -216,7 +217,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
     group.slots.push_back({p});
   }
   groups_.push_back(std::move(group));
-  for (const Tensor& p : params) mixtape::detail::mark_listed(p);
+  for (const Tensor& p : params) mixtape::detail::mark_listed(p, AutogradMeta::Listing::Trained);
 }
 
 CommonOptions Optimizer::first_common() const {

@@ -30,9 +30,12 @@ std::vector<std::string> warnings(const std::vector<Tensor>& trained, const F& f
 }
 
 std::string says(const std::string& list) {
-  return "gradients reach parameters that no MIXTAPE_FIELDS lists and no optimizer has: " + list +
-         ". They are neither trained nor saved: list the fields that hold them, also vectors, or "
-         "freeze them";
+  return "gradients reach parameters that no optimizer has, and that no module listed before it "
+         "was "
+         "made: " +
+         list +
+         ". They are not trained: list the fields that hold them in MIXTAPE_FIELDS, also vectors, "
+         "give layers that were added later to add_group(), or freeze them";
 }
 using Warnings = std::vector<std::string>;
 
@@ -84,6 +87,31 @@ TEST(Forgotten, ParametersAreToldOnce) {
   const Outer<Pointer> pointer;
   EXPECT_EQ(warnings(pointer.parameters(), [&] { return pointer(x); }),
             Warnings{says("f32 [2, 2] in inner")});
+}
+
+TEST(Forgotten, LayersAddedAfterTheOptimizer) {
+  const auto warned = [](bool ran_before, bool grouped) {
+    nn::Sequential net(nn::Linear(2, 2));
+    Warnings all;
+    const OnWarning listen([&](const std::string& text) { all.push_back(text); });
+    optim::SGD opt(net.parameters(), {.lr = 0.01});
+    const auto step = [&] {
+      opt.zero_grad();
+      sum(net(ones({1, 2}))).backward();
+      opt.step();
+    };
+    if (ran_before) step();
+    net.append(nn::Linear(2, 1));
+    if (grouped) opt.add_group(net[1].module()->parameters(), {.lr = 0.01});
+    step();
+    step();
+    return all;
+  };
+  const Warnings expected{says("f32 [1] in 1, f32 [1, 2] in 1")};
+  for (const bool ran_before : {false, true}) {
+    EXPECT_EQ(warned(ran_before, false), expected);
+    EXPECT_EQ(warned(ran_before, true), Warnings());
+  }
 }
 
 TEST(Forgotten, WhatIsListedTrainedOrFrozenIsNot) {
@@ -200,8 +228,9 @@ TEST(Idle, AParameterWhoseLayerWasReplacedWarns) {
   net[1] = nn::Linear(3, 4, {.bias = false});
   net[0].module()->requires_grad_(true);
   EXPECT_EQ(told(train),
-            Warnings{"sgd: parameter 2 of shape [2, 3] has no gradient, and only the optimizer "
-                     "holds it. If its layer was replaced, make the optimizer after that"});
+            (Warnings{says("f32 [4, 3] in 1"),
+                      "sgd: parameter 2 of shape [2, 3] has no gradient, and only the optimizer "
+                      "holds it. If its layer was replaced, make the optimizer after that"}));
 }
 
 TEST(Idle, AFieldThatIsNoParameterWarns) {
