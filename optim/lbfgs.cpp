@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
+#include "core/warn.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
 #include "optim/state_reader.h"
@@ -65,6 +66,8 @@ LBFGS::LBFGS(std::vector<Tensor> params, const LBFGSOptions& options)
     check(p && is_float(p.dtype()) && p.is_contiguous() && !p.grad_fn(),
           "parameter {} must be a dense float leaf, got {}", i,
           p ? fmt::format("{} {}", p.dtype(), p.shape()) : "no tensor");
+    for (size_t k = 0; k < i; ++k)
+      check(!p.is_same(params_[k]), "parameter {} is also parameter {}", i, k);
     size_ += p.numel();
   }
   set_lr(options.lr);
@@ -226,6 +229,8 @@ LBFGS::Point LBFGS::search(const Closure& closure, const Vector& x, const Point&
 double LBFGS::step(const Closure& closure) {
   const Scope scope("lbfgs");
   const double first_loss = evaluate(closure);
+  if (std::ranges::none_of(params_, &Tensor::has_grad))
+    warn("lbfgs: a step without gradients changes nothing: the closure must call backward()");
   double loss = first_loss;
   Vector grad = gradient();
   check_finite(grad);

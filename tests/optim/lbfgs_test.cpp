@@ -3,6 +3,7 @@
 
 #include "autograd/autograd_meta.h"
 #include "autograd/ops.h"
+#include "core/warn.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -153,6 +154,7 @@ TEST(LBFGS, SaysWhatIsWrong) {
   EXPECT_EQ(fails({.max_eval = -1}), "lbfgs: max_eval must be >= 0, got -1");
   EXPECT_EQ(fails({.tolerance_grad = -1}), "lbfgs: tolerances must be >= 0, got -1 and 1e-09");
   EXPECT_EQ(fails({.history_size = 0}), "lbfgs: history_size must be > 0, got 0");
+  EXPECT_EQ(error([&] { LBFGS({scalar(1), a, a}); }), "lbfgs: parameter 2 is also parameter 1");
   LBFGS opt({a});
   EXPECT_EQ(error([&] { opt.step([&] { return a + zeros({2}); }); }),
             "lbfgs: the closure must return one number, got [2]");
@@ -167,6 +169,17 @@ TEST(LBFGS, SaysWhatIsWrong) {
   EXPECT_EQ(error([&] { opt.load_state_dict(f.opt.state_dict()); }),
             "lbfgs: direction must have shape [1], got [6]");
   EXPECT_EQ(error([&] { opt.load_state_dict({}); }), "lbfgs: iterations is missing");
+}
+
+TEST(LBFGS, WarnsIfTheClosureComputesNoGradients) {
+  const Tensor a = from({1}, {1}).set_requires_grad();
+  LBFGS opt({a});
+  std::vector<std::string> warnings;
+  const OnWarning listen([&](const std::string& text) { warnings.push_back(text); });
+  opt.step([&] { return sum(a * a); });  // backward() is missing
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0],
+            "lbfgs: a step without gradients changes nothing: the closure must call backward()");
 }
 
 }  // namespace optim_lbfgs_test

@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "core/format.h"
+#include "core/warn.h"
 #include "tests/support/optim.h"
 
 namespace mixtape::optim {
@@ -32,6 +33,16 @@ TEST(Sam, StepsAlongTheGradientOfTheWorstPointNearby) {
   opt.step();
   EXPECT_NEAR(x.item(), 3 - 0.1 * 3.3, 1e-12);
   EXPECT_NEAR(y.item(), 0.4 - 0.1 * 8, 1e-12);
+}
+
+TEST(Sam, WarnsIfThereAreNoGradients) {
+  const Params p = problem();
+  const SGD opt(p, {.lr = 0.1});
+  std::vector<std::string> warnings;
+  const OnWarning listen([&](const std::string& text) { warnings.push_back(text); });
+  const Ascended nowhere(opt, 0.5);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with("sgd: a step without gradients changes nothing"));
 }
 
 // A loss scale changes nothing, and what is not finite moves nothing.
