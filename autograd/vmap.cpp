@@ -57,6 +57,22 @@ std::vector<Tensor> traced(const Examples& f, const std::vector<Tensor>& inputs,
   return f(one);
 }
 
+// The number of examples along these dimensions. An input without one is shared by all examples.
+int64_t examples_in(const std::vector<Tensor>& inputs,
+                    const std::vector<std::optional<int>>& dims) {
+  std::optional<int64_t> n;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!dims[i]) continue;
+    check(bool(inputs[i]), "input {} is undefined", i);
+    check(inputs[i].rank() > 0, "input {} has no dimension of examples", i);
+    const int64_t size = inputs[i].size(*dims[i]);
+    check(!n || n == size, "input {} has {} examples, others have {}", i, size, n.value_or(0));
+    n = size;
+  }
+  check(n.value_or(0) > 0, "no input has an example");
+  return *n;
+}
+
 // f's results for all examples, [n, shape] each, by a replay of its calls for the first example,
 // whose results are left in `first`. Empty if only a loop is right.
 std::optional<std::vector<Tensor>> replayed(const Examples& f, const std::vector<Tensor>& inputs,
@@ -97,32 +113,25 @@ std::optional<std::vector<Tensor>> replayed(const Examples& f, const std::vector
 std::vector<Tensor> detail::vmap(const Examples& f, const std::vector<Tensor>& inputs,
                                  const VmapOptions& options) {
   std::vector<std::optional<int>> in_dims = options.in_dims;
-  std::optional<int64_t> n;
-  bool on_meta = false;
-  {
+  const int64_t n = [&] {
     const Scope scope("vmap");
     if (in_dims.size() == 1) in_dims.resize(inputs.size(), in_dims[0]);
-    check(in_dims.size() == inputs.size(), "{} in_dims for {} inputs", in_dims.size(),
-          inputs.size());
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!in_dims[i]) continue;
-      check(bool(inputs[i]), "input {} is undefined", i);
-      const int64_t size = inputs[i].size(*in_dims[i]);
-      check(!n || n == size, "input {} has {} examples, others have {}", i, size, n.value_or(0));
-      n = size;
-      on_meta = on_meta || inputs[i].device().is_meta();
-    }
-    check(n.value_or(0) > 0, "no input has an example");
-  }
+    check(in_dims.size() == inputs.size(), "in_dims must be one or, as inputs, {}, got {}",
+          inputs.size(), in_dims.size());
+    return examples_in(inputs, in_dims);
+  }();
+  const bool on_meta =
+      std::ranges::any_of(inputs, [](const Tensor& t) { return t && t.device().is_meta(); });
   const auto out_dim = [&](size_t k, size_t results) {
     const size_t dims = options.out_dims.size();
-    check(dims == 1 || dims == results, "{} out_dims for {} results", dims, results);
+    check(dims == 1 || dims == results, "out_dims must be one or, as results, {}, got {}", results,
+          dims);
     return options.out_dims[dims == 1 ? 0 : k];
   };
   std::vector<Tensor> first;
   // Two examples take two calls either way. A captured graph and meta have no values to compare.
-  if (*n > 2 && !captured_graph && !on_meta) {
-    if (std::optional<std::vector<Tensor>> all = replayed(f, inputs, in_dims, *n, first)) {
+  if (n > 2 && !captured_graph && !on_meta) {
+    if (std::optional<std::vector<Tensor>> all = replayed(f, inputs, in_dims, n, first)) {
       const Scope scope("vmap");
       for (size_t k = 0; k < all->size(); ++k) {
         Tensor& y = (*all)[k];
@@ -133,7 +142,7 @@ std::vector<Tensor> detail::vmap(const Examples& f, const std::vector<Tensor>& i
     }
   }
   std::vector<std::vector<Tensor>> results;  // by result, then example
-  for (int64_t b = 0; b < *n; ++b) {
+  for (int64_t b = 0; b < n; ++b) {
     const std::vector<Tensor> y = b == 0 && !first.empty() ? first : f(example(inputs, in_dims, b));
     const Scope scope("vmap");
     if (b == 0) results.resize(y.size());
@@ -307,18 +316,6 @@ class SharedGradients {
   std::vector<Total> sums_;  // of the parameters, then of what was computed from them
 };
 
-int64_t examples_in(const std::vector<Tensor>& inputs) {
-  std::optional<int64_t> n;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    check(inputs[i] && inputs[i].rank() > 0, "input {} has no dimension of examples", i);
-    check(!n || n == inputs[i].size(0), "input {} has {} examples, others have {}", i,
-          inputs[i].size(0), n.value_or(0));
-    n = inputs[i].size(0);
-  }
-  check(n.value_or(0) > 0, "no input has an example");
-  return *n;
-}
-
 // Compares the last example's gradients with those of its loss alone, all as one vector.
 void check_last(const std::function<Tensor(const std::vector<Tensor>&)>& f,
                 const std::vector<Tensor>& params, const std::vector<Tensor>& inputs, int64_t n,
@@ -371,7 +368,7 @@ std::vector<Tensor> per_sample_gradients(const std::function<Tensor(const std::v
                                          const std::vector<Tensor>& inputs,
                                          const PerSampleOptions& options) {
   const Scope scope("per_sample_gradients");
-  const int64_t n = examples_in(inputs);
+  const int64_t n = examples_in(inputs, std::vector<std::optional<int>>(inputs.size(), 0));
   for (size_t k = 0; k < params.size(); ++k)
     check(params[k] && params[k].is_leaf() && params[k].requires_grad(),
           "parameter {} is not a leaf that requires a gradient", k);

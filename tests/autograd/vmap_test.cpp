@@ -107,7 +107,8 @@ TEST(Vmap, IsRecordedAndMayCallGrad) {
 TEST(Vmap, SaysWhatDoesNotFit) {
   const Tensor x = ones({2, 3}), y = ones({3});
   const auto f = [](const Tensor& a, const Tensor& b) { return a + b; };
-  EXPECT_EQ(error([&] { vmap(f, {.in_dims = {0, 0, 0}})(x, y); }), "vmap: 3 in_dims for 2 inputs");
+  EXPECT_EQ(error([&] { vmap(f, {.in_dims = {0, 0, 0}})(x, y); }),
+            "vmap: in_dims must be one or, as inputs, 2, got 3");
   EXPECT_EQ(error([&] { vmap(f)(x, y); }), "vmap: input 1 has 3 examples, others have 2");
   EXPECT_EQ(error([&] { vmap(f)(x, Tensor()); }), "vmap: input 1 is undefined");
   EXPECT_EQ(error([&] { vmap(f, {.in_dims = {std::nullopt}})(x, y); }),
@@ -122,7 +123,7 @@ TEST(Vmap, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { vmap([&](const Tensor& a) { return Tensors(size_t(++calls), a); })(x); }),
             "vmap: example 1 has 2 results, the first has 1");
   EXPECT_EQ(error([&] { vmap([](const Tensor& a) { return a; }, {.out_dims = {0, 0}})(x); }),
-            "vmap: 2 out_dims for 1 results");
+            "vmap: out_dims must be one or, as results, 1, got 2");
 }
 
 // --- gradients by example ---
