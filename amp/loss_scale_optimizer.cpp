@@ -95,8 +95,9 @@ std::vector<Tensor> LossScaleOptimizer::compute_gradients(const Tensor& loss) {
 StepResult LossScaleOptimizer::apply_gradients(const std::vector<Tensor>& gradients,
                                                StepOptions options) {
   const std::vector<Tensor> params = held().params();
-  check(gradients.size() == params.size(), "apply_gradients: {} gradients for {} parameters",
-        gradients.size(), params.size());
+  check(gradients.size() == params.size(),
+        "apply_gradients: {} parameters need as many gradients, got {}", params.size(),
+        gradients.size());
   for (size_t i = 0; i < params.size(); ++i) params[i].set_grad(gradients[i]);
   options.unscaled = true;
   return step(options);

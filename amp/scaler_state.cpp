@@ -235,7 +235,7 @@ std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
 void GradScaler::name_parameters(const optim::Optimizer& opt, std::vector<std::string> names) {
   const Scope scope("name_parameters");
   const size_t n = opt.params().size();
-  check(names.size() == n, "{} names for {} parameters", names.size(), n);
+  check(names.size() == n, "{} parameters need as many names, got {}", n, names.size());
   history_of(opt, n, opt.params()[0].device()).names = std::move(names);
 }
 

@@ -14,10 +14,9 @@ Tensor Tensor::grad() const { return impl().autograd_meta ? autograd_meta().grad
 bool Tensor::has_grad() const { return impl().autograd_meta && autograd_meta().grad; }
 void Tensor::set_grad(const Tensor& g) const {
   if (g) {
-    check(g.shape() == shape(), "a gradient of shape {} for a tensor of shape {}", g.shape(),
-          shape());
-    check(g.device() == device(), "a gradient on {} for a tensor on {}", g.device(), device());
-    check(is_float(g.dtype()), "a gradient of {} elements for a tensor of {}", g.dtype(), dtype());
+    check(g.shape() == shape(), "the gradient must have shape {1}, got {0}", g.shape(), shape());
+    check(g.device() == device(), "the gradient must be on {1}, got {0}", g.device(), device());
+    check(is_float(g.dtype()), "the gradient must be floats, got {}", g.dtype());
   }
   if (g || impl().autograd_meta) autograd_meta().replace_grad(g);
 }
@@ -27,8 +26,9 @@ DType Tensor::grad_dtype() const {
 }
 void Tensor::set_grad_dtype(DType t) const {
   check(is_leaf(), "set_grad_dtype() of a tensor that is not a leaf which requires a gradient");
-  check(t == dtype() || (t == f32 && is_half(dtype())), "gradients of {} for a tensor of {}", t,
-        dtype());
+  check(t == dtype() || (t == f32 && is_half(dtype())),
+        "the gradient of a tensor of {0} must be {0}{1}, got {2}", dtype(),
+        is_half(dtype()) ? " or f32" : "", t);
   AutogradMeta& meta = autograd_meta();
   meta.keeps_f32_grad = t != dtype();
   if (meta.grad) meta.replace_grad(meta.grad.to(t));

@@ -353,7 +353,7 @@ void backward(const Tensor& y, const BackwardOptions& options) {
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options) {
   check(options.gradients.empty() || options.gradients.size() == outputs.size(),
-        "{} gradients for {} outputs", options.gradients.size(), outputs.size());
+        "{} outputs need as many gradients, got {}", outputs.size(), options.gradients.size());
   Engine::Capture capture;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check(inputs[i].requires_grad(), "input {} does not require a gradient", i);

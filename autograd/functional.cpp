@@ -24,7 +24,8 @@ Tensors independent(const Tensors& inputs, bool create_graph) {
 }
 
 void check_shapes(const Tensors& v, const Tensors& like, const char* what) {
-  check(v.size() == like.size(), "{} vectors for {} {}s", v.size(), like.size(), what);
+  check(v.size() == like.size(), "{} {}s need as many vectors, got {}", like.size(), what,
+        v.size());
   for (size_t i = 0; i < v.size(); ++i)
     check(v[i] && v[i].shape() == like[i].shape(), "vector {} has shape {}, the {} has {}", i,
           v[i] ? v[i].shape().to_string() : "none", what, like[i].shape());

@@ -271,7 +271,7 @@ void Ctx::check_kept() const {
         node_->name());
   fail(
       "second backward() through {}: its saved tensors were freed by the first (pass "
-      "{{.retain_graph = true}} to that, or detach() tensors passed from one graph to the next)",
+      "{{.retain_graph = true}} to it, or detach() tensors passed from one graph to the next)",
       node_->name());
 }
 

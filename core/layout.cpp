@@ -172,8 +172,8 @@ bool Layout::repeats() const {
 }
 
 Layout permute(const Layout& l, std::span<const int> order) {
-  check(static_cast<int>(order.size()) == l.rank(), "an order of {} dimensions for rank {}",
-        order.size(), l.rank());
+  check(static_cast<int>(order.size()) == l.rank(),
+        "the order must name all {1} dimensions, got {0}", order.size(), l.rank());
   Layout out = l;
   unsigned seen = 0;
   for (int d = 0; d < l.rank(); ++d) {

@@ -194,10 +194,9 @@ Tensor Tensor::copied_to(Device target) const {
 }
 
 void Tensor::set_data(const Tensor& other) const {
-  check(shape() == other.shape(), "data of shape {} for a tensor of shape {}", other.shape(),
-        shape());
-  check(!is_leaf() || is_float(other.dtype()), "{} data for a tensor that requires a gradient",
-        other.dtype());
+  check(shape() == other.shape(), "the data must have shape {1}, got {0}", other.shape(), shape());
+  check(!is_leaf() || is_float(other.dtype()),
+        "the data of a tensor that requires a gradient must be floats, got {}", other.dtype());
   ++effects.writes;
   if (impl().autograd_meta) impl().autograd_meta->on_set_data(other);
   const auto source = other.impl_;

@@ -109,7 +109,7 @@ void run_all(const HookList<F>& hooks, Tensors& list, const char* what, const Ca
   const size_t n = list.size();
   hooks.for_each([&](const F& hook) {
     call(hook);
-    check(list.size() == n, "a hook left {} of {} {}", list.size(), n, what);
+    check(list.size() == n, "a hook must leave all {1} {2}, got {0}", list.size(), n, what);
   });
 }
 

@@ -59,7 +59,7 @@ Layers targets_in(ModuleBase& net, const LoraOptions& o) {
     const std::optional<Layer> layer = layer_of(path, module);
     if (o.targets.empty() ? !layer : !is_target(o.targets, path)) continue;
     check(layer.has_value(), "{} is a {}, not a Linear", path, type_name(typeid(*module)));
-    check(!*layer->A, "{} has an adapter", path);
+    check(!*layer->A, "{} has an adapter already", path);
     layers.push_back(*layer);
   }
   check(!layers.empty(), "no Linear of {} is among the targets", type_name(typeid(net)));

@@ -29,7 +29,7 @@ void check_normed(const Tensor& x, int min_rank, int max_rank, std::optional<int
 
 LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& o) : shape_(shape), eps_(o.eps) {
   const Scope scope("LayerNorm");
-  check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
+  check(shape.rank > 0 && shape.size() > 0, "the shape must have elements, got {}", shape);
   check_eps(eps_);
   if (o.affine) weight = parameter(ones(shape));
   if (o.affine && o.bias) bias = parameter(zeros(shape));
@@ -37,7 +37,7 @@ LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& o) : shape_(sha
 
 RMSNorm::RMSNorm(const Shape& shape, const RMSNormOptions& o) : shape_(shape), eps_(o.eps) {
   const Scope scope("RMSNorm");
-  check(shape.rank > 0 && shape.size() > 0, "normalising over {}", shape);
+  check(shape.rank > 0 && shape.size() > 0, "the shape must have elements, got {}", shape);
   check_eps(eps_.value_or(0));
   if (o.affine) weight = parameter(ones(shape));
 }

@@ -161,7 +161,7 @@ LstmOutput RecurrentLayers::run(const Tensor& input, const LstmState& start, con
   const Shape state = batched ? Shape{count, x.size(1), hidden_} : Shape{count, hidden_};
   check_state(start.h, "h_0", state);
   check_state(start.c, "c_0", state);
-  check(!lengths || batched, "lengths, but one sequence of shape {}", input.shape());
+  check(!lengths || batched, "lengths need a batch, got an input of shape {}", input.shape());
   std::optional<Lengths> sequences;
   if (lengths) {
     sequences.emplace(lengths, steps, x.size(1), x.device());

@@ -182,11 +182,13 @@ AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& k
   check_input("key", key, options_.kdim.value_or(size_));
   check_input("value", value, options_.vdim.value_or(size_));
   check(std::equal(key.shape().begin(), key.shape().end() - 1, value.shape().begin()),
-        "keys of shape {} and values of {}", key.shape(), value.shape());
+        "keys and values must differ in features alone, got shapes {} and {}", key.shape(),
+        value.shape());
   const bool batched = query.rank() == 3;
   const int batch_dim = options_.batch_first ? 0 : 1;
-  check(!batched || query.size(batch_dim) == key.size(batch_dim), "queries of shape {}, keys of {}",
-        query.shape(), key.shape());
+  check(!batched || query.size(batch_dim) == key.size(batch_dim),
+        "queries and keys must have one batch size, got shapes {} and {}", query.shape(),
+        key.shape());
 
   const auto [q, k, v] = projected(query, key, value);
   const Mask mask = combine(masks, q.size(0), heads_, q.size(2), k.size(2));

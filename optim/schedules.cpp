@@ -175,7 +175,7 @@ double OneCycle::momentum_at(int64_t step) const {
 }
 
 void OneCycle::apply(int64_t step) {
-  check(step <= options_.total_steps, "step {} of a one_cycle of {} total_steps", step,
+  check(step <= options_.total_steps, "step {} is beyond the {} total_steps of a one_cycle", step,
         options_.total_steps);
   Schedule::apply(step);
   if (options_.cycle_momentum) set_momentum(optimizer(), groups(), momentum_at(step));
@@ -216,7 +216,8 @@ void Cyclic::apply(int64_t step) {
 }
 
 void SequentialOptions::validate() const {
-  check(parts.size() == milestones.size() + 1, "{} milestones between {} parts", milestones.size(),
+  check(parts.size() == milestones.size() + 1,
+        "there must be a milestone between any two of {1} parts, got {0}", milestones.size(),
         parts.size());
   int64_t last = 0;
   for (const int64_t m : milestones) {

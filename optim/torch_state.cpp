@@ -22,8 +22,8 @@ class Translation {
       groups_.insert(groups_.end(), optimizer.params(g).size(), g);
     has_buffer_.resize(groups_.size());
     has_step_.resize(groups_.size());
-    check(names.empty() || names.size() == groups_.size(), "{} names for {} parameters",
-          names.size(), groups_.size());
+    check(names.empty() || names.size() == groups_.size(),
+          "{} parameters need as many names, got {}", groups_.size(), names.size());
     for (const auto& [key, value] : optimizer.state_dict())
       if (key.starts_with("group.") && !key.ends_with(".base_lr")) ours_[key] = value;
   }

@@ -150,7 +150,7 @@ std::vector<RunLog> read_run(const std::string& folder, const std::string& name)
 }
 
 void thin(io::Chart& chart, size_t most_points) {
-  check(most_points > 0, "most_points must be > 0");
+  check(most_points > 0, "most_points must be > 0, got {}", most_points);
   double range = 0;
   for (const io::Series& s : chart.series)
     if (!s.dots && s.x.size() > most_points) {

@@ -37,7 +37,7 @@ Tensor sum_and_count(const Tensor& sum, int64_t n) {
 }
 
 Tensor squared_error(const Tensor& output, const Tensor& target) {
-  check(output.shape() == target.shape(), "mse: output of shape {} for targets of shape {}",
+  check(output.shape() == target.shape(), "mse: shapes must be equal, got {} and {}",
         output.shape(), target.shape());
   return sum_and_count(sum(square(output.to(f64) - target.to(f64))), output.numel());
 }
@@ -56,7 +56,7 @@ Metric top_k(int64_t k) {
   check(k >= 1, "top_k: k must be >= 1, got {}", k);
   const auto statistic = [k](const Tensor& output, const Tensor& target) {
     const int dim = class_dim("top_k", output, target);
-    check(k <= output.size(dim), "top_k: k is {}, but there are {} classes", k, output.size(dim));
+    check(k <= output.size(dim), "top_k: k must be at most {}, got {}", output.size(dim), k);
     return sum_and_count(sum(eq(topk(output, k, dim).indices, unsqueeze(labels(target), dim))),
                          target.numel());
   };

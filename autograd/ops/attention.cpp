@@ -206,7 +206,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
         "queries {}, keys {} and values {} need at least two dimensions", q.shape(), k.shape(),
         v.shape());
   check(q.size(-1) == k.size(-1), "queries have {} features, keys {}", q.size(-1), k.size(-1));
-  check(k.size(-2) == v.size(-2), "{} keys and {} values", k.size(-2), v.size(-2));
+  check(k.size(-2) == v.size(-2), "{} keys need as many values, got {}", k.size(-2), v.size(-2));
   check_real(q);
   check(!o.mask || !o.causal, "a mask excludes causal (a mask can say both)");
   const Shape batch = broadcast(broadcast(leading(q), leading(k)), leading(v));

@@ -182,19 +182,20 @@ Window make_window(const Shape& x, const Shape& weight, const Options& o) {
     check(w.size[d] > 0, "a weight of shape {} has no window", weight);
     check(w.stride[d] > 0 && w.dilation[d] > 0 &&
               countable({x[2 + d], w.size[d], w.stride[d], w.dilation[d], w.padding[d]}),
-          "stride {}, dilation {}, padding {} of a window of {} over {} elements", w.stride[d],
-          w.dilation[d], w.padding[d], w.size[d], x[2 + d]);
+          "stride and dilation must be > 0, padding >= 0, all below 2^31, got stride {}, dilation "
+          "{}, padding {} of a window of {} over {} elements",
+          w.stride[d], w.dilation[d], w.padding[d], w.size[d], x[2 + d]);
   }
   return w;
 }
 
 Tensor convolve(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
-  check(o.groups > 0 && countable({o.groups, weight.size(1)}), "{} groups of {} channels", o.groups,
-        weight.size(1));
+  check(o.groups > 0 && countable({o.groups, weight.size(1)}),
+        "groups must be > 0 and below 2^31, got {} of {} channels", o.groups, weight.size(1));
   const int64_t outputs = weight.size(0), taken = weight.size(1) * o.groups;
   check(x.size(1) == taken, "the input has {} channels, the weight takes {} in {} groups",
         x.size(1), taken, o.groups);
-  check(outputs % o.groups == 0, "{} outputs in {} groups", outputs, o.groups);
+  check(outputs % o.groups == 0, "{} outputs do not divide into {} groups", outputs, o.groups);
   check_shape(bias, "the bias", {outputs});
   const Window w = make_window(x.shape(), weight.shape(), o);
   for (int d = 0; d < 2; ++d)
@@ -248,7 +249,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   check(x.size(1) == weight.size(0), "the input has {} channels, the weight takes {}", x.size(1),
         weight.size(0));
   check(o.groups > 0 && countable({o.groups, weight.size(1)}) && x.size(1) % o.groups == 0,
-        "{} channels in {} groups", x.size(1), o.groups);
+        "{} channels do not divide into {} groups", x.size(1), o.groups);
   const int64_t outputs = weight.size(1) * o.groups;
   check_shape(bias, "the bias", {outputs});
   const Window w = make_window(x.shape(), weight.shape(), o);

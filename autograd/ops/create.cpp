@@ -181,7 +181,7 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
         "weights must be >= 0 and finite");
   const double possible = classes == 0 ? 0 : min(sum(gt(w, 0), {-1})).item();
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
-        "{} of {} classes whose weight is above zero", n, possible);
+        "cannot draw {} of {} classes whose weight is above zero", n, possible);
   const Tensor p = w / max(w, {-1}, true);  // so that sums and quotients are finite
   // Sorting classes by p / E, with E exponential, gives the order of successive draws.
   if (!replacement) {

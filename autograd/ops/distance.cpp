@@ -97,8 +97,8 @@ template <class F>
 static auto triplet_loss(const TripletMarginOptions& o, const F& distance) {
   return [&](const Tensor& anchor, const Tensor& positive, const Tensor& negative) {
     check(anchor.shape() == positive.shape() && anchor.shape() == negative.shape(),
-          "an anchor of shape {}, a positive of shape {} and a negative of shape {}",
-          anchor.shape(), positive.shape(), negative.shape());
+          "anchor, positive and negative must have one shape, got {}, {} and {}", anchor.shape(),
+          positive.shape(), negative.shape());
     Tensor apart = distance(anchor, negative);
     if (o.swap) apart = minimum(apart, distance(positive, negative));
     return reduce_losses(hinge(distance(anchor, positive) - apart + o.margin), o.reduction);
@@ -206,7 +206,7 @@ Tensor margin_ranking_loss(const Tensor& x, const Tensor& y, const Tensor& targe
                            const MarginOptions& o) {
   const Scope scope("margin_ranking_loss");
   check(x.shape() == y.shape() && x.shape() == target.shape(),
-        "inputs of shapes {} and {} and a target of shape {}", x.shape(), y.shape(),
+        "both inputs and the target must have one shape, got {}, {} and {}", x.shape(), y.shape(),
         target.shape());
   return in_wider(
       [&](const Tensor& a, const Tensor& b) {

@@ -94,8 +94,8 @@ class Einsum {
   Einsum(std::string_view equation, const std::vector<Tensor>& operands) {
     const size_t arrow = equation.find("->");
     const auto terms = split_terms(equation.substr(0, arrow));
-    check(terms.size() == operands.size(), "{} terms for {} operands", terms.size(),
-          operands.size());
+    check(terms.size() == operands.size(), "{} operands need as many terms, got {}",
+          operands.size(), terms.size());
     int dots = 0;  // the most dimensions that any "..." stands for
     for (size_t i = 0; i < terms.size(); ++i) {
       const int here = dotted(terms[i], operands[i]);
@@ -265,7 +265,7 @@ Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands) {
 
 Tensor tensordot(const Tensor& a, const Tensor& b, const Dims& of_a, const Dims& of_b) {
   const Scope scope("tensordot");
-  check(of_a.size() == of_b.size(), "{} dimensions of the first operand, and {} of the second",
+  check(of_a.size() == of_b.size(), "as many dimensions of both must be named, got {} and {}",
         of_a.size(), of_b.size());
   std::string left, right, kept;  // the letters of einsum
   for (int d = 0; d < a.rank(); ++d) left += char('a' + d);
@@ -287,8 +287,8 @@ Tensor tensordot(const Tensor& a, const Tensor& b, const Dims& of_a, const Dims&
 }
 Tensor tensordot(const Tensor& a, const Tensor& b, int dims) {
   const Scope scope("tensordot");
-  check(0 <= dims && dims <= std::min(a.rank(), b.rank()), "{} dimensions of shapes {} and {}",
-        dims, a.shape(), b.shape());
+  const int most = std::min(a.rank(), b.rank());
+  check(0 <= dims && dims <= most, "dims must be from 0 to {}, got {}", most, dims);
   Dims last, first;
   for (int d = 0; d < dims; ++d) {
     last.push_back(a.rank() - dims + d);

@@ -89,8 +89,8 @@ Tensor grouped_matmul(const Tensor& x, const Tensor& weight, const std::vector<i
   check(x.rank() == 2 && weight.rank() == 3 && x.size(1) == weight.size(1),
         "operands have shapes {} and {}, not [rows, k] and [groups, k, n]", x.shape(),
         weight.shape());
-  check(int64_t(sizes.size()) == weight.size(0), "{} sizes for {} groups", sizes.size(),
-        weight.size(0));
+  check(int64_t(sizes.size()) == weight.size(0), "{} groups need as many sizes, got {}",
+        weight.size(0), sizes.size());
   int64_t rows = 0;
   for (const int64_t size : sizes) {
     check(size >= 0, "sizes must be >= 0, got {}", size);

@@ -257,7 +257,7 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
                     : o.mode == Interpolation::Bilinear ? Kind::Linear
                                                         : Kind::Cubic;
   const auto along = [&](int d) {
-    check(size[d] > 0 && x.size(2 + d) > 0, "both sizes must be > 0, got {} elements to {}",
+    check(size[d] > 0 && x.size(2 + d) > 0, "sizes must be > 0, got {} elements to resize to {}",
           x.size(2 + d), size[d]);
     return Sampling{
         .kind = kind, .from = x.size(2 + d), .to = size[d], .align_corners = o.align_corners};

@@ -266,8 +266,9 @@ Tensor ops::element_index(const Tensor& x, int dim, const Tensor& given) {
   const Tensor i64s = as_index(given), index = x.rank() == 1 ? as_line(i64s) : i64s;
   bool fits = index.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || index.size(d) <= x.size(d);
-  check(fits, "an index of shape {} for dimension {} of a tensor of shape {}", index.shape(), dim,
-        x.shape());
+  check(fits,
+        "the index must have the rank of {2} and, outside dimension {1}, no larger sizes, got {0}",
+        index.shape(), dim, x.shape());
   check_index_range(index, dim, 0, x.size(dim));
   return index;
 }
@@ -283,7 +284,7 @@ Tensor ops::corner(Tensor x, const Shape& shape) {
   if (shape.rank == 1) x = as_line(x);
   bool fits = x.rank() == shape.rank;
   for (int d = 0; fits && d < shape.rank; ++d) fits = shape[d] <= x.size(d);
-  check(fits, "a source of shape {} for an index of shape {}", x.shape(), shape);
+  check(fits, "the source must be at least as large as the index, {1}, got {0}", x.shape(), shape);
   for (int d = 0; d < shape.rank; ++d)
     if (x.size(d) != shape[d]) x = narrow(x, d, 0, shape[d]);
   return x;

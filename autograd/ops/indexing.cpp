@@ -103,7 +103,7 @@ struct AdvancedIndex {
   }
   static Tensor wrapped(const Tensor& given, int dim, int64_t n) {
     check(is_integer(given.dtype()) && given.dtype() != u8,
-          "indices must be integers but u8, or a mask bool, got {}", given.dtype());
+          "an index must be of integers other than u8, or a bool mask, got {}", given.dtype());
     const Tensor i = as_index(given);
     check_index_range(i, dim, -n, n);
     return where(lt(i, 0), i + double(n), i);
@@ -169,8 +169,9 @@ struct IndexPlan {
   }
   void check_mask(const Tensor& mask, int from, int dims) const {
     for (int d = 0; mask.dtype() == boolean && d < dims; ++d)
-      check(mask.size(d) == x.size(from + d), "a mask of shape {} for dimensions {} to {} of {}",
-            mask.shape(), from, from + dims - 1, x.shape());
+      check(mask.size(d) == x.size(from + d),
+            "a mask of shape {} does not fit dimensions {} to {} of {}", mask.shape(), from,
+            from + dims - 1, x.shape());
   }
 };
 
@@ -182,7 +183,7 @@ IndexPlan::IndexPlan(const Tensor& of, std::span<const Index> indices) : x(of) {
     taken += dims_of(i);
     gaps += i.kind == Kind::Ellipsis;
   }
-  check(taken <= x.rank(), "indices for {} dimensions of a tensor of shape {}", taken, x.shape());
+  check(taken <= x.rank(), "too many indices: {} for a tensor of shape {}", taken, x.shape());
   check(gaps <= 1, "only one index may be Ellipsis, got {}", gaps);
 
   std::vector<TensorIndex> parts;

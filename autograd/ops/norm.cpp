@@ -235,7 +235,7 @@ Tensor channel_norm(const Tensor& x, int64_t groups, const Tensor& weight, const
   const Scope scope(Op::info.name);
   check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
   const int64_t c = x.size(1);
-  check(groups > 0 && c % groups == 0, "{} channels in {} groups", c, groups);
+  check(groups > 0 && c % groups == 0, "{} channels do not divide into {} groups", c, groups);
   check_channels(x, weight, "the weight");
   check_channels(x, bias, "the bias");
   return reshape(call<Op>(by_channel(x), weight, bias, groups, eps), x.shape());

@@ -168,7 +168,7 @@ Tensor index_copy(const Tensor& x, int dim, const Tensor& given, const Tensor& s
 
 Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim) {
   const Scope scope("take_along_dim");
-  check(index.rank() == x.rank(), "an index of shape {} for a tensor of shape {}", index.shape(),
+  check(index.rank() == x.rank(), "the index must have the rank of {1}, got {0}", index.shape(),
         x.shape());
   const int d = wrap_dim(dim, x.rank());
   const Shape beside = broadcast(with_size(x.shape(), d, 1), with_size(index.shape(), d, 1));

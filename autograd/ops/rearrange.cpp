@@ -86,7 +86,7 @@ Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device de
                        : circular               ? period
                                                 : n;
   check(replicate ? n > 0 : left <= most && right <= most,
-        "margins of {} and {} elements from within {}", left, right, n);
+        "margins of {} and {} elements cannot come from {}", left, right, n);
   const Tensor index({left + n + right}, i64, device);
   // Elements [begin, end): element i has first + i step.
   const auto run = [&](int64_t begin, int64_t end, int64_t first, int64_t step) {
@@ -106,8 +106,8 @@ Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device de
 Shape repeated(const Shape& shape, int dim, int64_t times) {
   Shape longer = shape;
   int64_t& n = longer[wrap_dim(dim, shape.rank)];
-  check(times >= 0 && !__builtin_mul_overflow(n, times, &n), "{} times dimension {} of {}", times,
-        dim, shape);
+  check(times >= 0 && !__builtin_mul_overflow(n, times, &n),
+        "cannot repeat dimension {} of {} {} times", dim, shape, times);
   return longer;
 }
 
@@ -138,7 +138,7 @@ Tensor roll(const Tensor& x, int64_t shift) {
 
 Tensor repeat(const Tensor& x, const Shape& times) {
   const Scope scope("repeat");
-  check(times.rank >= x.rank(), "{} times a tensor of rank {}", times, x.rank());
+  check(times.rank >= x.rank(), "{} dimensions need as many repeats, got {}", x.rank(), times);
   Shape shape;
   for (int d = x.rank(); d < times.rank; ++d) shape.push_back(1);
   for (const int64_t n : x.shape()) shape.push_back(n);
@@ -189,7 +189,7 @@ Tensor triu(const Tensor& x, int64_t diagonal) { return call<Triangle<true>>(x, 
 Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, double value) {
   const Scope scope(Pad::info.name);
   check(sizes.size() % 2 == 0 && sizes.size() <= size_t(2 * x.rank()),
-        "{} sizes for a tensor of rank {}", sizes.size(), x.rank());
+        "sizes must be pairs for up to {} dimensions, got {} of them", x.rank(), sizes.size());
   if (mode == PadMode::Constant) check_fits(x.dtype(), value);
   Tensor y = x;
   Margins margins = sizes;  // those still to add
@@ -202,7 +202,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& sizes, PadMode mode, dou
               std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0) >= -n &&
               !__builtin_add_overflow(n, left, &total) &&
               !__builtin_add_overflow(total, right, &total),
-          "margins of {} and {} elements beside {}", left, right, n);
+          "margins of {} and {} elements do not fit beside {}", left, right, n);
     const int64_t kept = n + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0);
     if (mode != PadMode::Constant) {
       if (left != 0 || right != 0)

@@ -295,8 +295,8 @@ struct ClassTargets {
 
 void check_weights(const Tensor& weights, int64_t classes) {
   if (!weights) return;
-  check(weights.shape() == Shape{classes}, "class weights of shape {} for {} classes",
-        weights.shape(), classes);
+  check(weights.shape() == Shape{classes}, "class weights must have shape {}, got {}",
+        Shape{classes}, weights.shape());
   check(!weights.requires_grad(), "class weights must not require a gradient");
 }
 // Returns the dimension of the classes.

@@ -201,7 +201,7 @@ Tensor flatten(const Tensor& x, int from, int to) {
   from = wrap_line(from, x.rank());
   to = wrap_line(to, x.rank());
   if (x.rank() == 0) return as_line(x);
-  check(from <= to, "dimension {} comes after {}", from, to);
+  check(from <= to, "the first dimension must not come after the last, got {} and {}", from, to);
   Shape shape;
   for (int d = 0; d < x.rank(); ++d) {
     if (d <= from || d > to)
@@ -335,8 +335,8 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, in
     pieces.push_back(narrow(x, dim, at, size));
     at += size;
   }
-  check(at == x.size(dim), "pieces have {} elements in all, but dimension {} has {}", at, dim,
-        x.size(dim));
+  check(at == x.size(dim), "pieces must have the {2} elements of dimension {1} in all, got {0}", at,
+        dim, x.size(dim));
   return pieces;
 }
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {

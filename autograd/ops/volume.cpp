@@ -95,8 +95,8 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   const Tensor dense = with_f32_gradient(planes_of(x));
   const Tensor planes = with_f32_gradient(pad_depth(dense, 1, o.padding.d, o.padding.d));
   const int64_t space = planes.size(1) - reach;
-  check(space > 0, "a kernel of {} planes, {} apart, for {} with stride {}", kd, o.dilation.d,
-        planes.size(1), o.stride.d);
+  check(space > 0, "a kernel of {} planes, {} apart, does not fit into {} (stride {})", kd,
+        o.dilation.d, planes.size(1), o.stride.d);
   const int64_t depth = (space - 1) / o.stride.d + 1;
   Tensor y;
   if (kd > 1 && is_half(dtype_of_operand(x)))  // conv2d adds to f32 in f32
@@ -202,7 +202,8 @@ Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
   Tensor y = pad(x, {o.padding.w, o.padding.w, o.padding.h, o.padding.h});
   for (const int d : {0, 1}) {  // [n, c, windows, .., size, ..], taken at steps of the dilation
     const int64_t reach = o.dilation[d] * (window[d] - 1) + 1;
-    check(y.size(2 + d) >= reach, "windows reach over {} of {} elements", reach, y.size(2 + d));
+    check(y.size(2 + d) >= reach, "a window over {} elements does not fit into {}", reach,
+          y.size(2 + d));
     y = with_f32_gradient(unfold(y, 2 + d, reach, o.stride[d]));
     y = with_f32_gradient(slice(y, -1, 0, reach, o.dilation[d]));
   }
@@ -220,8 +221,8 @@ Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
   int64_t count[2], rest[2];
   for (const int d : {0, 1}) {
     const int64_t space = size[d] + 2 * o.padding[d] - o.dilation[d] * (window[d] - 1) - 1;
-    check(space >= 0, "a window of {} x {} for images of {} x {}", window.h, window.w, size.h,
-          size.w);
+    check(space >= 0, "a window of {} x {} does not fit into images of {} x {}", window.h, window.w,
+          size.h, size.w);
     count[d] = space / o.stride[d] + 1;
     rest[d] = space % o.stride[d];
   }

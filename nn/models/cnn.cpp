@@ -17,8 +17,8 @@ nn::Sequential simple_cnn(const std::vector<int64_t>& channels, const SimpleCnnO
         channels.size());
   const size_t layers = channels.size() - 1;
   const auto one_each = [&](const char* what, const std::vector<int64_t>& given, int64_t usual) {
-    check(given.empty() || given.size() == layers, "{} {} for {} convolutions", given.size(), what,
-          layers);
+    check(given.empty() || given.size() == layers,
+          "there must be as many {1} as convolutions, {2}, got {0}", given.size(), what, layers);
     return given.empty() ? std::vector(layers, usual) : given;
   };
   const auto kernels = one_each("kernel sizes", o.kernel_sizes, 3);

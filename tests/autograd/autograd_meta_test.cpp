@@ -17,7 +17,7 @@ TEST(AutogradMeta, HoldsTheGradientOfALeaf) {
   EXPECT_TRUE(x.has_grad());
   EXPECT_TRUE(x.grad().is_same(g));
   EXPECT_EQ(error([&] { x.set_grad(from({1}, {1})); }),
-            "a gradient of shape [1] for a tensor of shape [2]");
+            "the gradient must have shape [2], got [1]");
   x.set_grad({});
   EXPECT_FALSE(x.grad());
   EXPECT_EQ(error([] { Tensor().grad(); }),

@@ -127,8 +127,8 @@ TEST_F(Distances, TripletMarginLoss) {
               {1, -1, 1, 0, 0, -2, 1, -1, -1},
               {1, 1, -1, -1, 1, 1, 1, -1, 1}});
   EXPECT_ERROR(triplet_margin_loss(a, p, select(n, 0, 0)),
-               "triplet_margin_loss: an anchor of shape [3, 3], a positive of shape [3, 3] and a "
-               "negative of shape [3]");
+               "triplet_margin_loss: anchor, positive and negative must have one shape, got [3, "
+               "3], [3, 3] and [3]");
 }
 
 TEST_F(Distances, CosineEmbeddingLoss) {
@@ -150,8 +150,9 @@ TEST_F(Distances, MarginRankingLoss) {
   expect_all(margin_ranking_loss(x, y, t, {.reduction = None, .margin = 0.5}), {1.5, 0.5, 0},
              {x, y}, {{-1, 1, 0}, {1, -1, 0}});
   EXPECT_NEAR(margin_ranking_loss(x, y, t, {.margin = 0.5}).item(), 2. / 3, 1e-12);
-  EXPECT_ERROR(margin_ranking_loss(x, y, zeros({2})),
-               "margin_ranking_loss: inputs of shapes [3] and [3] and a target of shape [2]");
+  EXPECT_ERROR(
+      margin_ranking_loss(x, y, zeros({2})),
+      "margin_ranking_loss: both inputs and the target must have one shape, got [3], [3] and [2]");
 }
 
 // Gradients flow where a margin is just kept, as between equal points with a margin of 0.

@@ -1079,8 +1079,10 @@ TEST(Create, MultinomialChecksItsWeights) {
   EXPECT_EQ(multinomial(ones({0, 5}), 2).shape(), (Shape{0, 2}));
   EXPECT_ERROR(multinomial(from({1, -1}, {2}), 1), "weights must be >= 0 and finite");
   EXPECT_ERROR(multinomial(from({1, nan}, {2}), 1, true), "weights must be >= 0 and finite");
-  EXPECT_ERROR(multinomial(from({1, 0}, {2}), 2), "2 of 1 classes whose weight is above zero");
-  EXPECT_ERROR(multinomial(zeros({2}), 1, true), "1 of 0 classes whose weight is above zero");
+  EXPECT_ERROR(multinomial(from({1, 0}, {2}), 2),
+               "cannot draw 2 of 1 classes whose weight is above zero");
+  EXPECT_ERROR(multinomial(zeros({2}), 1, true),
+               "cannot draw 1 of 0 classes whose weight is above zero");
   EXPECT_ERROR(multinomial(ones({2}, i64), 1),
                "weights must be floats [..., classes], got i64 [2]");
   EXPECT_ERROR(multinomial(ones({2}), -1), "-1 of 2 classes");

@@ -241,7 +241,7 @@ TEST_F(Functional, RefusesWhatDoesNotFit) {
   const Tensor a = ones({2}, f64);
   EXPECT_ERROR(vjp(twice, a), "vjp: backward() of a tensor of shape [2] needs a gradient");
   EXPECT_ERROR(vjp(twice, a, ones({3}, f64)), "vjp: vector 0 has shape [3], the result has [2]");
-  EXPECT_ERROR(vjp(both, {a, a}, {a}), "vjp: 1 vectors for 2 results");
+  EXPECT_ERROR(vjp(both, {a, a}, {a}), "vjp: 2 results need as many vectors, got 1");
   EXPECT_ERROR(jvp(twice, a, ones({3}, f64)), "jvp: vector 0 has shape [3], the input has [2]");
   EXPECT_ERROR(jvp(both, {a, a}, {a, Tensor()}), "jvp: vector 1 has shape none");
   EXPECT_ERROR(hvp(twice, a, a), "hvp: the function gives shape [2], not a single element");

@@ -267,7 +267,8 @@ TEST(GradientSums, StayInF32IfTheLeafSaysSo) {
   const Tensor x = zeros({1}, f16), p = leaf({1}, f32);
   EXPECT_EQ(error([&] { x.set_grad_dtype(f32); }),
             "set_grad_dtype() of a tensor that is not a leaf which requires a gradient");
-  EXPECT_EQ(error([&] { p.set_grad_dtype(f16); }), "gradients of f16 for a tensor of f32");
+  EXPECT_EQ(error([&] { p.set_grad_dtype(f16); }),
+            "the gradient of a tensor of f32 must be f32, got f16");
   p.set_grad_dtype(f32);
 }
 

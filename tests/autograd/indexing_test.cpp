@@ -69,7 +69,8 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(transpose(x, 0, 2), "transpose: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(unsqueeze(x, 4), "unsqueeze: dimension 4 is out of range for rank 3");
   EXPECT_ERROR(squeeze(x, 2), "squeeze: dimension 2 is out of range for rank 2");
-  EXPECT_ERROR(flatten(x, 1, 0), "flatten: dimension 1 comes after 0");
+  EXPECT_ERROR(flatten(x, 1, 0),
+               "flatten: the first dimension must not come after the last, got 1 and 0");
   EXPECT_ERROR(select(x, 1, 3), "select: index 3 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(select(x, 0, -3), "select: index -3 is out of range for dimension 0 of size 2");
   EXPECT_ERROR(narrow(x, 1, 1, 3),
@@ -80,7 +81,8 @@ TEST(ViewErrors, NameBothValues) {
                "for dimension 0 of size 2");
   EXPECT_ERROR(split(x, 0), "split: size must be > 0, got 0");
   EXPECT_ERROR(chunk(x, -1), "chunk: chunks must be > 0, got -1");
-  EXPECT_ERROR(split(x, {1, 1}, 1), "split: pieces have 2 elements in all, but dimension 1 has 3");
+  EXPECT_ERROR(split(x, {1, 1}, 1),
+               "split: pieces must have the 3 elements of dimension 1 in all, got 2");
   EXPECT_ERROR(split(x, {2, 2}, 1),
                "split: narrow: 2 elements from 2 on are out of range for dimension 1 of size 3");
   EXPECT_ERROR(split(x, {4, -1}, 1),
@@ -198,10 +200,12 @@ TEST(RearrangingErrors, NameBothValues) {
   EXPECT_ERROR(flip(x, {0, -2}), "flip: dimension -2 is named twice");
   EXPECT_ERROR(flip(x, {2}), "flip: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(roll(x, 1, 5), "roll: dimension 5 is out of range for rank 2");
-  EXPECT_ERROR(repeat(x, {2}), "repeat: [2] times a tensor of rank 2");
-  EXPECT_ERROR(repeat(x, {1, -1}), "repeat: -1 times dimension 1 of [2, 3]");
-  EXPECT_ERROR(repeat(x, {1, most}), "times dimension 1 of [2, 3]");
-  EXPECT_ERROR(repeat_interleave(x, -2, 0), "repeat_interleave: -2 times dimension 0 of [2, 3]");
+  EXPECT_ERROR(repeat(x, {2}), "repeat: 2 dimensions need as many repeats, got [2]");
+  EXPECT_ERROR(repeat(x, {1, -1}), "repeat: cannot repeat dimension 1 of [2, 3] -1 times");
+  EXPECT_ERROR(repeat(x, {1, most}),
+               "cannot repeat dimension 1 of [2, 3] 9223372036854775807 times");
+  EXPECT_ERROR(repeat_interleave(x, -2, 0),
+               "repeat_interleave: cannot repeat dimension 0 of [2, 3] -2 times");
   EXPECT_ERROR(repeat_interleave(x, tensor({1, 2}, i64), 1),
                "repeat_interleave: times has shape [2], not [] or [3]");
   EXPECT_ERROR(repeat_interleave(x, tensor({1, -2}, i64), 0),
@@ -213,17 +217,20 @@ TEST(RearrangingErrors, NameBothValues) {
   EXPECT_ERROR(tril(numbers({3})), "tril: the input has shape [3], not [..., m, n]");
   EXPECT_ERROR(triu(numbers({})), "triu: the input has shape [], not [..., m, n]");
   EXPECT_ERROR(pad(arange(3), {1, 1}, PadMode::Constant, 0.5), "0.5");
-  EXPECT_ERROR(pad(x, {1}), "pad: 1 sizes for a tensor of rank 2");
-  EXPECT_ERROR(pad(x, {1, 1, 1, 1, 1, 1}), "pad: 6 sizes for a tensor of rank 2");
-  EXPECT_ERROR(pad(x, {-2, -2}), "pad: margins of -2 and -2 elements beside 3");
-  EXPECT_ERROR(pad(x, {-4, 9}), "pad: margins of -4 and 9 elements beside 3");
-  EXPECT_ERROR(pad(x, {least, least}), "elements beside 3");
-  EXPECT_ERROR(pad(x, {most, 1}), "elements beside 3");
+  EXPECT_ERROR(pad(x, {1}), "pad: sizes must be pairs for up to 2 dimensions, got 1 of them");
+  EXPECT_ERROR(pad(x, {1, 1, 1, 1, 1, 1}),
+               "pad: sizes must be pairs for up to 2 dimensions, got 6 of them");
+  EXPECT_ERROR(pad(x, {-2, -2}), "pad: margins of -2 and -2 elements do not fit beside 3");
+  EXPECT_ERROR(pad(x, {-4, 9}), "pad: margins of -4 and 9 elements do not fit beside 3");
+  EXPECT_ERROR(pad(x, {least, least}), "elements do not fit beside 3");
+  EXPECT_ERROR(pad(x, {most, 1}), "elements do not fit beside 3");
   EXPECT_ERROR(pad(x, {most / 8, 0}), "of f32 has too many bytes");
-  EXPECT_ERROR(pad(x, {3, 0}, PadMode::Reflect), "pad: margins of 3 and 0 elements from within 3");
-  EXPECT_ERROR(pad(x, {0, 4}, PadMode::Circular), "pad: margins of 0 and 4 elements from within 3");
+  EXPECT_ERROR(pad(x, {3, 0}, PadMode::Reflect),
+               "pad: margins of 3 and 0 elements cannot come from 3");
+  EXPECT_ERROR(pad(x, {0, 4}, PadMode::Circular),
+               "pad: margins of 0 and 4 elements cannot come from 3");
   EXPECT_ERROR(pad(zeros({0}), {1, 1}, PadMode::Replicate),
-               "pad: margins of 1 and 1 elements from within 0");
+               "pad: margins of 1 and 1 elements cannot come from 0");
 }
 
 TEST(Meshgrid, SpreadsAxesOverAGrid) {
@@ -273,13 +280,15 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(gather(x, 1, x), "gather: indices must be integers, got f32");
   EXPECT_ERROR(gather(x, 2, i), "gather: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(gather(x, 1, zeros({3, 1}, i64)),
-               "gather: an index of shape [3, 1] for dimension 1 of a tensor of shape [2, 3]");
+               "gather: the index must have the rank of [2, 3] and, outside dimension 1, no larger "
+               "sizes, got [3, 1]");
   EXPECT_ERROR(gather(x, 1, i64s({0})),
-               "gather: an index of shape [1] for dimension 1 of a tensor of shape [2, 3]");
+               "gather: the index must have the rank of [2, 3] and, outside dimension 1, no larger "
+               "sizes, got [1]");
   EXPECT_ERROR(scatter(x, 1, i, numbers({2, 1})),
-               "scatter: a source of shape [2, 1] for an index of shape [2, 2]");
+               "scatter: the source must be at least as large as the index, [2, 2], got [2, 1]");
   EXPECT_ERROR(scatter(x, 1, i, numbers({2})),
-               "a source of shape [2] for an index of shape [2, 2]");
+               "the source must be at least as large as the index, [2, 2], got [2]");
   EXPECT_ERROR(scatter(x, 1, i, numbers({2, 2}, f64)), "inputs have different dtypes: f32 and f64");
   EXPECT_ERROR(scatter_add(x, 1, i, numbers({2, 2}, i64)), "inputs have different dtypes");
   EXPECT_ERROR(scatter_add(gt(x, 1), 1, i, gt(x, 1)),
@@ -290,16 +299,16 @@ TEST(IndexErrors, OfDtypesAndShapes) {
   EXPECT_ERROR(index(x, {}), "index: no indices");
   EXPECT_ERROR(index(x, {i64s({0}), Tensor()}), "index: index 1 is undefined");
   EXPECT_ERROR(index(x, {i64s({0}), i64s({0}), i64s({0})}),
-               "index: indices for 3 dimensions of a tensor of shape [2, 3]");
+               "index: too many indices: 3 for a tensor of shape [2, 3]");
   EXPECT_ERROR(index(x, {numbers({2})}),
-               "index: indices must be integers but u8, or a mask bool, got f32");
+               "index: an index must be of integers other than u8, or a bool mask, got f32");
   EXPECT_ERROR(index(x, {i64s({0, 1}), i64s({0, 1, 2})}), "shapes [2] and [3] do not broadcast");
   EXPECT_ERROR(index(x, {gt(numbers({3}), 0)}),
-               "index: a mask of shape [3] for dimensions 0 to 0 of [2, 3]");
+               "index: a mask of shape [3] does not fit dimensions 0 to 0 of [2, 3]");
   EXPECT_ERROR(index(x, {i64s({0}), gt(numbers({2}), 0)}),
-               "index: a mask of shape [2] for dimensions 1 to 1 of [2, 3]");
+               "index: a mask of shape [2] does not fit dimensions 1 to 1 of [2, 3]");
   EXPECT_ERROR(index(x, {gt(numbers({2, 3, 1}), 0)}),
-               "index: indices for 3 dimensions of a tensor of shape [2, 3]");
+               "index: too many indices: 3 for a tensor of shape [2, 3]");
   EXPECT_ERROR(index_put(x, {i64s({0, 1})}, numbers({2})), "[2] cannot expand to [2, 3]");
   EXPECT_ERROR(index_put(x, {i64s({0})}, numbers({3}, f64)),
                "inputs have different dtypes: f32 and f64");

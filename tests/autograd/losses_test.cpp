@@ -121,7 +121,7 @@ TEST(LinearCrossEntropy, SaysWhatDoesNotFit) {
   EXPECT_ERROR(linear_cross_entropy(x, w, t, {.label_smoothing = -1}),
                "label_smoothing must be from 0 to 1, got -1");
   EXPECT_ERROR(linear_cross_entropy(x, w, t, {.class_weights = zeros({3})}),
-               "class weights of shape [3] for 4 classes");
+               "class weights must have shape [4], got [3]");
   EXPECT_ERROR(linear_cross_entropy(x, w, t, {.rows = -1}), "rows must be >= 0, got -1");
 }
 
@@ -208,7 +208,7 @@ TEST(LossErrors, OfClasses) {
   EXPECT_ERROR(cross_entropy(x, p, {.ignore_index = 1}),
                "ignore_index 1 needs class targets, got probabilities");
   EXPECT_ERROR(cross_entropy(x, t, {.class_weights = ones({2})}),
-               "class weights of shape [2] for 3 classes");
+               "class weights must have shape [3], got [2]");
   EXPECT_ERROR(cross_entropy(x, t, {.class_weights = leaf({1, 1, 1}, {3})}),
                "class weights must not require a gradient");
   EXPECT_ERROR(nll_loss(zeros({}), t),

@@ -116,8 +116,8 @@ TEST(Einsum, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(einsum("ii", {ones({1, 3})}), "sizes of 'i' differ: 1 and 3");
   EXPECT_ERROR(einsum("...i,...", {a, ones({4})}),
                "sizes of dimension -1 of '...' differ: 2 and 4");
-  EXPECT_ERROR(einsum("ij,jk", {a}), "2 terms for 1 operands");
-  EXPECT_ERROR(einsum("", {}), "1 terms for 0 operands");
+  EXPECT_ERROR(einsum("ij,jk", {a}), "1 operands need as many terms, got 2");
+  EXPECT_ERROR(einsum("", {}), "0 operands need as many terms, got 1");
   EXPECT_ERROR(einsum("ijk", {a}), "'ijk' names 3 dimensions of an operand of shape [2, 3]");
   EXPECT_ERROR(einsum("i", {a}), "'i' names 1 dimensions of an operand of shape [2, 3]");
   EXPECT_ERROR(einsum("...ijk", {a}), "'...ijk' names 3 dimensions");
@@ -236,7 +236,8 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
                "conv2d: the weight has shape [1, 4, 5], not [o, c/groups, kh, kw]");
   EXPECT_ERROR(conv1d(line, ones({2, 3, 2})),
                "conv1d: the input has 4 channels, the weight takes 3 in 1 groups");
-  EXPECT_ERROR(conv1d(line, ones({3, 2, 2}), {}, {.groups = 2}), "3 outputs in 2 groups");
+  EXPECT_ERROR(conv1d(line, ones({3, 2, 2}), {}, {.groups = 2}),
+               "3 outputs do not divide into 2 groups");
   EXPECT_ERROR(conv1d(line, ones({2, 4, 3}), {}, {.dilation = 3}),
                "a window of 3 (dilation 3) does not fit into 5 + 2 * 0");
   EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.stride = 0}), "stride 0, dilation 1, padding 0");
@@ -244,7 +245,7 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
     EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.stride = n}), fmt::format("stride {}", n));
     EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.padding = n}), fmt::format("padding {}", n));
     EXPECT_ERROR(conv1d(line, ones({2, 4, 3}), {}, {.dilation = n}), fmt::format("dilation {}", n));
-    EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.groups = n}), fmt::format("{} groups", n));
+    EXPECT_ERROR(conv1d(line, ones({2, 4, 2}), {}, {.groups = n}), fmt::format("got {} of 4", n));
     EXPECT_ERROR(conv_transpose1d(line, ones({4, 2, 3}), {}, {.padding = n}),
                  fmt::format("padding {} of a window of 3 over 5 elements", n));
   }
@@ -258,7 +259,7 @@ TEST(Convolutions, RefuseWhatDoesNotFit) {
   const Tensor w = ones({2, 3, 3, 3});
   EXPECT_ERROR(conv_transpose2d(image({1, 3, 4, 4}), w),
                "conv_transpose2d: the input has 3 channels, the weight takes 2");
-  EXPECT_ERROR(conv_transpose2d(x, w, {}, {.groups = 4}), "2 channels in 4 groups");
+  EXPECT_ERROR(conv_transpose2d(x, w, {}, {.groups = 4}), "2 channels do not divide into 4 groups");
   EXPECT_ERROR(conv_transpose2d(x, w, ones({3}), {.groups = 2}), "the bias has shape [3], not [6]");
   EXPECT_ERROR(conv_transpose2d(x, w, {}, {.padding = {-1, 0}}), "padding -1");
   EXPECT_ERROR(
@@ -408,9 +409,9 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   const Tensor x = image();
   EXPECT_ERROR(interpolate(ones({2, 3}), {2, 2}),
                "interpolate: the input has shape [2, 3], not [n, c, h, w]");
-  EXPECT_ERROR(interpolate(x, {2, 0}), "both sizes must be > 0, got 5 elements to 0");
+  EXPECT_ERROR(interpolate(x, {2, 0}), "sizes must be > 0, got 5 elements to resize to 0");
   EXPECT_ERROR(interpolate(ones({1, 2, 0, 3}), {2, 2}),
-               "both sizes must be > 0, got 0 elements to 2");
+               "sizes must be > 0, got 0 elements to resize to 2");
   EXPECT_ERROR(
       interpolate(ones({1, 1, 4, 5}), {.scale_factor = 1.5}),
       "interpolate: scale_factor times 5 must be a whole number > 0, got 7.5: give a size");
@@ -490,7 +491,7 @@ TEST(Norms, RefuseWhatDoesNotFit) {
                "rms_norm: the last dimensions must be [4], got an input of shape [2, 6, 3, 3]");
   EXPECT_ERROR(rms_norm(x, {3}, ones({2})), "rms_norm: the weight has shape [2], not [3]");
   EXPECT_ERROR(group_norm(ones({3}), 1), "group_norm: the input has shape [3], not [n, c, ...]");
-  EXPECT_ERROR(group_norm(x, 4), "group_norm: 6 channels in 4 groups");
+  EXPECT_ERROR(group_norm(x, 4), "group_norm: 6 channels do not divide into 4 groups");
   EXPECT_ERROR(group_norm(x, 3, ones({3})),
                "group_norm: the input of shape [2, 6, 3, 3] has 6 channels, the weight is [3]");
   EXPECT_ERROR(group_norm(x, 3, {}, ones({5})), "6 channels, the bias is [5]");
@@ -544,7 +545,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
                "scaled_dot_product_attention: queries [4], keys [2, 5, 4] and values [2, 5, 6] "
                "need at least two dimensions");
   EXPECT_ERROR(attend(q, v, v), "queries have 4 features, keys 6");
-  EXPECT_ERROR(attend(q, k, ones({2, 4, 6})), "5 keys and 4 values");
+  EXPECT_ERROR(attend(q, k, ones({2, 4, 6})), "5 keys need as many values, got 4");
   EXPECT_ERROR(attend(q, ones({3, 5, 4}), v), "shapes [2] and [3] do not broadcast");
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}), .causal = true}), "a mask excludes causal");
   EXPECT_ERROR(attend(q, k, v, {.mask = ones({3, 5}, i64)}),

@@ -275,15 +275,17 @@ TEST(IndexingErrors, NameBothValues) {
   const Tensor x = numbers({2, 3});
   EXPECT_ERROR(x(0, 3), "index: index 3 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(x(None, -3), "index: index -3 is out of range for dimension 0 of size 2");
-  EXPECT_ERROR(x(0, 0, 0), "index: indices for 3 dimensions of a tensor of shape [2, 3]");
+  EXPECT_ERROR(x(0, 0, 0), "index: too many indices: 3 for a tensor of shape [2, 3]");
   EXPECT_ERROR(x(Ellipsis, 0, Ellipsis), "index: only one index may be Ellipsis, got 2");
   EXPECT_ERROR(x(Slice(0, 2, 0)), "step must not be 0");
   EXPECT_ERROR(x(0, Tensor()), "index: index 1 is undefined");
   EXPECT_ERROR(x(0, ints({1}, {-4})), "index: index -4 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(x(Slice(), mask({2}, {1, 1})),
-               "index: a mask of shape [2] for dimensions 1 to 1 of [2, 3]");
-  EXPECT_ERROR(x(ones({2}, u8)), "index: indices must be integers but u8, or a mask bool, got u8");
-  EXPECT_ERROR(x(ones({2})), "index: indices must be integers but u8, or a mask bool, got f32");
+               "index: a mask of shape [2] does not fit dimensions 1 to 1 of [2, 3]");
+  EXPECT_ERROR(x(ones({2}, u8)),
+               "index: an index must be of integers other than u8, or a bool mask, got u8");
+  EXPECT_ERROR(x(ones({2})),
+               "index: an index must be of integers other than u8, or a bool mask, got f32");
   EXPECT_ERROR(x[0] = zeros({2}), "index_put: copy_: expand: [2] cannot expand to [3]");
   EXPECT_ERROR(x(ints({1}, {0})) = zeros({2, 3}),
                "index_put: expand: [2, 3] cannot expand to [1, 3]");

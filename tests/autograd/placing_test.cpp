@@ -51,7 +51,7 @@ TEST(ScatterReduce, MeansAreRoundedOnce) {
 TEST(ScatterReduce, RefusesWhatDoesNotFit) {
   const Tensor x = ones({3}), index = zeros({2}, i64), truth = ones({2}, boolean);
   EXPECT_ERROR(scatter_reduce(x, 0, index, ones({1}), ScatterMode::Amax),
-               "scatter_reduce: a source of shape [1] for an index of shape [2]");
+               "scatter_reduce: the source must be at least as large as the index, [2], got [1]");
   EXPECT_ERROR(scatter_reduce(truth, 0, index, truth, ScatterMode::Prod),
                "elements must be numbers, got bool (convert them to a number dtype)");
   EXPECT_ERROR(scatter_reduce(index, 0, index, index, ScatterMode::Mean),
@@ -75,7 +75,7 @@ TEST(TakeAlongDim, OrdersByArgsort) {
   EXPECT_EQ(to_vector(take_along_dim(x, argsort(x), -1)), to_vector(sort(x).values));
   EXPECT_EQ(to_vector(take_along_dim(x, row({5, 0}, i64))), (Values{8, 3}));
   EXPECT_ERROR(take_along_dim(x, row({0}, i64), 1),
-               "take_along_dim: an index of shape [1] for a tensor of shape [2, 3]");
+               "take_along_dim: the index must have the rank of [2, 3], got [1]");
 }
 
 TEST(MaskedScatter, MixesDtypesUnderAutocast) {

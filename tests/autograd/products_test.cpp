@@ -45,7 +45,8 @@ TEST(GroupedMatmul, RefusesSizesThatDoNotFit) {
   EXPECT_ERROR(grouped_matmul(x, ones({2, 4, 4}), Sizes{5, 0}),
                "grouped_matmul: operands have shapes [5, 3] and [2, 4, 4], not [rows, k] and "
                "[groups, k, n]");
-  EXPECT_ERROR(grouped_matmul(x, w, Sizes{5}), "grouped_matmul: 1 sizes for 2 groups");
+  EXPECT_ERROR(grouped_matmul(x, w, Sizes{5}),
+               "grouped_matmul: 2 groups need as many sizes, got 1");
   EXPECT_ERROR(grouped_matmul(x, w, Sizes{6, -1}), "grouped_matmul: sizes must be >= 0, got -1");
   EXPECT_ERROR(grouped_matmul(x, w, Sizes{5, 1}),
                "grouped_matmul: sizes add up to 6 rows, and the input has 5");

@@ -317,7 +317,7 @@ TEST(Layout, ErrorsNameBothValues) {
   EXPECT_EQ(error([&] { (void)Shape{}[-1]; }), "dimension -1 is out of range for rank 0");
   EXPECT_EQ(error([&] { unsqueeze(l, -4); }), "dimension -4 is out of range for rank 3");
   EXPECT_EQ(error([&] { permute(l, twice); }), "the order [0, -2] names dimension 0 twice");
-  EXPECT_EQ(error([&] { permute(l, three); }), "an order of 3 dimensions for rank 2");
+  EXPECT_EQ(error([&] { permute(l, three); }), "the order must name all 2 dimensions, got 3");
   EXPECT_EQ(error([&] { slice(l, 0, 0, 2, 0); }), "step must not be 0");
   EXPECT_EQ(error([&] { select(l, -1, 3); }), "index 3 is out of range for dimension 1 of [2, 3]");
   EXPECT_EQ(error([&] { expand(l, {4, 3}); }), "[2, 3] cannot expand to [4, 3]");

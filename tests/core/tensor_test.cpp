@@ -444,10 +444,9 @@ TEST(Tensor, SetDataReachesEveryHandle) {
   x.set_data(from({7, 8}, {2}, f16));
   EXPECT_EQ(handle.dtype(), f16);
   EXPECT_TRUE(handle.requires_grad());
-  EXPECT_EQ(error([&] { x.set_data(from({1}, {1})); }),
-            "data of shape [1] for a tensor of shape [2]");
+  EXPECT_EQ(error([&] { x.set_data(from({1}, {1})); }), "the data must have shape [2], got [1]");
   EXPECT_EQ(error([&] { x.set_data(from({1, 2}, {2}, i32)); }),
-            "i32 data for a tensor that requires a gradient");
+            "the data of a tensor that requires a gradient must be floats, got i32");
 }
 
 TEST(StateDict, AreFoundByName) {

@@ -105,7 +105,7 @@ TEST(Norms, AreTheOps) {
   nn::Sequential all(nn::GroupNorm(2, 4), nn::InstanceNorm2d(4, {.affine = true}), nn::RMSNorm(5));
   all.to(bf16);
   for (const Tensor& t : all.parameters()) EXPECT_EQ(t.dtype(), f32);
-  EXPECT_EQ(error([] { nn::RMSNorm(0); }), "RMSNorm: normalising over [0]");
+  EXPECT_EQ(error([] { nn::RMSNorm(0); }), "RMSNorm: the shape must have elements, got [0]");
   EXPECT_EQ(error([] { nn::GroupNorm(3, 4); }),
             "GroupNorm: 4 channels do not divide into 3 groups");
   EXPECT_EQ(error([] { nn::InstanceNorm2d(0); }), "InstanceNorm2d: channels must be > 0, got 0");
@@ -146,7 +146,8 @@ TEST(MultiheadAttention, TakesKeysAndValuesOfOtherSizes) {
   EXPECT_EQ(error([&] { layer(q, q, v); }),
             "MultiheadAttention: the key has shape [2, 3, 64], not [t, b, 32] or [t, 32]");
   EXPECT_EQ(error([&] { layer(q, k, zeros({4, 3, 128})); }),
-            "MultiheadAttention: keys of shape [5, 3, 32] and values of [4, 3, 128]");
+            "MultiheadAttention: keys and values must differ in features alone, got shapes [5, 3, "
+            "32] and [4, 3, 128]");
   EXPECT_EQ(error([] { nn::MultiheadAttention(4, 2, {.kdim = 0}); }),
             "MultiheadAttention: sizes must be positive: kdim 0, vdim 4");
 }
@@ -259,10 +260,12 @@ TEST(MultiheadAttention, ErrorsNameBothShapes) {
             "MultiheadAttention: the query has shape [3, 2, 4], the key [3, 4]: a batch, or none, "
             "of both");
   EXPECT_EQ(error([&] { layer(x, x, zeros({2, 2, 4})); }),
-            "MultiheadAttention: keys of shape [3, 2, 4] and values of [2, 2, 4]");
+            "MultiheadAttention: keys and values must differ in features alone, got shapes [3, 2, "
+            "4] and [2, 2, 4]");
   const Tensor other = zeros({3, 1, 4});
   EXPECT_EQ(error([&] { layer(x, other, other); }),
-            "MultiheadAttention: queries of shape [3, 2, 4], keys of [3, 1, 4]");
+            "MultiheadAttention: queries and keys must have one batch size, got shapes [3, 2, 4] "
+            "and [3, 1, 4]");
   EXPECT_EQ(error([&] { layer(x, x, x, AttentionMasks{.attn_mask = zeros({2, 3, 3})}); }),
             "MultiheadAttention: attn_mask has shape [2, 3, 3], not [3, 3] or [4, 3, 3]");
   EXPECT_EQ(error([&] { layer(x, x, x, AttentionMasks{.key_padding_mask = zeros({3, 2})}); }),
@@ -303,7 +306,8 @@ TEST(TransformerDecoder, CopiesItsLayer) {
   const Tensor causal = net(x, memory, AttentionMasks{.causal = true});
   EXPECT_TRUE(equal(select(causal, 0, 0), select(net(narrow(x, 0, 0, 1), memory), 0, 0)));
   EXPECT_EQ(error([&] { net(x, randn({5, 3, 4})); }),
-            "layers.0.multihead_attn: queries of shape [3, 2, 4], keys of [5, 3, 4]");
+            "layers.0.multihead_attn: queries and keys must have one batch size, got shapes [3, 2, "
+            "4] and [5, 3, 4]");
   EXPECT_EQ(error([&] { nn::TransformerDecoder(layer, 0); }),
             "TransformerDecoder: num_layers must be > 0, got 0");
 }

@@ -396,15 +396,15 @@ TEST(Hooks, MayNotChangeHowManyThereAre) {
   const Tensor x = leaf({1});
   nn::HookHandle hook =
       net.register_forward_pre_hook([](const nn::ModuleBase&, Tensors& in) { in.clear(); });
-  EXPECT_EQ(error([&] { net(x); }), "Scale: a hook left 0 of 1 inputs");
+  EXPECT_EQ(error([&] { net(x); }), "Scale: a hook must leave all 1 inputs, got 0");
   hook.remove();
   hook = net.register_forward_hook(
       [](const nn::ModuleBase&, const Tensors&, Tensors& out) { out.resize(2); });
-  EXPECT_EQ(error([&] { net(x); }), "Scale: a hook left 2 of 1 outputs");
+  EXPECT_EQ(error([&] { net(x); }), "Scale: a hook must leave all 1 outputs, got 2");
   hook.remove();
   hook = net.register_full_backward_hook([](Tensors& dx, const Tensors&) { dx.clear(); });
   EXPECT_EQ(error([&] { net(x).backward(); }),
-            "backward: module hook: a hook left 0 of 1 gradients");
+            "backward: module hook: a hook must leave all 1 gradients, got 0");
   hook.remove();
   net.register_full_backward_hook([](Tensors& dx, const Tensors&) { dx[0] = zeros({2}); });
   EXPECT_EQ(error([&] { net(x).backward(); }),

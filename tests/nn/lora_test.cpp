@@ -288,7 +288,7 @@ TEST(Lora, RefusesWhatDoesNotFit) {
             "add_lora: model.embed_tokens is a Embedding, not a Linear");
   add_lora(net, {.targets = {"lm_head"}});
   EXPECT_EQ(error([&] { add_lora(net, {.targets = {"lm_head"}}); }),
-            "add_lora: lm_head has an adapter");
+            "add_lora: lm_head has an adapter already");
 }
 
 }  // namespace lora_test

@@ -198,9 +198,9 @@ TEST(SimpleCnn, StartsAndEndsAsFastais) {
   EXPECT_EQ(error([] { simple_cnn({3}); }),
             "simple_cnn: channels must have the images' and the classes', got 1 numbers");
   EXPECT_EQ(error([] { simple_cnn({3, 4, 2}, {.kernel_sizes = {3}}); }),
-            "simple_cnn: 1 kernel sizes for 2 convolutions");
+            "simple_cnn: there must be as many kernel sizes as convolutions, 2, got 1");
   EXPECT_EQ(error([] { simple_cnn({3, 4, 2}, {.strides = {1, 2, 3}}); }),
-            "simple_cnn: 3 strides for 2 convolutions");
+            "simple_cnn: there must be as many strides as convolutions, 2, got 3");
 }
 
 TEST(ResNet, StartsAsTorchvisions) {

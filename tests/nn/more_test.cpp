@@ -387,7 +387,7 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { conv3d(volume, image); }),
             "conv3d: the weight has shape [1, 2, 3, 3], not [.., .., kd, kh, kw]");
   EXPECT_EQ(error([&] { conv3d(volume, ones({1, 2, 4, 1, 1})); }),
-            "conv3d: a kernel of 4 planes, 1 apart, for 3 with stride 1");
+            "conv3d: a kernel of 4 planes, 1 apart, does not fit into 3 (stride 1)");
   const Tensor kernel = ones({1, 2, 1, 1, 1});
   const auto depth = [&](const Conv3dOptions& o) {
     return error([&] { conv3d(volume, kernel, {}, o); });
@@ -415,11 +415,12 @@ TEST(More, SaysWhatDoesNotFit) {
             "unfold: the input has shape [1, 2, 3, 3, 3], not [n, c, h, w] or [c, h, w]");
   EXPECT_EQ(error([&] { unfold(image, 0); }),
             "unfold: window, stride and dilation must be > 0, got 0 x 0, 1 x 1 and 1 x 1");
-  EXPECT_EQ(error([&] { unfold(image, 4); }), "unfold: windows reach over 4 of 3 elements");
+  EXPECT_EQ(error([&] { unfold(image, 4); }),
+            "unfold: a window over 4 elements does not fit into 3");
   EXPECT_EQ(error([&] { fold(image, 4, 0); }),
             "fold: window and stride must be > 0, got 0 x 0 and 1 x 1");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 4}), 1, 2); }),
-            "fold: a window of 2 x 2 for images of 1 x 1");
+            "fold: a window of 2 x 2 does not fit into images of 1 x 1");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 5}), 3, 2); }),
             "fold: columns of shape [1, 4, 5], not [n, c 4, 4] or without n");
   EXPECT_EQ(error([&] { local_response_norm(ones({2, 3}), 1); }),

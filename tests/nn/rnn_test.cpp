@@ -205,7 +205,7 @@ TEST(Recurrent, LengthsMustFit) {
   EXPECT_EQ(error([&] { gru(x, Tensor(), from({1}, {1}, i64)); }),
             "GRU: lengths are i64 [1], not integers [2]");
   EXPECT_EQ(error([&] { gru(select(x, 1, 0), Tensor(), from({1}, {1}, i64)); }),
-            "GRU: lengths, but one sequence of shape [4, 3]");
+            "GRU: lengths need a batch, got an input of shape [4, 3]");
 }
 
 TEST(Recurrent, LengthsWaitOnceForTheirDevice) {

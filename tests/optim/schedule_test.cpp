@@ -335,7 +335,7 @@ TEST(Schedule, AStateThatDoesNotFitChangesNoRate) {
   opt.set_lr(0.123);
   opt.set_option("momentum", 0.5);
   EXPECT_EQ(error([&] { schedule.load_state_dict(longer.state_dict()); }),
-            "schedule: step 5 of a one_cycle of 3 total_steps");
+            "schedule: step 5 is beyond the 3 total_steps of a one_cycle");
   EXPECT_EQ(opt.lr(), 0.123);
   EXPECT_EQ(opt.option("momentum"), 0.5);
   EXPECT_EQ(schedule.steps(), 0);
@@ -427,7 +427,7 @@ TEST(Schedule, StepsThatDidNotHappenMakeRoomAtTheEnd) {
   for (const bool happened : {true, false, true, false, true}) schedule.step(Unknown{happened});
   EXPECT_EQ(schedule.steps(), 3);
   EXPECT_EQ(opt.lr(), schedule.at(3));
-  EXPECT_ERROR(schedule.step(Unknown{true}), "step 4 of a one_cycle of 3 total_steps");
+  EXPECT_ERROR(schedule.step(Unknown{true}), "step 4 is beyond the 3 total_steps of a one_cycle");
   EXPECT_EQ(schedule.steps(), 3);
 }
 
@@ -588,9 +588,10 @@ TEST(Schedule, OptionsOutOfRange) {
   EXPECT_EQ(fails(LambdaOptions{.factor = [](int64_t) { return -1.0; }}),
             "lambda: lr must be >= 0, got -0.001");
   const Curve part = PolynomialOptions{};
-  EXPECT_EQ(fails(SequentialOptions{}), "sequential: 0 milestones between 0 parts");
+  EXPECT_EQ(fails(SequentialOptions{}),
+            "sequential: there must be a milestone between any two of 0 parts, got 0");
   EXPECT_EQ(fails(SequentialOptions{.parts = {part, part}}),
-            "sequential: 0 milestones between 2 parts");
+            "sequential: there must be a milestone between any two of 2 parts, got 0");
   EXPECT_EQ(fails(SequentialOptions{.parts = {part, part, part}, .milestones = {5, 5}}),
             "sequential: a milestone must be > 5, got 5");
   EXPECT_EQ(fails(SequentialOptions{.parts = {part, part}, .milestones = {0}}),
@@ -621,7 +622,7 @@ TEST(Schedule, Errors) {
   const double last = opt.lr();
   schedule.step();
   EXPECT_EQ(opt.lr(), last);
-  EXPECT_EQ(error([&] { schedule.step(); }), "step 3 of a one_cycle of 2 total_steps");
+  EXPECT_EQ(error([&] { schedule.step(); }), "step 3 is beyond the 2 total_steps of a one_cycle");
   EXPECT_EQ(schedule.steps(), 2);
 
   const StateDict::value_type kind{"kind", from_text("one_cycle")};
@@ -652,7 +653,7 @@ TEST(Schedule, Errors) {
   EXPECT_EQ(error([&] {
               schedule.load_state_dict({kind, {"step", scalar(9)}, {"group.0.base_lr", scalar(1)}});
             }),
-            "schedule: step 9 of a one_cycle of 2 total_steps");
+            "schedule: step 9 is beyond the 2 total_steps of a one_cycle");
   EXPECT_EQ(schedule.steps(), 2);
 }
 

@@ -244,7 +244,7 @@ TEST(TorchState, Errors) {
   EXPECT_EQ(load("param_groups.0.lr", from({1, 2}, {2})),
             "load_torch_state_dict: lr must be one number, got shape [2]");
   EXPECT_EQ(load("state.0.step", scalar(1), {"a", "b"}),
-            "load_torch_state_dict: 2 names for 4 parameters");
+            "load_torch_state_dict: 4 parameters need as many names, got 2");
   EXPECT_EQ(load("state.0.momentum_buffer", scalar(1)),
             "load_torch_state_dict: adam: state.0.step is there, but state.0.exp_avg is missing");
   EXPECT_EQ(load("param_groups.0.lr", scalar(-1)),

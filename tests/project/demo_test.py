@@ -239,7 +239,7 @@ class Mistakes(DemoTest):
             (dict(images=idx([20, 8, 8], bytes(1281))), f"{images}: shape [20, 8, 8] needs a file of 1296 bytes"),
             (dict(images=idx([20, 8], bytes(160))), f"{images}: images must have rank 3, got shape [20, 8]"),
             (dict(images=idx([20, 8, 8], bytes(1280), 13)), f"{images}: element type 0x0d is not supported"),
-            (dict(images=idx([19, 8, 8], bytes(1216))), f"{images}: 19 images for 20 labels"),
+            (dict(images=idx([19, 8, 8], bytes(1216))), f"{images}: 19 images need as many labels, got 20"),
             (dict(images=idx([20, 3, 8], bytes(480))), "data: images of 3 x 8 are too small for the network"),
             (dict(images=idx([20, 0, 8], b"")), "data: images of 0 x 8 are too small for the network"),
             (dict(labels=idx([20], bytes([7] * 19 + [10]))), f"{labels}: label 19 is 10, not a digit"),

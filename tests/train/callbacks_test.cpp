@@ -130,7 +130,7 @@ TEST(Callbacks, RefuseNumbersThatMakeNoSense) {
   EXPECT_ERROR(GradientAccumulation(0), "batches must be >= 1, got 0");
   EXPECT_ERROR(GradientClip(0), "max_norm must be > 0, got 0");
   io::Chart chart;
-  EXPECT_ERROR(thin(chart, 0), "most_points must be > 0");
+  EXPECT_ERROR(thin(chart, 0), "most_points must be > 0, got 0");
 }
 
 TEST(Callbacks, GradientClipLimitsStepsInCustomLoops) {

@@ -145,7 +145,8 @@ TEST(Mnist, SaysWhatIsWrong) {
                "no data in this folder: looked for train-images-idx3-ubyte");
   write_pair(folder, "train", 4);
   spit(folder / "train-labels-idx1-ubyte", idx({3}, "\x01\x02\x03"));
-  EXPECT_ERROR(load_mnist(folder.path()), "train-images-idx3-ubyte: 4 images for 3 labels");
+  EXPECT_ERROR(load_mnist(folder.path()),
+               "train-images-idx3-ubyte: 4 images need as many labels, got 3");
   spit(folder / "train-labels-idx1-ubyte", idx({4}, "\x01\x02\x0a\x03"));
   EXPECT_ERROR(load_mnist(folder.path()), "train-labels-idx1-ubyte: label 2 is 10, not a digit");
   spit(folder / "train-labels-idx1-ubyte", idx({2, 2}, "\x01\x02\x03\x04"));

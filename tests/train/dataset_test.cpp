@@ -82,17 +82,19 @@ TEST(Dataset, RefusesWhatDoesNotFit) {
                "example 1: its input is f32 [2], but the first in the batch has f32 [1]");
   EXPECT_ERROR(Ragged(true).gather(all),
                "example 2: its input is f64 [2], but the first in the batch has f32 [2]");
-  EXPECT_ERROR(counting(5).gather(outside), "counting: example 5 of 5");
+  EXPECT_ERROR(counting(5).gather(outside), "counting: example 5 is out of range for 5");
   EXPECT_ERROR(TensorDataset(zeros({2}), zeros({2})).gather({}),
                "a batch needs at least one example");
-  EXPECT_ERROR(counting(5).get(-1), "counting: example -1 of 5");
-  EXPECT_ERROR(counting(5).rows(3, 6), "counting: examples 3 to 6 of 5");
+  EXPECT_ERROR(counting(5).get(-1), "counting: example -1 is out of range for 5");
+  EXPECT_ERROR(counting(5).rows(3, 6), "counting: examples 3 to 6 are out of range for 5");
   EXPECT_ERROR(TensorDataset(zeros({3, 2}), zeros({4}), "xy"),
-               "xy: inputs of shape [3, 2] for targets of shape [4]");
+               "xy: inputs of shape [3, 2] need as many targets, got [4]");
   EXPECT_ERROR(TensorDataset(zeros({}), zeros({4})), "inputs of shape []");
-  EXPECT_ERROR(Subset(counting(5), {0, 5}), "counting: example 5 of 5");
-  EXPECT_ERROR(Subset(counting(5), {0, 2}).get(2), "counting: example 2 of a subset of 2");
-  EXPECT_ERROR(Subset(counting(5), {0, 2}).gather(outside), "example 5 of a subset of 2");
+  EXPECT_ERROR(Subset(counting(5), {0, 5}), "counting: example 5 is out of range for 5");
+  EXPECT_ERROR(Subset(counting(5), {0, 2}).get(2),
+               "counting: example 2 is out of range for a subset of 2");
+  EXPECT_ERROR(Subset(counting(5), {0, 2}).gather(outside),
+               "example 5 is out of range for a subset of 2");
   EXPECT_EQ(TensorDataset().size(), 0);
   EXPECT_EQ(Subset().size(), 0);
 }
@@ -246,7 +248,8 @@ TEST(Transforms, RefuseWhatMakesNoSense) {
   EXPECT_ERROR(transforms::normalize(0, 0), "standard deviations must be finite and > 0, got 0");
   EXPECT_ERROR(transforms::normalize(0, INFINITY),
                "standard deviations must be finite and > 0, got inf");
-  EXPECT_ERROR(transforms::normalize({0, 1}, {1}), "2 means and 1 standard deviations");
+  EXPECT_ERROR(transforms::normalize({0, 1}, {1}),
+               "there must be means, and as many standard deviations, got 2 and 1");
   EXPECT_ERROR(transforms::random_crop(-1), "padding must be >= 0, got -1");
   EXPECT_ERROR(transforms::random_flip(1.5), "probability must be between 0 and 1, got 1.5");
   EXPECT_ERROR(applied(transforms::random_flip(), zeros({2, 3})),

@@ -375,7 +375,7 @@ TEST(Learner, IsAsItWasAfterAnEvaluationThatFailed) {
   o.metrics = {top_k(4)};
   Learner learner(loaders(), Net(), o);
   learner.state.batches = 77;
-  EXPECT_ERROR(learner.validate(), "top_k: k is 4, but there are 3 classes");
+  EXPECT_ERROR(learner.validate(), "top_k: k must be at most 3, got 4");
   EXPECT_EQ(learner.state.batches, 77);
   EXPECT_FALSE(learner.state.x);
   EXPECT_ERROR(learner.predict(ones({2, 5})),

@@ -202,7 +202,7 @@ TEST(DataLoader, BatchesMoreThanTwoTensors) {
   EXPECT_ERROR(get({0, 5}), "example 5: it has a target, but the first in the batch has none");
   EXPECT_ERROR(get({5, 0}), "example 0: it has no target, but the first in the batch has one");
   EXPECT_ERROR(TensorDataset(ones({3}), {}, {ones({2})}),
-               "tensors: inputs of shape [3] for more[0] of shape [2]");
+               "tensors: inputs of shape [3] need as many more[0], got [2]");
 }
 
 TEST(DataLoader, ASamplerChoosesTheExamplesOfAnEpoch) {
@@ -230,8 +230,8 @@ TEST(DataLoader, RefusesASamplerThatDoesNotFit) {
     return DataLoader(numbered(10), {.sampler = [=](uint64_t e) { return e ? second : first; }});
   };
   DataLoader negative = loader({-1}, {0}), beyond = loader({10}, {0}), other = loader({1}, {1, 2});
-  EXPECT_ERROR(epoch(negative), "numbers: the sampler returned example -1 of 10");
-  EXPECT_ERROR(epoch(beyond), "numbers: the sampler returned example 10 of 10");
+  EXPECT_ERROR(epoch(negative), "numbers: the sampler returned example -1, out of range for 10");
+  EXPECT_ERROR(epoch(beyond), "numbers: the sampler returned example 10, out of range for 10");
   EXPECT_EQ(epoch(other), (std::vector<int64_t>{1}));
   EXPECT_ERROR(epoch(other),
                "numbers: the sampler returned 2 examples for epoch 1, but 1 for epoch 0");

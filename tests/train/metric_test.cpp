@@ -65,8 +65,8 @@ TEST(Metrics, AreWhatTheirNamesSay) {
   EXPECT_TRUE(all(eq(c, from({1, 0, 0, 1, 1, 0, 0, 0, 1}, {3, 3}, i64))).item());
   EXPECT_TRUE(std::isnan(Total(accuracy).value()));
   EXPECT_ERROR(value(accuracy, scores, scores), "accuracy: scores of shape");
-  EXPECT_ERROR(value(mse, scores, labels), "mse: output of shape");
-  EXPECT_ERROR(value(top_k(4), scores, labels), "top_k: k is 4, but there are 3 classes");
+  EXPECT_ERROR(value(mse, scores, labels), "mse: shapes must be equal, got [3, 3] and [3]");
+  EXPECT_ERROR(value(top_k(4), scores, labels), "top_k: k must be at most 3, got 4");
   EXPECT_ERROR(top_k(0), "top_k: k must be >= 1, got 0");
   EXPECT_ERROR(confusion_matrix(scores, labels, 4), "scores of 3 classes, not 4");
 }

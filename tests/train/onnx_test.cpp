@@ -418,7 +418,7 @@ TEST(Onnx, EachValueHasANameOfItsOwn) {
             "an output cannot have the name \"x\", " + reason + " OnnxOptions::outputs");
   EXPECT_EQ(problem("w", {.inputs = {""}}), "an input needs a name in UTF-8, got \"\"");
   EXPECT_EQ(problem("w", {.outputs = {"\xff"}}), "an output needs a name in UTF-8, got \"\uFFFD\"");
-  EXPECT_EQ(problem("w", {.outputs = {"y", "z"}}), "2 names for 1 outputs");
+  EXPECT_EQ(problem("w", {.outputs = {"y", "z"}}), "1 outputs need as many names, got 2");
   const auto edges = [&](const char* weight, const OnnxOptions& o = {}) {
     Named net(weight);
     return edges_of(graph_of(net, x, o));
@@ -547,7 +547,7 @@ TEST(Onnx, SaysWhatAGraphCannotExpress) {
       problem([](const Tensor& x) { return relu(x).with_layout(internal::Layout({3}, {1})) + 1; }),
       "Calls: add_scalar: an input is a view that no op made");
   EXPECT_EQ(problem([](const Tensor& x) { return x; }, {.inputs = {"a", "b"}}),
-            "2 names for 1 inputs");
+            "1 inputs need as many names, got 2");
   EXPECT_EQ(problem([](const Tensor& x) { return norm(x, 0); }),
             "Calls: norm: the norm of order 0 has no counterpart in ONNX");
   Calls net([](const Tensor& x) { return x; });

@@ -406,7 +406,7 @@ TEST(Csv, ReadsFilesAndArrays) {
   EXPECT_EQ(to_vector(data.y()), (Values{0, 1, 2}));
   io::save_npy(folder / "y.npy", arange(0, 4));
   EXPECT_ERROR(from_npy(folder / "x.npy", folder / "y.npy"),
-               "x.npy: inputs of shape [3, 4] for targets of shape [4]");
+               "x.npy: inputs of shape [3, 4] need as many targets, got [4]");
 }
 
 // ---- text
@@ -443,7 +443,7 @@ TEST(CharText, SaysWhatIsWrong) {
   EXPECT_ERROR(text.decode(from({3}, {1}, i64)), "token 3 is out of range for 3 characters");
   EXPECT_ERROR(text.decode(from({-1}, {1}, i64)), "token -1 is out of range for 3 characters");
   EXPECT_ERROR(text.decode(from({1}, {1})), "tokens must be integers, got f32");
-  EXPECT_ERROR(text.train().get(5), "text: example 5 of 2");
+  EXPECT_ERROR(text.train().get(5), "text: example 5 is out of range for 2");
   EXPECT_ERROR(CharText("ab\xc3"), "text: is not UTF-8");
   EXPECT_ERROR(CharText("abcabc", {.context = 4, .valid_fraction = 0.5}),
                "text: 3 characters to train with, but a window needs 4 plus one");

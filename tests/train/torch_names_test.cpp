@@ -263,8 +263,8 @@ TEST(TorchNames, OfDataSets) {
   for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(both.get(i).x.item(), double(i));
   const std::vector<int64_t> some{9, 0, 6, 5};
   EXPECT_EQ(to_vector(both.gather(some).x), (std::vector<double>{9, 0, 6, 5}));
-  EXPECT_ERROR(both.get(10), "a + b: example 10 of 10");
-  EXPECT_ERROR(both.get(-1), "a + b: example -1 of 10");
+  EXPECT_ERROR(both.get(10), "a + b: example 10 is out of range for 10");
+  EXPECT_ERROR(both.get(-1), "a + b: example -1 is out of range for 10");
   EXPECT_ERROR(train::ConcatDataset({}), "a ConcatDataset needs data sets");
 
   const auto parts = train::random_split(both, {7, 0, 3}, 5);
@@ -276,8 +276,8 @@ TEST(TorchNames, OfDataSets) {
   EXPECT_NE(parts[0].indices(), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
   std::ranges::sort(seen);
   EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_ERROR(train::random_split(a, {2, 3}), "a: parts of 5 examples for 6");
-  EXPECT_ERROR(train::random_split(a, {7, -1}), "a: a part of 7 examples");
+  EXPECT_ERROR(train::random_split(a, {2, 3}), "a: parts must have 6 examples in all, got 5");
+  EXPECT_ERROR(train::random_split(a, {7, -1}), "a: a part must have from 0 to 6 examples, got 7");
 }
 
 TEST(TorchNames, OfImageGrids) {

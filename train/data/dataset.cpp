@@ -99,7 +99,7 @@ Batch Dataset::gather(std::span<const int64_t> indices) const {
 }
 
 void Dataset::check_index(int64_t i) const {
-  if (i < 0 || i >= size()) fail("{}: example {} of {}", name(), i, size());
+  if (i < 0 || i >= size()) fail("{}: example {} is out of range for {}", name(), i, size());
 }
 
 TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector<Tensor>& more,
@@ -108,7 +108,7 @@ TensorDataset::TensorDataset(const Tensor& x, const Tensor& y, const std::vector
   const auto column = [&](const std::string& what, const Tensor& t) {
     check(bool(t), "{}: no {}", name_, what);
     check(t.device().is_host(), "{}: {} must be on the CPU, got {}", name_, what, t.device());
-    check(t.rank() >= 1 && t.size(0) == x.size(0), "{}: inputs of shape {} for {} of shape {}",
+    check(t.rank() >= 1 && t.size(0) == x.size(0), "{}: inputs of shape {} need as many {}, got {}",
           name_, x.shape(), what, t.shape());
     return t.detach().contiguous();
   };
@@ -136,8 +136,8 @@ Batch TensorDataset::gather(std::span<const int64_t> indices) const {
 }
 
 TensorDataset TensorDataset::rows(int64_t start, int64_t stop) const {
-  check(0 <= start && start <= stop && stop <= size(), "{}: examples {} to {} of {}", name_, start,
-        stop, size());
+  check(0 <= start && start <= stop && stop <= size(),
+        "{}: examples {} to {} are out of range for {}", name_, start, stop, size());
   const Example part =
       map([&](const Tensor& t) { return t.with_layout(slice(t.layout(), 0, start, stop)); });
   return {part.x, part.y, part.more, name_};
@@ -149,7 +149,8 @@ Subset::Subset(AnyDataset of, std::vector<int64_t> indices)
 }
 
 int64_t Subset::original(int64_t i) const {
-  if (i < 0 || i >= size()) fail("{}: example {} of a subset of {}", name(), i, size());
+  if (i < 0 || i >= size())
+    fail("{}: example {} is out of range for a subset of {}", name(), i, size());
   return indices_[size_t(i)];
 }
 
@@ -198,11 +199,12 @@ std::vector<Subset> random_split(AnyDataset data, const std::vector<int64_t>& si
                                  uint64_t seed) {
   int64_t total = 0;
   for (const int64_t size : sizes) {
-    check(0 <= size && size <= data->size(), "{}: a part of {} examples", data->name(), size);
+    check(0 <= size && size <= data->size(), "{}: a part must have from 0 to {} examples, got {}",
+          data->name(), data->size(), size);
     total += size;
   }
-  check(total == data->size(), "{}: parts of {} examples for {}", data->name(), total,
-        data->size());
+  check(total == data->size(), "{0}: parts must have {2} examples in all, got {1}", data->name(),
+        total, data->size());
   const std::vector<int64_t> order = shuffled(total, seed);
   std::vector<Subset> parts;
   for (auto from = order.begin(); const int64_t size : sizes) {

@@ -42,8 +42,8 @@ std::optional<TensorDataset> load_pair(const std::string& folder, const std::str
   const Tensor raw = parse_idx(io::read_whole(*labels, max_memory, label_growth), *labels);
   check(pixels.rank() == 3, "{}: images must have rank 3, got shape {}", *images, pixels.shape());
   check(raw.rank() == 1, "{}: labels must have rank 1, got shape {}", *labels, raw.shape());
-  check(pixels.size(0) == raw.size(0), "{}: {} images for {} labels", *images, pixels.size(0),
-        raw.size(0));
+  check(pixels.size(0) == raw.size(0), "{}: {} images need as many labels, got {}", *images,
+        pixels.size(0), raw.size(0));
   const Tensor classes({raw.size(0)}, i64, Device::cpu());
   const auto* from = raw.data<uint8_t>();
   auto* to = classes.data<int64_t>();

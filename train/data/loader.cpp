@@ -81,8 +81,8 @@ struct DataLoader::BatchMaker {
           "{}: the sampler returned {} examples for epoch {}, but {} for epoch 0", data->name(),
           order.size(), epoch, per_epoch);
     for (const int64_t i : order)
-      check(0 <= i && i < data->size(), "{}: the sampler returned example {} of {}", data->name(),
-            i, data->size());
+      check(0 <= i && i < data->size(), "{}: the sampler returned example {}, out of range for {}",
+            data->name(), i, data->size());
     return order;
   }
   // Makes this rank's part of the batch, which may be empty. It is made chunk by chunk, so that a

@@ -81,8 +81,9 @@ Transform each(InputTransform f) {
 Transform to_float() { return normalize(0, 1); }
 
 Transform normalize(std::vector<double> mean, std::vector<double> std) {
-  check(!mean.empty() && mean.size() == std.size(), "{} means and {} standard deviations",
-        mean.size(), std.size());
+  check(!mean.empty() && mean.size() == std.size(),
+        "there must be means, and as many standard deviations, got {} and {}", mean.size(),
+        std.size());
   for (size_t i = 0; i < mean.size(); ++i) {
     check(std::isfinite(mean[i]), "means must be finite, got {}", mean[i]);
     check(std::isfinite(std[i]) && std[i] > 0, "standard deviations must be finite and > 0, got {}",

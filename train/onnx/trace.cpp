@@ -164,7 +164,8 @@ Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRu
     for (const auto& [name, t] : all) tracer.add_weight(name, t);
   const std::vector<Name> in = take(tracer.g, o.inputs, "input", inputs.size());
   std::vector<Name> out = take(tracer.g, o.outputs, "output", 0);  // before nodes get names
-  check(in.size() == inputs.size(), "{} names for {} inputs", in.size(), inputs.size());
+  check(in.size() == inputs.size(), "{} inputs need as many names, got {}", inputs.size(),
+        in.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     graph.inputs.push_back(value_of(in[i], inputs[i]));
     tracer.g.set_dtype(in[i], inputs[i].dtype());
@@ -178,7 +179,8 @@ Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRu
   std::erase_if(outputs, [](const Tensor& t) { return !t; });
   check(!outputs.empty(), "the network returns no tensors");
   if (out.empty()) out = take(tracer.g, {}, "output", outputs.size());
-  check(out.size() == outputs.size(), "{} names for {} outputs", out.size(), outputs.size());
+  check(out.size() == outputs.size(), "{} outputs need as many names, got {}", outputs.size(),
+        out.size());
   std::map<Name, Name> renamed;  // results, some of which may be the same
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Name name = tracer.name_of(outputs[i], outputs[i]);
