@@ -764,7 +764,7 @@ struct InterpolateOptions {
   bool align_corners = false;  // not for Nearest and Area: aligns the centres of corners, not edges
   bool antialias = false;      // Bilinear and Bicubic: also filters where the result is smaller
 };
-// x [n, c, h, w] -> [n, c, size], with PyTorch's pixel positions
+// x [n, c, h, w] -> [n, c, size], with PyTorch's pixel positions; or [n, c, l], by one number
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& options = {});
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options);  // by scale_factor
 struct GridSampleOptions {

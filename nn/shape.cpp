@@ -15,7 +15,8 @@ Upsample::Upsample(const UpsampleOptions& o) : options_(o) {
 
 Tensor Upsample::forward(const Tensor& x) const {
   const auto& [size, factor, mode, align_corners] = options_;
-  return interpolate(x, size ? *size : Size2(x.size(-2) * factor->h, x.size(-1) * factor->w),
+  const int64_t rows = x.size(x.rank() == 3 ? -1 : -2);  // as columns, of a line
+  return interpolate(x, size ? *size : Size2(rows * factor->h, x.size(-1) * factor->w),
                      {.mode = mode, .align_corners = align_corners});
 }
 

@@ -48,7 +48,7 @@ struct UpsampleOptions {  // give one of the first two
   Interpolation mode = Interpolation::Nearest;
   bool align_corners = false;
 };
-// Resizes images [n, c, h, w] to a size, or by a factor.
+// Resizes images [n, c, h, w] or lines [n, c, l] to a size, or by a factor.
 struct Upsample : Module<Upsample> {
   explicit Upsample(const UpsampleOptions& o);
   Tensor forward(const Tensor& x) const;

@@ -244,6 +244,8 @@ Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
 }
 
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
+  if (x.rank() == 3 && size.h == size.w)
+    return squeeze(interpolate(image_of_line(x), {1, size.w}, o), 2);
   const Scope scope(Interpolate::info.name);
   check_images(x);
   check(!o.scale_factor, "both a size and a scale_factor are given");
@@ -273,10 +275,9 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
 }
 
 Tensor interpolate(const Tensor& x, const InterpolateOptions& o) {
-  const Scope scope(Interpolate::info.name);
-  check_images(x);
-  check(o.scale_factor.has_value(), "neither a size nor a scale_factor is given");
   const auto size_of = [&](int d) {  // (a fraction would move the positions of pixels)
+    const Scope scope(Interpolate::info.name);
+    check(o.scale_factor.has_value(), "neither a size nor a scale_factor is given");
     const double size = double(x.size(d)) * *o.scale_factor, whole = std::round(size);
     check(std::abs(size - whole) < 1e-6 && whole >= 1 && whole < 0x1p31,
           "scale_factor times {} must be a whole number > 0, got {}: give a size", x.size(d), size);
@@ -284,7 +285,7 @@ Tensor interpolate(const Tensor& x, const InterpolateOptions& o) {
   };
   InterpolateOptions with_size = o;
   with_size.scale_factor.reset();
-  return interpolate(x, Size2(size_of(2), size_of(3)), with_size);
+  return interpolate(x, Size2(size_of(x.rank() == 3 ? -1 : -2), size_of(-1)), with_size);
 }
 
 // Channel (c, i, j) holds the pixels at row i and column j of every square of f x f.

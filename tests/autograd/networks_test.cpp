@@ -415,6 +415,8 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(
       interpolate(ones({1, 1, 4, 5}), {.scale_factor = 1.5}),
       "interpolate: scale_factor times 5 must be a whole number > 0, got 7.5: give a size");
+  EXPECT_ERROR(interpolate(ones({4}), {.scale_factor = 2}), "interpolate: ");
+  EXPECT_ERROR(interpolate(ones({2, 3, 4}), {2, 3}), "[2, 3, 4], not [n, c, h, w]");
   EXPECT_ERROR(interpolate(x, {.mode = Interpolation::Bilinear}),
                "interpolate: neither a size nor a scale_factor is given");
   EXPECT_ERROR(interpolate(x, {2, 2}, {.scale_factor = 2}),

@@ -374,6 +374,8 @@ ROWS = {
     "conv2d_by_position": lambda x, w: F.conv2d(x, w, None, (2, 1), (0, 2), 1, 2),
     "conv2d_of_lines_by_position": lambda x, w, b: F.conv1d(x, w, b, 2, 1, 2),
     "interpolate_by_two": lambda x: F.interpolate(x, scale_factor=2),
+    "interpolate_of_lines": lambda x: F.interpolate(x, scale_factor=2, mode="linear"),
+    "interpolate_of_lines_to_size": lambda x: F.interpolate(x, 3),
     "interpolate_by_half": lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"),
     "interpolate_by_fraction": lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic"),
     "gather_kthvalue": lambda x: x.kthvalue(3)[0],

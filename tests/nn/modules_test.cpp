@@ -72,6 +72,12 @@ TEST(Pools, AreTheirFunctions) {
   EXPECT_ERROR(AvgPool1d(-1), "AvgPool1d: the window must be > 0, got -1");
 }
 
+TEST(Upsample, TakesLines) {
+  const Tensor x = reshape(sample(), {2, 4, 36});
+  expect_is(Upsample({.scale_factor = 2}), interpolate(x, {.scale_factor = 2}), x);
+  expect_is(Upsample({.size = 5}), interpolate(x, 5), x);
+}
+
 // Numbers stand in PyTorch's order, and two in braces are rows and columns of one option.
 TEST(Layers, TakeNumbersInPlaceOfNames) {
   const auto expect_same = [](const auto& layer, const auto& named, const Tensor& x) {

@@ -32,7 +32,7 @@ TEST(TorchNames, OfConvolutions) {
   EXPECT_EQ(nn::ConvTranspose1d(1, 2, 4, 2, 1)(zeros({1, 1, 8})).shape(), (Shape{1, 2, 16}));
   EXPECT_EQ(nn::ConvTranspose2d(1, 2, 4, 2, 1)(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 16, 16}));
   EXPECT_EQ(nn::Conv2d(1, 2, 3, {.padding = 1})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 8, 8}));
-  EXPECT_EQ(nn::Conv2d(1, 2, 3, {2, 1})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 4, 4}));
+  EXPECT_EQ(nn::Conv2d(1, 2, 3, {2, 1})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 3, 6}));
 }
 
 TEST(TorchNames, OfTensors) {

@@ -202,6 +202,9 @@ std::vector<OpCase> resized() {
   using enum Interpolation;
   return {
       by_factor("by_two", {1, 2, 3, 4}, {.scale_factor = 2}),
+      by_factor("of_lines", {2, 3, 5}, {.scale_factor = 2, .mode = Bilinear}),
+      row("interpolate", "of_lines_to_size", {{{1, 2, 8}}},
+          [](In in) { return interpolate(in[0], 3); }),
       by_factor("by_half", {1, 2, 6, 4}, {.scale_factor = 0.5, .mode = Bilinear}),
       by_factor("by_fraction", {1, 1, 4, 6}, {.scale_factor = 1.5, .mode = Bicubic}),
       image("adaptive_avg_pool2d", "in_interpolate", {1, 2, 5, 7}, {3, 4}, {.mode = Area}),
