@@ -34,7 +34,10 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 bool is_compared(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
 
-bool only_rounds(const Node& node) { return node.name() == "cast" || node.name() == "quantise"; }
+// The error of a copy is that of its source, and its rounding counts for the op for which it is
+// made. (Which copies an op needs depends on its dtypes.)
+bool copies(std::string_view op) { return op == "cast" || op == "clone"; }
+bool only_copies(const Node& node) { return copies(node.name()) || node.name() == "quantise"; }
 
 // |y - y32|, |y| and |y32|: f32 [3].
 Tensor distance(const Tensor& y, const Tensor& reference) {
@@ -85,8 +88,9 @@ struct Compare::Run final : Observer {
   void before_rule(const Node& node, const Tensor& dy) override;
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) override;
   void after_accumulate(const Node& leaf, const Tensor& total) override;
+  void before_write(const Tensor& x, const Tensor& y) override;
   long handles(const Storage& storage) const override {
-    const auto at = handles_.find(&storage);
+    const auto at = handles_.find(storage.id());
     return at == handles_.end() ? 0 : at->second;
   }
   void finish();
@@ -114,14 +118,13 @@ struct Compare::Run final : Observer {
   std::optional<size_t> take(const Key& key, std::span<const Tensor> made,
                              std::vector<size_t> inputs);
   void look_up(const Tensor& t, std::vector<size_t>& inputs) const;
-  void keep_before_write(const Tensor& x);
   Tensor measured(const Tensor& y, const Tensor& wide);
   double error_of_gradients() const;
   void gather();
 
-  std::unordered_map<uint64_t, size_t> made_;         // by storage: the result that it holds
-  std::unordered_map<const Storage*, long> handles_;  // in `kept`
-  std::vector<Tensor> distances_;                     // of `results`
+  std::unordered_map<uint64_t, size_t> made_;   // by storage: the result that it holds
+  std::unordered_map<uint64_t, long> handles_;  // in `kept`, by storage
+  std::vector<Tensor> distances_;               // of `results`
   // Distances by what is compared, since a rule's gradient is often one that the rule before made.
   std::map<std::array<uint64_t, 5>, Tensor> known_;
   std::vector<std::vector<size_t>> rules_;  // inputs of the rules that are running
@@ -153,7 +156,7 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
     std::vector<Kept>& now = kept[key].emplace_back();
     for (const Tensor& y : results_now) {
       now.push_back({y.detach(), y.version()});
-      ++handles_[y.storage().get()];
+      ++handles_[y.storage()->id()];
     }
     return {};
   }
@@ -177,15 +180,19 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
   return number;
 }
 
-// Copies the kept results that a write to `x` would change.
-void Compare::Run::keep_before_write(const Tensor& x) {
-  if (handles(*x.storage()) == 0) return;
+// Copies the kept results that the write would change. x passes on y's error from then on.
+void Compare::Run::before_write(const Tensor& x, const Tensor& y) {
+  const uint64_t id = x.storage()->id();
+  if (const auto from = made_.find(y.storage()->id()); from != made_.end())
+    made_[id] = from->second;
+  else if (x.nbytes() == x.storage()->bytes() && Scope::innermost()->op.ends_with('_'))
+    made_.erase(id);  // (A write at indices may leave others.)
+  if (handles_.erase(id) == 0) return;
   const Unobserved aside;
   for (auto& [key, calls_of_key] : kept)
     for (auto& call : calls_of_key)
-      for (auto& [y, version] : call)
-        if (y.storage() == x.storage()) y = clone(y), version = y.version();
-  handles_.erase(x.storage().get());
+      for (auto& [result, version] : call)
+        if (result.storage() == x.storage()) result = clone(result), version = result.version();
 }
 
 void Compare::Run::before(const Call& call) {
@@ -201,7 +208,7 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
   running_.erase(std::ranges::find(running_, Scope::innermost(), [](auto& op) { return op.first; }),
                  running_.end());
   if (!is_compared(y)) return;
-  if (call.op.name == "cast") {  // its rounding error counts for the op for which it is made
+  if (copies(call.op.name)) {
     const auto from = made_.find((*call.inputs[0]).storage()->id());
     if (from != made_.end()) made_[y.storage()->id()] = from->second;
     return;
@@ -214,18 +221,13 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
     look_up(call.given(i), inputs);
     if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // a recipe may round it
   }
-  if (backward_state.in_rule || !running_.empty()) return;  // it is a part of an op
-  const auto number = take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1},
-                           std::move(inputs));
-  if (y.grad_fn() || !Scope::caller().ends_with('_') || call.inputs.empty()) return;
-  const Tensor& x = call.given(0);  // of an op in place, which now copies the result to it
-  keep_before_write(x);
-  if (number) made_[x.storage()->id()] = *number;
+  if (backward_state.running || !running_.empty()) return;  // within an op or backward()
+  take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1}, std::move(inputs));
 }
 
 void Compare::Run::before_rule(const Node& node, const Tensor& dy) {
   std::vector<size_t>& inputs = rules_.emplace_back();
-  if (only_rounds(node)) return;
+  if (only_copies(node)) return;
   if (const auto at = take(
           {std::string(node.name()), Scope::path_text(node.module), Part::Incoming}, {&dy, 1}, {}))
     inputs.push_back(*at);
@@ -235,7 +237,7 @@ void Compare::Run::before_rule(const Node& node, const Tensor& dy) {
 void Compare::Run::after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) {
   const std::vector<size_t> inputs = std::move(rules_.back());
   rules_.pop_back();
-  if (only_rounds(node)) return;
+  if (only_copies(node)) return;
   std::vector<Tensor> made;
   for (const Tensor& t : dx)
     if (t && t.storage() != dy.storage()) made.push_back(t);

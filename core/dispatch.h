@@ -59,9 +59,8 @@ struct Call {
   bool backward = false;            // made by a backward rule
   bool composed = false;  // forward is made of ops, which compute in the dtypes of their inputs
   bool alike = false;  // all inputs are defined, of one dtype and device; none is an index or mask
-  const Tensor* result = nullptr;  // where call_out() puts the result
-  std::string_view rounded_by =
-      {};  // the policy's 8-bit or 4-bit recipe for the operands, such as "mx"
+  const Tensor* result = nullptr;    // where call_out() puts the result
+  std::string_view rounded_by = {};  // the policy's recipe for the operands, such as "mx"
 
   // Substitutes `t` for an input and keeps it alive for the call.
   void replace(size_t input, Tensor t) {
@@ -127,6 +126,7 @@ class Observer : NoCopy {
   // False if the observer looks at no values: ops and rules may then overwrite tensors that it has
   // seen, and accumulate gradients in place, as they do without an observer.
   virtual bool reads_values() const { return true; }
+  virtual void before_write(const Tensor& x, const Tensor& y) { (void)x, (void)y; }  // x = y
   // The handles that the observer keeps of a storage, which a write in place leaves to it.
   virtual long handles(const Storage& storage) const { return (void)storage, 0; }
   Observer* outer = nullptr;

@@ -87,6 +87,7 @@ struct AdvancedIndex {
       return;
     }
     const bool shared = values.storage()->overlaps(*view.storage());
+    detail::observe(&Observer::before_write, view, values);
     ++effects.writes;
     view.storage()->begin_write();
     write_slices(target.with_layout(*layout), at, index, source(shared ? clone(values) : values));

@@ -26,8 +26,10 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
     x.storage()->begin_write();
     // (Observers read the old x after the op.)
     const Tensor y = f(direct && !values_are_observed() ? x : Tensor(), x);
-    if (!direct || y.storage() != x.storage())
+    if (!direct || y.storage() != x.storage()) {
+      detail::observe(&Observer::before_write, x, y);
       kernels::convert(x.device(), expand(y, x.shape()), x);
+    }
     x.storage()->bump_version();
     return x;
   }

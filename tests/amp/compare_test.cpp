@@ -415,6 +415,53 @@ TEST(Compare, KeepsResultsThatAreWrittenTo) {
   EXPECT_GT(compare.rows().back().error_in, 0);
 }
 
+// Writes that are no ops pass errors on, too, and leave what an op had made.
+TEST(Compare, FollowsCopiesInPlace) {
+  const Tensor x = values({8, 8});
+  const Compare compare(
+      [&](const AutocastOptions& region) {
+        const Autocast on(region);
+        const Tensor h = matmul(x, x), buffer = zeros({9, 8});
+        copy_(slice(buffer, 0, 0, 8), h);
+        (void)tanh(buffer);
+        fill_(h, 0.5);
+        (void)exp(h);
+        Indexed(buffer, {from({1, 0}, {2}, i64)}) = slice(x, 0, 0, 2);
+        (void)sin(buffer);
+      },
+      {.region = {.low = bf16}});
+  EXPECT_EQ(compare.unmatched(), 0);
+  std::map<std::string, Compare::Row> rows;
+  for (const Compare::Row& row : compare.rows()) rows[row.op] = row;
+  EXPECT_GT(rows["matmul"].error, 1e-4);
+  EXPECT_EQ(rows["tanh"].error_in, rows["matmul"].error);
+  EXPECT_LT(rows["tanh"].added(), 1e-3);
+  EXPECT_EQ(rows["exp"].error_in, 0);
+  EXPECT_EQ(rows["sin"].error_in, rows["matmul"].error);
+}
+
+// An op in place copies its operand in one run and casts it in the other.
+TEST(Compare, MatchesResultsWhateverIsCopied) {
+  const Tensor x = values({6, 8}), w = leaf({8, 8});
+  const Compare compare(
+      [&](const AutocastOptions& region) {
+        w.set_grad({});
+        Tensor loss;
+        {
+          const Autocast on(region);
+          const auto f = [&](const Tensor& t) {
+            const Tensor y = linear(t, w);
+            copy_(y, t * 0.5 + y);
+            return y;
+          };
+          loss = sum(square(layer_norm(checkpoint(f, linear(x, w)), {8})));
+        }
+        loss.backward();
+      },
+      {.region = {.low = f16}});
+  EXPECT_EQ(compare.unmatched(), 0);
+}
+
 TEST(Compare, LeavesTheHistoryOfARecipe) {
   const nn::Linear net(32, 32);
   const Recipe recipe(Delayed{.history = 4});
