@@ -41,6 +41,10 @@ bool is_narrower(DType a, DType b) { return is_float(a) && is_float(b) && size_o
 
 // True if y is a view of x, which costs nothing.
 bool sees(const Tensor& y, const Tensor& x) { return x && y.storage() == x.storage(); }
+bool is_view(const Call& call, const Tensor& y) {
+  if (call.result && sees(y, *call.result)) return false;  // it was written there
+  return std::ranges::any_of(call.inputs, [&](const Tensor* t) { return sees(y, *t); });
+}
 
 template <class Table>
 auto listed(const Table& table) {
@@ -53,10 +57,11 @@ auto listed(const Table& table) {
 
 struct Report::Watcher final : Observer {
   using Clock = std::chrono::steady_clock;
-  struct Frame {  // an op that is running
+  struct Frame {  // an op or a rule that is running
     const Scope* scope;
-    Clock::time_point begin;
-    double within;  // seconds of nested ops
+    uint64_t version;  // of a rule's gradient
+    Clock::time_point begin = {};
+    double within = 0;  // seconds of nested ops
   };
   struct Use {  // of a parameter
     bool as_half = false, any = false;
@@ -79,8 +84,9 @@ struct Report::Watcher final : Observer {
   }
   void before(const Call& call) override { begin(device_of(call)); }
   void after(const Call& call, const Tensor& result) override;
-  void before_rule(const Node&, const Tensor& dy) override { begin(dy.device()); }
+  void before_rule(const Node&, const Tensor& dy) override { begin(dy.device(), dy.version()); }
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> gradients) override;
+  bool reads_values() const override { return false; }
 
   const ReportOptions options;
   const CastCache::Stats cache_before = CastCache::of_thread;
@@ -93,8 +99,9 @@ struct Report::Watcher final : Observer {
   std::vector<std::string> precisions;     // see Report::precisions()
 
  private:
-  void begin(Device device);
-  double end(Device device, bool counted);
+  void begin(Device device, uint64_t version = 0);
+  std::optional<Frame> end(Device device);
+  double seconds(const std::optional<Frame>& ended, bool counted);
   Row& row(std::string_view op, const std::string* module, bool backward, std::vector<DType> inputs,
            std::vector<DType> outputs, std::string_view by, std::string_view recipe = {});
   void see_cast(const Tensor& x, const Tensor& y, Row& row);
@@ -108,29 +115,35 @@ struct Report::Watcher final : Observer {
   const Observe watching_{*this};
 };
 
-void Report::Watcher::begin(Device device) {
-  if (!options.time) return;
+void Report::Watcher::begin(Device device, uint64_t version) {
   const auto is_open = [](const Scope* scope) {
     const Scope* s = Scope::innermost();
     while (s && s != scope) s = s->outer;
     return s != nullptr;
   };
   while (!frames_.empty() && !is_open(frames_.back().scope)) frames_.pop_back();  // ops that threw
+  frames_.push_back({Scope::innermost(), version});
+  if (!options.time) return;
   synchronize(device);
-  frames_.push_back({Scope::innermost(), Clock::now(), 0});
+  frames_.back().begin = Clock::now();
 }
 
-// Ends the innermost frame; returns its seconds without those of nested ops that were counted.
-double Report::Watcher::end(Device device, bool counted) {
-  if (!options.time) return 0;
-  synchronize(device);
+// Ends the innermost frame; there is none if it began before the report.
+std::optional<Report::Watcher::Frame> Report::Watcher::end(Device device) {
+  if (options.time) synchronize(device);
   while (!frames_.empty() && frames_.back().scope != Scope::innermost()) frames_.pop_back();
-  if (frames_.empty()) return 0;  // it began before the report
-  const Frame f = frames_.back();
+  if (frames_.empty()) return {};
+  const Frame ended = frames_.back();
   frames_.pop_back();
-  const double all = std::chrono::duration<double>(Clock::now() - f.begin).count();
-  if (!frames_.empty()) frames_.back().within += counted ? all : f.within;
-  return all - f.within;
+  return ended;
+}
+
+// The seconds of a frame that ended now, without those of nested ops that were counted.
+double Report::Watcher::seconds(const std::optional<Frame>& ended, bool counted) {
+  if (!options.time || !ended) return 0;
+  const double all = std::chrono::duration<double>(Clock::now() - ended->begin).count();
+  if (!frames_.empty()) frames_.back().within += counted ? all : ended->within;
+  return all - ended->within;
 }
 
 Report::Row& Report::Watcher::row(std::string_view op, const std::string* module, bool backward,
@@ -149,11 +162,9 @@ Report::Row& Report::Watcher::row(std::string_view op, const std::string* module
 }
 
 void Report::Watcher::after(const Call& call, const Tensor& result) {
-  const auto sees_input = [&](const Tensor* t) { return sees(result, *t); };
   const bool is_cast = call.op.name == "cast",
-             is_view = std::ranges::any_of(call.inputs, sees_input),
-             counted = is_cast || !(is_view || backward_state.in_rule);
-  const double seconds = end(device_of(call), counted);
+             counted = is_cast || !(backward_state.in_rule || is_view(call, result));
+  const double seconds = this->seconds(end(device_of(call)), counted);
   see_parameters(call, result);
   if (!counted) return;
   std::vector<DType> dtypes;
@@ -168,10 +179,12 @@ void Report::Watcher::after(const Call& call, const Tensor& result) {
 
 void Report::Watcher::after_rule(const Node& node, const Tensor& dy,
                                  std::span<const Tensor> gradients) {
-  const double seconds = end(dy.device(), true);
+  const std::optional<Frame> ended = end(dy.device());
+  const double seconds = this->seconds(ended, true);
+  const bool overwrites = ended && ended->version != dy.version();
   std::vector<DType> made;
   for (const Tensor& g : gradients)
-    if (g && !sees(g, dy)) made.push_back(g.dtype());
+    if (g && (overwrites || !sees(g, dy))) made.push_back(g.dtype());
   if (!made.empty())
     row(node.name(), node.module, true, {dy.dtype()}, std::move(made), "").seconds += seconds;
 }

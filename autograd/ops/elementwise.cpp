@@ -29,8 +29,10 @@ Tensor result(const Ctx& ctx, Takes takes, const Tensor& x) {
 // new one in the order of another tensor.
 Tensor reuse_gradient(const Tensor& dy, const Tensor& order, DType dtype) {
   // (Observers read dy again after the rule.)
-  if (dy.is_unique() && dy.dtype() == dtype && dy.layout().is_dense() && !values_are_observed())
+  if (dy.is_unique() && dy.dtype() == dtype && dy.layout().is_dense() && !values_are_observed()) {
+    dy.storage()->bump_version();
     return dy;
+  }
   return order.like(dtype);
 }
 

@@ -321,6 +321,36 @@ TEST(Report, SeesItsOwnThreadWhileAlive) {
   EXPECT_EQ(only(outer, "exp", false).calls, 3);
 }
 
+// Ops write where they would without a report, and are counted there.
+TEST(Report, CountsOpsInPlace) {
+  const Tensor x = values({64, 64}), y = values({64, 64});
+  const auto step = [&] {
+    x.add_(y);
+    clamp_(x, 0.0, 1.0);
+    const Tensor w = leaf({64, 64});
+    sum(relu(abs(w * 2.0) + 1.0)).backward();
+  };
+  reset_peak(x.device());
+  step();
+  const int64_t peak = memory_stats(x.device()).peak;
+  reset_peak(x.device());
+  std::vector<std::string> seen;
+  {
+    const Report report({.time = true});
+    step();
+    EXPECT_EQ(memory_stats(x.device()).peak, peak);
+    EXPECT_EQ(only(report, "add", false).calls, 1);
+    EXPECT_EQ(only(report, "clamp", false).calls, 1);
+    EXPECT_EQ(only(report, "abs", true).calls, 1);
+    seen = report.precisions();
+  }
+  Seen all;  // reads values, so that no op writes over its operand
+  const Observe watching(all);
+  const Report report;
+  step();
+  EXPECT_EQ(report.precisions(), seen);
+}
+
 TEST(Report, SurvivesErrors) {
   const Report report({.time = true});
   for (int i = 0; i < 3; ++i)
