@@ -13,8 +13,12 @@ void check_channels(int64_t channels) {
 void check_momentum(double momentum) {
   check(0 <= momentum && momentum <= 1, "momentum must be from 0 to 1, got {}", momentum);
 }
-void move_mean(const Tensor& mean, const Tensor& value, const Tensor& count) {
-  add_(mean, (value - mean) / count.to(mean.dtype()));
+void average(const Tensor& mean, const Tensor& var, const Tensor& count, const Tensor& batch_mean,
+             const Tensor& batch_var) {
+  const Tensor counts = all(ge(batch_var, 0));
+  add_(count, counts.to(i64));
+  for (const auto& [total, batch] : {std::pair(mean, batch_mean), std::pair(var, batch_var)})
+    add_(total, where(counts, (batch - total) / count.to(total.dtype()), 0.0));
 }
 void check_normed(const Tensor& x, int min_rank, int max_rank, std::optional<int64_t> channels) {
   const char* const layout = min_rank == 2   ? "[n, c] or [n, c, length]"

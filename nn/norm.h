@@ -14,8 +14,10 @@ namespace mixtape::nn {
 void check_eps(double eps);             // >= 0
 void check_channels(int64_t channels);  // > 0
 void check_momentum(double momentum);   // from 0 to 1
-// Moves a mean over `count` batches, this one included, by the value of this batch.
-void move_mean(const Tensor& mean, const Tensor& value, const Tensor& count);
+// Adds a batch to averages over `count` of them. If not all its statistics are finite, its op has
+// left a variance at -1, and it does not count.
+void average(const Tensor& mean, const Tensor& var, const Tensor& count, const Tensor& batch_mean,
+             const Tensor& batch_var);
 // Throws Error unless the rank is in this range and dimension 1 has `channels`.
 void check_normed(const Tensor& x, int min_rank, int max_rank,
                   std::optional<int64_t> channels = {});
@@ -165,19 +167,15 @@ struct BatchNorm : Module<Derived> {
     // Without a momentum the op writes the batch's statistics beside the running ones.
     const bool apart = tracks && !momentum_;
     Tensor mean = running_mean, var = running_var;
-    if (apart) {
-      mean = mean.clone();
-      var = var.clone();
-    }
+    if (apart) mean = zeros_like(mean), var = mean - 1.0;
     const Tensor y = normed(x, mean, var, weight, bias,
                             {.training = training || !running_mean,
                              .momentum = counted ? 0 : momentum_.value_or(1),
                              .eps = eps_});
-    if (tracks) add_(num_batches_tracked, 1);
-    if (apart) {
-      move_mean(running_mean, mean, num_batches_tracked);
-      move_mean(running_var, var, num_batches_tracked);
-    }
+    if (apart)
+      average(running_mean, running_var, num_batches_tracked, mean, var);
+    else if (tracks)
+      add_(num_batches_tracked, 1);
     return y;
   }
   bool keeps_f32() const override { return true; }

@@ -172,6 +172,21 @@ TEST(BatchNorm, SurvivesABatchThatIsNotFinite) {
   }
 }
 
+// Without a momentum, an average is that of the batches whose statistics are all finite.
+TEST(BatchNorm, AveragesBatchesThatAreFinite) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  nn::BatchNorm1d layer(3, {.momentum = std::nullopt});
+  const auto batch = [](double x) { return from({1, x, 2, 3, 4, 2}, {2, 3}); };
+  layer(batch(inf));
+  EXPECT_EQ(layer.num_batches_tracked.item(), 0);
+  EXPECT_TRUE(equal(layer.running_mean, zeros({3})));
+  EXPECT_TRUE(equal(layer.running_var, ones({3})));
+  for (const double x : {2.0, inf, 6.0, 1e30, double(NAN), 7.0}) layer(batch(x));
+  EXPECT_EQ(layer.num_batches_tracked.item(), 3);
+  EXPECT_TRUE(allclose(layer.running_mean, from({2, 4.5, 2}, {3})));
+  EXPECT_TRUE(allclose(layer.running_var, from({2, (2 + 2 + 4.5) / 3, 0}, {3})));
+}
+
 TEST(BatchNorm, Options) {
   nn::BatchNorm1d bare(3, {.eps = 1e-3, .affine = false, .track_running_stats = false});
   EXPECT_TRUE(bare.state_dict().empty());
