@@ -18,7 +18,6 @@ namespace mixtape::kernels {
 template <bool nonnegative>
 struct DynamicCode {
   static constexpr float largest = 1;
-  static constexpr uint8_t largest_code = 255;
 
   // The nearest code as a number. |x| <= 1, except for rounding. V is float or a vector of it.
   template <class V>
@@ -79,8 +78,9 @@ struct DynamicCode {
 // e4m3, as in torchao's 8-bit optimizers.
 struct E4M3Code {
   static constexpr float largest = 448;
-  static constexpr uint8_t largest_code = 0x7e;
-  MIXTAPE_HD static uint8_t encode(float x) { return F8E4M3(x).bits; }
+  MIXTAPE_HD static uint8_t encode(float x) {  // beyond the largest, that
+    return F8E4M3(x > largest ? largest : x < -largest ? -largest : x).bits;
+  }
   MIXTAPE_HD static constexpr float decode(uint8_t code) {
     return float(std::bit_cast<F8E4M3>(code));
   }
@@ -109,15 +109,15 @@ MIXTAPE_HD void visit_code(StateCode code, bool nonnegative, F f) {
 // does not depend on the order of its elements.
 MIXTAPE_HD inline uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
-// The code of a block whose largest magnitude is `most`. An infinity or NaN makes the block NaN. A
-// square other than 0 never gets code 0, since then only the divisor of m / (sqrt(v) + eps) would
+// The code of a block whose largest magnitude is `most`. An infinity becomes 2^126, a NaN makes the
+// block NaN. A square other than 0 never gets code 0: only the divisor of m / (sqrt(v) + eps) would
 // vanish.
 template <class Code, bool nonnegative>
 struct BlockCode {
   float scale, inverse;
 
   MIXTAPE_HD explicit BlockCode(uint32_t most) {
-    const float largest = std::bit_cast<float>(most);
+    const float largest = most == 0x7f800000u ? 0x1p126f : std::bit_cast<float>(most);
     const bool vanishes = largest < 0x1p-100f;
     scale = vanishes ? 0 : largest * (1 / Code::largest) + (largest - largest);
     inverse = vanishes ? 0 : Code::largest / largest;
