@@ -334,7 +334,7 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
     commit(step, result);
     step.scale.iteration.stepped = true;
   } else {
-    opt.warn_of_idle();
+    opt.step();  // warns
   }
   step.state.stage = Stage::Stepped;
   return result;
@@ -343,9 +343,8 @@ StepResult GradScaler::step(optim::Optimizer& opt, const StepOptions& options,
 StepResult GradScaler::step_disabled(optim::Optimizer& opt, const StepOptions& options) {
   StepResult result;
   result.has_grads_ = std::ranges::any_of(opt.params(), &Tensor::has_grad);
-  if (!result.has_grads_) return opt.warn_of_idle(), result;
   Tensor factor;
-  if (options.clip_norm) {
+  if (options.clip_norm && result.has_grads_) {
     const std::vector<View> grads =
         collect_gradients(opt, opt.params()[0].device(), [](auto&&...) {});
     factor = clip(opt, grads, {}, *options.clip_norm, result.norm_, {});

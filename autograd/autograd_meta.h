@@ -20,8 +20,10 @@ struct LossScaleTag {
   bool mixed = false;     // parts carry different numbers
   bool unscaled = false;  // a part comes from an unscaled loss, or was divided by its scale
   bool declined = false;  // a part comes from a loss that a disabled scaler passed through
+  bool zeroed = false;    // zero_grad() filled it, and nothing has been added since
 
   void add(const LossScaleTag& g) {
+    zeroed = false;
     mixed = mixed || g.mixed || (number && g.number && number != g.number);
     unscaled = unscaled || g.unscaled;
     declined = declined || g.declined;

@@ -147,7 +147,7 @@ void Optimizer::take_place(Optimizer& other) noexcept {
 OptimizerRef::OptimizerRef(Optimizer& optimizer) : place_(optimizer.place_) {}
 
 Optimizer& OptimizerRef::operator*() const {
-  check(*place_ != nullptr, "the optimizer is gone: it must live as long as its schedules");
+  check(*place_ != nullptr, "the optimizer is gone: it must live as long as its schedules and Shards");
   return **place_;
 }
 
@@ -310,15 +310,16 @@ void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
 }
 
 void Optimizer::warn_of_idle() const {
-  if (sharing()) return;
-  bool has_grads = false, requires_grads = false;
+  bool has_grads = false, has_zeros = false, requires_grads = false;
   const auto warn_of = [&](size_t index, const Tensor& p, std::string_view what) {
     warn(fmt::format("{}: parameter {} of shape {} {}", name(), index, p.shape(), what));
   };
   each_slot([&](size_t index, const Slot& slot, const Group&) {
     const Tensor& p = slot.param;
     requires_grads = requires_grads || p.requires_grad();
-    if (p.has_grad())
+    if (p.has_grad() && p.autograd_meta().loss_scale().zeroed)
+      has_zeros = true;
+    else if (p.has_grad())
       has_grads = true;
     else if (p.is_unique())
       warn_of(index, p,
@@ -330,9 +331,13 @@ void Optimizer::warn_of_idle() const {
               "nn::Buffer, and a layer's weight takes values by copy_().)");
   });
   if (!has_grads)
-    warn(fmt::format("{}: a step without gradients changes nothing: {}", name(),
-                     requires_grads ? "call backward() before, on a loss of these very parameters"
-                                    : "all parameters are frozen"));
+    warn(fmt::format(
+        "{}: a step {}", name(),
+        has_zeros ? "along the zeros of zero_grad(), which belongs before backward()"
+        : requires_grads
+            ? "without gradients changes nothing: call backward() before, on a loss of these very "
+              "parameters"
+            : "without gradients changes nothing: all parameters are frozen"));
 }
 
 void Optimizer::step(const StepControl& control) {
@@ -340,10 +345,10 @@ void Optimizer::step(const StepControl& control) {
   require_groups();
   check(averaged_.expired(), "a step while averages stand in for the parameters");
   warn_of_forgotten();
-  warn_of_idle();
+  const std::shared_ptr<Sharing> sharing = this->sharing();
+  if (!sharing) warn_of_idle();
   check_control(control.skip, "skip");
   check_control(control.grad_scale, "grad_scale", /*may_be_f64=*/true);
-  const std::shared_ptr<Sharing> sharing = this->sharing();
   if (sharing) sharing->begin_step();
   // Makes everything before the first write: a step that throws must change nothing, and parameters
   // may share a storage and thereby its version.
@@ -447,6 +452,9 @@ void Optimizer::zero_grad(bool set_to_none) {
     g.storage()->begin_write();
     kernels::fill(g.device(), 0, g);
     g.storage()->bump_version();
+  });
+  each_slot([](size_t, const Slot& slot, const Group&) {  // gradients may share a version
+    if (slot.param.has_grad()) slot.param.autograd_meta().set_loss_scale({.zeroed = true});
   });
 }
 

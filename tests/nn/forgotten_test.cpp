@@ -207,6 +207,27 @@ TEST(Idle, AStepWithoutGradientsWarns) {
                 scaler.update();
               }),
               Warnings{says});
+  const Warnings zeros{
+      "sgd: a step along the zeros of zero_grad(), which belongs before backward()"};
+  for (const bool scales : {false, true})
+    EXPECT_EQ(told([&] {
+                amp::GradScaler scaler({.enabled = scales});
+                scaler.scale(sum(net(x))).backward();
+                opt.zero_grad(/*set_to_none=*/false);
+                scaler.step(opt);
+                scaler.update();
+              }),
+              zeros);
+  EXPECT_EQ(told([&] {
+              opt.zero_grad(/*set_to_none=*/false);
+              sum(net(x)).backward();
+              opt.step();
+              opt.zero_grad(/*set_to_none=*/false);
+              net.weight.grad().set(0, 1);  // the program's own
+              opt.step();
+            }),
+            Warnings());
+  opt.zero_grad();
   net.requires_grad_(false);
   EXPECT_EQ(told([&] { opt.step(); }),
             Warnings{"sgd: a step without gradients changes nothing: all parameters are frozen"});
