@@ -40,6 +40,7 @@ class GradientRange final : public Observer {
   Result result() const {
     Result r;
     for (const auto& [stats, dtype] : all_) {
+      if (stats.device().is_meta()) continue;  // in a plan
       const Tensor here = stats.copied_to(Device::cpu());
       const auto& s = *static_cast<const TensorStats*>(here.host());
       r.finite &= s.is_finite();
@@ -139,7 +140,8 @@ void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
 // A scale and the backward passes that it took, or none_found.
 std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
                                               const Tensor& loss) const {
-  if (loss.is_leaf() || s.iteration.flags.back().item() != 0)
+  const Tensor nonfinite = s.iteration.flags.back();
+  if (loss.is_leaf() || (!nonfinite.device().is_meta() && nonfinite.item() != 0))
     return {none_found, 0};  // such a loss says nothing, like that of a skipped chunk
   const std::vector<Tensor> leaves = leaves_of(loss);
   const bool has_least = options_.min_scale > 0 &&

@@ -136,6 +136,7 @@ void ScaleState::ask_policy(const std::vector<View>& found, const std::vector<Vi
                             const ScalerOptions& options, int id) {
   check_no_capture("a policy of the scale runs on the host");
   const Device device = values.device();
+  if (device.is_meta()) return;  // in a plan
   bool overflow = false, bad_loss = false;
   for (const View& f : found) {
     const Tensor reason({}, f32, device), copy({f.size()}, f32, device);

@@ -35,7 +35,7 @@ Ascended::Ascended(const Optimizer& optimizer, double rho) {
           params[0].device());
   }
   if (params.empty()) return;
-  const double norm = grad_norm(params, grads, 2).item();
+  const double norm = params[0].device().is_meta() ? 1 : grad_norm(params, grads, 2).item();
   if (!(norm > 0) || !std::isfinite(norm)) return;
   std::vector<Tensor> moved;
   for (size_t i = 0; i < params.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "core/warn.h"
 #include "nn/nn.h"
 #include "optim/by_name.h"
+#include "optim/sam.h"
 #include "tests/support/errors.h"
 #include "tests/support/planned.h"
 
@@ -186,6 +187,10 @@ struct AnyNet {
   std::vector<std::shared_ptr<nn::ModuleBase>> modules;
 };
 
+struct SameScale : LossScalePolicy {
+  double next(const Update& update) override { return update.scale; }
+};
+
 // Its losses, optimizer and precisions are random, too.
 PlannedTraining any_training(uint64_t seed, int64_t batch_size) {
   const auto net = std::make_shared<AnyNet>(seed);
@@ -212,10 +217,14 @@ PlannedTraining any_training(uint64_t seed, int64_t batch_size) {
   const auto names = optim::optimizer_names();
   const std::shared_ptr<optim::Optimizer> opt =
       optim::get(names[size_t(any(int64_t(names.size())))], net->parameters(), {}, common);
-  const auto scaler = std::make_shared<GradScaler>(low, ScalerOptions{.histogram = any(2)});
+  const int64_t histogram = any(2), t = 1 + any(9);
+  ScalerOptions scaling{.calibrate = flip(), .histogram = histogram};
+  if (flip()) scaling.policy = std::make_shared<SameScale>();
+  const auto scaler = std::make_shared<GradScaler>(low, scaling);
+  const bool ascends = low == f32 && flip();
   return {
-      {opt}, [=, t = 1 + any(9)] {
-        for (int64_t i = 0; i < times; ++i) {
+      {opt}, [=] {
+        const auto backward = [&] {
           Tensor x = randn({batch_size, t, net->width}).to(whole ? low : f32), loss, other;
           {
             const Autocast on({.low = low, .cache = cache, .enabled = !whole, .recipe = recipe});
@@ -225,6 +234,12 @@ PlannedTraining any_training(uint64_t seed, int64_t batch_size) {
           }
           scaler->scale(loss).backward({.retain_graph = two});
           if (two) scaler->scale(other).backward();
+        };
+        for (int64_t i = 0; i < times; ++i) backward();
+        if (ascends) {
+          const optim::Ascended worst(*opt);
+          opt->zero_grad();
+          backward();
         }
         if (unscale) scaler->unscale(*opt);
         scaler->step(*opt, {.clip_norm = clip ? std::optional(1.0) : std::nullopt});
