@@ -98,11 +98,14 @@ OverflowCapsule::OverflowCapsule(std::string path) : path_(std::move(path)) {
 }
 
 long OverflowCapsule::handles(const Storage& storage) const {
-  long all = 0;
-  for (const auto& [order, kept] : kept_)
-    for (const Capsule::Input& in : kept.capsule.inputs)
-      all += in.tensor && in.tensor.storage().get() == &storage;
-  return all;
+  const auto at = handles_.find(storage.id());
+  return at == handles_.end() ? 0 : at->second;
+}
+
+void OverflowCapsule::count(const Kept& kept, long by) {
+  for (const Capsule::Input& in : kept.capsule.inputs)
+    if (in.tensor && (handles_[in.tensor.storage()->id()] += by) == 0)
+      handles_.erase(in.tensor.storage()->id());
 }
 
 bool OverflowCapsule::examine(Capsule& c, BadOp bad, std::span<const Tensor> inputs,
@@ -127,13 +130,18 @@ bool OverflowCapsule::examine(Capsule& c, BadOp bad, std::span<const Tensor> inp
   c.save(path_);
   found_ = true;
   kept_.clear();
+  handles_.clear();
   return true;
 }
 
 void OverflowCapsule::after(const Call& call, const Tensor& result) {
   if (found_ || backward_state.in_rule || !call.repetition) return;
   if (std::exchange(went_back_, false))
-    std::erase_if(kept_, [](const auto& entry) { return entry.second.node.expired(); });
+    std::erase_if(kept_, [&](const auto& entry) {
+      const bool gone = entry.second.node.expired();
+      if (gone) count(entry.second, -1);
+      return gone;
+    });
   const bool records = bool(result.grad_fn());
   const bool moves = std::ranges::any_of(
       call.inputs, [&](const Tensor* t) { return *t && t->storage() == result.storage(); });
@@ -169,7 +177,10 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
   }
   if (!records) return;
   kept.node = result.grad_fn();
-  kept_.insert_or_assign(result.grad_fn()->order, std::move(kept));
+  const auto [entry, fresh] = kept_.try_emplace(result.grad_fn()->order);
+  if (!fresh) count(entry->second, -1);
+  count(kept, 1);
+  entry->second = std::move(kept);
 }
 
 void OverflowCapsule::after_rule(const Node& node, const Tensor& dy,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/dispatch.h"
@@ -75,12 +76,14 @@ class OverflowCapsule final : public internal::Observer {
                   std::span<const Tensor> gradients) override;
   // A program may change tensors in place although this keeps them.
   long handles(const Storage& storage) const override;
+  void count(const Kept& kept, long by);  // its handles, as of now (1) or no longer (-1)
   bool examine(Capsule& c, BadOp bad, std::span<const Tensor> inputs,
                std::span<const Tensor> results);
 
   const std::string path_;
-  bool found_ = false, went_back_ = false;  // a rule ran since the last op
-  std::map<uint64_t, Kept> kept_;           // by the order of their nodes
+  bool found_ = false, went_back_ = false;      // a rule ran since the last op
+  std::map<uint64_t, Kept> kept_;               // by the order of their nodes
+  std::unordered_map<uint64_t, long> handles_;  // in `kept_`, by storage
   const Observe watching_{*this};
 };
 
