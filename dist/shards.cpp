@@ -78,7 +78,7 @@ Shards::StateOf Shards::divided(const std::string& name) const {
 }
 
 StateDict Shards::state_dict() const {
-  const StateDict dict = optimizer_.state_dict();
+  const StateDict dict = optimizer_->state_dict();
   if (!division_) return dict;
   std::vector<StateDict> of(whole_.size() + 1);  // states by parameter, then those of none
   StateDict uncut;
@@ -101,7 +101,7 @@ StateDict Shards::state_dict() const {
 }
 
 void Shards::load_state_dict(const StateDict& dict) {
-  if (!division_) return optimizer_.load_state_dict(dict);
+  if (!division_) return optimizer_->load_state_dict(dict);
   StateDict own;
   for (const auto& [name, t] : dict) {
     const StateOf of = divided(name);
@@ -113,14 +113,14 @@ void Shards::load_state_dict(const StateDict& dict) {
     check(t.shape() == of.shape(), "{} must have shape {}, got {}", name, of.shape(), t.shape());
     own.emplace_back(name, division_->own_part(division_->item(*of.parameter), t, of.block));
   }
-  optimizer_.load_state_dict(own);
+  optimizer_->load_state_dict(own);
 }
 
 void Shards::join() {
   if (!division_) return;
   const StateDict all = state_dict();
-  optimizer_.replace_params(whole_, [](auto&&...) { return Tensor(); });
-  optimizer_.load_state_dict(all);
+  optimizer_->replace_params(whole_, [](auto&&...) { return Tensor(); });
+  optimizer_->load_state_dict(all);
   division_->end();
   division_ = {};
 }

@@ -24,9 +24,9 @@ struct ShardsOptions {
 // All ranks must call its functions at the same place, except load_state_dict().
 class Shards : NoCopy {
  public:
-  // The optimizer must outlive it, and must not move. A step after the World has ended throws
-  // Error. With optimizers that read whole parameters, such as Adafactor and Muon, each parameter
-  // belongs to one rank. Throws Error if other Shards divide some of the parameters.
+  // The optimizer must not move. Once it is gone, the functions throw Error, as does a step after
+  // the World has ended. With optimizers that read whole parameters, such as Adafactor and Muon,
+  // each parameter belongs to one rank. Throws Error if other Shards divide some of the parameters.
   explicit Shards(optim::Optimizer& optimizer, const ShardsOptions& options = {});
   ~Shards();  // leaves an optimizer that cannot step; see join()
 
@@ -35,6 +35,8 @@ class Shards : NoCopy {
   void load_state_dict(const StateDict& dict);
   // Gives the optimizer whole parameters, with their state, again.
   void join();
+  // True if it was made for this optimizer, wherever that has moved.
+  bool divides(const optim::Optimizer& optimizer) const { return optimizer_.is(optimizer); }
 
  private:
   struct StateOf {                      // the parameter to which a state in a dict belongs
@@ -45,7 +47,7 @@ class Shards : NoCopy {
   };
   StateOf divided(const std::string& name) const;
 
-  optim::Optimizer& optimizer_;
+  optim::OptimizerRef optimizer_;
   const std::vector<Tensor> whole_;
   std::shared_ptr<Division> division_;  // null if there is nothing to divide
 };

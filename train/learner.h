@@ -407,6 +407,7 @@ class Learner {
   static ChunkScores sum_of(const std::vector<ChunkScores>& chunks, std::vector<Total> totals);
   void divide();  // divides the optimizer state among ranks, if options say so
   void undivide();
+  dist::Shards* shards() const;  // of the optimizer, which a program may have replaced; or null
   // With `whole`, divided state is included as a whole, for which all ranks must call this.
   StateDict collect(bool whole);
   void restore(const StateDict& dict, bool this_fit, bool whole);

@@ -60,13 +60,18 @@ Learner::Joined::Joined(Learner& l) : learner(l) {
 }
 Learner::Joined::~Joined() { learner.parallel_.reset(); }
 
+dist::Shards* Learner::shards() const {
+  return shards_ && optimizer && shards_->divides(*optimizer) ? shards_.get() : nullptr;
+}
+
 void Learner::divide() {
-  if (divides_ && !shards_ && part().ranks > 1)
-    shards_ = std::make_unique<dist::Shards>(*optimizer);
+  if (!divides_ || shards() || part().ranks == 1) return;
+  shards_.reset();  // of another optimizer
+  shards_ = std::make_unique<dist::Shards>(*optimizer);
 }
 
 void Learner::undivide() {
-  if (shards_) shards_->join();
+  if (dist::Shards* const own = shards()) own->join();
   shards_.reset();
 }
 

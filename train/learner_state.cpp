@@ -150,7 +150,7 @@ StateDict Learner::collect(bool whole) {
   history.settle();
   StateDict all;
   all.add("model.", model_.module->state_dict());
-  all.add("optimizer.", shards_ && whole ? shards_->state_dict() : optimizer->state_dict());
+  all.add("optimizer.", shards() && whole ? shards()->state_dict() : optimizer->state_dict());
   all.add("scaler.", scaler.state_dict());
   if (autocast && autocast->recipe) all.add("recipe.", autocast->recipe.state_dict());
   if (schedule) all.add("schedule.", schedule->state_dict());
@@ -216,8 +216,8 @@ void Learner::restore(const StateDict& dict, bool this_fit, bool whole) {
 
   model_.module->load_state_dict(dict.under("model."));
   const StateDict of_optimizer = dict.under("optimizer.");
-  shards_&& whole ? shards_->load_state_dict(of_optimizer)
-                  : optimizer->load_state_dict(of_optimizer);
+  dist::Shards* const divided = whole ? shards() : nullptr;
+  divided ? divided->load_state_dict(of_optimizer) : optimizer->load_state_dict(of_optimizer);
   // If the state was saved without a scaler or a history, those that are needed now start afresh.
   const StateDict of_scaler = dict.under("scaler.");
   scaler.load_state_dict(of_scaler.empty() ? amp::GradScaler(scaler.options()).state_dict()
@@ -266,9 +266,9 @@ void Learner::check_storable(const io::Metadata& settings) {
 
 void Learner::save(const std::string& path) {
   StateDict all;
-  if (shards_) all = state_dict();
+  if (shards()) all = state_dict();
   on_first_rank([&] {
-    if (!shards_) all = state_dict();
+    if (!shards()) all = state_dict();
     for (auto& [name, tensor] : all) tensor = tensor.contiguous().to(Device::cpu());
     io::Metadata metadata = own_metadata(checksum(all));
     metadata.insert(settings_.begin(), settings_.end());

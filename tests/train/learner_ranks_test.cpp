@@ -252,6 +252,28 @@ TEST(LearnerRanks, DividedStateFollowsWhatALearnerDoes) {
   EXPECT_TRUE(bits[1] == bits[3]);
 }
 
+// A program may drop or replace the optimizer whose state is divided.
+TEST(LearnerRanks, ADividedOptimizerMayGo) {
+  const TempFolder folder;
+  expect_fine(run_ranks(2, [&](const World&) {
+    run({.shards = true,
+         .body =
+             [&](Learner& l) {
+               l.fit(1);
+               l.optimizer.reset();
+               LearnerOptions o = quiet();
+               o.chunks = 4;
+               o.shards = true;
+               l.compile(o);
+               l.fit(1);
+               l.optimizer = std::make_unique<optim::SGD>(l.model().parameters());
+               l.fit(1);
+               EXPECT_TRUE(bool(l.optimizer->sharing()));
+             }},
+        folder.path());
+  }));
+}
+
 TEST(LearnerRanks, AccumulateInChunks) {
   const auto steps = [](int64_t chunks, int64_t ranks) {
     std::vector<StepRow> steps;
