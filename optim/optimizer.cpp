@@ -147,7 +147,8 @@ void Optimizer::take_place(Optimizer& other) noexcept {
 OptimizerRef::OptimizerRef(Optimizer& optimizer) : place_(optimizer.place_) {}
 
 Optimizer& OptimizerRef::operator*() const {
-  check(*place_ != nullptr, "the optimizer is gone: it must live as long as its schedules and Shards");
+  check(*place_ != nullptr,
+        "the optimizer is gone: it must live as long as its schedules and Shards");
   return **place_;
 }
 

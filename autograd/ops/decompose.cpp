@@ -188,8 +188,8 @@ struct SvdOp {
   // v^T)
   static Grads backward(const Ctx& ctx, const Tensor& dy, const SvdOptions& o) {
     const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1], k = std::min(m, n);
-    SvdParts y(precise_result(ctx.saved(1), [&] { return call<SvdOp>(precise(ctx.saved(0)), o); }), m,
-               n, o),
+    SvdParts y(precise_result(ctx.saved(1), [&] { return call<SvdOp>(precise(ctx.saved(0)), o); }),
+               m, n, o),
         d(precise(dy), m, n, o);
     if (o.full_matrices) {
       if (m > n) std::tie(y.u, d.u) = of_first(y.u, d.u, k);
