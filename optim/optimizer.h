@@ -33,6 +33,8 @@ class Optimizer {
   // Updates every parameter that has a gradient; the others keep their state. If `skip` is set,
   // nothing changes at all. Throws Error if a gradient does not fit its parameter.
   void step(const StepControl& control = {});
+  // Warns if there are no gradients, and of parameters that never get one, as step() does.
+  void warn_of_idle() const;
   // The part of a parameter that a step of an element needs besides its own value, gradient and
   // states.
   Reads reads(size_t group) const { return at(group).algorithm->reads(); }
@@ -138,7 +140,6 @@ class Optimizer {
   void set_scheduled_lr(double lr, double base, size_t group);
   const Group& at(size_t group) const;  // throws Error if there is none
   Options options(size_t group) const { return at(group).algorithm->options(); }
-  void warn_of_idle() const;    // if there are no gradients, and of parameters that never get one
   void require_groups() const;  // throws Error if they were moved to another optimizer
   static void follow(Slot& slot);
   static void follow_compensation(Slot& slot);

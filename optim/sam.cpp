@@ -18,7 +18,7 @@ using namespace internal;
 Ascended::Ascended(const Optimizer& optimizer, double rho) {
   const Scope scope("sam");
   check(rho >= 0 && std::isfinite(rho), "rho must be >= 0 and finite, got {}", rho);
-  optimizer.warn_of_idle();
+  if (!optimizer.sharing()) optimizer.warn_of_idle();
   std::vector<Tensor> params;
   std::vector<View> grads;
   std::vector<kernels::Update> updates;
