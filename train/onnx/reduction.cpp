@@ -78,22 +78,18 @@ Name cumsum(const OpCall& c) {
 Name running(const OpCall& c, const char* op, double nothing, bool later) {
   const int dim = c.argument<int>();
   const DType wide = is_float(c.dtype()) ? accumulate_dtype(c.dtype()) : c.dtype();
-  Shape rows, ones;
+  const int64_t n = c.shape(0)[dim];
+  Shape rows, mask{n, n};
   for (int d = 0; d < c.shape(0).rank; ++d) {
     if (d == dim) rows.push_back(1);
     rows.push_back(c.shape(0)[d]);
-    if (d > dim) ones.push_back(1);
+    if (d > dim) mask.push_back(1);
   }
-  const int64_t n = c.shape(0)[dim];
-  const Tensor all = mixtape::ones({n, n}, boolean, Device::cpu());
-  Shape mask{n, n};
-  for (const int64_t one : ones) mask.push_back(one);
+  const Tensor all = ones({n, n}, boolean, Device::cpu());
   const Name taken = c.g.constant(reshape(later ? triu(all, 1) : tril(all), mask));
   const Name x = c.g.reshape(c.in(0, wide), c.shape(0), rows);
-  return c.g.node(
-      op,
-      {c.g.node("Where", {taken, x, c.g.number(nothing, wide)}, {}, wide), c.g.numbers({dim + 1})},
-      {{"keepdims", int64_t{0}}});
+  const Name row = c.g.node("Where", {taken, x, c.g.number(nothing, wide)}, {}, wide);
+  return c.g.node(op, {row, c.g.numbers({dim + 1})}, {{"keepdims", int64_t{0}}});
 }
 Name cumprod(const OpCall& c) { return running(c, "ReduceProd", 1, c.argument<bool>()); }
 Name logcumsumexp(const OpCall& c) { return running(c, "ReduceLogSumExp", -INFINITY, false); }

@@ -165,11 +165,8 @@ Name windows(const OpCall& c) {
 }
 
 constexpr TranslationRow rows_of_views[] = {
-    {"diagonal", diagonal},
-    {"scatter", scattered_last},
-    {"scatter_extremum", scatter_reduced},
-    {"scatter_product", scatter_reduced},
     {"cat", joined},
+    {"diagonal", diagonal},
     {"embedding", gathered},
     {"expand", expanded},
     {"flip", flipped},
@@ -177,7 +174,10 @@ constexpr TranslationRow rows_of_views[] = {
     {"pad", padded},
     {"permute", permuted},
     {"reshape", reshaped},
+    {"scatter", scattered_last},
     {"scatter_add", scatter_added},
+    {"scatter_extremum", scatter_reduced},
+    {"scatter_product", scatter_reduced},
     {"slice", sliced},
     {"split_heads", split_heads},
     {"tril", triangle},
