@@ -160,7 +160,8 @@ TEST(Schedule, FollowsAnOptimizerThatMoves) {
   EXPECT_TRUE(schedule.refers_to(last));
   EXPECT_ERROR(of_last.step(), "this sgd has no parameters: it was moved from");
   all.clear();
-  EXPECT_ERROR(of_last.step(), "the optimizer is gone: it must live as long as its schedules and Shards");
+  EXPECT_ERROR(of_last.step(),
+               "the optimizer is gone: it must live as long as its schedules and Shards");
   schedule.step();
   EXPECT_EQ(last.lr(), std::pow(0.1, 2));
 }
