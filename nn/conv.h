@@ -35,8 +35,8 @@ struct Conv1d : Module<Conv1d> {
 
   Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
   Conv1d(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding = 0,
-         int64_t dilation = 1, int64_t groups = 1, bool bias = true)
-      : Conv1d(in, out, kernel, Options{{}, stride, padding, dilation, groups, bias}) {}
+         int64_t dilation = 1, int64_t groups = 1, bool with_bias = true)
+      : Conv1d(in, out, kernel, Options{{}, stride, padding, dilation, groups, with_bias}) {}
   Tensor forward(const Tensor& x) const { return conv1d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -53,8 +53,8 @@ struct Conv2d : Module<Conv2d> {
 
   Conv2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
   Conv2d(int64_t in, int64_t out, Size2 kernel, Size2 stride, Size2 padding = 0, Size2 dilation = 1,
-         int64_t groups = 1, bool bias = true)
-      : Conv2d(in, out, kernel, Options{{}, stride, padding, dilation, groups, bias}) {}
+         int64_t groups = 1, bool with_bias = true)
+      : Conv2d(in, out, kernel, Options{{}, stride, padding, dilation, groups, with_bias}) {}
   Tensor forward(const Tensor& x) const { return conv2d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 

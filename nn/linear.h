@@ -37,7 +37,8 @@ struct Linear : Module<Linear> {
   Tensor lora_B;  // [out, rank], or none
   LoraScale lora;
 
-  Linear(int64_t in, int64_t out, std::same_as<bool> auto bias) : Linear(in, out, Options{bias}) {}
+  Linear(int64_t in, int64_t out, std::same_as<bool> auto with_bias)
+      : Linear(in, out, Options{with_bias}) {}
   Linear(int64_t in, int64_t out) : Linear(in, out, true) {}
   Linear(int64_t in, int64_t out, const Options& options);
   // Adds the residual to the sums, before the activation.

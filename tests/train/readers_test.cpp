@@ -162,8 +162,8 @@ TEST(Folder, SaysWhatIsWrong) {
                "b/0.png): its input is u8 [3, 2, 4], but the first in the batch has u8 [3, 2, 3]");
   EXPECT_EQ(pixel_stats(all).mean, (Values{0, 0, 0}));  // of images of any sizes
   EXPECT_ERROR(ImageFolder(folder.path(), {.channels = 2}), "channels must be 1 or 3, got 2");
-  EXPECT_ERROR(all.get(2), "example 2 of 2");
-  EXPECT_ERROR(all.part({0, 2}), "example 2 of 2");
+  EXPECT_ERROR(all.get(2), "example 2 is out of range for 2");
+  EXPECT_ERROR(all.part({0, 2}), "example 2 is out of range for 2");
   spit(folder / "b/0.png", "\x89PNG");
   EXPECT_ERROR(DataLoader(all, {.workers = 2}).batch(0), "b/0.png: not a PNG or JPEG file");
   spit(folder / "b/0.jpg", "GIF89a");
