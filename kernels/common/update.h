@@ -28,7 +28,6 @@ struct LowMemory {
   uint32_t index = 0;        // of the parameter in its optimizer
   int64_t first = 0;         // the first element of a piece, in the parameter; a block begins there
 
-  bool is_rounded() const { return rounding != Rounding::Nearest; }
   // The random bits of step number `count`, for the parameter or its states. Element i of the whole
   // parameter reads word i % 4 of block i / 4.
   MIXTAPE_HD static Draw draw(uint64_t seed, uint32_t index, float count, bool for_states) {
