@@ -1,7 +1,8 @@
-// The cache of keys and values, attention to it, and the loop that samples the next tokens.
+// The cache of keys and values, attention to it, and the loops over blocks and over next tokens.
 
 #include <algorithm>
 
+#include "autograd/checkpoint.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
@@ -43,6 +44,28 @@ void KeyValueCache::begin(size_t layers) {
         blocks.size(), layers);
   blocks.resize(layers);
   for (KeyValues& block : blocks) block.tokens = tokens;
+}
+
+int64_t first_position(const Tensor& tokens, const KeyValueCache* cache, int64_t context) {
+  const int64_t begin = cache ? cache->tokens : 0, t = tokens.size(-1);
+  check(tokens.rank() == 2 && t > 0 && begin + t <= context,
+        "tokens of shape {} after {}, not [b, t] with at most {} in all", tokens.shape(), begin,
+        context);
+  return begin;
+}
+
+Tensor run_blocks(
+    size_t count, Tensor x, KeyValueCache* cache, bool checkpointed,
+    const std::function<Tensor(size_t i, const Tensor& x, KeyValues* past, int64_t room)>& block) {
+  if (cache) cache->begin(count);
+  for (size_t i = 0; i < count; ++i)
+    x = cache ? block(i, x, &cache->blocks[i], cache->room)
+        : checkpointed
+            ? checkpoint([block, i](const Tensor& in) { return block(i, in, nullptr, 0); }, x)
+            : block(i, x, nullptr, 0);
+  if (!cache) return x;
+  cache->tokens += x.size(1);
+  return narrow(x, 1, x.size(1) - 1, 1);
 }
 
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, KeyValues* past,

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "autograd/checkpoint.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "nn/init.h"
@@ -96,25 +95,12 @@ Tensor Gpt::forward(const Tensor& tokens, const Tensor& targets) const {
 }
 
 Tensor Gpt::features(const Tensor& tokens, Cache* cache) const {
-  const int64_t begin = cache ? cache->tokens : 0, end = begin + tokens.size(-1);
-  check(tokens.rank() == 2 && begin < end && end <= context_,
-        "tokens of shape {} after {}, not [b, t] with at most {} in all", tokens.shape(), begin,
-        context_);
+  const int64_t begin = first_position(tokens, cache, context_), end = begin + tokens.size(1);
   const Tensor positions = arange(double(begin), double(end), 1, i64, tokens.device());
-  Tensor x = drop(wte(tokens) + wpe(positions));
-  if (cache) cache->begin(h.size());
-  for (size_t i = 0; i < h.size(); ++i) {
-    const auto block = [&block = h[i], past = cache ? &cache->blocks[i] : nullptr,
-                        room = cache ? cache->room : 0](const Tensor& x) {
-      return block(x, past, room);
-    };
-    x = checkpoint_ && !cache ? checkpoint(block, x) : block(x);
-  }
-  if (cache) {
-    cache->tokens = end;
-    x = narrow(x, 1, x.size(1) - 1, 1);
-  }
-  return ln_f(x);
+  const auto block = [blocks = h.data()](size_t i, const Tensor& x, KeyValues* past, int64_t room) {
+    return blocks[i](x, past, room);
+  };
+  return ln_f(run_blocks(h.size(), drop(wte(tokens) + wpe(positions)), cache, checkpoint_, block));
 }
 
 Tensor Gpt::generate(const Tensor& tokens, int64_t count, const SampleOptions& o) const {

@@ -44,6 +44,14 @@ struct KeyValueCache {
   // Begins to read the next tokens, and forgets those of a reading that threw.
   void begin(size_t layers);
 };
+// The position of the first of tokens [b, t], which follow those in the cache. Throws Error unless
+// all fit into the context.
+int64_t first_position(const Tensor& tokens, const KeyValueCache* cache, int64_t context);
+// x [b, t, width] after a model's blocks; with a cache, its last token alone, [b, 1, width].
+// `checkpointed`: without one, recomputes activations inside blocks in backward.
+Tensor run_blocks(
+    size_t count, Tensor x, KeyValueCache* cache, bool checkpointed,
+    const std::function<Tensor(size_t i, const Tensor& x, KeyValues* past, int64_t room)>& block);
 // Attention of each of the t tokens of q, k and v [b, heads, t, d] to itself and those before it;
 // with a past, also to the past's, to which k and v are appended. k and v may have fewer heads.
 Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, KeyValues* past,

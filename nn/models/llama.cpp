@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "autograd/checkpoint.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "nn/init.h"
@@ -149,27 +148,15 @@ LlamaModel::LlamaModel(const LlamaConfig& c)
 }
 
 Tensor LlamaModel::forward(const Tensor& tokens, KeyValueCache* cache) const {
-  const int64_t begin = cache ? cache->tokens : 0, t = tokens.size(-1);
-  check(tokens.rank() == 2 && t > 0 && begin + t <= context_,
-        "tokens of shape {} after {}, not [b, t] with at most {} in all", tokens.shape(), begin,
-        context_);
+  const int64_t begin = first_position(tokens, cache, context_), t = tokens.size(1);
   std::optional<NoGrad> off;
   if (cache) off.emplace();
   const Rotation angles{narrow(cosines, 0, begin, t), narrow(sines, 0, begin, t)};
-  Tensor x = embed_tokens(tokens);
-  if (cache) cache->begin(layers.size());
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const auto block = [&layer = layers[i], angles, past = cache ? &cache->blocks[i] : nullptr,
-                        room = cache ? cache->room : 0](const Tensor& in) {
-      return layer(in, angles, past, room);
-    };
-    x = checkpoint_ && !cache ? checkpoint(block, x) : block(x);
-  }
-  if (cache) {
-    cache->tokens = begin + t;
-    x = narrow(x, 1, t - 1, 1);
-  }
-  return norm(x);
+  const auto block = [blocks = layers.data(), angles](size_t i, const Tensor& x, KeyValues* past,
+                                                      int64_t room) {
+    return blocks[i](x, angles, past, room);
+  };
+  return norm(run_blocks(layers.size(), embed_tokens(tokens), cache, checkpoint_, block));
 }
 
 Llama::Llama(const LlamaConfig& c) : model(c), context_(c.context) {
