@@ -7,6 +7,10 @@ namespace mixtape::nn {
 using namespace internal;
 
 void check_eps(double eps) { check(eps >= 0, "eps must be >= 0, got {}", eps); }
+static void check_row_norm(const Shape& shape, double eps) {
+  check(shape.rank > 0 && shape.size() > 0, "the shape must have elements, got {}", shape);
+  check_eps(eps);
+}
 void check_channels(int64_t channels) {
   check(channels > 0, "channels must be > 0, got {}", channels);
 }
@@ -33,16 +37,14 @@ void check_normed(const Tensor& x, int min_rank, int max_rank, std::optional<int
 
 LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& o) : shape_(shape), eps_(o.eps) {
   const Scope scope("LayerNorm");
-  check(shape.rank > 0 && shape.size() > 0, "the shape must have elements, got {}", shape);
-  check_eps(eps_);
+  check_row_norm(shape, eps_);
   if (o.affine) weight = parameter(ones(shape));
   if (o.affine && o.bias) bias = parameter(zeros(shape));
 }
 
 RMSNorm::RMSNorm(const Shape& shape, const RMSNormOptions& o) : shape_(shape), eps_(o.eps) {
   const Scope scope("RMSNorm");
-  check(shape.rank > 0 && shape.size() > 0, "the shape must have elements, got {}", shape);
-  check_eps(eps_.value_or(0));
+  check_row_norm(shape, eps_.value_or(0));
   if (o.affine) weight = parameter(ones(shape));
 }
 
