@@ -98,8 +98,10 @@ std::string summary_of(ModuleBase& net, const std::function<void()>& run) {
       bytes += int64_t(t.nbytes());
       if (t.requires_grad()) trainable += t.numel();
     }
-  return fmt::format("{}{} parameters, {} trainable, {:.1f} KiB with buffers\n", table(rows),
-                     grouped(total), grouped(trainable), static_cast<double>(bytes) / 1024);
+  const std::string size = bytes < 1024 ? fmt::format("{} bytes", bytes)
+                                        : fmt::format("{:.1f} KiB", double(bytes) / 1024);
+  return fmt::format("{}{} parameters, {} trainable, {} with buffers\n", table(rows),
+                     grouped(total), grouped(trainable), size);
 }
 
 }  // namespace mixtape::nn

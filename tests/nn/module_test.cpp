@@ -626,7 +626,9 @@ TEST(Summary, ListsModulesShapesAndParameters) {
       << "ran in evaluation mode";
 
   Tied tied;
-  EXPECT_NE(nn::summary(tied, from({1}, {1}, i64)).find("15 parameters"), std::string::npos);
+  EXPECT_NE(nn::summary(tied, from({1}, {1}, i64))
+                .find("15 parameters, 15 trainable, 60 bytes with buffers"),
+            std::string::npos);
 }
 
 }  // namespace nn_test
