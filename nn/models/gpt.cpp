@@ -85,16 +85,15 @@ Gpt::Gpt(const GptConfig& c)
   for (int64_t i = 0; i < c.layers; ++i) h.emplace_back(c);
 }
 
-Tensor Gpt::forward(const Tensor& tokens, Cache* cache) const {
-  std::optional<NoGrad> off;
-  if (cache) off.emplace();
+Tensor Gpt::forward(const Tensor& tokens, KeyValueCache* cache) const {
+  const ScopedValue<&ThreadState::recording> records(grad_enabled() && !cache);
   return linear(features(tokens, cache), wte.weight);
 }
 Tensor Gpt::forward(const Tensor& tokens, const Tensor& targets) const {
   return linear_cross_entropy(features(tokens, nullptr), wte.weight, targets);
 }
 
-Tensor Gpt::features(const Tensor& tokens, Cache* cache) const {
+Tensor Gpt::features(const Tensor& tokens, KeyValueCache* cache) const {
   const int64_t begin = first_position(tokens, cache, context_), end = begin + tokens.size(1);
   const Tensor positions = arange(double(begin), double(end), 1, i64, tokens.device());
   const auto block = [blocks = h.data()](size_t i, const Tensor& x, KeyValues* past, int64_t room) {

@@ -82,12 +82,10 @@ struct Gpt : nn::Module<Gpt> {
   std::vector<GptBlock> h;
   nn::LayerNorm ln_f;
 
-  using Cache = KeyValueCache;
-
   explicit Gpt(const GptConfig& c = gpt2);
   // With a cache, tokens continue those read into it, nothing is recorded, and the result has only
   // the logits after the last token, [b, 1, vocabulary].
-  Tensor forward(const Tensor& tokens, Cache* cache = nullptr) const;
+  Tensor forward(const Tensor& tokens, KeyValueCache* cache = nullptr) const;
   // The mean cross-entropy in nats of the next tokens, targets i64 [b, t] (-100: ignored), without
   // the logits of all of them: see linear_cross_entropy.
   Tensor forward(const Tensor& tokens, const Tensor& targets) const;
@@ -98,7 +96,7 @@ struct Gpt : nn::Module<Gpt> {
   MIXTAPE_FIELDS(wte, wpe, drop, h, ln_f)
 
  private:
-  Tensor features(const Tensor& tokens, Cache* cache) const;  // the input of the last layer
+  Tensor features(const Tensor& tokens, KeyValueCache* cache) const;  // the input of the last layer
 
   int64_t context_;
   bool checkpoint_;

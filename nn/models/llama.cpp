@@ -149,8 +149,7 @@ LlamaModel::LlamaModel(const LlamaConfig& c)
 
 Tensor LlamaModel::forward(const Tensor& tokens, KeyValueCache* cache) const {
   const int64_t begin = first_position(tokens, cache, context_), t = tokens.size(1);
-  std::optional<NoGrad> off;
-  if (cache) off.emplace();
+  const ScopedValue<&ThreadState::recording> records(grad_enabled() && !cache);
   const Rotation angles{narrow(cosines, 0, begin, t), narrow(sines, 0, begin, t)};
   const auto block = [blocks = layers.data(), angles](size_t i, const Tensor& x, KeyValues* past,
                                                       int64_t room) {
@@ -164,8 +163,7 @@ Llama::Llama(const LlamaConfig& c) : model(c), context_(c.context) {
 }
 
 Tensor Llama::forward(const Tensor& tokens, KeyValueCache* cache) const {
-  std::optional<NoGrad> off;
-  if (cache) off.emplace();
+  const ScopedValue<&ThreadState::recording> records(grad_enabled() && !cache);
   const Tensor x = model(tokens, cache);
   return lm_head ? (*lm_head)(x) : linear(x, model.embed_tokens.weight);
 }

@@ -249,13 +249,13 @@ TEST(Gpt, Generates) {
     const int64_t begin = std::max<int64_t>(t - 6, 0);
     const Tensor logits = net(narrow(text, 1, begin, t - begin));
     EXPECT_TRUE(equal(select(text, 1, t), argmax(select(logits, 1, -1), -1))) << t;
-    Gpt::Cache cache;  // likewise, token by token after the first two
+    KeyValueCache cache;  // likewise, token by token after the first two
     Tensor last = net(narrow(text, 1, begin, 2), &cache);
     for (int64_t i = begin + 2; i < t; ++i) last = net(narrow(text, 1, i, 1), &cache);
     EXPECT_EQ(last.shape(), (Shape{2, 1, 10}));
     EXPECT_EQ(cache.tokens, t - begin);
     EXPECT_LT(max(abs(select(last, 1, 0) - select(logits, 1, -1))).item(), 1e-4);
-    Gpt::Cache two;  // in two parts, without memory reserved for the second
+    KeyValueCache two;  // in two parts, without memory reserved for the second
     net(narrow(text, 1, begin, 1), &two);
     const Tensor rest = net(narrow(text, 1, begin + 1, t - begin - 1), &two);
     EXPECT_LT(max(abs(select(rest, 1, 0) - select(logits, 1, -1))).item(), 1e-4);
@@ -265,7 +265,7 @@ TEST(Gpt, Generates) {
     return net.generate(prompt, 5, {.temperature = 2, .top_k = 8});
   };
   EXPECT_EQ(net.generate(randint(0, 10, {1, 9}), 2).shape(), (Shape{1, 11}));
-  Gpt::Cache cache;
+  KeyValueCache cache;
   EXPECT_FALSE(net(prompt, &cache).requires_grad());
   EXPECT_EQ(error([&] {
               KeyValues past;
