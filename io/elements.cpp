@@ -30,9 +30,28 @@ std::span<std::byte> bytes_in(const Tensor& t) {
   return {static_cast<std::byte*>(t.host()), t.nbytes()};
 }
 
-void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
+// Transposes [rows, columns], to move channels before or after the pixels.
+static void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+}
+
+std::array<int64_t, 3> image_sizes(const std::string& path, const Tensor& image) {
+  check(image.dtype() == u8 && (image.rank() == 2 || image.rank() == 3),
+        "{}: an image must be u8 [channels, height, width], got {} {}", path, image.dtype(),
+        image.shape());
+  return {image.rank() == 2 ? 1 : image.size(0), image.size(-2), image.size(-1)};
+}
+
+std::vector<uint8_t> interleaved(const Tensor& image, int64_t channels) {
+  const int64_t n = image.numel();
+  std::vector<uint8_t> planes, pixels(static_cast<size_t>(n));
+  for_each_chunk(image, [&](std::span<const std::byte> chunk) {
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(chunk.data());
+    planes.insert(planes.end(), bytes, bytes + chunk.size());
+  });
+  transpose_bytes(planes.data(), pixels.data(), channels, n / channels);
+  return pixels;
 }
 
 // Splits each line into its channels, then moves these to their planes along the permutation's

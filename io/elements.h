@@ -1,6 +1,7 @@
 #pragma once
 // Tensors as bytes, for the formats that hold tensors. Little-endian, like the CPU.
 
+#include <array>
 #include <functional>
 
 #include "core/tensor.h"
@@ -21,8 +22,11 @@ std::span<std::byte> bytes_in(const Tensor& t);  // t must be contiguous
 // Passes on the elements in row-major order, in chunks (one for a contiguous t), from any device.
 void for_each_chunk(const Tensor& t, const std::function<void(std::span<const std::byte>)>& f);
 
-// Transposes [rows, columns], to move channels before or after the pixels.
-void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns);
+// Channels, height and width of an image to save. Throws Error unless it is u8 [channels, height,
+// width] or [height, width].
+std::array<int64_t, 3> image_sizes(const std::string& path, const Tensor& image);
+// Its pixels, interleaved: [height, width, channels].
+std::vector<uint8_t> interleaved(const Tensor& image, int64_t channels);
 // Turns interleaved pixels [height, width, channels] into planes [channels, height, width], in
 // place.
 void to_planes(uint8_t* pixels, int64_t height, int64_t width, int64_t channels);

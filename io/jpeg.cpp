@@ -208,25 +208,15 @@ Tensor load_jpeg(const std::string& path, const JpegOptions& options) {
 }
 
 void save_jpeg(const std::string& path, const Tensor& image, int quality) {
-  const int rank = image.rank();
-  check(image.dtype() == u8 && (rank == 2 || rank == 3),
-        "{}: an image must be u8 [channels, height, width], got {} {}", path, image.dtype(),
-        image.shape());
+  const auto [channels, height, width] = image_sizes(path, image);
   check(1 <= quality && quality <= 100, "{}: quality must be 1 to 100, got {}", path, quality);
-  const int64_t channels = rank == 2 ? 1 : image.size(0);
   check(channels == 1 || channels == 3, "{}: channels must be 1 or 3, got {}", path, channels);
-  const int64_t height = image.size(-2), width = image.size(-1);
   constexpr int64_t longest = 65500;  // libjpeg's limit
   check(0 < height && 0 < width && height <= longest && width <= longest &&
             height * width <= int64_t(largest_jpeg / 4),
         "{}: {} x {} pixels, must be 1 to {}, and no side above {}", path, width, height,
         largest_jpeg / 4, longest);
-  std::vector<uint8_t> planes, pixels(size_t(image.numel()));
-  for_each_chunk(image, [&](std::span<const std::byte> chunk) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(chunk.data());
-    planes.insert(planes.end(), bytes, bytes + chunk.size());
-  });
-  transpose_bytes(planes.data(), pixels.data(), channels, height * width);
+  const std::vector<uint8_t> pixels = interleaved(image, channels);
   const Codec codec(tjInitCompress());
   const TJSAMP sampling = channels == 1 ? TJSAMP_GRAY : TJSAMP_420;
   std::string bytes(tjBufSize(int(width), int(height), sampling), '\0');

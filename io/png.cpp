@@ -108,20 +108,11 @@ Tensor load_png(const std::string& path, int channels, uint64_t max_memory) {
 }
 
 void save_png(const std::string& path, const Tensor& image) {
-  const int rank = image.rank();
-  check(image.dtype() == u8 && (rank == 2 || rank == 3),
-        "{}: an image must be u8 [channels, height, width], got {} {}", path, image.dtype(),
-        image.shape());
-  const int64_t channels = rank == 2 ? 1 : image.size(0);
+  const auto [channels, height, width] = image_sizes(path, image);
   check(1 <= channels && channels <= 4, "{}: channels must be 1 to 4, got {}", path, channels);
-  const int64_t height = image.size(-2), width = image.size(-1);
   check(0 < height && 0 < width && height <= int64_t(largest / 4) / width,
         "{}: {} x {} pixels, must be 1 to {}", path, width, height, largest / 4);
-  std::string dense;
-  for_each_chunk(image, [&](std::span<const std::byte> chunk) { dense += as_text(chunk); });
-  std::vector<uint8_t> pixels(dense.size());
-  transpose_bytes(reinterpret_cast<const uint8_t*>(dense.data()), pixels.data(), channels,
-                  height * width);
+  const std::vector<uint8_t> pixels = interleaved(image, channels);
   Image out;
   out.width = png_uint_32(width);
   out.height = png_uint_32(height);
