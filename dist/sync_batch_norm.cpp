@@ -1,6 +1,9 @@
 #include "dist/sync_batch_norm.h"
 
+#include <algorithm>
+
 #include "autograd/function.h"
+#include "autograd/ops/gradients.h"
 #include "core/format.h"
 #include "core/scope.h"
 #include "dist/world.h"
@@ -21,12 +24,6 @@ struct SumOverRanks : Function<SumOverRanks> {
   }
 };
 
-// running = (1 - momentum) * running + momentum * now, unless that is not finite.
-void move(const Tensor& running, const Tensor& now, double momentum) {
-  const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
-  copy_(running, where(isfinite(moved), moved, running));
-}
-
 Tensor synced(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
               const Tensor& weight, const Tensor& bias, const BatchNormOptions& o) {
   const Scope scope("batch_norm");
@@ -40,7 +37,7 @@ Tensor synced(const Tensor& x, const Tensor& running_mean, const Tensor& running
     channels.push_back(1);
   }
   const auto spread = [&](const Tensor& t) { return reshape(t, channels); };
-  double n = double(x.numel() / x.size(1));  // below the sum over ranks
+  double n = double(x.numel() / std::max<int64_t>(1, x.size(1)));  // below the sum over ranks
   const Tensor total = SumOverRanks::apply(sum(wide, over), &n);
   check(n > 1, "training needs more than one value per channel: shape {}", x.shape());
   const Tensor mean = total / n, off = wide - spread(mean);
@@ -50,8 +47,8 @@ Tensor synced(const Tensor& x, const Tensor& running_mean, const Tensor& running
   if (bias) y = y + spread(cast(bias, wide.dtype()));
   if (running_mean) {
     const NoGrad off_the_tape;
-    move(running_mean, mean, o.momentum);
-    move(running_var, var * (n / (n - 1)), o.momentum);
+    ops::update_running(running_mean, mean, o.momentum);
+    ops::update_running(running_var, var * (n / (n - 1)), o.momentum);
   }
   return cast(y, x.dtype());
 }

@@ -213,6 +213,9 @@ Tensor cosine(const Tensor& x, const Tensor& y, int dim, double eps, bool wide);
 // the vector is masked, and 0 would never move it. So in these rows it becomes the nearest f16
 // number, unless dy was not finite.
 Tensor within_range(const Tensor& dx, const Tensor& rows, DType dtype);
+// running = (1 - momentum) running + momentum now, except where the batch overflowed: its step may
+// be skipped, and running statistics would never become finite again.
+void update_running(const Tensor& running, const Tensor& now, double momentum);
 // Reduces a loss to its mean or sum, or keeps all elements.
 Tensor reduce_losses(const Tensor& each, Reduction reduction);
 

@@ -2,6 +2,7 @@
 
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
@@ -154,8 +155,8 @@ struct BatchNorm {  // x [n, c, inner]
       ctx.run(kernels::batch_stats, xc, params.eps, mean, var, rstd);
       if (running_mean) {  // with the unbiased variance, as PyTorch does
         const double n = double(x.numel()) / double(std::max<int64_t>(1, x.size(1)));
-        move(running_mean, mean, params.momentum);
-        move(running_var, var * (n / std::max(1.0, n - 1)), params.momentum);
+        update_running(running_mean, mean, params.momentum);
+        update_running(running_var, var * (n / std::max(1.0, n - 1)), params.momentum);
       }
     } else {
       mean = cast(running_mean, stats);
@@ -180,14 +181,6 @@ struct BatchNorm {  // x [n, c, inner]
     ctx.run(kernels::batch_norm_grad, x, ctx.saved(2), ctx.saved(3), w, dyc, !params.training, dx,
             dw, db);
     return {dx, dw, db};
-  }
-
- private:
-  // running = (1 - momentum) * running + momentum * now, except where the batch overflowed: its
-  // step may be skipped, and running statistics would never become finite again.
-  static void move(const Tensor& running, const Tensor& now, double momentum) {
-    const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
-    copy_(running, where(isfinite(moved), moved, running));
   }
 };
 
@@ -242,6 +235,11 @@ Tensor channel_norm(const Tensor& x, int64_t groups, const Tensor& weight, const
 }
 
 }  // namespace
+
+void ops::update_running(const Tensor& running, const Tensor& now, double momentum) {
+  const Tensor moved = running * (1 - momentum) + cast(now, running.dtype()) * momentum;
+  copy_(running, where(isfinite(moved), moved, running));
+}
 
 Tensor layer_norm(const Tensor& x, const Shape& shape, const Tensor& weight, const Tensor& bias,
                   double eps, std::optional<DType> rounded) {

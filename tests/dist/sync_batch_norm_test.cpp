@@ -101,6 +101,19 @@ TEST(SyncBatchNorm, ExchangesTwoSumsEachWay) {
   EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
+TEST(SyncBatchNorm, NeedsSeveralValuesPerChannel) {
+  const auto errors = run_ranks(2, [](const World&) {
+    const nn::BatchNorm2d norm(3);
+    const SyncBatchNorm sync;
+    norm(data({2, 0, 5, 5}));
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find(
+                  "batch_norm: training needs more than one value per channel: shape [2, 0, 5, 5]"),
+              error.npos)
+        << error;
+}
+
 TEST(SyncBatchNorm, OfOneRankIsBatchNorm) {
   Net one = net(), other = net();
   const SyncBatchNorm sync;
