@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "amp/trace.h"
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -95,11 +94,6 @@ OverflowCapsule::OverflowCapsule(std::string path) : path_(std::move(path)) {
     check(!path_.ends_with(other),
           "a capsule is a safetensors file, but {} is named like another format", path_);
   const io::AtomicFile can_be_written(path_);
-}
-
-long OverflowCapsule::handles(const Storage& storage) const {
-  const auto at = handles_.find(storage.id());
-  return at == handles_.end() ? 0 : at->second;
 }
 
 void OverflowCapsule::count(const Kept& kept, long by) {

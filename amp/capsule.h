@@ -6,15 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "core/dispatch.h"
+#include "amp/trace.h"
 #include "core/state_dict.h"
 
 namespace mixtape::amp {
-
-struct BadOp;  // amp/trace.h
 
 // A call of an op or of its backward rule. The file is safetensors; everything but tensors is in
 // its metadata. Programs of the same sources and compiler can replay it. Replay only capsules from
@@ -59,7 +56,7 @@ uint64_t checksum(const void* data, size_t bytes, uint64_t before = 0xcbf29ce484
 // first op that made infinities or NaN from finite numbers to a file. Waits for each op, and keeps
 // its inputs as long as the graph, so open it only for the steps in question. Infinities of
 // masked_fill and pad do not count, nor do sums of gradients.
-class OverflowCapsule final : public internal::Observer {
+class OverflowCapsule final : public detail::KeepingObserver {
  public:
   // Throws Error if the path cannot be written or has another format's name, such as x.pt.
   [[nodiscard]] explicit OverflowCapsule(std::string path);
@@ -74,16 +71,13 @@ class OverflowCapsule final : public internal::Observer {
   void after(const internal::Call& call, const Tensor& result) override;
   void after_rule(const internal::Node& node, const Tensor& dy,
                   std::span<const Tensor> gradients) override;
-  // A program may change tensors in place although this keeps them.
-  long handles(const Storage& storage) const override;
   void count(const Kept& kept, long by);  // its handles, as of now (1) or no longer (-1)
   bool examine(Capsule& c, BadOp bad, std::span<const Tensor> inputs,
                std::span<const Tensor> results);
 
   const std::string path_;
-  bool found_ = false, went_back_ = false;      // a rule ran since the last op
-  std::map<uint64_t, Kept> kept_;               // by the order of their nodes
-  std::unordered_map<uint64_t, long> handles_;  // in `kept_`, by storage
+  bool found_ = false, went_back_ = false;  // a rule ran since the last op
+  std::map<uint64_t, Kept> kept_;           // by the order of their nodes
   const Observe watching_{*this};
 };
 

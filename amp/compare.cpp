@@ -15,6 +15,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "amp/trace.h"
 #include "autograd/backward_state.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/tape.h"
@@ -72,7 +73,7 @@ enum class Part { Forward, Incoming, Backward };         // Incoming: the gradie
 using Key = std::tuple<std::string, std::string, Part>;  // op, module
 
 // Records a step: the reference's if `reference` is null.
-struct Compare::Run final : Observer {
+struct Compare::Run final : detail::KeepingObserver {
   struct Result {
     Key key;
     DType dtype;
@@ -89,10 +90,6 @@ struct Compare::Run final : Observer {
   void after_rule(const Node& node, const Tensor& dy, std::span<const Tensor> dx) override;
   void after_accumulate(const Node& leaf, const Tensor& total) override;
   void before_write(const Tensor& x, const Tensor& y) override;
-  long handles(const Storage& storage) const override {
-    const auto at = handles_.find(storage.id());
-    return at == handles_.end() ? 0 : at->second;
-  }
   void finish();
 
   const Run* const reference;
@@ -122,9 +119,8 @@ struct Compare::Run final : Observer {
   double error_of_gradients() const;
   void gather();
 
-  std::unordered_map<uint64_t, size_t> made_;   // by storage: the result that it holds
-  std::unordered_map<uint64_t, long> handles_;  // in `kept`, by storage
-  std::vector<Tensor> distances_;               // of `results`
+  std::unordered_map<uint64_t, size_t> made_;  // by storage: the result that it holds
+  std::vector<Tensor> distances_;              // of `results`
   // Distances by what is compared, since a rule's gradient is often one that the rule before made.
   std::map<std::array<uint64_t, 5>, Tensor> known_;
   std::vector<std::vector<size_t>> rules_;  // inputs of the rules that are running

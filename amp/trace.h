@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,17 @@ struct BadOp {
 };
 
 namespace detail {
+// An observer that keeps tensors, which programs may change in place all the same.
+class KeepingObserver : public internal::Observer {
+ public:
+  long handles(const Storage& storage) const override {
+    const auto at = handles_.find(storage.id());
+    return at == handles_.end() ? 0 : at->second;
+  }
+
+ protected:
+  std::unordered_map<uint64_t, long> handles_;  // that it keeps, by storage
+};
 bool is_counted(const Tensor& t);  // true if its numbers can be infinite or NaN
 // The call's kind and op in findings: Forward and "cast for linear".
 std::pair<BadOp::Kind, std::string> described(const internal::Call& call);
