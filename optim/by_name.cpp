@@ -55,12 +55,97 @@ std::vector<std::string> names_of(kernels::OpList<O...>) {
   return {std::string(O::name)...};
 }
 
-// A schedule's text, "name:numbers:factor".
-struct ScheduleText {
-  std::string_view text, name;
-  std::vector<double> numbers = {};
-  std::vector<double> factor = {};  // at most one
+// A schedule's text, "name:numbers:factor", and the lengths that it leaves open.
+struct Request {
+  std::string_view text;
+  const ScheduleSteps& steps;
+  std::vector<double> numbers = {}, factor = {};  // at most one factor
+
+  int64_t rest() const { return steps.total_steps - steps.warmup_steps; }
+  int64_t steps_in(double epochs) const {
+    check(epochs <= 1e9, "an epoch must be at most 1e9, got {}", epochs);
+    return std::llround(epochs * double(steps.epoch_steps));
+  }
 };
+
+// A schedule whose kind in a state is its text.
+template <class S, class Options>
+class Named final : public S {
+ public:
+  Named(std::string_view text, Optimizer& optimizer, const Options& options)
+      : S(optimizer, options), text_(text) {}
+  std::string_view name() const override { return text_; }
+
+ private:
+  const std::string text_;
+};
+
+Curve constant(const Request& r) {
+  if (r.numbers.empty()) return ConstantOptions{.factor = 1};
+  return ConstantOptions{r.numbers[0], r.steps_in(r.numbers[1])};
+}
+Curve step(const Request& r) {
+  MultiStepOptions o;
+  for (const double epoch : r.numbers)
+    o.milestones.push_back(r.steps_in(epoch) - r.steps.warmup_steps);
+  if (!r.factor.empty()) o.gamma = r.factor[0];
+  return o;
+}
+Curve exponential(const Request& r) {
+  check(r.numbers[0] > 0, "gamma must be > 0, got {}", r.numbers[0]);
+  return ExponentialOptions{std::pow(r.numbers[0], 1 / double(r.steps.epoch_steps))};
+}
+Curve wsd(const Request& r) {
+  const double part = r.numbers[0];
+  check(0 <= part && part <= 1, "the fraction that decays must be in [0, 1], got {}", part);
+  return WarmupStableDecayOptions{0, r.rest(), std::llround(part * double(r.rest()))};
+}
+Curve cosine_restarts(const Request& r) {
+  const double factor = r.factor.empty() ? 1 : r.factor[0];
+  check(factor == std::floor(factor) && factor <= 1e9,
+        "a cycle must be a whole number of times as long as the last, got {}", factor);
+  return CosineRestartsOptions{r.steps_in(r.numbers[0]), int64_t(factor)};
+}
+
+struct ScheduleForm {
+  static constexpr size_t any = 1000;
+  std::string_view name;
+  size_t least, most, factors;       // the counts of numbers that it takes; most may be `any`
+  Curve (*curve)(const Request& r);  // null: see cycle()
+};
+constexpr ScheduleForm forms[] = {
+    {"constant", 0, 2, 0, constant},
+    {"step", 1, ScheduleForm::any, 1, step},
+    {"exponential", 1, 1, 0, exponential},
+    {"multiplicative", 1, 1, 0,
+     [](auto& r) -> Curve { return StepLrOptions{r.steps.epoch_steps, r.numbers[0]}; }},
+    {"linear", 0, 0, 0, [](auto& r) -> Curve { return PolynomialOptions{r.rest()}; }},
+    {"cosine", 0, 0, 0, [](auto& r) -> Curve { return CosineOptions{r.rest()}; }},
+    {"polynomial", 1, 1, 0,
+     [](auto& r) -> Curve { return PolynomialOptions{r.rest(), r.numbers[0]}; }},
+    {"wsd", 1, 1, 0, wsd},
+    {"cosine_restarts", 1, 1, 1, cosine_restarts},
+    {"one_cycle", 0, 0, 0, nullptr},
+    {"cyclic", 3, 3, 0, nullptr}};
+
+// A schedule with its own warm-up, which also moves the momentum if all groups have one.
+std::unique_ptr<Schedule> cycle(const Request& r, std::string_view name, Optimizer& optimizer) {
+  check(r.steps.warmup_steps == 0, "{} warms up itself, but warmup_steps is {}", name,
+        r.steps.warmup_steps);
+  bool momentum = true;
+  for (size_t g = 0; g < optimizer.groups(); ++g) momentum &= !optimizer.momentum_name(g).empty();
+  if (name == "one_cycle")
+    return std::make_unique<OneCycle>(
+        optimizer, OneCycleOptions{.total_steps = r.steps.total_steps, .cycle_momentum = momentum});
+  const double low = r.numbers[0], high = r.numbers[1];
+  check(0 <= low && low < high, "the rates of cyclic must be 0 <= low < high, got {} and {}", low,
+        high);
+  const CyclicOptions options{
+      .max_lr = high, .steps_up = r.steps_in(r.numbers[2]), .cycle_momentum = momentum};
+  check(options.steps_up > 0, "cyclic must rise in a step at least, got {}", options.steps_up);
+  for (size_t g = 0; g < optimizer.groups(); ++g) optimizer.set_lr(low, g);
+  return std::make_unique<Named<Cyclic, CyclicOptions>>(r.text, optimizer, options);
+}
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -81,108 +166,26 @@ std::vector<double> numbers_in(std::string_view list, std::string_view text) {
   return numbers;
 }
 
-ScheduleText parse_schedule(std::string_view text) {
-  struct Form {
-    std::string_view name;
-    size_t least, most, factors;  // the counts of numbers that it takes; most may be `any`
-  };
-  constexpr size_t any = 1000;
-  constexpr Form forms[] = {
-      {"constant", 0, 2, 0},       {"step", 1, any, 1}, {"exponential", 1, 1, 0},
-      {"multiplicative", 1, 1, 0}, {"linear", 0, 0, 0}, {"cosine", 0, 0, 0},
-      {"polynomial", 1, 1, 0},     {"wsd", 1, 1, 0},    {"cosine_restarts", 1, 1, 1},
-      {"one_cycle", 0, 0, 0},      {"cyclic", 3, 3, 0}};
-  const std::vector<std::string_view> parts = split(text, ':');
-  ScheduleText parsed{.text = text, .name = parts[0]};
-  if (parts.size() > 1) parsed.numbers = numbers_in(parts[1], text);
-  if (parts.size() > 2) parsed.factor = numbers_in(parts[2], text);
+// Reads the numbers of the text; returns its form.
+const ScheduleForm& parse(Request& r) {
+  const std::vector<std::string_view> parts = split(r.text, ':');
+  if (parts.size() > 1) r.numbers = numbers_in(parts[1], r.text);
+  if (parts.size() > 2) r.factor = numbers_in(parts[2], r.text);
   std::vector<std::string_view> names;
-  for (const Form& form : forms) {
+  for (const ScheduleForm& form : forms) {
     names.push_back(form.name);
-    if (form.name != parsed.name) continue;
-    const size_t n = parsed.numbers.size();
-    const bool fits = form.most == any ? n >= form.least : n == form.least || n == form.most;
-    check(fits && parsed.factor.size() <= form.factors && parts.size() <= 3,
-          "the schedule \"{}\" has {} numbers, {} takes {}{}{}", text, n + parsed.factor.size(),
+    if (form.name != parts[0]) continue;
+    const size_t n = r.numbers.size();
+    const bool fits = form.most == form.any ? n >= form.least : n == form.least || n == form.most;
+    check(fits && r.factor.size() <= form.factors && parts.size() <= 3,
+          "the schedule \"{}\" has {} numbers, {} takes {}{}{}", r.text, n + r.factor.size(),
           form.name,
-          form.least < form.most && form.most < any ? fmt::format("{} or ", form.least) : "",
-          form.most == any ? "epochs" : std::to_string(form.most),
+          form.least < form.most && form.most < form.any ? fmt::format("{} or ", form.least) : "",
+          form.most == form.any ? "epochs" : std::to_string(form.most),
           form.factors > 0 ? ", and perhaps a factor" : "");
-    return parsed;
+    return form;
   }
-  fail("\"{}\" is not a schedule: {}", parsed.name, fmt::join(names, ", "));
-}
-
-// A schedule whose kind in a state is its text.
-template <class S, class Options>
-class Named final : public S {
- public:
-  Named(std::string_view text, Optimizer& optimizer, const Options& options)
-      : S(optimizer, options), text_(text) {}
-  std::string_view name() const override { return text_; }
-
- private:
-  const std::string text_;
-};
-
-int64_t steps_in(double epochs, const ScheduleSteps& steps) {
-  check(epochs <= 1e9, "an epoch must be at most 1e9, got {}", epochs);
-  return std::llround(epochs * double(steps.epoch_steps));
-}
-
-Curve curve(const ScheduleText& text, const ScheduleSteps& steps) {
-  const double first = text.numbers.empty() ? 0 : text.numbers[0];
-  const int64_t rest = steps.total_steps - steps.warmup_steps;
-  const std::string_view name = text.name;
-  if (name == "constant") {
-    if (text.numbers.empty()) return ConstantOptions{.factor = 1};
-    return ConstantOptions{.factor = first, .total_steps = steps_in(text.numbers[1], steps)};
-  }
-  if (name == "multiplicative")
-    return StepLrOptions{.step_size = steps.epoch_steps, .gamma = first};
-  if (name == "linear") return PolynomialOptions{.total_steps = rest};
-  if (name == "cosine") return CosineOptions{.total_steps = rest};
-  if (name == "polynomial") return PolynomialOptions{.total_steps = rest, .power = first};
-  if (name == "exponential") {
-    check(first > 0, "gamma must be > 0, got {}", first);
-    return ExponentialOptions{.gamma = std::pow(first, 1 / double(steps.epoch_steps))};
-  }
-  if (name == "wsd") {
-    check(0 <= first && first <= 1, "the fraction that decays must be in [0, 1], got {}", first);
-    return WarmupStableDecayOptions{
-        .warmup_steps = 0, .total_steps = rest, .decay_steps = std::llround(first * double(rest))};
-  }
-  if (name == "cosine_restarts") {
-    const double factor = text.factor.empty() ? 1 : text.factor[0];
-    check(factor == std::floor(factor) && factor <= 1e9,
-          "a cycle must be a whole number of times as long as the last, got {}", factor);
-    return CosineRestartsOptions{.first_steps = steps_in(first, steps), .factor = int64_t(factor)};
-  }
-  MultiStepOptions o;
-  for (const double epoch : text.numbers)
-    o.milestones.push_back(steps_in(epoch, steps) - steps.warmup_steps);
-  if (!text.factor.empty()) o.gamma = text.factor[0];
-  return o;
-}
-
-// A schedule with its own warm-up, which also moves the momentum if all groups have one.
-std::unique_ptr<Schedule> cycle(const ScheduleText& text, Optimizer& optimizer,
-                                const ScheduleSteps& steps) {
-  check(steps.warmup_steps == 0, "{} warms up itself, but warmup_steps is {}", text.name,
-        steps.warmup_steps);
-  bool momentum = true;
-  for (size_t g = 0; g < optimizer.groups(); ++g) momentum &= !optimizer.momentum_name(g).empty();
-  if (text.name == "one_cycle")
-    return std::make_unique<OneCycle>(
-        optimizer, OneCycleOptions{.total_steps = steps.total_steps, .cycle_momentum = momentum});
-  const double low = text.numbers[0], high = text.numbers[1];
-  check(0 <= low && low < high, "the rates of cyclic must be 0 <= low < high, got {} and {}", low,
-        high);
-  const CyclicOptions options{
-      .max_lr = high, .steps_up = steps_in(text.numbers[2], steps), .cycle_momentum = momentum};
-  check(options.steps_up > 0, "cyclic must rise in a step at least, got {}", options.steps_up);
-  for (size_t g = 0; g < optimizer.groups(); ++g) optimizer.set_lr(low, g);
-  return std::make_unique<Named<Cyclic, CyclicOptions>>(text.text, optimizer, options);
+  fail("\"{}\" is not a schedule: {}", parts[0], fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -216,11 +219,12 @@ void check_schedule(std::string_view text) {
 
 std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimizer,
                                        const ScheduleSteps& steps) {
-  const ScheduleText parsed = parse_schedule(text);
+  Request request{text, steps};
+  const ScheduleForm& form = parse(request);
   check(steps.epoch_steps > 0 && steps.warmup_steps >= 0,
         "epoch_steps must be > 0 and warmup_steps >= 0, got {} and {}", steps.epoch_steps,
         steps.warmup_steps);
-  if (parsed.name == "one_cycle" || parsed.name == "cyclic") return cycle(parsed, optimizer, steps);
+  if (!form.curve) return cycle(request, form.name, optimizer);
   SequentialOptions all;
   const double warmup = double(steps.warmup_steps);
   if (steps.warmup_steps > 0) {
@@ -228,7 +232,7 @@ std::unique_ptr<Schedule> get_schedule(std::string_view text, Optimizer& optimiz
         LinearWarmupOptions{.start_factor = 1 / (warmup + 1), .total_steps = steps.warmup_steps});
     all.milestones = {steps.warmup_steps};
   }
-  all.parts.push_back(curve(parsed, steps));
+  all.parts.push_back(form.curve(request));
   return std::make_unique<Named<Sequential, SequentialOptions>>(text, optimizer, all);
 }
 

@@ -2,6 +2,8 @@
 // parameter, options by group.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "core/format.h"
 #include "core/int_math.h"
@@ -206,9 +208,7 @@ double Optimizer::option(std::string_view name, size_t group) const {
 }
 
 bool Optimizer::has_option(std::string_view name, size_t group) const {
-  for (const Option& option : options(group))
-    if (option.name == name) return true;
-  return false;
+  return std::ranges::any_of(options(group), [&](const Option& o) { return o.name == name; });
 }
 
 void Optimizer::set_option(std::string_view name, double value, size_t group) {
