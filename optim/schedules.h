@@ -91,9 +91,14 @@ using Lambda = ClosedForm<LambdaOptions>;
 struct MultiplicativeOptions {
   static constexpr std::string_view name = "multiplicative";
   std::function<double(int64_t step)> factor = {};
+  struct Product {
+    int64_t steps = 0;
+    double value = 1;
+  };
+  mutable Product known = {};  // of the first factors, so that later steps call only their own
 
   void validate() const;
-  double rate(int64_t step, double base_lr) const;  // calls factor `step` times
+  double rate(int64_t step, double base_lr) const;
 };
 using Multiplicative = ClosedForm<MultiplicativeOptions>;
 
