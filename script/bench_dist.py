@@ -7,12 +7,13 @@ usage: bench_dist.py PROGRAM [--torch PYTHON] [--turns N] [--out FILE]    PROGRA
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from launchers import launcher
 
 STEPS = 30
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
@@ -50,11 +51,9 @@ os._exit(0)  # destroying gloo's group may end in std::terminate()
 
 def mpirun() -> list[str]:
     """The command that starts two processes."""
-    for name in "mpirun", "mpirun.openmpi", "mpirun.mpich":
-        if path := shutil.which(name):
-            said = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
-            more = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in said or "open-mpi" in said else []
-            return [path, *more, "-n", "2"]
+    for kind, more in ("openmpi", ["--bind-to", "none"]), ("mpich", []):
+        if command := launcher(kind):
+            return [*command, *more, "-n", "2"]
     raise SystemExit("bench_dist.py: no mpirun: script/bootstrap installs one")
 
 

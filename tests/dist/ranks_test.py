@@ -15,7 +15,8 @@ import unittest
 from collections.abc import Callable
 from typing import TypeVar
 
-import launchers
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "script"))
+import launchers  # noqa: E402
 
 T = TypeVar("T")
 

@@ -4,13 +4,15 @@ Skips where the kernel or the user may not.
 
 usage: slow_network_test.py PROGRAM, which is tests/dist/ranks.cpp"""
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import unittest
 
-import launchers
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "script"))
+import launchers  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv[1])
 RATE, BURST = 50e6, 262144  # bytes a second, and how many may pass at once

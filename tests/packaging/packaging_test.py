@@ -20,7 +20,7 @@ import unittest
 
 build, compiler = sys.argv[1], sys.argv[2:]
 here = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(here.parent / "dist"))
+sys.path.insert(0, str(here.parents[1] / "script"))
 from launchers import launcher
 
 

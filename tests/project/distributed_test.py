@@ -15,7 +15,7 @@ import time
 import unittest
 from collections.abc import Callable
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "dist"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "script"))
 import launchers  # noqa: E402
 
 mpi, programs = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "script"
+SCRIPT = pathlib.Path(__file__).resolve().parent
 
 
 def launcher(kind: str) -> list[str]:
