@@ -22,6 +22,13 @@ void check_inner(const Tensor& a, const Tensor& b) {
         a.shape(), b.shape());
 }
 
+void check_ranks(const Tensor& a, const Tensor& b, int rank) {
+  check(a.rank() == rank && b.rank() == rank, "operands have shapes {} and {}, not {}", a.shape(),
+        b.shape(), rank == 2 ? "[m, k] and [k, n]" : "[b, m, k] and [b, k, n]");
+  check(rank == 2 || a.size(0) == b.size(0), "{} matrices for {}: both operands need as many",
+        a.size(0), b.size(0));
+}
+
 // The gradients by example of b in a @ b, where a is input `i`: aT dy.
 Tensor weight_each(const Ctx& ctx, size_t i, const Tensor& dy, int64_t n, double alpha) {
   return product(by_example(ctx.saved(0), n).t(), by_example(dy, n), ctx.grad_dtype(i + 1), alpha);
@@ -225,23 +232,18 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
 
 Tensor mm(const Tensor& a, const Tensor& b) {
   const Scope scope("mm");
-  check(a.rank() == 2 && b.rank() == 2, "operands have shapes {} and {}, not [m, k] and [k, n]",
-        a.shape(), b.shape());
+  check_ranks(a, b, 2);
   return matmul(a, b);
 }
 Tensor bmm(const Tensor& a, const Tensor& b) {
   const Scope scope("bmm");
-  check(a.rank() == 3 && b.rank() == 3,
-        "operands have shapes {} and {}, not [b, m, k] and [b, k, n]", a.shape(), b.shape());
-  check(a.size(0) == b.size(0), "{} matrices for {}: both operands need as many", a.size(0),
-        b.size(0));
+  check_ranks(a, b, 3);
   return call<Matmul>(a, b, MatmulOptions{});
 }
 
 Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
   const Scope scope(Addmm::info.name);
-  check(a.rank() == 2 && b.rank() == 2, "operands have shapes {} and {}, not [m, k] and [k, n]",
-        a.shape(), b.shape());
+  check_ranks(a, b, 2);
   check_real(a);
   check_inner(a, b);
   if (o.beta == 0) return call<Addmm>(Tensor(), a, b, o.alpha);  // c is not read, and may be NaN
@@ -254,10 +256,7 @@ Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptio
 // The sums are scaled, and c is added, before they are rounded.
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
   const Scope scope("baddbmm");
-  check(a.rank() == 3 && b.rank() == 3,
-        "operands have shapes {} and {}, not [b, m, k] and [b, k, n]", a.shape(), b.shape());
-  check(a.size(0) == b.size(0), "{} matrices for {}: both operands need as many", a.size(0),
-        b.size(0));
+  check_ranks(a, b, 3);
   check_real(a);
   const DType wide = accumulate_dtype(a.dtype()), out = dtype_of_operand(a);
   const Tensor y = matmul(a, b, {.out = wide, .alpha = o.alpha});

@@ -65,6 +65,12 @@ Tensor numbers_along(const Tensor& x, int dim) {
   return cast(sum(logical_not(isnan(x)), {dim}, true), f64);
 }
 
+// The elements of x at these indices, of size 1 along the dimension, and the indices.
+Sorted picked(const Tensor& x, int dim, const Tensor& indices, bool keepdim) {
+  const Tensor values = gather_unchecked(x, dim, indices);
+  return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+}
+
 // The middle element along a dimension; with a NaN the last one, or the middle of the others.
 Sorted middle(const Tensor& given, int along, bool keepdim, bool without_nan) {
   return along_line(given, along, [&](const Tensor& x, int dim) {
@@ -77,8 +83,7 @@ Sorted middle(const Tensor& given, int along, bool keepdim, bool without_nan) {
                                  cast(clamp((numbers_along(x.detach(), dim) - 1) / 2, 0), i64));
     else if (is_float(x.dtype()))
       indices = where(isnan(gather_unchecked(x.detach(), dim, last)), last, indices);
-    const Tensor values = gather_unchecked(x, dim, indices);
-    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
+    return picked(x, dim, indices, keepdim);
   });
 }
 
@@ -165,6 +170,36 @@ Sorted nanmedian(const Tensor& x, int dim, bool keepdim) {
 Tensor nanmedian(const Tensor& x) {
   const Scope scope("nanmedian");
   return median(masked_select(x, logical_not(isnan(x))));
+}
+
+Sorted kthvalue(const Tensor& given, int64_t k, int along, bool keepdim) {
+  const Scope scope("kthvalue");
+  return along_line(given, along, [&](const Tensor& x, int dim) {
+    const int64_t n = x.size(dim);
+    check(k >= 1 && k <= n, "k must be from 1 to {}, got {}", n, k);
+    return picked(x, dim, narrow(topk(x.detach(), k, dim, false).indices, dim, k - 1, 1), keepdim);
+  });
+}
+
+// Counts, for each sorted element, the equal ones up to it. The count is largest at the end of the
+// longest run; of several runs, the first has the smallest value.
+Sorted mode(const Tensor& given, int along, bool keepdim) {
+  const Scope scope("mode");
+  return along_line(given, along, [&](const Tensor& x, int dim) {
+    check_elements(x, dim);
+    const int64_t n = x.size(dim);
+    const Tensor order = argsort(x, dim), sorted = gather_unchecked(x.detach(), dim, order);
+    Shape one_line;
+    for (int d = 0; d < x.rank(); ++d) one_line.push_back(d == dim ? n : 1);
+    const Tensor place =
+        expand(reshape(arange(0, double(n), 1, i64, x.device()), one_line), x.shape());
+    const Tensor differs = ne(narrow(sorted, dim, 1, n - 1), narrow(sorted, dim, 0, n - 1));
+    const Tensor first = zeros(with_size(x.shape(), dim, 1), i64, x.device());
+    const Tensor begin =
+        cummax(cat({first, where(differs, narrow(place, dim, 1, n - 1), 0)}, dim), dim).values;
+    const Tensor end = argmax(place - begin, dim, true);
+    return picked(x, dim, gather_unchecked(order, dim, end), keepdim);
+  });
 }
 
 Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {

@@ -154,40 +154,6 @@ BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert) {
   return BoolTensor(invert ? logical_not(found) : found);
 }
 
-Sorted kthvalue(const Tensor& given, int64_t k, int along, bool keepdim) {
-  const Scope scope("kthvalue");
-  return along_line(given, along, [&](const Tensor& x, int dim) {
-    const int64_t n = x.size(dim);
-    check(k >= 1 && k <= n, "k must be from 1 to {}, got {}", n, k);
-    const Tensor indices = narrow(topk(x.detach(), k, dim, false).indices, dim, k - 1, 1);
-    const Tensor values = gather_unchecked(x, dim, indices);
-    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
-  });
-}
-
-// Counts, for each sorted element, the equal ones up to it. The count is largest at the end of the
-// longest run; of several runs, the first has the smallest value.
-Sorted mode(const Tensor& given, int along, bool keepdim) {
-  const Scope scope("mode");
-  return along_line(given, along, [&](const Tensor& x, int dim) {
-    const int64_t n = x.size(dim);
-    check(n > 0, "dimension {} of {} has no elements", dim, x.shape());
-    const Tensor order = argsort(x, dim), sorted = gather_unchecked(x.detach(), dim, order);
-    Shape one_line;
-    for (int d = 0; d < x.rank(); ++d) one_line.push_back(d == dim ? n : 1);
-    const Tensor place =
-        expand(reshape(arange(0, double(n), 1, i64, x.device()), one_line), x.shape());
-    const Tensor differs = ne(narrow(sorted, dim, 1, n - 1), narrow(sorted, dim, 0, n - 1));
-    const Tensor first = zeros(with_size(x.shape(), dim, 1), i64, x.device());
-    const Tensor begin =
-        cummax(cat({first, where(differs, narrow(place, dim, 1, n - 1), 0)}, dim), dim).values;
-    const Tensor end = argmax(place - begin, dim, true);
-    const Tensor indices = gather_unchecked(order, dim, end),
-                 values = gather_unchecked(x, dim, indices);
-    return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
-  });
-}
-
 Tensor diff(const Tensor& given, int n, int dim, const Tensor& before, const Tensor& after) {
   const Scope scope("diff");
   check(n >= 0, "n must be >= 0, got {}", n);
