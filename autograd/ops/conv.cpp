@@ -100,6 +100,9 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g) 
   });
   const Tensor dz = of_product(ctx, of_sums);
   RoundedFactors q(ctx, dz);
+  const auto dx = [&](const Tensor& of_y) {
+    return apply<ConvTranspose2d>(of_y, ctx.saved(1), g, ctx.grad_dtype(0), Tensor());
+  };
   if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) &&
       !q.rounds()) {  // one pass over dz gives both
     const Factors f(ctx.saved(0), dz);
@@ -108,23 +111,14 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g) 
     const MemoryFormat order = order_of(f.a, f.b, g.window);
     const Tensor x = f.a.contiguous(order), dzc = f.b.contiguous(order);
     ctx.run(kernels::conv2d_weight, x, dzc, g.window, dw, db);
-    return with_residual(ctx,
-                         ctx.grads(
-                             [&] {
-                               return apply<ConvTranspose2d>(dzc, ctx.saved(1), g,
-                                                             ctx.grad_dtype(0), Tensor());
-                             },
-                             [&] { return dw; }, [&] { return db; }),
-                         of_sums);
+    return with_residual(
+        ctx, ctx.grads([&] { return dx(dzc); }, [&] { return dw; }, [&] { return db; }), of_sums);
   }
   return with_residual(
       ctx,
-      ctx.grads(
-          [&] {
-            return apply<ConvTranspose2d>(q.dz(0), ctx.saved(1), g, ctx.grad_dtype(0), Tensor());
-          },
-          [&] { return apply<Conv2dWeight>(ctx.saved(0), q.dz(0), g, ctx.grad_dtype(1)); },
-          [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
+      ctx.grads([&] { return dx(q.dz(0)); },
+                [&] { return apply<Conv2dWeight>(ctx.saved(0), q.dz(0), g, ctx.grad_dtype(1)); },
+                [&] { return bias_gradient(ctx, 2, dz, 0b1101); }),
       of_sums);
 }
 // The gradients of a weight for n examples, which become groups of channels side by side.
