@@ -158,18 +158,6 @@ TEST(Scaler, FollowsTheRuleInAnyTraining) {
 
 // --- recipes ---
 
-struct Numbers {  // a format: digits behind the point, lowest exponent, largest number
-  int digits, lowest;
-  double largest;
-};
-constexpr Numbers e4m3{3, -6, 448}, e5m2{2, -14, 57344};
-
-double nearest(double x, const Numbers& f) {
-  if (x == 0) return x;
-  const int e = std::max(std::ilogb(x), f.lowest) - f.digits;
-  return std::clamp(std::ldexp(std::nearbyint(std::ldexp(x, -e)), e), -f.largest, f.largest);
-}
-
 // The largest |x| of a factor in each step.
 struct Amax {
   std::vector<double> past = {};

@@ -15,17 +15,6 @@ namespace mixtape::amp {
 using namespace internal;
 namespace recipe_test {
 
-struct Numbers {  // a format: digits behind the point, lowest exponent, largest number
-  int digits, lowest;
-  double largest;
-};
-constexpr Numbers e4m3{3, -6, 448}, e5m2{2, -14, 57344}, e2m1{1, 0, 6};
-
-double nearest(double x, const Numbers& f) {
-  if (x == 0 || std::isnan(x)) return x;
-  const int e = std::max(std::ilogb(x), f.lowest) - f.digits;
-  return std::clamp(std::ldexp(std::nearbyint(std::ldexp(x, -e)), e), -f.largest, f.largest);
-}
 double power_above(double x) { return x == 0 ? 1 : std::exp2(std::ceil(std::log2(x))); }
 
 using Matrix = std::vector<std::vector<double>>;

@@ -13,7 +13,7 @@ namespace functional_test {
 using Tensors = std::vector<Tensor>;
 using Numbers = std::vector<double>;
 
-void expect_near(const Tensor& t, const Shape& shape, const Numbers& wanted) {
+void expect_like(const Tensor& t, const Shape& shape, const Numbers& wanted) {
   ASSERT_EQ(t.shape(), shape);
   ASSERT_EQ(t.dtype(), f64);
   for (size_t i = 0; i < wanted.size(); ++i)
@@ -41,10 +41,10 @@ TEST_F(Functional, VjpAgreesWithPyTorch) {
   const Tensors v = {from({1, -2, .5, 3}, {2, 2}, f64), from({.25, -1.5}, {2}, f64)};
   const auto [y, product] = vjp(layer, {x, w}, v);
   EXPECT_EQ(to_vector(y[0]), to_vector(layer({x, w})[0]));
-  expect_near(product[0], {2, 3},
+  expect_like(product[0], {2, 3},
               {-1.29211192513231, -0.40364939587315, 1.34399161067264, 0.42824728086504,
                -0.08383373599768, 0.15620257348798});
-  expect_near(product[1], {2, 3},
+  expect_like(product[1], {2, 3},
               {1.90386604454901, -0.45418898314303, -0.07304897348791, -0.84163741716201,
                2.49936297246285, -0.73605275667032});
 }
@@ -52,14 +52,14 @@ TEST_F(Functional, VjpAgreesWithPyTorch) {
 TEST_F(Functional, JvpAgreesWithPyTorch) {
   const auto [y, product] = jvp(layer, {x, w}, {dx, dw});
   EXPECT_EQ(to_vector(y[1]), to_vector(layer({x, w})[1]));
-  expect_near(product[0], {2, 2},
+  expect_like(product[0], {2, 2},
               {-0.86476473560605, 0.83115825974854, 0.36039111861229, -0.30945236495481});
-  expect_near(product[1], {2}, {0.13046013926613, -0.13046013926613});
+  expect_like(product[1], {2}, {0.13046013926613, -0.13046013926613});
 }
 
 TEST_F(Functional, JacobianAgreesWithPyTorch) {
   const auto J = jacobian(layer, {x, w});
-  expect_near(J[0][0], {2, 2, 2, 3},
+  expect_like(J[0][0], {2, 2, 2, 3},
               {0.2413296936575,
                -0.16088646243833,
                0.40221615609584,
@@ -84,7 +84,7 @@ TEST_F(Functional, JacobianAgreesWithPyTorch) {
                0.09168958961624,
                0.01309851280232,
                -0.05239405120928});
-  expect_near(J[0][1], {2, 2, 2, 3},
+  expect_like(J[0][1], {2, 2, 2, 3},
               {0.40221615609584,
                -0.80443231219167,
                0.20110807804792,
@@ -109,11 +109,11 @@ TEST_F(Functional, JacobianAgreesWithPyTorch) {
                0.2619702560464,
                0.0982388460174,
                -0.0654925640116});
-  expect_near(J[1][0], {2, 2, 3},
+  expect_like(J[1][0], {2, 2, 3},
               {-0.09398575618379, -0.02696930518984, 0.09114791838081, 0.00515546546937,
                -0.0154428434903, 0.04178513221388, 0.09398575618379, 0.02696930518984,
                -0.09114791838081, -0.00515546546937, 0.0154428434903, -0.04178513221388});
-  expect_near(J[1][1], {2, 2, 3},
+  expect_like(J[1][1], {2, 2, 3},
               {0.30891823170689, -0.00579873689351, -0.01936931759674, -0.37126567916471,
                0.1422742519341, -0.02894768071658, -0.30891823170689, 0.00579873689351,
                0.01936931759674, 0.37126567916471, -0.1422742519341, 0.02894768071658});
@@ -121,7 +121,7 @@ TEST_F(Functional, JacobianAgreesWithPyTorch) {
 
 TEST_F(Functional, HessianAgreesWithPyTorch) {
   const auto H = hessian(energy, {x, w});
-  expect_near(H[0][1], {2, 3, 2, 3},
+  expect_like(H[0][1], {2, 3, 2, 3},
               {0.66690305764909,  -0.38988031153638, 0.09747007788409,  1.92567634593485,
                -1.39763187668546, 0.34940796917137,  -0.12996010384546, 0.73188310957182,
                -0.06498005192273, 0.09983084833468,  1.02719871092277,  0.04991542416734,
@@ -138,11 +138,11 @@ TEST_F(Functional, HessianAgreesWithPyTorch) {
 
 TEST_F(Functional, HvpAgreesWithPyTorch) {
   const auto [value, product] = hvp(energy, {x, w}, {dx, dw});
-  expect_near(value, {}, {2.06941373094384});
-  expect_near(product[0], {2, 3},
+  expect_like(value, {}, {2.06941373094384});
+  expect_like(product[0], {2, 3},
               {-0.45799464731108, 1.22780466921562, 1.31231693927955, 0.67076967899631,
                0.24672264463908, 0.42493091321296});
-  expect_near(product[1], {2, 3},
+  expect_like(product[1], {2, 3},
               {0.61666767982647, 1.91686280510806, -0.98992147615438, 4.80099768090363,
                -0.05609389135099, -1.355916540494});
 }
@@ -206,8 +206,8 @@ TEST_F(Functional, ZerosWhereNothingDepends) {
   const auto f = [](const Tensors& in) { return Tensors{in[0] * 2, ones({2, 2}, f64), in[0]}; };
   const auto J = jacobian(f, {a, b});
   EXPECT_EQ(to_vector(J[0][0]), (Numbers{2, 0, 0, 2}));
-  expect_near(J[0][1], {2, 1}, {0, 0});
-  expect_near(J[1][0], {2, 2, 2}, {0, 0, 0, 0, 0, 0, 0, 0});
+  expect_like(J[0][1], {2, 1}, {0, 0});
+  expect_like(J[1][0], {2, 2, 2}, {0, 0, 0, 0, 0, 0, 0, 0});
   EXPECT_EQ(to_vector(J[2][0]), (Numbers{1, 0, 0, 1})) << "the input itself";
   const auto pushed = jvp(f, {a, b}, {ones({2}, f64), b}).product;
   EXPECT_EQ(to_vector(pushed[0]), (Numbers{2, 2}));
@@ -218,7 +218,7 @@ TEST_F(Functional, ZerosWhereNothingDepends) {
   EXPECT_EQ(to_vector(pulled[1]), (Numbers{0}));
   const auto H = hessian([](const Tensors& in) { return sum(in[0] * 3.0) + sum(in[1]); }, {a, b});
   EXPECT_EQ(to_vector(H[0][0]), (Numbers{0, 0, 0, 0}));
-  expect_near(H[0][1], {2, 1}, {0, 0});
+  expect_like(H[0][1], {2, 1}, {0, 0});
 }
 
 TEST_F(Functional, EmptyInputsAndResults) {

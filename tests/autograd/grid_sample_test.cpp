@@ -13,10 +13,6 @@
 namespace mixtape {
 namespace grid_sample_test {
 
-void expect_near(const Tensor& x, const Values& want, double tolerance = 1e-9) {
-  ASSERT_EQ(x.numel(), int64_t(want.size()));
-  for (int64_t i = 0; i < x.numel(); ++i) EXPECT_NEAR(x.at(i), want[size_t(i)], tolerance) << i;
-}
 Tensor image(DType dtype = f64) {
   return sin(reshape(arange(0, 24, 1, f64), {1, 2, 3, 4})).to(dtype);
 }
@@ -52,7 +48,7 @@ TEST(GridSample, ReadsWherePyTorchReads) {
         -0.9613974919, -0.00885130929, 0.1498772097, -0.7509872468, 0.4201670368}},
   };
   for (const auto& [options, want] : cases) {
-    expect_near(grid_sample(image(), points(), options), want);
+    expect_near(grid_sample(image(), points(), options), want, 1e-9);
     const auto f = [o = options](const std::vector<Tensor>& in) {
       return grid_sample(in[0], in.size() > 1 ? in[1] : points(), o);
     };
@@ -66,19 +62,20 @@ TEST(GridSample, OfTheOwnGridIsTheImage) {
   for (const bool corners : {false, true}) {
     const Tensor same =
         affine_grid(from({1, 0, 0, 0, 1, 0}, {1, 2, 3}, f64), {1, 2, 3, 4}, corners);
-    expect_near(grid_sample(image(), same, {.align_corners = corners}), to_vector(image()));
+    expect_near(grid_sample(image(), same, {.align_corners = corners}), to_vector(image()), 1e-9);
   }
 }
 
 TEST(AffineGrid, IsPyTorchs) {
   const Tensor theta = from({.5, .2, -.1, -.3, 1.1, .25}, {1, 2, 3}, f64).set_requires_grad();
   const Tensor edges = affine_grid(theta, {1, 1, 2, 3});
-  expect_near(edges, {-8. / 15, -.1, -.2, -.3, 2. / 15, -.5, -1. / 3, 1, 0, .8, 1. / 3, .6});
+  expect_near(edges, {-8. / 15, -.1, -.2, -.3, 2. / 15, -.5, -1. / 3, 1, 0, .8, 1. / 3, .6}, 1e-9);
   expect_near(affine_grid(theta, {1, 1, 2, 3}, true),
-              {-.8, -.55, -.3, -.85, .2, -1.15, -.4, 1.65, .1, 1.35, .6, 1.05});
-  expect_near(affine_grid(theta, {1, 1, 1, 2}, true), {-.6, .55, .4, -.05});
+              {-.8, -.55, -.3, -.85, .2, -1.15, -.4, 1.65, .1, 1.35, .6, 1.05}, 1e-9);
+  expect_near(affine_grid(theta, {1, 1, 1, 2}, true), {-.6, .55, .4, -.05}, 1e-9);
   const Tensor weight = reshape(arange(1, 13, 1, f64), edges.shape());
-  expect_near(grad({sum(edges * weight)}, {theta})[0], {5.333333333, 9, 36, 5.333333333, 9, 42});
+  expect_near(grad({sum(edges * weight)}, {theta})[0], {5.333333333, 9, 36, 5.333333333, 9, 42},
+              1e-9);
 }
 
 TEST(GridSample, KeepsPlacesWideInARegion) {

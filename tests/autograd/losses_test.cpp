@@ -28,14 +28,6 @@ Tensor leaf(std::initializer_list<double> values, const Shape& shape, DType dtyp
   t.set_requires_grad();
   return t;
 }
-void expect_near(const Tensor& x, const Values& want, double tolerance = 1e-6) {
-  ASSERT_EQ(x.numel(), int64_t(want.size()));
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    const double w = want[size_t(i)];
-    EXPECT_TRUE(x.at(i) == w || std::abs(x.at(i) - w) <= tolerance * std::max(1.0, std::abs(w)))
-        << "element " << i << ": " << x.at(i) << ", not " << w;
-  }
-}
 // The gradient of sum(f(x)).
 template <class F>
 Tensor slope(const Tensor& x, const F& f) {

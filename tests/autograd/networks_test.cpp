@@ -24,10 +24,6 @@ Tensor image(const Shape& shape = {1, 2, 4, 5}) { return ones(shape); }
 Tensor count(const Shape& shape, DType dtype = f32) {
   return reshape(arange(0, double(shape.size()), 1, dtype), shape);
 }
-void expect_near(const Tensor& got, const Values& want, double tolerance = 1e-6) {
-  ASSERT_EQ(got.numel(), int64_t(want.size()));
-  for (int64_t i = 0; i < got.numel(); ++i) EXPECT_NEAR(got.at(i), want[size_t(i)], tolerance) << i;
-}
 
 // --- products ---
 

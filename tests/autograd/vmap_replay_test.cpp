@@ -16,6 +16,7 @@
 #include "core/dlpack_abi.h"
 #include "core/random.h"
 #include "nn/nn.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 using namespace internal;
@@ -38,12 +39,6 @@ Tensor loop(const Function& f, const Tensor& x) {
   Tensors all;
   for (int64_t b = 0; b < x.size(0); ++b) all.push_back(f(select(x, 0, b)));
   return stack(all);
-}
-void expect_near(const Tensor& got, const Tensor& want, double digits) {
-  ASSERT_EQ(got.shape(), want.shape());
-  ASSERT_EQ(got.dtype(), want.dtype());
-  for (int64_t i = 0; i < got.numel(); ++i)
-    EXPECT_NEAR(got.at(i), want.at(i), digits * (1 + std::abs(want.at(i)))) << "element " << i;
 }
 // Compares results, and gradients of x and of the tensors that f holds, with a loop's.
 void expect_a_loop(const Function& f, const Shape& one, const Tensors& held = {},

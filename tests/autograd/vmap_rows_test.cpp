@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "tests/support/op_rows/rows.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace vmap_rows_test {
@@ -18,15 +19,6 @@ using Tensors = std::vector<Tensor>;
 std::string row_name(const testing::TestParamInfo<OpCase>& i) { return i.param.name(); }
 struct EveryRow : testing::TestWithParam<OpCase> {};
 INSTANTIATE_TEST_SUITE_P(Ops, EveryRow, testing::ValuesIn(tests::op_cases()), row_name);
-
-void expect_near(const Tensor& got, const Tensor& want, double digits) {
-  ASSERT_EQ(got.shape(), want.shape());
-  const std::vector<double> a = to_vector(got), b = to_vector(want);
-  for (size_t i = 0; i < a.size(); ++i)
-    if (a[i] != b[i] && !(std::isnan(a[i]) && std::isnan(b[i]))) {
-      EXPECT_NEAR(a[i], b[i], digits * (1 + std::abs(b[i]))) << "element " << i;
-    }
-}
 
 // Compares values and gradients with those of a loop, whatever the dimension of examples.
 void expect_a_loop(const OpCase& c, int64_t n, double digits) {

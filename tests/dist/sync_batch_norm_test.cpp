@@ -10,6 +10,7 @@
 #include "dist/exchange.h"
 #include "nn/nn.h"
 #include "tests/support/threads_engine.h"
+#include "tests/support/values.h"
 
 namespace mixtape::dist {
 namespace sync_batch_norm_test {
@@ -27,11 +28,6 @@ Net net() {
 Tensor data(const Shape& shape) {
   const Seed seed(2);
   return randn(shape) + 0.5;
-}
-
-void expect_near(const Tensor& got, const Tensor& want, double by) {
-  ASSERT_EQ(got.shape(), want.shape());
-  for (int64_t i = 0; i < want.numel(); ++i) EXPECT_NEAR(got.at(i), want.at(i), by);
 }
 
 TEST(SyncBatchNorm, IsThatOfTheWholeBatch) {

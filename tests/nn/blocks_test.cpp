@@ -9,6 +9,7 @@
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 #include "tests/support/moments.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace nn_blocks_test {
@@ -19,11 +20,6 @@ using test::error;
 using test::expect_normal;
 using test::expect_uniform;
 using test::moments;
-
-void expect_near(const Tensor& a, const Tensor& b) {
-  ASSERT_EQ(a.shape(), b.shape());
-  for (int64_t i = 0; i < a.numel(); ++i) ASSERT_NEAR(a.at(i), b.at(i), 1e-12) << i;
-}
 
 TEST(Conv1d, IsPyTorchs) {
   const Seed seed(1);
@@ -159,8 +155,8 @@ TEST(MultiheadAttention, SameTensorsMakeOneProduct) {
   nn::init::normal_(layer.in_proj_bias);
   const Tensor x = randn({3, 2, 4}, f64), y = clone(x), z = clone(x);
   const Tensor one = layer(x, x, x).output;
-  expect_near(layer(x, y, y).output, one);
-  expect_near(layer(x, y, z).output, one);
+  expect_near(layer(x, y, y).output, one, 1e-12);
+  expect_near(layer(x, y, z).output, one, 1e-12);
   std::vector<Tensor> leaves = layer.parameters();
   for (const Tensor& t : {x, y, z}) leaves.push_back(t.set_requires_grad());
   EXPECT_EQ(gradcheck(
@@ -211,26 +207,27 @@ TEST(MultiheadAttention, MasksMeanTheSame) {
     return layer(x, x, x, masks, w);
   };
   const Tensor causal = run({.causal = true}).output;
-  expect_near(run({.attn_mask = later}).output, causal);
-  expect_near(run({.attn_mask = minus}).output, causal);
+  expect_near(run({.attn_mask = later}).output, causal, 1e-12);
+  expect_near(run({.attn_mask = minus}).output, causal, 1e-12);
   const Tensor both = run({.attn_mask = later, .key_padding_mask = padding}).output;
-  expect_near(run({.key_padding_mask = padding, .causal = true}).output, both);
-  expect_near(run({.attn_mask = minus, .key_padding_mask = padding}).output, both);
-  expect_near(select(both, 1, 0), select(causal, 1, 0));
+  expect_near(run({.key_padding_mask = padding, .causal = true}).output, both, 1e-12);
+  expect_near(run({.attn_mask = minus, .key_padding_mask = padding}).output, both, 1e-12);
+  expect_near(select(both, 1, 0), select(causal, 1, 0), 1e-12);
   const Tensor every = expand(unsqueeze(later, 0), {4, 3, 3});
-  expect_near(run({.attn_mask = every, .causal = true}).output, causal);
+  expect_near(run({.attn_mask = every, .causal = true}).output, causal, 1e-12);
 
   const nn::AttentionOutput out = run({.causal = true}, AttentionWeights::PerHead);
   EXPECT_EQ(out.weights.shape(), (Shape{2, 2, 3, 3}));
   EXPECT_EQ(out.weights.at(1), 0);
-  expect_near(sum(out.weights, {-1}), ones({2, 2, 3}, f64));
-  expect_near(run({.causal = true}, AttentionWeights::Averaged).weights, mean(out.weights, {1}));
+  expect_near(sum(out.weights, {-1}), ones({2, 2, 3}, f64), 1e-12);
+  expect_near(run({.causal = true}, AttentionWeights::Averaged).weights, mean(out.weights, {1}),
+              1e-12);
   EXPECT_FALSE(run({}).weights);
   // A query that may attend to no key.
   const nn::AttentionOutput none =
       run({.key_padding_mask = full({2, 3}, 1, boolean)}, AttentionWeights::Averaged);
   EXPECT_EQ(sum(abs(none.weights)).item(), 0);
-  expect_near(select(none.output, 0, 1), expand(layer.out_proj.bias, {2, 4}));
+  expect_near(select(none.output, 0, 1), expand(layer.out_proj.bias, {2, 4}), 1e-12);
 
   // No keys.
   const Tensor no = zeros({0, 2, 4}, f64);
@@ -240,7 +237,7 @@ TEST(MultiheadAttention, MasksMeanTheSame) {
   const Tensor one = select(x, 1, 1);
   expect_near(
       layer(one, one, one, AttentionMasks{.key_padding_mask = select(padding, 0, 1)}).output,
-      select(run({.key_padding_mask = padding}).output, 1, 1));
+      select(run({.key_padding_mask = padding}).output, 1, 1), 1e-12);
 }
 
 TEST(MultiheadAttention, DropsWeightsInTraining) {

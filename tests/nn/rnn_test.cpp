@@ -10,6 +10,7 @@
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 #include "tests/support/moments.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 namespace nn_rnn_test {
@@ -22,10 +23,6 @@ Names names(const StateDict& tensors) {
   Names result;
   for (const auto& [name, t] : tensors) result.push_back(name);
   return result;
-}
-void expect_near(const Tensor& a, const Tensor& b) {
-  ASSERT_EQ(a.shape(), b.shape());
-  for (int64_t i = 0; i < a.numel(); ++i) ASSERT_NEAR(a.at(i), b.at(i), 1e-12) << i;
 }
 // A cell with the weights of a layer (direction) of a network.
 template <class Cell>
@@ -81,10 +78,10 @@ TEST(Recurrent, ALayerIsItsCells) {
   nn::LstmState state;
   for (int64_t t = 0; t < 4; ++t) {
     state = lstm_cell(select(x, 0, t), state);
-    expect_near(select(y, 0, t), state.h);
+    expect_near(select(y, 0, t), state.h, 1e-12);
   }
-  expect_near(select(h_n, 0, 0), state.h);
-  expect_near(select(c_n, 0, 0), state.c);
+  expect_near(select(h_n, 0, 0), state.h, 1e-12);
+  expect_near(select(c_n, 0, 0), state.c, 1e-12);
 
   const auto compare = [&](auto layer, const auto& new_cell) {
     layer.to(f64);
@@ -93,9 +90,9 @@ TEST(Recurrent, ALayerIsItsCells) {
     Tensor h;
     for (int64_t t = 0; t < 4; ++t) {
       h = cell(select(x, 0, t), h);
-      expect_near(select(out.output, 0, t), h);
+      expect_near(select(out.output, 0, t), h, 1e-12);
     }
-    expect_near(select(out.h_n, 0, 0), h);
+    expect_near(select(out.h_n, 0, 0), h, 1e-12);
   };
   using enum nn::Nonlinearity;
   compare(nn::GRU(3, 5), [] { return nn::GRUCell(3, 5); });
@@ -125,13 +122,13 @@ TEST(Recurrent, LayersFollowOneAnother) {
         s = cell(select(input, 0, t), s);
         out[size_t(t)] = s.h;
       }
-      expect_near(select(h_n, 0, i), s.h);
-      expect_near(select(c_n, 0, i), s.c);
+      expect_near(select(h_n, 0, i), s.h, 1e-12);
+      expect_near(select(c_n, 0, i), s.c, 1e-12);
       both.push_back(stack(out));
     }
     input = cat(both, -1);
   }
-  expect_near(y, input);
+  expect_near(y, input, 1e-12);
 }
 
 // blocks_reference_test compares with PyTorch's packed sequences.
@@ -227,8 +224,8 @@ TEST(Recurrent, BatchFirstAndNoBatch) {
   first.load_state_dict(net.state_dict());
   const Tensor x = randn({4, 2, 3}), h_0 = randn({2, 2, 5});
   const nn::RnnOutput a = net(x, h_0), b = first(transpose(x, 0, 1), h_0);
-  expect_near(a.output, transpose(b.output, 0, 1));
-  expect_near(a.h_n, b.h_n);
+  expect_near(a.output, transpose(b.output, 0, 1), 1e-12);
+  expect_near(a.h_n, b.h_n, 1e-12);
   for (const nn::GRU* layer : {&net, &first}) {  // batch_first means nothing for one sequence
     const nn::RnnOutput one = (*layer)(select(x, 1, 0), select(h_0, 1, 0));
     EXPECT_EQ(one.h_n.shape(), (Shape{2, 5}));

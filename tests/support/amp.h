@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -11,6 +12,7 @@
 #include "autograd/ops.h"
 #include "core/format.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape::amp {
 using namespace internal;
@@ -42,10 +44,15 @@ inline Tensor waves(const Shape& shape, double seed) {
   return t;
 }
 
-inline void expect_near(const Tensor& a, const Tensor& b, double tolerance) {
-  ASSERT_EQ(a.shape(), b.shape());
-  for (int64_t i = 0; i < a.numel(); ++i)
-    ASSERT_NEAR(a.at(i), b.at(i), tolerance * (1 + std::abs(b.at(i)))) << i;
+struct Numbers {  // a format: digits behind the point, lowest exponent, largest number
+  int digits, lowest;
+  double largest;
+};
+inline constexpr Numbers e4m3{3, -6, 448}, e5m2{2, -14, 57344}, e2m1{1, 0, 6};
+inline double nearest(double x, const Numbers& f) {
+  if (x == 0 || std::isnan(x)) return x;
+  const int e = std::max(std::ilogb(x), f.lowest) - f.digits;
+  return std::clamp(std::ldexp(std::nearbyint(std::ldexp(x, -e)), e), -f.largest, f.largest);
 }
 
 }  // namespace mixtape::amp

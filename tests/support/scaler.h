@@ -12,7 +12,6 @@ namespace mixtape::amp {
 
 using Cause = StepResult::Cause;
 using State = StepResult::State;
-inline constexpr double inf = std::numeric_limits<double>::infinity();
 
 inline Tensor parameter(std::initializer_list<double> v, DType t = f32) {
   return from(v, {static_cast<int64_t>(v.size())}, t).set_requires_grad();

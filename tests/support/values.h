@@ -1,6 +1,9 @@
 #pragma once
-// Small tensors for tests.
+// Small tensors for tests, and their comparison.
 
+#include <gtest/gtest.h>
+
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -19,6 +22,23 @@ inline Tensor row(const Values& values, DType dtype = f32) {
 inline Tensor drawn(const Shape& shape, uint64_t number = 1) {
   const Seed seed(number);
   return randn(shape, f64);
+}
+
+// Elements are those wanted, or differ by at most tolerance (1 + |wanted|).
+inline void expect_near(const Tensor& got, const Values& want, double tolerance = 1e-6) {
+  ASSERT_EQ(got.numel(), int64_t(want.size()));
+  const Values all = to_vector(got);
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double x = all[i], w = want[i];
+    ASSERT_TRUE(x == w || std::abs(x - w) <= tolerance * (1 + std::abs(w)) ||
+                (std::isnan(x) && std::isnan(w)))
+        << "element " << i << ": " << x << ", not " << w;
+  }
+}
+inline void expect_near(const Tensor& got, const Tensor& want, double tolerance) {
+  ASSERT_EQ(got.shape(), want.shape());
+  ASSERT_EQ(got.dtype(), want.dtype());
+  expect_near(got, to_vector(want), tolerance);
 }
 
 }  // namespace mixtape
