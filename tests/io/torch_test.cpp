@@ -108,15 +108,19 @@ void expect_state(const std::string& name) {
   EXPECT_EQ(all.at("empty").shape(), Shape({0, 3}));
 }
 
-void expect_numbers(const std::string& name) {
-  SCOPED_TRACE(name);
-  const SafeTensors file = load(test::data_file(name));
-  const auto is = [&](const char* n, DType dtype, const Numbers& values, const Shape& shape) {
-    const Tensor t = file.tensors.at(n);
+struct Expects {
+  const StateDict& tensors;
+  void operator()(const char* n, DType dtype, const Numbers& values, const Shape& shape) const {
+    const Tensor t = tensors.at(n);
     EXPECT_EQ(t.dtype(), dtype) << n;
     EXPECT_EQ(t.shape(), shape) << n;
     EXPECT_EQ(to_vector(t), values) << n;
-  };
+  }
+};
+void expect_numbers(const std::string& name) {
+  SCOPED_TRACE(name);
+  const SafeTensors file = load(test::data_file(name));
+  const Expects is{file.tensors};
   is("epoch", i64, {3}, {});
   is("large", i64, {-1099511627776}, {});
   is("rate", f64, {0.125}, {});
@@ -165,12 +169,7 @@ TEST(Torch, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {
 
 TEST(Torch, ReadsValuesOfPythonAsData) {
   const SafeTensors file = load(test::data_file("torch_python.pt"), {.skip = {"refused.*"}});
-  const auto is = [&](const char* n, DType dtype, const Numbers& values, const Shape& shape) {
-    const Tensor t = file.tensors.at(n);
-    EXPECT_EQ(t.dtype(), dtype) << n;
-    EXPECT_EQ(t.shape(), shape) << n;
-    EXPECT_EQ(to_vector(t), values) << n;
-  };
+  const Expects is{file.tensors};
   is("weight", f32, {1, 2, 3, 4}, {2, 2});
   is("args.lr", f64, {0.5}, {});
   is("args.more.depth", i64, {2, 3}, {2});

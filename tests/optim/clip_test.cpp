@@ -47,6 +47,14 @@ TEST(Kernels, UnscaleFindsTheOneBadElement) {
   }
 }
 
+std::vector<double> counted_exponents(const std::vector<Tensor>& grads) {
+  std::vector<double> counts(grads.size() * 256);
+  for (size_t g = 0; g < grads.size(); ++g)
+    for (int64_t i = 0; i < grads[g].numel(); ++i)
+      ++counts[g * 256 + (std::bit_cast<uint32_t>(float(grads[g].at(i))) >> 23 & 255)];
+  return counts;
+}
+
 TEST(Kernels, UnscaleCountsExponents) {
   using std::ldexp;
   for (const int64_t n : {1, 3, 255, 257, 8191, 40001}) {
@@ -60,10 +68,7 @@ TEST(Kernels, UnscaleCountsExponents) {
     const std::vector<Tensor> grads = {made(f32, -140, 127), made(f16, -24, 15),
                                        Tensor({0}, f32),     made(bf16, -126, 127),
                                        made(f64, -120, 120), full({n}, nan, f32, Device::cpu())};
-    std::vector<double> want(grads.size() * 256);
-    for (size_t g = 0; g < grads.size(); ++g)
-      for (int64_t i = 0; i < grads[g].numel(); ++i)
-        ++want[g * 256 + (std::bit_cast<uint32_t>(float(grads[g].at(i))) >> 23 & 255)];
+    const std::vector<double> want = counted_exponents(grads);
     std::vector<std::vector<double>> unscaled;
     for (const bool counts : {false, true}) {
       std::vector<Tensor> here;
@@ -115,10 +120,7 @@ TEST(Kernels, UnscaleCountsExponentsWhereverTheyAre) {
         }
         grads.back() = grads.back().to(dtype);
       }
-      std::vector<double> want(grads.size() * 256);
-      for (size_t g = 0; g < grads.size(); ++g)
-        for (int64_t i = 0; i < grads[g].numel(); ++i)
-          ++want[g * 256 + (std::bit_cast<uint32_t>(float(grads[g].at(i))) >> 23 & 255)];
+      const std::vector<double> want = counted_exponents(grads);
       for (const int threads : {1, 2}) {
         const kernels::cpu::ThreadLimit limit(threads);
         const Tensor found({int64_t(grads.size())}, f32),
