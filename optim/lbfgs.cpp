@@ -201,16 +201,10 @@ LBFGS::Point LBFGS::search(const Closure& closure, const Vector& x, const Point&
     const auto [left, right] = std::minmax(low.t, high.t);
     double at = cubic_minimum(low, high, left, right);
     const double margin = 0.1 * (right - left);
-    if (std::min(right - at, at - left) < margin) {
-      if (was_near_end || at >= right || at <= left) {
-        at = std::abs(at - right) < std::abs(at - left) ? right - margin : left + margin;
-        was_near_end = false;
-      } else {
-        was_near_end = true;
-      }
-    } else {
-      was_near_end = false;
-    }
+    const bool is_near_end = std::min(right - at, at - left) < margin,
+               moves = is_near_end && (was_near_end || at >= right || at <= left);
+    if (moves) at = std::abs(at - right) < std::abs(at - left) ? right - margin : left + margin;
+    was_near_end = is_near_end && !moves;
     now = try_out(at);
     ++tries;
     if (is_too_high(now) || now.loss >= low.loss) {
