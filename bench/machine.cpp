@@ -5,7 +5,6 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <numeric>

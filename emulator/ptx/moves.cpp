@@ -1,7 +1,6 @@
 // Loads, stores, atomics, conversions and shuffles.
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <type_traits>
 

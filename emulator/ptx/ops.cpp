@@ -2,7 +2,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <tuple>
 #include <type_traits>
 #include <utility>

@@ -7,8 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <deque>
-#include <functional>
 #include <mutex>
 #include <set>
 #include <utility>
