@@ -1,6 +1,7 @@
 #pragma once
 // Algorithm: one interface to the struct of any optimizer, with the options of a group.
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -32,11 +33,7 @@ struct State {
 };
 using States = InlineVector<State, kernels::Update::max_states>;
 // True if the options need any of them.
-inline bool uses_any(const States& states) {
-  for (const State& state : states)
-    if (state.used) return true;
-  return false;
-}
+inline bool uses_any(const States& states) { return std::ranges::any_of(states, &State::used); }
 
 // The storage of states: f32 or bf16, or i8 or f8, which are 8-bit codes with an f32 scale for each
 // 256 elements.

@@ -7,7 +7,6 @@
 #include "core/scope.h"
 #include "kernels/kernels.h"
 #include "optim/optimizers.h"
-#include "optim/sharing.h"
 
 namespace mixtape::optim {
 using namespace internal;
@@ -40,10 +39,7 @@ Averaged::Averaged(Optimizer& optimizer) {
       const Tensor& z = z_.emplace_back(states.at(key));
       const Tensor mean = mean_of(y, z, optimizer.option("beta1", group)),
                    own = own_.emplace_back(dense_copy(mean, p.dtype(), p.device()));
-      if (const auto sharing = sharing_of(p))
-        means_.put(sharing->whole_of(p), sharing->joined(p, own).copied_to(p.device()));
-      else
-        means_.put(p, own);
+      means_.put_joined(p, own);
     }
   optimizer.averaged_ = alive_ = std::make_shared<int>();
 }

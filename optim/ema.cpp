@@ -10,6 +10,7 @@
 #include "core/scope.h"
 #include "kernels/common/optimizers.h"
 #include "kernels/kernels.h"
+#include "optim/sharing.h"
 #include "optim/state_reader.h"
 
 namespace mixtape::optim {
@@ -29,6 +30,11 @@ void StandIns::put(const Tensor& t, const Tensor& value) {
   tensors_.push_back(t);
   values_.push_back(t.detach());
   t.set_data(value);
+}
+void StandIns::put_joined(const Tensor& t, const Tensor& value) {
+  const auto sharing = sharing_of(t);
+  if (!sharing) return put(t, value);
+  put(sharing->whole_of(t), sharing->joined(t, value).copied_to(t.device()));
 }
 void StandIns::keep() {
   tensors_.clear();

@@ -10,7 +10,6 @@
 #include "kernels/common/optimizers.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
-#include "optim/sharing.h"
 
 namespace mixtape::optim {
 using namespace internal;
@@ -46,13 +45,7 @@ Ascended::Ascended(const Optimizer& optimizer, double rho) {
   }
   kernels::optimizer_step(params[0].device(), kernels::SGD{.lr = rho}, updates,
                           kernels::StepControl{.rescale = -1 / norm});
-  for (size_t i = 0; i < params.size(); ++i) {
-    const Tensor& p = params[i];
-    if (const auto sharing = sharing_of(p))
-      moved_.put(sharing->whole_of(p), sharing->joined(p, moved[i]).copied_to(p.device()));
-    else
-      moved_.put(p, moved[i]);
-  }
+  for (size_t i = 0; i < params.size(); ++i) moved_.put_joined(params[i], moved[i]);
 }
 
 }  // namespace mixtape::optim

@@ -15,7 +15,9 @@ class StandIns : NoCopy {
   StandIns();  // shows no other values yet
   ~StandIns();
   void put(const Tensor& t, const Tensor& value);  // all handles to `t` see `value`
-  void keep();                                     // leaves the values for good
+  // The same for a parameter or this process's piece of one. All processes must call it.
+  void put_joined(const Tensor& t, const Tensor& value);
+  void keep();  // leaves the values for good
 
  private:
   std::vector<Tensor> tensors_, values_;  // the tensors and their former values
