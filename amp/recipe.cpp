@@ -203,8 +203,8 @@ class Recipe::Product final : public Quantiser, public std::enable_shared_from_t
 
 Recipe::Recipe(const Current&) : state_(new State{.name = "current"}) {}
 Recipe::Recipe(const Delayed& d) : state_(new State{.name = "delayed", .delayed = d}) {
-  check(d.history >= 1 && d.history <= 65536, "history must be 1 to 65536, got {}", d.history);
-  check(d.margin >= 0 && d.margin <= 64, "margin must be 0 to 64, got {}", d.margin);
+  check(d.history >= 1 && d.history <= 65536, "history must be from 1 to 65536, got {}", d.history);
+  check(d.margin >= 0 && d.margin <= 64, "margin must be from 0 to 64, got {}", d.margin);
 }
 Recipe::Recipe(const Mx&) : state_(new State{.name = "mx", .gradients = Grid::E4M3, .block = 32}) {}
 Recipe::Recipe(const NvFp4&)

@@ -157,7 +157,7 @@ void GradScaler::check_options(const ScalerOptions& o) {
         o.backoff_factor);
   check(o.growth_interval >= 1, "growth_interval must be >= 1, got {}", o.growth_interval);
   check(o.min_scale >= 0 && o.min_scale <= o.init_scale,
-        "min_scale must be in [0, init_scale = {}], got {}", o.init_scale, o.min_scale);
+        "min_scale must be from 0 to init_scale = {}, got {}", o.init_scale, o.min_scale);
   check(o.max_scale >= o.init_scale, "max_scale must be >= init_scale = {}, got {}", o.init_scale,
         o.max_scale);
   check(o.hysteresis >= 1, "hysteresis must be >= 1, got {}", o.hysteresis);
@@ -427,7 +427,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   const double scale = new_scale.value_or(options_.init_scale);
   check(detail::is_scale(scale), "new_scale must be positive and finite in f32, got {}", scale);
   check(options_.min_scale <= scale && scale <= options_.max_scale,
-        "new_scale must be in [{}, {}], got {}", options_.min_scale, options_.max_scale, scale);
+        "new_scale must be from {} to {}, got {}", options_.min_scale, options_.max_scale, scale);
   const bool has_losses =
       std::ranges::any_of(scales_, [](const auto& s) { return !s.second.iteration.flags.empty(); });
   // A step that failed leaves an optimizer ready.

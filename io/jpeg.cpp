@@ -108,7 +108,7 @@ void check_end(std::string_view file, uint64_t at, const std::string& name) {
 
 void check_size(const JpegHeader& h, uint64_t file, const std::string& name) {
   const uint64_t pixels = h.width * h.height;  // below 2^32
-  check(pixels > 0 && pixels <= largest_jpeg / 4, "{}: {} x {} pixels, must be 1 to {}", name,
+  check(pixels > 0 && pixels <= largest_jpeg / 4, "{}: {} x {} pixels, must be from 1 to {}", name,
         h.width, h.height, largest_jpeg / 4);
   check(h.arithmetic || pixels <= file * pixels_of_byte,
         "{}: {} x {} pixels, but a file of {} bytes has at most {}", name, h.width, h.height, file,
@@ -209,12 +209,12 @@ Tensor load_jpeg(const std::string& path, const JpegOptions& options) {
 
 void save_jpeg(const std::string& path, const Tensor& image, int quality) {
   const auto [channels, height, width] = image_sizes(path, image);
-  check(1 <= quality && quality <= 100, "{}: quality must be 1 to 100, got {}", path, quality);
+  check(1 <= quality && quality <= 100, "{}: quality must be from 1 to 100, got {}", path, quality);
   check(channels == 1 || channels == 3, "{}: channels must be 1 or 3, got {}", path, channels);
   constexpr int64_t longest = 65500;  // libjpeg's limit
   check(0 < height && 0 < width && height <= longest && width <= longest &&
             height * width <= int64_t(largest_jpeg / 4),
-        "{}: {} x {} pixels, must be 1 to {}, and no side above {}", path, width, height,
+        "{}: {} x {} pixels, must be from 1 to {}, and no side above {}", path, width, height,
         largest_jpeg / 4, longest);
   const std::vector<uint8_t> pixels = interleaved(image, channels);
   const Codec codec(tjInitCompress());

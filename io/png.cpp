@@ -81,7 +81,7 @@ void check_size(const PngHeader& h, uint64_t file, const std::string& name) {
 
 Tensor parse_png(std::span<const std::byte> file, const std::string& name, int channels,
                  uint64_t max_memory) {
-  check(0 <= channels && channels <= 4, "channels must be 0 to 4, got {}", channels);
+  check(0 <= channels && channels <= 4, "channels must be from 0 to 4, got {}", channels);
   check(file.size() <= largest, "{}: has {} bytes, more than the {} allowed", name, file.size(),
         largest);
   check_size(check_chunks(as_text(file), name), file.size(), name);
@@ -109,9 +109,9 @@ Tensor load_png(const std::string& path, int channels, uint64_t max_memory) {
 
 void save_png(const std::string& path, const Tensor& image) {
   const auto [channels, height, width] = image_sizes(path, image);
-  check(1 <= channels && channels <= 4, "{}: channels must be 1 to 4, got {}", path, channels);
+  check(1 <= channels && channels <= 4, "{}: channels must be from 1 to 4, got {}", path, channels);
   check(0 < height && 0 < width && height <= int64_t(largest / 4) / width,
-        "{}: {} x {} pixels, must be 1 to {}", path, width, height, largest / 4);
+        "{}: {} x {} pixels, must be from 1 to {}", path, width, height, largest / 4);
   const std::vector<uint8_t> pixels = interleaved(image, channels);
   Image out;
   out.width = png_uint_32(width);

@@ -97,7 +97,7 @@ Curve exponential(const Request& r) {
 }
 Curve wsd(const Request& r) {
   const double part = r.numbers[0];
-  check(0 <= part && part <= 1, "the fraction that decays must be in [0, 1], got {}", part);
+  check(0 <= part && part <= 1, "the fraction that decays must be from 0 to 1, got {}", part);
   return WarmupStableDecayOptions{0, r.rest(), std::llround(part * double(r.rest()))};
 }
 Curve cosine_restarts(const Request& r) {

@@ -43,7 +43,8 @@ void StandIns::keep() {
 
 Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : options_(options) {
   const Scope scope("ema");
-  check(0 <= options.decay && options.decay <= 1, "decay must be in [0, 1], got {}", options.decay);
+  check(0 <= options.decay && options.decay <= 1, "decay must be from 0 to 1, got {}",
+        options.decay);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& t = tensors[i];
     check(static_cast<bool>(t), "tensor {} is undefined", i);

@@ -145,7 +145,7 @@ OneCycle::OneCycle(Optimizer& optimizer, const OneCycleOptions& options)
   for (size_t g = 0; g < optimizer.groups(); ++g)
     check(max_lr(g) > 0, "max_lr of group {} must be > 0, got {}", g, max_lr(g));
   check(options.total_steps > 0, "total_steps must be > 0, got {}", options.total_steps);
-  check(0 <= options.pct_start && options.pct_start <= 1, "pct_start must be in [0, 1], got {}",
+  check(0 <= options.pct_start && options.pct_start <= 1, "pct_start must be from 0 to 1, got {}",
         options.pct_start);
   check(options.div_factor > 0, "div_factor must be > 0, got {}", options.div_factor);
   check(options.final_div_factor > 0, "final_div_factor must be > 0, got {}",

@@ -42,7 +42,7 @@ Mixing::Mixing(const MixOptions& options) : options_(options) {
   check(options.alpha > 0 && std::isfinite(options.alpha), "alpha must be > 0 and finite, got {}",
         options.alpha);
   check(options.probability >= 0 && options.probability <= 1,
-        "probability must be between 0 and 1, got {}", options.probability);
+        "probability must be from 0 to 1, got {}", options.probability);
 }
 
 void Mixing::on_batch_begin(Learner& learner) {

@@ -564,8 +564,8 @@ TEST(Recipes, BlocksOfOperandsOfEightDimensions) {
 }
 
 TEST(Recipes, SayWhatTheyNeed) {
-  EXPECT_ERROR(Recipe(Delayed{.history = 0}), "history must be 1 to 65536, got 0");
-  EXPECT_ERROR(Recipe(Delayed{.margin = -1}), "margin must be 0 to 64, got -1");
+  EXPECT_ERROR(Recipe(Delayed{.history = 0}), "history must be from 1 to 65536, got 0");
+  EXPECT_ERROR(Recipe(Delayed{.margin = -1}), "margin must be from 0 to 64, got -1");
   EXPECT_ERROR(Autocast({.low = f16, .recipe = Mx{}}), "the recipe mx needs low = bf16 or f32");
   EXPECT_ERROR(Recipe(Mx{}).load_state_dict({{"linear.amax", ones({3, 1})}}),
                "a recipe without a history (mx) has no state");

@@ -33,7 +33,7 @@ TEST(Options, AreChecked) {
   EXPECT_ERROR(made({.backoff_factor = 0})(), "backoff_factor must be in (0, 1), got 0");
   EXPECT_ERROR(made({.growth_interval = 0})(), "growth_interval must be >= 1, got 0");
   EXPECT_ERROR(made({.min_scale = 1e6})(),
-               "min_scale must be in [0, init_scale = 65536], got 1000000");
+               "min_scale must be from 0 to init_scale = 65536, got 1000000");
   EXPECT_ERROR(made({.max_scale = 1024})(), "max_scale must be >= init_scale = 65536, got 1024");
   EXPECT_ERROR(made({.hysteresis = 0})(), "hysteresis must be >= 1, got 0");
   EXPECT_ERROR(made({.max_consecutive_skips = -1})(), "max_consecutive_skips must be >= 0, got -1");
@@ -124,7 +124,7 @@ TEST(Scale, CanBeSet) {
   Loop limited({.init_scale = 4, .min_scale = 2, .max_scale = 8});
   limited.run(1);
   limited.scaler.update(8);
-  EXPECT_ERROR(limited.scaler.update(1.5), "update: new_scale must be in [2, 8], got 1.5");
+  EXPECT_ERROR(limited.scaler.update(1.5), "update: new_scale must be from 2 to 8, got 1.5");
   EXPECT_ERROR(limited.scaler.update(8.5), "in [2, 8], got 8.5");
   EXPECT_EQ(limited.scaler.scale_value(), 8);
 }

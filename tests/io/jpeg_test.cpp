@@ -234,7 +234,7 @@ TEST(Jpeg, RefusesHostileFiles) {
   EXPECT_ERROR(parse(with(frame + 2, std::string("\0\5", 2))),
                "f: the frame at byte " + std::to_string(frame) + " has 3 bytes");
   EXPECT_ERROR(parse(with(frame + 5, "\xff\xff\xff\xff")),
-               "f: 65535 x 65535 pixels, must be 1 to 67108864");
+               "f: 65535 x 65535 pixels, must be from 1 to 67108864");
   EXPECT_ERROR(parse(with(frame + 5, std::string(2, '\0'))), "f: 40 x 0 pixels");
   EXPECT_ERROR(parse(with(frame + 5, std::string("\x10\0\x10\0", 4))),
                "f: 4096 x 4096 pixels, but a file of " + std::to_string(good.size()) +
@@ -284,7 +284,7 @@ TEST(Jpeg, RefusesToWriteWhatIsNoImage) {
   EXPECT_ERROR(save_jpeg(path, Tensor({2, 4, 4}, u8)), "a.jpg: channels must be 1 or 3, got 2");
   EXPECT_ERROR(save_jpeg(path, Tensor({3, 0, 4}, u8)), "a.jpg: 4 x 0 pixels");
   EXPECT_ERROR(save_jpeg(path, Tensor({1, 1, 65501}, u8)), "and no side above 65500");
-  EXPECT_ERROR(save_jpeg(path, Tensor({1, 1, 1}, u8), 0), "quality must be 1 to 100, got 0");
+  EXPECT_ERROR(save_jpeg(path, Tensor({1, 1, 1}, u8), 0), "quality must be from 1 to 100, got 0");
   EXPECT_EQ(folder.count(), 0u);
 }
 

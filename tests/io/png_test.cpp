@@ -136,7 +136,7 @@ TEST(Png, RefusesHostileFiles) {
                "f: 8192 x 4096 pixels take 100667392 bytes, but a file of");
   EXPECT_ERROR(parse(with(25, "\5")), "f: colour type 5 with 8 bits is not supported");
   EXPECT_ERROR(parse(with(28, "\1")), "f: ");  // the checksum does not match the changed header
-  EXPECT_ERROR(parse(good, 5), "channels must be 0 to 4, got 5");
+  EXPECT_ERROR(parse(good, 5), "channels must be from 0 to 4, got 5");
   EXPECT_ERROR(load_png("/no/such.png"), "/no/such.png: cannot open");
 }
 
@@ -181,10 +181,10 @@ TEST(Png, RefusesToWriteWhatIsNoImage) {
   EXPECT_ERROR(save_png(path, Tensor({3, 4, 4}, f32)),
                "a.png: an image must be u8 [channels, height,");
   EXPECT_ERROR(save_png(path, Tensor({4}, u8)), "got u8 [4]");
-  EXPECT_ERROR(save_png(path, Tensor({5, 4, 4}, u8)), "a.png: channels must be 1 to 4, got 5");
+  EXPECT_ERROR(save_png(path, Tensor({5, 4, 4}, u8)), "a.png: channels must be from 1 to 4, got 5");
   EXPECT_ERROR(save_png(path, Tensor({3, 0, 4}, u8)), "a.png: 4 x 0 pixels");
   const Tensor large = Tensor({1}, u8).with_layout(Layout(Shape{1, 8192, 16384}, Shape{0, 0, 0}));
-  EXPECT_ERROR(save_png(path, large), "a.png: 16384 x 8192 pixels, must be 1 to 67108864");
+  EXPECT_ERROR(save_png(path, large), "a.png: 16384 x 8192 pixels, must be from 1 to 67108864");
   EXPECT_EQ(folder.count(), 0u);
 }
 

@@ -85,7 +85,7 @@ TEST(ByName, SaysWhichThereAre) {
   EXPECT_EQ(fails("cosine_restarts:0"), "cosine_restarts: first_steps must be > 0, got 0");
   EXPECT_EQ(fails("step:0"), "multi_step: a milestone must be > 0, got 0");
   EXPECT_EQ(fails("exponential:0"), "gamma must be > 0, got 0");
-  EXPECT_EQ(fails("wsd:2"), "the fraction that decays must be in [0, 1], got 2");
+  EXPECT_EQ(fails("wsd:2"), "the fraction that decays must be from 0 to 1, got 2");
   EXPECT_EQ(fails("cosine", {.total_steps = 5, .warmup_steps = 5}),
             "cosine: total_steps must be > 0, got 0");
   EXPECT_EQ(fails("cosine", {.total_steps = 5, .epoch_steps = 0}),
@@ -98,7 +98,7 @@ TEST(ByName, SaysWhichThereAre) {
   check_schedule("one_cycle");
   check_schedule("cyclic:0.1,1,2000");
   const auto refuses = [](std::string_view text) { return error([&] { check_schedule(text); }); };
-  EXPECT_EQ(refuses("wsd:2"), "the fraction that decays must be in [0, 1], got 2");
+  EXPECT_EQ(refuses("wsd:2"), "the fraction that decays must be from 0 to 1, got 2");
   EXPECT_EQ(refuses("polynomial:-1"), "polynomial: power must be >= 0, got -1");
   EXPECT_EQ(refuses("exponential:0"), "gamma must be > 0, got 0");
   EXPECT_EQ(refuses("step:0"), "multi_step: a milestone must be > 0, got 0");

@@ -214,8 +214,8 @@ TEST(Ema, ResumesExactly) {
 
 TEST(Ema, Errors) {
   const Tensor w = from({1, 2}, {2}), strided = from({1, 2, 3, 4}, {2, 2});
-  EXPECT_EQ(error([&] { Ema({w}, {.decay = 1.5}); }), "ema: decay must be in [0, 1], got 1.5");
-  EXPECT_EQ(error([&] { Ema({w}, {.decay = nan}); }), "ema: decay must be in [0, 1], got nan");
+  EXPECT_EQ(error([&] { Ema({w}, {.decay = 1.5}); }), "ema: decay must be from 0 to 1, got 1.5");
+  EXPECT_EQ(error([&] { Ema({w}, {.decay = nan}); }), "ema: decay must be from 0 to 1, got nan");
   EXPECT_EQ(error([&] { Ema({}); }), "ema: no tensors to average");
   EXPECT_EQ(error([&] { Ema({from({1}, {1}, i64)}); }), "ema: no tensors to average");
   EXPECT_EQ(error([&] { Ema({w, {}}); }), "ema: tensor 1 is undefined");

@@ -619,7 +619,7 @@ TEST(Schedule, Errors) {
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1}); }),
             "one_cycle: total_steps must be > 0, got 0");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .pct_start = 1.5}); }),
-            "one_cycle: pct_start must be in [0, 1], got 1.5");
+            "one_cycle: pct_start must be from 0 to 1, got 1.5");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .div_factor = 0}); }),
             "one_cycle: div_factor must be > 0, got 0");
   EXPECT_EQ(error([&] { OneCycle(opt, {.max_lr = 1, .total_steps = 3, .final_div_factor = -1}); }),

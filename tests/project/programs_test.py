@@ -423,7 +423,7 @@ class Mistakes(ProgramTest):
         self.refused("train_images", "--optimizer: no option 'x' in sgd, which has lr", "--optimizer", "sgd:x=1")
         self.refused("train_images", "--optimizer: the rate is --lr", "--optimizer", "sgd:lr=0.5")
         self.refused("train_images", '--optimizer: t0: "1e13" is not a number from ', "--optimizer", "asgd:t0=1e13")
-        self.refused("train_images", "--lr-schedule: the fraction that decays must be in [0, 1], got 2", "--lr-schedule", "wsd:2")
+        self.refused("train_images", "--lr-schedule: the fraction that decays must be from 0 to 1, got 2", "--lr-schedule", "wsd:2")
         self.refused("train_images", "--size needs --dataset folder:DIR", "--size", 64)
         self.refused("train_images", "--rand-augment needs --size", "--rand-augment", 9, "--dataset", "folder:none")
         for ignored in "--dataset=digits", "--size=64", "--lr-schedule=constant", "--optimizer=sgd", "--mixup=1", "--cutmix=1", "--epochs=2", "--lr=1", "--workers=1", "--fine-tune=x", "--out=x", "--resume", "--profile=x":

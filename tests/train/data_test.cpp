@@ -56,8 +56,8 @@ TEST(Idx, RefusesHostileFiles) {
   EXPECT_ERROR(parse("\x1f\x8b\x08 packed"),
                "f: not an IDX file: starts with bytes 1f 8b, not 00 00");
   EXPECT_ERROR(parse(idx({1}, "aaaa", 0x0d)), "f: element type 0x0d is not supported");
-  EXPECT_ERROR(parse(idx({}, "")), "f: rank must be 1 to 4, got 0");
-  EXPECT_ERROR(parse(idx({1, 1, 1, 1, 1}, "a")), "f: rank must be 1 to 4, got 5");
+  EXPECT_ERROR(parse(idx({}, "")), "f: rank must be from 1 to 4, got 0");
+  EXPECT_ERROR(parse(idx({1, 1, 1, 1, 1}, "a")), "f: rank must be from 1 to 4, got 5");
   EXPECT_ERROR(parse(idx({2, 3}, "").substr(0, 9)), "f: the header takes 12 bytes, the file has 9");
   EXPECT_ERROR(parse(idx({2, 3}, "abcde")),
                "f: shape [2, 3] needs a file of 18 bytes, this one has 17");

@@ -251,7 +251,7 @@ TEST(Transforms, RefuseWhatMakesNoSense) {
   EXPECT_ERROR(transforms::normalize({0, 1}, {1}),
                "there must be means, and as many standard deviations, got 2 and 1");
   EXPECT_ERROR(transforms::random_crop(-1), "padding must be >= 0, got -1");
-  EXPECT_ERROR(transforms::random_flip(1.5), "probability must be between 0 and 1, got 1.5");
+  EXPECT_ERROR(transforms::random_flip(1.5), "probability must be from 0 to 1, got 1.5");
   EXPECT_ERROR(applied(transforms::random_flip(), zeros({2, 3})),
                "inputs must be images [n, ..., height, width], got [2, 3]");
   EXPECT_ERROR(applied(transforms::random_crop(1), zeros({2, 3})), "inputs must be images");

@@ -169,18 +169,18 @@ TEST(Images, RefuseWhatTheyCannotDo) {
   EXPECT_ERROR(resize(2)(Tensor({4}, u8), random),
                "an image must be [channels, height, width], got [4]");
   EXPECT_ERROR(adjust_contrast(x, -1), "a factor must be >= 0, got -1");
-  EXPECT_ERROR(adjust_hue(x, 0.6), "turn must be between -0.5 and 0.5, got 0.6");
-  EXPECT_ERROR(posterize(x, 9), "bits must be 0 to 8, got 9");
-  EXPECT_ERROR(random_flip(2), "probability must be between 0 and 1, got 2");
+  EXPECT_ERROR(adjust_hue(x, 0.6), "turn must be from -0.5 to 0.5, got 0.6");
+  EXPECT_ERROR(posterize(x, 9), "bits must be from 0 to 8, got 9");
+  EXPECT_ERROR(random_flip(2), "probability must be from 0 to 1, got 2");
   EXPECT_ERROR(random_resized_crop(4, {.scale = {0, 1}}), "scale must be within 0 and 1, got 0 to");
   EXPECT_ERROR(random_resized_crop(4, {.ratio = {2, 1}}),
                "ratio must be > 0 and finite, got 2 to 1");
   EXPECT_ERROR(color_jitter({.contrast = -1}), "contrast must be >= 0 and finite, got -1");
-  EXPECT_ERROR(color_jitter({.hue = 0.6}), "hue must be between 0 and 0.5, got 0.6");
+  EXPECT_ERROR(color_jitter({.hue = 0.6}), "hue must be from 0 to 0.5, got 0.6");
   EXPECT_ERROR(resize(224)(zeros({1, 1, 20000}).to(u8), random),
                "an image of 1 x 20000 would become one of 224 x 4480000, above 67108864 pixels");
   EXPECT_ERROR(rand_augment({.ops = -1}), "ops must be >= 0, got -1");
-  EXPECT_ERROR(rand_augment({.magnitude = 31}), "magnitude must be 0 to 30, got 31");
+  EXPECT_ERROR(rand_augment({.magnitude = 31}), "magnitude must be from 0 to 30, got 31");
 }
 
 // Pictures of different sizes, in memory.

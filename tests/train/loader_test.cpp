@@ -572,9 +572,9 @@ TEST(DataLoader, RefusesWhatMakesNoSense) {
   EXPECT_ERROR(DataLoader(good, {.max_batches = -1}), "max_batches must be >= 0, got -1");
   EXPECT_ERROR(DataLoader(good, {.shuffle = true, .sampler = weighted({1}, 2)}),
                "shuffle has no effect with a sampler");
-  EXPECT_ERROR(DataLoader(good, {.workers = -1}), "workers must be 0 to 256, got -1");
-  EXPECT_ERROR(DataLoader(good, {.workers = 257}), "workers must be 0 to 256, got 257");
-  EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "prefetch must be 1 to 1024, got 0");
+  EXPECT_ERROR(DataLoader(good, {.workers = -1}), "workers must be from 0 to 256, got -1");
+  EXPECT_ERROR(DataLoader(good, {.workers = 257}), "workers must be from 0 to 256, got 257");
+  EXPECT_ERROR(DataLoader(good, {.prefetch = 0}), "prefetch must be from 1 to 1024, got 0");
   EXPECT_ERROR(DataLoader(good, {.device = Device::cuda(15)}), "cuda:15");
   EXPECT_ERROR(DataLoader(std::shared_ptr<const Dataset>()), "no data set");
   EXPECT_ERROR(DataLoader(good, {.batch_size = 3}).batch(2),

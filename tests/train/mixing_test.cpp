@@ -154,7 +154,7 @@ TEST(MixUp, LeavesSomeBatchesAndAllOfValidation) {
 TEST(MixUp, SaysWhatIsWrong) {
   EXPECT_ERROR(MixUp({.classes = 0}), "classes must be > 0, got 0");
   EXPECT_ERROR(MixUp({.classes = 2, .alpha = 0}), "alpha must be > 0 and finite, got 0");
-  EXPECT_ERROR(CutMix({.classes = 2, .probability = 1.5}), "probability must be between 0 and 1");
+  EXPECT_ERROR(CutMix({.classes = 2, .probability = 1.5}), "probability must be from 0 to 1");
   EXPECT_ERROR(trained(std::make_shared<MixUp>(MixOptions{.classes = 4}), u8),
                "inputs must be floats to be mixed, got u8: normalize them");
   EXPECT_EQ(trained(std::make_shared<CutMix>(MixOptions{.classes = 4}), u8)->x.size(), 6u);

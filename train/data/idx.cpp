@@ -66,7 +66,7 @@ Tensor parse_idx(std::span<const std::byte> file, const std::string& name) {
   check(byte(2) == 8, "{}: element type {:#04x} is not supported, only 0x08 (unsigned bytes)", name,
         byte(2));
   const uint32_t rank = byte(3);
-  check(rank >= 1 && rank <= 4, "{}: rank must be 1 to 4, got {}", name, rank);
+  check(rank >= 1 && rank <= 4, "{}: rank must be from 1 to 4, got {}", name, rank);
   const uint64_t header = 4 + 4 * uint64_t(rank);
   check(file.size() >= header, "{}: the header takes {} bytes, the file has {}", name, header,
         file.size());

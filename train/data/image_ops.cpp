@@ -264,7 +264,7 @@ Tensor adjust_sharpness(const Tensor& image, double factor) {
 }
 
 Tensor adjust_hue(const Tensor& image, double turn) {
-  check(-0.5 <= turn && turn <= 0.5, "turn must be between -0.5 and 0.5, got {}", turn);
+  check(-0.5 <= turn && turn <= 0.5, "turn must be from -0.5 to 0.5, got {}", turn);
   const Planes p(image);
   if (p.channels == 1) return p.dense;
   const Tensor out = image_of(3, p.height, p.width);
@@ -281,7 +281,7 @@ Tensor adjust_hue(const Tensor& image, double turn) {
 }
 
 Tensor posterize(const Tensor& image, int bits) {
-  check(0 <= bits && bits <= 8, "bits must be 0 to 8, got {}", bits);
+  check(0 <= bits && bits <= 8, "bits must be from 0 to 8, got {}", bits);
   return by_tables(image,
                    [&](auto) { return table([&](int v) { return v & -(1 << (8 - bits)); }); });
 }

@@ -150,7 +150,7 @@ InputTransform random_resized_crop(int64_t size, const CropOptions& o) {
 }
 
 InputTransform random_flip(double probability) {
-  check(probability >= 0 && probability <= 1, "probability must be between 0 and 1, got {}",
+  check(probability >= 0 && probability <= 1, "probability must be from 0 to 1, got {}",
         probability);
   return [probability](const Tensor& x, RandomGenerator& random) {
     return random.uniform() < probability ? flipped(x) : x;
@@ -162,7 +162,7 @@ InputTransform color_jitter(const ColorOptions& o) {
     check(width >= 0 && std::isfinite(width), "{} must be >= 0 and finite, got {}", name, width);
     return Range{std::max(0.0, 1 - width), 1 + width};
   };
-  check(0 <= o.hue && o.hue <= 0.5, "hue must be between 0 and 0.5, got {}", o.hue);
+  check(0 <= o.hue && o.hue <= 0.5, "hue must be from 0 to 0.5, got {}", o.hue);
   struct Adjustment {
     Tensor (*adjust)(const Tensor&, double);
     Range range;
@@ -187,8 +187,8 @@ InputTransform color_jitter(const ColorOptions& o) {
 InputTransform rand_augment(const RandAugmentOptions& o) {
   constexpr int largest = 30;
   check(o.ops >= 0, "ops must be >= 0, got {}", o.ops);
-  check(0 <= o.magnitude && o.magnitude <= largest, "magnitude must be 0 to {}, got {}", largest,
-        o.magnitude);
+  check(0 <= o.magnitude && o.magnitude <= largest, "magnitude must be from 0 to {}, got {}",
+        largest, o.magnitude);
   return [o](const Tensor& x, RandomGenerator& random) {
     Tensor y = x;
     for (int i = 0; i < o.ops; ++i) {

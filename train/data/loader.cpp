@@ -259,9 +259,9 @@ DataLoader::DataLoader(AnyDataset data, const DataLoaderOptions& options)
     : maker_(std::make_shared<BatchMaker>(std::move(data), options)) {
   check(options.batch_size > 0, "batch_size must be > 0, got {}", options.batch_size);
   check(options.max_batches >= 0, "max_batches must be >= 0, got {}", options.max_batches);
-  check(0 <= options.workers && options.workers <= 256, "workers must be 0 to 256, got {}",
+  check(0 <= options.workers && options.workers <= 256, "workers must be from 0 to 256, got {}",
         options.workers);
-  check(0 < options.prefetch && options.prefetch <= 1024, "prefetch must be 1 to 1024, got {}",
+  check(0 < options.prefetch && options.prefetch <= 1024, "prefetch must be from 1 to 1024, got {}",
         options.prefetch);
   check(!(options.shuffle && options.sampler),
         "shuffle has no effect with a sampler: set only one");

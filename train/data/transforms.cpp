@@ -127,7 +127,7 @@ Transform random_crop(int64_t padding) {
 }
 
 Transform random_flip(double probability) {
-  check(probability >= 0 && probability <= 1, "probability must be between 0 and 1, got {}",
+  check(probability >= 0 && probability <= 1, "probability must be from 0 to 1, got {}",
         probability);
   return [probability](const Tensor& x, std::span<RowContext> rows) {
     return map_images(
