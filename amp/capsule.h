@@ -42,8 +42,8 @@ struct Capsule {
   // call.
   std::vector<Tensor> replay(std::optional<DType> dtype = {}) const;
   bool reproduces() const;  // true if a replay gives every bit of the results
-  std::string report()
-      const;  // on replays in f16, bf16, f32 and f64, and which of them stay finite
+  // A text on replays in f16, bf16, f32 and f64, and which of them stay finite.
+  std::string report() const;
   std::string test(const std::string& path) const;  // C++ of a test that one of them stays finite
 };
 

@@ -23,8 +23,8 @@ class LayerGroup : NoCopy {
   LayerGroup(const std::vector<Tensor>& parameters, double scale);
   ~LayerGroup();
 
-  Tensor begin(
-      const Tensor& x) const;  // marks the group's input; only its layers may use the result
+  // Marks the group's input; only its layers may use the result.
+  Tensor begin(const Tensor& x) const;
   // Marks the group's result, for use outside. Its graph may outlive the group. Parameters may have
   // been unfrozen since the group was made.
   Tensor end(const Tensor& y) const;

@@ -93,9 +93,8 @@ class StepResult {
     return decision_ ? latest().has_arrived() : !skip_reason_ || skip_reason_->has_arrived();
   }
   bool is_deferred() const { return deferred_; }  // true if a device decides: reading may wait
-  const Tensor& norm() const {
-    return norm_;
-  }  // before clipping: f32, 0-d; empty without clip_norm
+  // The norm before clipping: f32, 0-d; empty without clip_norm.
+  const Tensor& norm() const { return norm_; }
   // The outcome of the last replay of a captured step, which later replays do not change.
   StepResult latest() const;
 
@@ -155,8 +154,8 @@ struct OptimizerState {  // since the last update()
   Stage stage = Stage::Ready;
   int loss = 0;
   Tensor found = {};  // f32 [parameters]: 1 if a gradient was not finite; empty without gradients
-  std::vector<Tensor> shared =
-      {};  // the parameters, if `found` is only about this process's pieces
+  // The parameters, if `found` is only about this process's pieces.
+  std::vector<Tensor> shared = {};
 };
 
 struct OptimizerHistory {  // from the optimizer's first step on

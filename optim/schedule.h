@@ -65,8 +65,8 @@ class Schedule : NoCopy {
   // Advances by `by` steps, and takes back skipped ones until at most `most` are pending.
   void advance(int64_t by, size_t most);
 
-  std::vector<std::function<bool()>>
-      pending_;  // true if the step happened; may wait for the device
+  // True if the step happened; they may wait for the device.
+  std::vector<std::function<bool()>> pending_;
   OptimizerRef optimizer_;
   std::vector<double> base_lr_;
   int64_t steps_ = 0;

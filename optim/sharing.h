@@ -16,9 +16,8 @@ class Sharing {
   // This process's piece of a parameter, 1-dimensional and perhaps without elements. The piece of a
   // piece is the piece itself.
   virtual Tensor piece_of(const Tensor& t) const = 0;
-  virtual Tensor whole_of(const Tensor& t) const = 0;  // the parameter of a piece, or t itself
-  virtual int64_t first_of(
-      const Tensor& t) const = 0;  // the parameter's element at which it begins
+  virtual Tensor whole_of(const Tensor& t) const = 0;   // the parameter of a piece, or t itself
+  virtual int64_t first_of(const Tensor& t) const = 0;  // the element at which a piece begins
   // Joins the parts of all processes, one number per element of each piece, to a tensor of the
   // parameter's shape on the CPU.
   virtual Tensor joined(const Tensor& t, const Tensor& part) const = 0;

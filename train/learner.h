@@ -298,8 +298,8 @@ class Learner {
   LossFunction loss;
   PassFunction pass;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::unique_ptr<optim::Schedule>
-      schedule;  // of the last fit, in which alone it advances; or null
+  // The schedule of the last fit, in which alone it advances; or null.
+  std::unique_ptr<optim::Schedule> schedule;
   std::optional<amp::AutocastOptions> autocast;
   amp::GradScaler scaler{{.enabled = false}};
   amp::StepOptions step_options;

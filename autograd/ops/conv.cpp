@@ -103,8 +103,8 @@ Grads Conv2d::backward(const Ctx& ctx, const Tensor& dy, const ConvGeometry& g) 
   const auto dx = [&](const Tensor& of_y) {
     return apply<ConvTranspose2d>(of_y, ctx.saved(1), g, ctx.grad_dtype(0), Tensor());
   };
-  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) &&
-      !q.rounds()) {  // one pass over dz gives both
+  // One pass over dz gives both.
+  if (!grad_enabled() && ctx.wants(1) && ctx.wants(2) && !q.rounds()) {
     const Factors f(ctx.saved(0), dz);
     const Tensor dw(g.weight, f.product(ctx.grad_dtype(1)), dz.device()),
         db(ctx.shape(2), accumulate_dtype(f.b.dtype()), dz.device());

@@ -133,8 +133,8 @@ Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   const Tensor unit = scale_of(stack({from, to}));  // their difference may be infinite
   const Tensor start = from / unit, part = (v / unit - start) / (to / unit - start);
   const Tensor bin = clamp(floor(part * double(bins)), 0, double(bins - 1));
-  const Tensor at =
-      cast(where(inside, bin, double(bins)), i64);  // the others in a bin of their own
+  // (The others go to a bin of their own.)
+  const Tensor at = cast(where(inside, bin, double(bins)), i64);
   const Tensor counts = scatter_add(zeros({bins + 1}, v.dtype(), v.device()), 0, at, ones_like(v));
   return cast(narrow(counts, 0, 0, bins), x.dtype());
 }
