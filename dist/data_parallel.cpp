@@ -286,7 +286,7 @@ struct DataParallel::Impl final : Observer {
 
   bool exchanges(const Tensor& leaf) const override { return by_id.contains(leaf.id()); }
   void after_backward(bool whole) override {
-    if (whole) check_parameters();
+    if (whole && chunk == 0) check_parameters();  // once a step
     if (whole && reached && held) join_losses();
     if (whole && reached && !held) end_chunk();
     broken = broken || (!whole && reached && !held);
