@@ -83,7 +83,7 @@ class Algorithm {
   Options options();                 // its own, and maximize
   void check_options() const;        // throws Error if options in range do not go together
   virtual int min_rank() const = 0;  // of parameters: 2 for matrices alone
-  virtual Reads reads() const = 0;
+  virtual Reads reads() const = 0;   // the part of the parameter that a step of an element needs
   // The states of a parameter of this shape, in the order of Update::state.
   virtual States states(const Shape& of) const = 0;
   // Updates all of these parameters in one call.

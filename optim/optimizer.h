@@ -35,7 +35,7 @@ class Optimizer {
   void step(const StepControl& control = {});
   // Warns if there are no gradients, and of parameters that never get one, as step() does.
   void warn_of_idle() const;
-  // The part of a parameter that a step of an element needs, of that group.
+  // The part of a parameter that a step of an element needs.
   Reads reads(size_t group) const { return at(group).algorithm->reads(); }
   // Converts a state or master of a parameter, which has a number for each `block` of elements.
   using StateOf = std::function<Tensor(size_t parameter, const Tensor& state, int64_t block)>;

@@ -15,7 +15,7 @@ class StandIns : NoCopy {
   StandIns();  // shows no other values yet
   ~StandIns();
   void put(const Tensor& t, const Tensor& value);  // all handles to `t` see `value`
-  // The same for a parameter or this process's piece of one. All processes must call it.
+  // put() for a parameter or this process's piece of one. All processes must call it.
   void put_joined(const Tensor& t, const Tensor& value);
   void keep();  // leaves the values for good
 
