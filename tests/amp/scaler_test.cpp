@@ -125,7 +125,7 @@ TEST(Scale, CanBeSet) {
   limited.run(1);
   limited.scaler.update(8);
   EXPECT_ERROR(limited.scaler.update(1.5), "update: new_scale must be from 2 to 8, got 1.5");
-  EXPECT_ERROR(limited.scaler.update(8.5), "in [2, 8], got 8.5");
+  EXPECT_ERROR(limited.scaler.update(8.5), "from 2 to 8, got 8.5");
   EXPECT_EQ(limited.scaler.scale_value(), 8);
 }
 
