@@ -410,5 +410,8 @@ HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(
 
 void Tensor::backward() const { mixtape::backward(*this); }
 void Tensor::backward(const BackwardOptions& options) const { mixtape::backward(*this, options); }
+void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  mixtape::backward(*this, {gradient, retain_graph, create_graph});
+}
 
 }  // namespace mixtape

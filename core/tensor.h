@@ -154,6 +154,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   // Methods for the functions of the same name; defined in autograd.
   void backward() const;
   void backward(const BackwardOptions& options) const;
+  void backward(const Tensor& gradient, bool retain_graph = false, bool create_graph = false) const;
   Tensor to(DType dtype) const;                  // itself if nothing changes
   Tensor to(Device device) const;                // itself if it is there already
   Tensor to(MemoryFormat format) const;          // as contiguous(format)

@@ -109,6 +109,14 @@ TEST(Tape, FreesWhatWasSavedUnlessAskedToKeepIt) {
       "next)");
 }
 
+TEST(Tape, TakesTheGradientOfAResultAsInPyTorch) {
+  const Tensor x = leaf({1, 2}, {2}), y = x * x, dy = from({1, 10}, {2}, f64);
+  y.backward(dy, true);
+  y.backward(dy);
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 80}));
+  EXPECT_ERROR(y.backward(dy), "second backward()");
+}
+
 TEST(Tape, RefusesWhatItCannotDo) {
   const Tensor x = leaf({1, 2}, {2});
   EXPECT_ERROR((x * 2).backward(), "shape [2] needs a gradient");
