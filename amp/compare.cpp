@@ -78,7 +78,7 @@ struct Compare::Run final : detail::KeepingObserver {
     Key key;
     DType dtype;
     std::vector<size_t> inputs;  // the numbers of those inputs that are results
-    size_t first, count;         // its range in distances_
+    size_t first, count;         // its range in distances_; none of a write
     double error = 0;
   };
 
@@ -176,13 +176,21 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
   return number;
 }
 
-// Copies the kept results that the write would change. x passes on y's error from then on.
+// Copies the kept results that the write would change. x passes on y's error from then on, beside
+// its own if it keeps some elements.
 void Compare::Run::before_write(const Tensor& x, const Tensor& y) {
   const uint64_t id = x.storage()->id();
-  if (const auto from = made_.find(y.storage()->id()); from != made_.end())
-    made_[id] = from->second;
-  else if (x.nbytes() == x.storage()->bytes() && Scope::innermost()->op.ends_with('_'))
-    made_.erase(id);  // (A write at indices may leave others.)
+  std::vector<size_t> inputs;
+  look_up(y, inputs);
+  // (A write at indices may leave others.)
+  if (x.nbytes() < x.storage()->bytes() || !Scope::innermost()->op.ends_with('_'))
+    look_up(x, inputs);
+  if (inputs.size() == 2 && inputs[0] != inputs[1]) {
+    results.push_back({{"", "", Part::Incoming}, x.dtype(), inputs, distances_.size(), 0});
+    inputs = {results.size() - 1};
+  }
+  made_.erase(id);
+  if (!inputs.empty()) made_[id] = inputs[0];
   if (handles_.erase(id) == 0) return;
   const Unobserved aside;
   for (auto& [key, calls_of_key] : kept)
@@ -268,8 +276,12 @@ void Compare::Run::finish() {
   }
   if (!results.empty()) {
     const std::vector<double> d = to_vector<double>(stack(distances_));
-    for (Result& r : results) r.error = relative(std::span(d).subspan(3 * r.first, 3 * r.count));
-    error = results.back().error;
+    for (Result& r : results) {
+      r.error = relative(std::span(d).subspan(3 * r.first, 3 * r.count));
+      if (r.count > 0) error = r.error;
+      for (const size_t i : r.inputs)
+        if (r.count == 0) r.error = std::max(r.error, results[i].error);
+    }
   }
   if (!gradients.empty()) error = error_of_gradients();
   gather();

@@ -440,6 +440,31 @@ TEST(Compare, FollowsCopiesInPlace) {
   EXPECT_EQ(rows["sin"].error_in, rows["matmul"].error);
 }
 
+// A write to a part leaves the errors of the others.
+TEST(Compare, JoinsErrorsOfParts) {
+  const Tensor x = values({8, 8});
+  const std::function<void(const Tensor&, const Tensor&)> writes[] = {
+      [](const Tensor& to, const Tensor& y) { copy_(to, y); },
+      [](const Tensor& to, const Tensor& y) { to += y; },
+      [](const Tensor& to, const Tensor& y) { Indexed(to, {from({0}, {1}, i64)}) = y; },
+      [](const Tensor& to, const Tensor&) { fill_(to, 1); }};
+  for (const auto& write : writes) {
+    const Compare compare(
+        [&](const AutocastOptions& region) {
+          const Autocast on(region);
+          const Tensor buffer = zeros({9, 8}), exact = neg(x);
+          copy_(slice(buffer, 0, 0, 8), matmul(x, x));
+          for (int i = 0; i < 2; ++i) write(slice(buffer, 0, 8, 9), slice(exact, 0, 0, 1));
+          (void)tanh(buffer);
+        },
+        {.region = {.low = bf16}});
+    std::map<std::string, Compare::Row> rows;
+    for (const Compare::Row& row : compare.rows()) rows[row.op] = row;
+    EXPECT_GT(rows["matmul"].error, 1e-4);
+    EXPECT_EQ(rows["tanh"].error_in, rows["matmul"].error) << compare.text();
+  }
+}
+
 // An op in place copies its operand in one run and casts it in the other.
 TEST(Compare, MatchesResultsWhateverIsCopied) {
   const Tensor x = values({6, 8}), w = leaf({8, 8});
