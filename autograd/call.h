@@ -21,7 +21,9 @@
 // and the engine adds its gradients straight into one buffer for the whole of x. With
 //   covers            the parts that calls of the op select cover all of x, so the buffer need not
 //                     begin as zeros
-// An attribute with a DType member `out` requests that result dtype, which no policy changes.
+// An attribute with a DType member `out` requests that result dtype, which no policy changes. One
+// that is not plain data may name the part that a repeated call needs, `using Plain = bool;`, from
+// which it can be made and to which it converts.
 
 #include <array>
 #include <bit>
@@ -227,6 +229,8 @@ struct RepeatedArguments {
       return list();
     } else if constexpr (is_tensor<A>) {
       return A(tensor());
+    } else if constexpr (requires { typename A::Plain; }) {
+      return A(next<typename A::Plain>());
     } else {
       std::array<std::byte, sizeof(A)> bytes;
       read(bytes.data(), sizeof(A));
@@ -237,7 +241,7 @@ struct RepeatedArguments {
   }
 };
 template <class A>
-constexpr bool is_plain = is_tensor<A> || is_list<A> ||
+constexpr bool is_plain = is_tensor<A> || is_list<A> || requires { typename A::Plain; } ||
                           (std::is_trivially_copyable_v<A> && !std::is_pointer_v<A> &&
                            !std::is_same_v<A, std::string_view>);
 
@@ -250,10 +254,15 @@ constexpr internal::Repeat repeat_of() {
   if constexpr ((is_plain<Args> && ...)) {
     repeat.attributes = [](const void* const* arguments) {
       std::string bytes;
+      const auto append = [&]<class A>(const A& a) {
+        bytes.append(reinterpret_cast<const char*>(&a), sizeof(A));
+      };
       const auto add = [&]<class A>(const A*) {
-        if constexpr (!is_tensor<A> && !is_list<A>)
-          bytes.append(static_cast<const char*>(*arguments), sizeof(A));
-        ++arguments;
+        const A& a = *static_cast<const A*>(*arguments++);
+        if constexpr (requires { typename A::Plain; })
+          append(static_cast<typename A::Plain>(a));
+        else if constexpr (!is_tensor<A> && !is_list<A>)
+          append(a);
       };
       (add(static_cast<const Args*>(nullptr)), ...);
       return bytes;

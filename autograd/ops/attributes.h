@@ -44,8 +44,12 @@ struct BatchNormParams {
 };
 
 struct RecurrentParams {
+  using Plain = bool;
   bool reverse;
-  Tensor state;  // [b, n], f32 or f64, if the cell has one; forward leaves the last one here
+  Tensor state = {};  // [b, n], f32 or f64, if asked for: forward leaves a cell's last one here
+
+  explicit RecurrentParams(bool r) : reverse(r) {}
+  explicit operator bool() const { return reverse; }
 };
 
 // The diagonal as a part of a tensor. (Parts, like BasicIndex, hold each element at most once.)

@@ -7,6 +7,7 @@
 #include "autograd/ops/expr.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
+#include "core/effects.h"
 #include "kernels/common/cells.h"
 
 namespace mixtape {
@@ -60,19 +61,20 @@ struct Recurrent {
     const Tensor xc = x.contiguous(), w = laid_out(cast(weight, y.dtype()).t(), steps);
     const Tensor h = or_zeros(h0, {b, n}, y.dtype(), y.device()),
                  from_h({b, C::gates * n}, wide, y.device());
-    Tensor kept;
+    Tensor kept, state = a.state;
+    if (has_state && !state) state = Tensor({b, n}, wide, y.device());
     if (has_state)
-      ctx.run(kernels::convert, or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()), a.state);
+      ctx.run(kernels::convert, or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()), state);
     if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n}, wide);
     View before = h;
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t k = a.reverse ? steps - 1 - i : i;
       const View now = at(y, k);
       ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias}, from_h);
-      ctx.run(kernels::cell, C::id, at(xc, k), from_h, a.state, kept ? at(kept, k) : View{}, now);
+      ctx.run(kernels::cell, C::id, at(xc, k), from_h, state, kept ? at(kept, k) : View{}, now);
       before = now;
     }
-    if (has_c) ctx.run(kernels::convert, a.state, at(y, steps));
+    if (has_c) ctx.run(kernels::convert, state, at(y, steps));
     ctx.save(x, weight, bias, h0, c0);
     ctx.save_result(y);
     if (kept) ctx.save_extra(kept);
@@ -186,6 +188,7 @@ Tensor last_state(const Tensor& y, const Tensor& weight, const Tensor& start,
   const Tensor rounded = select(y, 0, !Op::has_c && a.reverse ? 0 : -1);
   const bool keeps = weight.dtype() == f32 || (start && start.dtype() == f32);
   if (!Op::has_state || !is_half(y.dtype()) || !keeps) return rounded;
+  ++effects.writes;                       // which vmap() cannot repeat
   const Tensor state = a.state.detach();  // the node has a.state, which must not hold the node
   state.set_grad_fn(cast(rounded, f32).grad_fn());
   return state;
@@ -205,8 +208,9 @@ Tensor recurrent(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   check_shape(bias, "the bias", {C::gates * n});
   check_shape(h0, "h0", {x.size(1), n});
   check_shape(c0, "c0", {x.size(1), n});
-  RecurrentParams a{options.reverse, {}};
-  if (Op::has_state) a.state = Tensor({x.size(1), n}, accumulate_dtype(x.dtype()), x.device());
+  RecurrentParams a(options.reverse);
+  if (Op::has_state && options.last_state)
+    a.state = Tensor({x.size(1), n}, accumulate_dtype(x.dtype()), x.device());
   const Tensor y = call<Op>(x, weight, bias, h0, c0, a);
   if (options.last_state) *options.last_state = last_state<C>(y, weight, Op::has_c ? c0 : h0, a);
   return y;

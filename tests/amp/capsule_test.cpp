@@ -64,6 +64,10 @@ std::vector<std::pair<std::string, Plant>> plants() {
        }},
       {"backward of sqrt: ", [] { back(sqrt(zeros({7}).set_requires_grad()), 1); }},
       {"backward of div: ", [] { back(div(big({9}, 1), big_leaf({9}, 1e-3)), 100); }},
+      {"forward of rnn_relu: ",
+       [] { rnn_relu(big({3, 2, 8}, 6e4), big({8, 8}, 6e4), {}, {}, {.reverse = true}); }},
+      {"backward of lstm: ",
+       [] { back(lstm(big_leaf({3, 2, 32}, 1), big({32, 8}, 6e4), {}, {}, {}), 6e4); }},
   };
 }
 
@@ -81,7 +85,7 @@ int64_t bytes_of(const Capsule& c) {
   return bytes;
 }
 
-// Plants twenty overflows, and runs itself again to replay them with one thread.
+// Plants overflows, and runs itself again to replay them with one thread.
 TEST(Capsule, ReplaysInAnotherProcess) {
   const char* const folder = std::getenv("MIXTAPE_TEST_CAPSULES");
   if (folder) {

@@ -280,6 +280,17 @@ TEST(VmapLoop, WritesInPlace) {
   expect_near(vmap(assigned)(x), loop(assigned, x), 1e-12);
 }
 
+TEST(VmapLoop, TakesAStateFromBesideTheResult) {
+  const amp::Autocast on({.low = bf16});
+  const Tensor w = randn({9, 3}), x = randn({4, 5, 2, 9});
+  const Function f = [&](const Tensor& gates) {
+    Tensor state;
+    gru(gates, w, {}, {}, {.last_state = &state});
+    return state;
+  };
+  EXPECT_EQ(to_vector(vmap(f)(x)), to_vector(loop(f, x)));
+}
+
 TEST(VmapLoop, ChangesPolicies) {
   const Tensor w = randn({4, 3});
   const Function f = [&](const Tensor& x) {
