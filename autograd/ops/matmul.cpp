@@ -154,7 +154,7 @@ struct Linear {  // x [rows, in]
   }
 };
 
-struct Addmm {  // c [n] or [m, n], or none
+struct Addmm {  // c [n] or of the product's shape, or none
   static constexpr OpInfo info{"addmm",
                                Precision::Low,
                                {Role::Statistic, Role::Activation, Role::Activation},
@@ -163,22 +163,29 @@ struct Addmm {  // c [n] or [m, n], or none
   // The sums are scaled, and c is added, before they are rounded.
   static Tensor forward(Ctx& ctx, const Tensor& c, const Tensor& a, const Tensor& b, double alpha) {
     ctx.save(a, b);
-    const Tensor y = ctx.output({a.size(0), b.size(1)});
-    ctx.run(kernels::gemm, a, b, kernels::Epilogue{.alpha = alpha, .bias = c}, y);
+    const Tensor y = ctx.output(with_size(a.shape(), -1, b.size(-1)));
+    const bool batch = a.rank() > 2;
+    ctx.run(kernels::gemm, a, b,
+            kernels::Epilogue{.alpha = alpha,
+                              .bias = batch ? View() : View(c),
+                              .residual = residual_like(batch ? c : Tensor(), y)},
+            y);
     return y;
   }
   // da = alpha dy bT, db = alpha aT dy
   static Grads backward(const Ctx& ctx, const Tensor& dy, double alpha) {
     RoundedFactors q(ctx, dy);
     return ctx.grads(
-        [&] { return ctx.shape(0).rank == 2 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
+        [&] { return ctx.shape(0).rank > 1 ? dy : bias_gradient(ctx, 0, dy, 0b1); },
         [&] { return product(q.dz(-1), q.operand(1, -1).t(), ctx.grad_dtype(1), alpha); },
         [&] { return product(q.operand(0, -2).t(), q.dz(-2), ctx.grad_dtype(2), alpha); });
   }
   static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, double alpha) {
+    const bool batch = dy.rank() > 2;
     return ctx.grads(
-        [&] { return ctx.shape(0).rank == 2 ? in_own_rows(dy, n) : sum(by_example(dy, n), {1}); },
-        [] { return Tensor(); }, [&] { return weight_each(ctx, 1, dy, n, alpha); });
+        [&] { return ctx.shape(0).rank > 1 ? in_own_rows(dy, n) : sum(by_example(dy, n), {1}); },
+        [] { return Tensor(); },
+        [&] { return batch ? Tensor() : weight_each(ctx, 1, dy, n, alpha); });
   }
 };
 
@@ -241,27 +248,26 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
   return call<Matmul>(a, b, MatmulOptions{});
 }
 
-Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
-  const Scope scope(Addmm::info.name);
-  check_ranks(a, b, 2);
+// c [n], or of the product's shape or one that broadcasts to it.
+static Tensor added_to(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
   check_real(a);
   check_inner(a, b);
   if (o.beta == 0) return call<Addmm>(Tensor(), a, b, o.alpha);  // c is not read, and may be NaN
   const Tensor added = o.beta == 1 ? c : cast(c, accumulate_dtype(c.dtype())) * o.beta;
   const bool one_row = c.rank() < 2 || (c.rank() == 2 && c.size(0) == 1);
-  if (one_row && c.numel() == b.size(1))
+  if (a.rank() == 2 && one_row && c.numel() == b.size(1))
     return call<Addmm>(reshape(added, {b.size(1)}), a, b, o.alpha);
-  return call<Addmm>(expand(added, {a.size(0), b.size(1)}), a, b, o.alpha);
+  return call<Addmm>(expand(added, with_size(a.shape(), -1, b.size(-1))), a, b, o.alpha);
 }
-// The sums are scaled, and c is added, before they are rounded.
+Tensor addmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
+  const Scope scope(Addmm::info.name);
+  check_ranks(a, b, 2);
+  return added_to(c, a, b, o);
+}
 Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOptions& o) {
   const Scope scope("baddbmm");
   check_ranks(a, b, 3);
-  check_real(a);
-  const DType wide = accumulate_dtype(a.dtype()), out = dtype_of_operand(a);
-  const Tensor y = matmul(a, b, {.out = wide, .alpha = o.alpha});
-  if (o.beta == 0) return cast(y, out);  // c is not read, and may be NaN
-  return cast(y + expand(cast(c, wide), y.shape()) * o.beta, out);
+  return added_to(c, a, b, o);
 }
 Tensor kron(const Tensor& a, const Tensor& b) {
   const Scope scope("kron");

@@ -74,6 +74,11 @@ TEST(Baddbmm, RoundsOnceAndSkipsWhatCountsNothing) {
   EXPECT_EQ(baddbmm(c, a, transpose(a), {.beta = 2}).item(), 60000);  // 180000 is beyond f16
   EXPECT_EQ(baddbmm(c, a, transpose(a)).dtype(), f16);
   EXPECT_EQ(baddbmm(full({}, NAN), ones({1, 1, 2}), ones({1, 2, 1}), {.beta = 0}).item(), 2);
+  {
+    const amp::Autocast on({.low = bf16});
+    const Tensor x = full({1, 1, 1}, 1.01);
+    EXPECT_EQ(baddbmm(zeros({}), x, x).item(), matmul(x, x).item());  // of operands in bf16
+  }
   EXPECT_ERROR(baddbmm(c, select(a, 0, 0), a),
                "baddbmm: operands have shapes [1, 2] and [1, 1, 2], not [b, m, k] and [b, k, n]");
   EXPECT_ERROR(baddbmm(c, ones({2, 3, 4}), ones({5, 4, 3})),

@@ -46,11 +46,6 @@ Name linear(const OpCall& c) {
   return finished(c, y, 3, c.argument<Activation>());
 }
 
-Name addmm(const OpCall& c) {
-  const DType in = c.tensor(1).dtype();
-  return c.g.node("Gemm", {c.in(1), c.in(2), c.in(0, in)}, {{"alpha", c.argument<double>()}});
-}
-
 // A product. If its result is wider than its operands, sums are not rounded to the operands' dtype.
 Name product(const OpCall& c, const Name& a, const Name& b, double alpha) {
   const Name y = c.g.node("MatMul", {c.g.cast(a, c.dtype()), c.g.cast(b, c.dtype())});
@@ -58,6 +53,14 @@ Name product(const OpCall& c, const Name& a, const Name& b, double alpha) {
 }
 Name matmul(const OpCall& c) {
   return product(c, c.in(0), c.in(1), c.argument<MatmulOptions>().alpha);
+}
+Name addmm(const OpCall& c) {
+  const DType in = c.tensor(1).dtype();
+  const double alpha = c.argument<double>();
+  if (c.tensor(1).rank() == 2)
+    return c.g.node("Gemm", {c.in(1), c.in(2), c.in(0, in)}, {{"alpha", alpha}});
+  const Name y = product(c, c.in(1), c.in(2), alpha);
+  return c.has(0) ? c.g.node("Add", {y, c.in(0, c.dtype())}) : y;
 }
 Name dot(const OpCall& c) { return product(c, c.in(0), c.in(1), 1); }
 

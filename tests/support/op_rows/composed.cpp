@@ -154,9 +154,9 @@ std::vector<OpCase> rearranged() {
 std::vector<OpCase> products_of_parts() {
   const AddmmOptions scaled{.beta = -0.5, .alpha = 2};
   return {
-      row("matmul", "baddbmm", {{{2, 3, 5}}, {{2, 3, 4}}, {{2, 4, 5}}},
+      row("addmm", "of_batches", {{{2, 3, 5}}, {{2, 3, 4}}, {{2, 4, 5}}},
           [](In x) { return baddbmm(x[0], x[1], x[2]); }),
-      row("matmul", "baddbmm_row", {{{1, 5}}, {{2, 3, 4}}, {{2, 4, 5}}},
+      row("addmm", "of_batches_and_a_row", {{{1, 5}}, {{2, 3, 4}}, {{2, 4, 5}}},
           [=](In x) { return baddbmm(x[0], x[1], x[2], scaled); }),
       row("matmul", "tensordot", {{{2, 3, 4}}, {{4, 5, 3}}},
           [](In x) { return tensordot(x[0], x[1], {1, -1}, {2, 0}); }),
