@@ -862,12 +862,13 @@ struct EmbeddingBagOptions {
 Tensor embedding_bag(const Tensor& table, const Tensor& index, const Tensor& offsets = {},
                      const EmbeddingBagOptions& options = {});
 
-// --- volumes: [n, c, d, h, w], also without n; made of the ops of images ---
+// --- volumes: [n, c, d, h, w], also without n ---
 struct Size3 {  // planes, rows and columns: {1, 2, 2}, or 2 for all
   int64_t d, h, w;
   Size3(int64_t all) : d(all), h(all), w(all) {}
   Size3(int64_t planes, int64_t rows, int64_t columns) : d(planes), h(rows), w(columns) {}
   Size2 plane() const { return {h, w}; }
+  int64_t operator[](int direction) const { return direction == 0 ? d : direction == 1 ? h : w; }
 };
 struct Conv3dOptions {
   ByName by_name = {};
@@ -883,6 +884,7 @@ using ConvTranspose3dOptions = ConvTransposeOptionsOf<Size3>;
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose3dOptions& options = {});
 using Pool3dOptions = PoolOptionsOf<Size3>;
+// The same as of images, for windows of planes, rows and columns.
 Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size);

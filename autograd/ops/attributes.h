@@ -14,13 +14,17 @@ namespace mixtape {
 namespace [[gnu::visibility("hidden")]] ops {
 
 // The attributes of a convolution and of both its gradients: window, operand shapes as conv2d sees
-// them, and the result's dtype.
+// them, and the result's dtype. Shapes of volumes have a dimension of planes before rows.
 struct ConvGeometry {
   kernels::Window window;
   Shape input, weight, output;
   Activation activation = Activation::None;  // applied to conv2d's sums
   std::optional<DType> out = {};
+  struct Depth {  // the window along planes
+    int64_t stride = 1, padding = 0, dilation = 1;
+  } depth = {};
 
+  bool of_volumes() const { return weight.rank == 5; }
   // The same without the activation.
   ConvGeometry linear(std::optional<DType> dtype = {}) const {
     ConvGeometry g = *this;

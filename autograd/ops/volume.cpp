@@ -1,9 +1,7 @@
-// Convolutions and pools of volumes, made of those of images: a convolution is a sum over the
-// planes of its kernel; a pool is a pool of planes and then one along depth. Also the windows of
-// images.
+// Pools of volumes, made of those of images: a pool of planes and then one along depth. Also the
+// windows of images.
 
 #include <algorithm>
-#include <optional>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -14,50 +12,12 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-void check_volume(const Tensor& x, const Tensor& weight) {
-  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w] or [c, d, h, w]", x.shape());
-  check(!weight || weight.rank() == 5, "the weight has shape {}, not [.., .., kd, kh, kw]",
-        weight ? weight.shape() : Shape{});
-}
-
-// Checks the options along depth, as conv2d does those of rows.
-void check_depth(int64_t planes, int64_t stride, int64_t padding, int64_t dilation) {
-  check(planes > 0 && stride > 0 && padding >= 0 && dilation > 0,
-        "{} planes of a kernel, stride {} and dilation {} must be > 0, padding {} >= 0", planes,
-        stride, dilation, padding);
-}
-
-// The planes of x [n, c, d, h, w] as images: [n, d, c, h, w], dense.
-Tensor planes_of(const Tensor& x) { return contiguous(permute(x, {0, 2, 1, 3, 4})); }
-Tensor joined(const Tensor& x) { return flatten(x, 0, 1); }
-
-// The shape of the results of conv2d for `images` planes.
-Shape sums_of(const Tensor& x, const Tensor& weight, int64_t images, const Conv3dOptions& o) {
-  Shape y{images, weight.size(0), 0, 0};
-  for (const int d : {0, 1}) {
-    const int64_t stride = std::max<int64_t>(o.stride.plane()[d], 1);  // conv2d checks it
-    const int64_t reach = o.dilation.plane()[d] * (weight.size(3 + d) - 1) + 1;
-    y[2 + d] =
-        std::max<int64_t>((x.size(3 + d) + 2 * o.padding.plane()[d] - reach) / stride + 1, 0);
-  }
-  return y;
-}
-
-// Pads depth, dimension `dim` of five.
-Tensor pad_depth(const Tensor& x, int dim, int64_t before, int64_t after) {
-  if (before == 0 && after == 0) return x;
-  std::vector<int64_t> sizes(size_t(2 * (x.rank() - dim)), 0);
-  sizes[sizes.size() - 2] = before;
-  sizes[sizes.size() - 1] = after;
-  return pad(x, sizes);
-}
-
 // pool2d of planes, then along depth, for which each plane is a line. Between them f16 and bf16 are
 // f32, so that results and gradients are rounded once.
 template <class F>
 Tensor pool_volume(const Tensor& x, const F& pool2d) {
   if (x.rank() == 4) return squeeze(pool_volume(unsqueeze(x, 0), pool2d), 0);
-  check_volume(x, {});
+  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w] or [c, d, h, w]", x.shape());
   const Tensor in = is_half(x.dtype()) ? cast(x, f32) : x;
   const Tensor y = pool2d(flatten(in, 0, 1), false);  // [n c, d, h', w']
   const int64_t h = y.size(2), w = y.size(3);
@@ -85,75 +45,6 @@ Tensor takers(int64_t channels, Size2 window, const Tensor& like) {
 }
 
 }  // namespace
-
-Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
-  if (x.rank() == 4) return squeeze(conv3d(unsqueeze(x, 0), weight, bias, o), 0);
-  const Scope scope("conv3d");
-  check_volume(x, weight);
-  const int64_t n = x.size(0), kd = weight.size(2), reach = o.dilation.d * (kd - 1);
-  check_depth(kd, o.stride.d, o.padding.d, o.dilation.d);
-  const Tensor dense = with_f32_gradient(planes_of(x));
-  const Tensor planes = with_f32_gradient(pad_depth(dense, 1, o.padding.d, o.padding.d));
-  const int64_t space = planes.size(1) - reach;
-  check(space > 0, "a kernel of {} planes, {} apart, does not fit into {} (stride {})", kd,
-        o.dilation.d, planes.size(1), o.stride.d);
-  const int64_t depth = (space - 1) / o.stride.d + 1;
-  Tensor y;
-  if (kd > 1 && is_half(dtype_of_operand(x)))  // conv2d adds to f32 in f32
-    y = zeros(sums_of(x, weight, n * depth, o), f32, x.device());
-  for (int64_t k = 0; k < kd; ++k) {
-    const int64_t first = k * o.dilation.d;
-    const Tensor taken = with_f32_gradient(slice(planes, 1, first, first + space, o.stride.d));
-    y = conv2d(with_f32_gradient(joined(taken)), select(weight, 2, k), k == 0 ? bias : Tensor(),
-               {.stride = o.stride.plane(),
-                .padding = o.padding.plane(),
-                .dilation = o.dilation.plane(),
-                .groups = o.groups,
-                .residual = y});
-  }
-  y = cast(y, dtype_of_operand(x));
-  const Shape split{n, depth, y.size(1), y.size(2), y.size(3)};
-  return permute(reshape(y, split), {0, 2, 1, 3, 4});
-}
-
-Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const ConvTranspose3dOptions& o) {
-  if (x.rank() == 4) return squeeze(conv_transpose3d(unsqueeze(x, 0), weight, bias, o), 0);
-  const Scope scope("conv_transpose3d");
-  check_volume(x, weight);
-  check_depth(weight.size(2), o.stride.d, o.padding.d, o.dilation.d);
-  check(0 <= o.output_padding.d &&
-            (o.output_padding.d < o.stride.d || o.output_padding.d < o.dilation.d),
-        "output_padding {} of planes must be less than their stride {} or dilation {}",
-        o.output_padding.d, o.stride.d, o.dilation.d);
-  const int64_t n = x.size(0), d = x.size(2), s = o.stride.d, kd = weight.size(2);
-  const int64_t spread = (d - 1) * s + 1, reach = o.dilation.d * (kd - 1);
-  const DType dtype = dtype_of_operand(x);
-  std::optional<NoPolicy> in_f32;  // while summing over planes, whose products must not be rounded
-  const auto operand = [&](const Tensor& t) { return in_f32 ? wide(cast(t, dtype)) : t; };
-  if (kd > 1 && is_half(dtype)) in_f32.emplace();
-  const Tensor planes = joined(planes_of(operand(x))), kernel = operand(weight);
-  Tensor y;
-  for (int64_t k = 0; k < kd; ++k) {
-    const Tensor plane = conv_transpose2d(planes, select(kernel, 2, k), {},
-                                          {.stride = o.stride.plane(),
-                                           .padding = o.padding.plane(),
-                                           .output_padding = o.output_padding.plane(),
-                                           .dilation = o.dilation.plane(),
-                                           .groups = o.groups});
-    const Shape shape = plane.shape(), apart{n, d, 1, shape[1], shape[2], shape[3]};
-    const Tensor gaps = pad_depth(reshape(wide(plane), apart), 2, 0, s - 1);
-    const Tensor placed = narrow(flatten(gaps, 1, 2), 1, 0, spread);
-    const int64_t before = k * o.dilation.d;
-    const Tensor term = pad_depth(placed, 1, before, reach - before + o.output_padding.d);
-    y = y ? y + term : term;
-  }
-  const int64_t depth = y.size(1) - 2 * o.padding.d;
-  check(depth > 0, "a padding of {} planes leaves none of {}", o.padding.d, y.size(1));
-  y = permute(narrow(y, 1, o.padding.d, depth), {0, 2, 1, 3, 4});
-  if (bias) y = y + cast(reshape(bias, {bias.size(0), 1, 1, 1}), y.dtype());
-  return cast(y, dtype);
-}
 
 Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& o) {
   const Scope scope("max_pool3d");

@@ -184,7 +184,7 @@ struct AnyProduct {
 };
 AnyProduct any_product(const std::function<int64_t(int64_t)>& any) {
   const int64_t m = 1 + any(9), k = 1 + any(9), n = 1 + any(9), c = 1 + any(3), g = 1 + any(2);
-  switch (any(8)) {
+  switch (any(11)) {
     case 0:
       return {{m, k}, {k, n}, [](auto& a, auto& b) { return matmul(a, b); }};
     case 1:
@@ -204,9 +204,21 @@ AnyProduct any_product(const std::function<int64_t(int64_t)>& any) {
       return {{c, g * m, 4, 4 + k}, {g * n, m, 2, c}, [=](auto& a, auto& b) {
                 return conv2d(a, b, {}, {.padding = {1, 0}, .dilation = {1, g}, .groups = g});
               }};
-    default:
+    case 7:
       return {{c, g * m, 3, k}, {g * m, n, 2, c}, [=](auto& a, auto& b) {
                 return conv_transpose2d(a, b, {}, {.stride = {1, g}, .groups = g});
+              }};
+    case 8:
+      return {{c, g * m, 4, 2, 4}, {g * n, m, 2, 2, c}, [=](auto& a, auto& b) {
+                return conv3d(a, b, {}, {.stride = {g, 1, 1}, .padding = {1, 0, 1}, .groups = g});
+              }};
+    case 9:
+      return {{c, g * m, 3, 2, 2}, {g * m, n, 2, 2, c}, [=](auto& a, auto& b) {
+                return conv_transpose3d(a, b, {}, {.dilation = {g, 1, 1}, .groups = g});
+              }};
+    default:
+      return {{c, m, k}, {c, k, n}, [](auto& a, auto& b) {
+                return baddbmm(ones({}, a.dtype()), a, b, {.beta = 0});
               }};
   }
 }

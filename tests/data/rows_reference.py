@@ -456,12 +456,17 @@ ROWS = {
     "conv2d_depthwise": lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=3),
     "conv2d_pointwise": F.conv2d,
     "conv2d_of_lines": lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1, dilation=2, groups=2),
+    "conv2d_of_volumes": lambda x, w, b: F.conv3d(x, w, b, (2, 1, 2), (1, 0, 1), (2, 1, 1), 2),
     "conv2d_weight": conv_gradient_of_weight,
+    "conv2d_weight_of_volumes": lambda dy, x: F.conv3d(
+        x.transpose(0, 1), dy.transpose(0, 1), stride=(2, 1, 1)).transpose(0, 1),
     "conv_transpose2d": F.conv_transpose2d,
     "conv_transpose2d_general": lambda x, w, b: F.conv_transpose2d(
         x, w, b, stride=(2, 3), padding=(1, 2), output_padding=(1, 0), dilation=(1, 2), groups=2),
     "conv_transpose2d_padded_beyond_the_stride": lambda x, w: F.conv_transpose2d(
         x, w, output_padding=(2, 1), dilation=(3, 2)),
+    "conv_transpose2d_of_volumes": lambda x, w, b: F.conv_transpose3d(
+        x, w, b, (2, 1, 3), (1, 1, 0), (1, 0, 2), 2, (2, 1, 1)),
     "matmul_bmm": torch.bmm,
     "matmul_of_integers": torch.matmul,
     "grouped_matmul": expert_rows,

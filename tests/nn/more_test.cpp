@@ -385,32 +385,33 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { conv3d(select(image, 0, 0), volume); }),
             "conv3d: the input has shape [2, 3, 3], not [n, c, d, h, w] or [c, d, h, w]");
   EXPECT_EQ(error([&] { conv3d(volume, image); }),
-            "conv3d: the weight has shape [1, 2, 3, 3], not [.., .., kd, kh, kw]");
+            "conv3d: the weight has shape [1, 2, 3, 3], not [o, c/groups, kd, kh, kw]");
   EXPECT_EQ(error([&] { conv3d(volume, ones({1, 2, 4, 1, 1})); }),
-            "conv3d: a kernel of 4 planes, 1 apart, does not fit into 3 (stride 1)");
+            "conv3d: a window of 4 (dilation 1) does not fit into 3 + 2 * 0");
   const Tensor kernel = ones({1, 2, 1, 1, 1});
   const auto depth = [&](const Conv3dOptions& o) {
     return error([&] { conv3d(volume, kernel, {}, o); });
   };
   EXPECT_EQ(depth({.padding = {-1, 0, 0}}),
-            "conv3d: 1 planes of a kernel, stride 1 and dilation 1 must be > 0, padding -1 >= 0");
+            "conv3d: stride and dilation must be > 0, padding >= 0, all below 2^31, got stride 1, "
+            "dilation 1, padding -1 of a window of 1 over 3 elements");
   EXPECT_EQ(depth({.dilation = {0, 1, 1}}),
-            "conv3d: 1 planes of a kernel, stride 1 and dilation 0 must be > 0, padding 0 >= 0");
+            "conv3d: stride and dilation must be > 0, padding >= 0, all below 2^31, got stride 1, "
+            "dilation 0, padding 0 of a window of 1 over 3 elements");
   EXPECT_EQ(error([&] { conv3d(volume, ones({1, 2, 0, 1, 1})); }),
-            "conv3d: 0 planes of a kernel, stride 1 and dilation 1 must be > 0, padding 0 >= 0");
+            "conv3d: a weight of shape [1, 2, 0, 1, 1] has no window");
   EXPECT_EQ(error([&] { conv_transpose3d(volume, ones({2, 1, 0, 1, 1})); }),
-            "conv_transpose3d: 0 planes of a kernel, stride 1 and dilation 1 must be > 0, padding "
-            "0 >= 0");
+            "conv_transpose3d: a weight of shape [2, 1, 0, 1, 1] has no window");
   EXPECT_EQ(error([&] { max_pool3d(volume, 1, {.stride = {-1, 1, 1}}); }),
             "max_pool3d: the stride of planes must be >= 0, got -1");
   EXPECT_EQ(error([&] {
               conv_transpose3d(volume, ones({2, 1, 1, 1, 1}), {}, {.output_padding = {1, 0, 0}});
             }),
-            "conv_transpose3d: output_padding 1 of planes must be less than their stride 1 or "
-            "dilation 1");
+            "conv_transpose3d: an output padding of 1 with stride 1 and dilation 1 (it must be "
+            "below one of them)");
   EXPECT_EQ(
       error([&] { conv_transpose3d(volume, ones({2, 1, 1, 1, 1}), {}, {.padding = {2, 0, 0}}); }),
-      "conv_transpose3d: a padding of 2 planes leaves none of 3");
+      "conv_transpose3d: padding 2 leaves nothing of 3");
   EXPECT_EQ(error([&] { unfold(volume, 2); }),
             "unfold: the input has shape [1, 2, 3, 3, 3], not [n, c, h, w] or [c, h, w]");
   EXPECT_EQ(error([&] { unfold(image, 0); }),

@@ -64,34 +64,48 @@ Name addmm(const OpCall& c) {
 }
 Name dot(const OpCall& c) { return product(c, c.in(0), c.in(1), 1); }
 
-// The attributes of both kinds of convolutions.
-Attributes window_attributes(const kernels::Window& w) {
-  return {{"kernel_shape", Sizes{w.size[0], w.size[1]}},
-          {"strides", Sizes{w.stride[0], w.stride[1]}},
-          {"pads", Sizes{w.padding[0], w.padding[1], w.padding[0], w.padding[1]}},
-          {"dilations", Sizes{w.dilation[0], w.dilation[1]}},
-          {"group", w.groups}};
+// The attributes of both kinds of convolutions, of images or volumes.
+Attributes window_attributes(const ops::ConvGeometry& g) {
+  const auto [size, stride, padding, dilation, groups] = g.window;
+  Sizes sizes, strides, dilations, pads;
+  if (g.of_volumes()) {
+    sizes = {g.weight[2]};
+    strides = {g.depth.stride}, pads = {g.depth.padding}, dilations = {g.depth.dilation};
+  }
+  for (int d = 0; d < 2; ++d) {
+    sizes.push_back(size[d]);
+    strides.push_back(stride[d]), pads.push_back(padding[d]), dilations.push_back(dilation[d]);
+  }
+  pads.insert(pads.end(), pads.begin(), pads.end());
+  return {{"kernel_shape", sizes},
+          {"strides", strides},
+          {"pads", pads},
+          {"dilations", dilations},
+          {"group", groups}};
 }
 
 Name conv2d(const OpCall& c) {
   const auto& g = c.argument<ops::ConvGeometry>();
   const DType in = c.tensor(0).dtype();
-  const Name y = c.g.node("Conv", {c.in(0), c.in(1), c.in(2, in)}, window_attributes(g.window));
+  const Name y = c.g.node("Conv", {c.in(0), c.in(1), c.in(2, in)}, window_attributes(g));
   return finished(c, y, 3, g.activation);
 }
 
 Name conv_transpose2d(const OpCall& c) {
   const auto& g = c.argument<ops::ConvGeometry>();
   const DType in = c.tensor(0).dtype();
-  Attributes attributes = window_attributes(g.window);
+  Attributes attributes = window_attributes(g);
   Sizes more;
-  for (int d = 0; d < 2; ++d) {
-    const kernels::Window& w = g.window;
-    const int64_t whole = (g.output[2 + d] - 1) * w.stride[d] + w.dilation[d] * (w.size[d] - 1) + 1;
-    more.push_back(g.input[2 + d] - (whole - 2 * w.padding[d]));
-    check(more.back() == 0 || more.back() < w.stride[d],
-          "ONNX has no output padding of {} beside a stride of {}", more.back(), w.stride[d]);
-  }
+  const auto add = [&](int d, int64_t size, int64_t stride, int64_t padding, int64_t dilation) {
+    const int64_t whole = (g.output[d] - 1) * stride + dilation * (size - 1) + 1;
+    more.push_back(g.input[d] - (whole - 2 * padding));
+    check(more.back() == 0 || more.back() < stride,
+          "ONNX has no output padding of {} beside a stride of {}", more.back(), stride);
+  };
+  const kernels::Window& w = g.window;
+  if (g.of_volumes()) add(2, g.weight[2], g.depth.stride, g.depth.padding, g.depth.dilation);
+  for (int d = 0; d < 2; ++d)
+    add(g.input.rank - 2 + d, w.size[d], w.stride[d], w.padding[d], w.dilation[d]);
   attributes.emplace_back("output_padding", more);
   return c.g.node("ConvTranspose", {c.in(0), c.in(1), c.in(2, in)}, attributes);
 }

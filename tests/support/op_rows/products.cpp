@@ -42,6 +42,10 @@ std::vector<OpCase> products() {
       return conv2d(x[0], x[1], x[2], with);
     };
   };
+  const auto conv_of_volumes = [](In x) {
+    return conv3d(x[0], x[1], x[2],
+                  {.stride = {2, 1, 2}, .padding = {1, 0, 1}, .dilation = {2, 1, 1}, .groups = 2});
+  };
   const auto conv_transpose = [](ConvTranspose2dOptions o) {
     return [o](In x) { return conv_transpose2d(x[0], x[1], x.size() > 2 ? x[2] : Tensor(), o); };
   };
@@ -239,6 +243,13 @@ std::vector<OpCase> products() {
        .tolerance = 8,
        .empty = {{0, 4, 9}, {6, 2, 3}, {6}},
        .sums = {{2, 4, 4096}, {6, 2, 3}, {6}}},
+      {.op = "conv2d",
+       .inputs = {{{2, 4, 5, 3, 4}}, {{6, 2, 2, 3, 2}}, {{6}}},
+       .run = conv_of_volumes,
+       .label = "of_volumes",
+       .tolerance = 8,
+       .empty = {{0, 4, 5, 3, 4}, {6, 2, 2, 3, 2}, {6}},
+       .sums = {{1, 684, 5, 3, 4}, {6, 342, 2, 3, 2}, {6}}},
       {.op = "conv_transpose2d",
        .inputs = {{{2, 3, 3, 4}}, {{3, 2, 3, 2}}, {{2}}},
        .run = conv_transpose({}),
@@ -259,6 +270,21 @@ std::vector<OpCase> products() {
        .run = conv_transpose({.output_padding = {2, 1}, .dilation = {3, 2}}),
        .label = "padded_beyond_the_stride",
        .tolerance = 8},
+      {.op = "conv_transpose2d",
+       .inputs = {{{2, 4, 3, 2, 3}}, {{4, 3, 2, 3, 2}}, {{6}}},
+       .run =
+           [](In x) {
+             return conv_transpose3d(x[0], x[1], x[2],
+                                     {.stride = {2, 1, 3},
+                                      .padding = {1, 1, 0},
+                                      .output_padding = {1, 0, 2},
+                                      .dilation = {2, 1, 1},
+                                      .groups = 2});
+           },
+       .label = "of_volumes",
+       .tolerance = 8,
+       .empty = {{0, 4, 3, 2, 3}, {4, 3, 2, 3, 2}, {6}},
+       .sums = {{1, 684, 3, 2, 3}, {684, 3, 2, 3, 2}, {6}}},
       {.op = "conv2d_weight",
        .inputs = {{{1, 3, 3, 3}}, {{1, 2, 4, 5}}},
        .run =
@@ -266,6 +292,18 @@ std::vector<OpCase> products() {
              const Tensor w = ones({3, 2, 2, 3}, x[0].dtype()).set_requires_grad();
              return grad({sum(conv2d(x[1], w) * x[0])}, {w}, {.create_graph = true})[0];
            },
+       .tolerance = 8,
+       .composite = true,
+       .repeat = {1, 1}},
+      {.op = "conv2d_weight",
+       .inputs = {{{1, 3, 2, 3, 3}}, {{1, 2, 4, 4, 5}}},
+       .run =
+           [](In x) {
+             const Tensor w = ones({3, 2, 2, 2, 3}, x[0].dtype()).set_requires_grad();
+             const Tensor y = conv3d(x[1], w, {}, {.dilation = {2, 1, 1}});
+             return grad({sum(y * x[0])}, {w}, {.create_graph = true})[0];
+           },
+       .label = "of_volumes",
        .tolerance = 8,
        .composite = true,
        .repeat = {1, 1}},
