@@ -111,9 +111,9 @@ struct Compare::Run final : detail::KeepingObserver {
   std::vector<Row> rows;
 
  private:
-  // Takes a result; returns its number if both steps have it.
+  // Takes a result; returns its number if both steps have it. Views of dy pass on dy's error.
   std::optional<size_t> take(const Key& key, std::span<const Tensor> made,
-                             std::vector<size_t> inputs);
+                             std::vector<size_t> inputs, const Tensor& dy = {});
   void look_up(const Tensor& t, std::vector<size_t>& inputs) const;
   Tensor measured(const Tensor& y, const Tensor& wide);
   double error_of_gradients() const;
@@ -143,7 +143,7 @@ Tensor Compare::Run::measured(const Tensor& y, const Tensor& wide) {
 }
 
 std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor> made,
-                                         std::vector<size_t> inputs) {
+                                         std::vector<size_t> inputs, const Tensor& dy) {
   std::vector<Tensor> results_now;
   std::ranges::copy_if(made, std::back_inserter(results_now), is_compared);
   if (results_now.empty()) return {};
@@ -167,12 +167,17 @@ std::optional<size_t> Compare::Run::take(const Key& key, std::span<const Tensor>
   const std::vector<Kept>& wide = all->second[call];
   for (const Kept& k : wide)
     if (k.y.version() != k.version) return {};
-  const size_t number = results.size(), count = wide.size();
-  results.push_back({key, results_now[0].dtype(), std::move(inputs), distances_.size(), count});
-  for (size_t i = 0; i < count; ++i) {
-    made_[results_now[i].storage()->id()] = number;
-    distances_.push_back(measured(results_now[i], wide[i].y));
+  const size_t number = results.size(), first = distances_.size();
+  std::optional<DType> dtype;
+  for (size_t i = 0; i < wide.size(); ++i) {
+    const Tensor& y = results_now[i];
+    if (dy && y.storage() == dy.storage()) continue;
+    made_[y.storage()->id()] = number;
+    distances_.push_back(measured(y, wide[i].y));
+    dtype = dtype.value_or(y.dtype());
   }
+  if (!dtype) return {};
+  results.push_back({key, *dtype, std::move(inputs), first, distances_.size() - first});
   return number;
 }
 
@@ -242,10 +247,7 @@ void Compare::Run::after_rule(const Node& node, const Tensor& dy, std::span<cons
   const std::vector<size_t> inputs = std::move(rules_.back());
   rules_.pop_back();
   if (only_copies(node)) return;
-  std::vector<Tensor> made;
-  for (const Tensor& t : dx)
-    if (t && t.storage() != dy.storage()) made.push_back(t);
-  take({std::string(node.name()), Scope::path_text(node.module), Part::Backward}, made, inputs);
+  take({std::string(node.name()), Scope::path_text(node.module), Part::Backward}, dx, inputs, dy);
 }
 
 void Compare::Run::after_accumulate(const Node& leaf, const Tensor& total) {

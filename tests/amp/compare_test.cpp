@@ -440,6 +440,26 @@ TEST(Compare, FollowsCopiesInPlace) {
   EXPECT_EQ(rows["sin"].error_in, rows["matmul"].error);
 }
 
+// The gradient of a sum is dy, which bf16 rounds and f32 expands.
+TEST(Compare, MatchesGradientsThatARulePassesOn) {
+  const Tensor x = values({8, 8}), w = leaf({8, 8});
+  const Compare compare(
+      [&](const AutocastOptions& region) {
+        w.set_grad({});
+        Tensor loss;
+        {
+          const Autocast on(region);
+          const Tensor y = matmul(x, w);
+          loss = sum(y) * 0.3 + sum(y.to(f32)) + sum(square(y)) * 0.01;
+        }
+        loss.backward();
+      },
+      {.region = {.low = bf16}});
+  EXPECT_EQ(compare.unmatched(), 0) << compare.text();
+  for (const Compare::Row& row : compare.rows())
+    if (row.op == "sum" && row.backward) EXPECT_GT(row.added(), 1e-4);
+}
+
 // A write to a part leaves the errors of the others.
 TEST(Compare, JoinsErrorsOfParts) {
   const Tensor x = values({8, 8});
