@@ -43,8 +43,9 @@ std::string_view other_remedy(const OpInfo& op, DType a, DType b) {
   if (a == u8 || b == u8) return "; train::transforms::to_float() for images";
   if (!castable(a) || !castable(b)) return "";
   const bool ever_cast = op.precision != Precision::Any && op.precision != Precision::Native;
-  return ever_cast ? ", or run under amp::Autocast"
-                   : ", or give the op a Precision that amp::Autocast casts for";
+  return !ever_cast            ? ", or give the op a Precision that amp::Autocast casts for"
+         : thread_state.policy ? "; the region here, or an override in it, leaves them as they are"
+                               : ", or run under amp::Autocast";
 }
 
 }  // namespace

@@ -400,6 +400,10 @@ TEST(Policies, AMixedCallIsToldWhetherARegionWouldCast) {
   EXPECT_ERROR(Pair<Precision::Any>::apply(a, b),
                "f16 and f32 (convert one with .to(), or give the op a Precision that amp::Autocast "
                "casts for)");
+  const Autocast as_called({.overrides = {{"pair", Precision::Any}}});
+  EXPECT_ERROR(Pair<Precision::Widest>::apply(a, b),
+               "f16 and f32 (convert one with .to(); the region here, or an override in it, leaves "
+               "them as they are)");
 }
 
 // --- gradients ---
