@@ -71,7 +71,14 @@ Tensor randperm(int64_t n, Device device = DefaultDevice::current());  // i64: 0
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
 // 1 with probability p, else 0, in p's dtype. Throws Error (on a device later) unless 0 <= p <= 1.
 Tensor bernoulli(const Tensor& p);
-Tensor one_hot(const Tensor& index, int64_t classes, DType dtype = f32);  // [...] -> [..., classes]
+// [...] -> [..., classes]; -1: as many as the largest index needs, which waits for the device.
+Tensor one_hot(const Tensor& index, int64_t classes = -1, DType dtype = f32);
+// The rows and columns of the lower or upper triangle of a matrix, on and beside that diagonal, in
+// row-major order: i64 [2, n].
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t diagonal = 0,
+                    Device device = DefaultDevice::current());
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t diagonal = 0,
+                    Device device = DefaultDevice::current());
 
 // --- dtype and device ---
 Tensor cast(const Tensor& x, DType to);  // x itself if it has that dtype
@@ -107,6 +114,14 @@ std::vector<Tensor> split(const Tensor& x, int64_t size,
                           int dim = 0);  // pieces of `size`; the last may be smaller
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim = 0);
+// Parts of nearly equal sizes, the larger ones first; or those that end before each index, and the
+// rest, where indices are as in slice().
+std::vector<Tensor> tensor_split(const Tensor& x, int64_t parts, int dim = 0);
+std::vector<Tensor> tensor_split(const Tensor& x, const std::vector<int64_t>& indices, int dim = 0);
+inline std::vector<Tensor> tensor_split(const Tensor& x, std::initializer_list<int64_t> indices,
+                                        int dim = 0) {  // {3} is an index, too
+  return tensor_split(x, std::vector<int64_t>(indices), dim);
+}
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
 struct SplitHeadsOptions {
   int64_t parts = 3;        // queries, keys and values
@@ -155,6 +170,10 @@ Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // as cat
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
 Tensor vstack(const std::vector<Tensor>& parts);  // cat of rows: a 1-d or 0-d tensor is one
 Tensor hstack(const std::vector<Tensor>& parts);  // cat along dimension 1, or 0 of vectors, numbers
+// The matrices along a diagonal, zeros beside them; a 1-d or 0-d tensor is one row.
+Tensor block_diag(const std::vector<Tensor>& parts);
+// All combinations of an element of each part: [n], [m], ... -> [n m ..., parts]; [n] of one part.
+Tensor cartesian_prod(const std::vector<Tensor>& parts);
 // Sequences [t, ...] padded with value to the longest -> [longest, n, ...] or [n, longest, ...].
 Tensor pad_sequence(const std::vector<Tensor>& parts, bool batch_first = false, double value = 0);
 
@@ -184,6 +203,8 @@ Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& s
 // of argsort() and argmax(). Without dim, gathers from the flattened tensors.
 Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim);
 Tensor take_along_dim(const Tensor& x, const Tensor& index);
+// The elements at these places of the flattened x, in the index's shape; -1 is the last one.
+Tensor take(const Tensor& x, const Tensor& index);
 // x with the elements where mask is true replaced by those of source, in row-major order. source
 // has at least as many; x and mask broadcast.
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
@@ -244,12 +265,16 @@ struct Unique {
 // The distinct elements, sorted; for each element of x its index among them, i64 of x's shape; and
 // how often each occurs. NaNs are distinct. Waits for the device. Not differentiable.
 Unique unique(const Tensor& x);
+Unique unique_consecutive(const Tensor& x);  // in the order of x, of which equal neighbours are one
 // The number of times that 0, 1, ... occur in x, i64 [n] with n at least `least`; with weights,
 // their sum for each number (i64 for integers). Waits for the device.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
 // The index at which each value would be inserted into sorted numbers [n]: before equal numbers, or
 // after them if `right`. i64 of the values' shape; values and numbers must agree in dtype.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
+inline Tensor bucketize(const Tensor& values, const Tensor& bounds, bool right = false) {
+  return searchsorted(bounds, values, right);
+}
 
 // --- arithmetic: bools count as 0 and 1 of the other operand's dtype, of f32 beside a number ---
 // The sum and the maximum of two bool tensors are their or, the product and minimum their and.
@@ -269,6 +294,7 @@ Tensor logaddexp(const Tensor& a, const Tensor& b);     // log(exp(a) + exp(b))
 Tensor logaddexp2(const Tensor& a, const Tensor& b);    // log2(2^a + 2^b)
 Tensor xlogy(const Tensor& a, const Tensor& b);         // a log(b); 0 where a is, unless b is NaN
 Tensor atan2(const Tensor& a, const Tensor& b);         // the angle of (b, a)
+Tensor hypot(const Tensor& a, const Tensor& b);         // sqrt(a^2 + b^2); gradient 0 at (0, 0)
 Tensor floor_divide(const Tensor& a, const Tensor& b);  // floor(a / b); integers by 0: 0
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
@@ -435,12 +461,15 @@ Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> inf = {
 
 // --- activations ---
 Tensor relu(const Tensor& x);
-Tensor gelu(const Tensor& x);       // x * Phi(x), exact
-Tensor gelu_tanh(const Tensor& x);  // GPT-2's approximation
-Tensor silu(const Tensor& x);       // x * sigmoid(x)
+Tensor gelu(const Tensor& x);                                // x * Phi(x), exact
+Tensor gelu_tanh(const Tensor& x);                           // GPT-2's approximation
+Tensor gelu(const Tensor& x, std::string_view approximate);  // "none" or "tanh"
+Tensor silu(const Tensor& x);                                // x * sigmoid(x)
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor softplus(const Tensor& x);  // log(1 + exp(x))
+Tensor softplus(const Tensor& x, double beta,
+                double threshold = 20);  // softplus(beta x) / beta; x above threshold / beta
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);
 Tensor elu(const Tensor& x, double alpha = 1);  // alpha (exp(x) - 1) below zero
 Tensor selu(const Tensor& x);
@@ -466,12 +495,13 @@ Tensor prelu(const Tensor& x, const Tensor& weight);
 Tensor glu(const Tensor& x, int dim = -1);  // first half * sigmoid(second half)
 Tensor swiglu(const Tensor& a,
               const Tensor& b);  // silu(a) b: the gate of a network, and its values
-Tensor softmax(const Tensor& x, int dim = -1);
+// A dtype is that to which x is cast first, and that of the result whatever the policy.
+Tensor softmax(const Tensor& x, int dim = -1, std::optional<DType> dtype = {});
+Tensor log_softmax(const Tensor& x, int dim = -1, std::optional<DType> dtype = {});
 Tensor softmin(const Tensor& x, int dim = -1);  // softmax(-x)
 // A differentiable sample of softmax(logits) (Jang et al. 2017), close to one_hot for a small tau;
 // if hard, exactly one_hot, with the gradient of the soft sample.
 Tensor gumbel_softmax(const Tensor& logits, double tau = 1, bool hard = false, int dim = -1);
-Tensor log_softmax(const Tensor& x, int dim = -1);
 
 // --- reductions over any dimensions ---
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // integers sum to i64
@@ -480,6 +510,12 @@ Tensor var(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int cor
 Tensor stddev(const Tensor& x, const Dims& dims = {}, bool keepdim = false, int correction = 1);
 Tensor max(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // ties share gradients
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+inline Tensor amax(const Tensor& x, const Dims& dims = {}, bool keepdim = false) {  // as max
+  return max(x, dims, keepdim);
+}
+inline Tensor amin(const Tensor& x, const Dims& dims = {}, bool keepdim = false) {  // as min
+  return min(x, dims, keepdim);
+}
 Tensor argmax(const Tensor& x, int dim, bool keepdim = false);  // i64; ties: the first
 Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
 Tensor argmax(const Tensor& x);  // of all elements in row-major order, 0-d
@@ -494,6 +530,7 @@ Tensor logsumexp(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 // (sum |x|^p)^(1/p). p = +-infinity: the largest or least |x|; p = 0: how many are not 0. The
 // gradient is 0 at kinks.
 Tensor norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keepdim = false);
+Tensor vector_norm(const Tensor& x, double ord = 2, const Dims& dims = {}, bool keepdim = false);
 // The 2-norm. (A list, since norm(x, {1}) would otherwise be the 1-norm over all dimensions.)
 Tensor norm(const Tensor& x, std::initializer_list<int> dims, bool keepdim = false);
 Tensor cumsum(const Tensor& x, int dim);   // integers give i64
@@ -543,6 +580,7 @@ struct MatmulOptions {
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 Tensor mm(const Tensor& a, const Tensor& b);   // matmul of [m, k] and [k, n]
 Tensor bmm(const Tensor& a, const Tensor& b);  // [b, m, k] @ [b, k, n] -> [b, m, n]
+Tensor mv(const Tensor& a, const Tensor& x);   // matmul of [m, n] and [n]
 struct AddmmOptions {
   double beta = 1, alpha = 1;
 };
@@ -596,6 +634,7 @@ struct Slogdet {
 };
 // The sign of the determinant and the logarithm of its absolute value; 0 and -inf if a is singular.
 Slogdet slogdet(const Tensor& a);
+Tensor logdet(const Tensor& a);  // the logarithm of det(a): NaN where that is negative
 // The lower triangle l with a = l l^T, or the upper one l^T. a counts as its symmetric part
 // (a + a^T) / 2. Throws Error unless that is positive definite.
 Tensor cholesky(const Tensor& a, bool upper = false);
@@ -781,6 +820,8 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
 Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = false);
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);    // [n, c f f, h, w] -> [n, c, h f, w f]
 Tensor pixel_unshuffle(const Tensor& x, int64_t factor);  // [n, c, h f, w f] -> [n, c f f, h, w]
+// Takes a channel of each of `groups` groups in turn: x [n, c, ...] -> [n, c, ...].
+Tensor channel_shuffle(const Tensor& x, int64_t groups);
 
 struct UnfoldOptions {
   ByName by_name = {};

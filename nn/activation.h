@@ -7,14 +7,27 @@
 namespace mixtape::nn {
 
 struct ReLU : OpModule<ReLU, relu> {};
-struct GELU : OpModule<GELU, gelu> {};
+// x * Phi(x), exact or by GPT-2's approximation, GELU("tanh").
+struct GELU : Module<GELU> {
+  explicit GELU(std::string_view approximate = "none");
+  Tensor forward(const Tensor& x) const { return tanh_ ? gelu_tanh(x) : gelu(x); }
+  MIXTAPE_FIELDS()
+
+ private:
+  bool tanh_;
+};
 struct SiLU : OpModule<SiLU, silu> {};
 struct Sigmoid : OpModule<Sigmoid, sigmoid> {};
 struct Tanh : OpModule<Tanh, tanh> {};
 struct SELU : OpModule<SELU, selu> {};
 struct ReLU6 : OpModule<ReLU6, relu6> {};
 struct Mish : OpModule<Mish, mish> {};
-struct Softplus : OpModule<Softplus, softplus> {};
+// log(1 + exp(beta x)) / beta
+struct Softplus
+    : OpModule<Softplus, static_cast<Tensor (*)(const Tensor&, double, double)>(softplus), double,
+               double> {
+  explicit Softplus(double beta = 1, double threshold = 20) : OpModule(beta, threshold) {}
+};
 struct Softsign : OpModule<Softsign, softsign> {};
 struct LogSigmoid : OpModule<LogSigmoid, log_sigmoid> {};
 struct Hardsigmoid : OpModule<Hardsigmoid, hardsigmoid> {};
@@ -37,12 +50,12 @@ struct ELU : OpModule<ELU, elu, double> {
 struct GLU : OpModule<GLU, glu, int> {
   explicit GLU(int dim = -1) : OpModule(dim) {}
 };
-struct LogSoftmax : OpModule<LogSoftmax, log_softmax, int> {
-  explicit LogSoftmax(int dim = -1) : OpModule(dim) {}
+struct LogSoftmax : OpModule<LogSoftmax, log_softmax, int, std::optional<DType>> {
+  explicit LogSoftmax(int dim = -1, std::optional<DType> dtype = {}) : OpModule(dim, dtype) {}
 };
 struct GELUTanh : OpModule<GELUTanh, gelu_tanh> {};  // GPT-2's approximation
-struct Softmax : OpModule<Softmax, softmax, int> {
-  explicit Softmax(int dim = -1) : OpModule(dim) {}
+struct Softmax : OpModule<Softmax, softmax, int, std::optional<DType>> {
+  explicit Softmax(int dim = -1, std::optional<DType> dtype = {}) : OpModule(dim, dtype) {}
 };
 
 }  // namespace mixtape::nn

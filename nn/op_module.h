@@ -2,8 +2,8 @@
 // OpModule: an op as a module that stores the op's options and is called with its tensors.
 //
 //   struct ReLU : OpModule<ReLU, relu> {};
-//   struct Softmax : OpModule<Softmax, softmax, int> {
-//     explicit Softmax(int dim = -1) : OpModule(dim) {}
+//   struct Softmin : OpModule<Softmin, softmin, int> {
+//     explicit Softmin(int dim = -1) : OpModule(dim) {}
 //   };
 
 #include <type_traits>

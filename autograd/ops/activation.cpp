@@ -44,6 +44,12 @@ Tensor relu6(const Tensor& x) { return call<Unary<kernels::Relu6>>(x); }
 Tensor selu(const Tensor& x) { return call<Unary<kernels::Selu>>(x); }
 Tensor gelu(const Tensor& x) { return call<Unary<kernels::Gelu>>(x); }
 Tensor gelu_tanh(const Tensor& x) { return call<Unary<kernels::GeluTanh>>(x); }
+Tensor gelu(const Tensor& x, std::string_view approximate) {
+  const bool tanh = approximate == "tanh";
+  check(tanh || approximate == "none", "approximate must be \"none\" or \"tanh\", got \"{}\"",
+        approximate);
+  return tanh ? gelu_tanh(x) : gelu(x);
+}
 Tensor silu(const Tensor& x) { return call<Unary<kernels::Silu>>(x); }
 Tensor sigmoid(const Tensor& x) { return call<Unary<kernels::Sigmoid>>(x); }
 Tensor hardsigmoid(const Tensor& x) { return call<Unary<kernels::Hardsigmoid>>(x); }

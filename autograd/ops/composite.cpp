@@ -92,6 +92,25 @@ Tensor xlogy(double a, const Tensor& b) {
   return in_f32([a](const Tensor& y) { return x_log_y(number_like(y, a), y); }, b);
 }
 
+Tensor hypot(const Tensor& a, const Tensor& b) {
+  const Scope scope("hypot");
+  const Shape shape = broadcast(a.shape(), b.shape());
+  const auto side = [&](const Tensor& t) { return flatten(expand(t, shape)); };
+  return reshape(norm(stack({side(a), side(b)}), {0}), shape);
+}
+
+// The logarithm needs no threshold: from 20 on, this is x to 1e-10.
+Tensor softplus(const Tensor& x, double beta, double threshold) {
+  if (beta == 1 && threshold >= 20) return softplus(x);
+  const Scope scope("softplus");
+  check_real(x);
+  check(beta > 0, "beta must be > 0, got {}", beta);
+  const auto smooth = [&](const Tensor& w) {
+    return where(gt(w * beta, threshold), w, softplus(w * beta) / beta);
+  };
+  return in_f32(smooth, x);
+}
+
 Tensor celu(const Tensor& x, double alpha) {
   const Scope scope("celu");
   check_real(x);

@@ -47,6 +47,10 @@ constexpr auto element_for() {
     return int64_t();
 }
 
+Tensor places_of(const Tensor& mask, Device device) {
+  return contiguous(transpose(nonzero(mask))).to(device);
+}
+
 // [0, 1) in f64 with 48 bits: with rand(), events rarer than 2^-24 would come too often or never.
 Tensor fine_rand(const Shape& shape, DType dtype, Device device) {
   const Tensor coarse = rand(shape, dtype, device);
@@ -120,6 +124,13 @@ Tensor eye(int64_t n, DType dtype, Device device) {
   Tensor y = zeros({n, n}, dtype, device);
   kernels::fill(device, 1, y.with_layout(Layout(Shape{n}, Shape{n + 1})));  // the diagonal
   return y;
+}
+
+Tensor tril_indices(int64_t rows, int64_t columns, int64_t diagonal, Device device) {
+  return places_of(tril(ones({rows, columns}, boolean, Device::cpu()), diagonal), device);
+}
+Tensor triu_indices(int64_t rows, int64_t columns, int64_t diagonal, Device device) {
+  return places_of(triu(ones({rows, columns}, boolean, Device::cpu()), diagonal), device);
 }
 
 Tensor uniform(const Shape& shape, double low, double high, DType dtype, Device device) {
@@ -214,6 +225,10 @@ Tensor ops::one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) 
 Tensor one_hot(const Tensor& given, int64_t classes, DType dtype) {
   const Scope scope("one_hot");
   const Tensor index = as_index(given);
+  if (classes == -1) {
+    check(index.numel() > 0, "without indices, the number of classes must be given");
+    classes = max(index).item<int64_t>() + 1;
+  }
   check_range(index, 0, classes, [classes](int64_t i) {
     return fmt::format("index {} is out of range for {} classes", i, classes);
   });

@@ -51,6 +51,10 @@ Tensor ops::within_range(const Tensor& dx, const Tensor& rows, DType dtype) {
   return where(logical_and(rows, isfinite(dx)), clamp(dx, -most, most), dx);
 }
 
+Tensor vector_norm(const Tensor& x, double ord, const Dims& dims, bool keepdim) {
+  return norm(x, ord, dims, keepdim);
+}
+
 Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keepdim) {
   const Scope scope("pairwise_distance");
   return in_wider(

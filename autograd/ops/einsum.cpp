@@ -121,7 +121,7 @@ class Einsum {
     for (Operand& o : operands_) o.x = wide ? cast(o.x, f32) : o.x;
     while (operands_.size() > 1) {
       const auto [i, j] = cheapest_pair();
-      const Operand b = take(j), a = take(i);
+      const Operand b = extract(j), a = extract(i);
       operands_.push_back(multiply(a, b));
     }
     operands_[0].sum_all_but([&](Axis a) { return contains(result_, a); });
@@ -186,7 +186,7 @@ class Einsum {
             }));
   }
 
-  Operand take(size_t i) {
+  Operand extract(size_t i) {
     Operand o = std::move(operands_[i]);
     operands_.erase(operands_.begin() + int64_t(i));
     return o;

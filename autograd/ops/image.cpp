@@ -309,6 +309,15 @@ Tensor pixel_unshuffle(const Tensor& x, int64_t f) {
   return reshape(permute(reshape(x, {n, c, h, f, w, f}), {0, 1, 3, 5, 2, 4}), {n, c * f * f, h, w});
 }
 
+Tensor channel_shuffle(const Tensor& x, int64_t groups) {
+  const Scope scope("channel_shuffle");
+  check(x.rank() >= 3, "the input has shape {}, not [n, c, ...]", x.shape());
+  check(groups > 0 && x.size(1) % groups == 0, "{} channels do not divide into {} groups",
+        x.size(1), groups);
+  const Tensor apart = unflatten(x, 1, {groups, x.size(1) / groups});
+  return flatten(transpose(apart, 1, 2), 1, 2);
+}
+
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& o) {
   const Scope scope("grid_sample");
   check_images(x);

@@ -267,6 +267,10 @@ Slogdet slogdet(const Tensor& a) {
   const Tensor y = call<SignAndLog>(a);
   return {select(y, -1, 0), select(y, -1, 1)};
 }
+Tensor logdet(const Tensor& a) {
+  const auto [sign, log] = slogdet(a);
+  return masked_fill(log, lt(sign, 0), std::numeric_limits<double>::quiet_NaN());
+}
 Tensor cholesky(const Tensor& a, bool upper) {
   const Tensor l = call<Cholesky>(a);
   return upper ? transpose(l) : l;

@@ -242,6 +242,12 @@ Tensor mm(const Tensor& a, const Tensor& b) {
   check_ranks(a, b, 2);
   return matmul(a, b);
 }
+Tensor mv(const Tensor& a, const Tensor& x) {
+  const Scope scope("mv");
+  check(a.rank() == 2 && x.rank() == 1, "operands have shapes {} and {}, not [m, n] and [n]",
+        a.shape(), x.shape());
+  return matmul(a, x);
+}
 Tensor bmm(const Tensor& a, const Tensor& b) {
   const Scope scope("bmm");
   check_ranks(a, b, 3);

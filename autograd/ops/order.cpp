@@ -131,6 +131,18 @@ Tensor quantiles(const Tensor& x, const Tensor& q, int dim, bool keepdim, bool w
   return q.rank() == 0 ? each[0] : stack(each);
 }
 
+// The runs of equal neighbours in v [n]: the value of each, the run of each element, and lengths.
+Unique runs_of(const Tensor& v) {
+  const int64_t n = v.numel();
+  const Device device = v.device();
+  if (n == 0) return {v.clone(), zeros({0}, i64, device), zeros({0}, i64, device)};
+  const Tensor differs = cast(ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1)), i64);
+  const Tensor starts = flatten(nonzero(cat({ones({1}, i64, device), differs})));
+  const Tensor ends = cat({slice(starts, 0, 1), full({1}, double(n), i64, device)});
+  return {index_select(v, 0, starts), cumsum(cat({zeros({1}, i64, device), differs}), 0),
+          ends - starts};
+}
+
 }  // namespace
 
 Tensor argsort(const Tensor& x, int dim, bool descending) {
@@ -225,19 +237,14 @@ Tensor nanquantile(const Tensor& x, const Tensor& q) { return nanquantile(flatte
 
 Unique unique(const Tensor& x) {
   const Scope scope("unique");
-  const int64_t n = x.numel();
-  const Device device = x.device();
-  if (n == 0)
-    return {x.detach().clone().flatten(), zeros(x.shape(), i64, device), zeros({0}, i64, device)};
   const Sorted all = sort(flatten(x.detach()), 0);
-  const Tensor& v = all.values;
-  const Tensor differs = cast(ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1)), i64);
-  const Tensor group = cumsum(cat({zeros({1}, i64, device), differs}), 0);
-  const Tensor starts = flatten(nonzero(cat({ones({1}, i64, device), differs})));
-  const Tensor ends =
-      cat({narrow(starts, 0, 1, starts.numel() - 1), full({1}, double(n), i64, device)});
-  return {index_select(v, 0, starts),
-          reshape(scatter(zeros_like(group), 0, all.indices, group), x.shape()), ends - starts};
+  const auto [values, run, counts] = runs_of(all.values);
+  return {values, reshape(scatter(zeros_like(run), 0, all.indices, run), x.shape()), counts};
+}
+Unique unique_consecutive(const Tensor& x) {
+  const Scope scope("unique_consecutive");
+  const auto [values, run, counts] = runs_of(flatten(x.detach()));
+  return {values, reshape(run, x.shape()), counts};
 }
 
 Tensor bincount(const Tensor& given, const Tensor& weights, int64_t least) {

@@ -178,6 +178,10 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim) {
 Tensor take_along_dim(const Tensor& x, const Tensor& index) {
   return take_along_dim(flatten(x), flatten(index), 0);
 }
+Tensor take(const Tensor& x, const Tensor& index) {
+  const Scope scope("take");
+  return mixtape::index(flatten(x), {as_index(index)});
+}
 
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {
   const Scope scope("masked_scatter");

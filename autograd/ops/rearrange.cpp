@@ -118,6 +118,30 @@ Tensor flip(const Tensor& x, const Dims& dims) {
   return call<Flip>(x, reduce_options(dims, x.rank()).dims);
 }
 
+Tensor block_diag(const std::vector<Tensor>& parts) {
+  const Scope scope("block_diag");
+  int64_t left = 0, right = 0;
+  for (const Tensor& part : parts) {
+    check(part.rank() <= 2, "a part has shape {}, not [m, n], [n] or []", part.shape());
+    right += as_line(part).size(-1);
+  }
+  std::vector<Tensor> rows;
+  for (const Tensor& part : parts) {
+    const int64_t width = as_line(part).size(-1);
+    right -= width;
+    rows.push_back(pad(as_line(part), {left, right}));
+    left += width;
+  }
+  return vstack(rows);
+}
+Tensor cartesian_prod(const std::vector<Tensor>& parts) {
+  const Scope scope("cartesian_prod");
+  if (parts.size() == 1) return as_line(parts[0]);
+  std::vector<Tensor> columns = meshgrid(parts);
+  for (Tensor& column : columns) column = flatten(column);
+  return stack(columns, 1);
+}
+
 Tensor roll(const Tensor& x, int64_t shift, int dim) {
   const Scope scope("roll");
   const int64_t n = x.size(dim), by = n == 0 ? 0 : (shift % n + n) % n;

@@ -57,11 +57,13 @@ struct Softmax {  // over dimension 1 of lines
 };
 
 template <bool log>
-Tensor softmax_over(const Tensor& x, int dim) {
+Tensor softmax_over(const Tensor& x, int dim, std::optional<DType> dtype) {
   const Scope scope(Softmax<log>::info.name);
-  return along_line(x, dim, [](const Tensor& t, int d) {
+  const auto over = [](const Tensor& t, int d) {
     return lines_to(call<Softmax<log>>(lines_along(t, d)), t.shape(), d);
-  });
+  };
+  if (!dtype) return along_line(x, dim, over);
+  return cast(along_line(cast(x, *dtype), dim, over), *dtype);  // whatever the policy
 }
 
 // --- losses ---
@@ -319,8 +321,12 @@ void check_named(const Tensor& x, std::string_view what, int dim, const Tensor& 
 
 }  // namespace
 
-Tensor softmax(const Tensor& x, int dim) { return softmax_over<false>(x, dim); }
-Tensor log_softmax(const Tensor& x, int dim) { return softmax_over<true>(x, dim); }
+Tensor softmax(const Tensor& x, int dim, std::optional<DType> dtype) {
+  return softmax_over<false>(x, dim, dtype);
+}
+Tensor log_softmax(const Tensor& x, int dim, std::optional<DType> dtype) {
+  return softmax_over<true>(x, dim, dtype);
+}
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
   const Scope scope(CrossEntropy<false>::info.name);

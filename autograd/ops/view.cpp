@@ -345,6 +345,22 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   if (x.size(dim) == 0) return split(x, std::vector<int64_t>(size_t(chunks), 0), dim);
   return split(x, (x.size(dim) - 1) / chunks + 1, dim);
 }
+std::vector<Tensor> tensor_split(const Tensor& x, int64_t parts, int dim) {
+  const Scope scope("tensor_split");
+  check(parts > 0, "parts must be > 0, got {}", parts);
+  const int64_t n = x.size(dim);
+  std::vector<int64_t> sizes(size_t(parts), n / parts);
+  std::for_each_n(sizes.begin(), n % parts, [](int64_t& size) { ++size; });
+  return split(x, sizes, dim);
+}
+std::vector<Tensor> tensor_split(const Tensor& x, const std::vector<int64_t>& indices, int dim) {
+  const Scope scope("tensor_split");
+  std::vector<Tensor> pieces;
+  int64_t begin = 0;
+  for (const int64_t end : indices) pieces.push_back(slice(x, dim, std::exchange(begin, end), end));
+  pieces.push_back(slice(x, dim, begin));
+  return pieces;
+}
 std::vector<Tensor> unbind(const Tensor& x, int dim) {
   const Scope scope("unbind");
   std::vector<Tensor> pieces;

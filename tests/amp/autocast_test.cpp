@@ -443,6 +443,15 @@ TEST(Gradients, OfActivationsAreNarrowAndOfConvolutionsToo) {
   EXPECT_FALSE(representable(g[2], bf16));
 }
 
+TEST(Policies, ADtypeThatIsAskedForStays) {
+  const Tensor h = values({4, 4}, f16);
+  const Autocast on({.low = f16});
+  EXPECT_EQ(softmax(h).dtype(), f32);
+  EXPECT_EQ(softmax(h, -1, f16).dtype(), f16);
+  EXPECT_EQ(log_softmax(h, 0, bf16).dtype(), bf16);
+  EXPECT_EQ(log_softmax(h, 0, f64).dtype(), f64);
+}
+
 TEST(Gradients, BackwardIsTheSameInsideAndOutsideOfTheRegion) {
   const Tensor x = values({8, 4}, f32, 2);
   std::vector<std::vector<double>> grads;

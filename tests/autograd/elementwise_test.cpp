@@ -674,9 +674,9 @@ TEST(Elementwise, SlopesOfNormsOfSmallOrders) {
 TEST(Elementwise, SlopesOfGeluFarOut) {
   for (const DType dtype : {f64, f32}) {
     const Tensor x = row({-inf, -2e19, -50, 50, 2e19, inf}, dtype).set_requires_grad();
-    for (const auto f : {gelu, gelu_tanh})
+    for (const auto form : {"none", "tanh"})
       for (const bool recorded : {false, true})
-        EXPECT_EQ(to_vector(grad({sum(f(x))}, {x}, {.create_graph = recorded})[0]),
+        EXPECT_EQ(to_vector(grad({sum(gelu(x, form))}, {x}, {.create_graph = recorded})[0]),
                   (Values{0, 0, 0, 1, 1, 1}))
             << name(dtype);
   }
@@ -771,7 +771,7 @@ TEST(Softmax, SlopesOfNarrowNumbersAreThoseOfTheInput) {
     for (const auto f : {softmax, log_softmax}) {
       const Tensor x = (rand({300, 70}, f64) * 8.0).to(dtype), dy = rand({300, 70}, f64).to(dtype);
       const auto slopes = [&](DType t, bool recorded) {
-        const Tensor in = x.to(t).detach().clone().set_requires_grad(), y = f(in, 1);
+        const Tensor in = x.to(t).detach().clone().set_requires_grad(), y = f(in, 1, {});
         return grad({y}, {in}, {.gradients = {dy.to(t)}, .create_graph = recorded})[0].to(f64);
       };
       const Tensor exact = slopes(f64, false);
@@ -1197,6 +1197,23 @@ TEST(Create, OneHotChecksItsIndices) {
   EXPECT_ERROR(one_hot(arange(0, 3), 2), "one_hot: index 2 is out of range for 2 classes");
   EXPECT_ERROR(one_hot(arange(-1, 1), 2), "one_hot: index -1 is out of range for 2 classes");
   EXPECT_ERROR(one_hot(ones({2}), 2), "one_hot: indices must be integers, got f32");
+}
+
+TEST(Create, OneHotCountsTheClasses) {
+  EXPECT_EQ(to_vector(one_hot(from({2, 0}, {2}, i64))), (Values{0, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(one_hot(from({1, 1}, {2}, i64), -1, f16).dtype(), f16);
+  EXPECT_ERROR(one_hot(from({1, -2}, {2}, i64)), "one_hot: index -2 is out of range for 2 classes");
+  EXPECT_ERROR(one_hot(zeros({0}, i64)),
+               "one_hot: without indices, the number of classes must be given");
+}
+
+TEST(Create, IndicesOfTriangles) {
+  EXPECT_TRUE(equal(tril_indices(2, 3), from({0, 1, 1, 0, 0, 1}, {2, 3}, i64)));
+  EXPECT_TRUE(equal(triu_indices(2, 3, 1), from({0, 0, 1, 1, 2, 2}, {2, 3}, i64)));
+  EXPECT_EQ(tril_indices(3, 3, -3).shape(), (Shape{2, 0}));
+  EXPECT_EQ(triu_indices(0, 3).shape(), (Shape{2, 0}));
+  const Tensor x = from({1, 2, 3, 4}, {2, 2}), at = triu_indices(2, 2);
+  EXPECT_EQ(to_vector(index(x, {at[0], at[1]})), (Values{1, 2, 4}));
 }
 
 TEST(Create, LikeAnother) {

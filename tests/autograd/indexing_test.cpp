@@ -81,6 +81,13 @@ TEST(ViewErrors, NameBothValues) {
                "for dimension 0 of size 2");
   EXPECT_ERROR(split(x, 0), "split: size must be > 0, got 0");
   EXPECT_ERROR(chunk(x, -1), "chunk: chunks must be > 0, got -1");
+  EXPECT_ERROR(tensor_split(x, 0), "tensor_split: parts must be > 0, got 0");
+  EXPECT_EQ(tensor_split(x, {1}).size(), 2u) << "an index, not the number of parts";
+  EXPECT_EQ(tensor_split(x, 20)[19].size(0), 0);
+  EXPECT_ERROR(block_diag({ones({1, 1, 1})}),
+               "block_diag: a part has shape [1, 1, 1], not [m, n], [n] or []");
+  EXPECT_ERROR(take(x, ones({1})), "take: indices must be integers, got f32");
+  EXPECT_ERROR(take(x, full({}, double(x.numel()), i64)), "take: ");
   EXPECT_ERROR(split(x, {1, 1}, 1),
                "split: pieces must have the 3 elements of dimension 1 in all, got 2");
   EXPECT_ERROR(split(x, {2, 2}, 1),

@@ -41,6 +41,7 @@ TEST(Products, RefuseWhatDoesNotFit) {
                "bmm: 2 matrices for 5: both operands need as many");
   EXPECT_ERROR(bmm(ones({2, 3, 4}), ones({2, 5, 3})), "inner dimensions differ: 4 and 5");
   EXPECT_ERROR(addmm(v, a, v), "addmm: operands have shapes [2, 3] and [3], not [m, k] and [k, n]");
+  EXPECT_ERROR(mv(a, a), "mv: operands have shapes [2, 3] and [2, 3], not [m, n] and [n]");
   EXPECT_ERROR(addmm(v, b, b), "addmm: inner dimensions differ: 4 and 3 (of [3, 4] and [3, 4])");
   EXPECT_ERROR(addmm(v, a, b), "[3] cannot expand to [2, 4]");
   EXPECT_ERROR(addmm(v, n, n.t()), "addmm: elements must be floats, got i64");
@@ -435,6 +436,9 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(pixel_shuffle(x, int64_t(1) << 32), "2 channels do not divide");
   EXPECT_ERROR(pixel_shuffle(ones({4, 2}), 2), "pixel_shuffle: the input has shape [4, 2]");
   EXPECT_ERROR(pixel_unshuffle(x, 2), "4 x 5 pixels do not divide into squares of 2 x 2");
+  EXPECT_ERROR(channel_shuffle(x, 3), "channel_shuffle: 2 channels do not divide into 3 groups");
+  EXPECT_ERROR(channel_shuffle(ones({2, 2}), 2),
+               "channel_shuffle: the input has shape [2, 2], not [n, c, ...]");
 }
 
 TEST(Interpolate, ToTheSameSizeIsTheImage) {

@@ -186,6 +186,16 @@ TEST(Unique, OfAnyShapeAndOfNaNs) {
   EXPECT_EQ(unique(ones({})).inverse.shape(), Shape{});
 }
 
+TEST(Unique, OfNeighbours) {
+  const Unique u = unique_consecutive(from({1, 1, 3, nan, nan, 1}, {2, 3}));
+  EXPECT_EQ(to_vector(u.inverse), (Values{0, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(u.inverse.shape(), (Shape{2, 3}));
+  EXPECT_EQ(to_vector(u.counts), (Values{2, 1, 1, 1, 1}));
+  EXPECT_EQ(u.values.at(4), 1);
+  EXPECT_EQ(unique_consecutive(zeros({0, 2}, i64)).inverse.shape(), (Shape{0, 2}));
+  EXPECT_EQ(to_vector(unique_consecutive(row({1, 1, 0}, boolean)).values), (Values{1, 0}));
+}
+
 TEST(Bincount, CountsOrAddsUp) {
   EXPECT_EQ(to_vector(bincount(i64s({1, 3, 1}))), (Values{0, 2, 0, 1}));
   EXPECT_EQ(to_vector(bincount(i64s({1, 3, 1}), {}, 6)), (Values{0, 2, 0, 1, 0, 0}));

@@ -221,11 +221,62 @@ std::vector<OpCase> resized() {
   };
 }
 
+// Functions by the names of PyTorch.
+std::vector<OpCase> by_name() {
+  const Input ties{.shape = {3, 8}, .low = 0, .high = 3, .kind = Input::Tied};
+  const Input bounds{.shape = {5}, .kind = Input::Constant, .values = {-1, 0, 0, 0.5, 1}};
+  const Input places{.shape = {2, 3}, .kind = Input::Index, .values = {-1, 0, 5, 5, 11, -12}};
+  const auto all_of = [](const Unique& u) {
+    return cat({flatten(u.values), cast(flatten(u.inverse), u.values.dtype()),
+                cast(u.counts, u.values.dtype())});
+  };
+  return {
+      row("gather", "take", {{{3, 4}}, places}, [](In x) { return take(x[0], x[1]); }),
+      row("norm", "hypot", {{{3, 4}}, {{2, 1, 4}}}, [](In x) { return hypot(x[0], x[1]); }),
+      row("slice", "tensor_split", {{{2, 7}}},
+          [](In x) {
+            const auto parts = tensor_split(x[0], 3, -1);
+            return cat({parts[2], parts[0]}, 1);
+          }),
+      row("slice", "tensor_split_at", {{{7, 2}}},
+          [](In x) {
+            const auto parts = tensor_split(x[0], {1, -2, 9});
+            return cat({parts[2], parts[1], parts[3]});
+          }),
+      row("cat", "block_diag", {{{2, 3}}, {{1, 2}}, {{3}}, {.shape = {}}},
+          [](In x) { return block_diag(x); }),
+      row("cat", "cartesian_prod", {{{3}}, {{2}}, {{4}}}, [](In x) { return cartesian_prod(x); }),
+      row("norm", "vector_norm", {{{3, 4, 2}}},
+          [](In x) { return vector_norm(x[0], 3, {0, 2}, true); }),
+      row("max", "amax", {ties}, [](In x) { return amax(x[0], {1}); }),
+      row("min", "amin", {ties}, [](In x) { return amin(x[0], {0}, true); }),
+      {.op = "slogdet",
+       .inputs = {{{2, 3, 3}}},
+       .run = [](In x) { return logdet(matmul(x[0], transpose(x[0]))); },
+       .label = "logdet",
+       .cpu_only = true},
+      row("matmul", "mv", {{{3, 4}}, {{4}}}, [](In x) { return mv(x[0], x[1]); }),
+      row("softmax", "of_dtype", {{{3, 4}}}, [](In x) { return softmax(x[0], 0, f64); }),
+      row("log_softmax", "of_dtype", {{{3, 4}}}, [](In x) { return log_softmax(x[0], -1, f64); }),
+      row("gelu_tanh", "by_name", {{{3, 4}}}, [](In x) { return gelu(x[0], "tanh"); }),
+      row("softplus", "with_beta", {{{3, 4}}}, [](In x) { return softplus(x[0], 2.5, 1.5); }),
+      row("permute", "channel_shuffle", {{{2, 6, 2, 3}}},
+          [](In x) { return channel_shuffle(x[0], 3); }),
+      predicate(row("argsort", "bucketize", {{{3, 4}}, bounds},
+                    [](In x) { return bucketize(x[0], x[1], true); })),
+      predicate(
+          row("eq", "one_hot", {{{2, 5}, 0, 4, Input::Index}}, [](In x) { return one_hot(x[0]); })),
+      predicate(row("argsort", "unique", {ties}, [=](In x) { return all_of(unique(x[0])); })),
+      predicate(row("ne", "unique_consecutive", {ties},
+                    [=](In x) { return all_of(unique_consecutive(x[0])); })),
+  };
+}
+
 }  // namespace
 
 std::vector<OpCase> composed() {
   std::vector<OpCase> cases = placed();
-  for (auto more : {statistics, rearranged, products_of_parts, resized})
+  for (auto more : {statistics, rearranged, products_of_parts, resized, by_name})
     for (OpCase& c : more()) cases.push_back(std::move(c));
   return cases;
 }
