@@ -80,7 +80,8 @@ enum class Reads { Nothing, Norms, Parameter };
 class Algorithm {
  public:
   virtual ~Algorithm() = default;
-  Options options();                 // its own, and maximize
+  Options options();                                             // its own, and maximize
+  virtual double default_of(std::string_view option) const = 0;  // 0 for maximize
   void check_options() const;        // throws Error if options in range do not go together
   virtual int min_rank() const = 0;  // of parameters: 2 for matrices alone
   virtual Reads reads() const = 0;   // the part of the parameter that a step of an element needs
@@ -113,6 +114,12 @@ class AlgorithmOf final : public Algorithm {
   // Takes the options unchecked; see check_options().
   AlgorithmOf(const O& o, const CommonOptions& options) : Algorithm(options), o_(o) {}
 
+  double default_of(std::string_view option) const override {
+    O defaults;
+    for (const Option& each : defaults.options())
+      if (each.name == option) return each.get();
+    return 0;
+  }
   int min_rank() const override {
     if constexpr (requires { O::min_rank; })
       return O::min_rank;

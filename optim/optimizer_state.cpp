@@ -150,7 +150,9 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   std::vector<double> numbers, bases;  // a base of -1: there is none
   for (size_t g = 0; g < groups(); ++g) {
     for (const Option& option : options(g)) {
-      numbers.push_back(reader.number(option_name(g, option.name)));
+      const std::string key = option_name(g, option.name);
+      const bool is_newer = option.flag && !reader.find(key);  // than the dict
+      numbers.push_back(is_newer ? at(g).algorithm->default_of(option.name) : reader.number(key));
       detail::check_value(option, numbers.back());
     }
     const std::string base = option_name(g, "base_lr");

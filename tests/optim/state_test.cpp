@@ -263,6 +263,36 @@ TEST(State, LoadingTakesTheOptionsFirst) {
   EXPECT_EQ(bits(with), bits(without));
 }
 
+// A dict that was saved before an optimizer had a flag.
+TEST(State, NewerFlagsHaveTheirDefaults) {
+  const auto load = [](Optimizer& opt, const std::string& without, const std::string& instead) {
+    StateDict dict = snapshot(opt.state_dict());
+    const auto flag = std::ranges::find(dict, without, &StateDict::value_type::first);
+    if (instead.empty())
+      dict.erase(flag);
+    else
+      flag->first = instead;
+    opt.load_state_dict(dict);
+  };
+  NAdam nadam(problem(), {.decoupled_weight_decay = true}, {.maximize = true});
+  load(nadam, "group.0.decoupled_weight_decay", "");
+  EXPECT_EQ(nadam.option("decoupled_weight_decay"), 0);
+  load(nadam, "group.0.maximize", "");
+  EXPECT_EQ(nadam.option("maximize"), 0);
+  RAdam radam(problem(), {.decoupled_weight_decay = true});
+  load(radam, "group.0.decoupled_weight_decay", "");
+  EXPECT_EQ(radam.option("decoupled_weight_decay"), 0);
+  SGD sgd(problem(), {.momentum = 0.9, .nesterov = true});
+  EXPECT_EQ(error([&] { load(sgd, "group.0.nesterov", "group.0.nestrov"); }),
+            "sgd: 'group.0.nestrov' belongs to nothing here");
+  EXPECT_EQ(sgd.option("nesterov"), 1);
+  load(sgd, "group.0.nesterov", "");
+  EXPECT_EQ(sgd.option("nesterov"), 0);
+  EXPECT_EQ(
+      error([&] { load(sgd, "group.0.momentum", ""); }).find("sgd: group.0.momentum is missing"),
+      0U);
+}
+
 // An option that needs one more buffer, set between two steps.
 TEST(State, SavesWhatItLoadsAfterAnOptionWasSet) {
   const auto goes_round = [](const auto& make, const std::string& option, double value) {
