@@ -78,7 +78,8 @@ class Optimizer {
   // options (f64), and "group.0.base_lr" if a schedule has set the rate. 8-bit states are u8 codes,
   // with "state.3.exp_avg.i8_scale" or ".f8_scale". State tensors are not copied; loading copies
   // them, and converts other storage formats. If names or shapes do not fit, loading throws Error
-  // and changes nothing.
+  // and changes nothing. A flag that the dict lacks, since it was saved before there was one, gets
+  // its default.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& dict);
 
@@ -191,8 +192,16 @@ class OptimizerOf : public Optimizer {
                        const CommonOptions& common = {}) {
     add_group(std::move(params), options, common);
   }
+  // The first options of PyTorch's without their names: the rate, and SGD's momentum, or betas.
   OptimizerOf(std::vector<Tensor> params, std::convertible_to<double> auto lr)
       : OptimizerOf(std::move(params), with_lr(double(lr))) {}
+  OptimizerOf(std::vector<Tensor> params, std::convertible_to<double> auto lr,
+              std::convertible_to<double> auto momentum)
+    requires std::same_as<O, kernels::SGD>
+      : OptimizerOf(std::move(params), O{double(lr), double(momentum)}) {}
+  OptimizerOf(std::vector<Tensor> params, std::convertible_to<double> auto lr, const Betas& betas)
+    requires requires(O o) { O{o.lr, o.betas}; }
+      : OptimizerOf(std::move(params), O{double(lr), betas}) {}
   // Without `common`, the common options are those of the first group.
   void add_group(std::vector<Tensor> params, const O& options) {
     add_group(std::move(params), options, first_common());

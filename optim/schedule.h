@@ -1,8 +1,10 @@
 #pragma once
 // Learning-rate schedules: closed forms in the step, which set the rate of every group.
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 #include <vector>
 
 #include "core/scope.h"
@@ -72,6 +74,30 @@ class Schedule : NoCopy {
   int64_t steps_ = 0;
 };
 
+namespace detail {
+
+// An option given by position. A number takes the type of the option there, but a fraction is no
+// whole number, and only a bool is a flag.
+template <class N>
+struct NumberByPosition {
+  N value;
+  template <class T>
+    requires(std::is_arithmetic_v<T> && (std::floating_point<T> || std::integral<N>) &&
+             std::same_as<T, bool> == std::same_as<N, bool>)
+  operator T() const {
+    return static_cast<T>(value);
+  }
+};
+template <class Given>
+auto by_position(const Given& given) {
+  if constexpr (std::is_arithmetic_v<Given>)
+    return NumberByPosition<Given>{given};
+  else
+    return given;
+}
+
+}  // namespace detail
+
 // A schedule defined by its options: a struct with a static `name`, `double rate(int64_t step,
 // double base_lr) const`, and `void validate() const`, which throws Error if an option is out of
 // range.
@@ -85,15 +111,17 @@ class ClosedForm : public Schedule {
     options_.validate();
     Schedule::apply(0);
   }
-  // The first options without their names: StepLR(opt, 30, 0.1).
+  // The first options without their names: StepLR(opt, 30, 0.1), MultiStepLR(opt, {30, 80}).
   template <class... First>
-    requires requires(const First&... first) { Options{first...}; }
+    requires requires(const First&... first) { Options{detail::by_position(first)...}; }
   ClosedForm(Optimizer& optimizer, const First&... first)
-      : ClosedForm(optimizer, Options{first...}) {}
+      : ClosedForm(optimizer, Options{detail::by_position(first)...}) {}
   template <class... More>
-    requires requires(std::vector<int64_t> first, const More&... more) { Options{first, more...}; }
+    requires requires(std::vector<int64_t> first, const More&... more) {
+      Options{first, detail::by_position(more)...};
+    }
   ClosedForm(Optimizer& optimizer, const std::vector<int64_t>& first, const More&... more)
-      : ClosedForm(optimizer, Options{first, more...}) {}  // MultiStepLR(opt, {30, 80}, 0.1)
+      : ClosedForm(optimizer, Options{first, detail::by_position(more)...}) {}
   std::string_view name() const override { return Options::name; }
   double at(int64_t step, size_t group = 0) const override {
     return options_.rate(step, base_lr(group));

@@ -160,6 +160,8 @@ class OneCycle : public Schedule {
  public:
   // Throws Error if options are out of range, or if there is no momentum to cycle.
   OneCycle(Optimizer& optimizer, const OneCycleOptions& options);
+  OneCycle(Optimizer& optimizer, double max_lr, std::integral auto total_steps)
+      : OneCycle(optimizer, OneCycleOptions{max_lr, int64_t(total_steps)}) {}
   std::string_view name() const override { return "one_cycle"; }
   double at(int64_t step, size_t group = 0) const override;
   double momentum_at(int64_t step) const;  // after `step` steps, of all groups

@@ -36,6 +36,21 @@ TEST(Optim, OptionsByGroupAndName) {
   EXPECT_EQ(error([&] { opt.momentum_name(2); }), "group 2 is out of range for 2 groups");
 }
 
+TEST(Optim, FirstOptionsByPosition) {
+  const Params p = problem();
+  const SGD sgd(p, 0.1, 0.9), whole(p, 1, 0);
+  EXPECT_EQ(sgd.lr(), 0.1);
+  EXPECT_EQ(sgd.option("momentum"), 0.9);
+  EXPECT_EQ(whole.lr(), 1);
+  const AdamW adam(p, 1e-3, {0.5, 0.75});
+  EXPECT_EQ(adam.lr(), 1e-3);
+  EXPECT_EQ(adam.option("beta1"), 0.5);
+  EXPECT_EQ(adam.option("beta2"), 0.75);
+  EXPECT_EQ(adam.option("weight_decay"), 1e-2);
+  static_assert(!std::is_constructible_v<RMSprop, Params, double, double>, "alpha, or momentum?");
+  static_assert(!std::is_constructible_v<Adam, Params, double, double>);
+}
+
 TEST(Optim, LimitsMayBeInfiniteAndOtherOptionsMayNot) {
   const Params p = problem();
   const Rprop rprop(p, {.max_step = inf});

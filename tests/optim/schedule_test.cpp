@@ -194,7 +194,19 @@ TEST(Schedule, TakesPyTorchsFirstArguments) {
   EXPECT_EQ(linear.at(0), 0.5);
   EXPECT_EQ(linear.at(2), 0.75);
   EXPECT_EQ(start.at(0), 0.25);
-  static_assert(!std::is_constructible_v<LinearLR, SGD&, int>, "a factor, not a number of steps");
+  // Whole numbers stand for factors, too, but fractions for no number of steps.
+  ConstantLR constant(opt, 0, 3);
+  EXPECT_EQ(constant.at(2), 0);
+  EXPECT_EQ(constant.at(3), 1);
+  LinearLR whole(opt, 1, 0, 4);
+  EXPECT_EQ(whole.at(1), 0.75);
+  EXPECT_EQ(StepLR(opt, 30, 1).at(60), 1);
+  LambdaLR half(opt, [](int64_t) { return 0.5; });
+  EXPECT_EQ(half.at(1), 0.5);
+  OneCycleLR cycle(opt, 2, 100);
+  EXPECT_EQ(cycle.at(29), 2);
+  static_assert(!std::is_constructible_v<StepLR, SGD&, double>);
+  static_assert(!std::is_constructible_v<OneCycleLR, SGD&, int, double>);
 }
 
 TEST(Schedule, StartsFromTheRateThatWasSetBeforeSaving) {
