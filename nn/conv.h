@@ -80,8 +80,11 @@ struct ConvTranspose1d : Module<ConvTranspose1d> {
 
   ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
   ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding = 0,
-                  int64_t output_padding = 0)
-      : ConvTranspose1d(in, out, kernel, Options{{}, stride, padding, output_padding}) {}
+                  int64_t output_padding = 0, int64_t groups = 1, bool with_bias = true,
+                  int64_t dilation = 1)
+      : ConvTranspose1d(in, out, kernel,
+                        Options{{}, stride, padding, output_padding, dilation, groups, with_bias}) {
+  }
   Tensor forward(const Tensor& x) const { return conv_transpose1d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -98,8 +101,11 @@ struct ConvTranspose2d : Module<ConvTranspose2d> {
 
   ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, const Options& options = {});
   ConvTranspose2d(int64_t in, int64_t out, Size2 kernel, Size2 stride, Size2 padding = 0,
-                  Size2 output_padding = 0)
-      : ConvTranspose2d(in, out, kernel, Options{{}, stride, padding, output_padding}) {}
+                  Size2 output_padding = 0, int64_t groups = 1, bool with_bias = true,
+                  Size2 dilation = 1)
+      : ConvTranspose2d(in, out, kernel,
+                        Options{{}, stride, padding, output_padding, dilation, groups, with_bias}) {
+  }
   Tensor forward(const Tensor& x) const { return conv_transpose2d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 

@@ -12,12 +12,12 @@ double checked_probability(std::string_view module, double p) {
   return p;
 }
 
-Tensor Dropout2d::forward(const Tensor& x) const {
+Tensor drop_channels(const Tensor& x, double p) {
   check(x.rank() >= 2, "the input has shape {}, not [n, c, ...]", x.shape());
-  if (!is_training()) return x;
+  if (p == 0) return x;
   Shape channels = x.shape();
   for (int d = 2; d < x.rank(); ++d) channels[d] = 1;
-  return x * dropout(ones(channels, x.dtype(), x.device()), p_);
+  return x * dropout(ones(channels, x.dtype(), x.device()), p);
 }
 
 }  // namespace mixtape::nn

@@ -18,14 +18,24 @@ struct Dropout : Module<Dropout> {
   double p_;
 };
 
-// Dropout of whole channels of [n, c, ...].
-struct Dropout2d : Module<Dropout2d> {
-  explicit Dropout2d(double p = 0.5) : p_(checked_probability("Dropout2d", p)) {}
-  Tensor forward(const Tensor& x) const;
+Tensor drop_channels(const Tensor& x, double p);  // of [n, c, ...]
+
+// Dropout of whole channels.
+template <class Derived, int alone = 0>  // the rank of an x without n, if it may have one
+struct ChannelDropout : Module<Derived> {
+  explicit ChannelDropout(double p = 0.5)
+      : p_(checked_probability(type_name(typeid(Derived)), p)) {}
+  Tensor forward(const Tensor& x) const {
+    if (x.rank() == alone) return squeeze(forward(unsqueeze(x, 0)), 0);
+    return drop_channels(x, this->is_training() ? p_ : 0);
+  }
   MIXTAPE_FIELDS()
 
  private:
   double p_;
+};
+struct Dropout2d : ChannelDropout<Dropout2d> {  // [n, c, ...]
+  using ChannelDropout::ChannelDropout;
 };
 
 }  // namespace mixtape::nn

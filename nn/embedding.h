@@ -1,6 +1,7 @@
 #pragma once
 // Embedding and EmbeddingBag: rows of a table, and their sums, means or maxima.
 
+#include <concepts>
 #include <optional>
 #include <string_view>
 
@@ -23,6 +24,8 @@ struct EmbeddingTable {
 struct Embedding : Module<Embedding>, EmbeddingTable {
   Embedding(int64_t rows, int64_t size, const EmbeddingOptions& o = {})
       : EmbeddingTable("Embedding", rows, size, o.padding_idx) {}
+  Embedding(int64_t rows, int64_t size, std::integral auto padding_idx)
+      : Embedding(rows, size, EmbeddingOptions{padding_idx}) {}
   Tensor forward(const Tensor& index) const {
     return embedding(weight, index, {.padding_idx = padding_});
   }

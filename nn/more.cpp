@@ -1,5 +1,7 @@
 #include "nn/more.h"
 
+#include <cmath>
+
 #include "core/format.h"
 #include "nn/init.h"
 
@@ -10,6 +12,31 @@ Tensor Softmax2d::forward(const Tensor& x) const {
   check(x.rank() == 3 || x.rank() == 4, "needs images [n, c, h, w] or [c, h, w], got {}",
         x.shape());
   return softmax(x, -3);
+}
+
+Tensor AlphaDropout::forward(const Tensor& x) const {
+  if (!is_training() || p_ == 0) return x;
+  if (p_ == 1) return x * 0;
+  constexpr double limit = -1.7580993408473766;  // of selu(x), -scale alpha
+  const double scale = 1 / std::sqrt((1 - p_) * (1 + p_ * limit * limit));
+  const Tensor kept = gt(dropout(ones(x.shape(), f32, x.device()), p_), 0);
+  return where(kept, x, limit) * scale - scale * p_ * limit;
+}
+
+Bilinear::Bilinear(int64_t in1, int64_t in2, int64_t out, bool with_bias) {
+  const Scope scope("Bilinear");
+  check(in1 > 0 && in2 > 0 && out > 0, "sizes must be positive: in1 {}, in2 {}, out {}", in1, in2,
+        out);
+  const double bound = 1 / std::sqrt(double(in1));
+  weight = parameter(init::uniform_(empty({out, in1, in2}), -bound, bound));
+  if (with_bias) bias = parameter(init::uniform_(empty({out}), -bound, bound));
+}
+Tensor Bilinear::forward(const Tensor& x1, const Tensor& x2) const {
+  check(x1.rank() > 0 && x1.rank() == x2.rank(),
+        "the inputs must be [..., in1] and [..., in2] with the same dimensions, got {} and {}",
+        x1.shape(), x2.shape());
+  const Tensor y = einsum("...i,oij,...j->...o", {x1, weight, x2});
+  return bias ? y + cast(bias, y.dtype()) : y;
 }
 
 Transformer::Transformer(int64_t size, int64_t heads, const TransformerOptions& o)

@@ -4,6 +4,7 @@
 
 #include "nn/activation.h"
 #include "nn/conv.h"
+#include "nn/dropout.h"
 #include "nn/loss.h"
 #include "nn/norm.h"
 #include "nn/pool.h"
@@ -52,6 +53,43 @@ struct Softmax2d : Module<Softmax2d> {
   MIXTAPE_FIELDS()
 };
 
+struct Dropout1d : ChannelDropout<Dropout1d, 2> {  // [n, c, length] or [c, length]
+  using ChannelDropout::ChannelDropout;
+};
+struct Dropout3d : ChannelDropout<Dropout3d, 4> {  // [n, c, d, h, w] or [c, d, h, w]
+  using ChannelDropout::ChannelDropout;
+};
+// Dropout for networks of SELU: in training, sets each element with probability p to SELU's limit,
+// and scales and moves all so that a mean of 0 and a variance of 1 stay (Klambauer et al. 2017).
+struct AlphaDropout : Module<AlphaDropout> {
+  explicit AlphaDropout(double p = 0.5) : p_(checked_probability("AlphaDropout", p)) {}
+  Tensor forward(const Tensor& x) const;
+  MIXTAPE_FIELDS()
+
+ private:
+  double p_;
+};
+
+// x1 [..., in1], x2 [..., in2] -> [..., out]: x1^T W_o x2 + b_o for each output o. Weight and bias
+// start uniform within 1 / sqrt(in1).
+struct Bilinear : Module<Bilinear> {
+  Tensor weight;  // [out, in1, in2]
+  Tensor bias;    // [out], or none
+
+  Bilinear(int64_t in1, int64_t in2, int64_t out, bool with_bias = true);
+  Tensor forward(const Tensor& x1, const Tensor& x2) const;
+  MIXTAPE_FIELDS(weight, bias)
+};
+// |x - y + eps|, a p-norm over the last dimension
+struct PairwiseDistance : OpModule<PairwiseDistance, pairwise_distance, double, double, bool> {
+  explicit PairwiseDistance(double p = 2, double eps = 1e-6, bool keepdim = false)
+      : OpModule(p, eps, keepdim) {}
+};
+// Takes a channel of each of `groups` groups in turn: [n, c, ...] -> [n, c, ...].
+struct ChannelShuffle : OpModule<ChannelShuffle, channel_shuffle, int64_t> {
+  explicit ChannelShuffle(int64_t groups) : OpModule(groups) {}
+};
+
 struct InstanceNorm1d : InstanceNorm<InstanceNorm1d, 3> {  // [n, c, length]
   using InstanceNorm::InstanceNorm;
 };
@@ -97,6 +135,8 @@ struct ConstantPad : OpModule<ConstantPad, pad, std::vector<int64_t>, PadMode, d
 // [n, c, h, w] -> [n, c window, windows]
 struct Unfold : Module<Unfold> {
   explicit Unfold(Size2 window, const UnfoldOptions& o = {}) : window_(window), options_(o) {}
+  Unfold(Size2 window, Size2 dilation, Size2 padding = 0, Size2 stride = 1)
+      : Unfold(window, UnfoldOptions{{}, dilation, padding, stride}) {}
   Tensor forward(const Tensor& x) const { return unfold(x, window_, options_); }
   MIXTAPE_FIELDS()
 
@@ -107,6 +147,8 @@ struct Unfold : Module<Unfold> {
 // [n, c window, windows] -> [n, c, size]
 struct Fold : OpModule<Fold, fold, Size2, Size2, UnfoldOptions> {
   Fold(Size2 size, Size2 window, const UnfoldOptions& o = {}) : OpModule(size, window, o) {}
+  Fold(Size2 size, Size2 window, Size2 dilation, Size2 padding = 0, Size2 stride = 1)
+      : Fold(size, window, UnfoldOptions{{}, dilation, padding, stride}) {}
 };
 
 // [n, in, d, h, w] -> [n, out, d', h', w']
@@ -173,6 +215,11 @@ struct Transformer : Module<Transformer> {
   TransformerDecoder decoder;
 
   Transformer(int64_t size, int64_t heads, const TransformerOptions& o = {});
+  Transformer(int64_t size, int64_t heads, std::integral auto encoder_layers,
+              int64_t decoder_layers, int64_t dim_feedforward = 2048, double dropout = 0.1)
+      : Transformer(size, heads,
+                    TransformerOptions{
+                        int64_t(encoder_layers), decoder_layers, {dim_feedforward, dropout}}) {}
   // src [s, b, size] and tgt [t, b, size], or batch first -> the shape of tgt.
   Tensor forward(const Tensor& src, const Tensor& tgt, const TransformerMasks& masks = {}) const {
     return decoder(tgt, encoder(src, masks.src), masks.tgt, masks.memory);

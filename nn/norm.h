@@ -2,6 +2,7 @@
 // Normalisation layers. Their running statistics and weights stay f32 in an f16 or bf16 model,
 // since small steps could not change them in half precision.
 
+#include <concepts>
 #include <optional>
 
 #include "autograd/checkpoint.h"
@@ -33,6 +34,11 @@ struct LayerNorm : Module<LayerNorm> {
 
   explicit LayerNorm(const Shape& shape, const LayerNormOptions& o = {});
   explicit LayerNorm(int64_t size, const LayerNormOptions& o = {}) : LayerNorm(Shape{size}, o) {}
+  LayerNorm(const Shape& shape, std::floating_point auto eps, bool affine = true,
+            bool with_bias = true)
+      : LayerNorm(shape, LayerNormOptions{eps, affine, with_bias}) {}
+  LayerNorm(int64_t size, std::floating_point auto eps, bool affine = true, bool with_bias = true)
+      : LayerNorm(Shape{size}, eps, affine, with_bias) {}
   Tensor forward(const Tensor& x, std::optional<DType> rounded = {}) const {
     return layer_norm(x, shape_, weight, bias, eps_, rounded);
   }
@@ -54,6 +60,10 @@ struct RMSNorm : Module<RMSNorm> {
 
   explicit RMSNorm(const Shape& shape, const RMSNormOptions& o = {});
   explicit RMSNorm(int64_t size, const RMSNormOptions& o = {}) : RMSNorm(Shape{size}, o) {}
+  RMSNorm(const Shape& shape, std::floating_point auto eps, bool affine = true)
+      : RMSNorm(shape, RMSNormOptions{eps, affine}) {}
+  RMSNorm(int64_t size, std::floating_point auto eps, bool affine = true)
+      : RMSNorm(Shape{size}, eps, affine) {}
   Tensor forward(const Tensor& x, std::optional<DType> rounded = {}) const {
     return rms_norm(x, shape_, weight, eps_.value_or(x.dtype() == f64 ? 0x1p-52 : 0x1p-23),
                     rounded);
@@ -75,6 +85,8 @@ struct GroupNorm : Module<GroupNorm> {
   Tensor weight, bias;  // [channels], or none
 
   GroupNorm(int64_t groups, int64_t channels, const GroupNormOptions& o = {});
+  GroupNorm(int64_t groups, int64_t channels, std::floating_point auto eps, bool affine = true)
+      : GroupNorm(groups, channels, GroupNormOptions{eps, affine}) {}
   Tensor forward(const Tensor& x) const { return group_norm(x, groups_, weight, bias, eps_); }
   bool keeps_f32() const override { return true; }
   MIXTAPE_FIELDS(weight, bias)
@@ -157,6 +169,9 @@ struct BatchNorm : Module<Derived> {
       num_batches_tracked = zeros({}, i64);
     }
   }
+  BatchNorm(int64_t channels, std::floating_point auto eps, std::optional<double> momentum = 0.1,
+            bool affine = true, bool track_running_stats = true)
+      : BatchNorm(channels, Options{eps, momentum, affine, track_running_stats}) {}
   Tensor forward(const Tensor& x) const {
     check_normed(x, min_rank, max_rank);
     const bool training = this->is_training();

@@ -2,6 +2,7 @@
 // Multi-head attention and the transformer encoder and decoder, as in PyTorch.
 
 #include <array>
+#include <concepts>
 #include <optional>
 #include <vector>
 
@@ -45,6 +46,9 @@ struct MultiheadAttention : Module<MultiheadAttention> {
   Linear out_proj;
 
   MultiheadAttention(int64_t size, int64_t heads, const MultiheadAttentionOptions& o = {});
+  MultiheadAttention(int64_t size, int64_t heads, std::floating_point auto dropout,
+                     bool with_bias = true)
+      : MultiheadAttention(size, heads, MultiheadAttentionOptions{dropout, with_bias}) {}
   // query [t, b, size], key [s, b, kdim], value [s, b, vdim], or all without b for one sequence. A
   // residual of the output's shape is added to it.
   AttentionOutput forward(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -80,6 +84,10 @@ struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {
 
   TransformerEncoderLayer(int64_t size, int64_t heads,
                           const TransformerEncoderLayerOptions& o = {});
+  TransformerEncoderLayer(int64_t size, int64_t heads, std::integral auto dim_feedforward,
+                          double dropout = 0.1)
+      : TransformerEncoderLayer(
+            size, heads, TransformerEncoderLayerOptions{int64_t(dim_feedforward), dropout}) {}
   Tensor forward(const Tensor& x, const AttentionMasks& masks = {}) const;
   MIXTAPE_FIELDS(self_attn, linear1, linear2, norm1, norm2)
 
@@ -126,6 +134,10 @@ struct TransformerDecoderLayer : Module<TransformerDecoderLayer> {
 
   TransformerDecoderLayer(int64_t size, int64_t heads,
                           const TransformerEncoderLayerOptions& o = {});
+  TransformerDecoderLayer(int64_t size, int64_t heads, std::integral auto dim_feedforward,
+                          double dropout = 0.1)
+      : TransformerDecoderLayer(
+            size, heads, TransformerEncoderLayerOptions{int64_t(dim_feedforward), dropout}) {}
   Tensor forward(const Tensor& x, const Tensor& memory, const AttentionMasks& masks = {},
                  const AttentionMasks& memory_masks = {}) const;
   MIXTAPE_FIELDS(self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3)

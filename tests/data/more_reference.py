@@ -97,6 +97,14 @@ def modules():
     yield "MultiLabelSoftMarginLoss", of(lambda x: F.multilabel_soft_margin_loss(x, truth), 3, 3)
     yield "MultiLabelSoftMarginLoss weighted", of(
         lambda x: F.multilabel_soft_margin_loss(x, truth, weight=weights, reduction="none"), 3, 3)
+    yield "GELU tanh", case(nn.GELU("tanh"), [tensor(3, 5)])
+    yield "Softplus", case(nn.Softplus(2, 1.5), [tensor(3, 5)])
+    yield "Bilinear", case(nn.Bilinear(2, 3, 4), [tensor(5, 2), tensor(5, 3)])
+    yield "Bilinear without bias", case(nn.Bilinear(2, 3, 4, False), [tensor(2, 1, 2), tensor(2, 1, 3)])
+    yield "PairwiseDistance", case(nn.PairwiseDistance(3, 1e-3, True), [tensor(2, 4), tensor(2, 4)])
+    yield "ChannelShuffle", case(nn.ChannelShuffle(2), [tensor(2, 4, 1, 2)])
+    yield "Unfold by position", case(nn.Unfold((2, 3), (1, 2), (1, 2), (2, 1)), [tensor(2, 2, 3, 4)])
+    yield "Fold by position", case(nn.Fold((4, 5), (2, 3), (2, 1), (1, 0), (2, 1)), [tensor(2, 12, 6)])
 
 
 class VGG(nn.Module):

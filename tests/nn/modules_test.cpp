@@ -28,12 +28,15 @@ TEST(Activations, AreTheirFunctions) {
   const Tensor& x = sample();
   expect_is(ReLU(), relu(x));
   expect_is(GELU(), gelu(x));
+  expect_is(GELU("tanh"), gelu_tanh(x));
   expect_is(GELUTanh(), gelu_tanh(x));
   expect_is(SiLU(), silu(x));
   expect_is(SELU(), selu(x));
   expect_is(ReLU6(), relu6(x));
   expect_is(Mish(), mish(x));
   expect_is(Softplus(), softplus(x));
+  expect_is(Softplus(1, 20), softplus(x));
+  expect_is(Softplus(2, 0.5), softplus(x, 2, 0.5));
   expect_is(Softsign(), softsign(x));
   expect_is(LogSigmoid(), log_sigmoid(x));
   expect_is(Hardsigmoid(), hardsigmoid(x));
@@ -44,6 +47,10 @@ TEST(Activations, AreTheirFunctions) {
   expect_is(GLU(1), glu(x, 1));
   expect_is(LogSoftmax(1), log_softmax(x, 1));
   expect_is(Softmax(), softmax(x, -1));
+  expect_is(Softmax(1, f64), softmax(x.to(f64), 1));
+  EXPECT_ERROR(GELU("Tanh"), "GELU: approximate must be \"none\" or \"tanh\", got \"Tanh\"");
+  EXPECT_ERROR(gelu(x, "exact"), "approximate must be \"none\" or \"tanh\", got \"exact\"");
+  EXPECT_ERROR(softplus(x, 0), "softplus: beta must be > 0, got 0");
 }
 
 TEST(Pools, AreTheirFunctions) {
@@ -101,6 +108,40 @@ TEST(Layers, TakeNumbersInPlaceOfNames) {
               x);
   expect_same(ConvTranspose1d(c, 3, 3, 2, 1, 1),
               ConvTranspose1d(c, 3, 3, {.stride = 2, .padding = 1, .output_padding = 1}), line);
+  expect_same(
+      ConvTranspose2d(c, 6, 3, 2, 0, 0, 2, false, {1, 2}),
+      ConvTranspose2d(c, 6, 3, {.stride = 2, .dilation = {1, 2}, .groups = 2, .bias = false}), x);
+  expect_same(ConvTranspose1d(c, 6, 3, 1, 0, 0, 2, false, 2),
+              ConvTranspose1d(c, 6, 3, {.dilation = 2, .groups = 2, .bias = false}), line);
+  const Tensor small = x * 1e-3;  // so that eps shows
+  expect_same(LayerNorm(6, 1e-3), LayerNorm(6, {.eps = 1e-3}), small);
+  expect_same(LayerNorm({6, 6}, 1e-3, true, false), LayerNorm({6, 6}, {.eps = 1e-3, .bias = false}),
+              small);
+  expect_same(RMSNorm(6, 1e-3, false), RMSNorm(6, {.eps = 1e-3, .affine = false}), small);
+  expect_same(RMSNorm({6, 6}, 1e-3), RMSNorm({6, 6}, {.eps = 1e-3}), small);
+  expect_same(GroupNorm(2, c, 1e-3, false), GroupNorm(2, c, {.eps = 1e-3, .affine = false}), small);
+  const auto batch_norm = [&](const BatchNorm2d& norm) {
+    norm(small);
+    nn::Evaluating now(const_cast<BatchNorm2d&>(norm));
+    return norm(small);
+  };
+  EXPECT_TRUE(equal(batch_norm(BatchNorm2d(c, 1e-3, 0.5)),
+                    batch_norm(BatchNorm2d(c, {.eps = 1e-3, .momentum = 0.5}))));
+  EXPECT_TRUE(equal(batch_norm(BatchNorm2d(c, 1e-3, std::nullopt, false)),
+                    batch_norm(BatchNorm2d(c, {.eps = 1e-3, .momentum = std::nullopt}))));
+  EXPECT_EQ(BatchNorm1d(c, 1e-3, 0.1, false, false).state_dict().size(), 0u);
+  const Embedding padded(4, 3, 0), last(4, 3, -1);
+  EXPECT_TRUE(equal(padded.weight[0], zeros({3})));
+  EXPECT_TRUE(equal(last.weight[-1], zeros({3})));
+  const Tensor sequence = ones({5, 2, c});
+  const auto attend = [&](const MultiheadAttention& m) {
+    return m(sequence, sequence, sequence, AttentionMasks{}, AttentionWeights::PerHead).weights;
+  };
+  EXPECT_EQ(MultiheadAttention(c, 2, 0.5, false).parameters().size(), 2u);
+  EXPECT_EQ(attend(MultiheadAttention(c, 2, 0.5)).shape(), (Shape{2, 2, 5, 5}));
+  expect_same(TransformerEncoderLayer(c, 2, 8, 0.0),
+              TransformerEncoderLayer(c, 2, {.dim_feedforward = 8}), sequence);
+  EXPECT_EQ(TransformerDecoderLayer(c, 2, 8).linear1.weight.size(0), 8);
   expect_same(Linear(3, 4, false), Linear(3, 4, {.bias = false}), ones({2, 3}));
   EXPECT_FALSE(Linear(3, 4, false).bias);
   EXPECT_EQ(LSTM(3, 4, 2).weights.size(), 2u);

@@ -177,6 +177,26 @@ const test::Models& models() {
       {"Softmax2d alone", [] { return model(Softmax2d()); }},
       {"Threshold", [] { return model(Threshold(0.105, 7)); }},
       {"RReLU", [] { return model(RReLU(0.25, 0.25)); }},
+      {"GELU tanh", [] { return model(GELU("tanh")); }},
+      {"Softplus", [] { return model(Softplus(2, 1.5)); }},
+      {"Bilinear",
+       [] {
+         return model(Bilinear(2, 3, 4),
+                      [](const Bilinear& m, X x) { return Tensors{m(x.at(0), x.at(1))}; });
+       }},
+      {"Bilinear without bias",
+       [] {
+         return model(Bilinear(2, 3, 4, false),
+                      [](const Bilinear& m, X x) { return Tensors{m(x.at(0), x.at(1))}; });
+       }},
+      {"PairwiseDistance",
+       [] {
+         return model(PairwiseDistance(3, 1e-3, true),
+                      [](const PairwiseDistance& m, X x) { return Tensors{m(x.at(0), x.at(1))}; });
+       }},
+      {"ChannelShuffle", [] { return model(ChannelShuffle(2)); }},
+      {"Unfold by position", [] { return model(Unfold({2, 3}, {1, 2}, {1, 2}, {2, 1})); }},
+      {"Fold by position", [] { return model(Fold({4, 5}, {2, 3}, {2, 1}, {1, 0}, {2, 1})); }},
       {"RReLU evaluated",
        [] {
          const auto made = model(RReLU(0.125, 0.5));
@@ -250,6 +270,66 @@ TEST(RReLU, DrawsASlopeForEachElement) {
   EXPECT_FLOAT_EQ(float(w.grad().at(0)), float(y.at(0) / -3));  // the slope that was drawn
   EXPECT_EQ(w.grad().at(2), 1);
   EXPECT_EQ(rrelu(ones({2}, bf16)).dtype(), bf16);
+}
+
+TEST(ChannelDropout, DropsWholeChannelsWithAndWithoutABatch) {
+  const Seed seed(1);
+  const nn::Dropout1d lines(0.5);
+  const nn::Dropout3d volumes(0.5);
+  const auto is_whole = [](const Tensor& y, int64_t channels) {
+    const Tensor each = reshape(y, {channels, -1});
+    EXPECT_TRUE(equal(min(each, {1}), max(each, {1})));
+    const double kept = mean(gt(each, 0).to(f32)).item();
+    EXPECT_NEAR(kept, 0.5, 0.1);
+    EXPECT_EQ(max(y).item(), 2);
+  };
+  is_whole(lines(ones({20, 50, 3})), 1000);
+  is_whole(lines(ones({1000, 3})), 1000);
+  is_whole(volumes(ones({20, 50, 2, 1, 2})), 1000);
+  is_whole(volumes(ones({1000, 2, 1, 2})), 1000);
+  nn::Dropout1d evaluated(0.5);
+  evaluated.eval();
+  EXPECT_TRUE(equal(evaluated(ones({4, 3})), ones({4, 3})));
+  EXPECT_ERROR(nn::Dropout3d(1.5), "Dropout3d: p must be from 0 to 1, got 1.5");
+  EXPECT_ERROR(lines(ones({3})), "Dropout1d: the input has shape [3], not [n, c, ...]");
+}
+
+TEST(AlphaDropout, KeepsMeanAndVariance) {
+  const Seed seed(1);
+  const Tensor x = randn({200000}).set_requires_grad();
+  for (const double p : {0.1, 0.5}) {
+    const Tensor y = nn::AlphaDropout(p)(x);
+    EXPECT_NEAR(mean(y).item(), 0, 0.01) << p;
+    EXPECT_NEAR(stddev(y).item(), 1, 0.01) << p;
+    const Tensor dx = grad({sum(y)}, {x})[0];
+    EXPECT_NEAR(mean(eq(dx, 0).to(f32)).item(), p, 0.01);
+  }
+  EXPECT_TRUE(equal(nn::AlphaDropout(0)(x), x));
+  EXPECT_TRUE(equal(nn::AlphaDropout(1)(x), zeros({200000})));
+  EXPECT_EQ(nn::AlphaDropout()(x.detach().to(f16)).dtype(), f16);
+  nn::AlphaDropout evaluated;
+  evaluated.eval();
+  EXPECT_TRUE(equal(evaluated(x), x));
+}
+
+TEST(Transformer, TakesNumbersInPlaceOfNames) {
+  const nn::Transformer net(4, 2, 1, 2, 8, 0.5);
+  EXPECT_EQ(net.encoder.layers.size(), 1u);
+  EXPECT_EQ(net.decoder.layers.size(), 2u);
+  EXPECT_EQ(net.decoder.layers[1].linear1.weight.size(0), 8);
+}
+
+TEST(Bilinear, StartsAsPyTorchs) {
+  const Seed seed(1);
+  const nn::Bilinear net(16, 40, 50);
+  EXPECT_NEAR(max(abs(net.weight)).item(), 0.25, 1e-3);
+  EXPECT_NEAR(max(abs(net.bias)).item(), 0.25, 0.02);
+  EXPECT_EQ(net(randn({2, 3, 16}), randn({2, 3, 40})).shape(), (Shape{2, 3, 50}));
+  const amp::Autocast on({.low = bf16});
+  EXPECT_EQ(net(randn({2, 16}), randn({2, 40})).dtype(), bf16);
+  EXPECT_ERROR(nn::Bilinear(0, 2, 3), "Bilinear: sizes must be positive: in1 0, in2 2, out 3");
+  EXPECT_ERROR(net(randn({16}), randn({2, 40})),
+               "the inputs must be [..., in1] and [..., in2] with the same dimensions");
 }
 
 // f16 and bf16 are near f32, in regions and as they are.
