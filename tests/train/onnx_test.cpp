@@ -245,6 +245,26 @@ TEST(Onnx, WindowsAndOrderRunElsewhere) {
               images(2, 4));
   all.add_net("rolled", Calls([](const Tensor& x) { return roll(x, {1, -2}, {2, 3}); }),
               images(2, 5));
+  const Tensor special = from({INFINITY, -INFINITY, 1, -2, 0, INFINITY, INFINITY, 3, -INFINITY,
+                               -INFINITY, -INFINITY, -INFINITY},
+                              {2, 6});
+  all.add_net("angles", Calls([](const Tensor& x) { return atan2(x, roll(x, 1, 1)); }),
+              {special, cat({special, special})});
+  all.add_net("running", Calls([](const Tensor& x) {
+                return stack({cummax(x, 1).indices, cummin(x, 1).indices}, 1);
+              }),
+              {special, cat({special, special})});
+  for (const DType dtype : {i32, i64})
+    all.add_net(fmt::format("shifted_{}", dtype), Calls([dtype](const Tensor& x) {
+                  const Tensor i = x.to(dtype);
+                  std::vector<Tensor> parts;
+                  for (const double by : {0, 3, 31, 63, 70, -1}) {
+                    parts.push_back(bitwise_left_shift(i, by));
+                    parts.push_back(bitwise_right_shift(i, by));
+                  }
+                  return cat(parts, 1);
+                }),
+                {from({-9, 7, 0, 1000003}, {2, 2}), from({-1, 5, -800, 2, 3, 4}, {3, 2})});
   EXPECT_EQ(all.problems(), "");
 }
 
@@ -276,9 +296,29 @@ TEST(Onnx, OpsRunElsewhere) {
       }
     }
   EXPECT_EQ(all.problems(), "");
-  for (const char* op : {"argsort", "atan2", "bitwise_and", "copysign", "cumprod", "diagonal",
-                         "erfc", "fmod", "frac", "logaddexp", "logaddexp2", "logcumsumexp",
-                         "scatter", "scatter_extremum", "scatter_product", "topk", "unfold"})
+  for (const char* op : {"argsort",
+                         "atan2",
+                         "bitwise_and",
+                         "bitwise_left_shift",
+                         "bitwise_right_shift_scalar",
+                         "copysign",
+                         "cummax",
+                         "cummin",
+                         "cumprod",
+                         "det",
+                         "diagonal",
+                         "erfc",
+                         "fmod",
+                         "frac",
+                         "logaddexp",
+                         "logaddexp2",
+                         "logcumsumexp",
+                         "median",
+                         "scatter",
+                         "scatter_extremum",
+                         "scatter_product",
+                         "topk",
+                         "unfold"})
     EXPECT_TRUE(exported.contains(op)) << op;
   EXPECT_GE(exported.size(), 120u);
 }

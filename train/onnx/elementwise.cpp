@@ -132,7 +132,12 @@ Name logaddexp(const Terms& t, const OpCall& c, In x) {
   const Name added = t.where(equal, t.number(std::numbers::ln2), more);
   return t.add(t.g.node("Max", {x[0], x[1]}), t.div(added, scale));
 }
-Name atan2(const Terms& t, const OpCall&, In x) {
+// (The quotient of two infinities would be NaN: that of their signs has their angle.)
+Name atan2(const Terms& t, const OpCall&, In given) {
+  const Name both = t.g.node("And", {t.g.node("IsInf", {given[0]}, {}, boolean),
+                                     t.g.node("IsInf", {given[1]}, {}, boolean)});
+  const auto finite = [&](const Name& a) { return t.where(both, t.of("Sign", a), a); };
+  const std::vector<Name> x{finite(given[0]), finite(given[1])};
   const Name zero = t.number(0), sign = t.of("Sign", x[0]);
   const Name half_turn =
       t.where(t.less(x[0], zero), t.number(-std::numbers::pi), t.number(std::numbers::pi));
@@ -183,6 +188,24 @@ Name fmod_scalar(const Terms& t, const OpCall& c, In x) {
 Name remainder(const Terms& t, const OpCall&, In x) { return modulo(t, x[0], x[1]); }
 Name remainder_scalar(const Terms& t, const OpCall& c, In x) {
   return modulo(t, x[0], t.number(c.argument<double>()));
+}
+
+// a 2^b or floor(a / 2^b), since BitShift has no signed integers. If b is negative or shifts all
+// bits out, the sign alone is left, or nothing.
+Name shift(const OpCall& c) {
+  const Terms t{c.g, i64};
+  std::vector<Name> x = c.broadcast_inputs();
+  if (c.inputs() == 1) x.push_back(t.number(c.argument<double>()));
+  for (Name& each : x) each = c.g.cast(each, i64);
+  const bool left = std::string_view(c.to) == "left";
+  const auto most = double(8 * size_of(c.dtype())) - 1;  // (2^63 is no i64, and cannot divide)
+  const Name zero = t.number(0), limit = t.number(left ? most : std::min(most, 62.0));
+  const Name out = t.g.node("Or", {t.less(x[1], zero), t.less(limit, x[1])});
+  const Name power = t.g.node("Pow", {t.number(2), t.where(out, zero, x[1])});
+  if (left) return t.where(out, zero, t.mul(x[0], power));
+  const Name sign = t.where(t.less(x[0], zero), t.number(-1), zero),
+             rest = t.g.node("Mod", {x[0], power});
+  return t.where(out, sign, t.div(t.sub(x[0], rest), power));
 }
 
 Name gelu_row(const OpCall& c) { return gelu(c.g, c.in(0, c.dtype()), c.op() == "gelu_tanh"); }
@@ -262,6 +285,13 @@ constexpr TranslationRow rows_of_elements[] = {
     {"bitwise_not", bits, "Not"},
     {"bitwise_or", bits, "Or"},
     {"bitwise_xor", bits, "Xor"},
+    {"bitwise_and_scalar", with_number, "BitwiseAnd"},
+    {"bitwise_or_scalar", with_number, "BitwiseOr"},
+    {"bitwise_xor_scalar", with_number, "BitwiseXor"},
+    {"bitwise_left_shift", shift, "left"},
+    {"bitwise_left_shift_scalar", shift, "left"},
+    {"bitwise_right_shift", shift, "right"},
+    {"bitwise_right_shift_scalar", shift, "right"},
     {"addcdiv", formula<addcdiv>},
     {"addcmul", formula<addcmul>},
     {"atan2", formula<atan2>},

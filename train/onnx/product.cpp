@@ -62,6 +62,7 @@ Name addmm(const OpCall& c) {
   const Name y = product(c, c.in(1), c.in(2), alpha);
   return c.has(0) ? c.g.node("Add", {y, c.in(0, c.dtype())}) : y;
 }
+Name det(const OpCall& c) { return c.g.node("Det", {c.in(0, f32)}); }  // as runtimes have it
 Name dot(const OpCall& c) { return product(c, c.in(0), c.in(1), 1); }
 
 // The attributes of both kinds of convolutions, of images or volumes.
@@ -161,6 +162,7 @@ constexpr TranslationRow rows_of_products[] = {
     {"addmm", addmm},
     {"conv2d", conv2d},
     {"conv_transpose2d", conv_transpose2d},
+    {"det", det},
     {"dot", dot},
     {"linear", linear},
     {"matmul", matmul},

@@ -73,11 +73,10 @@ Name cumsum(const OpCall& c) {
   return c.g.node("CumSum", {c.in(0, c.dtype()), axis}, {{"reverse", int64_t(c.argument<bool>())}});
 }
 
-// For each element the product, or logarithm of the sum, of all up to it: of rows in which later
-// elements are `nothing`.
-Name running(const OpCall& c, const char* op, double nothing, bool later) {
+// A row for each element, behind its dimension, in which all later elements (or with `later` itself
+// and those before it) are `nothing`.
+Name rows_up_to(const OpCall& c, DType wide, double nothing, bool later) {
   const int dim = c.argument<int>();
-  const DType wide = is_float(c.dtype()) ? accumulate_dtype(c.dtype()) : c.dtype();
   const int64_t n = c.shape(0)[dim];
   Shape rows, mask{n, n};
   for (int d = 0; d < c.shape(0).rank; ++d) {
@@ -88,11 +87,43 @@ Name running(const OpCall& c, const char* op, double nothing, bool later) {
   const Tensor all = ones({n, n}, boolean, Device::cpu());
   const Name taken = c.g.constant(reshape(later ? triu(all, 1) : tril(all), mask));
   const Name x = c.g.reshape(c.in(0, wide), c.shape(0), rows);
-  const Name row = c.g.node("Where", {taken, x, c.g.number(nothing, wide)}, {}, wide);
-  return c.g.node(op, {row, c.g.numbers({dim + 1})}, {{"keepdims", int64_t{0}}});
+  return c.g.node("Where", {taken, x, c.g.number(nothing, wide)}, {}, wide);
+}
+// For each element the product, or logarithm of the sum, of all up to it.
+Name running(const OpCall& c, const char* op, double nothing, bool later) {
+  const DType wide = is_float(c.dtype()) ? accumulate_dtype(c.dtype()) : c.dtype();
+  const Name row = rows_up_to(c, wide, nothing, later);
+  return c.g.node(op, {row, c.g.numbers({c.argument<int>() + 1})}, {{"keepdims", int64_t{0}}});
 }
 Name cumprod(const OpCall& c) { return running(c, "ReduceProd", 1, c.argument<bool>()); }
 Name logcumsumexp(const OpCall& c) { return running(c, "ReduceLogSumExp", -INFINITY, false); }
+
+// For each element the position of the last extremum up to it. (The position is at most its own:
+// a row of infinities ends in others that are not elements.)
+Name running_position(const OpCall& c) {
+  const DType dtype = c.tensor(0).dtype();
+  const bool largest = c.op() == "cummax";
+  const Name row = rows_up_to(c, is_float(dtype) ? accumulate_dtype(dtype) : f64,
+                              largest ? -INFINITY : INFINITY, false);
+  const int dim = c.argument<int>();
+  const Attributes attributes{
+      {"axis", int64_t(dim + 1)}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{1}}};
+  Shape along{c.shape(0)[dim]};
+  for (int d = dim + 1; d < c.shape(0).rank; ++d) along.push_back(1);
+  const Tensor own = arange(0, double(along[0]), 1, i64, Device::cpu());
+  return c.g.node("Min", {c.g.node(largest ? "ArgMax" : "ArgMin", {row}, attributes, i64),
+                          c.g.constant(reshape(own, along))});
+}
+
+// The middle one of n elements.
+Name median(const OpCall& c) {
+  const int64_t middle = (c.shape(0)[0] - 1) / 2;
+  const DType dtype = !is_float(c.dtype()) ? i64 : c.dtype() == f64 ? f64 : f32;
+  const Name smallest = c.g.nodes("TopK", {c.in(0, dtype), c.g.numbers({middle + 1})}, 2,
+                                  {{"axis", int64_t{0}}, {"largest", int64_t{0}}})[0];
+  c.g.set_dtype(smallest, dtype);
+  return c.g.reshape(c.g.slice(smallest, 0, middle, middle + 1), {1}, {});
+}
 
 // The positions of the first elements in order along the last dimension; of equal ones the lowest
 // comes first, as in our ops. Dtypes that not every runtime can sort are widened.
@@ -112,12 +143,15 @@ constexpr TranslationRow rows_of_reductions[] = {
     {"argmin", position, "ArgMin"},
     {"argsort", ordered},
     {"cosine_similarity", cosine_similarity},
+    {"cummax", running_position},
+    {"cummin", running_position},
     {"cumprod", cumprod},
     {"cumsum", cumsum},
     {"logcumsumexp", logcumsumexp},
     {"logsumexp", reduced, "ReduceLogSumExp"},
     {"max", reduced, "ReduceMax"},
     {"mean", reduced, "ReduceMean"},
+    {"median", median},
     {"min", reduced, "ReduceMin"},
     {"norm", norm},
     {"normalize", normalize},
