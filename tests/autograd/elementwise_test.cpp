@@ -682,6 +682,28 @@ TEST(Elementwise, SlopesOfGeluFarOut) {
   }
 }
 
+TEST(Elementwise, HypotKeepsTheRange) {
+  EXPECT_TRUE(allclose(hypot(row({3e30, 3e-30}), row({4e30, 4e-30})), row({5e30, 5e-30}), 1e-6, 0));
+  EXPECT_EQ(to_vector(hypot(row({300}, f16), row({400}, f16))), (Values{500}));
+  EXPECT_EQ(to_vector(hypot(row({-inf, 0}), row({1, 0}))), (Values{inf, 0}));
+  const Tensor a = row({0, 0, 3e38}).set_requires_grad(), b = row({0, -2, 0}).set_requires_grad();
+  sum(hypot(a, b)).backward();
+  EXPECT_EQ(to_vector(a.grad()), (Values{0, 0, 1}));
+  EXPECT_EQ(to_vector(b.grad()), (Values{0, -1, 0}));
+  EXPECT_EQ(hypot(zeros({0, 3}), zeros({3})).shape(), (Shape{0, 3}));
+  EXPECT_EQ(hypot(ones({1, 1, 1, 1, 1, 1, 1, 2}), ones({})).rank(), 8);
+}
+
+TEST(Elementwise, SoftplusIsTheIdentityAboveItsThreshold) {
+  for (const DType dtype : {f32, f16}) {
+    const Tensor x = row({-60000, 1, 60000}, dtype).set_requires_grad();
+    const Tensor y = softplus(x, 2, 1);
+    EXPECT_EQ(to_vector(y), (Values{0, 1, 60000})) << dtype;
+    sum(y).backward();
+    EXPECT_EQ(to_vector(x.grad()), (Values{0, 1, 1})) << dtype;
+  }
+}
+
 TEST(Elementwise, LogitOfBoundsThatF32Rounds) {
   for (const DType dtype : {f32, bf16}) {
     const Tensor x = row({0, 1, 2, 0.5}, dtype).set_requires_grad();
