@@ -16,6 +16,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs ignore it, and so would the programs
 program = pathlib.Path(sys.argv[1]).resolve()
 MODES = ["fp32", "fp16", "bf16"]
 SMALL = ["--train-size", "640", "--valid-size", "200", "--epochs", "2"]

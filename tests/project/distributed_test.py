@@ -18,6 +18,7 @@ from collections.abc import Callable
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "script"))
 import launchers  # noqa: E402
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs ignore it, and so would the programs
 mpi, programs = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
 script = launchers.SCRIPT
 TRAIN = ["train_images", "--dataset", "digits:120", "--epochs", "2", "--batch-size", "24", "--chunks", "4"]

@@ -17,6 +17,7 @@ import tempfile
 import unittest
 import unittest.mock
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs ignore it, and so would the programs
 programs = pathlib.Path(sys.argv[1]).resolve()
 root = pathlib.Path(__file__).resolve().parents[2]
 script = root / "script"

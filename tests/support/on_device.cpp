@@ -1,8 +1,10 @@
 // Linked into every test program. MIXTAPE_TEST_DEVICE=cuda:0 is the default device of its tests;
-// they skip if it does not exist, or if the device in MIXTAPE_NEEDS_DEVICE does not.
+// they skip if it does not exist, or if the device in MIXTAPE_NEEDS_DEVICE does not. Signals that a
+// script ignores for its jobs in the background end the tests as anywhere else.
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 
@@ -14,6 +16,7 @@ namespace {
 
 class OnDevice : public testing::Environment {
   void SetUp() override {
+    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
     const char* const here = std::getenv("MIXTAPE_TEST_DEVICE");
     const char* const needed = here ? here : std::getenv("MIXTAPE_NEEDS_DEVICE");
     if (!needed) return;
