@@ -140,6 +140,7 @@ Tensor Learner::predict(const Tensor& x, int64_t batch_size) {
   check(batch_size > 0, "batch_size must be > 0, got {}", batch_size);
   const int64_t n = x.size(0);
   check(n > 0, "no examples to predict");
+  batch_size = std::min(batch_size, n);
   std::vector<Tensor> outputs;
   evaluate_in(internal::ceil_div(n, batch_size), [&] {
     for (int64_t i = 0; i < n; i += batch_size)

@@ -10,7 +10,6 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
-#include "core/int_math.h"
 #include "core/warn.h"
 #include "dist/data_parallel.h"
 #include "dist/shards.h"
@@ -222,7 +221,7 @@ FitResult Learner::fit(int64_t epochs, const FitOptions& options) {
   stopping_ = false;
   resumable_ = true;
   if (options.lr) optimizer->set_lr(*options.lr);
-  steps_ = epochs * internal::ceil_div(state.batches, batches_per_step());
+  steps_ = bounded_product(epochs, (state.batches - 1) / batches_per_step() + 1);
   schedule = options.schedule && epochs > 0 ? options.schedule(*optimizer, steps_) : nullptr;
   drop_gradients();
   // A loader that another fit left within an epoch starts the next one.

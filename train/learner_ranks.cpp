@@ -23,13 +23,15 @@ int64_t Learner::batches_per_step() const {
 dist::Part Learner::part() const {
   const dist::World* const world = dist::World::current();
   const int64_t ranks = world ? world->size() : 1;
-  const int64_t chunks = chunks_ > 0 ? chunks_ : ranks > 1 ? ranks * batches_per_step() : 1;
+  const int64_t chunks = chunks_ > 0 ? chunks_
+                         : ranks > 1 ? bounded_product(ranks, batches_per_step())
+                                     : 1;
   return world ? world->part(chunks) : dist::Part{0, 1, chunks};
 }
 
 bool Learner::leaves_one(int64_t examples, int64_t batch_size) const {
   const int64_t chunks = part().chunks,
-                step = chunks > 1 ? batch_size * batches_per_step() : batch_size;
+                step = chunks > 1 ? bounded_product(batch_size, batches_per_step()) : batch_size;
   return examples >= step && step / chunks > 1 && examples % step / chunks == 1;
 }
 
@@ -42,9 +44,10 @@ Learner::Joined::Joined(Learner& l) : learner(l) {
   const dist::Part part = l.part();
   if (part.chunks == 1) return;
   const DataLoaderOptions& o = l.data.train->options();
-  check(std::min(o.batch_size * l.batches_per_step(), l.data.train->examples()) >= part.chunks,
-        "batches of {} examples have none for each of {} chunks",
-        std::min(o.batch_size * l.batches_per_step(), l.data.train->examples()), part.chunks);
+  const int64_t together =
+      std::min(bounded_product(o.batch_size, l.batches_per_step()), l.data.train->examples());
+  check(together >= part.chunks, "batches of {} examples have none for each of {} chunks", together,
+        part.chunks);
   if (part.ranks > 1) {
     dist::World::current()->check_alike(
         fmt::format("{} epochs; {} batches of {}, {}with seed {}; {} chunks; {} metrics; ",

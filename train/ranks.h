@@ -22,6 +22,11 @@ StateDict of_first_rank(const StateDict& dict);
 // tensors by chunk, with the same shapes in all chunks; a chunk may have none.
 std::vector<Tensor> sum_of_chunks(const std::vector<std::vector<Tensor>>& own);
 
+// a * b, or INT64_MAX if that is less: as many batches or steps as there are.
+inline int64_t bounded_product(int64_t a, int64_t b) {
+  return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a;
+}
+
 // Chunk i of the step's batch, of which `batch` is this rank's part; without x if it has no
 // examples.
 Batch chunk_of(const Batch& batch, const dist::Part& part, int64_t i);

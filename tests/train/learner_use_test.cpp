@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "amp/loss_scale_optimizer.h"
 #include "autograd/ops.h"
 #include "core/random.h"
@@ -11,6 +13,7 @@
 #include "optim/averaged.h"
 #include "optim/by_name.h"
 #include "optim/optimizers.h"
+#include "optim/schedules.h"
 #include "tests/support/errors.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
@@ -56,6 +59,41 @@ TEST(LearnerUse, IsReturnedAndAssigned) {
     EXPECT_EQ(choose(made(1)).autocast->low->dtype, bf16);
   EXPECT_FALSE(made(1).to_fp32().autocast.has_value());
   EXPECT_EQ(made(1).to_fp16(MasterOptions{}).model().parameters()[0].dtype(), f16);
+}
+
+// The largest number means as many as there are, and epochs until something stops the fit.
+TEST(LearnerUse, TakesCountsOfAnySize) {
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  const Seed seed(1);
+  int64_t told = 0;
+  const FitOptions scheduled{.schedule = [&](optim::Optimizer& opt, int64_t steps) {
+    told = steps;
+    return std::make_unique<optim::Polynomial>(opt, optim::PolynomialOptions{steps});
+  }};
+  const auto spy = std::make_shared<Spy>();
+  spy->at = "step.";
+  spy->ask = [](Learner& l) { l.stop(); };
+  LearnerOptions o = quiet();
+  o.callbacks = {spy};
+  EXPECT_EQ(Learner(loaders(), Net(), o).fit(most, scheduled), FitResult::Stopped);
+  EXPECT_EQ(told, most);
+
+  for (const int64_t chunks : {0, 2}) {
+    o.callbacks = {std::make_shared<GradientAccumulation>(most)};
+    o.chunks = chunks;
+    Learner learner(loaders(), Net(), o);
+    learner.fit(2, scheduled);
+    EXPECT_EQ(told, 2) << chunks;  // one for each epoch
+    EXPECT_EQ(learner.state.step, 2 * learner.state.batches);
+  }
+
+  spy->at = "vbatch";
+  spy->ask = [](Learner& l) { EXPECT_EQ(l.state.batches, 1); };
+  o = quiet();
+  o.callbacks = {spy};
+  Learner learner(loaders(), Net(), o);
+  const Tensor x = randn({5, 6});
+  EXPECT_EQ(learner.predict(x, most).shape(), learner.predict(x, 5).shape());
 }
 
 TEST(LearnerUse, TakesALossScaleOptimizer) {

@@ -333,7 +333,7 @@ DataLoader::Iterator DataLoader::begin() { return begin(options().part, 1); }
 DataLoader::Iterator DataLoader::begin(const dist::Part& part, int64_t at_once) {
   auto maker = std::make_shared<BatchMaker>(batch_maker());
   maker->options.part = part;
-  maker->at_once = at_once_ = at_once;
+  maker->at_once = at_once_ = std::min(at_once, std::max<int64_t>(maker->batches(), 1));
   if (begun_) set_epoch(epoch_ + 1);  // the last loop was left early
   stop();
   begun_ = true;
