@@ -76,7 +76,7 @@ LBFGS::LBFGS(std::vector<Tensor> params, const LBFGSOptions& options)
   check(options.tolerance_grad >= 0 && options.tolerance_change >= 0,
         "tolerances must be >= 0, got {} and {}", options.tolerance_grad, options.tolerance_change);
   check(options.history_size > 0, "history_size must be > 0, got {}", options.history_size);
-  if (options.max_eval == 0) options_.max_eval = options.max_iter * 5 / 4;
+  if (options.max_eval == 0) options_.max_eval = std::min(options.max_iter, INT64_MAX / 5) * 5 / 4;
 }
 
 void LBFGS::set_lr(double lr) {
@@ -229,7 +229,7 @@ double LBFGS::step(const Closure& closure) {
   Vector grad = gradient();
   check_finite(grad);
   if (largest(grad) <= options_.tolerance_grad) return first_loss;
-  const int64_t limit = evaluations_ - 1 + options_.max_eval;
+  const int64_t before = evaluations_ - 1;
   for (int64_t i = 1; i <= options_.max_iter; ++i) {
     if (++iterations_ > 1) remember(grad);
     direction_ = direction(grad);
@@ -257,7 +257,7 @@ double LBFGS::step(const Closure& closure) {
       --iterations_;
       throw;
     }
-    if (evaluations_ >= limit || largest(grad) <= options_.tolerance_grad ||
+    if (evaluations_ - before >= options_.max_eval || largest(grad) <= options_.tolerance_grad ||
         largest(direction_) * step_ <= options_.tolerance_change ||
         std::abs(loss - last_loss) < options_.tolerance_change)
       break;

@@ -90,6 +90,19 @@ TEST(LBFGS, GoesOnFromASavedState) {
   EXPECT_EQ(resumed.opt.evaluations(), whole.opt.evaluations());
 }
 
+// The largest number means until a tolerance is met.
+TEST(LBFGS, TakesLimitsOfAnySize) {
+  const LBFGSOptions few{.lr = 0.1, .max_iter = 5, .max_eval = 1000};
+  LBFGSOptions many = few;
+  many.max_eval = INT64_MAX;
+  Rosenbrock a(few), b(many);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(a.step(), b.step());
+  EXPECT_EQ(a.opt.evaluations(), b.opt.evaluations());
+  Rosenbrock f({.max_iter = INT64_MAX, .line_search = wolfe});
+  f.step();
+  EXPECT_NEAR(all_values({f.x})[0], 1, 1e-3);
+}
+
 TEST(LBFGS, EndsWhereThereIsNothingToDo) {
   const Tensor a = from({1}, {1}, f64).set_requires_grad();
   LBFGS opt({a});
