@@ -90,8 +90,8 @@ MAY_BEGIN = 1  # in kernels/cpu/optim/blocks.h
 LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 5, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 5850, "kernels/common": 4125, "kernels/cpu": 10820, "kernels/cuda": 11310, "autograd": 14370, "nn": 6150,
-           "optim": 3990, "amp": 5455, "io": 5500, "dist": 4070, "train": 11280, "examples": 2300, "emulator": 8350}
+BUDGETS = {"core": 5850, "kernels/common": 4125, "kernels/cpu": 10820, "kernels/cuda": 11310, "autograd": 14400, "nn": 6150,
+           "optim": 3990, "amp": 5455, "io": 5500, "dist": 4070, "train": 11305, "examples": 2300, "emulator": 8350}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
 
