@@ -457,7 +457,9 @@ TEST(Compare, MatchesGradientsThatARulePassesOn) {
       {.region = {.low = bf16}});
   EXPECT_EQ(compare.unmatched(), 0) << compare.text();
   for (const Compare::Row& row : compare.rows())
-    if (row.op == "sum" && row.backward) EXPECT_GT(row.added(), 1e-4);
+    if (row.op == "sum" && row.backward) {
+      EXPECT_GT(row.added(), 1e-4);
+    }
 }
 
 // A write to a part leaves the errors of the others.
