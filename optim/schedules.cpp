@@ -53,9 +53,8 @@ void MultiplicativeOptions::validate() const {
   check(static_cast<bool>(factor), "there is no factor");
 }
 double MultiplicativeOptions::rate(int64_t step, double base_lr) const {
-  if (step < known.steps) known = {};
-  for (; known.steps < step; ++known.steps) known.value *= factor(known.steps + 1);
-  return base_lr * known.value;
+  for (int64_t i = 1; i <= step; ++i) base_lr *= factor(i);
+  return base_lr;
 }
 
 void WarmupStableDecayOptions::validate() const {

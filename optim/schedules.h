@@ -91,11 +91,6 @@ using Lambda = ClosedForm<LambdaOptions>;
 struct MultiplicativeOptions {
   static constexpr std::string_view name = "multiplicative";
   std::function<double(int64_t step)> factor = {};
-  struct Product {  // of the first factors
-    int64_t steps = 0;
-    double value = 1;
-  };
-  mutable Product known = {};  // so that later steps call only their own factors
 
   void validate() const;
   double rate(int64_t step, double base_lr) const;

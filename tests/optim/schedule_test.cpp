@@ -166,16 +166,6 @@ TEST(Schedule, FollowsAnOptimizerThatMoves) {
   EXPECT_EQ(last.lr(), std::pow(0.1, 2));
 }
 
-TEST(Schedule, MultiplicativeCallsEachFactorOnce) {
-  SGD opt(problem(), {.lr = 1});
-  int calls = 0;
-  Multiplicative schedule(opt, {.factor = [&](int64_t) { return ++calls, 0.5; }});
-  for (int i = 0; i < 20; ++i) schedule.step();
-  EXPECT_EQ(schedule.lr(), std::ldexp(1, -20));
-  EXPECT_EQ(calls, 20);
-  EXPECT_EQ(schedule.at(3), 0.125);
-}
-
 TEST(Schedule, TakesPyTorchsFirstArguments) {
   SGD opt(problem(), {.lr = 1});
   StepLR step(opt, 30, 0.5), short_step(opt, 30);
