@@ -2,6 +2,7 @@
 #include "core/dlpack.h"
 
 #include <cstring>
+#include <memory>
 #include <span>
 
 #include "core/check.h"
@@ -60,7 +61,7 @@ Managed* leave(const Tensor& x) {
   }
   ++effects.reads;
   // A separate handle, since set_data() may change the storage of the others.
-  auto* const out = new Exported<Managed>{x.detach(), x.layout()};
+  std::unique_ptr<Exported<Managed>> out(new Exported<Managed>{x.detach(), x.layout()});
   out->managed.dl_tensor = {
       .data = x.numel() > 0 ? x.raw() : nullptr,
       .device = {type_of(x.device().type), x.device().index},
@@ -70,7 +71,7 @@ Managed* leave(const Tensor& x) {
       .strides = out->layout.strides.dim,
       .byte_offset = 0,
   };
-  out->managed.manager_ctx = out;
+  out->managed.manager_ctx = out.get();
   out->managed.deleter = [](Managed* m) {
     auto* const mine = static_cast<Exported<Managed>*>(m->manager_ctx);
     const Device device = mine->tensor.device();
@@ -80,7 +81,7 @@ Managed* leave(const Tensor& x) {
     }
     delete mine;
   };
-  return &out->managed;
+  return &out.release()->managed;
 }
 
 template <class Managed>

@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 
+#include "core/allocator.h"
 #include "core/dlpack_abi.h"
 #include "core/format.h"
 #include "core/half.h"
@@ -192,8 +193,10 @@ TYPED_TEST(DLPack, RefusesWhatNoTensorCanBe) {
               f->dtype = {kDLBool, 8, 1}, f->data = const_cast<char*>("\0\1\1\0\1\377");
             }),
             "from_dlpack: bool elements must be 0 or 1, got 255 (element 5)");
-  EXPECT_EQ(error([] { to_dlpack(Tensor({2}, f8_e5m2)); }),
+  const int64_t in_use = memory_stats(Device::cpu()).in_use;
+  EXPECT_EQ(error([] { TestFixture::exported(Tensor({1024}, f8_e5m2)); }),
             "to_dlpack: f8_e5m2 cannot be exchanged (convert it)");
+  EXPECT_EQ(memory_stats(Device::cpu()).in_use, in_use);
   EXPECT_EQ(refusal([](auto& f) { f->dtype = {kDLFloat, 8, 1}; }),
             "from_dlpack: unsupported element type: DLPack code 2, 8 bits, 1 lanes");
   EXPECT_EQ(refusal([](auto& f) { f->dtype = {kDLFloat, 32, 4}; }),
