@@ -2,7 +2,6 @@
 #include "core/dlpack.h"
 
 #include <cstring>
-#include <memory>
 #include <span>
 
 #include "core/check.h"

@@ -93,7 +93,7 @@ struct MultiplicativeOptions {
   std::function<double(int64_t step)> factor = {};
 
   void validate() const;
-  double rate(int64_t step, double base_lr) const;
+  double rate(int64_t step, double base_lr) const;  // calls factor `step` times
 };
 using Multiplicative = ClosedForm<MultiplicativeOptions>;
 
