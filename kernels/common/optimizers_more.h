@@ -217,7 +217,8 @@ struct Adafactor {
     }
     template <class V>
     [[gnu::always_inline]] MIXTAPE_HD V averaged(V mean, V square) const {
-      return fma(mean, V(keep), square * V(take));
+      // (Finite, since means are divided by each other.)
+      return minimum(fma(mean, V(keep), square * V(take)), V(std::numeric_limits<T>::max()));
     }
 
    private:

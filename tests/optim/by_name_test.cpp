@@ -126,6 +126,20 @@ TEST(ByName, MaximizeIsAnOption) {
   EXPECT_ERROR(get("sgd", problem(), {{"maximize", 2}}), "maximize must be 0 or 1, got 2");
 }
 
+// Squares of such gradients are beyond f32.
+TEST(ByName, LargeGradientsLeaveFiniteWeights) {
+  for (const std::string& name : optimizer_names())
+    for (const double size : {2e19, 1e38}) {
+      const Tensor w = zeros({65, 67});
+      const auto opt = get(name, {w}, {{"lr", 1e-3}});
+      for (int i = 0; i < 3; ++i) {
+        w.set_grad(fmod(arange(65 * 67).to(f32), 7).reshape({65, 67}) * (size / 7));
+        opt->step();
+      }
+      EXPECT_TRUE(all(isfinite(w)).item<bool>()) << name << " " << size;
+    }
+}
+
 TEST(ByName, CyclesNeedNoMomentum) {
   for (const std::string& name : optimizer_names()) {
     const auto opt = get(name, {zeros({3, 4})}, {{"lr", 0.25}});
