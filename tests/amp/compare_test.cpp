@@ -60,6 +60,24 @@ struct Net : nn::Module<Net> {
   MIXTAPE_FIELDS(tokens, first, planted, second, norm, head)
 };
 
+// A step: the parameters' gradients of a loss that is made in the region.
+Compare::Step step_of(std::vector<Tensor> parameters, std::function<Tensor()> loss_of) {
+  return [=](const AutocastOptions& region) {
+    for (const Tensor& p : parameters) p.set_grad({});
+    Tensor loss;
+    {
+      const Autocast on(region);
+      loss = loss_of();
+    }
+    loss.backward();
+  };
+}
+// A step of the net: the gradients of the sum of its squared results.
+template <class Net>
+Compare::Step step_of(const Net& net, const Tensor& x) {
+  return step_of(net.parameters(), [&net, x] { return sum(square(net(x))); });
+}
+
 struct Defect {
   const char* name;
   const char* op;
@@ -179,17 +197,8 @@ TEST(Compare, ComparesTheSameStep) {
   const StateDict buffers = net.named_buffers();
   const Tensor mean = buffers.at("norm.running_mean").clone();
   const uint64_t drawn = generator().offset();
-  Compare compare(
-      [&](const AutocastOptions& region) {
-        for (const Tensor& p : net.parameters()) p.set_grad({});
-        Tensor loss;
-        {
-          const Autocast on(region);
-          loss = cross_entropy(net(x), y);
-        }
-        loss.backward();
-      },
-      {.region = {.low = bf16}, .buffers = buffers});
+  Compare compare(step_of(net.parameters(), [&] { return cross_entropy(net(x), y); }),
+                  {.region = {.low = bf16}, .buffers = buffers});
   EXPECT_EQ(compare.unmatched(), 0);
   EXPECT_GT(compare.error(), 0);
   EXPECT_LT(compare.error(), 0.03);
@@ -234,20 +243,6 @@ TEST(Compare, WantsGradientsToBeCleared) {
         zero_(w.grad());
       step(region);
     }));
-}
-
-// A step of the net: the gradients of the sum of its squared results.
-template <class Net>
-Compare::Step step_of(const Net& net, const Tensor& x) {
-  return [&net, x](const AutocastOptions& region) {
-    for (const Tensor& p : net.parameters()) p.set_grad({});
-    Tensor loss;
-    {
-      const Autocast on(region);
-      loss = sum(square(net(x)));
-    }
-    loss.backward();
-  };
 }
 
 // Operands that a recipe rounds are those that it was given: errors of these are passed on.
@@ -316,19 +311,12 @@ TEST(Compare, OverridesModulesNamedLikeOps) {
 
 TEST(Compare, LeavesWritesInPlaceAlone) {
   const Tensor x = values({4, 4}), w = leaf({4, 4});
-  const Compare compare(
-      [&](const AutocastOptions& region) {
-        w.set_grad({});
-        Tensor loss;
-        {
-          const Autocast on(region);
-          Tensor h = matmul(x, w);
-          h += 1.0;
-          loss = sum(square(h));
-        }
-        loss.backward();
-      },
-      {.region = {.low = bf16}});
+  const auto loss = [&] {
+    Tensor h = matmul(x, w);
+    h += 1.0;
+    return sum(square(h));
+  };
+  const Compare compare(step_of({w}, loss), {.region = {.low = bf16}});
   EXPECT_GT(compare.error(), 0);
 }
 
@@ -443,18 +431,11 @@ TEST(Compare, FollowsCopiesInPlace) {
 // The gradient of a sum is dy, which bf16 rounds and f32 expands.
 TEST(Compare, MatchesGradientsThatARulePassesOn) {
   const Tensor x = values({8, 8}), w = leaf({8, 8});
-  const Compare compare(
-      [&](const AutocastOptions& region) {
-        w.set_grad({});
-        Tensor loss;
-        {
-          const Autocast on(region);
-          const Tensor y = matmul(x, w);
-          loss = sum(y) * 0.3 + sum(y.to(f32)) + sum(square(y)) * 0.01;
-        }
-        loss.backward();
-      },
-      {.region = {.low = bf16}});
+  const auto loss = [&] {
+    const Tensor y = matmul(x, w);
+    return sum(y) * 0.3 + sum(y.to(f32)) + sum(square(y)) * 0.01;
+  };
+  const Compare compare(step_of({w}, loss), {.region = {.low = bf16}});
   EXPECT_EQ(compare.unmatched(), 0) << compare.text();
   for (const Compare::Row& row : compare.rows())
     if (row.op == "sum" && row.backward) {
@@ -490,22 +471,15 @@ TEST(Compare, JoinsErrorsOfParts) {
 // An op in place copies its operand in one run and casts it in the other.
 TEST(Compare, MatchesResultsWhateverIsCopied) {
   const Tensor x = values({6, 8}), w = leaf({8, 8});
-  const Compare compare(
-      [&](const AutocastOptions& region) {
-        w.set_grad({});
-        Tensor loss;
-        {
-          const Autocast on(region);
-          const auto f = [&](const Tensor& t) {
-            const Tensor y = linear(t, w);
-            copy_(y, t * 0.5 + y);
-            return y;
-          };
-          loss = sum(square(layer_norm(checkpoint(f, linear(x, w)), {8})));
-        }
-        loss.backward();
-      },
-      {.region = {.low = f16}});
+  const auto loss = [&] {
+    const auto f = [&](const Tensor& t) {
+      const Tensor y = linear(t, w);
+      copy_(y, t * 0.5 + y);
+      return y;
+    };
+    return sum(square(layer_norm(checkpoint(f, linear(x, w)), {8})));
+  };
+  const Compare compare(step_of({w}, loss), {.region = {.low = f16}});
   EXPECT_EQ(compare.unmatched(), 0);
 }
 
