@@ -26,6 +26,7 @@ struct Index;
 struct AutogradMeta;     // autograd's data of a tensor: autograd/autograd_meta.h
 struct BackwardOptions;  // autograd/tape.h
 struct BoolTensor;       // autograd/ops.h
+struct Sorted;           // autograd/ops.h
 class Tensor;
 
 // Dimensions: a list, or one number. Empty: all.
@@ -158,6 +159,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor to(DType dtype) const;                  // itself if nothing changes
   Tensor to(Device device) const;                // itself if it is there already
   Tensor to(MemoryFormat format) const;          // as contiguous(format)
+  Tensor cpu() const, cuda() const;              // to(Device::cpu()), to(Device::cuda())
+  Tensor half() const, bfloat16() const;         // to(f16), to(bf16)
   Tensor clone() const;                          // a row-major copy
   Tensor contiguous() const;                     // itself if it is row-major, else a copy
   Tensor contiguous(MemoryFormat format) const;  // itself if it is in that order, else a copy
@@ -172,26 +175,65 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor view(std::integral auto size, std::integral auto... more) const {  // x.view(4, -1)
     return view(Shape{int64_t(size), int64_t(more)...});
   }
-  // The dimensions in another order: x.permute(0, 2, 1). A view, like all results down to chunk().
+  // The dimensions in another order: x.permute(0, 2, 1). A view, like all results down to narrow().
   Tensor permute(std::same_as<int> auto first, std::same_as<int> auto... more) const {
     return permute(Dims{first, more...});
   }
   Tensor permute(const Dims& order) const;
-  Tensor expand(const Shape& shape) const;                       // broadcasts; -1 keeps a size
+  Tensor expand(const Shape& shape) const;  // broadcasts; -1 keeps a size
+  Tensor expand(std::integral auto size, std::integral auto... more) const {  // x.expand(2, -1)
+    return expand(Shape{int64_t(size), int64_t(more)...});
+  }
   Tensor transpose(int a, int b) const;                          // swaps a and b
   Tensor select(int dim, int64_t index) const;                   // drops dim
   Tensor squeeze() const;                                        // drops every dimension of size 1
   Tensor squeeze(int dim) const;                                 // drops dim if its size is 1
   Tensor unsqueeze(int dim) const;                               // inserts a size of 1 there
   std::vector<Tensor> chunk(int64_t chunks, int dim = 0) const;  // the last may be smaller
+  std::vector<Tensor> split(int64_t size, int dim = 0) const;    // chunks of that size
+  std::vector<Tensor> split(const std::vector<int64_t>& sizes, int dim = 0) const;  // of these
+  std::vector<Tensor> unbind(int dim = 0) const;                // select(dim, i) for each i
+  Tensor narrow(int dim, int64_t start, int64_t length) const;  // indices start to start + length
+  Tensor unflatten(int dim, const Shape& sizes) const;          // dim split; one size may be -1
+  Tensor repeat(const Shape& times) const;                      // tiles: [2] of [3] -> [6]
+  Tensor repeat(std::integral auto times, std::integral auto... more) const {  // x.repeat(2, 1)
+    return repeat(Shape{int64_t(times), int64_t(more)...});
+  }
+  Tensor flip(const Dims& dims) const;  // backwards along dims
+  Tensor tril(int64_t diagonal = 0) const, triu(int64_t diagonal = 0) const;  // zeros above; below
+  Tensor index_select(int dim, const Tensor& index) const;  // these indices of dim
+  Tensor gather(int dim, const Tensor& index) const;        // an index along dim for each result
+  Tensor masked_select(const Tensor& mask) const, nonzero() const;  // wait for the device
+  Tensor masked_fill(const Tensor& mask, double value) const;       // value where mask is true
+  Sorted sort(int dim = -1, bool descending = false) const;         // values and their indices
+  Sorted topk(int64_t k, int dim = -1, bool largest = true) const;  // the first k of them
+  Tensor argsort(int dim = -1, bool descending = false) const;      // the indices of sort()
+  Sorted sort(std::same_as<bool> auto) const = delete;              // the dimension comes first
+  Tensor argsort(std::same_as<bool> auto) const = delete;
   Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const;  // by element
   Tensor exp() const, log() const, sin() const, cos() const;                     // of each element
-  // By element, and softmax over dim.
-  Tensor relu() const, sigmoid() const, tanh() const, softmax(int dim) const;
-  Tensor pow(double b) const, pow(const Tensor& b) const;                          // b broadcasts
+  Tensor log1p() const, erf() const, reciprocal() const, sign() const;           // by element
+  Tensor floor() const, ceil() const, round() const, trunc() const;    // by element, as integers
+  BoolTensor isnan() const, isinf() const, isfinite() const;           // by element
+  Tensor add(const Tensor& y) const, add(double y) const;              // x + y
+  Tensor sub(const Tensor& y) const, sub(double y) const;              // x - y
+  Tensor mul(const Tensor& y) const, mul(double y) const;              // x * y
+  Tensor div(const Tensor& y) const, div(double y) const;              // x / y
+  BoolTensor eq(const Tensor& y) const, eq(double y) const;            // x == y
+  BoolTensor ne(const Tensor& y) const, ne(double y) const;            // x != y
+  BoolTensor lt(const Tensor& y) const, lt(double y) const;            // x < y
+  BoolTensor le(const Tensor& y) const, le(double y) const;            // x <= y
+  BoolTensor gt(const Tensor& y) const, gt(double y) const;            // x > y
+  BoolTensor ge(const Tensor& y) const, ge(double y) const;            // x >= y
+  Tensor relu() const, sigmoid() const, tanh() const;                  // by element
+  Tensor softmax(int dim, std::optional<DType> dtype = {}) const;      // over dim
+  Tensor log_softmax(int dim, std::optional<DType> dtype = {}) const;  // log(softmax(x))
+  Tensor pow(double b) const, pow(const Tensor& b) const;              // b broadcasts
   Tensor clamp(std::optional<double> low, std::optional<double> high = {}) const;  // {}: no bound
-  Tensor sum(const Dims& dims = {}, bool keepdim = false) const;   // integers give i64
-  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;  // of floats
+  Tensor sum(const Dims& dims = {}, bool keepdim = false) const;        // integers give i64
+  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;       // of floats
+  Tensor prod(const Dims& dims = {}, bool keepdim = false) const;       // integers give i64
+  Tensor logsumexp(const Dims& dims = {}, bool keepdim = false) const;  // log(sum(exp(x)))
   // The variance: the sum of squared deviations over n - correction. stddev() is its root.
   Tensor var(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
   Tensor stddev(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;  // its root
@@ -201,12 +243,16 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   BoolTensor all(const Dims& dims = {}, bool keepdim = false) const;  // true if there are none
   Tensor norm(double p = 2, const Dims& dims = {}, bool keepdim = false) const;  // (sum|x|^p)^(1/p)
   Tensor norm(std::initializer_list<int> dims, bool keepdim = false) const;  // the 2-norm over dims
-  Tensor cumsum(int dim) const;              // running sums; integers give i64
-  Tensor argmax() const;                     // in row-major order, i64 []
-  Tensor argmax(int dim) const;              // along dim, which it drops; i64; ties: the first
-  Tensor matmul(const Tensor& other) const;  // [..., m, k] @ [..., k, n], which broadcast
-  Tensor mm(const Tensor& other) const;      // [m, k] @ [k, n]
+  Tensor cumsum(int dim) const, cumprod(int dim) const;                      // integers give i64
+  Tensor argmax() const, argmin() const;               // in row-major order, i64 []
+  Tensor argmax(int dim, bool keepdim = false) const;  // along dim; i64; ties: the first
+  Tensor argmin(int dim, bool keepdim = false) const;  // as argmax()
+  Tensor matmul(const Tensor& other) const;            // [..., m, k] @ [..., k, n], which broadcast
+  Tensor mm(const Tensor& other) const;                // [m, k] @ [k, n]
+  Tensor bmm(const Tensor& other) const;               // [b, m, k] @ [b, k, n]
   Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;  // in place
+  Tensor clamp_(std::optional<double> low,
+                std::optional<double> high = {}) const;      // clamp() in place
   Tensor add_(const Tensor& y) const, add_(double y) const;  // in place, as x += y
   Tensor sub_(const Tensor& y) const, sub_(double y) const;  // in place, as x -= y
   Tensor mul_(const Tensor& y) const, mul_(double y) const;  // in place, as x *= y

@@ -72,7 +72,7 @@ WORDS = {
     r"\b\w+Rule\b": ("the optimizer's struct", r"optim/|kernels/common/optimizers"),
     r"\bNamedTensors\b|\b(nn|optim|io)::StateDict\b": ("StateDict", ""),
     r"\bis_narrow\b": ("is_half", ""),
-    r"\bnarrow\(": ("is_half(), to_half()", "core/"),
+    r"\bnarrow\(": ("is_half(), to_half()", r"core/(?!tensor\.h)"),
     r"([Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)": ("the thread, the tensor or the caller that is meant", ""),
 }
 # Names of types that had several meanings: in a layer they have the one of these files.
@@ -90,7 +90,7 @@ MAY_BEGIN = 1  # in kernels/cpu/optim/blocks.h
 LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 4, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 5850, "kernels/common": 4125, "kernels/cpu": 10820, "kernels/cuda": 11305, "autograd": 14400, "nn": 6150,
+BUDGETS = {"core": 5895, "kernels/common": 4125, "kernels/cpu": 10820, "kernels/cuda": 11305, "autograd": 14480, "nn": 6150,
            "optim": 3985, "amp": 5450, "io": 5500, "dist": 4065, "train": 11305, "examples": 2295, "emulator": 8305}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 

@@ -121,6 +121,10 @@ Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 Tensor Tensor::clone() const { return mixtape::clone(*this); }
 Tensor Tensor::contiguous() const { return mixtape::contiguous(*this); }
 Tensor Tensor::contiguous(MemoryFormat format) const { return mixtape::contiguous(*this, format); }
+Tensor Tensor::half() const { return to(f16); }
+Tensor Tensor::bfloat16() const { return to(bf16); }
+Tensor Tensor::cpu() const { return to(Device::cpu()); }
+Tensor Tensor::cuda() const { return to(Device::cuda()); }
 Tensor Tensor::to(MemoryFormat format) const { return contiguous(format); }
 Tensor Tensor::to(Device where) const {
   if (where == device()) return *this;

@@ -5,7 +5,7 @@
 namespace mixtape {
 
 #define MIXTAPE_METHOD(NAME) \
-  Tensor Tensor::NAME() const { return mixtape::NAME(*this); }
+  auto Tensor::NAME() const -> decltype(mixtape::NAME(*this)) { return mixtape::NAME(*this); }
 MIXTAPE_METHOD(squeeze)
 MIXTAPE_METHOD(neg)
 MIXTAPE_METHOD(abs)
@@ -16,15 +16,43 @@ MIXTAPE_METHOD(exp)
 MIXTAPE_METHOD(log)
 MIXTAPE_METHOD(sin)
 MIXTAPE_METHOD(cos)
+MIXTAPE_METHOD(log1p)
+MIXTAPE_METHOD(erf)
+MIXTAPE_METHOD(reciprocal)
+MIXTAPE_METHOD(sign)
+MIXTAPE_METHOD(floor)
+MIXTAPE_METHOD(ceil)
+MIXTAPE_METHOD(round)
+MIXTAPE_METHOD(trunc)
 MIXTAPE_METHOD(relu)
 MIXTAPE_METHOD(sigmoid)
 MIXTAPE_METHOD(tanh)
 MIXTAPE_METHOD(zero_)
 MIXTAPE_METHOD(argmax)
+MIXTAPE_METHOD(argmin)
+MIXTAPE_METHOD(nonzero)
+MIXTAPE_METHOD(isnan)
+MIXTAPE_METHOD(isinf)
+MIXTAPE_METHOD(isfinite)
 #undef MIXTAPE_METHOD
-#define MIXTAPE_METHOD(NAME)                                                     \
-  Tensor Tensor::NAME(const Tensor& y) const { return mixtape::NAME(*this, y); } \
-  Tensor Tensor::NAME(double y) const { return mixtape::NAME(*this, y); }
+#define MIXTAPE_METHOD(NAME)                                                      \
+  auto Tensor::NAME(const Tensor& y) const -> decltype(mixtape::NAME(*this, y)) { \
+    return mixtape::NAME(*this, y);                                               \
+  }                                                                               \
+  auto Tensor::NAME(double y) const -> decltype(mixtape::NAME(*this, y)) {        \
+    return mixtape::NAME(*this, y);                                               \
+  }
+MIXTAPE_METHOD(add)
+MIXTAPE_METHOD(sub)
+MIXTAPE_METHOD(mul)
+MIXTAPE_METHOD(div)
+MIXTAPE_METHOD(pow)
+MIXTAPE_METHOD(eq)
+MIXTAPE_METHOD(ne)
+MIXTAPE_METHOD(lt)
+MIXTAPE_METHOD(le)
+MIXTAPE_METHOD(gt)
+MIXTAPE_METHOD(ge)
 MIXTAPE_METHOD(add_)
 MIXTAPE_METHOD(sub_)
 MIXTAPE_METHOD(mul_)
@@ -44,9 +72,50 @@ std::vector<Tensor> Tensor::chunk(int64_t n, int dim) const {
   return mixtape::chunk(*this, n, dim);
 }
 Tensor Tensor::expand(const Shape& shape) const { return mixtape::expand(*this, shape); }
-Tensor Tensor::softmax(int dim) const { return mixtape::softmax(*this, dim); }
-Tensor Tensor::pow(double b) const { return mixtape::pow(*this, b); }
-Tensor Tensor::pow(const Tensor& b) const { return mixtape::pow(*this, b); }
+std::vector<Tensor> Tensor::split(int64_t size, int dim) const {
+  return mixtape::split(*this, size, dim);
+}
+std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, int dim) const {
+  return mixtape::split(*this, sizes, dim);
+}
+std::vector<Tensor> Tensor::unbind(int dim) const { return mixtape::unbind(*this, dim); }
+Tensor Tensor::narrow(int dim, int64_t start, int64_t length) const {
+  return mixtape::narrow(*this, dim, start, length);
+}
+Tensor Tensor::unflatten(int dim, const Shape& sizes) const {
+  return mixtape::unflatten(*this, dim, sizes);
+}
+Tensor Tensor::repeat(const Shape& times) const { return mixtape::repeat(*this, times); }
+Tensor Tensor::flip(const Dims& dims) const { return mixtape::flip(*this, dims); }
+Tensor Tensor::tril(int64_t diagonal) const { return mixtape::tril(*this, diagonal); }
+Tensor Tensor::triu(int64_t diagonal) const { return mixtape::triu(*this, diagonal); }
+Tensor Tensor::index_select(int dim, const Tensor& index) const {
+  return mixtape::index_select(*this, dim, index);
+}
+Tensor Tensor::gather(int dim, const Tensor& index) const {
+  return mixtape::gather(*this, dim, index);
+}
+Tensor Tensor::masked_select(const Tensor& mask) const {
+  return mixtape::masked_select(*this, mask);
+}
+Tensor Tensor::masked_fill(const Tensor& mask, double value) const {
+  return mixtape::masked_fill(*this, mask, value);
+}
+Sorted Tensor::sort(int dim, bool descending) const {
+  return mixtape::sort(*this, dim, descending);
+}
+Sorted Tensor::topk(int64_t k, int dim, bool largest) const {
+  return mixtape::topk(*this, k, dim, largest);
+}
+Tensor Tensor::argsort(int dim, bool descending) const {
+  return mixtape::argsort(*this, dim, descending);
+}
+Tensor Tensor::softmax(int dim, std::optional<DType> dtype) const {
+  return mixtape::softmax(*this, dim, dtype);
+}
+Tensor Tensor::log_softmax(int dim, std::optional<DType> dtype) const {
+  return mixtape::log_softmax(*this, dim, dtype);
+}
 Tensor Tensor::clamp(std::optional<double> low, std::optional<double> high) const {
   return mixtape::clamp(*this, low, high);
 }
@@ -57,6 +126,8 @@ Tensor Tensor::clamp(std::optional<double> low, std::optional<double> high) cons
   }
 MIXTAPE_REDUCTION(Tensor, sum)
 MIXTAPE_REDUCTION(Tensor, mean)
+MIXTAPE_REDUCTION(Tensor, prod)
+MIXTAPE_REDUCTION(Tensor, logsumexp)
 MIXTAPE_REDUCTION(Tensor, max)
 MIXTAPE_REDUCTION(Tensor, min)
 MIXTAPE_REDUCTION(BoolTensor, any)
@@ -76,9 +147,15 @@ Tensor Tensor::norm(std::initializer_list<int> dims, bool keepdim) const {
   return mixtape::norm(*this, dims, keepdim);
 }
 Tensor Tensor::cumsum(int dim) const { return mixtape::cumsum(*this, dim); }
-Tensor Tensor::argmax(int dim) const { return mixtape::argmax(*this, dim); }
+Tensor Tensor::cumprod(int dim) const { return mixtape::cumprod(*this, dim); }
+Tensor Tensor::argmax(int dim, bool keepdim) const { return mixtape::argmax(*this, dim, keepdim); }
+Tensor Tensor::argmin(int dim, bool keepdim) const { return mixtape::argmin(*this, dim, keepdim); }
 Tensor Tensor::matmul(const Tensor& other) const { return mixtape::matmul(*this, other); }
 Tensor Tensor::mm(const Tensor& other) const { return mixtape::mm(*this, other); }
+Tensor Tensor::bmm(const Tensor& other) const { return mixtape::bmm(*this, other); }
+Tensor Tensor::clamp_(std::optional<double> low, std::optional<double> high) const {
+  return mixtape::clamp_(*this, low, high);
+}
 Tensor Tensor::fill_(double value) const { return mixtape::fill_(*this, value); }
 Tensor Tensor::copy_(const Tensor& from) const { return mixtape::copy_(*this, from); }
 

@@ -92,6 +92,83 @@ TEST(TorchNames, OfTensors) {
   EXPECT_TRUE(equal(hstack({full({}, 1), tensor({2, 3}), full({}, 4)}), tensor({1, 2, 3, 4})));
 }
 
+TEST(TorchNames, MethodsOfViewsAndIndices) {
+  const Tensor x = from({3, 1, 2, 6, 5, 4}, {2, 3}), rows = tensor({1, 0}, i64);
+  EXPECT_TRUE(equal(x.expand(2, -1), x));
+  EXPECT_TRUE(equal(x.split(2, 1)[1], split(x, 2, 1)[1]));
+  EXPECT_TRUE(equal(x.split({1, 2}, 1)[1], split(x, {1, 2}, 1)[1]));
+  EXPECT_TRUE(equal(x.unbind(1)[2], select(x, 1, 2)));
+  EXPECT_TRUE(equal(x.narrow(1, 1, 2), narrow(x, 1, 1, 2)));
+  EXPECT_TRUE(equal(x.unflatten(1, {3, 1}), reshape(x, {2, 3, 1})));
+  EXPECT_TRUE(equal(x.repeat(2, 1), repeat(x, {2, 1})));
+  EXPECT_TRUE(equal(x.repeat({1, 2}), repeat(x, {1, 2})));
+  EXPECT_TRUE(equal(x.flip(1), flip(x, 1)));
+  EXPECT_TRUE(equal(x.tril(), tril(x)));
+  EXPECT_TRUE(equal(x.triu(1), triu(x, 1)));
+  EXPECT_TRUE(equal(x.index_select(0, rows), index_select(x, 0, rows)));
+  EXPECT_TRUE(equal(x.gather(1, rows.unsqueeze(1)), gather(x, 1, rows.unsqueeze(1))));
+  EXPECT_TRUE(equal(x.masked_select(x > 2), masked_select(x, x > 2)));
+  EXPECT_TRUE(equal(x.masked_fill(x > 2, 0), masked_fill(x, x > 2, 0)));
+  EXPECT_TRUE(equal((x - 3).nonzero(), nonzero(x - 3)));
+  EXPECT_TRUE(equal(x.sort().values, sort(x).values));
+  EXPECT_TRUE(equal(x.sort(0, true).indices, sort(x, 0, true).indices));
+  EXPECT_TRUE(equal(x.topk(2).indices, topk(x, 2).indices));
+  EXPECT_TRUE(equal(x.topk(1, 0, false).values, topk(x, 1, 0, false).values));
+  EXPECT_TRUE(equal(x.argsort(), argsort(x)));
+  EXPECT_TRUE(equal(x.argsort(0, true), argsort(x, 0, true)));
+  EXPECT_TRUE(equal(x.argmax(1, true), argmax(x, 1, true)));
+  EXPECT_TRUE(equal(x.argmin(1), argmin(x, 1)));
+  EXPECT_TRUE(equal(x.argmin(), argmin(x)));
+}
+
+TEST(TorchNames, MethodsByElement) {
+  const Tensor x = from({-1.5, 0.5, 2, INFINITY, NAN, 3}, {2, 3}), y = full({3}, 2);
+  const auto same = [](const Tensor& a, const Tensor& b) {
+    return a.dtype() == b.dtype() && equal(nan_to_num(a, 7), nan_to_num(b, 7));
+  };
+  EXPECT_TRUE(same(x.log1p(), log1p(x)));
+  EXPECT_TRUE(same(x.erf(), erf(x)));
+  EXPECT_TRUE(same(x.reciprocal(), reciprocal(x)));
+  EXPECT_TRUE(same(x.sign(), sign(x)));
+  EXPECT_TRUE(same(x.floor(), floor(x)));
+  EXPECT_TRUE(same(x.ceil(), ceil(x)));
+  EXPECT_TRUE(same(x.round(), round(x)));
+  EXPECT_TRUE(same(x.trunc(), trunc(x)));
+  EXPECT_TRUE(equal(x.isnan(), isnan(x)));
+  EXPECT_TRUE(equal(x.isinf(), isinf(x)));
+  EXPECT_TRUE(equal(x.isfinite(), isfinite(x)));
+  EXPECT_TRUE(same(x.add(y), x + y));
+  EXPECT_TRUE(same(x.add(2), x + 2));
+  EXPECT_TRUE(same(x.sub(y), x - y));
+  EXPECT_TRUE(same(x.sub(2), x - 2));
+  EXPECT_TRUE(same(x.mul(y), x * y));
+  EXPECT_TRUE(same(x.mul(2), x * 2));
+  EXPECT_TRUE(same(x.div(y), x / y));
+  EXPECT_TRUE(same(x.div(2), x / 2));
+  EXPECT_TRUE(equal(x.eq(y), eq(x, y)));
+  EXPECT_TRUE(equal(x.eq(2), eq(x, 2)));
+  EXPECT_TRUE(equal(x.ne(y), ne(x, y)));
+  EXPECT_TRUE(equal(x.ne(2), ne(x, 2)));
+  EXPECT_TRUE(equal(x.lt(y), x < y));
+  EXPECT_TRUE(equal(x.lt(2), x < 2));
+  EXPECT_TRUE(equal(x.le(y), x <= y));
+  EXPECT_TRUE(equal(x.le(2), x <= 2));
+  EXPECT_TRUE(equal(x.gt(y), x > y));
+  EXPECT_TRUE(equal(x.gt(2), x > 2));
+  EXPECT_TRUE(equal(x.ge(y), x >= y));
+  EXPECT_TRUE(equal(x.ge(2), x >= 2));
+  EXPECT_TRUE(same(x.log_softmax(1), log_softmax(x, 1)));
+  EXPECT_TRUE(same(x.half().softmax(1, f32), softmax(cast(x, f16), 1, f32)));
+  EXPECT_TRUE(same(x.bfloat16(), cast(x, bf16)));
+  EXPECT_TRUE(x.cpu().device() == Device::cpu());
+  EXPECT_TRUE(same(x.prod(1), prod(x, 1)));
+  EXPECT_TRUE(same(x.logsumexp(1, true), logsumexp(x, {1}, true)));
+  EXPECT_TRUE(same(x.cumprod(1), cumprod(x, 1)));
+  EXPECT_TRUE(same(x.clone().clamp_(0, 1), clamp(x, 0, 1)));
+  const Tensor batch = ones({2, 3, 3});
+  EXPECT_TRUE(equal(batch.bmm(batch), bmm(batch, batch)));
+}
+
 TEST(TorchNames, OfReductions) {
   const Tensor x = from({1, 2, 3, 5, 0, 7}, {2, 3});
   EXPECT_TRUE(equal(sum(x, 1), sum(x, {1})));
@@ -136,6 +213,10 @@ TEST(TorchNames, OfMasks) {
 // Deleted on purpose: compilers show the declaration, which says what is written here.
 template <class T>
 concept Comparable = requires(const T& a) { a == a; };
+template <class T>
+concept SortableByBool =
+    requires(const T& a) { a.sort(true); } || requires(const T& a) { a.argsort(true); };
+static_assert(!SortableByBool<Tensor>);  // the dimension comes first
 template <class T>
 concept ComparableToNumbers = requires(const T& a) { a == 1.0; };
 static_assert(!Comparable<Tensor> && !ComparableToNumbers<Tensor>);
