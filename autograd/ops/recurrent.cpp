@@ -9,6 +9,7 @@
 #include "autograd/ops/rows.h"
 #include "core/effects.h"
 #include "kernels/common/cells.h"
+#include "kernels/common/packed.h"
 
 namespace mixtape {
 using namespace internal;
@@ -35,13 +36,7 @@ Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device)
   return t ? cast(t, dtype).contiguous() : zeros(shape, dtype, device);
 }
 
-// w [k, n] in the layout that the products of all steps read fastest on the CPU: 16-bit operands
-// are dense along k and transposed in registers, others are dense across k and read in place
-// (bench/worklog/161).
-Tensor laid_out(const Tensor& w, int64_t steps) {
-  if (steps < 8 || !w.device().is_like_cpu()) return w;
-  return is_half(w.dtype()) ? w.t().contiguous().t() : w.contiguous();
-}
+constexpr int64_t few = 4;  // steps that do not repay packing the weight for all of them
 
 template <class C>
 struct Recurrent {
@@ -58,7 +53,7 @@ struct Recurrent {
     const int64_t steps = x.size(0), b = x.size(1), n = weight.size(1);
     const Tensor y = ctx.output({has_c ? steps + 1 : steps, b, n});
     const DType wide = accumulate_dtype(y.dtype());
-    const Tensor xc = x.contiguous(), w = laid_out(cast(weight, y.dtype()).t(), steps);
+    const Tensor xc = x.contiguous(), w = cast(weight, y.dtype()).t();
     const Tensor h = or_zeros(h0, {b, n}, y.dtype(), y.device()),
                  from_h({b, C::gates * n}, wide, y.device());
     Tensor kept, state = a.state;
@@ -67,10 +62,11 @@ struct Recurrent {
       ctx.run(kernels::convert, or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()), state);
     if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n}, wide);
     View before = h;
+    kernels::Packed kept_weight, *const packed = steps < few ? nullptr : &kept_weight;
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t k = a.reverse ? steps - 1 - i : i;
       const View now = at(y, k);
-      ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias}, from_h);
+      ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias, .packed = packed}, from_h);
       ctx.run(kernels::cell, C::id, at(xc, k), from_h, state, kept ? at(kept, k) : View{}, now);
       before = now;
     }
@@ -117,7 +113,7 @@ struct Recurrent {
   static Back through_time(const Ctx& ctx, const Tensor& dy, const RecurrentParams& a) {
     const Tensor y = ctx.saved(5), dyc = dy.contiguous();
     const int64_t steps = ctx.shape(0)[0], b = y.size(1), n = y.size(2);
-    const Tensor w = laid_out(cast(ctx.saved(1), y.dtype()), steps);
+    const Tensor w = cast(ctx.saved(1), y.dtype());
     const DType wide = accumulate_dtype(y.dtype());
     const Tensor h0 = or_zeros(ctx.saved(3), {b, n}, y.dtype(), y.device());
     Tensor kept, carry;
@@ -126,11 +122,13 @@ struct Recurrent {
       carry = has_c ? cast(select(dyc, 0, steps), wide).clone() : zeros({b, n}, wide, y.device());
     const Tensor dx(ctx.shape(0), y.dtype(), y.device());
     const Tensor dh = splits ? empty_like(dx) : dx, dnext = zeros({b, n}, wide, y.device());
+    kernels::Packed kept_weight, *const packed = steps < few ? nullptr : &kept_weight;
     for (int64_t i = steps - 1; i >= 0; --i) {
       const int64_t k = a.reverse ? steps - 1 - i : i;
       ctx.run(kernels::cell_grad, C::id, kept ? at(kept, k) : View{}, at(y, k), at(dyc, k), dnext,
               carry, at(dx, k), splits ? at(dh, k) : View{});
-      if (i > 0 || ctx.wants(3)) ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{}, dnext);
+      if (i > 0 || ctx.wants(3))
+        ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{.packed = packed}, dnext);
     }
     return {dx, dh, dnext, carry, h0, y};
   }

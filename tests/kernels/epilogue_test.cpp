@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/common/activation.h"
+#include "kernels/common/packed.h"
 #include "kernels/cpu/gemm/microkernel.h"
 #include "tests/support/kernel_compare.h"
 
@@ -179,6 +180,31 @@ TEST(Epilogue, SumsBesideNoResult) {
   });
   expect_close(sums, matmul(a, filled({7, 1}, bf16, 1), {}), 1e-6, "row sums");
   expect_close(again, to_vector(sums), 1e-6, "column sums");
+}
+
+TEST(Epilogue, KeepsBAsTheFirstProductPackedIt) {
+  const int64_t sizes[][3] = {{1, 5, 7}, {32, 512, 128}, {20, 70, 900}, {300, 40, 60}, {3, 4, 0}};
+  for (const Isa isa : isas_here())
+    for (const auto& [in, out] : float_pairs)
+      for (const auto& [m, n, k] : sizes)
+        for (const bool by_rows : {true, false}) {
+          const IsaLimit limit(isa);
+          const Tensor first = random({m, k}, in, 1), second = random({m, k}, in, 2),
+                       bias = random({n}, wide(in), 3);
+          Tensor b = random(by_rows ? Shape{k, n} : Shape{n, k}, in, 4);
+          if (!by_rows) b = b.with_layout(transpose(b.layout(), 0, 1));
+          const auto product = [&](const Tensor& a, Packed* packed) {
+            const Tensor c = output({m, n}, out);
+            launch([&](Launch& l) { gemm(l, a, b, Epilogue{.bias = bias, .packed = packed}, c); });
+            return to_vector(c);
+          };
+          const Values want[] = {product(first, nullptr), product(second, nullptr)};
+          Packed packed;
+          EXPECT_EQ(product(first, &packed), want[0]);
+          launch([&](Launch& l) { fill(l, 0, b); });
+          if (isa == Isa::Portable) continue;  // Eigen packs for itself
+          EXPECT_EQ(product(second, &packed), want[1]);
+        }
 }
 
 TEST(Epilogue, SameForAnyThreads) {

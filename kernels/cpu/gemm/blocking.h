@@ -21,6 +21,7 @@ struct Operand {
   int64_t chunk = 1;                     // lines of one chunk, a multiple of `sliver`
   bool in_place = false;                 // read from memory, not packed
   bool shared = false;                   // packed once for all chunks
+  bool kept = false;                     // the same, for all products that have its Packed
 };
 
 // Blocking for products of one shape and layout. Rows (a) and lanes (b) are chosen here too, so c
@@ -90,19 +91,20 @@ struct Blocking {
     const bool low_tile = kernel.rows < 8;
     const bool reread_often = low_tile && b.count > 8 * kernel.lanes * kernel.vectors;
     // With few rows, nothing of b is read twice: dense lines are transposed in the microkernel.
-    b_k_major =
-        a.count <= kernel.rows && k % kernel.k_group == 0 && b.k_stride == 1 && b.line_stride > 1;
+    b_k_major = !b.kept && a.count <= kernel.rows && k % kernel.k_group == 0 && b.k_stride == 1 &&
+                b.line_stride > 1;
     const bool a_dense_along_k = a.k_stride == 1 && (a.count == 1 || a.line_stride % page != 0);
     // (Low tiles use only a part of each cache line if k strides are eighths of a page.)
     const bool a_dense_across = kernel.k_group == 1 && a.line_stride == 1 &&
                                 a.k_stride <= page / 2 &&
                                 !(low_tile && k > 64 && a.k_stride % (page / 8) == 0);
-    a.in_place = readable && !reread_often && !b_k_major && (a_dense_along_k || a_dense_across);
+    a.in_place =
+        readable && !a.kept && !reread_often && !b_k_major && (a_dense_along_k || a_dense_across);
     const bool b_misses_cache =
         b.k_stride % (page / 4) == 0 && b.count * k * element_bytes > large_operand;
     const bool few_reads =
         a.count <= 64 * kernel.rows && (k <= 16 || (b.k_stride % page != 0 && !b_misses_cache));
-    b.in_place = b_k_major || (readable && kernel.k_group == 1 && b.line_stride == 1 &&
+    b.in_place = b_k_major || (readable && !b.kept && kernel.k_group == 1 && b.line_stride == 1 &&
                                (a.count <= kernel.rows || few_reads));
     // A bias is added last, so not after the first of several blocks of k.
     c_in_place = !has_epilogue && c[1] == 1 && !(has_bias && (bias[1] != 1 || k > k_block));
@@ -111,7 +113,8 @@ struct Blocking {
   // Rough cost of the product with these rows and lanes.
   double estimated_cycles() const {
     const auto packing = [&](const Operand& x) {
-      const double cycles_per_element = x.in_place           ? (&x == &b && b_k_major ? 0.1 : 0)
+      const double cycles_per_element = x.kept               ? 0
+                                        : x.in_place         ? (&x == &b && b_k_major ? 0.1 : 0)
                                         : x.line_stride == 1 ? 0.15
                                         : x.k_stride == 1    ? 0.3
                                                              : 2;
@@ -145,8 +148,8 @@ struct Blocking {
     Operand& smaller = a.count > b.count ? b : a;
     cut(larger, smaller, enough_chunks);
     if (chunk_count() < enough_chunks) cut(smaller, larger, enough_chunks / chunk_count());
-    a.shared = !a.in_place && b.chunk < b.count;
-    b.shared = !b.in_place && a.chunk < a.count;
+    a.shared = a.kept || (!a.in_place && b.chunk < b.count);
+    b.shared = b.kept || (!b.in_place && a.chunk < a.count);
     b_outer = a.chunk <= b.chunk;
   }
 };

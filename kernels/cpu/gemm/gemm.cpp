@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kernels/common/batch.h"
+#include "kernels/common/packed.h"
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/loops/buffer.h"
 #include "kernels/cpu/loops/parallel.h"
@@ -33,6 +34,7 @@ struct Product {
   const T *bias, *residual;
   Activation activation;
   O *c, *before;
+  Packed* packed;
 };
 
 // Working memory of one chunk: its packed operands, unless they are shared or read in place, and
@@ -364,19 +366,18 @@ void compute_chunk(const Product<T, S, O>& x, int64_t index, const char* shared_
 template <class T, class S, class O>
 void multiply(const Product<T, S, O>& x) {
   const Blocking<T>& p = x.blocking;
-  std::optional<Buffer<char>> a, b;
-  const auto share = [&](const Operand& operand, const S* data, std::optional<Buffer<char>>& all) {
-    if (operand.shared)
-      pack_shared(
-          p, operand, data,
-          all.emplace(ceil_div(p.k, p.k_block) * p.packed_bytes(operand, operand.count, p.k_block))
-              .data());
+  Packed of_a, of_b;
+  const auto share = [&](const Operand& operand, const S* data, Packed& own) -> const char* {
+    if (!operand.shared) return nullptr;
+    const int64_t block_bytes = p.packed_bytes(operand, operand.count, p.k_block);
+    return (operand.kept ? *x.packed : own)
+        .get(static_cast<size_t>(ceil_div(p.k, p.k_block) * block_bytes),
+             [&](char* out) { pack_shared(p, operand, data, out); });
   };
-  share(p.a, x.a, a);
-  share(p.b, x.b, b);
+  const char *const a = share(p.a, x.a, of_a), *const b = share(p.b, x.b, of_b);
   parallel_for(p.chunk_count(), [&](int64_t i) {
     PackBuffers<T> own(p);
-    compute_chunk(x, i, a ? a->data() : nullptr, b ? b->data() : nullptr, own);
+    compute_chunk(x, i, a, b, own);
   });
 }
 
@@ -407,6 +408,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                          bool(bias),
                          epilogue.activation != Activation::None || epilogue.before ||
                              epilogue.residual || T(epilogue.alpha) != T(1)};
+    blocking.b.kept = epilogue.packed && leading(cl).shape.size() == 1;
     if (bias) blocking.bias[0] = bias.layout.rank() == 1 ? 0 : n;
     blocking.choose();
     const T* const bias_data = to_dense<T>(launch, bias);
@@ -422,10 +424,11 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
                               residual ? residual + c_batch.at(i) : nullptr,
                               epilogue.activation,
                               c.as<O>() + c_batch.at(i),
-                              epilogue.before ? epilogue.before.as<O>() + c_batch.at(i) : nullptr};
+                              epilogue.before ? epilogue.before.as<O>() + c_batch.at(i) : nullptr,
+                              epilogue.packed};
     };
     const int64_t batch = c_batch.shape.size();
-    if (blocking.chunk_count() > 1) {
+    if (blocking.chunk_count() > 1 || blocking.a.kept || blocking.b.kept) {
       for (int64_t i = 0; i < batch; ++i) multiply(product(i));
     } else {
       const int64_t work = std::max<int64_t>(1, m * n * k);
