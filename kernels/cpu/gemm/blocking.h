@@ -94,16 +94,19 @@ struct Blocking {
     b_k_major = !b.kept && a.count <= kernel.rows && k % kernel.k_group == 0 && b.k_stride == 1 &&
                 b.line_stride > 1;
     const bool a_dense_along_k = a.k_stride == 1 && (a.count == 1 || a.line_stride % page != 0);
-    // (Low tiles use only a part of each cache line if k strides are eighths of a page.)
-    const bool a_dense_across = kernel.k_group == 1 && a.line_stride == 1 &&
-                                a.k_stride <= page / 2 &&
-                                !(low_tile && k > 64 && a.k_stride % (page / 8) == 0);
+    // Low tiles use only a part of what they read of a, and read b often. If k strides are eighths
+    // of a page, neither stays in the first-level cache.
+    const auto is_evicted = [&](const Operand& x) {
+      return low_tile && k > 64 && x.k_stride % (page / 8) == 0;
+    };
+    const bool a_dense_across =
+        kernel.k_group == 1 && a.line_stride == 1 && a.k_stride <= page / 2 && !is_evicted(a);
     a.in_place =
         readable && !a.kept && !reread_often && !b_k_major && (a_dense_along_k || a_dense_across);
     const bool b_misses_cache =
         b.k_stride % (page / 4) == 0 && b.count * k * element_bytes > large_operand;
-    const bool few_reads =
-        a.count <= 64 * kernel.rows && (k <= 16 || (b.k_stride % page != 0 && !b_misses_cache));
+    const bool few_reads = a.count <= (is_evicted(b) ? 16 : 64) * kernel.rows &&
+                           (k <= 16 || (b.k_stride % page != 0 && !b_misses_cache));
     b.in_place = b_k_major || (readable && !b.kept && kernel.k_group == 1 && b.line_stride == 1 &&
                                (a.count <= kernel.rows || few_reads));
     // A bias is added last, so not after the first of several blocks of k.
