@@ -218,9 +218,11 @@ void input_gradient(Launch& launch, In dy, In w, In bias, const Window& window, 
 // The gradients of w and of the bias, summed over packed images.
 template <class T, class S>
 struct WeightGradient {
+  static constexpr int64_t max_pixels = 512;  // of one sum
   const Sizes sizes;
   const Window& window;
   const Microkernel<T>& kernel;
+  const int64_t together;                  // steps whose images are packed together
   const int64_t k_group = kernel.k_group;  // images that are multiplied together
   const int64_t panel = int64_t{kernel.lanes} * kernel.vectors;
   const int64_t width =
@@ -230,16 +232,21 @@ struct WeightGradient {
   const int64_t row_taps =
       window.dilation[1] == 1 && x_image.pitch == sizes.in && !sizes.depthwise ? window.size[1] : 1;
   const int64_t rows = row_taps * sizes.depth();
+  const int64_t high = ceil_div(rows, ceil_div(rows, kernel.rows));  // rows of a tile
+  const int64_t chunk = high * std::max<int64_t>(1, 128 / high);  // rows that are summed together
+  const int64_t row_chunks = ceil_div(rows, chunk), chunks = sizes.taps / row_taps * row_chunks;
+  const bool packs_lines = are_read_often();
   const int64_t area = sizes.taps * sizes.depth() * width;  // sums of w for one group
   const int64_t total = sizes.groups * (area + width);      // then those of the bias
   std::vector<KSegment> segments = {};                      // a row of pixels each
   alignas(T) char ones[sizeof(T)] = {};                     // one k_group of ones
 
   WeightGradient(const Sizes& sizes_, In x, In dy, const Window& window_, const Microkernel<T>& e,
-                 int64_t together)
+                 int64_t together_)
       : sizes(sizes_),
         window(window_),
         kernel(e),
+        together(together_),
         x_image(image_of<T, S>(
             x, sizes.groups, {window.padding[0], window.padding[1]},
             {sizes.x[0] + 2 * window.padding[0], sizes.x[1] + 2 * window.padding[1]}, sizes.in, 1,
@@ -256,6 +263,24 @@ struct WeightGradient {
     };
     k_group == 1 ? fill(T(1)) : fill(S(1.0f));
   }
+
+  // A task's share of the sums: chunks [first, last) of group g's rows, and perhaps its bias.
+  struct Share {
+    int64_t g, first, last;
+    bool bias;
+    T* sums;
+    Buffer<T> x, dy;  // packed lines of one chunk of rows, and of all columns
+
+    Share(const WeightGradient& w, int64_t g_, int64_t first_, int64_t last_, bool bias_, T* sums_)
+        : g(g_),
+          first(first_),
+          last(last_),
+          bias(bias_),
+          sums(sums_),
+          x(w.packs_lines ? (w.chunk + w.kernel.lanes) * max_pixels : 0),
+          dy(w.packs_lines ? (w.width + w.kernel.lanes) * max_pixels : 0) {}
+  };
+
   // k_groups n to n + count of group g of x's or dy's images, packed to `buffer` unless they lie in
   // memory like that.
   const T* pack(const PaddedImage& image, In images, int64_t n, int64_t count, int64_t g,
@@ -274,61 +299,97 @@ struct WeightGradient {
     }
     return buffer;
   }
-  // Adds group g of `count` images to the sums of w at taps [first, last), and to those of the
-  // bias. `begins`: there are no sums yet.
-  void add(const T* x, const T* dy, int64_t count, int64_t g, int64_t first, int64_t last,
-           bool bias, bool begins, T* sums) const {
-    const int64_t bytes = sizeof(T), high = ceil_div(rows, ceil_div(rows, kernel.rows));
-    Tile<T> t{};
-    t.a_row_stride = bytes;
-    t.b_k_stride = dy_image.pitch * bytes;
-    t.out_row_stride = t.add_row_stride = width;
-    bool empty = begins;
-    const auto tiles = [&](int64_t height, const T* b, T* out) {
-      for (int64_t l = 0; l < width; l += panel) {
-        t.b = b + l;
-        t.out = out + l;
-        t.add = empty ? nullptr : out + l;
-        kernel.tile(static_cast<int>(height),
-                    static_cast<int>(std::min(panel, width - l) / kernel.lanes), t);
-      }
-    };
-    const int64_t step = window.stride[1] * x_image.pitch;
-    t.a_k_stride = step * bytes;
-    // The sums over `some` rows of pixels, in each of which these are `k_groups` from column q on.
-    const auto sum_rows = [&](int64_t begin, int64_t some, int64_t q, int64_t k_groups) {
-      t.segments = segments.data() + begin;
-      t.segment_count = some;
-      t.k_groups = k_groups;
-      for (int64_t k = first; k < last; k += row_taps)
-        for (int64_t r = 0; r < rows; r += high) {
-          t.a = x + k / window.size[1] * window.dilation[0] * x_image.row() +
-                k % window.size[1] * window.dilation[1] * x_image.pitch + r + q * step;
-          T* const out = sums + g * area + (k * sizes.depth() + r) * width;
-          t.b = dy + q * dy_image.pitch;
-          t.out = out;
-          t.add = empty ? nullptr : out;
-          if (sizes.depthwise)
-            sum_depthwise(width, t);
-          else
-            tiles(std::min(high, rows - r), dy + q * dy_image.pitch, out);
-        }
-    };
+  // Adds `count` images to a share. `begins`: there are no sums yet.
+  void add(const T* x, const T* dy, int64_t count, const Share& share, bool begins) const {
     // A long sum is made of shorter ones, for accuracy.
-    const int64_t all = count * sizes.y[0], some = std::max<int64_t>(1, 512 / sizes.y[1]);
+    const int64_t all = count * sizes.y[0], some = std::max<int64_t>(1, max_pixels / sizes.y[1]);
+    bool empty = begins;
     for (int64_t begin = 0; begin < all; begin += some)
-      for (int64_t q = 0; q < sizes.y[1]; q += 512, empty = false)
-        sum_rows(begin, std::min(some, all - begin), q, std::min<int64_t>(512, sizes.y[1] - q));
-    if (!bias) return;
-    empty = begins;
-    t.a = ones;  // a product with a row of ones
-    t.a_k_stride = 0;
-    t.segments = nullptr;
-    t.segment_count = 1;
-    for (int64_t at = 0; at < count * sizes.y_plane(); at += 512, empty = false) {
-      t.k_groups = std::min<int64_t>(512, count * sizes.y_plane() - at);
-      tiles(1, dy + at * dy_image.pitch, sums + sizes.groups * area + g * width);
+      for (int64_t q = 0; q < sizes.y[1]; q += max_pixels, empty = false)
+        add_pixels(x + q * window.stride[1] * x_image.pitch, dy + q * dy_image.pitch,
+                   Segments(segments).subspan(size_t(begin), size_t(std::min(some, all - begin))),
+                   std::min(max_pixels, sizes.y[1] - q), share, empty);
+    if (share.bias) add_to_bias(dy, count * sizes.y_plane(), share, begins);
+  }
+
+ private:
+  using Segments = std::span<const KSegment>;
+
+  // True if many tiles read a sum's pixels, which would leave the first-level cache in between.
+  bool are_read_often() const {
+    const int64_t pixels = std::min(max_pixels, together * sizes.y_plane());
+    return !sizes.depthwise && width > 2 * panel && sizes.taps * sizes.depth() >= 48 &&
+           pixels * width * int64_t{sizeof(T)} > 64 << 10;
+  }
+
+  // Adds the first `depth` pixels of some rows of x and dy.
+  void add_pixels(const T* x, const T* dy, Segments at, int64_t depth, const Share& share,
+                  bool empty) const {
+    const int64_t bytes = sizeof(T), step = window.stride[1] * x_image.pitch;
+    const int64_t pixels = std::ssize(at) * depth;
+    Tile<T> t{};
+    t.k_groups = packs_lines ? pixels : depth;
+    t.segments = packs_lines ? nullptr : at.data();
+    t.segment_count = packs_lines ? 1 : std::ssize(at);
+    t.a_row_stride = bytes;
+    if (packs_lines)
+      pack_lines(dy, at, &KSegment::b, dy_image.pitch, depth, width, panel, width, share.dy.data());
+    for (int64_t i = share.first; i < share.last; ++i) {
+      const int64_t k = i / row_chunks * row_taps, from = i % row_chunks * chunk,
+                    to = std::min(rows, from + chunk);
+      const T* const a = x + k / window.size[1] * window.dilation[0] * x_image.row() +
+                         k % window.size[1] * window.dilation[1] * x_image.pitch;
+      if (packs_lines)
+        pack_lines(a + from, at, &KSegment::a, step, depth, to - from, high, rows - from,
+                   share.x.data());
+      T* const sums = share.sums + share.g * area + k * sizes.depth() * width;
+      for (int64_t l = 0; l < width; l += sizes.depthwise ? width : panel)
+        for (int64_t r = from; r < to; r += high) {
+          const int64_t height = std::min(high, to - r);
+          t.a = packs_lines ? share.x.data() + (r - from) * pixels : a + r;
+          t.a_k_stride = (packs_lines ? height : step) * bytes;
+          t.b = packs_lines ? share.dy.data() + l * pixels : dy + l;
+          t.b_k_stride = (packs_lines ? std::min(panel, width - l) : dy_image.pitch) * bytes;
+          add_to(sums + r * width + l, empty, t);
+          sizes.depthwise ? sum_depthwise(width, t) : sum_tile(height, l, t);
+        }
     }
+  }
+  // Adds dy's pixels.
+  void add_to_bias(const T* dy, int64_t pixels, const Share& share, bool empty) const {
+    Tile<T> t{};
+    t.a = ones;  // a product with a row of ones
+    t.a_row_stride = sizeof(T);
+    t.b_k_stride = dy_image.pitch * int64_t{sizeof(T)};
+    for (int64_t at = 0; at < pixels; at += max_pixels, empty = false)
+      for (int64_t l = 0; l < width; l += panel) {
+        t.k_groups = std::min(max_pixels, pixels - at);
+        t.b = dy + at * dy_image.pitch + l;
+        add_to(share.sums + sizes.groups * area + share.g * width + l, empty, t);
+        sum_tile(1, l, t);
+      }
+  }
+  void add_to(T* sums, bool empty, Tile<T>& t) const {
+    t.out = sums;
+    t.add = empty ? nullptr : sums;
+    t.out_row_stride = t.add_row_stride = width;
+  }
+  void sum_tile(int64_t height, int64_t l, const Tile<T>& t) const {  // of columns from l on
+    const int64_t vectors = std::min(panel, width - l) / kernel.lanes;
+    kernel.tile(static_cast<int>(height), static_cast<int>(vectors), t);
+  }
+  // Packs `count` lines of the pixels, one sliver after the other.
+  void pack_lines(const T* image, Segments at, int64_t KSegment::* offset, int64_t stride,
+                  int64_t depth, int64_t count, int64_t sliver, int64_t readable, T* out) const {
+    // (k_groups of T's size, whatever they hold.)
+    const auto& pack_groups = microkernel_or_portable<T>(current_isa(), dtype_of<T>()).pack;
+    for (int64_t l = 0; l < count; l += sliver)
+      for (const KSegment& row : at) {
+        const int64_t lines = std::min(sliver, count - l);
+        const char* const from = reinterpret_cast<const char*>(image + l) + row.*offset;
+        pack_groups({from, 1, stride, lines, readable - l}, depth, lines, out);
+        out += depth * lines;
+      }
   }
 };
 
@@ -342,26 +403,25 @@ void weight_gradient(Launch& launch, In x, In dy, const Window& window, Out dw, 
       1, std::min(256 / std::max<int64_t>(1, sizes.y_plane()), ceil_div(steps, 16)));
   const WeightGradient<T, S> gradient(sizes, x, dy, window, kernel, together);
   // Each part sums over its own images; the parts are added in order. Together they have at most
-  // half the elements that the call reads. If there are few, tasks divide the taps, and pack the
+  // half the elements that the call reads. If there are few, tasks divide the rows, and pack the
   // same images.
   const int64_t total = gradient.total, half = (x.size() + dy.size()) / 2;
   const int64_t parts = std::clamp<int64_t>(std::min(steps, half / total), 1, 16);
-  const int64_t taps = parts * sizes.groups < 8 ? gradient.row_taps : sizes.taps;
-  const int64_t shares = sizes.taps / taps;
+  const int64_t shares = std::min(gradient.chunks, ceil_div(8, parts * sizes.groups));
   T* const sums = launch.scratch<T>(parts * total);
   parallel_for(parts * sizes.groups * shares, [&](int64_t i) {
-    const int64_t part = i / shares / sizes.groups, g = i / shares % sizes.groups,
-                  tap = i % shares * taps;
+    const int64_t n = i / shares / sizes.groups, g = i / shares % sizes.groups, s = i % shares;
+    const typename WeightGradient<T, S>::Share share(gradient, g, s * gradient.chunks / shares,
+                                                     (s + 1) * gradient.chunks / shares,
+                                                     db && s == 0, sums + n * total);
     const PaddedImage &x_image = gradient.x_image, &dy_image = gradient.dy_image;
     Buffer<T> a(x_image.in_place ? 0 : together * x_image.area()),
         b(dy_image.in_place ? 0 : together * dy_image.area());
-    const int64_t begin = part * steps / parts, end = (part + 1) * steps / parts;
-    for (int64_t n = begin; n < end; n += together) {
-      const int64_t count = std::min(together, end - n);
-      const T* const x_packed = gradient.pack(x_image, x, n, count, g, a.data());
-      const T* const dy_packed = gradient.pack(dy_image, dy, n, count, g, b.data());
-      gradient.add(x_packed, dy_packed, count, g, tap, tap + taps, bool(db) && tap == 0, n == begin,
-                   sums + part * total);
+    const int64_t begin = n * steps / parts, end = (n + 1) * steps / parts;
+    for (int64_t k = begin; k < end; k += together) {
+      const int64_t count = std::min(together, end - k);
+      gradient.add(gradient.pack(x_image, x, k, count, g, a.data()),
+                   gradient.pack(dy_image, dy, k, count, g, b.data()), count, share, k == begin);
     }
   });
   parallel_ranges(db ? total : sizes.groups * gradient.area, 4096, [&](int64_t begin, int64_t end) {
