@@ -230,7 +230,8 @@ Tensor one_hot(const Tensor& given, int64_t classes, DType dtype) {
     classes = max(index).item<int64_t>() + 1;
   }
   check_range(index, 0, classes, [classes](int64_t i) {
-    return fmt::format("index {} is out of range for {} classes", i, classes);
+    return i < 0 ? fmt::format("indices must be >= 0, got {}", i)
+                 : fmt::format("index {} is out of range for {} classes", i, classes);
   });
   return one_hot_or_zeros(index, classes, dtype);
 }

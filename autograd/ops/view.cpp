@@ -454,6 +454,7 @@ Tensor cat(const std::vector<Tensor>& parts, int dim) {
     std::erase_if(rest, is_blank);
     return cat(rest, dim);
   }
+  check(parts[0].rank() > 0, "numbers have no dimension along which to join them: use stack()");
   return call<Cat>(parts, wrap_dim(dim, parts[0].rank()));
 }
 Tensor stack(const std::vector<Tensor>& parts, int dim) {

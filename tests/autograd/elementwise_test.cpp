@@ -1217,14 +1217,14 @@ TEST(Create, OneHotChecksItsIndices) {
   EXPECT_EQ(to_vector(one_hot(arange(0, 2), 3)), (Values{1, 0, 0, 0, 1, 0}));
   EXPECT_EQ(one_hot(zeros({0}, i64), 3).shape(), (Shape{0, 3}));
   EXPECT_ERROR(one_hot(arange(0, 3), 2), "one_hot: index 2 is out of range for 2 classes");
-  EXPECT_ERROR(one_hot(arange(-1, 1), 2), "one_hot: index -1 is out of range for 2 classes");
+  EXPECT_ERROR(one_hot(arange(-1, 1), 2), "one_hot: indices must be >= 0, got -1");
   EXPECT_ERROR(one_hot(ones({2}), 2), "one_hot: indices must be integers, got f32");
 }
 
 TEST(Create, OneHotCountsTheClasses) {
   EXPECT_EQ(to_vector(one_hot(from({2, 0}, {2}, i64))), (Values{0, 0, 1, 1, 0, 0}));
   EXPECT_EQ(one_hot(from({1, 1}, {2}, i64), -1, f16).dtype(), f16);
-  EXPECT_ERROR(one_hot(from({1, -2}, {2}, i64)), "one_hot: index -2 is out of range for 2 classes");
+  EXPECT_ERROR(one_hot(from({1, -2}, {2}, i64)), "one_hot: indices must be >= 0, got -2");
   EXPECT_ERROR(one_hot(zeros({0}, i64)),
                "one_hot: without indices, the number of classes must be given");
 }

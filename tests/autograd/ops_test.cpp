@@ -364,7 +364,7 @@ TEST(ZeroDim, HasOneLine) {
   EXPECT_ERROR(index_select(x, 0, zeros({3}, i64)),
                "index_select: an index of shape [3] for a 0-d tensor");
   EXPECT_ERROR(select(x, 0, 0), "select: dimension 0 is out of range for rank 0");
-  EXPECT_ERROR(cat({x, x}), "cat: dimension 0 is out of range for rank 0");
+  EXPECT_ERROR(cat({x, x}), "cat: numbers have no dimension along which to join them: use stack()");
 }
 
 }  // namespace ops_test
