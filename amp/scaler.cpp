@@ -56,7 +56,7 @@ void check_tag(const optim::Optimizer& opt, size_t parameter, const LossScaleTag
                uint64_t number) {
   check(number || !tag.number,
         "the gradient of parameter {} of {} is scaled: a scaled loss has added to it since "
-        "unscale(), which belongs after the last backward()",
+        "unscale(), which belongs after the last backward(); after an exception, call abandon()",
         parameter, opt.name());
   check(!tag.number || (tag.number == number && !tag.mixed),
         "the gradient of parameter {} of {} carries {}: losses that add up share one, and "

@@ -234,7 +234,9 @@ TEST(Carried, NothingIsAddedBetweenUnscaleAndStep) {
       if (clip) optim::clip_grad_norm({p}, 1);
       if (drop) sgd.zero_grad();
       scaler.scale(sum(p)).backward();
-      EXPECT_ERROR(scaler.step(sgd), "a scaled loss has added to it since unscale()");
+      EXPECT_ERROR(scaler.step(sgd),
+                   "a scaled loss has added to it since unscale(), which belongs after the last "
+                   "backward(); after an exception, call abandon()");
       EXPECT_EQ(to_vector(p), (std::vector<double>{1, 2}));
     }
 }
