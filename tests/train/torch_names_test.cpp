@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "amp/autocast.h"
 #include "amp/scaler.h"
@@ -186,6 +187,20 @@ TEST(TorchNames, OfReductions) {
   EXPECT_TRUE(equal(x.any(0), any(x, {0})));
   EXPECT_TRUE(equal(x.all(), all(x)));
   static_assert(!std::is_constructible_v<bool, decltype(x.any())>);
+}
+
+TEST(TorchNames, OfDistributions) {
+  const Seed seed(1);
+  const Tensor x = randn({4, 3}), choice = tensor({0, 2, 1, 1}, i64);
+  EXPECT_TRUE(allclose(-cross_entropy(x, choice, Reduction::None),
+                       x.log_softmax(-1).gather(1, choice.unsqueeze(1)).squeeze(1)));
+  const Tensor m = randn({4}), s = rand({4}) + 0.5, y = randn({4});
+  EXPECT_TRUE(
+      allclose(-gaussian_nll_loss(m, y, s * s, {.reduction = Reduction::None, .full = true}),
+               -square((y - m) / s) / 2 - log(s) - std::log(2 * M_PI) / 2, 1e-5, 1e-5));
+  const Tensor a = matmul(x.t(), x) + eye(3), l = cholesky(a), b = randn({3, 2});
+  EXPECT_TRUE(allclose(solve_triangular(l.t(), solve_triangular(l, b), {.upper = true}),
+                       solve(a, b), 1e-4, 1e-5));
 }
 
 TEST(TorchNames, OfMasks) {
