@@ -880,8 +880,8 @@ struct BatchNormOptions {
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight = {}, const Tensor& bias = {},
                   const BatchNormOptions& options = {});
-// 0 with probability p, else x / (1 - p). Draws from generator().
-Tensor dropout(const Tensor& x, double p);
+// 0 with probability p, else x / (1 - p). Draws from generator(). x itself if not in training.
+Tensor dropout(const Tensor& x, double p, bool training = true);
 struct EmbeddingOptions {
   // A row that gets no gradient (and starts as zeros in nn::Embedding); negative counts from the
   // end.

@@ -10,7 +10,7 @@ double checked_probability(std::string_view module, double p);  // from 0 to 1
 
 struct Dropout : Module<Dropout> {
   explicit Dropout(double p = 0.5) : p_(checked_probability("Dropout", p)) {}
-  Tensor forward(const Tensor& x) const { return is_training() ? dropout(x, p_) : x; }
+  Tensor forward(const Tensor& x) const { return dropout(x, p_, is_training()); }
   bool drops() const { return is_training() && p_ > 0; }
   MIXTAPE_FIELDS()
 

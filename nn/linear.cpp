@@ -17,7 +17,7 @@ Linear::Linear(int64_t in, int64_t out, const Options& options) : activation_(op
 // (The adapter may be wider than x.)
 Tensor adapted(const Tensor& x, const Tensor& residual, const Tensor& lora_A, const Tensor& lora_B,
                const LoraScale& lora, bool training) {
-  const Tensor in = training && lora.dropout > 0 ? dropout(x, lora.dropout) : x;
+  const Tensor in = dropout(x, lora.dropout, training);
   const Tensor wide = cast(in, mixtape::dtype_of_operand(lora_A));
   const Tensor product = linear(linear(wide, lora_A) * lora.scale, lora_B);
   const Tensor y = cast(product, mixtape::dtype_of_operand(x));

@@ -84,7 +84,7 @@ struct Residual {
   const TransformerEncoderLayerOptions& options;
   bool training;
 
-  Tensor drop(const Tensor& x) const { return training ? dropout(x, options.dropout) : x; }
+  Tensor drop(const Tensor& x) const { return dropout(x, options.dropout, training); }
   template <class F>
   Tensor add(const Tensor& x, const LayerNorm& norm, const ModuleBase& reader, const F& f) const {
     const Tensor in = options.norm_first ? norm(x, dtype_of_operand(reader, x)) : x;

@@ -390,7 +390,8 @@ Tensor ops::dropout(const Tensor& x, const DropoutMask& at) {
   return at.p == 0 ? x : call<Dropout>(x, at);
 }
 
-Tensor dropout(const Tensor& x, double p) {
+Tensor dropout(const Tensor& x, double p, bool training) {
+  if (!training) return x;
   const Scope scope(Dropout::info.name);
   check_real(x);
   return dropout(x, draw_mask(p, x.numel()));

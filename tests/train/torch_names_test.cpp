@@ -189,7 +189,14 @@ TEST(TorchNames, OfReductions) {
   static_assert(!std::is_constructible_v<bool, decltype(x.any())>);
 }
 
+TEST(TorchNames, DropoutTakesTheMode) {
+  const Tensor x = ones({100});
+  EXPECT_TRUE(dropout(x, 0.5, false).is_same(x));
+  EXPECT_GT(max(dropout(x, 0.5, true)).item(), 1);
+}
+
 TEST(TorchNames, OfDistributions) {
+  const DefaultDevice here(Device::cpu());  // where linear algebra is
   const Seed seed(1);
   const Tensor x = randn({4, 3}), choice = tensor({0, 2, 1, 1}, i64);
   EXPECT_TRUE(allclose(-cross_entropy(x, choice, Reduction::None),
