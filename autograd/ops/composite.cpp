@@ -96,7 +96,8 @@ Tensor hypot(const Tensor& a, const Tensor& b) {
   const Scope scope("hypot");
   const Shape shape = broadcast(a.shape(), b.shape());
   const auto side = [&](const Tensor& t) { return flatten(expand(t, shape)); };
-  return reshape(norm(stack({side(a), side(b)}), {0}), shape);
+  const auto length = [&](auto x, auto y) { return norm(stack({side(x), side(y)}), {0}); };
+  return reshape(in_f32(length, a, b), shape);
 }
 
 // The logarithm needs no threshold: from 20 on, this is x to 1e-10.

@@ -37,8 +37,7 @@ Tensor covariance(const Tensor& x, const CovOptions& o) {
 void check_weights(const Tensor& weights, std::string_view what, int64_t n) {
   if (!weights) return;
   check_shape(weights, what, {n});
-  const bool negative = n > 0 && min(weights).item() < 0;
-  check(!negative, "{} must be >= 0", what);
+  check(!(n > 0 && min(weights).item() < 0), "{} must be >= 0", what);
 }
 
 // x as [variables, observations]: a 1-d x is one variable, and no observations are one NaN.
@@ -70,11 +69,15 @@ Tensor nanmean(const Tensor& x, const Dims& dims, bool keepdim) {
 
 StdMean std_mean(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("std_mean");
-  return {stddev(x, dims, keepdim, correction), mean(x, dims, keepdim)};
+  const Tensor w = wide(x);  // so that the sum of both gradients is rounded once
+  const DType out = dtype_of_sum(x);
+  return {cast(stddev(w, dims, keepdim, correction), out), cast(mean(w, dims, keepdim), out)};
 }
 VarMean var_mean(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("var_mean");
-  return {var(x, dims, keepdim, correction), mean(x, dims, keepdim)};
+  const Tensor w = wide(x);
+  const DType out = dtype_of_sum(x);
+  return {cast(var(w, dims, keepdim, correction), out), cast(mean(w, dims, keepdim), out)};
 }
 AminMax aminmax(const Tensor& x, const Dims& dims, bool keepdim) {
   const Scope scope("aminmax");
