@@ -127,13 +127,12 @@ void check_fit(const Learner& learner, optim::StateReader& reader, bool schedule
         reader.number("fit.epochs"), learner.state.epochs);
   check(learner.schedule || !scheduled, "saved in a fit with a schedule, but this one has none");
   check(!learner.schedule || scheduled, "saved in a fit without a schedule, but this one has one");
-  // (An earlier version saved no "fit.steps".)
-  if (scheduled && reader.find("fit.steps"))
+  if (scheduled)
     check(reader.number("fit.steps") == double(steps),
           "saved in a fit whose schedule has {} steps, not {}: resume with the same data",
           reader.number("fit.steps"), steps);
-  // Between epochs, a callback may replace the data. (An earlier version saved no "fit.batches".)
-  if (reader.number("fit.batch") == 0 || !reader.find("fit.batches")) return;
+  // Between epochs, a callback may replace the data.
+  if (reader.number("fit.batch") == 0) return;
   const double batches = reader.number("fit.batches"), size = reader.number("fit.batch_size");
   const int64_t own = learner.state.batches, own_size = learner.data.train->batch_size();
   check(batches == double(own) && size == double(own_size),
