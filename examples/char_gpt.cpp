@@ -40,7 +40,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--batch-size", o.batch_size, "N", "windows of the text per step").check(count());
   line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule").check(rate());
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
-  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(o.device);
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
   line.add("--seed", o.seed, "N", "for weights, order and samples").check(any_seed());
   line.add("--sample", o.sample, "N", "characters to write at the end").check(count(0));

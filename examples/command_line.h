@@ -100,6 +100,7 @@ class CommandLine {
   template <class T>
   Option add(const char* name, T& value, const char* kind, const char* help);
   void flag(const char* name, bool& value, const char* help);
+  void device(std::string& name) { add("--device", name, "NAME", "cpu, cuda, cuda:1, ..."); }
   bool given(const char* name) const;  // an option that was given, after parsing
   // The options that determine the numbers of a run, for its checkpoints, after parsing. (Those of
   // its files do not: a program adds what its data are.)

@@ -298,7 +298,7 @@ void define(CommandLine& line, Options& o) {
         return mode_name(text).empty() ? fmt::format("\"{}\" is not fp32, tf32, fp16 or bf16", text)
                                        : std::string();
       });
-  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(o.device);
   line.add("--out", o.out, "DIR",
            "folder for weights, metrics.jsonl and loss.svg;\nreplaces those of an earlier run")
       .check(not_empty());

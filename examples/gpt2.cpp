@@ -69,7 +69,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
   line.add("--state", o.state, "NAME", "moments of AdamW: f32, bf16, i8 or f8")
       .check(one_of({"f32", "bf16", "i8", "f8"}));
-  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(o.device);
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
   line.add("--plan", o.plan, "GIB",
            "only say what a step takes on such a --device,\nand the largest batch in this much "

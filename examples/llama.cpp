@@ -36,7 +36,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--top-p", o.top_p, "X", "and from those that reach this probability together")
       .check(number(1e-3, 1.));
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
-  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(o.device);
   line.add("--seed", o.seed, "N", "for samples").check(any_seed());
   line.add("--save", o.save, "FILE", ".gguf to write in that dtype").check(not_empty());
 }

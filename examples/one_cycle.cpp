@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
   CommandLine line("one_cycle", "Tells two classes of images apart, after one epoch in fp16.");
   line.add("--data", o.data, "DIR", "PNG images, a folder for each class").required();
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
-  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(o.device);
   line.add("--epochs", o.epochs, "N", "passes over the training images").check(count());
   line.add("--batch-size", o.batch_size, "N", "images per step").check(count());
   line.add("--lr", o.lr, "X", "highest learning rate").check(rate());

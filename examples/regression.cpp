@@ -23,6 +23,6 @@ void fit_a_line(Device device) {
 int main(int argc, char** argv) {
   std::string device = "cpu";
   examples::CommandLine line("regression", "Fits a line to points with a loop of its own.");
-  line.add("--device", device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(device);
   return line.run(argc, argv, [&] { return [on = examples::usable(device)] { fit_a_line(on); }; });
 }

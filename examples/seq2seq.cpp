@@ -198,7 +198,7 @@ int main(int argc, char** argv) {
   line.add("--heads", o.heads, "N", "attention heads").check(count());
   line.add("--lr", o.lr, "X", "highest learning rate of the one-cycle schedule").check(rate());
   line.add("--dtype", o.dtype, "NAME", "float32, float16 or bfloat16").check(precision());
-  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(o.device);
   line.add("--seed", o.seed, "N", "of weights and dates").check(any_seed());
   return line.run(argc, argv,
                   [&] { return [job = std::make_shared<const Job>(o)] { job->run(); }; });

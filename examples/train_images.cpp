@@ -104,7 +104,7 @@ void define(CommandLine& line, Options& o) {
   line.add("--cutmix", o.cutmix, "ALPHA", "puts a part of an image into another").check(share());
   line.add("--rand-augment", o.rand_augment, "M", "two random changes of this strength, to 30")
       .check(number<int64_t>(1, 30));
-  line.add("--device", o.device, "NAME", "cpu, cuda, cuda:1, ...");
+  line.device(o.device);
   line.add("--workers", o.workers, "N", "threads that prepare batches").check(number(0L, 256L));
   line.add("--seed", o.seed, "N", "of weights, order and drawn digits").check(any_seed());
   line.add("--fine-tune", o.fine_tune, "FILE",

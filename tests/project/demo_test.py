@@ -145,7 +145,7 @@ class Quick(DemoTest):
         run = self.demo("--help")
         self.assertEqual((run.returncode, run.stderr), (0, ""))
         source = (pathlib.Path(__file__).resolve().parents[2] / "examples/demo.cpp").read_text()
-        source = source.replace("line.share(", 'line.add("--chunks"')
+        source = source.replace("line.share(", 'line.add("--chunks"').replace("line.device(", 'line.add("--device"')
         options = re.findall(r'line\.(?:add|flag)\("(--[\w-]+)"', source)
         self.assertIn("--device", options)
         self.assertEqual(re.findall(r"^  (--[\w-]+)", run.stdout, re.M), options)

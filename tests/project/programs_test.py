@@ -117,7 +117,7 @@ class Quick(ProgramTest):
             text = self.output(name, "--help")
             self.assertIn(f"Usage: {name}", text)
             self.assertLessEqual(max(map(len, text.splitlines())), 90, text)
-            source = (root / f"examples/{name}.cpp").read_text().replace("line.share(", 'line.add("--chunks"')
+            source = (root / f"examples/{name}.cpp").read_text().replace("line.share(", 'line.add("--chunks"').replace("line.device(", 'line.add("--device"')
             options = re.findall(r'line\.(?:add|flag)\("(--[\w-]+)"', source)
             self.assertIn("--device", options)
             self.assertEqual(re.findall(r"^  (--[\w-]+)", text, re.M), options)
