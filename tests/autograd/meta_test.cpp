@@ -15,17 +15,22 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "tests/support/errors.h"
-#include "tests/support/op_cases.h"
+#include "tests/support/op_rows/rows.h"
 
 namespace mixtape {
 namespace autograd_meta_test {
 
 using tests::OpCase;
 
-// Ops that read values, of a mask or of lengths.
-const std::vector<std::string> refused{"gather_index_mask", "gather_masked_select",
-                                       "gather_masked_select_broadcast", "scatter_index_put_mask",
-                                       "to_device"};
+// Rows that read values, of a mask or of lengths.
+const std::vector<std::string> refused{
+    "gather_index_mask", "gather_masked_select", "gather_masked_select_broadcast",
+    "scatter_index_put_mask", "to_device",
+    // composed
+    "matmul_cov_weighted", "matmul_cov_of_times", "scatter_add_histc_of_all", "lerp_quantiles",
+    "median_nanmedian_of_all", "where_nanquantiles", "gather_repeat_interleave_each",
+    "embedding_bag", "embedding_bag_sum", "embedding_bag_weighted", "embedding_bag_max",
+    "eq_one_hot", "argsort_unique", "ne_unique_consecutive", "scatter_add_bincount"};
 
 struct Watching final : internal::Observer {
   bool reads_values() const override { return false; }
@@ -79,6 +84,8 @@ TEST_P(Shapes, AreThoseOfTheDevice) {
       EXPECT_EQ(made.peak, want.peak) << fmt::format("{} {}", device, dtype);
     }
 }
+INSTANTIATE_TEST_SUITE_P(Composed, Shapes, testing::ValuesIn(tests::composed()),
+                         [](const auto& c) { return c.param.name(); });
 INSTANTIATE_TEST_SUITE_P(Meta, Shapes, testing::ValuesIn(tests::op_cases()),
                          [](const auto& c) { return c.param.name(); });
 

@@ -70,6 +70,7 @@ Tensor strided(const Tensor& x, int how) {
 std::string case_name(const testing::TestParamInfo<OpCase>& i) { return i.param.name(); }
 struct EveryOp : testing::TestWithParam<OpCase> {};
 INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(tests::op_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Composed, EveryOp, testing::ValuesIn(tests::composed()), case_name);
 
 // Checks f's gradients, or that it has none if the row says so.
 void expect_gradients(const OpCase& c, const std::vector<Tensor>& in,

@@ -19,6 +19,7 @@ using Tensors = std::vector<Tensor>;
 std::string row_name(const testing::TestParamInfo<OpCase>& i) { return i.param.name(); }
 struct EveryRow : testing::TestWithParam<OpCase> {};
 INSTANTIATE_TEST_SUITE_P(Ops, EveryRow, testing::ValuesIn(tests::op_cases()), row_name);
+INSTANTIATE_TEST_SUITE_P(Composed, EveryRow, testing::ValuesIn(tests::composed()), row_name);
 
 // Compares values and gradients with those of a loop, whatever the dimension of examples.
 void expect_a_loop(const OpCase& c, int64_t n, double digits) {

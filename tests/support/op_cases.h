@@ -57,7 +57,7 @@ const std::vector<OpCase>& op_cases();
 std::vector<OpCase> cases_here();
 std::vector<OpCase> device_cases();
 // Cases where gradients do not exist or numbers are extreme, and further options: only compared
-// with PyTorch.
+// with PyTorch. So are functions made of ops (composed.cpp), which most tests of ops run as well.
 const std::vector<OpCase>& edge_cases();
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name(); }
 

@@ -1,4 +1,4 @@
-// Functions that are made of other ops, which have their own rows. Only compared with PyTorch.
+// Functions that are made of other ops, which have their own rows.
 #include "tests/support/op_rows/rows.h"
 
 namespace mixtape::tests {
@@ -6,11 +6,25 @@ namespace mixtape::tests {
 namespace {
 
 OpCase row(std::string op, std::string label, std::vector<Input> inputs,
-           std::function<Tensor(In)> run) {
+           std::function<Tensor(In)> run, std::vector<Shape> empty = {}) {
   return {.op = std::move(op),
           .inputs = std::move(inputs),
           .run = std::move(run),
-          .label = std::move(label)};
+          .label = std::move(label),
+          .empty = std::move(empty)};
+}
+// A row whose result has a dtype of its own.
+OpCase of_own_dtype(OpCase c) {
+  c.composite = true;
+  return c;
+}
+OpCase in_f32(OpCase c) {
+  c.half = false;
+  return c;
+}
+OpCase first_repeats(OpCase c) {
+  c.repeat = {0, -1, -1, -1};
+  return c;
 }
 // Both results of a function, as one.
 Tensor both(const Tensor& a, const Tensor& b) { return cat({flatten(a), flatten(b)}); }
@@ -29,11 +43,6 @@ std::vector<OpCase> placed() {
       reduced("scatter_add", "reduce_sum_without_self", ScatterMode::Sum, false),
       reduced("scatter_add", "reduce_mean", ScatterMode::Mean, true),
       reduced("scatter_add", "reduce_mean_without_self", ScatterMode::Mean, false),
-      row("scatter_extremum", "of_ties",
-          {{.shape = {3, 4}, .kind = Input::Tied},
-           i({8, 4}, 3),
-           {.shape = {8, 4}, .kind = Input::Tied}},
-          [](In x) { return scatter_reduce(x[0], 0, x[1], x[2], ScatterMode::Amax); }),
       row("scatter", "index_fill", {{{2, 5, 3}}, i({3}, 5)},
           [](In x) { return index_fill(x[0], 1, x[1], -1.5); }),
       row("scatter", "index_copy",
@@ -55,14 +64,17 @@ std::vector<OpCase> placed() {
 }
 
 std::vector<OpCase> statistics() {
-  const Input holes{{3, 4}, 0, 1, Input::Mask};
+  const auto holes = [](const Shape& shape) {
+    return Input{.shape = shape, .kind = Input::Mask, .values = {0, 0, 1, 0, 1}};
+  };
   const auto with_nan = [](In x) { return masked_fill(x[0], x[1], NAN); };
   const Input ties{.shape = {4, 7}, .low = -2, .high = 2, .kind = Input::Tied};
   const Input times{{5}, 0, 4, Input::Index}, weights{{5}, 0.2, 1, Input::Constant};
   return {
-      row("sum", "nansum", {{{3, 4}}, holes}, [=](In x) { return nansum(with_nan(x), {1}); }),
-      row("sum", "nanmean", {{{3, 4}}, holes},
-          [=](In x) { return nanmean(with_nan(x), {0}, true); }),
+      row("sum", "nansum", {{{3, 4}}, holes({3, 4})},
+          [=](In x) { return nansum(with_nan(x), {1}); }),
+      first_repeats(row("sum", "nanmean", {{{3, 4}}, holes({3, 4})},
+                        [=](In x) { return nanmean(with_nan(x), {0}, true); })),
       row("sum", "var_mean", {{{3, 4, 2}}},
           [](In x) {
             const auto [v, m] = var_mean(x[0], {0, 2}, true, 0);
@@ -73,7 +85,7 @@ std::vector<OpCase> statistics() {
             const auto [s, m] = std_mean(x[0], {1});
             return both(s, m);
           }),
-      row("max", "aminmax", {ties},
+      row("max", "aminmax", {{{4, 7}}},
           [](In x) {
             const auto [low, high] = aminmax(x[0], {1});
             return both(low, high);
@@ -97,12 +109,12 @@ std::vector<OpCase> statistics() {
           [](In x) {
             return quantile(x[0], from({0.5, 0, 0.3}, {3}, f64).to(x[0].device()), 0, true);
           }),
-      row("gather", "nanmedian", {{{5, 4}}, {{5, 4}, 0, 1, Input::Mask}},
-          [=](In x) { return nanmedian(with_nan(x), 0).values; }),
+      first_repeats(row("gather", "nanmedian", {{{5, 4}}, holes({5, 4})},
+                        [=](In x) { return nanmedian(with_nan(x), 0).values; })),
       row("median", "nanmedian_of_all", {{{3, 5}}, {{3, 5}, 0, 1, Input::Mask}},
           [=](In x) { return nanmedian(with_nan(x)); }),
-      row("where", "nanquantile", {{{5, 4}}, {{5, 4}, 0, 1, Input::Mask}},
-          [=](In x) { return nanquantile(with_nan(x), 0.3, 0, true); }),
+      first_repeats(row("where", "nanquantile", {{{5, 4}}, holes({5, 4})},
+                        [=](In x) { return nanquantile(with_nan(x), 0.3, 0, true); })),
       row("where", "nanquantiles", {{{4, 6}}, {{4, 6}, 0, 1, Input::Mask}},
           [=](In x) {
             return nanquantile(with_nan(x), from({1, 0.4}, {2}, f64).to(x[0].device()), 1);
@@ -113,8 +125,6 @@ std::vector<OpCase> statistics() {
       row("gather", "kthvalue", {{{4, 7}}}, [](In x) { return kthvalue(x[0], 3).values; }),
       row("gather", "kthvalue_first", {{{4, 7}}},
           [](In x) { return kthvalue(x[0], 2, 0, true).values; }),
-      row("gather", "mode", {ties}, [](In x) { return mode(x[0]).values; }),
-      row("gather", "mode_first", {ties}, [](In x) { return mode(x[0], 0, true).values; }),
       row("sub", "diff", {{{3, 5}}}, [](In x) { return diff(x[0], 2); }),
       row("sub", "diff_beside", {{{3, 4}}, {{1, 4}}, {{2, 4}}},
           [](In x) { return diff(x[0], 1, 0, x[1], x[2]); }),
@@ -177,11 +187,6 @@ std::vector<OpCase> products_of_parts() {
             const Seed seed(3);
             return gumbel_softmax(x[0], 0.7);
           }),
-      row("softmax", "gumbel_hard", {{{3, 5}}},
-          [](In x) {
-            const Seed seed(3);
-            return gumbel_softmax(x[0], 1, true, 0);
-          }),
   };
 }
 
@@ -221,6 +226,119 @@ std::vector<OpCase> resized() {
   };
 }
 
+std::vector<OpCase> others() {
+  const auto to_all = [](double p) { return [p](In x) { return cdist(x[0], x[1], p); }; };
+  const auto bags = [](EmbeddingBagOptions o) {
+    return [o](In x) {
+      return embedding_bag(x[0], x[1], from({0, 3, 3, 5}, {4}, i64).to(x[1].device()), o);
+    };
+  };
+  const std::vector<Input> points{{{2, 3, 4}}, {{5, 4}}}, many{{{2, 27, 3}}, {{4, 3}}};
+  const std::vector<Input> words{{{5, 3}}, {{9}, 0, 5, Input::Index}};
+  return {
+      {.op = "where",
+       .inputs = {{{3, 4}}, {{4}, -2, 1}, {{3, 1}, -1, 2}},
+       .run = [](In x) { return clamp(x[0], x[1], x[2]); },
+       .label = "clamp"},
+      {.op = "where",
+       .inputs = {{{4}}, {{3, 1}}},
+       .run = [](In x) { return clamp(x[0], {}, x[1]); },
+       .label = "clamp_from_above"},
+      {.op = "expand",
+       .inputs = {{{3}}, {{4}}, {{2}}},
+       .run = [](In x) { return stack(meshgrid(x)); },
+       .label = "meshgrid"},
+      {.op = "expand",
+       .inputs = {{{3}}, {{4}}, {{2}}},
+       .run = [](In x) { return stack(meshgrid(x, "xy")); },
+       .label = "meshgrid_xy"},
+      {.op = "permute",
+       .inputs = {{{2, 3, 4}}},
+       .run = [](In x) { return movedim(x[0], {0, -1}, {-1, 0}); },
+       .label = "movedim"},
+      {.op = "place_diagonal",
+       .inputs = {{{4}}},
+       .run = [](In x) { return diag(x[0], -2); },
+       .label = "diag"},
+      {.op = "diagonal",
+       .inputs = {{{3, 4}}},
+       .run = [](In x) { return trace(x[0]); },
+       .label = "trace"},
+      {.op = "masked_fill",
+       .inputs = {{{3, 4}, 1, 2}},
+       .run = [](In x) { return nan_to_num(x[0] + log(floor(x[0].detach() - 0.5)), 7, 8, -9); },
+       .label = "nan_to_num"},
+      {.op = "log1p",
+       .inputs = {{{3, 4}, 0.1, 0.9}},
+       .run = [](In x) { return logit(x[0]); },
+       .label = "logit",
+       .empty = {{0, 4}},
+       .least = 0.01,
+       .most = 0.99},
+      row("log1p", "logit_of_clamped", {{{3, 4}, 0.1, 0.9}}, [](In x) { return logit(x[0], 0.3); }),
+      {.op = "gather",
+       .inputs = {{{5, 4}}},
+       .run = [](In x) { return median(x[0], 0).values; },
+       .label = "median"},
+      {.op = "gather",
+       .inputs = {{{4, 5}}},
+       .run = [](In x) { return quantile(x[0], 0.3, -1); },
+       .label = "quantile"},
+      row("gather", "quantile_of_all", {{{4, 5}}}, [](In x) { return quantile(x[0], 0.5); }),
+      {.op = "log",
+       .inputs = {{{3, 4}}, {{3, 4}}, {{3}, 0.5, 2}},
+       .run = [](In x) { return gaussian_nll_loss(x[0], x[1], x[2], {.full = true}); },
+       .label = "gaussian_nll"},
+      {.op = "exp",
+       .inputs = {{{3, 4}}, {{3, 4}, 0, 4}},
+       .run = [](In x) { return poisson_nll_loss(x[0], x[1], {.full = true}); },
+       .label = "poisson_nll"},
+      {.op = "softplus",
+       .inputs = {{{3, 4}}},
+       .run =
+           [](In x) {
+             return soft_margin_loss(x[0], sign(x[0].detach())) +
+                    hinge_embedding_loss(x[0], sign(x[0].detach()), {.margin = 0.7});
+           },
+       .label = "soft_margin"},
+      in_f32(row("norm", "cdist", points, to_all(2))),
+      in_f32(row("norm", "cdist_1", points, to_all(1))),
+      in_f32(row("norm", "cdist_3", points, to_all(3))),
+      in_f32(row("norm", "cdist_inf", points, to_all(INFINITY))),
+      in_f32(row("matmul", "cdist", many, to_all(2))),
+      {.op = "conv_transpose2d",
+       .inputs = {{{2, 4, 5}}, {{4, 3, 3}}, {{6}}},
+       .run =
+           [](In x) {
+             return conv_transpose1d(
+                 x[0], x[1], x[2],
+                 {.stride = 2, .padding = 1, .output_padding = 1, .dilation = 2, .groups = 2});
+           },
+       .label = "1d"},
+      {.op = "embedding", .inputs = words, .run = bags({}), .label = "bag"},
+      {.op = "embedding", .inputs = words, .run = bags({.mode = BagMode::Sum}), .label = "bag_sum"},
+      {.op = "embedding",
+       .inputs = {{{5, 3}}, {{9}, 0, 5, Input::Index}, {{9}}},
+       .run =
+           [](In x) {
+             return embedding_bag(x[0], x[1], from({0, 3, 3, 5, 9}, {5}, i64).to(x[1].device()),
+                                  {.mode = BagMode::Sum,
+                                   .padding_idx = 2,
+                                   .per_sample_weights = x[2],
+                                   .include_last_offset = true});
+           },
+       .label = "bag_weighted"},
+      {.op = "embedding",
+       .inputs = words,
+       .run = bags({.mode = BagMode::Max, .padding_idx = 2}),
+       .label = "bag_max"},
+      {.op = "embedding",
+       .inputs = {{{4, 3}}, {{3, 4}, 0, 4, Input::Index}},
+       .run = [](In x) { return embedding_bag(x[0], x[1], {}, {.padding_idx = 1}); },
+       .label = "bag_of_rows"},
+  };
+}
+
 // Functions by the names of PyTorch.
 std::vector<OpCase> by_name() {
   const Input ties{.shape = {3, 8}, .low = 0, .high = 3, .kind = Input::Tied};
@@ -248,27 +366,157 @@ std::vector<OpCase> by_name() {
       row("cat", "cartesian_prod", {{{3}}, {{2}}, {{4}}}, [](In x) { return cartesian_prod(x); }),
       row("norm", "vector_norm", {{{3, 4, 2}}},
           [](In x) { return vector_norm(x[0], 3, {0, 2}, true); }),
-      row("max", "amax", {ties}, [](In x) { return amax(x[0], {1}); }),
-      row("min", "amin", {ties}, [](In x) { return amin(x[0], {0}, true); }),
+      row("max", "amax", {{{3, 8}}}, [](In x) { return amax(x[0], {1}); }),
+      row("min", "amin", {{{3, 8}}}, [](In x) { return amin(x[0], {0}, true); }),
       {.op = "slogdet",
        .inputs = {{{2, 3, 3}}},
        .run = [](In x) { return logdet(matmul(x[0], transpose(x[0]))); },
        .label = "logdet",
+       .composite = true,
        .cpu_only = true},
       row("matmul", "mv", {{{3, 4}}, {{4}}}, [](In x) { return mv(x[0], x[1]); }),
-      row("softmax", "of_dtype", {{{3, 4}}}, [](In x) { return softmax(x[0], 0, f64); }),
-      row("log_softmax", "of_dtype", {{{3, 4}}}, [](In x) { return log_softmax(x[0], -1, f64); }),
+      of_own_dtype(
+          row("softmax", "of_dtype", {{{3, 4}}}, [](In x) { return softmax(x[0], 0, f64); })),
+      of_own_dtype(row("log_softmax", "of_dtype", {{{3, 4}}},
+                       [](In x) { return log_softmax(x[0], -1, f64); })),
       row("gelu_tanh", "by_name", {{{3, 4}}}, [](In x) { return gelu(x[0], "tanh"); }),
       row("softplus", "with_beta", {{{3, 4}}}, [](In x) { return softplus(x[0], 2.5, 1.5); }),
       row("permute", "channel_shuffle", {{{2, 6, 2, 3}}},
           [](In x) { return channel_shuffle(x[0], 3); }),
       predicate(row("argsort", "bucketize", {{{3, 4}}, bounds},
                     [](In x) { return bucketize(x[0], x[1], true); })),
-      predicate(
-          row("eq", "one_hot", {{{2, 5}, 0, 4, Input::Index}}, [](In x) { return one_hot(x[0]); })),
+      of_own_dtype(predicate(row("eq", "one_hot", {{{2, 5}, 0, 4, Input::Index}},
+                                 [](In x) { return one_hot(x[0]); }))),
       predicate(row("argsort", "unique", {ties}, [=](In x) { return all_of(unique(x[0])); })),
       predicate(row("ne", "unique_consecutive", {ties},
                     [=](In x) { return all_of(unique_consecutive(x[0])); })),
+  };
+}
+
+// Joining, activations, writes in place and pools.
+std::vector<OpCase> more_by_name() {
+  const auto activation = [](std::string op, std::string label, Tensor (*f)(const Tensor&)) {
+    return row(std::move(op), std::move(label), {{{3, 5}}}, [=](In x) { return f(x[0]); },
+               {{0, 5}});
+  };
+  // A function that writes to its first operand, which is no leaf.
+  const auto in_place = [](std::string op, std::string label,
+                           Tensor (*f)(const Tensor&, const Tensor&)) {
+    return row(std::move(op), std::move(label), {{{3, 5}}, {{3, 5}, 0.5, 2}},
+               [=](In x) { return f(clone(x[0]), x[1]); }, {{0, 5}, {0, 5}});
+  };
+  using X = const Tensor&;
+  const std::vector<Input> volume{{{1, 2, 4, 5, 6}}};
+  return {
+      row("cat", "concat", {{{2, 3}}, {{2, 1}}}, [](In x) { return concat(x, -1); },
+          {{0, 3}, {0, 1}}),
+      row("cat", "vstack", {{{3}}, {{2, 3}}}, [](In x) { return vstack(x); }, {{0}, {2, 0}}),
+      row("cat", "hstack", {{{2, 3}}, {{2, 1}}}, [](In x) { return hstack(x); }, {{0, 3}, {0, 1}}),
+      row("pad", "pad_sequence", {{{2, 3}}, {{4, 3}}},
+          [](In x) { return pad_sequence(x, true, 0.5); }, {{0, 3}, {2, 3}}),
+      activation("elu", "celu", [](X x) { return celu(x, 2); }),
+      activation("clamp", "softshrink", [](X x) { return softshrink(x, 0.7); }),
+      activation("masked_fill", "hardshrink", [](X x) { return hardshrink(x, 0.7); }),
+      activation("masked_fill", "threshold", [](X x) { return threshold(x, 0.3, -0.7); }),
+      activation("where", "rrelu",
+                 [](X x) {
+                   const Seed seed(3);
+                   return rrelu(x, 0.1, 0.4);
+                 }),
+      activation("softmax", "softmin", [](X x) { return softmin(x, 0); }),
+      in_place("add", "in_place", add_),
+      in_place("sub", "in_place", sub_),
+      in_place("mul", "in_place", mul_),
+      in_place("div", "in_place", div_),
+      row("mul", "copied", {{{3, 5}}, {{3, 5}}},
+          [](In x) { return copy_(clone(x[0]), x[1]) * x[0]; }, {{0, 5}, {0, 5}}),
+      activation("clamp", "in_place", [](X x) { return clamp_(clone(x), -0.7, 1); }),
+      activation("mul", "filled", [](X x) { return fill_(clone(x), 2) * x + zero_(clone(x)); }),
+      row("cast", "floor_divide", {{{3, 4}}, {{3, 4}, 0.5, 2}},
+          [](In x) { return floor_divide(x[0], x[1]); }, {{0, 4}, {0, 4}}),
+      predicate(row("logical_or", "isclose", {{{3, 4}, 0, 1}, {{3, 4}, 0, 1}},
+                    [](In x) { return isclose(x[0], x[1], 0.1, 0.1); }, {{0, 4}, {0, 4}})),
+      row("scatter_add", "bincount",
+          {{.shape = {6}, .kind = Input::Index, .values = {2, 0, 2, 3, 0, 2}}, {{6}}},
+          [](In x) { return bincount(x[0], x[1], 5); }, {{0}, {0}}),
+      row("clone", "contiguous", {{{3, 4}}}, [](In x) { return contiguous(x[0].t()); }, {{0, 4}}),
+      row("reshape", "view", {{{3, 4}}}, [](In x) { return view(clone(x[0]), {2, -1}); }),
+      row("matmul", "mm", {{{3, 4}}, {{4, 2}}}, [](In x) { return mm(x[0], x[1]); },
+          {{3, 0}, {0, 2}}),
+      row("avg_pool2d", "of_volumes", volume,
+          [](In x) { return avg_pool3d(x[0], 2, {.stride = 1, .padding = {0, 1, 1}}); },
+          {{0, 2, 4, 5, 6}}),
+      row("adaptive_avg_pool2d", "of_volumes", volume,
+          [](In x) { return adaptive_avg_pool3d(x[0], {3, 2, 4}); }, {{0, 2, 4, 5, 6}}),
+      row("adaptive_max_pool2d", "of_volumes", volume,
+          [](In x) { return adaptive_max_pool3d(x[0], {3, 2, 4}); }, {{0, 2, 4, 5, 6}}),
+      row("conv_transpose2d", "fold", {{{2, 12, 6}}},
+          [](In x) { return fold(x[0], {4, 5}, {2, 3}, {.padding = {0, 1}, .stride = {2, 2}}); },
+          {{0, 12, 6}}),
+      row("avg_pool2d", "in_local_response_norm", {{{2, 5, 3}}},
+          [](In x) { return local_response_norm(x[0], 3, 0.5, 0.75, 2); }, {{0, 5, 3}}),
+      row("gather", "grid_sample", {{{1, 2, 4, 5}}, {{1, 3, 2, 2}, -1.1, 1.1}},
+          [](In x) { return grid_sample(x[0], x[1]); }, {{0, 2, 4, 5}, {0, 3, 2, 2}}),
+      in_f32(row("matmul", "affine_grid", {{{2, 2, 3}}},
+                 [](In x) { return affine_grid(x[0], {2, 1, 3, 4}); })),
+  };
+}
+
+std::vector<OpCase> named_losses() {
+  const std::vector<Input> three{{{4, 3}}, {{4, 3}}, {{4, 3}}};
+  const std::vector<Shape> none{{0, 3}, {0, 3}, {0, 3}};
+  const Input signs{.shape = {4}, .kind = Input::Constant, .values = {1, -1, -1, 1}};
+  return {
+      row("norm", "pairwise_distance", {{{4, 3}}, {{4, 3}}},
+          [](In x) { return pairwise_distance(x[0], x[1], 3, 0.1, true); }, {{0, 3}, {0, 3}}),
+      row(
+          "norm", "triplet_margin_loss", three,
+          [](In x) {
+            return triplet_margin_loss(x[0], x[1], x[2],
+                                       {.reduction = Reduction::Sum, .swap = true});
+          },
+          none),
+      row(
+          "norm", "triplet_margin_with_distance_loss", three,
+          [](In x) {
+            return triplet_margin_with_distance_loss(
+                x[0], x[1], x[2],
+                [](const Tensor& a, const Tensor& b) { return norm(a - b, 2, {-1}); },
+                {.reduction = Reduction::Sum, .margin = 0.7});
+          },
+          none),
+      row("relu", "multi_margin_loss", {{{4, 3}}, {{4}, 0, 3, Input::Index}},
+          [](In x) { return multi_margin_loss(x[0], x[1], {.reduction = Reduction::Sum, .p = 2}); },
+          {{0, 3}, {0}}),
+      row("relu", "multilabel_margin_loss",
+          {{{2, 3}}, {.shape = {2, 3}, .kind = Input::Index, .values = {2, 0, -1, 1, -1, 0}}},
+          [](In x) { return multilabel_margin_loss(x[0], x[1], Reduction::Sum); },
+          {{0, 3}, {0, 3}}),
+      row("binary_cross_entropy_with_logits", "in_multilabel_soft_margin_loss",
+          {{{4, 3}}, {{4, 3}, 0, 1, Input::Constant}},
+          [](In x) { return multilabel_soft_margin_loss(x[0], x[1], Reduction::Sum); },
+          {{0, 3}, {0, 3}}),
+      row("cosine_similarity", "in_cosine_embedding_loss", {{{4, 3}}, {{4, 3}}, signs},
+          [](In x) {
+            return cosine_embedding_loss(x[0], x[1], x[2],
+                                         {.reduction = Reduction::Sum, .margin = 0.1});
+          },
+          {{0, 3}, {0, 3}, {0}}),
+      row("mul", "margin_ranking_loss", {{{4}}, {{4}}, signs},
+          [](In x) {
+            return margin_ranking_loss(x[0], x[1], x[2],
+                                       {.reduction = Reduction::Sum, .margin = 0.3});
+          },
+          {{0}, {0}, {0}}),
+      first_repeats(row("gather", "ctc_loss",
+                        {{{5, 2, 4}},
+                         {.shape = {2, 3}, .kind = Input::Index, .values = {1, 2, 2, 3, 1, 0}},
+                         {.shape = {2}, .kind = Input::Index, .values = {5, 4}},
+                         {.shape = {2}, .kind = Input::Index, .values = {3, 2}}},
+                        [](In x) {
+                          return ctc_loss(log_softmax(x[0]), x[1], x[2], x[3],
+                                          {.reduction = Reduction::Sum});
+                        })),
   };
 }
 
@@ -276,7 +524,8 @@ std::vector<OpCase> by_name() {
 
 std::vector<OpCase> composed() {
   std::vector<OpCase> cases = placed();
-  for (auto more : {statistics, rearranged, products_of_parts, resized, by_name})
+  for (auto more : {statistics, rearranged, products_of_parts, resized, others, by_name,
+                    more_by_name, named_losses})
     for (OpCase& c : more()) cases.push_back(std::move(c));
   return cases;
 }

@@ -50,6 +50,14 @@ std::vector<OpCase> reduction_edges() {
        .run = [](In x) { return stddev(expand(unsqueeze(x[0], 1), {3, 4}), {1}); },
        .label = "stddev_of_equals"},
       {.op = "softmax",
+       .inputs = {{{3, 5}}},
+       .run =
+           [](In x) {
+             const Seed seed(3);
+             return gumbel_softmax(x[0], 1, true, 0);
+           },
+       .label = "gumbel_hard"},
+      {.op = "softmax",
        .inputs = {{{2, 3}, 999, 1001}},
        .run = [](In x) { return softmax(x[0]); },
        .label = "of_large"},
@@ -95,6 +103,14 @@ std::vector<OpCase> order_edges() {
           "norm", [](X x) { return norm(x * 0, 2.5, {1}); }, "of_order_of_zeros"),
       of_ties(
           "norm", [](X x) { return norm(x * 0, 1.0 / 0.0, {1}); }, "infinity_of_zeros"),
+      of_ties(
+          "gather", [](X x) { return mode(x).values; }, "mode"),
+      of_ties(
+          "gather", [](X x) { return mode(x, 0, true).values; }, "mode_first"),
+      {.op = "scatter_extremum",
+       .inputs = {tied({3, 4}, -2, 2), {{8, 4}, 0, 3, Input::Index}, tied({8, 4}, -2, 2)},
+       .run = [](In x) { return scatter_reduce(x[0], 0, x[1], x[2], ScatterMode::Amax); },
+       .label = "of_ties"},
       {.op = "logsumexp",
        .inputs = {{{2, 3}, 999, 1001}},
        .run = [](In x) { return logsumexp(x[0], {1}); },
@@ -261,121 +277,12 @@ std::vector<OpCase> elementwise_edges() {
   return cases;
 }
 
-// Functions composed of other ops, which have no rows of their own.
-std::vector<OpCase> composed_edges() {
-  const auto to_all = [](double p) { return [p](In x) { return cdist(x[0], x[1], p); }; };
-  const auto bags = [](EmbeddingBagOptions o) {
-    return [o](In x) {
-      return embedding_bag(x[0], x[1], from({0, 3, 3, 5}, {4}, i64).to(x[1].device()), o);
-    };
-  };
-  const std::vector<Input> points{{{2, 3, 4}}, {{5, 4}}}, many{{{2, 27, 3}}, {{4, 3}}};
-  const std::vector<Input> words{{{5, 3}}, {{9}, 0, 5, Input::Index}};
-  return {
-      {.op = "where",
-       .inputs = {{{3, 4}}, {{4}, -2, 1}, {{3, 1}, -1, 2}},
-       .run = [](In x) { return clamp(x[0], x[1], x[2]); },
-       .label = "clamp"},
-      {.op = "where",
-       .inputs = {{{4}}, {{3, 1}}},
-       .run = [](In x) { return clamp(x[0], {}, x[1]); },
-       .label = "clamp_from_above"},
-      {.op = "expand",
-       .inputs = {{{3}}, {{4}}, {{2}}},
-       .run = [](In x) { return stack(meshgrid(x)); },
-       .label = "meshgrid"},
-      {.op = "expand",
-       .inputs = {{{3}}, {{4}}, {{2}}},
-       .run = [](In x) { return stack(meshgrid(x, "xy")); },
-       .label = "meshgrid_xy"},
-      {.op = "permute",
-       .inputs = {{{2, 3, 4}}},
-       .run = [](In x) { return movedim(x[0], {0, -1}, {-1, 0}); },
-       .label = "movedim"},
-      {.op = "place_diagonal",
-       .inputs = {{{4}}},
-       .run = [](In x) { return diag(x[0], -2); },
-       .label = "diag"},
-      {.op = "diagonal",
-       .inputs = {{{3, 4}}},
-       .run = [](In x) { return trace(x[0]); },
-       .label = "trace"},
-      {.op = "masked_fill",
-       .inputs = {{{3, 4}, 1, 2}},
-       .run = [](In x) { return nan_to_num(x[0] + log(floor(x[0].detach() - 0.5)), 7, 8, -9); },
-       .label = "nan_to_num"},
-      {.op = "log1p",
-       .inputs = {{{3, 4}, 0.1, 0.9}},
-       .run = [](In x) { return logit(x[0]) + logit(x[0], 0.3); },
-       .label = "logit"},
-      {.op = "gather",
-       .inputs = {{{5, 4}}},
-       .run = [](In x) { return median(x[0], 0).values; },
-       .label = "median"},
-      {.op = "gather",
-       .inputs = {{{4, 5}}},
-       .run = [](In x) { return quantile(x[0], 0.3, -1) + quantile(x[0], 0.5); },
-       .label = "quantile"},
-      {.op = "log",
-       .inputs = {{{3, 4}}, {{3, 4}}, {{3}, 0.5, 2}},
-       .run = [](In x) { return gaussian_nll_loss(x[0], x[1], x[2], {.full = true}); },
-       .label = "gaussian_nll"},
-      {.op = "exp",
-       .inputs = {{{3, 4}}, {{3, 4}, 0, 4}},
-       .run = [](In x) { return poisson_nll_loss(x[0], x[1], {.full = true}); },
-       .label = "poisson_nll"},
-      {.op = "softplus",
-       .inputs = {{{3, 4}}},
-       .run =
-           [](In x) {
-             return soft_margin_loss(x[0], sign(x[0].detach())) +
-                    hinge_embedding_loss(x[0], sign(x[0].detach()), {.margin = 0.7});
-           },
-       .label = "soft_margin"},
-      {.op = "norm", .inputs = points, .run = to_all(2), .label = "cdist"},
-      {.op = "norm", .inputs = points, .run = to_all(1), .label = "cdist_1"},
-      {.op = "norm", .inputs = points, .run = to_all(3), .label = "cdist_3"},
-      {.op = "norm", .inputs = points, .run = to_all(INFINITY), .label = "cdist_inf"},
-      {.op = "matmul", .inputs = many, .run = to_all(2), .label = "cdist"},
-      {.op = "conv_transpose2d",
-       .inputs = {{{2, 4, 5}}, {{4, 3, 3}}, {{6}}},
-       .run =
-           [](In x) {
-             return conv_transpose1d(
-                 x[0], x[1], x[2],
-                 {.stride = 2, .padding = 1, .output_padding = 1, .dilation = 2, .groups = 2});
-           },
-       .label = "1d"},
-      {.op = "embedding", .inputs = words, .run = bags({}), .label = "bag"},
-      {.op = "embedding", .inputs = words, .run = bags({.mode = BagMode::Sum}), .label = "bag_sum"},
-      {.op = "embedding",
-       .inputs = {{{5, 3}}, {{9}, 0, 5, Input::Index}, {{9}}},
-       .run =
-           [](In x) {
-             return embedding_bag(x[0], x[1], from({0, 3, 3, 5, 9}, {5}, i64).to(x[1].device()),
-                                  {.mode = BagMode::Sum,
-                                   .padding_idx = 2,
-                                   .per_sample_weights = x[2],
-                                   .include_last_offset = true});
-           },
-       .label = "bag_weighted"},
-      {.op = "embedding",
-       .inputs = words,
-       .run = bags({.mode = BagMode::Max, .padding_idx = 2}),
-       .label = "bag_max"},
-      {.op = "embedding",
-       .inputs = {{{4, 3}}, {{3, 4}, 0, 4, Input::Index}},
-       .run = [](In x) { return embedding_bag(x[0], x[1], {}, {.padding_idx = 1}); },
-       .label = "bag_of_rows"},
-  };
-}
-
 }  // namespace
 
 std::vector<OpCase> edges() {
   std::vector<OpCase> all;
   for (auto* topic : {&elementwise_edges, &reduction_edges, &order_edges, &product_edges,
-                      &norm_edges, &loss_edges, &composed_edges})
+                      &norm_edges, &loss_edges})
     for (OpCase& c : topic()) all.push_back(std::move(c));
   return all;
 }
