@@ -148,6 +148,9 @@ StateDict Learner::collect(bool whole) {
   require_optimizer();
   history.settle();
   StateDict all;
+  const auto add_number = [&](const char* name, auto x) {
+    all.emplace_back(name, optim::from_number(double(x)));
+  };
   all.add("model.", model_.module->state_dict());
   all.add("optimizer.", shards() && whole ? shards()->state_dict() : optimizer->state_dict());
   all.add("scaler.", scaler.state_dict());
@@ -155,10 +158,7 @@ StateDict Learner::collect(bool whole) {
   if (schedule) all.add("schedule.", schedule->state_dict());
   if (data.train) all.add("data.", data.train->state_dict());
   // Validations are not resumed, so the epoch of the next one is saved.
-  if (data.valid) {
-    const uint64_t next = data.valid->epoch() + (data.valid->position() > 0);
-    all.emplace_back("valid.epoch", optim::from_number(double(next)));
-  }
+  if (data.valid) add_number("valid.epoch", data.valid->epoch() + (data.valid->position() > 0));
   const std::vector<std::string> prefix = prefixes(callbacks_);
   for (size_t i = 0; i < callbacks_.size(); ++i) all.add(prefix[i], callbacks_[i]->state_dict());
   const std::vector<Tensor> params = optimizer->params();
@@ -172,18 +172,17 @@ StateDict Learner::collect(bool whole) {
   all.emplace_back("random.offset", bits(generator().offset()));
 
   add_history(all, history, metrics.size());
-  all.emplace_back("fit.epoch", optim::from_number(double(state.epoch)));
-  all.emplace_back("fit.epochs", optim::from_number(double(state.epochs)));
-  all.emplace_back("fit.batch", optim::from_number(double(state.batch)));
-  all.emplace_back("fit.batches", optim::from_number(double(state.batches)));
-  all.emplace_back("fit.steps", optim::from_number(double(steps_)));
-  if (data.train)
-    all.emplace_back("fit.batch_size", optim::from_number(double(data.train->batch_size())));
-  all.emplace_back("fit.step", optim::from_number(double(state.step)));
-  all.emplace_back("fit.loss_sum", optim::from_number(loss_sum_ ? loss_sum_.item() : 0));
-  all.emplace_back("fit.examples", optim::from_number(double(examples_)));
+  add_number("fit.epoch", state.epoch);
+  add_number("fit.epochs", state.epochs);
+  add_number("fit.batch", state.batch);
+  add_number("fit.batches", state.batches);
+  add_number("fit.steps", steps_);
+  if (data.train) add_number("fit.batch_size", data.train->batch_size());
+  add_number("fit.step", state.step);
+  add_number("fit.loss_sum", loss_sum_ ? loss_sum_.item() : 0);
+  add_number("fit.examples", examples_);
   // Resuming from here would lose or repeat a batch, or the epoch before a validation.
-  if (!resumable_ || evaluating_) all.emplace_back("fit.within", optim::from_number(1));
+  if (!resumable_ || evaluating_) add_number("fit.within", 1);
   return all;
 }
 
