@@ -7,6 +7,8 @@
 #include <unordered_set>
 
 #include "autograd/ops.h"
+#include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 #include "autograd/tape.h"
 #include "autograd/vmap_replay.h"
 #include "core/check.h"
@@ -209,13 +211,10 @@ class Joins : public Observer {
 Tensor sum_by_example(const Tensor& g, const Shape& shape, int64_t n) {
   const int more = g.rank() - shape.rank;  // g's dimensions before those of the tensor
   if (g.rank() == 0 || g.size(0) % n != 0 || (more == 0 && shape[0] != 1)) return {};
-  Shape apart{n, g.size(0) / n}, result{n};
-  for (int d = 1; d < g.rank(); ++d) apart.push_back(g.size(d));
   Dims over{1};
   for (int d = 1; d < g.rank(); ++d)
     if (d < more || shape[d - more] == 1) over.push_back(d + 1);
-  for (const int64_t size : shape) result.push_back(size);
-  return reshape(sum(reshape(g, apart), over), result);
+  return reshape(sum(ops::by_example(g, n), over), ops::joined({n}, shape));
 }
 
 // The gradient of one input by running the rule once for each example, since it is linear in dy.
@@ -236,10 +235,9 @@ Tensor repeat_rule(Node& node, size_t input, const Tensor& dy, int64_t n) {
 // A leaf's gradients, [n, shape], from those of a view of it.
 Tensor place_in(const Tensor& leaf, const Tensor& view, const Tensor& g) {
   if (view.is_leaf()) return g;
-  Shape whole{g.size(0)}, strides{leaf.numel()};
-  for (const int64_t size : leaf.shape()) whole.push_back(size);
-  for (const int64_t stride : view.strides()) strides.push_back(stride);
-  const Layout part(g.shape(), strides, view.offset() - leaf.offset());
+  const Shape whole = ops::joined({g.size(0)}, leaf.shape());
+  const Layout part(g.shape(), ops::joined({leaf.numel()}, view.strides()),
+                    view.offset() - leaf.offset());
   const bool covers = view.numel() == leaf.numel();
   if (covers && g.layout() == part) return g.with_layout(Layout(whole));
   const Tensor all =

@@ -5,6 +5,7 @@
 
 #include "autograd/backward_state.h"
 #include "autograd/ops.h"
+#include "autograd/ops/rows.h"
 #include "autograd/tape.h"
 
 namespace mixtape {
@@ -31,11 +32,7 @@ bool is_same(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-Shape of_all(const Shape& one, int64_t n) {
-  Shape all{n};
-  for (const int64_t size : one) all.push_back(size);
-  return all;
-}
+Shape of_all(const Shape& one, int64_t n) { return ops::joined({n}, one); }
 
 VmapTrace::VmapTrace(int64_t n)
     : n_(n),

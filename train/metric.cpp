@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "autograd/ops/rows.h"
 #include "core/check.h"
 #include "core/format.h"
 
@@ -11,12 +12,8 @@ namespace {
 
 // The class dimension of the scores: 1, as for cross_entropy(), or the last.
 int class_dim(std::string_view metric, const Tensor& output, const Tensor& target) {
-  for (const int dim : {output.rank() > 1 ? 1 : 0, output.rank() - 1}) {
-    Shape rest;
-    for (int d = 0; d < output.rank(); ++d)
-      if (d != dim) rest.push_back(output.size(d));
-    if (output.rank() > 0 && rest == target.shape()) return dim;
-  }
+  for (const int dim : {output.rank() > 1 ? 1 : 0, output.rank() - 1})
+    if (output.rank() > 0 && ops::without(output.shape(), dim) == target.shape()) return dim;
   fail(
       "{}: scores of shape {} for labels of shape {} (labels name their class, and have no "
       "dimension of classes)",

@@ -191,12 +191,8 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
 // Queries [.., heads, t, d] as [.., groups, heads of a group, t, d]. If `together`, the queries of
 // a group at one position form one matrix, so that its keys are read once.
 Tensor grouped_queries(const Tensor& q, int64_t groups, bool together) {
-  Shape shape = leading(q);
-  shape[-1] = groups;
-  shape.push_back(q.size(-3) / groups);
-  if (!together) shape.push_back(q.size(-2));
-  shape.push_back(q.size(-1));
-  return reshape(q, shape);
+  const Shape apart{groups, q.size(-3) / groups};
+  return reshape(q, spliced(q.shape(), q.rank() - 3, together ? 2 : 1, apart));
 }
 
 // Attention with equal numbers of heads. With `enable_gqa`, the last two leading dimensions are
@@ -214,10 +210,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
   if (o.mask) {
     check(o.mask.dtype() == boolean || is_float(o.mask.dtype()),
           "the mask must be bool or a float, got {}", o.mask.dtype());
-    Shape scores = batch;
-    scores.push_back(q.size(-2));
-    scores.push_back(k.size(-2));
-    (o.mask.dtype() == boolean ? mask : bias) = expand(o.mask, scores);
+    (o.mask.dtype() == boolean ? mask : bias) =
+        expand(o.mask, joined(batch, {q.size(-2), k.size(-2)}));
   }
   const double features = double(std::max<int64_t>(1, q.size(-1)));
   const AttentionParams params{o.causal, o.enable_gqa, o.scale.value_or(1 / std::sqrt(features)),
@@ -244,10 +238,9 @@ Tensor grouped_attention(const Tensor& q, const Tensor& k, const Tensor& v, Atte
   }
   o.enable_gqa = !together;  // decides the result's order
   const Tensor y = attend(grouped_queries(q, groups, together), shared(k), shared(v), o);
-  Shape shape;
-  for (int d = 0; d < y.rank() - (together ? 3 : 4); ++d) shape.push_back(y.size(d));
-  for (const int64_t size : {q.size(-3), q.size(-2), v.size(-1)}) shape.push_back(size);
-  return reshape(y, shape);
+  const int heads = y.rank() - (together ? 3 : 4);  // the dimension of the groups
+  return reshape(y,
+                 spliced(y.shape(), heads, y.rank() - heads, {q.size(-3), q.size(-2), v.size(-1)}));
 }
 
 }  // namespace

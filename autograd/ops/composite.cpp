@@ -16,7 +16,6 @@ Tensor x_log_y(const Tensor& x, const Tensor& y) {  // of floats that are not ha
   const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
   return x * log(where(none, 1, y));
 }
-Tensor number_like(const Tensor& x, double value) { return full({}, value, x.dtype(), x.device()); }
 
 }  // namespace
 

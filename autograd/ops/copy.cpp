@@ -24,8 +24,7 @@ struct WhereOp {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor condition = ctx.saved(0),
-                 none = expand(zeros({}, dy.dtype(), dy.device()), dy.shape());
+    const Tensor condition = ctx.saved(0), none = number_like(dy, 0, dy.shape());
     return ctx.grads([] { return Tensor(); }, [&] { return call<WhereOp>(condition, dy, none); },
                      [&] { return call<WhereOp>(condition, none, dy); });
   }
@@ -38,7 +37,7 @@ struct MaskedFill {
     if (is_float(x.dtype()) && std::isfinite(value))
       value = std::clamp(value, -largest(x.dtype()), largest(x.dtype()));
     Tensor y = x.like(ctx.dtype());
-    ctx.run(kernels::where, mask, expand(full({}, value, x.dtype(), x.device()), x.shape()), x, y);
+    ctx.run(kernels::where, mask, number_like(x, value, x.shape()), x, y);
     ctx.save(mask);
     return y;
   }
@@ -83,8 +82,7 @@ struct ToDevice {
 
 Tensor number_beside(const Tensor& t, double value) {
   const Scope scope(WhereOp::info.name);
-  check_fits(t.dtype(), value);
-  return full({}, value, t.dtype(), t.device());
+  return number_like(t, value);
 }
 
 }  // namespace

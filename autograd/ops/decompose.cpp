@@ -22,13 +22,7 @@ class Parts {
     at_ += n;
     return narrow(all_, -1, at_ - n, n);
   }
-  Tensor matrix(int64_t m, int64_t n) {
-    const Tensor elements = row(m * n);
-    Shape shape = elements.shape();
-    shape[-1] = m;
-    shape.push_back(n);
-    return reshape(elements, shape);
-  }
+  Tensor matrix(int64_t m, int64_t n) { return unflatten(row(m * n), -1, {m, n}); }
 
  private:
   const Tensor all_;
@@ -44,9 +38,7 @@ Tensor decomposed(Ctx& ctx, const Tensor& a, int64_t n, const Run& run) {
     run(rows);
   else if (rows.numel() > 0)
     copy_(rows, flatten(eye(std::max(a.size(-2), a.size(-1)), f64, ctx.device())));
-  Shape shape = leading(a);
-  shape.push_back(n);
-  const Tensor y = cast(reshape(rows, shape), ctx.dtype());
+  const Tensor y = cast(reshape(rows, joined(leading(a), {n})), ctx.dtype());
   ctx.save(a);
   ctx.save_result(y);
   return y;

@@ -73,10 +73,7 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
     const auto flat = [&](const Tensor& t) {
       return reshape(expand_leading(t, batch), {batch.size(), t.size(-2), t.size(-1)});
     };
-    Shape shape = batch;
-    shape.push_back(x.size(-2));
-    shape.push_back(y.size(-2));
-    return reshape(cdist(flat(x), flat(y), p), shape);
+    return reshape(cdist(flat(x), flat(y), p), joined(batch, {x.size(-2), y.size(-2)}));
   }
   const Tensor a = wide(x), b = wide(y);
   const Tensor unit = maximum(scale_of(a), scale_of(b));

@@ -176,9 +176,8 @@ struct Frames {
   // The sum of frames [..., count, n] at their places in a signal.
   Tensor overlap_add(const Tensor& frames) const {
     const int64_t count = frames.size(-2);
-    Shape flat = leading(frames), whole = flat;
-    flat.push_back(count * n);
-    whole.push_back(n + hop * (count - 1));
+    const Shape flat = joined(leading(frames), {count * n}),
+                whole = joined(leading(frames), {n + hop * (count - 1)});
     const Tensor first =
         unsqueeze(arange(0, double(count), 1, i64, frames.device()) * double(hop), 1);
     const Tensor places = flatten(first + arange(0, double(n), 1, i64, frames.device()));

@@ -187,15 +187,9 @@ struct Antialias {
     const auto n = int64_t(from.size()) / taps;
     const Tensor each =
         index_select_unchecked(x, dim, from_data(from).to(x.device()));  // to * taps
-    Shape apart, beside{1, 1, 1, 1, 1};
-    for (int d = 0; d < 4; ++d) {
-      apart.push_back(d == dim ? n : x.size(d));
-      if (d == dim) apart.push_back(taps);
-    }
-    beside[dim] = n;
-    beside[dim + 1] = taps;
-    const Tensor w = reshape(from_data(weight).to(x.device()).to(x.dtype()), beside);
-    return sum(reshape(each, apart) * w, {dim + 1});
+    const Tensor w = reshape(from_data(weight).to(x.device()).to(x.dtype()),
+                             spliced({1, 1, 1, 1}, dim, 1, {n, taps}));
+    return sum(unflatten(each, dim, {n, taps}) * w, {dim + 1});
   }
 };
 

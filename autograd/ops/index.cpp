@@ -118,10 +118,7 @@ struct Scatter {
       return ne(winner, position);
     };
     return ctx.grads(
-        [&] {
-          return call<Scatter>(dy, index, expand(zeros({}, dy.dtype(), dy.device()), index.shape()),
-                               dim);
-        },
+        [&] { return call<Scatter>(dy, index, number_like(dy, 0, index.shape()), dim); },
         [] { return Tensor(); },
         [&] { return masked_fill(call<Gather>(dy, index, dim), lost(), 0); });
   }
@@ -164,10 +161,9 @@ Tensor rows_at(const Tensor& table, const Tensor& given, const Embedding::Option
   });
   Embedding::Options o = options;
   o.padding_idx = wrap_padding(o.padding_idx, table.size(0));
-  Shape shape = index.shape();
-  shape.push_back(table.size(1));
   return reshape(
-      call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, o), shape);
+      call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, o),
+      joined(index.shape(), {table.size(1)}));
 }
 
 // Bags as padded rows [bags, longest], a mask of the indices in them, absent without padding, and

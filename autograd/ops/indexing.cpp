@@ -15,15 +15,6 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-// The shape with `count` dimensions from `at` on replaced by others.
-Shape spliced(const Shape& shape, int at, int count, const Shape& others) {
-  Shape out;
-  for (int d = 0; d < at; ++d) out.push_back(shape[d]);
-  for (const int64_t n : others) out.push_back(n);
-  for (int d = at + count; d < shape.rank; ++d) out.push_back(shape[d]);
-  return out;
-}
-
 // The positions of true elements in row-major order, i64 [k].
 Tensor flat_positions(const Tensor& mask) {
   return reshape(nonzero(reshape(mask, {mask.numel()})), {-1});
@@ -276,7 +267,7 @@ void Indexed::put(const Tensor& values) {
 void Indexed::put(double value) {
   const auto filled = [&] {
     const Scope scope("index_put");
-    return full({}, value, dtype(), device());
+    return number_like(*this, value);
   };
   put(filled());
 }

@@ -3,6 +3,7 @@
 // checked.
 
 #include "autograd/ops/gradients.h"
+#include "autograd/ops/rows.h"
 #include "core/effects.h"
 #include "core/format.h"
 #include "kernels/common/binary.h"
@@ -86,9 +87,8 @@ void ops::replace_value(const Tensor& x, std::string_view instead,
 }
 
 Tensor fill_(const Tensor& x, double value) {
-  return rewrite("fill_", x, false, false, [&](const Tensor&, const Tensor& t) {
-    return full({}, value, t.dtype(), t.device());
-  });
+  return rewrite("fill_", x, false, false,
+                 [&](const Tensor&, const Tensor& t) { return number_like(t, value); });
 }
 Tensor zero_(const Tensor& x) { return fill_(x, 0); }
 Tensor copy_(const Tensor& x, const Tensor& from) {

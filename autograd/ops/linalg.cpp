@@ -199,9 +199,7 @@ struct SignAndLog {  // [..., 2]
   static Tensor forward(Ctx& ctx, const Tensor& a) {
     const Tensor y = narrow(determinants(ctx, a), 1, 1, 2);
     ctx.save(a);
-    Shape shape = leading(a);
-    shape.push_back(2);
-    return cast(reshape(y, shape), ctx.dtype());
+    return cast(reshape(y, joined(leading(a), {2})), ctx.dtype());
   }
   // d log |det a| / da = a^-T, infinite or NaN if a is singular
   static Grads backward(const Ctx& ctx, const Tensor& dy) {

@@ -33,9 +33,8 @@ struct TopK {  // along the last dimension
 struct Median {  // of a 1-d tensor; NaN if it is empty, as in PyTorch
   static constexpr OpInfo info{"median", Precision::Any};
   static Tensor forward(Ctx& ctx, const Tensor& x) {
-    const Tensor y = x.numel() == 0 && is_float(x.dtype())
-                         ? full({}, std::nan(""), x.dtype(), x.device())
-                         : median(x, 0).values;
+    const Tensor y =
+        x.numel() == 0 && is_float(x.dtype()) ? number_like(x, std::nan("")) : median(x, 0).values;
     ctx.save(x);
     ctx.save_result(y);
     return y;

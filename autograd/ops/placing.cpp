@@ -14,14 +14,10 @@ namespace {
 
 using kernels::Reduce;
 
-// A number, expanded to a shape.
-Tensor number_like(const Tensor& x, const Shape& shape, double value) {
-  return expand(full({}, value, x.dtype(), x.device()), shape);
-}
 // True where the index names no element.
 Tensor untouched(const Shape& shape, int dim, const Tensor& index) {
   const Tensor all = ones(shape, boolean, index.device());
-  return scatter_unchecked(all, dim, index, number_like(all, index.shape(), 0));
+  return scatter_unchecked(all, dim, index, number_like(all, 0, index.shape()));
 }
 
 struct ScatterReduce {
@@ -37,7 +33,7 @@ struct ScatterReduce {
     ctx.run(kernels::convert, x, y);
     if (!m.include_self)  // begins with 1 or, for extrema, any of the sources
       ctx.run(kernels::scatter, m.dim, index,
-              m.op == Reduce::Prod ? number_like(y, index.shape(), 1) : cast(from, y.dtype()), y);
+              m.op == Reduce::Prod ? number_like(y, 1, index.shape()) : cast(from, y.dtype()), y);
     ctx.run(kernels::scatter_reduce, m.op, m.dim, index, from, y);
     ctx.save(x, index, source);
     return cast(y, ctx.dtype());
@@ -115,7 +111,7 @@ Tensor reduce_lines(const Tensor& x, int d, const Tensor& given, const Tensor& w
   const auto total = [&](const Tensor& from, const Tensor& added) {
     const Tensor start =
         o.include_self ? from
-                       : scatter_unchecked(from, d, index, number_like(from, index.shape(), 0));
+                       : scatter_unchecked(from, d, index, number_like(from, 0, index.shape()));
     return scatter_add_unchecked(start, d, index, added);
   };
   if (mode == ScatterMode::Sum) return total(x, source);
@@ -132,13 +128,13 @@ Tensor reduce_lines(const Tensor& x, int d, const Tensor& given, const Tensor& w
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, double value) {
   const Scope scope("scatter");
   check_number(x.dtype(), value);
-  return scatter(x, dim, index, number_like(x, index.shape(), value));
+  return scatter(x, dim, index, number_like(x, value, index.shape()));
 }
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, double value,
                  bool accumulate) {
   const Scope scope("index_put");
   check_number(x.dtype(), value);
-  return index_put(x, indices, number_like(x, {}, value), accumulate);
+  return index_put(x, indices, number_like(x, value), accumulate);
 }
 Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                       ScatterMode mode, const ScatterReduceOptions& o) {
@@ -153,7 +149,7 @@ Tensor index_fill(const Tensor& x, int dim, const Tensor& given, double value) {
   return along_line(x, dim, [&](const Tensor& t, int d) {
     const Tensor index = slice_index(t, d, given);
     return index_put_unchecked(t, d, index,
-                               number_like(t, with_size(t.shape(), d, index.numel()), value));
+                               number_like(t, value, with_size(t.shape(), d, index.numel())));
   });
 }
 

@@ -366,15 +366,11 @@ Tensor ops::sum_to(const Tensor& x, const ReduceOptions& o) {
 Tensor ops::by_example(const Tensor& rows, int64_t n) {
   check(rows.size(0) % n == 0, "{} rows, of shape {}, do not belong to {} examples", rows.size(0),
         rows.shape(), n);
-  Shape shape{n, rows.size(0) / n};
-  for (int d = 1; d < rows.rank(); ++d) shape.push_back(rows.size(d));
-  return reshape(rows, shape);
+  return reshape(rows, spliced(rows.shape(), 0, 1, {n, rows.size(0) / n}));
 }
 Tensor ops::in_own_rows(const Tensor& g, int64_t n) {
   const Tensor each = by_example(g, n);
-  Shape shape{n};
-  for (const int64_t size : each.shape()) shape.push_back(size);
-  const Tensor all = zeros(shape, g.dtype(), g.device());  // [n, n, rows of each, ...]
+  const Tensor all = zeros(joined({n}, each.shape()), g.dtype(), g.device());  // [n, n, rows, ...]
   copy_(diagonal(all, 0, 0, 1), movedim(each, {0}, {-1}));
   return flatten(all, 1, 2);
 }

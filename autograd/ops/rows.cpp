@@ -15,11 +15,9 @@ Dims moved_last(int rank, int dim) {
 }  // namespace
 
 Shape leading(const Tensor& x) { return Shape(std::span(x.shape().begin(), size_t(x.rank() - 2))); }
-Tensor expand_leading(const Tensor& x, Shape to) {
+Tensor expand_leading(const Tensor& x, const Shape& to) {
   if (leading(x) == to) return x;  // (A weight stays a leaf, with its cached half copy.)
-  to.push_back(x.size(-2));
-  to.push_back(x.size(-1));
-  return expand(x, to);
+  return expand(x, joined(to, {x.size(-2), x.size(-1)}));
 }
 
 Dims inverse(const Dims& order) {
@@ -32,11 +30,12 @@ Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order) {
   for (int d = 0; d < shape.rank; ++d) moved[d] = shape[order[size_t(d)]];
   return permute(reshape(x, moved), inverse(order));
 }
-Shape without(const Shape& shape, int dim) {
-  Shape rest;
-  for (int d = 0; d < shape.rank; ++d)
-    if (d != dim) rest.push_back(shape[d]);
-  return rest;
+Shape joined(const Shape& a, const Shape& b) { return spliced(a, a.rank, 0, b); }
+Shape spliced(const Shape& shape, int at, int count, const Shape& others) {
+  Shape out(std::span(shape.begin(), size_t(at)));
+  for (const int64_t n : others) out.push_back(n);
+  for (int d = at + count; d < shape.rank; ++d) out.push_back(shape[d]);
+  return out;
 }
 Tensor rows_along(const Tensor& x, int dim) {
   const Tensor last = dim == x.rank() - 1 ? x : permute(x, moved_last(x.rank(), dim));

@@ -19,14 +19,22 @@ inline Tensor dense(const Tensor& t) { return t ? t.contiguous() : t; }
 
 // All dimensions of a batch of matrices but the last two, and x with these dimensions replaced.
 Shape leading(const Tensor& x);
-Tensor expand_leading(const Tensor& x, Shape to);
+Tensor expand_leading(const Tensor& x, const Shape& to);
 
 // The permutation that undoes `order`.
 Dims inverse(const Dims& order);
 // Undoes reshape(permute(y, order), ...) for a y of this shape.
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
+// The sizes of both shapes.
+Shape joined(const Shape& a, const Shape& b);
+// The shape with `count` dimensions from `at` on replaced by others.
+Shape spliced(const Shape& shape, int at, int count, const Shape& others);
 // The shape without one dimension.
-Shape without(const Shape& shape, int dim);
+inline Shape without(const Shape& shape, int dim) { return spliced(shape, dim, 1, {}); }
+// A number in x's dtype and on its device, expanded to a shape.
+inline Tensor number_like(const Tensor& x, double value, const Shape& shape = {}) {
+  return expand(full({}, value, x.dtype(), x.device()), shape);
+}
 // The order in which image kernels take x: channels last if the channels of a pixel lie side by
 // side, as they do in a part of such an image, else row-major.
 inline MemoryFormat order_of(const Tensor& x) {

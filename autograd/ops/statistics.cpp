@@ -30,7 +30,7 @@ Tensor covariance(const Tensor& x, const CovOptions& o) {
   const Tensor total = sum(weights), apart = x - sum(x * weights, {1}, true) / total;
   const Tensor lost =
       o.aweights ? sum(weights * cast(o.aweights, x.dtype())) / total * double(o.correction)
-                 : full({}, o.correction, x.dtype(), x.device());
+                 : number_like(x, o.correction);
   return matmul(apart, (apart * weights).t()) / clamp(total - lost, 0, {});
 }
 
@@ -120,8 +120,7 @@ Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   check(low <= high && std::isfinite(high - low),
         "the range must be finite and ascending, got {} to {}", low, high);
   const Tensor v = wide(flatten(x.detach()));
-  const auto number = [&](double n) { return full({}, n, v.dtype(), v.device()); };
-  Tensor from = number(low), to = number(high);
+  Tensor from = number_like(v, low), to = number_like(v, high);
   if (low == high && v.numel() > 0) {  // the range of the numbers, or 1 around one of them
     from = min(v);
     to = max(v);

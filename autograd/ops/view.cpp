@@ -103,8 +103,7 @@ struct SliceScatter {
     g.push_back(ctx.wants(1) ? basic_index(dy, part) : Tensor());
     if (!g[0]) return g;
     if (reuses && g[1]) g[1] = clone(g[1]);
-    const Shape shape = part.of(dy.layout()).shape;
-    g[0] = replace_part(dy, expand(zeros({}, dy.dtype(), dy.device()), shape), part, reuses);
+    g[0] = replace_part(dy, number_like(dy, 0, part.of(dy.layout()).shape), part, reuses);
     return g;
   }
 };
@@ -202,23 +201,14 @@ Tensor flatten(const Tensor& x, int from, int to) {
   to = wrap_line(to, x.rank());
   if (x.rank() == 0) return as_line(x);
   check(from <= to, "the first dimension must not come after the last, got {} and {}", from, to);
-  Shape shape;
-  for (int d = 0; d < x.rank(); ++d) {
-    if (d <= from || d > to)
-      shape.push_back(x.size(d));
-    else
-      shape[from] *= x.size(d);
-  }
-  return reshape(x, shape);
+  int64_t all = 1;
+  for (int d = from; d <= to; ++d) all *= x.size(d);
+  return reshape(x, spliced(x.shape(), from, to - from + 1, {all}));
 }
 Tensor unflatten(const Tensor& x, int dim, const Shape& sizes) {
   const Scope scope("unflatten");
   dim = wrap_dim(dim, x.rank());
-  Shape shape;
-  for (int d = 0; d < dim; ++d) shape.push_back(x.size(d));
-  for (const int64_t size : infer(sizes, x.size(dim))) shape.push_back(size);
-  for (int d = dim + 1; d < x.rank(); ++d) shape.push_back(x.size(d));
-  return reshape(x, shape);
+  return reshape(x, spliced(x.shape(), dim, 1, infer(sizes, x.size(dim))));
 }
 
 Tensor permute(const Tensor& x, const Dims& order) { return call<Permute>(x, order); }

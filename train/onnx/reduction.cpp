@@ -69,7 +69,7 @@ Name position(const OpCall& c) {
 }
 
 Name cumsum(const OpCall& c) {
-  const Name axis = c.g.constant(full({}, c.argument<int>(), i64, Device::cpu()));
+  const Name axis = c.g.number(c.argument<int>(), i64);
   return c.g.node("CumSum", {c.in(0, c.dtype()), axis}, {{"reverse", int64_t(c.argument<bool>())}});
 }
 
@@ -78,12 +78,9 @@ Name cumsum(const OpCall& c) {
 Name rows_up_to(const OpCall& c, DType wide, double nothing, bool later) {
   const int dim = c.argument<int>();
   const int64_t n = c.shape(0)[dim];
-  Shape rows, mask{n, n};
-  for (int d = 0; d < c.shape(0).rank; ++d) {
-    if (d == dim) rows.push_back(1);
-    rows.push_back(c.shape(0)[d]);
-    if (d > dim) mask.push_back(1);
-  }
+  const Shape rows = ops::spliced(c.shape(0), dim, 0, {1});
+  Shape mask{n, n};
+  for (int d = dim + 1; d < c.shape(0).rank; ++d) mask.push_back(1);
   const Tensor all = ones({n, n}, boolean, Device::cpu());
   const Name taken = c.g.constant(reshape(later ? triu(all, 1) : tril(all), mask));
   const Name x = c.g.reshape(c.in(0, wide), c.shape(0), rows);

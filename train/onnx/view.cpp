@@ -35,8 +35,7 @@ Name sliced(const OpCall& c) {
     const int dim = wrap_dim(s.dim, from.rank());
     const bool whole = s.kind == Kind::Slice && s.step == 1 && at.shape == from.shape;
     if (s.kind == Kind::Select) {
-      const Name i = c.g.constant(full({}, double(s.start), i64, Device::cpu()));
-      x = c.g.node("Gather", {x, i}, {{"axis", int64_t(dim)}});
+      x = c.g.node("Gather", {x, c.g.number(double(s.start), i64)}, {{"axis", int64_t(dim)}});
     } else if (!whole) {
       x = c.g.slice(x, dim, s.start, s.stop, s.step);
     }
@@ -78,7 +77,7 @@ Name flipped(const OpCall& c) {
 }
 
 Name triangle(const OpCall& c) {
-  const Name diagonal = c.g.constant(full({}, double(c.argument<int64_t>()), i64, Device::cpu()));
+  const Name diagonal = c.g.number(double(c.argument<int64_t>()), i64);
   return c.g.node("Trilu", {c.in(0, c.dtype()), diagonal}, {{"upper", int64_t(c.op() == "triu")}});
 }
 
@@ -96,10 +95,7 @@ Name gathered(const OpCall& c) {
   const Tensor lines = index_of_lines(c.tensor(1), dim, x.shape());
   if (!lines) return c.g.node("GatherElements", {c.in(0), c.in(1)}, axis);
   const Origin index = c.g.before_reshape(c.names.name_of(lines, lines), lines.shape());
-  Shape made;
-  for (int d = 0; d < dim; ++d) made.push_back(x.size(d));
-  for (const int64_t n : index.shape) made.push_back(n);
-  for (int d = dim + 1; d < x.rank(); ++d) made.push_back(x.size(d));
+  const Shape made = ops::spliced(x.shape(), dim, 1, index.shape);
   const Name y = c.g.node("Gather", {c.in(0), index.name}, axis);
   return c.g.reshape(y, made, c.result().shape());
 }
