@@ -629,6 +629,7 @@ class Docs(ScriptTest):
         self.write("ops", "#!/bin/sh\nprintf 'add Widest add\\nadd_scalar Any add_scalar\\nsum Full sum sum_of_rows\\n"
                           "hidden Low hidden\\n'\n", 0o755)
         self.write("tests/amp/policy_test.cpp", "")  # which policies.md names, as nn.md does this
+        self.write("tests/support/op_rows/rows.cpp", "add(a, b) sum(a) mean(a) total(a) add_(a)")
         self.write("docs/modules.md", "## Weights that are computed\n")
         self.write("docs/mixed-precision.md", "before\n<!-- policies: made -->\nold\n<!-- end of policies -->\n")
         self.write("autograd/ops.h", """#pragma once
@@ -875,6 +876,12 @@ struct Other {
         run = self.docs()
         self.assertEqual((run.returncode, run.stdout), (1, ""))
         self.assertEqual(run.stderr, "docs: no row in tests/support/op_rows/ for sum\n")
+
+    def test_functions_without_a_row_are_found(self) -> None:
+        self.assertEqual(self.docs().returncode, 0)
+        self.write("tests/support/op_rows/rows.cpp", 'add(a, b) sum(a) "mean" total(a) add_(a)')
+        run = self.docs("--check")
+        self.assertEqual((run.returncode, run.stdout), (1, "autograd/ops.h: mean has no row in tests/support/op_rows\n"))
 
     def test_a_stale_document_is_told_with_the_command(self) -> None:
         run = self.docs("--check")
