@@ -173,11 +173,9 @@ struct DataParallel::Impl final : Observer {
     }
   }
 
-  // Lays out the buckets in the order in which gradients arrive on rank 0.
+  // After the first step, lays out the buckets in the order in which gradients arrived on rank 0.
   void follow_arrivals() {
-    if (followed) return;
-    followed = true;
-    if (!exchange || buckets.size() == 1) return;
+    if (step != 1 || !exchange || buckets.size() == 1) return;
     for (size_t i = 0; i < parameters.size(); ++i)  // those without a gradient come last
       if (std::ranges::find(arrivals, i) == arrivals.end()) arrivals.push_back(i);
     const Tensor numbers({int64_t(arrivals.size())}, i64, Device::cpu());
@@ -214,7 +212,7 @@ struct DataParallel::Impl final : Observer {
           "a second backward() in one chunk: the gradients of the first, such as {}'s, have been "
           "added up: one backward() a chunk, or Hold",
           p.name);
-    if (!followed && std::ranges::find(arrivals, found->second) == arrivals.end())
+    if (step == 0 && std::ranges::find(arrivals, found->second) == arrivals.end())
       arrivals.push_back(found->second);
     p.arrived = true;
     take(p);
@@ -372,7 +370,7 @@ struct DataParallel::Impl final : Observer {
   size_t next = 0;  // the bucket to send
   int64_t step = 0, chunk = 0;
   int held = 0;
-  bool begun = false, reached = false, followed = false, wants_laying = false;
+  bool begun = false, reached = false, wants_laying = false;
   bool in_chunks = false, chunk_done = false;
   bool broken = false;  // a step began and did not end
   amp::Recipe::Steps recipes;
