@@ -95,83 +95,102 @@ void pack_shared(const Blocking<T>& p, const Operand& x, const S* data, char* ou
   });
 }
 
-// Epilogue pass: c = activation(alpha sums + bias + residual) for rows from `row` and columns from
-// `column` on. Works on parts that stay in the first-level cache, in one loop per operation; a part
-// is as long as c is contiguous.
+// A part of c and its sums, which fit in the first-level cache: c = activation(alpha sums + bias +
+// residual), in one loop per operation.
+template <class T, class S, class O>
+struct EpiloguePart {
+  const Product<T, S, O>& x;
+  T* sums;
+  int64_t stride;       // of the sums
+  int64_t row, column;  // of c, where the part begins
+  int64_t height, width;
+  int64_t c_row = x.blocking.c[0], c_column = x.blocking.c[1];  // strides
+
+  void finish() const {
+    const int64_t first = row * c_row + column * c_column;
+    if (x.alpha != T(1))
+      for_each([&](T* sum, int64_t, int64_t, int64_t) {
+        store(sum, load<T, T>(sum) * Vec<T>(x.alpha));
+      });
+    if (x.bias) add_bias();
+    if (x.residual) add_residual(x.residual + first);
+    if (x.before) write_to(x.before + first);
+    activate(x.activation, sums, stride, height, width);
+    write_to(x.c + first);
+  }
+
+ private:
+  // Calls f(sum, i, j, count) for the vectors of each row.
+  template <class F>
+  MIXTAPE_ALWAYS_INLINE void for_each(F f) const {
+    for (int64_t i = 0; i < height; ++i)
+      for_each_vec<T>(width,
+                      [&](int64_t j, int64_t count) { f(sums + i * stride + j, i, j, count); });
+  }
+  void add_bias() const {
+    const int64_t b_row = x.blocking.bias[0], b_column = x.blocking.bias[1];
+    for_each([&](T* sum, int64_t i, int64_t j, int64_t count) {
+      const T* const bias = x.bias + (row + i) * b_row + (column + j) * b_column;
+      Vec<T> added(*bias);
+      if (b_column == 1)
+        added = read<T>(bias, count);
+      else if (b_column != 0)
+        for (int64_t l = 1; l < count; ++l) added.v[l] = bias[l * b_column];
+      store(sum, load<T, T>(sum) + added);
+    });
+  }
+  void add_residual(const T* residual) const {
+    if (c_column == 1)
+      return for_each([&](T* sum, int64_t i, int64_t j, int64_t count) {
+        write(sum, read<T>(sum, count) + read<T>(residual + i * c_row + j, count), count);
+      });
+    // c is computed as its transpose, and the rows of c are dense.
+    const auto get = [&](int64_t j, int64_t i, int64_t count) {
+      return read<T>(residual + i + j * c_column, count);
+    };
+    transpose_tiles<T>(width, height, get, [&](int64_t i, int64_t j, Vec<T> v, int64_t count) {
+      T* const sum = sums + i * stride + j;
+      write(sum, read<T>(sum, count) + v, count);
+    });
+  }
+  void write_to(O* c) const {
+    if (c_column == 1)
+      return for_each([&](const T* sum, int64_t i, int64_t j, int64_t count) {
+        write(c + i * c_row + j, load<T, T>(sum), count);
+      });
+    if (c_row == 1) {
+      const auto get = [&](int64_t i, int64_t j, int64_t) {
+        return load<T, T>(sums + i * stride + j);
+      };
+      return transpose_tiles<T>(height, width, get,
+                                [&](int64_t j, int64_t i, Vec<T> v, int64_t count) {
+                                  write(c + i + j * c_column, v, count);
+                                });
+    }
+    for (int64_t i = 0; i < height; ++i)
+      for (int64_t j = 0; j < width; ++j) c[i * c_row + j * c_column] = O(sums[i * stride + j]);
+  }
+};
+
+// Epilogue pass over rows from `row` and columns from `column` on. A part is as long as c is
+// contiguous.
 template <class T, class S, class O>
 void finish(const Product<T, S, O>& x, T* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
-  const int64_t c_row = x.blocking.c[0], c_column = x.blocking.c[1];
-  const int64_t b_row = x.blocking.bias[0], b_column = x.blocking.bias[1];
-  const auto finish_part = [&](int64_t top, int64_t left, int64_t height, int64_t width) {
-    T* const tile = sums + top * stride + left;
-    const auto get = [&](int64_t i, int64_t j, int64_t) {
-      return load<T, T>(tile + i * stride + j);
-    };
-    const auto write_to = [&](O* c) {
-      c += (row + top) * c_row + (column + left) * c_column;
-      if (c_column == 1) {
-        for (int64_t i = 0; i < height; ++i)
-          for_each_vec<T>(width, [&](int64_t j, int64_t count) {
-            write(c + i * c_row + j, get(i, j, count), count);
-          });
-      } else if (c_row == 1) {
-        transpose_tiles<T>(height, width, get, [&](int64_t j, int64_t i, Vec<T> v, int64_t count) {
-          write(c + i + j * c_column, v, count);
-        });
-      } else {
-        for (int64_t i = 0; i < height; ++i)
-          for (int64_t j = 0; j < width; ++j) c[i * c_row + j * c_column] = O(tile[i * stride + j]);
-      }
-    };
-    if (x.alpha != T(1))
-      for (int64_t i = 0; i < height; ++i)
-        for_each_vec<T>(width, [&](int64_t j, int64_t) {
-          T* const at = tile + i * stride + j;
-          store(at, load<T, T>(at) * Vec<T>(x.alpha));
-        });
-    if (x.bias)
-      for (int64_t i = 0; i < height; ++i)
-        for_each_vec<T>(width, [&](int64_t j, int64_t count) {
-          const T* const bias = x.bias + (row + top + i) * b_row + (column + left + j) * b_column;
-          Vec<T> added(*bias);
-          if (b_column == 1)
-            added = read<T>(bias, count);
-          else if (b_column != 0)
-            for (int64_t l = 1; l < count; ++l) added.v[l] = bias[l * b_column];
-          T* const at = tile + i * stride + j;
-          store(at, load<T, T>(at) + added);
-        });
-    if (x.residual) {
-      const T* const residual = x.residual + (row + top) * c_row + (column + left) * c_column;
-      const auto add = [&](int64_t i, int64_t j, Vec<T> v, int64_t count) {
-        T* const at = tile + i * stride + j;
-        write(at, read<T>(at, count) + v, count);
-      };
-      if (c_column == 1)
-        for (int64_t i = 0; i < height; ++i)
-          for_each_vec<T>(width, [&](int64_t j, int64_t count) {
-            add(i, j, read<T>(residual + i * c_row + j, count), count);
-          });
-      else  // c is computed as its transpose, and the rows of c are dense
-        transpose_tiles<T>(
-            width, height,
-            [&](int64_t j, int64_t i, int64_t count) {
-              return read<T>(residual + i + j * c_column, count);
-            },
-            add);
-    }
-    if (x.before) write_to(x.before);
-    activate(x.activation, tile, stride, height, width);
-    write_to(x.c);
-  };
   constexpr int64_t part = 1024;  // sums
-  const bool column_major = c_row == 1 && c_column != 1;
+  const bool column_major = x.blocking.c[0] == 1 && x.blocking.c[1] != 1;
   const int64_t height = column_major ? rows : std::max<int64_t>(2, part / columns),
                 width = column_major ? vec_width<T> : columns;
   for (int64_t i = 0; i < rows; i += height)
     for (int64_t j = 0; j < columns; j += width)
-      finish_part(i, j, std::min(height, rows - i), std::min(width, columns - j));
+      EpiloguePart<T, S, O>{x,
+                            sums + i * stride + j,
+                            stride,
+                            row + i,
+                            column + j,
+                            std::min(height, rows - i),
+                            std::min(width, columns - j)}
+          .finish();
 }
 
 // Stores `rows` x `columns` sums of a tile that was computed in a buffer. (Out of line: its vectors
