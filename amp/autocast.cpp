@@ -64,9 +64,7 @@ Tensor CastCache::to_half(const Tensor& t, const Tensor& leaf, DType to) {
     data = copy.data;
   }
   for (Stats* s : {&stats, &of_thread}) ++(hit ? s->hits : s->casts);
-  Layout layout = t.layout();
-  layout.offset = t.offset() - begin;
-  const Tensor half = data.with_layout(layout);
+  const Tensor half = data.with_layout(t.layout().at_offset(t.offset() - begin));
   if (grad_enabled()) {
     const auto node = std::make_shared<SharedCast>(&t, to);
     node->finish(half, true);

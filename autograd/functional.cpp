@@ -68,7 +68,7 @@ Tensors jacobian_of(const Tensor& y, const Tensors& x, bool create_graph) {
   for (size_t j = 0; j < x.size(); ++j) {
     check(y.rank() + x[j].rank() <= max_rank, "{} by {} are more than {} dimensions", y.shape(),
           x[j].shape(), max_rank);
-    const Shape shape = ops::joined(y.shape(), x[j].shape());
+    const Shape shape = joined(y.shape(), x[j].shape());
     result.push_back(rows[j].empty() ? zeros(shape, x[j].dtype(), x[j].device())
                                      : reshape(stack(rows[j]), shape));
   }

@@ -214,7 +214,7 @@ Tensor sum_by_example(const Tensor& g, const Shape& shape, int64_t n) {
   Dims over{1};
   for (int d = 1; d < g.rank(); ++d)
     if (d < more || shape[d - more] == 1) over.push_back(d + 1);
-  return reshape(sum(ops::by_example(g, n), over), ops::joined({n}, shape));
+  return reshape(sum(ops::by_example(g, n), over), joined({n}, shape));
 }
 
 // The gradient of one input by running the rule once for each example, since it is linear in dy.
@@ -235,8 +235,8 @@ Tensor repeat_rule(Node& node, size_t input, const Tensor& dy, int64_t n) {
 // A leaf's gradients, [n, shape], from those of a view of it.
 Tensor place_in(const Tensor& leaf, const Tensor& view, const Tensor& g) {
   if (view.is_leaf()) return g;
-  const Shape whole = ops::joined({g.size(0)}, leaf.shape());
-  const Layout part(g.shape(), ops::joined({leaf.numel()}, view.strides()),
+  const Shape whole = joined({g.size(0)}, leaf.shape());
+  const Layout part(g.shape(), joined({leaf.numel()}, view.strides()),
                     view.offset() - leaf.offset());
   const bool covers = view.numel() == leaf.numel();
   if (covers && g.layout() == part) return g.with_layout(Layout(whole));

@@ -32,7 +32,7 @@ bool is_same(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-Shape of_all(const Shape& one, int64_t n) { return ops::joined({n}, one); }
+Shape of_all(const Shape& one, int64_t n) { return joined({n}, one); }
 
 VmapTrace::VmapTrace(int64_t n)
     : n_(n),

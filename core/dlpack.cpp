@@ -108,8 +108,7 @@ Tensor enter(const DLTensor& from, const std::shared_ptr<void>& owner, bool read
   const auto [first, last] = extent(layout);
   const Tensor copy({last - first + 1}, dtype, Device::cpu());
   std::memcpy(copy.raw(), x.storage()->data(), x.storage()->bytes());
-  layout.offset = -first;
-  return copy.with_layout(layout);
+  return copy.with_layout(layout.at_offset(-first));
 }
 
 }  // namespace

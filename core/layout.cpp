@@ -14,14 +14,13 @@ namespace {
 
 // Throws Error if a size is negative or the number of elements overflows. A size of 0 counts as 1,
 // so that strides stay sensible without elements.
-int64_t checked_size(const Shape& shape) {
+void check_sizes(const Shape& shape) {
   int64_t n = 1;
   for (int64_t d : shape) {
     check(d >= 0, "sizes cannot be negative: {}", shape);
     check(!__builtin_mul_overflow(n, std::max<int64_t>(d, 1), &n), "{} has too many elements",
           shape);
   }
-  return n;
 }
 
 // Arithmetic that wraps around: the strides of dimensions of 0 or 1 elements may be anything, and
@@ -116,7 +115,7 @@ Layout::Layout(const Shape& shape) : shape(shape) {
     sane &= n >= 0 && !__builtin_mul_overflow(stride, n > 0 ? n : 1, &stride);
   }
   if (!sane) [[unlikely]]
-    checked_size(shape);  // throws
+    check_sizes(shape);  // throws
 }
 
 Layout padded_rows(const Shape& shape) {
@@ -134,10 +133,7 @@ bool has_padded_rows(const Layout& l) {
 }
 Layout channels_last(const Shape& shape) {
   check(shape.rank >= 3, "channels last of shape {}, not [n, c, ...]", shape);
-  Shape memory{shape[0]};
-  for (int d = 2; d < shape.rank; ++d) memory.push_back(shape[d]);
-  memory.push_back(shape[1]);
-  Layout l(memory);
+  Layout l(joined(without(shape, 1), {shape[1]}));
   const int64_t step = l.strides[-1];
   for (int d = shape.rank - 1; d > 1; --d) l.strides[d] = l.strides[d - 1];
   l.strides[1] = step;
@@ -208,7 +204,7 @@ Layout slice(const Layout& l, int dim, int64_t start, int64_t stop, int64_t step
   step = std::clamp(step, -most, most);  // a longer step takes one element as well
   const int64_t reach = forward ? stop - start : start - stop, stride = forward ? step : -step;
   Layout out = l;
-  out.shape[dim] = reach > 0 ? internal::ceil_div(reach, stride) : 0;
+  out.shape[dim] = reach > 0 ? ceil_div(reach, stride) : 0;
   out.strides[dim] = times(l.strides[dim], step);
   if (reach > 0) out.offset += times(start, l.strides[dim]);
   return out;
@@ -227,7 +223,7 @@ Layout select(const Layout& l, int dim, int64_t index) {
 }
 
 Layout expand(const Layout& l, const Shape& shape) {
-  checked_size(shape);
+  check_sizes(shape);
   const int extra = shape.rank - l.rank();
   check(extra >= 0, "{} cannot expand to {}", l.shape, shape);
   Layout out(shape, shape, l.offset);
@@ -273,7 +269,7 @@ Layout unfold(const Layout& l, int dim, int64_t size, int64_t step) {
   out.strides[dim] = times(l.strides[dim], step);
   out.shape.push_back(size);
   out.strides.push_back(l.strides[dim]);
-  checked_size(out.shape);
+  check_sizes(out.shape);
   return out;
 }
 
@@ -367,6 +363,14 @@ void collapse(std::span<Layout* const> layouts) {
     if (rank == 0) l->shape.dim[0] = l->strides.dim[0] = 1;
     l->shape.rank = l->strides.rank = std::max(rank, 1);
   }
+}
+
+Shape joined(const Shape& a, const Shape& b) { return spliced(a, a.rank, 0, b); }
+Shape spliced(const Shape& shape, int at, int count, const Shape& others) {
+  Shape out(std::span(shape.begin(), size_t(at)));
+  for (const int64_t n : others) out.push_back(n);
+  for (int d = at + count; d < shape.rank; ++d) out.push_back(shape[d]);
+  return out;
 }
 
 }  // namespace internal

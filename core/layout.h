@@ -100,6 +100,7 @@ struct Layout {
     }
     return o;
   }
+  Layout at_offset(int64_t first) const { return {shape, strides, first}; }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -134,6 +135,16 @@ std::optional<Layout> reshape(const Layout&, const Shape&);  // none if it needs
 // Merges dimensions of several layouts of the same shape where all of them allow it, for the loops
 // of a strided kernel. Keeps the order of elements and at least one dimension.
 void collapse(std::span<Layout* const> layouts);
+
+// Shapes made of others. Dimensions count from the front, that of with_size() also from the end.
+Shape joined(const Shape& a, const Shape& b);  // the sizes of both
+// The shape with `count` dimensions from `at` on replaced by others.
+Shape spliced(const Shape& shape, int at, int count, const Shape& others);
+inline Shape without(const Shape& shape, int dim) { return spliced(shape, dim, 1, {}); }
+inline Shape with_size(Shape shape, int dim, int64_t size) {  // with another size in dim
+  shape[dim] = size;
+  return shape;
+}
 
 }  // namespace internal
 

@@ -188,9 +188,7 @@ Tensor Tensor::copied_to(Device target) const {
   const auto size = int64_t(size_of(dtype()));
   copy_bytes(copy.raw(), target, static_cast<const char*>(raw()) + first * size, device(),
              size_t(copy.numel() * size));
-  Layout there = layout();
-  there.offset = -first;
-  return copy.with_layout(there);
+  return copy.with_layout(layout().at_offset(-first));
 }
 
 void Tensor::set_data(const Tensor& other) const {
@@ -232,8 +230,7 @@ detail::Braces::Braces(std::initializer_list<Braces> rows)
     check(found == first, "rows must have one shape, got {} and {}", first, found);
     numbers.insert(numbers.end(), row.numbers.begin(), row.numbers.end());
   }
-  if (rows.size() > 0)
-    for (const int64_t size : rows.begin()->shape) shape.push_back(size);
+  if (rows.size() > 0) shape = joined(shape, rows.begin()->shape);
 }
 Tensor tensor(const detail::Braces& values, DType dtype) {
   return from(values.numbers, values.shape, dtype);
@@ -269,7 +266,7 @@ Tensor detail::from_memory(const std::shared_ptr<void>& data, const Layout& layo
   const auto storage = make_pooled<Storage>(std::move(owner),
                                             static_cast<size_t>((last - first + 1) * size), device);
   return Tensor(storage, View{begin, dtype, Layout({last - first + 1})})
-      .with_layout(Layout(layout.shape, layout.strides, layout.offset - first));
+      .with_layout(layout.at_offset(layout.offset - first));
 }
 
 template <detail::Number T>

@@ -33,7 +33,7 @@ Bucket::Bucket(Exchange* exchange, const Options& options)
 
 size_t Bucket::add(const Shape& shape, const std::string& name) {
   const int64_t align = 64 / int64_t(size_of(options_.travels));
-  items_.push_back({Layout(shape, Layout(shape).strides, size_), name});
+  items_.push_back({Layout(shape).at_offset(size_), name});
   size_ += round_up(shape.size(), align);
   return items_.size() - 1;
 }
@@ -130,7 +130,7 @@ Tensor Bucket::sum(size_t tensor) const {
   const int64_t first = cut_[size_t(exchange_->rank())], last = first + result_.numel(),
                 begin = std::clamp(layout.offset, first, last),
                 end = std::clamp(layout.offset + layout.shape.size(), first, last);
-  return result_.with_layout(Layout({end - begin}, {1}, begin - first));
+  return result_.with_layout(Layout({end - begin}).at_offset(begin - first));
 }
 
 }  // namespace mixtape::dist

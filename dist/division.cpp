@@ -39,8 +39,8 @@ Division::Division(const std::shared_ptr<Exchange>& exchange, const std::vector<
       item.whole.set_data(place);
       item.piece = item.uncut && owner(item) == rank_
                        ? place_of(item)
-                       : b.data.with_layout(Layout({item.cut[rank_ + 1] - item.cut[rank_]}, {1},
-                                                   item.offset + item.cut[rank_]));
+                       : b.data.with_layout(Layout({item.cut[rank_ + 1] - item.cut[rank_]})
+                                                .at_offset(item.offset + item.cut[rank_]));
       item.piece.set_requires_grad();
       by_id_.emplace(item.whole.id(), i);
       by_id_.emplace(item.piece.id(), i);
@@ -132,8 +132,7 @@ size_t Division::owner(const Item& item) {
 }
 
 Tensor Division::place_of(const Item& item) const {
-  const Shape& shape = item.whole.shape();
-  return buffers_[item.buffer].data.with_layout(Layout(shape, Layout(shape).strides, item.offset));
+  return buffers_[item.buffer].data.with_layout(Layout(item.whole.shape()).at_offset(item.offset));
 }
 
 // Blocks of the norm, at which parameters are cut, consist of whole blocks of codes.
@@ -147,7 +146,7 @@ Cut Division::cut_of(const Item& item, int64_t block) {
 Tensor Division::own_part(const Item& item, const Tensor& whole, int64_t block) const {
   const Cut cut = cut_of(item, block);
   const int64_t begin = cut[rank_], n = cut[rank_ + 1] - begin;
-  return whole.contiguous().with_layout(Layout({n}, {1}, begin)).clone();
+  return whole.contiguous().with_layout(Layout({n}).at_offset(begin)).clone();
 }
 
 std::vector<StateDict> Division::gather(const StateDict& own) const {
@@ -164,7 +163,7 @@ Tensor Division::joined(const Item& item, const Tensor& part, int64_t block) con
   const Cut cut = cut_of(item, block);
   const Tensor whole({cut.back()}, part.dtype(), Device::cpu());
   detail::write(part.copied_to(Device::cpu()),
-                whole.with_layout(Layout(part.shape(), Layout(part.shape()).strides, cut[rank_])));
+                whole.with_layout(Layout(part.shape()).at_offset(cut[rank_])));
   const std::shared_ptr<Exchange> exchange = this->exchange();
   exchange->run([&] {
     const Place place{Place::Kind::Gather};

@@ -372,8 +372,8 @@ std::vector<std::vector<double>> Exchange::sum(const Place& place, const Tensor&
                                                std::span<const double> words) {
   const Cut cut = equal_pieces(part.numel());
   const int64_t own = cut[1];
-  auto all =
-      sum_piece(place, part, cut, by, result.with_layout(Layout({own}, {1}, rank_ * own)), words);
+  auto all = sum_piece(place, part, cut, by,
+                       result.with_layout(Layout({own}).at_offset(rank_ * own)), words);
   share_pieces(place, {{result, cut}});
   return all;
 }
@@ -452,9 +452,7 @@ void Exchange::pass_on(const Place& place, const Divided& all, const Group& grou
 
 Tensor Exchange::gather(const Place& place, const Tensor& x) {
   meet(place, {}, x.nbytes());
-  Shape shape{size_};
-  for (const int64_t n : x.shape()) shape.push_back(n);
-  const Tensor all(shape, x.dtype(), x.device());
+  const Tensor all(joined({size_}, x.shape()), x.dtype(), x.device());
   copy_bytes(bytes_of(all) + size_t(rank_) * x.nbytes(), x.device(), bytes_of(x), x.device(),
              x.nbytes());
   share_pieces(place, {{all, equal_pieces(all.numel())}});

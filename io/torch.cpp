@@ -203,7 +203,7 @@ class Storages {
     check(l.is_contiguous(), "{}: {} with strides {} is not kept as bytes", where, t.dtype->name,
           l.strides);
     const int64_t width = t.dtype->bytes, bytes = l.shape.size() * width;
-    return bytes > 0 ? known.all.with_layout(internal::Layout({bytes}, {1}, l.offset * width))
+    return bytes > 0 ? known.all.with_layout(internal::Layout({bytes}).at_offset(l.offset * width))
                      : Tensor({0}, u8, Device::cpu());
   }
 

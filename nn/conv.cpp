@@ -37,8 +37,7 @@ void start(Layer& layer, const char* name, int64_t in, int64_t out, const auto& 
     check_sizes("output_padding", o.output_padding, 0);
     shape = {in, out / o.groups};
   }
-  for (const int64_t size : sizes(kernel)) shape.push_back(size);
-  layer.weight = init::starting_weight(shape);
+  layer.weight = init::starting_weight(internal::joined(shape, sizes(kernel)));
   layer.bias = init::starting_bias(layer.weight, out, o.bias);
 }
 

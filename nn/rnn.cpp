@@ -57,8 +57,7 @@ LstmState step(const Tensor& x, const RecurrentWeights& w, const LstmState& star
                const RecurrentKind& kind) {
   check(x.rank() == 1 || x.rank() == 2, "the input has shape {}, not [b, {}] or [{}]", x.shape(),
         w.weight_ih.size(1), w.weight_ih.size(1));
-  Shape shape = x.shape();
-  shape[-1] = w.weight_hh.size(1);
+  const Shape shape = internal::with_size(x.shape(), -1, w.weight_hh.size(1));
   check_state(start.h, "h", shape);
   check_state(start.c, "c", shape);
   const auto batched = [&](const Tensor& t) { return t && t.rank() == 1 ? unsqueeze(t, 0) : t; };

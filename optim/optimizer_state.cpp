@@ -58,9 +58,7 @@ void Optimizer::flatten_masters(Group& group) {
   for (Slot& slot : group.slots) {
     if (length(slot) == 0) continue;
     const Tensor& p = slot.param;
-    Layout layout(p.shape());
-    layout.offset = begin;
-    const Tensor master = flat.with_layout(layout);
+    const Tensor master = flat.with_layout(Layout(p.shape()).at_offset(begin));
     kernels::convert(device, slot.master ? slot.master : p, master);
     slot.master = master;
     slot.agrees = true;

@@ -13,7 +13,7 @@ namespace {
 // The class dimension of the scores: 1, as for cross_entropy(), or the last.
 int class_dim(std::string_view metric, const Tensor& output, const Tensor& target) {
   for (const int dim : {output.rank() > 1 ? 1 : 0, output.rank() - 1})
-    if (output.rank() > 0 && ops::without(output.shape(), dim) == target.shape()) return dim;
+    if (output.rank() > 0 && internal::without(output.shape(), dim) == target.shape()) return dim;
   fail(
       "{}: scores of shape {} for labels of shape {} (labels name their class, and have no "
       "dimension of classes)",

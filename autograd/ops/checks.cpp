@@ -70,8 +70,7 @@ void check_probabilities(const Tensor& p, bool nan_passes, SourceLocation where)
   Layout one(p.shape());
   for (int d = 0; d < p.rank(); ++d) one.shape.dim[d] = 1;
   kernels::reduce(p.device(), kernels::Reduce::Min, p, bounds.with_layout(one));
-  one.offset = 1;
-  kernels::reduce(p.device(), kernels::Reduce::Max, p, bounds.with_layout(one));
+  kernels::reduce(p.device(), kernels::Reduce::Max, p, bounds.with_layout(one.at_offset(1)));
   const auto verdict = [wide = dtype == f64, nan_passes](const void* found) {
     const auto at = [=](int i) {
       return wide ? static_cast<const double*>(found)[i]

@@ -73,7 +73,7 @@ class GradientSum {
     parts_ = std::make_unique<Parts>();
     parts_->missing = shape.size();
     if (dy.dtype() == dtype && dy.storage()->bytes() == size_t(shape.size()) * size_of(dtype)) {
-      sum_ = dy.with_layout(Layout(shape, Layout(shape).strides, -dy.offset()));
+      sum_ = dy.with_layout(Layout(shape).at_offset(-dy.offset()));
       if (is_same_part(dy, selection.part(sum_))) return;
     }
     if (selection.covers()) {

@@ -28,8 +28,8 @@ Tensor precise_result(const Tensor& y, const F& again) {
 // f(a, b) with a vector b [n], or vectors [..., n] for matrices of that batch, as columns.
 template <class F>
 Tensor with_columns(const Tensor& a, const Tensor& b, const F& f) {
-  const bool vector =
-      b.rank() == 1 || (b.rank() + 1 == a.rank() && b.shape() == without(a.shape(), a.rank() - 1));
+  const bool vector = b.rank() == 1 || (b.rank() + 1 == a.rank() &&
+                                        b.shape() == internal::without(a.shape(), a.rank() - 1));
   return vector ? squeeze(f(a, unsqueeze(b, -1)), -1) : f(a, b);
 }
 // f(a, b) with the leading dimensions of both broadcast.

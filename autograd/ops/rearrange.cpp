@@ -91,9 +91,8 @@ Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device de
   // Elements [begin, end): element i has first + i step.
   const auto run = [&](int64_t begin, int64_t end, int64_t first, int64_t step) {
     if (begin >= end) return;
-    Layout part({end - begin});
-    part.offset = begin + left;
-    kernels::arange(device, double(first + begin * step), double(step), index.with_layout(part));
+    kernels::arange(device, double(first + begin * step), double(step),
+                    index.with_layout(Layout({end - begin}).at_offset(begin + left)));
   };
   const int64_t step = circular ? 1 : replicate ? 0 : -1, end = n + right;
   run(-left, std::min<int64_t>(0, end), circular ? period : 0, step);

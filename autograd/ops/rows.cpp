@@ -2,6 +2,7 @@
 #include "autograd/ops/rows.h"
 
 namespace mixtape::ops {
+using namespace internal;
 namespace {
 
 Dims moved_last(int rank, int dim) {
@@ -29,13 +30,6 @@ Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order) {
   Shape moved = shape;
   for (int d = 0; d < shape.rank; ++d) moved[d] = shape[order[size_t(d)]];
   return permute(reshape(x, moved), inverse(order));
-}
-Shape joined(const Shape& a, const Shape& b) { return spliced(a, a.rank, 0, b); }
-Shape spliced(const Shape& shape, int at, int count, const Shape& others) {
-  Shape out(std::span(shape.begin(), size_t(at)));
-  for (const int64_t n : others) out.push_back(n);
-  for (int d = at + count; d < shape.rank; ++d) out.push_back(shape[d]);
-  return out;
 }
 Tensor rows_along(const Tensor& x, int dim) {
   const Tensor last = dim == x.rank() - 1 ? x : permute(x, moved_last(x.rank(), dim));

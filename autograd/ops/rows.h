@@ -25,12 +25,6 @@ Tensor expand_leading(const Tensor& x, const Shape& to);
 Dims inverse(const Dims& order);
 // Undoes reshape(permute(y, order), ...) for a y of this shape.
 Tensor permute_back(const Tensor& x, const Shape& shape, const Dims& order);
-// The sizes of both shapes.
-Shape joined(const Shape& a, const Shape& b);
-// The shape with `count` dimensions from `at` on replaced by others.
-Shape spliced(const Shape& shape, int at, int count, const Shape& others);
-// The shape without one dimension.
-inline Shape without(const Shape& shape, int dim) { return spliced(shape, dim, 1, {}); }
 // A number in x's dtype and on its device, expanded to a shape.
 inline Tensor number_like(const Tensor& x, double value, const Shape& shape = {}) {
   return expand(full({}, value, x.dtype(), x.device()), shape);
@@ -55,12 +49,6 @@ inline Tensor in_order_of(const Tensor& x, const Tensor& y) {
 inline Tensor image(const Ctx& ctx, const Shape& shape, MemoryFormat order,
                     std::optional<DType> dtype = {}) {
   return in_order(ctx.output(shape, dtype.value_or(ctx.dtype())), order);
-}
-// The shape with another size in one dimension, which may be negative.
-inline Shape with_size(const Shape& shape, int dim, int64_t size) {
-  Shape other = shape;
-  other[dim] = size;
-  return other;
 }
 
 // Like wrap_dim(), but a 0-d tensor has one line, of one element, along dimension 0 or -1.

@@ -15,19 +15,17 @@ void KeyValues::append(const Tensor& new_k, const Tensor& new_v, int64_t room) {
         "keys and values are recorded: a cache needs NoGrad");
   const auto fits = [&](const Tensor& all, const Tensor& more) {
     if (tokens == 0) return;
-    Shape shape = more.shape();
-    shape[2] = all.size(2);
-    check(all.shape() == shape, "the cache has keys and values {}, the next tokens {}", all.shape(),
-          more.shape());
+    check(all.shape() == internal::with_size(more.shape(), 2, all.size(2)),
+          "the cache has keys and values {}, the next tokens {}", all.shape(), more.shape());
   };
   fits(k, new_k);
   fits(v, new_v);
   const int64_t end = tokens + new_k.size(2);
   const auto put = [&](Tensor& all, const Tensor& more) {
     if (tokens == 0 || all.size(2) < end) {
-      Shape shape = more.shape();
-      shape[2] = std::max({end, room, tokens > 0 ? 2 * all.size(2) : 0});
-      const Tensor larger = empty(shape, more.dtype(), more.device());
+      const int64_t most = std::max({end, room, tokens > 0 ? 2 * all.size(2) : 0});
+      const Tensor larger =
+          empty(internal::with_size(more.shape(), 2, most), more.dtype(), more.device());
       if (tokens > 0) copy_(narrow(larger, 2, 0, tokens), narrow(all, 2, 0, tokens));
       all = larger;
     }

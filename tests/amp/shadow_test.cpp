@@ -276,10 +276,9 @@ TEST(Shadow, OfAViewIsAViewOfIt) {
 
 TEST(Shadow, OfParametersInOneStorage) {
   const Tensor packed = values({32});
-  Layout second(Shape{4, 4});
-  second.offset = 16;
   const Tensor a = packed.with_layout(Layout(Shape{4, 4})).set_requires_grad(),
-               b = packed.with_layout(second).set_requires_grad(), x = values({4, 4}, f16);
+               b = packed.with_layout(Layout(Shape{4, 4}).at_offset(16)).set_requires_grad(),
+               x = values({4, 4}, f16);
   optim::SGD opt({a}, {.lr = 1}, {.shadow = f16});
   opt.add_group({b}, {.lr = 1}, {.shadow = f16});
   for (const bool both : {true, true, false, true}) {

@@ -139,11 +139,9 @@ TEST(Masters, AreMissedOnce) {
 TEST(Masters, OfParametersInOneStorage) {
   const auto pair = [](bool packed) {
     const Tensor data = arange(0, 8).to(f16) / 8.0, other = data.clone();
-    Layout second(Shape{4});
-    second.offset = 4;
     const Tensor &a = data, &b = packed ? data : other;
     return std::vector<Tensor>{a.with_layout(Layout(Shape{4})).set_requires_grad(),
-                               b.with_layout(second).set_requires_grad()};
+                               b.with_layout(Layout(Shape{4}).at_offset(4)).set_requires_grad()};
   };
   const auto packed = pair(true), apart = pair(false);
   const auto make = [](const std::vector<Tensor>& p) {

@@ -43,9 +43,7 @@ Tensor loop(const Function& f, const Tensor& x) {
 // Compares results, and gradients of x and of the tensors that f holds, with a loop's.
 void expect_a_loop(const Function& f, const Shape& one, const Tensors& held = {},
                    DType dtype = f64) {
-  Shape shape{5};
-  for (const int64_t size : one) shape.push_back(size);
-  const Tensor x = randn(shape, dtype).set_requires_grad();
+  const Tensor x = randn(joined({5}, one), dtype).set_requires_grad();
   const Tensor y = vmap(f)(x), want = loop(f, x);
   const double digits = dtype == f64 ? 1e-10 : 1e-4;
   expect_near(y, want, digits);
@@ -63,11 +61,7 @@ void expect_a_loop(const Function& f, const Shape& one, const Tensors& held = {}
 }
 // True if the number of calls does not grow with that of examples.
 bool is_replayed(const Function& f, const Shape& one, DType dtype = f64) {
-  const auto calls = [&](int64_t n) {
-    Shape shape{n};
-    for (const int64_t size : one) shape.push_back(size);
-    return calls_of(f, randn(shape, dtype));
-  };
+  const auto calls = [&](int64_t n) { return calls_of(f, randn(joined({n}, one), dtype)); };
   return calls(20) == calls(4);
 }
 

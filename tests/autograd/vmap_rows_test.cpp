@@ -103,9 +103,7 @@ Found gradients_by_example(const OpCase& c, const std::vector<Shape>& shapes) {
     const Tensor of_rows = reshape(y, {examples[0].size(0), y.numel() / examples[0].size(0)});
     return sum(square(of_rows) + of_rows, {1});
   };
-  Shape apart{2};
-  for (const int64_t size : in[0].shape()) apart.push_back(size);
-  const Tensor examples = reshape(x, apart);
+  const Tensor examples = reshape(x, internal::joined({2}, in[0].shape()));
   Tensors all;
   try {
     all = per_sample_gradients(f, params, {examples});

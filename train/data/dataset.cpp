@@ -20,8 +20,7 @@ namespace {
 // Copies rows of a contiguous tensor.
 Tensor gather_rows(const Tensor& from, std::span<const int64_t> indices) {
   check(!indices.empty(), "a batch needs at least one example");
-  Shape shape = from.shape();
-  shape.dim[0] = int64_t(indices.size());
+  const Shape shape = internal::with_size(from.shape(), 0, int64_t(indices.size()));
   const Tensor to(shape, from.dtype(), Device::cpu());
   const size_t bytes = to.nbytes() / indices.size();
   const auto* source = static_cast<const char*>(from.host());
@@ -47,9 +46,7 @@ void Stack::put(int64_t row, const Tensor& from) {
   check(bool(from), "it has no {}", what_);
   if (!all_) {
     row_ = from.shape();
-    Shape shape{n_};
-    for (const int64_t size : row_) shape.push_back(size);
-    all_ = Tensor(shape, from.dtype(), Device::cpu());
+    all_ = Tensor(internal::joined({n_}, row_), from.dtype(), Device::cpu());
   }
   check(from.shape() == row_ && from.dtype() == all_.dtype(),
         "its {} is {} {}, but the first in the batch has {} {}", what_, from.dtype(), from.shape(),

@@ -21,7 +21,7 @@ Name in_order(const OpCall& c, const Name& w, const Sizes& order, const Shape& s
     for (const int64_t gate : order) parts.push_back(gates[size_t(gate)]);
     all = c.g.node("Concat", parts, {{"axis", int64_t{0}}});
   }
-  return c.g.reshape(all, shape, ops::joined({1}, shape));
+  return c.g.reshape(all, shape, internal::joined({1}, shape));
 }
 
 // The x [t, b, in], W [gates n, in] and optional bias from which the gates [t, b, gates n] were

@@ -78,7 +78,7 @@ Name cumsum(const OpCall& c) {
 Name rows_up_to(const OpCall& c, DType wide, double nothing, bool later) {
   const int dim = c.argument<int>();
   const int64_t n = c.shape(0)[dim];
-  const Shape rows = ops::spliced(c.shape(0), dim, 0, {1});
+  const Shape rows = internal::spliced(c.shape(0), dim, 0, {1});
   Shape mask{n, n};
   for (int d = dim + 1; d < c.shape(0).rank; ++d) mask.push_back(1);
   const Tensor all = ones({n, n}, boolean, Device::cpu());

@@ -95,7 +95,7 @@ Name gathered(const OpCall& c) {
   const Tensor lines = index_of_lines(c.tensor(1), dim, x.shape());
   if (!lines) return c.g.node("GatherElements", {c.in(0), c.in(1)}, axis);
   const Origin index = c.g.before_reshape(c.names.name_of(lines, lines), lines.shape());
-  const Shape made = ops::spliced(x.shape(), dim, 1, index.shape);
+  const Shape made = internal::spliced(x.shape(), dim, 1, index.shape);
   const Name y = c.g.node("Gather", {c.in(0), index.name}, axis);
   return c.g.reshape(y, made, c.result().shape());
 }

@@ -28,7 +28,7 @@ Tensor expanded(const Shape& from, const Shape& to, DType t) {
   return x.with_layout(expand(x.layout(), to));
 }
 Tensor shifted(int64_t n, int64_t by, DType t) {
-  return filled({n + by}, t, 1).with_layout(Layout({n}, {1}, by));
+  return filled({n + by}, t, 1).with_layout(Layout({n}).at_offset(by));
 }
 Tensor transposed(int64_t m, int64_t n, DType t) {
   const Tensor x = filled({n, m}, t, 1);
@@ -237,7 +237,8 @@ TEST(CudaBinary, EverySize) {
     for (const int64_t n : {0, 1, 2, 7, 31, 32, 33, 255, 256, 257, 2047, 2048, 2049, 20001})
       for (const int64_t offset : {0, 1, 4}) {
         const Tensor a = random({n}, t, 1, 0, 9),
-                     b = random({n + offset}, t, 2, 0, 9).with_layout(Layout({n}, {1}, offset)),
+                     b = random({n + offset}, t, 2, 0, 9)
+                             .with_layout(Layout({n}).at_offset(offset)),
                      y = filled({n + 1}, t, 1);
         compare(
             y.with_layout(Layout({n}, {1})), filled({n}, t, 1), 0,

@@ -17,7 +17,7 @@ std::string bytes(const Tensor& t) {
 Tensor shifted(const Tensor& x) {
   const int64_t n = x.numel();
   const Tensor whole({n + 1}, x.dtype());
-  const Tensor part = whole.with_layout(Layout({n}, {1}, 1));
+  const Tensor part = whole.with_layout(Layout({n}).at_offset(1));
   for (int64_t i = 0; i < n; ++i) part.set(i, x.at(i));
   return part;
 }

@@ -46,7 +46,7 @@ class Model {
           const auto make = [&](DType t, double low, double high) {
             const Tensor whole = random({shape.size() + shift}, t, ++seed, low, high);
             tensors.push_back(whole);
-            return whole.with_layout(Layout(shape, Layout(shape).strides, shift));
+            return whole.with_layout(Layout(shape).at_offset(shift));
           };
           Update& u = updates.emplace_back();
           params.push_back(make(k.param, -1, 1));
@@ -200,7 +200,7 @@ std::vector<Tensor> gradients() {
     for (const int64_t n : {1, 3, 31, 32, 257, 1025, 8193}) {
       all.push_back(random({n}, t, uint64_t(n), -2, 2));
       const Tensor whole = random({n + 1}, t, uint64_t(n), -2, 2);
-      all.push_back(whole.with_layout(Layout({n}, {1}, 1)));
+      all.push_back(whole.with_layout(Layout({n}).at_offset(1)));
     }
   return all;
 }

@@ -13,7 +13,7 @@ namespace kernels_cuda_planes_test {
 // The same values at an address that is not a multiple of 16 bytes.
 Tensor unaligned(const Tensor& x) {
   const Tensor room = output({x.numel() + 1}, x.dtype());
-  const Tensor y = room.with_layout(Layout(x.shape(), Layout(x.shape()).strides, 1));
+  const Tensor y = room.with_layout(Layout(x.shape()).at_offset(1));
   for (int64_t i = 0; i < x.numel(); ++i) y.set(i, x.at(i));
   return y;
 }

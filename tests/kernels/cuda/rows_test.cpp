@@ -37,7 +37,7 @@ void expect_same(const std::string& what, const std::vector<Result>& results, Ke
 // The same elements at an address where no pack is aligned.
 Tensor misplaced(const Tensor& x) {
   const Tensor room({x.numel() + 1}, x.dtype());
-  const Tensor view = room.with_layout(Layout(x.shape(), Layout(x.shape()).strides, 1));
+  const Tensor view = room.with_layout(Layout(x.shape()).at_offset(1));
   for (int64_t i = 0; i < x.numel(); ++i) view.set(i, x.at(i));
   return view;
 }
