@@ -30,8 +30,7 @@ void add(const std::string& name, int states, const typename Optimizer::Options&
   double count = 0;
   for (const Shape& s : shapes()) count += double(s.size());
   const auto bytes = [=](DType dtype) {  // with those of the gradient and the parameter
-    const double rest =
-        dtype == f32 ? 3 * 4 : 2 * 2 + 2 * 4;  // a step reads the master, and writes both
+    const double rest = dtype == f32 ? 3 * 4 : 2 * 2 + 2 * 4;  // reads the master, writes both
     return [=] { return count * (rest + 2 * 4 * states); };
   };
   std::vector<Variant> variants;

@@ -7,12 +7,11 @@
 namespace mixtape {
 namespace {
 
+// Both leak, since destructors of statics may call ops.
 std::vector<const OpInfo*>& catalogue() {
-  static auto* const ops =
-      new std::vector<const OpInfo*>;  // leaked, since destructors of statics may call ops
+  static auto* const ops = new std::vector<const OpInfo*>;
   return *ops;
 }
-
 std::vector<const internal::Repeat*>& repeats() {
   static auto* const all = new std::vector<const internal::Repeat*>;
   return *all;

@@ -30,8 +30,8 @@ class Graph : NoCopy {
 
  private:
   friend class Capture;
-  internal::GraphState* const
-      state_;  // owned (a unique_ptr would cost every program 1 MB to compile)
+  // Owned. (A unique_ptr would cost every program 1 MB to compile.)
+  internal::GraphState* const state_;
 };
 
 // While one is alive, this thread's work for the graph's device is captured instead of run. Ops

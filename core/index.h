@@ -100,8 +100,7 @@ class Indexed : public Tensor {
   template <class F>
   void update(bool history, const F& f);
 
-  std::shared_ptr<void>
-      plan_;  // the parsed indices; null once a variable was assigned another value
+  std::shared_ptr<void> plan_;  // the parsed indices; null once a variable has another value
 };
 
 }  // namespace internal

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -93,14 +94,12 @@ Readback::Readback(const void* from, size_t bytes, Device device) : Readback() {
   check(bytes <= most, "at most {} bytes can be read back, got {}", most, bytes);
   check_no_capture("nothing has run that the host could read: it can after a replay");
   device_ = device;
-  if (device.is_meta()) {
+  if (device.is_host() || device.is_meta()) {
     block_.data = operator new(bytes);
-    std::fill_n(static_cast<std::byte*>(block_.data), bytes, std::byte{0});
-    return;
-  }
-  if (device.is_host()) {
-    block_.data = operator new(bytes);
-    std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(block_.data));
+    if (device.is_host())
+      std::memcpy(block_.data, from, bytes);
+    else
+      std::memset(block_.data, 0, bytes);
     return;
   }
   block_ = blocks(device).take(device);

@@ -25,9 +25,7 @@ class Meta final : public Runtime {
     return reinterpret_cast<void*>(next.fetch_add(bytes, std::memory_order_relaxed));
   }
   void release(void*, int) const noexcept override {}
-  void* allocate_pinned(size_t) const noexcept override {
-    return nullptr;
-  }  // nothing is ever copied
+  void* allocate_pinned(size_t) const noexcept override { return nullptr; }  // nothing is copied
   Handle create_stream(int) const override { return nullptr; }
   void wait(Handle, int, Handle, int) const override {}
   void synchronize(Handle, int) const override {}

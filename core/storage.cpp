@@ -16,8 +16,8 @@ void Storage::hand_over(bool to_write) {
 }
 
 void Storage::hand_over_to(const Stream& stream, bool to_write) {
-  static std::mutex
-      mutex;  // a stream that finds this one as the last must also wait for what it waits for
+  // A stream that finds this one as the last must also wait for what it waits for.
+  static std::mutex mutex;
   const uint64_t me = uint64_t{1} << stream.number;
   if (stream.number != stream_) used_.fetch_or(me);
   const std::lock_guard lock(mutex);

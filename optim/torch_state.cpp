@@ -111,8 +111,8 @@ class Translation {
   }
   void set(size_t group, std::string_view option, double value) {
     const std::string key = fmt::format("group.{}.{}", group, option);
-    const auto [given, first] =
-        given_.try_emplace(key, value);  // each parameter of a group gives it
+    // (Each parameter of a group gives it.)
+    const auto [given, first] = given_.try_emplace(key, value);
     check(first || given->second == value, "{} is {} and {} in one state", key, given->second,
           value);
     ours_[key] = from_number(value);

@@ -13,8 +13,7 @@
 namespace mixtape::train {
 
 struct OnnxOptions {
-  int opset =
-      18;  // 18 to 23; later ones have single ops for GELU (20), bf16 (22) and RMS norm (23)
+  int opset = 18;  // up to 23; later ones have single ops for GELU (20), bf16 (22), RMS norm (23)
   // The first dimension of the first input, and of others in which it is equal, may have any size;
   // for this the network runs twice, with batches of two sizes. If false, sizes are as given.
   bool dynamic_batch = true;

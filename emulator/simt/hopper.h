@@ -9,8 +9,7 @@
 namespace mixtape::simt {
 
 struct alignas(8) Barrier {
-  uint64_t
-      state;  // not used: the emulator keeps it elsewhere, and a kernel may not touch these bytes
+  uint64_t state;  // not used: the emulator keeps it elsewhere; kernels may not touch these bytes
 };
 
 // A tensor for the copy engine, in boxes of 128 bytes by `rows`, whose chunks of 16 bytes are

@@ -233,8 +233,7 @@ TEST(Regression, NanIsAppliedInTheEnd) {
 // Apex replaced step(), so schedules ran ahead of the steps that happened.
 TEST(Regression, AScheduleRunsAheadOfSkippedSteps) {
   Loop loop({});
-  const int later =
-      int(optim::Schedule::lag);  // updates until a device's skipped steps are taken back
+  const int later = int(optim::Schedule::lag);  // updates until skipped steps are taken back
   optim::Cosine schedule(loop.sgd, {.total_steps = 20});
   for (const double g : {inf, 1.0, inf, 1.0, inf}) schedule.step(loop.run(g));
   for (int i = 0; i < later; ++i) schedule.step(loop.run(1));

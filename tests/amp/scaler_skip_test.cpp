@@ -114,8 +114,7 @@ TEST(Skip, ResultOutlivesTheUpdate) {
 TEST(Skip, KeepsASchedule) {
   Loop loop({});
   optim::Cosine schedule(loop.sgd, {.total_steps = 20});
-  const int n =
-      3 + int(optim::Schedule::lag);  // updates until a device's skipped step is taken back
+  const int n = 3 + int(optim::Schedule::lag);  // updates until a skipped step is taken back
   for (int i = 0; i < n; ++i) schedule.step(loop.run(i == 1 ? inf : 1));
   EXPECT_EQ(schedule.steps(), n - 1);
 }

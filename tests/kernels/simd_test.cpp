@@ -404,8 +404,7 @@ TEST(Simd, NarrowTypesConvertAsScalarsDo) {
 }
 
 TEST(Simd, DoubleRoundsOnceToNarrowTypes) {
-  const double above_tie =
-      1 + 0x1p-11 + 0x1p-40;  // through float it would become a tie, and round down
+  const double above_tie = 1 + 0x1p-11 + 0x1p-40;  // through float it would be a tie, rounded down
   Half y[Vec<double>::width];
   store(y, Vec<double>(above_tie));
   EXPECT_EQ(float(y[0]), 1 + 0x1p-10f);

@@ -10,8 +10,7 @@
 namespace mixtape::train {
 
 struct EncodeOptions {
-  bool added =
-      true;  // turns the name of an added token, such as <|endoftext|>, into it; false: plain text
+  bool added = true;  // names of added tokens, such as <|endoftext|>, become these; false: text
 };
 
 class Tokenizer {
