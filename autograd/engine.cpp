@@ -13,7 +13,6 @@
 #include "autograd/ops/gradient_sum.h"
 #include "core/effects.h"
 #include "core/format.h"
-#include "kernels/kernels.h"
 
 namespace mixtape {
 using namespace internal;
@@ -69,9 +68,7 @@ void accumulate_grad(const Tensor& x, Tensor g, bool recorded, const LossScaleTa
       wide = wide.grad_fn() ? wide.detach().clone() : contiguous(wide);
       detail::accumulate(g, wide);
       if (!meta.grad.is_contiguous()) meta.grad = contiguous(meta.grad.detach());
-      meta.grad.storage()->begin_write();
-      kernels::convert(x.device(), wide, meta.grad);
-      meta.grad.storage()->bump_version();
+      detail::write(wide, meta.grad);
     }
     meta.set_wide_grad(wide);
   }

@@ -198,6 +198,12 @@ void accumulate(const Tensor& x, const Tensor& y) {
   y.storage()->bump_version();
 }
 
+void write(const Tensor& x, const Tensor& y) {
+  y.storage()->begin_write();
+  kernels::convert(y.device(), x, y);
+  y.storage()->bump_version();
+}
+
 // Stands for the history of a fused gradient, which cannot be differentiated.
 class FirstOrderOnly final : public Node {
  public:

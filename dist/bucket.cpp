@@ -15,10 +15,8 @@ using namespace internal;
 using detail::write;
 
 void detail::write(const Tensor& from, const Tensor& to) {
-  if (from.raw() == to.raw() && from.dtype() == to.dtype()) return;  // it is in its place
-  to.storage()->begin_write();
-  kernels::convert(to.device(), from, to);
-  to.storage()->bump_version();
+  const bool is_in_place = from.raw() == to.raw() && from.dtype() == to.dtype();
+  if (!is_in_place) mixtape::detail::write(from, to);
 }
 
 bool are_enough(size_t tensors, int64_t bytes, bool first, double bucket_mb) {

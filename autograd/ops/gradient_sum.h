@@ -4,7 +4,6 @@
 #include "autograd/call.h"
 #include "autograd/ops.h"
 #include "autograd/ops/rows.h"
-#include "kernels/kernels.h"
 
 namespace mixtape::internal {
 
@@ -37,7 +36,7 @@ class GradientSum {
     }
     if (!first && is_half(sum_.dtype())) widened();
     if (!sum_.is_unique() || !sum_.layout().is_dense()) sum_ = sum_.clone();
-    (first ? write : detail::accumulate)(dy, selection.part(sum_));
+    (first ? detail::write : detail::accumulate)(dy, selection.part(sum_));
   }
 
   // Takes the sum for a rule that adds to it in place, if no other tensor shares it and every term
@@ -88,18 +87,13 @@ class GradientSum {
     if (parts_->missing == 0) return;
     const Tensor whole = zeros(sum_.shape(), sum_.dtype(), sum_.device());
     for (const Layout& part : parts_->written)
-      write(sum_.with_layout(part), whole.with_layout(part));
+      detail::write(sum_.with_layout(part), whole.with_layout(part));
     sum_ = whole;
     parts_->missing = 0;
   }
   void end_parts() {
     complete();
     parts_.reset();
-  }
-  static void write(const Tensor& from, const Tensor& to) {
-    to.storage()->begin_write();
-    kernels::convert(to.device(), from, to);
-    to.storage()->bump_version();
   }
   // The part of the sum that a node selects, counted from the sum's first element.
   Layout layout_of(const Node& selection) const {
