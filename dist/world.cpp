@@ -154,13 +154,8 @@ std::unique_ptr<Engine> open_engine(const WorldOptions& options) {
 
 // The GPU of a rank, or the CPU if there are no GPUs.
 Device device_of(int local_rank) {
-  if (Device::best().is_host()) return Device::cpu();
-  int count = 0;
-  try {
-    for (; count < max_devices; ++count) Device::cuda(count).require();
-  } catch (const Error&) {
-  }
-  return Device::cuda(local_rank % count);
+  const std::vector<Device>& gpus = runtime::devices();
+  return gpus.empty() ? Device::cpu() : gpus[size_t(local_rank) % gpus.size()];
 }
 
 // Ranks with different tensors have run apart.
