@@ -13,6 +13,15 @@ void check_real(const Tensor& t) {
   check(is_float(t.dtype()), "elements must be floats, got {} (convert them to a float dtype)",
         t.dtype());
 }
+void check_numeric(const Tensor& t) {
+  check(t.dtype() != boolean,
+        "elements must be numbers, got bool (convert them to a number dtype)");
+}
+void check_batch(const Tensor& x, int rank) {
+  constexpr std::string_view sizes[] = {"l", "h, w", "d, h, w"};
+  check(x.rank() == rank, "the input has shape {0}, not [n, c, {1}] or [c, {1}]", x.shape(),
+        sizes[rank - 3]);
+}
 void check_counted(std::string_view what, std::initializer_list<int64_t> sizes) {
   double all = 1;
   for (const int64_t n : sizes) all *= double(n);

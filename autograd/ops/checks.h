@@ -13,6 +13,11 @@ namespace [[gnu::visibility("hidden")]] ops {
 
 // The dtype is a float: kernels of floats would misread other elements.
 void check_real(const Tensor& t);
+// The dtype is of numbers, not bool.
+void check_numeric(const Tensor& t);
+// x is a batch of lines [n, c, l], images or volumes, as its rank of 3, 4 or 5 says. (An input
+// without n gets one before.)
+void check_batch(const Tensor& x, int rank);
 // The tensor, if there is one, has that shape.
 void check_shape(const Tensor& t, std::string_view what, const Shape& shape);
 // A number combined with integers is whole: 0.5 would become 0.

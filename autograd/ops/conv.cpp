@@ -316,6 +316,13 @@ Tensor transposed(const Tensor& y, const Tensor& weight, const Tensor& bias, con
   return call<ConvTranspose2d>(y, weight, bias, checked(g));
 }
 
+void check_operands(const Tensor& x, const Tensor& weight, int rank, std::string_view channels) {
+  constexpr std::string_view windows[] = {"k", "kh, kw", "kd, kh, kw"};
+  check_batch(x, rank);
+  check(weight.rank() == rank, "the weight has shape {}, not [{}, {}]", weight.shape(), channels,
+        windows[rank - 3]);
+}
+
 // The options for a batch of one.
 template <class Options>
 Options of_one_image(Options o) {
@@ -328,8 +335,7 @@ Options of_one_image(Options o) {
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
   if (x.rank() == 2) return squeeze(conv1d(unsqueeze(x, 0), weight, bias, of_one_image(o)), 0);
   const Scope scope("conv1d");
-  check(x.rank() == 3, "the input has shape {}, not [n, c, l] or [c, l]", x.shape());
-  check(weight.rank() == 3, "the weight has shape {}, not [o, c/groups, k]", weight.shape());
+  check_operands(x, weight, 3, "o, c/groups");
   const Conv2dOptions rows{.stride = {1, o.stride},
                            .padding = {0, o.padding},
                            .dilation = {1, o.dilation},
@@ -342,8 +348,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& o) {
   if (x.rank() == 3) return squeeze(conv2d(unsqueeze(x, 0), weight, bias, of_one_image(o)), 0);
   const Scope scope(Conv2d::info.name);
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
-  check(weight.rank() == 4, "the weight has shape {}, not [o, c/groups, kh, kw]", weight.shape());
+  check_operands(x, weight, 4, "o, c/groups");
   return convolve(x, weight, bias, o);
 }
 
@@ -351,8 +356,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const ConvTranspose2dOptions& o) {
   if (x.rank() == 3) return squeeze(conv_transpose2d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope(ConvTranspose2d::info.name);
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
-  check(weight.rank() == 4, "the weight has shape {}, not [c, o/groups, kh, kw]", weight.shape());
+  check_operands(x, weight, 4, "c, o/groups");
   return transposed(x, weight, bias, o);
 }
 
@@ -360,8 +364,7 @@ Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const ConvTranspose1dOptions& o) {
   if (x.rank() == 2) return squeeze(conv_transpose1d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope("conv_transpose1d");
-  check(x.rank() == 3, "the input has shape {}, not [n, c, l] or [c, l]", x.shape());
-  check(weight.rank() == 3, "the weight has shape {}, not [c, o/groups, k]", weight.shape());
+  check_operands(x, weight, 3, "c, o/groups");
   const ConvTranspose2dOptions rows{.stride = {1, o.stride},
                                     .padding = {0, o.padding},
                                     .output_padding = {0, o.output_padding},
@@ -373,9 +376,7 @@ Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bia
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& o) {
   if (x.rank() == 4) return squeeze(conv3d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope("conv3d");
-  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w] or [c, d, h, w]", x.shape());
-  check(weight.rank() == 5, "the weight has shape {}, not [o, c/groups, kd, kh, kw]",
-        weight.shape());
+  check_operands(x, weight, 5, "o, c/groups");
   return call<Conv2d>(x, weight, bias, geometry_of(x.shape(), weight.shape(), bias, o));
 }
 
@@ -383,9 +384,7 @@ Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const ConvTranspose3dOptions& o) {
   if (x.rank() == 4) return squeeze(conv_transpose3d(unsqueeze(x, 0), weight, bias, o), 0);
   const Scope scope("conv_transpose3d");
-  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w] or [c, d, h, w]", x.shape());
-  check(weight.rank() == 5, "the weight has shape {}, not [c, o/groups, kd, kh, kw]",
-        weight.shape());
+  check_operands(x, weight, 5, "c, o/groups");
   return transposed(x, weight, bias, o);
 }
 

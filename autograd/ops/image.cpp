@@ -125,7 +125,7 @@ template <class Op, class Windows>
 Tensor pool(const Tensor& x, const Windows& along) {
   if (x.rank() == 3) return squeeze(pool<Op>(unsqueeze(x, 0), along), 0);
   const Scope scope(Op::info.name);
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
+  check_batch(x, 4);
   return call<Op>(x, Samplings{along(x.size(2), 0), along(x.size(3), 1)}, order_of(x));
 }
 

@@ -49,8 +49,7 @@ struct ScatterAdd {  // adds source, of the index's shape, to x or, if absent, z
       "scatter_add", Precision::Widest, {Role::Activation, Role::Index, Role::Activation}};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
                         const ScatterTarget& to) {
-    check(source.dtype() != boolean,
-          "elements must be numbers, got bool (convert them to a number dtype)");
+    check_numeric(source);
     check_counted("indices", {index.size(to.dim)});
     const Tensor y = ctx.output(to.shape, is_half(source.dtype()) ? f32 : source.dtype());
     if (x)
@@ -341,7 +340,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& so
   return along_line(x, dim, [&](const Tensor& t, int d) {
     const Tensor index = slice_index(t, d, given), slices = as_line(source);
     const Shape shape = with_size(t.shape(), d, index.numel());
-    check(slices.shape() == shape, "a source of shape {}, not {}", source.shape(), shape);
+    check_shape(slices, "the source", shape);
     return call<ScatterAdd>(t, for_all_lines(index, d, shape), slices, ScatterTarget{d, t.shape()});
   });
 }

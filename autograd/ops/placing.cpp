@@ -24,8 +24,7 @@ struct ScatterReduce {
   static constexpr std::array<Role, 6> roles = {Role::Activation, Role::Index, Role::Activation};
   static Tensor reduced(Ctx& ctx, const Tensor& x, const Tensor& index, const Tensor& source,
                         const Meeting& m) {
-    check(x.dtype() != boolean,
-          "elements must be numbers, got bool (convert them to a number dtype)");
+    check_numeric(x);
     check_counted("indices", {index.size(m.dim)});
     const bool wide = m.op == Reduce::Prod && is_float(x.dtype());  // may come back into range
     const Tensor y = ctx.output(x.shape(), wide ? f64 : is_half(x.dtype()) ? f32 : x.dtype());
@@ -181,7 +180,7 @@ Tensor take(const Tensor& x, const Tensor& index) {
 
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {
   const Scope scope("masked_scatter");
-  check(mask.dtype() == boolean, "the mask has dtype {}, not bool", mask.dtype());
+  check(mask.dtype() == boolean, "the mask must be bool, got {}", mask.dtype());
   const Shape shape = broadcast(x.shape(), mask.shape());
   const Tensor chosen = expand(mask, shape), to = expand(x, shape);
   const Tensor position = cumsum(cast(flatten(chosen), i64), 0) - 1;  // in the source

@@ -17,7 +17,7 @@ namespace {
 template <class F>
 Tensor pool_volume(const Tensor& x, const F& pool2d) {
   if (x.rank() == 4) return squeeze(pool_volume(unsqueeze(x, 0), pool2d), 0);
-  check(x.rank() == 5, "the input has shape {}, not [n, c, d, h, w] or [c, d, h, w]", x.shape());
+  check_batch(x, 5);
   const Tensor in = is_half(x.dtype()) ? cast(x, f32) : x;
   const Tensor y = pool2d(flatten(in, 0, 1), false);  // [n c, d, h', w']
   const int64_t h = y.size(2), w = y.size(3);
@@ -85,7 +85,7 @@ Tensor interpolate3d(const Tensor& x, Size3 size, const InterpolateOptions& o) {
 Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
   if (x.rank() == 3) return squeeze(unfold(unsqueeze(x, 0), window, o), 0);
   const Scope scope("unfold");
-  check(x.rank() == 4, "the input has shape {}, not [n, c, h, w] or [c, h, w]", x.shape());
+  check_batch(x, 4);
   check(window.h > 0 && window.w > 0 && o.stride.h > 0 && o.stride.w > 0 && o.dilation.h > 0 &&
             o.dilation.w > 0,
         "window, stride and dilation must be > 0, got {} x {}, {} x {} and {} x {}", window.h,

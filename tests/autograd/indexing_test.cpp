@@ -302,7 +302,8 @@ TEST(IndexErrors, OfDtypesAndShapes) {
                "scatter_add: elements must be numbers, got bool");
   EXPECT_ERROR(index_select(x, 0, i), "index_select: the index has shape [2, 2], not [k]");
   EXPECT_ERROR(index_select(x, 0, zeros({2})), "index_select: indices must be integers, got f32");
-  EXPECT_ERROR(index_add(x, 1, i64s({0, 1}), x), "index_add: a source of shape [2, 3], not [2, 2]");
+  EXPECT_ERROR(index_add(x, 1, i64s({0, 1}), x),
+               "index_add: the source has shape [2, 3], not [2, 2]");
   EXPECT_ERROR(index(x, {}), "index: no indices");
   EXPECT_ERROR(index(x, {i64s({0}), Tensor()}), "index: index 1 is undefined");
   EXPECT_ERROR(index(x, {i64s({0}), i64s({0}), i64s({0})}),

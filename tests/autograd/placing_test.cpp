@@ -90,7 +90,7 @@ TEST(MaskedScatter, TakesTheSourceInOrder) {
             (Values{0, 7, 8, 3}));
   EXPECT_EQ(masked_scatter(ones({2}), zeros({2}, boolean), ones({0})).at(1), 1);
   EXPECT_ERROR(masked_scatter(ones({2}), ones({2}), ones({2})),
-               "masked_scatter: the mask has dtype f32, not bool");
+               "masked_scatter: the mask must be bool, got f32");
   EXPECT_ERROR(masked_scatter(ones({2}), ones({2}, boolean), ones({2}, i64)),
                "masked_scatter: where: inputs have different dtypes: i64 and f32");
   const DefaultDevice host(Device::cpu());  // (on a device the Error comes late)
