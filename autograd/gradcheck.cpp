@@ -15,12 +15,15 @@ namespace {
 
 using Checked = std::function<Tensor(const std::vector<Tensor>&)>;
 
-// sum(f * fixed random numbers): a scalar whose gradient shows every mistake.
+// sum(x * fixed random numbers): a scalar whose gradient shows every mistake.
+Tensor projected(const Tensor& x, uint64_t seed) {
+  const Seed fixed(seed);
+  return sum(x * uniform(x.shape(), 0.5, 1.5, f64, x.device()));
+}
 Tensor projected(const Checked& f, const std::vector<Tensor>& inputs, uint64_t seed) {
   const Tensor y = f(inputs);
   check(y.dtype() == f64, "gradcheck needs an f64 result, not {}", name(y.dtype()));
-  const Seed fixed(seed);
-  return sum(y * uniform(y.shape(), 0.5, 1.5, f64, y.device()));
+  return projected(y, seed);
 }
 
 bool is_varied(const Tensor& t) { return t && t.is_leaf() && t.dtype() == f64; }
@@ -102,11 +105,8 @@ std::string gradcheck(const Checked& f, const std::vector<Tensor>& inputs,
     Tensor total = zeros({}, f64, leaves[0].device());
     for (const Tensor& leaf : leaves) total = total + sum(leaf) * 0;
     for (const Tensor& g :
-         grad({projected(f, in, 1)}, leaves, {.create_graph = true, .allow_unused = true})) {
-      if (!g) continue;
-      const Seed fixed(3);
-      total = total + sum(g * uniform(g.shape(), 0.5, 1.5, f64, g.device()));
-    }
+         grad({projected(f, in, 1)}, leaves, {.create_graph = true, .allow_unused = true}))
+      if (g) total = total + projected(g, 3);
     return total;
   };
   GradcheckOptions looser = o;

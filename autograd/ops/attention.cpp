@@ -155,9 +155,7 @@ struct Attention {  // leading dimensions are equal; the mask is bool, or added 
     if (dq || dk || dv)
       ctx.run(kernels::attention_grad, q, k, v, ctx.saved(6), cast(dy, q.dtype()),
               rule(mask ? mask : ctx.saved(4), params), dq, dk, dv);
-    Grads grads;
-    for (const Tensor& g : {dq, dk, dv, Tensor(), Tensor()}) grads.push_back(g);
-    return grads;
+    return {dq, dk, dv};
   }
 
   // The probabilities, recorded with ops. Hidden keys get scores of -inf, except in rows in which

@@ -255,9 +255,8 @@ Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const T
 }
 Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   const Scope scope(GroupNorm<true>::info.name);
-  int64_t values = 1;
-  for (int d = 2; d < x.rank(); ++d) values *= x.size(d);
-  check(x.rank() >= 3 && values != 1, "needs more than one value per channel: shape {}", x.shape());
+  check(x.rank() >= 3 && spliced(x.shape(), 0, 2, {}).size() != 1,
+        "needs more than one value per channel: shape {}", x.shape());
   return channel_norm<GroupNorm<true>>(x, x.size(1), weight, bias, eps);
 }
 

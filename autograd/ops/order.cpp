@@ -64,7 +64,7 @@ Tensor numbers_along(const Tensor& x, int dim) {
   return cast(sum(logical_not(isnan(x)), {dim}, true), f64);
 }
 
-// The elements of x at these indices, of size 1 along the dimension, and the indices.
+// The elements of x at these indices, and the indices. Without keepdim there is one along dim.
 Sorted picked(const Tensor& x, int dim, const Tensor& indices, bool keepdim) {
   const Tensor values = gather_unchecked(x, dim, indices);
   return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
@@ -152,8 +152,7 @@ Tensor argsort(const Tensor& x, int dim, bool descending) {
 Sorted sort(const Tensor& x, int dim, bool descending) {
   const Scope scope("sort");
   return along_line(x, dim, [&](const Tensor& t, int d) {
-    const Tensor indices = argsort(t, d, descending);
-    return Sorted{gather_unchecked(t, d, indices), indices};
+    return picked(t, d, argsort(t, d, descending), true);
   });
 }
 Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
@@ -161,8 +160,7 @@ Sorted topk(const Tensor& x, int64_t k, int dim, bool largest) {
   return along_line(x, dim, [&](const Tensor& t, int d) {
     check(k >= 0 && k <= t.size(d), "k must be from 0 to {}, got {}", t.size(d), k);
     const int64_t least = x.rank() == 0 ? 1 : 0;  // a 0-d result has one element
-    const Tensor indices = over_lines<TopK>(d, t, std::max(k, least), largest);
-    return Sorted{gather_unchecked(t, d, indices), indices};
+    return picked(t, d, over_lines<TopK>(d, t, std::max(k, least), largest), true);
   });
 }
 

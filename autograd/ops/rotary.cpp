@@ -28,7 +28,7 @@ struct Rotary {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, bool back) {
-    return {call<Rotary>(dy, ctx.saved(1), ctx.saved(2), !back), Tensor(), Tensor()};
+    return {call<Rotary>(dy, ctx.saved(1), ctx.saved(2), !back)};
   }
 };
 

@@ -368,9 +368,8 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& target, const Nll
   const Tensor& x = log_probabilities;
   const int dim = check_classes(x, "log-probabilities", o.class_weights);
   check_named(x, "log-probabilities", dim, target);
-  const int64_t n = dim == 0 ? 1 : x.size(0), classes = x.size(dim);
-  int64_t inner = 1;
-  for (int d = 2; d < x.rank(); ++d) inner *= x.size(d);
+  const int64_t n = dim == 0 ? 1 : x.size(0), classes = x.size(dim),
+                inner = spliced(x.shape(), 0, 2, {}).size();
   const Tensor t = reshape(as_index(target, "targets"), {n, inner});
   const ClassTargets targets(t, o.ignore_index, classes);
   const bool wide = o.reduction != Reduction::None;
