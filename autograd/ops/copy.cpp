@@ -1,4 +1,4 @@
-// Ops that choose, convert or copy elements: where, masked_fill, cast, clone.
+// Ops that choose, convert or copy elements: where, masked_fill, dropout, cast, clone.
 
 #include <algorithm>
 #include <cmath>
@@ -43,6 +43,19 @@ struct MaskedFill {
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
     return {call<MaskedFill>(dy, ctx.saved(0), 0.0)};
+  }
+};
+
+// The mask is not saved, since the same position in the random stream gives it again.
+struct Dropout {
+  static constexpr OpInfo info{"dropout", Precision::Any};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutMask& at) {
+    Tensor y = ctx.output(x.shape());
+    ctx.run(kernels::dropout, at, at.p, x.contiguous(), y);
+    return y;
+  }
+  static Grads backward(const Ctx&, const Tensor& dy, const DropoutMask& at) {
+    return {dropout(dy, at)};
   }
 };
 
@@ -102,6 +115,22 @@ Tensor where(const Tensor& condition, double a, double b) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   const Scope scope(MaskedFill::info.name);
   return call<MaskedFill>(x, expand(mask, x.shape()), value);
+}
+
+DropoutMask ops::draw_mask(double p, int64_t elements) {
+  check(p >= 0 && p <= 1, "the probability must be from 0 to 1, got {}", p);
+  if (p == 0) return {};
+  return {generator().draw(elements), p};
+}
+Tensor ops::dropout(const Tensor& x, const DropoutMask& at) {
+  return at.p == 0 ? x : call<Dropout>(x, at);
+}
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+  if (!training) return x;
+  const Scope scope(Dropout::info.name);
+  check_real(x);
+  return dropout(x, draw_mask(p, x.numel()));
 }
 
 Tensor cast(const Tensor& x, DType to) {

@@ -1,5 +1,5 @@
 // Indexing: three ops along one dimension, and functions made of them. gather and scatter_add are
-// each other's gradient. An index that many elements share is expanded, not copied. Also dropout.
+// each other's gradient. An index that many elements share is expanded, not copied.
 
 #include <fmt/format.h>
 
@@ -120,19 +120,6 @@ struct Scatter {
         [&] { return call<Scatter>(dy, index, number_like(dy, 0, index.shape()), dim); },
         [] { return Tensor(); },
         [&] { return masked_fill(call<Gather>(dy, index, dim), lost(), 0); });
-  }
-};
-
-// The mask is not saved, since the same position in the random stream gives it again.
-struct Dropout {
-  static constexpr OpInfo info{"dropout", Precision::Any};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const DropoutMask& at) {
-    Tensor y = ctx.output(x.shape());
-    ctx.run(kernels::dropout, at, at.p, x.contiguous(), y);
-    return y;
-  }
-  static Grads backward(const Ctx&, const Tensor& dy, const DropoutMask& at) {
-    return {dropout(dy, at)};
   }
 };
 
@@ -374,22 +361,6 @@ Tensor embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& s
   if (o.padding_idx) options.padding_idx = wrap_padding(o.padding_idx, table.size(0));
   return offsets ? reduce_bags(table, index, offsets, options)
                  : reduce_bags(table, {index, {}, o.per_sample_weights}, options);
-}
-
-DropoutMask ops::draw_mask(double p, int64_t elements) {
-  check(p >= 0 && p <= 1, "the probability must be from 0 to 1, got {}", p);
-  if (p == 0) return {};
-  return {generator().draw(elements), p};
-}
-Tensor ops::dropout(const Tensor& x, const DropoutMask& at) {
-  return at.p == 0 ? x : call<Dropout>(x, at);
-}
-
-Tensor dropout(const Tensor& x, double p, bool training) {
-  if (!training) return x;
-  const Scope scope(Dropout::info.name);
-  check_real(x);
-  return dropout(x, draw_mask(p, x.numel()));
 }
 
 }  // namespace mixtape
