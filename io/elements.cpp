@@ -30,6 +30,13 @@ std::span<std::byte> bytes_in(const Tensor& t) {
   return {static_cast<std::byte*>(t.host()), t.nbytes()};
 }
 
+Layout by_columns(const Shape& shape) {
+  Layout layout(shape);
+  int64_t step = 1;
+  for (int d = 0; d < shape.rank; step *= shape[d++]) layout.strides[d] = step;
+  return layout;
+}
+
 // Transposes [rows, columns], to move channels before or after the pixels.
 static void transpose_bytes(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r)
@@ -95,6 +102,10 @@ void for_each_chunk(const Tensor& source,
                   base + layout.at(first + i) * int64_t(width), width);
     f(std::span(buffer).first(static_cast<size_t>(count) * width));
   }
+}
+
+void write_elements(AtomicFile& file, const Tensor& t) {
+  for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
 }
 
 std::optional<uint64_t> first_bad_bool(const Tensor& t) {

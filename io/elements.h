@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "core/tensor.h"
+#include "io/file.h"
 #include "io/safetensors.h"
 
 namespace mixtape::io {
@@ -19,8 +20,12 @@ inline constexpr std::pair<std::string_view, DType> numpy_dtypes[] = {
 
 std::span<std::byte> bytes_in(const Tensor& t);  // t must be contiguous
 
+// The layout of a dense array whose first index varies fastest, as in Fortran.
+internal::Layout by_columns(const Shape& shape);
+
 // Passes on the elements in row-major order, in chunks (one for a contiguous t), from any device.
 void for_each_chunk(const Tensor& t, const std::function<void(std::span<const std::byte>)>& f);
+void write_elements(AtomicFile& file, const Tensor& t);  // the same, to a file
 
 // Channels, height and width of an image to save. Throws Error unless it is u8 [channels, height,
 // width] or [height, width].

@@ -98,6 +98,12 @@ std::vector<std::byte> unpack(std::span<std::byte>, uint64_t, const std::string&
 
 }  // namespace
 
+std::string Source::head(uint64_t most) const {
+  std::string bytes(std::min(size_, most), '\0');
+  read(0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
 InputFile::InputFile(std::string path)
     : Source(std::move(path)), fd_(open_file(name(), O_RDONLY | O_NONBLOCK)) {
   if (fd_ < 0) fail_errno(name(), "open");

@@ -23,6 +23,7 @@ class Source : NoCopy {
   uint64_t size() const { return size_; }            // in bytes
   // Fills `into` from byte `offset` on. Throws Error if the source is too short.
   virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
+  std::string head(uint64_t most) const;  // the first bytes, at most so many
 
  protected:
   explicit Source(std::string name) : name_(std::move(name)) {}

@@ -106,10 +106,7 @@ bool is_old_torch(std::string_view head) {
 }
 
 std::string but_is(const Source& file) {
-  constexpr uint64_t head_bytes = 4096;
-  std::string head(std::min(file.size(), head_bytes), '\0');
-  file.read(0, std::as_writable_bytes(std::span(head)));
-  const Format f = format_of(head);
+  const Format f = format_of(file.head(4096));
   return f.what.empty() ? "" : fmt::format(", but {} ({})", f.what, f.way_out);
 }
 

@@ -10,7 +10,6 @@
 #include "core/format.h"
 #include "core/int_math.h"
 #include "io/elements.h"
-#include "io/file.h"
 #include "io/text.h"
 
 namespace mixtape::io {
@@ -110,7 +109,7 @@ void save_gguf(const std::string& path, const StateDict& tensors, const GgufMeta
   AtomicFile file(path);
   file.write(header.text());
   for (const auto& [name, t] : tensors) {
-    for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
+    write_elements(file, t);
     file.write(std::string(padding(t.nbytes()), '\0'));
   }
   file.commit();

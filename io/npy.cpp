@@ -10,7 +10,6 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "io/elements.h"
-#include "io/file.h"
 #include "io/formats.h"
 #include "io/text.h"
 #include "io/zip.h"
@@ -188,17 +187,12 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next, cons
   check(*bytes == size - begin - length,
         "{}: {} {} needs {} bytes, but from byte {} on there are {}", file, h.dtype, h.shape,
         *bytes, begin + length, size - begin - length);
-  Shape stored = h.shape;
-  if (h.fortran) std::reverse(stored.dim, stored.dim + stored.rank);
-  const Tensor t(stored, h.dtype, Device::cpu());
+  const Tensor t(h.shape, h.dtype, Device::cpu());
   next(bytes_in(t));
   if (h.big_endian) swap_bytes(bytes_in(t), size_of(h.dtype));
   if (const auto bad = first_bad_bool(t))
     fail("{}: byte {} is not a bool", file, begin + length + *bad);
-  if (!h.fortran) return t;
-  Layout layout = t.layout();
-  for (int d = 0; d < layout.rank() / 2; ++d) layout = transpose(layout, d, layout.rank() - 1 - d);
-  return t.with_layout(layout);
+  return h.fortran ? t.with_layout(by_columns(h.shape)) : t;
 }
 
 Tensor read_npy(const Source& source) {
@@ -257,7 +251,7 @@ void save_npy(const std::string& path, const Tensor& t) {
   const std::string header = npy_header(t, path + ": it");
   AtomicFile file(path);
   file.write(header);
-  for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
+  write_elements(file, t);
   file.commit();
 }
 

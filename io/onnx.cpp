@@ -11,7 +11,6 @@
 #include "core/format.h"
 #include "core/int_math.h"
 #include "io/elements.h"
-#include "io/file.h"
 #include "io/text.h"
 
 namespace mixtape::io {
@@ -128,7 +127,7 @@ void write_external(AtomicFile& file, const std::string& path, const StateDict& 
   for (const auto& [name, t] : tensors) {
     const uint64_t start = internal::round_up(at, page);
     file.write(std::string(start - at, '\0'));
-    for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
+    write_elements(file, t);
     at = start + t.nbytes();
     Message m = message_of(name, t);
     m.message(13, entry("location", std::filesystem::path(path).filename().string()));
@@ -174,8 +173,7 @@ void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
   file.write(model.bytes(7, graph.text(), rest).text());
   for (size_t i = 0; i < heads.size(); ++i) {
     file.write(heads[i]);
-    for_each_chunk(g.initializers[i].second,
-                   [&](std::span<const std::byte> chunk) { file.write(chunk); });
+    write_elements(file, g.initializers[i].second);
   }
   if (data) data->commit();
   file.commit();

@@ -216,10 +216,9 @@ bool Pickle::push_scalar(uint8_t opcode) {
       push_int(n == 0 ? 0 : int64_t(number(n) << unused) >> unused);
       return true;
     }
-    case 'G': {  // BINFLOAT, big-endian
+    case 'G':  // BINFLOAT, big-endian
       push(Value::of(Value::Float, __builtin_bswap64(number(8))));
       return true;
-    }
     case 'X':  // BINUNICODE
     case 'T':  // BINSTRING, Python 2's
       push_text(Value::Text, number(4));
@@ -293,12 +292,9 @@ bool Pickle::push_container(uint8_t opcode) {
 
 bool Pickle::use_memo(uint8_t opcode) {
   switch (opcode) {
-    case '2': {  // DUP
-      const Value v = pop();
-      stack_.push_back(v);
-      push(v);
+    case '2':  // DUP
+      push(top());
       return true;
-    }
     case 'q':  // BINPUT
       put(number(1));
       return true;

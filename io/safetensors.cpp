@@ -320,8 +320,7 @@ void save(const std::string& path, const StateDict& unsorted, const Metadata& me
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(header);
-  for (const auto& [name, t] : tensors)
-    for_each_chunk(t, [&](std::span<const std::byte> chunk) { file.write(chunk); });
+  for (const auto& [name, t] : tensors) write_elements(file, t);
   file.commit();
 }
 

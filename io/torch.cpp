@@ -26,12 +26,6 @@ using Value = PickleValue;
 constexpr uint64_t longest_pickle = 100'000'000;
 constexpr std::string_view zip_magic = "PK\3\4";
 
-std::string head_of(const Source& source) {
-  std::string head(std::min<uint64_t>(source.size(), old_torch_bytes), '\0');
-  source.read(0, std::as_writable_bytes(std::span(head)));
-  return head;
-}
-
 // Unfolds the containers of a pickle to names.
 class Names {
  public:
@@ -291,10 +285,7 @@ Tensor array_tensor(const Pickle::Array& a, std::string_view bytes, const std::s
         a.shape, a.dtype, bytes.size());
   const Tensor t = bytes_tensor(bytes, a.dtype);
   if (const auto bad = first_bad_bool(t)) fail("{}: byte {} is not a bool", where, *bad);
-  internal::Layout layout(a.shape);
-  for (int64_t d = 0, step = 1; a.by_columns && d < a.shape.rank; step *= a.shape[int(d++)])
-    layout.strides[int(d)] = step;
-  return bytes.empty() ? Tensor(a.shape, a.dtype, Device::cpu()) : t.with_layout(layout);
+  return t.with_layout(a.by_columns ? by_columns(a.shape) : internal::Layout(a.shape));
 }
 
 // Makes a tensor from a NumPy value or from bytes.
@@ -403,8 +394,7 @@ SafeTensors read_zip(const Source& source, const ReadOptions& options, uint64_t 
 // and the keys of storages.
 SafeTensors read_old(const Source& source, const ReadOptions& options, uint64_t most) {
   const std::string& file = source.name();
-  std::string text(std::min(source.size(), longest_pickle), '\0');
-  source.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text = source.head(longest_pickle);
   uint64_t at = 0;
   const auto next = [&] {
     Pickle p(std::string_view(text).substr(at), file, most);
@@ -427,7 +417,7 @@ SafeTensors read_old(const Source& source, const ReadOptions& options, uint64_t 
 }  // namespace
 
 bool is_torch(const Source& source) {
-  const std::string head = head_of(source);
+  const std::string head = source.head(old_torch_bytes);
   return is_old_torch(head) || head.starts_with(zip_magic);
 }
 
@@ -437,8 +427,8 @@ bool is_torch_name(std::string_view path) {
 
 SafeTensors read_torch(const Source& source, const ReadOptions& options) {
   const uint64_t most = memory_limit(source.size(), options.max_memory);
-  return is_old_torch(head_of(source)) ? read_old(source, options, most)
-                                       : read_zip(source, options, most);
+  const bool is_old = is_old_torch(source.head(old_torch_bytes));
+  return is_old ? read_old(source, options, most) : read_zip(source, options, most);
 }
 
 SafeTensors parse_torch(std::span<const std::byte> file, const std::string& name,
