@@ -1,14 +1,13 @@
 // Names and properties of devices.
 #include "core/device.h"
 
-#include <charconv>
-
 #ifdef __aarch64__
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
 #include "core/check.h"
+#include "core/parse.h"
 #include "core/runtime.h"
 
 namespace mixtape {
@@ -55,10 +54,8 @@ Device Device::parse(std::string_view text) {
     if (first.is_host() || first.is_meta() || !text.starts_with(name) ||
         text.substr(name.size(), 1) != ":")
       continue;
-    const char *digits = text.data() + name.size() + 1, *last = text.data() + text.size();
-    int index = -1;
-    const auto [end, error] = std::from_chars(digits, last, index);
-    if (error == std::errc() && end == last && index >= 0) return {first.type, index};
+    const auto index = internal::parse_number<int>(text.substr(name.size() + 1));
+    if (index && *index >= 0) return {first.type, *index};
   }
   fail("unknown device '{}'; known are cpu, cuda, cuda:0, cuda:1, ..., meta:cpu, meta:cuda", text);
 }

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <ostream>
 
@@ -10,6 +9,7 @@
 #include "core/effects.h"
 #include "core/float8.h"
 #include "core/format.h"
+#include "core/parse.h"
 
 namespace mixtape {
 namespace {
@@ -43,8 +43,7 @@ int digits_needed(T x, char style, int precision) {
   for (int digits = 0; digits <= precision; ++digits) {
     const std::string text = style == 'f' ? fmt::format("{:#.{}f}", value, digits)
                                           : fmt::format("{:#.{}e}", value, digits);
-    double back = 0;
-    std::from_chars(text.data(), text.data() + text.size(), back);
+    const double back = *internal::parse_number<double>(text);
     const size_t point = text.find('.');
     if (text[point + static_cast<size_t>(digits)] != '0') longest = digits;
     if (static_cast<double>(static_cast<T>(back)) == value) return digits;

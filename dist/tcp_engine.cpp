@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <deque>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/parse.h"
 #include "dist/peers.h"
 #include "dist/socket.h"
 
@@ -30,12 +30,11 @@ const char* variable(const char* name) {
 }
 
 int number(const char* name, int least, int most) {
-  const std::string text = variable(name);
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc() && end == text.data() + text.size() && least <= value && value <= most,
-        "{} must be a number from {} to {}, got \"{}\"", name, least, most, text);
-  return value;
+  const std::string_view text = variable(name);
+  const auto value = internal::parse_number<int>(text);
+  check(value && least <= *value && *value <= most, "{} must be a number from {} to {}, got \"{}\"",
+        name, least, most, text);
+  return *value;
 }
 
 // The message with which a process introduces itself when it connects.

@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/int_math.h"
+#include "core/parse.h"
 #include "core/runtime.h"
 #include "core/scope.h"
 #include "core/warn.h"
@@ -98,10 +99,9 @@ class Unfinished {
 int64_t number_of(const char* variable) {
   const char* const text = std::getenv(variable);
   if (!text) return 0;
-  char* end = nullptr;
-  const int64_t number = std::strtoll(text, &end, 10);
-  check(number > 0 && *end == '\0', "{} must be a number >= 1, got \"{}\"", variable, text);
-  return number;
+  const auto number = parse_number<int64_t>(text);
+  check(number && *number > 0, "{} must be a number >= 1, got \"{}\"", variable, text);
+  return *number;
 }
 
 struct Started {

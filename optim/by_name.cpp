@@ -3,10 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "core/check.h"
+#include "core/parse.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
 
@@ -155,13 +155,12 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 std::vector<double> numbers_in(std::string_view list, std::string_view text) {
-  std::vector<double> numbers = {};
+  std::vector<double> numbers;
   for (const std::string_view part : split(list, ',')) {
-    double& number = numbers.emplace_back();
-    const char* const end = part.data() + part.size();
-    const auto [rest, error] = std::from_chars(part.data(), end, number);
-    check(error == std::errc() && rest == end && std::isfinite(number),
-          "the schedule \"{}\" has \"{}\" in place of a number", text, part);
+    const auto number = internal::parse_number<double>(part);
+    check(number && std::isfinite(*number), "the schedule \"{}\" has \"{}\" in place of a number",
+          text, part);
+    numbers.push_back(*number);
   }
   return numbers;
 }

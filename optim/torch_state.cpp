@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "core/check.h"
 #include "core/format.h"
+#include "core/parse.h"
 #include "core/scope.h"
 #include "optim/optimizer.h"
 
@@ -99,11 +99,10 @@ class Translation {
     if (longest)
       return {static_cast<size_t>(longest - names_.data()), text.substr(longest->size() + 1), true};
     const size_t dot = std::min(text.find('.'), text.size());
-    size_t index = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + dot, index);
-    check(error == std::errc() && end == text.data() + dot && dot < text.size() && index < count,
-          "'{}' begins with none of {} {}s", text, count, what);
-    return {index, text.substr(dot + 1), false};
+    const auto index = parse_number<size_t>(text.substr(0, dot));
+    check(index && *index < count && dot < text.size(), "'{}' begins with none of {} {}s", text,
+          count, what);
+    return {*index, text.substr(dot + 1), false};
   }
   static double number(std::string_view name, const Tensor& value) {
     check(value.numel() == 1, "{} must be one number, got shape {}", name, value.shape());

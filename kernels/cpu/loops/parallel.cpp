@@ -9,17 +9,16 @@
 #include <sched.h>
 
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
-#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "core/check.h"
+#include "core/parse.h"
 
 namespace mixtape::kernels::cpu {
 namespace {
@@ -28,12 +27,10 @@ using Body = void (*)(void* context, int64_t i);
 
 int configured_threads() {
   if (const char* text = std::getenv("MIXTAPE_NUM_THREADS")) {
-    const std::string_view s = text;
-    int n = 0;
-    const auto [end, error] = std::from_chars(s.begin(), s.end(), n);
-    check(error == std::errc{} && end == s.end() && n >= 1 && n <= 1024,
-          "MIXTAPE_NUM_THREADS must be a number from 1 to 1024, got '{}'", s);
-    return n;
+    const auto n = internal::parse_number<int>(text);
+    check(n && *n >= 1 && *n <= 1024,
+          "MIXTAPE_NUM_THREADS must be a number from 1 to 1024, got '{}'", text);
+    return *n;
   }
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
