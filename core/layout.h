@@ -100,6 +100,7 @@ struct Layout {
     }
     return o;
   }
+  // The same, but with the first element at that position.
   Layout at_offset(int64_t first) const { return {shape, strides, first}; }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
@@ -136,12 +137,13 @@ std::optional<Layout> reshape(const Layout&, const Shape&);  // none if it needs
 // of a strided kernel. Keeps the order of elements and at least one dimension.
 void collapse(std::span<Layout* const> layouts);
 
-// Shapes made of others. Dimensions count from the front, that of with_size() also from the end.
-Shape joined(const Shape& a, const Shape& b);  // the sizes of both
+Shape joined(const Shape& a, const Shape& b);  // the sizes of a, then those of b
 // The shape with `count` dimensions from `at` on replaced by others.
 Shape spliced(const Shape& shape, int at, int count, const Shape& others);
+// The shape without the dimension, which counts from the front.
 inline Shape without(const Shape& shape, int dim) { return spliced(shape, dim, 1, {}); }
-inline Shape with_size(Shape shape, int dim, int64_t size) {  // with another size in dim
+// The shape with another size in a dimension, which may count from the end.
+inline Shape with_size(Shape shape, int dim, int64_t size) {
   shape[dim] = size;
   return shape;
 }

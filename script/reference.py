@@ -12,7 +12,7 @@ ONLY = {"nn": {"fields", "functional_call", "hooks", "init", "lora", "module", "
 OPTIONS = {"optim": ["kernels/common/optimizers.h", "kernels/common/optimizers_more.h"]}
 # Headers that only our own sources include.
 INTERNAL = {
-    "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "philox", "pinned_blocks", "pooled", "readback", "runtime"},
+    "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "parse", "philox", "pinned_blocks", "pooled", "readback", "runtime"},
     "autograd": {"backward_state", "hook_list", "on_vectors", "ops", "quantised"},
     "dist": {"bucket", "division", "exchange", "levels", "mpi_engine", "mpi_plugin", "nccl", "nccl_engine", "peers", "socket", "tcp_engine"},
     "io": {"crc", "elements", "formats", "pickle", "text", "zip"},
