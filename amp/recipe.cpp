@@ -130,8 +130,7 @@ void Recipe::State::round_blocks(Grid grid, const Tensor& x, const Tensor& y,
   const auto round = [&](int64_t start, int64_t count, int64_t size) {
     if (count == 0 || size == 0) return;
     const Tensor from = blocks_of(x, start, count, size);
-    Shape each = from.shape();
-    each[-1] = 1;
+    const Shape each = with_size(from.shape(), -1, 1);
     const Tensor most(each, f32, x.device());
     kernels::reduce(x.device(), kernels::Reduce::MaxAbs, from, most);
     const Tensor scale = scale_of(grid, 0, most, of_tensor ? repeated(of_tensor, each) : Tensor());

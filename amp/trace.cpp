@@ -25,7 +25,7 @@ using kernels::TensorStats;
 constexpr int64_t rows_at_once = 1024;
 
 Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
-  return stats.with_layout(Layout({count, stats_size}, {stats_size, 1}, first * stats_size));
+  return stats.with_layout(Layout({count, stats_size}).at_offset(first * stats_size));
 }
 
 }  // namespace

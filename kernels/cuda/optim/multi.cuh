@@ -229,10 +229,7 @@ __device__ inline Words<T> packed(const T (&x)[4], DType t) {
   return bits;
 }
 
-// One number of any float dtype.
-__device__ inline double fetch_one(const void* data, DType t) {
-  return element(fetch<double>(data, t, {0, 1, false}), t, 0);
-}
+// Stores one number of any float dtype.
 __device__ inline void store_one(void* data, DType t, double x) {
   const double all[4] = {x};
   store(data, t, {0, 1, false}, packed(all, t));
