@@ -3,8 +3,8 @@
 //
 // usage: bench_dist plain DTYPE STEPS                    median milliseconds of a step without dist
 //        bench_dist step DTYPE CHUNKS BUCKET_MB STEPS    the same with a DataParallel
-//        bench_dist shards DTYPE BUCKET_MB STEPS         with AdamW, and with Shards of it, in
-//        turns bench_dist sums                                 median microseconds by bytes
+//        bench_dist shards DTYPE BUCKET_MB STEPS         with AdamW, and with Shards of it by turns
+//        bench_dist sums                                 median microseconds by bytes
 
 #include <fmt/format.h>
 

@@ -12,14 +12,16 @@ struct Relu {
   static constexpr bool flat = true;
   static constexpr bool exact = true;
   static constexpr bool integers = true;
+  // Keeps NaN. A tape differentiates it to 0 at 0, as d_from_y does.
   template <class T>
   MIXTAPE_HD static T f(T x) {
     return select(x <= T(0), T(0), x);
-  }  // keeps NaN; a tape differentiates it to 0 at 0, as d_from_y does
+  }
+  // 1 for NaN, as in PyTorch, so that NaN propagates.
   template <class T>
   MIXTAPE_HD static T d_from_y(T y) {
     return select(y <= T(0), T(0), T(1));
-  }  // 1 for NaN, as in PyTorch, so that NaN propagates
+  }
 };
 
 struct Relu6 {
