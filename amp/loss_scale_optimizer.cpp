@@ -10,7 +10,6 @@
 #include "core/format.h"
 #include "kernels/kernels.h"
 #include "optim/clip.h"
-#include "optim/sharing.h"
 #include "optim/state_reader.h"
 
 namespace mixtape::amp {

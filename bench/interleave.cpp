@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "bench/machine.h"
-#include "core/check.h"
 #include "kernels/cpu/loops/parallel.h"
 
 namespace mixtape::bench {

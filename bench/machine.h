@@ -1,9 +1,7 @@
 #pragma once
 // Peak rates of the processor, measured by loops. Other figures are given relative to them.
 
-#include <cstdint>
 #include <optional>
-#include <string>
 
 #include "core/dtype.h"
 

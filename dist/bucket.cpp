@@ -6,7 +6,6 @@
 
 #include "autograd/call.h"
 #include "autograd/ops.h"
-#include "core/check.h"
 #include "core/int_math.h"
 #include "kernels/kernels.h"
 

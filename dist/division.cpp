@@ -9,7 +9,6 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/int_math.h"
-#include "core/scope.h"
 #include "dist/bucket.h"
 #include "dist/world.h"
 #include "kernels/kernels.h"

@@ -10,7 +10,6 @@
 
 #include "core/check.h"
 #include "core/format.h"
-#include "core/half.h"
 #include "core/runtime.h"
 #include "dist/world.h"
 #include "io/file.h"

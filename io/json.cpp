@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "io/text.h"
 
 namespace mixtape::io {
 namespace {

@@ -2,8 +2,6 @@
 // Conversions to the shapes that kernels take and back: rows along a dimension, broadcast batches
 // of matrices.
 
-#include <algorithm>
-
 #include "autograd/ops.h"
 #include "core/format.h"
 #include "core/inline_vector.h"

@@ -1,8 +1,6 @@
 // Pools of volumes, made of those of images: a pool of planes and then one along depth. Also the
 // windows of images.
 
-#include <algorithm>
-
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "emulator/simt/record.h"
 #include "emulator/simt/simt.h"
 
 namespace mixtape::simt {

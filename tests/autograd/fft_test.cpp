@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "autograd/ops.h"
-#include "core/random.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "tests/support/errors.h"
 #include "tests/support/values.h"

@@ -6,7 +6,6 @@
 
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
-#include "core/random.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "tests/support/errors.h"
 #include "tests/support/values.h"

@@ -11,7 +11,6 @@
 #include "amp/autocast.h"
 #include "autograd/ops.h"
 #include "core/allocator.h"
-#include "core/check.h"
 #include "core/dispatch.h"
 #include "tests/support/errors.h"
 #include "tests/support/values.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "autograd/vmap.h"
-#include "core/check.h"
 #include "core/format.h"
 #include "tests/support/op_rows/rows.h"
 #include "tests/support/values.h"

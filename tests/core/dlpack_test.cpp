@@ -12,7 +12,6 @@
 #include "core/format.h"
 #include "core/half.h"
 #include "tests/support/errors.h"
-#include "tests/support/node.h"
 
 namespace mixtape {
 

@@ -8,7 +8,6 @@
 #include "core/allocator.h"
 #include "core/random.h"
 #ifdef MIXTAPE_EMULATED
-#include "emulator/simt/record.h"
 #endif
 
 namespace mixtape {

@@ -19,7 +19,6 @@
 #include "core/readback.h"
 #include "core/stream.h"
 #include "nn/nn.h"
-#include "optim/clip.h"
 #include "optim/optimizers.h"
 #include "optim/schedules.h"
 #include "tests/support/errors.h"

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <vector>
 
-#include "core/check.h"
 #include "tests/support/damage.h"
 #include "tests/support/temp_folder.h"
 

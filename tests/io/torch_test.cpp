@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "io/crc.h"
 #include "io/file.h"
 #include "io/zip.h"
 #include "tests/support/damage.h"

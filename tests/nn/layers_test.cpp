@@ -8,7 +8,6 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "core/allocator.h"
-#include "core/check.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 #include "tests/support/moments.h"

@@ -5,12 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
-#include <optional>
 
 #include "core/format.h"
 #include "optim/optim.h"

@@ -2,7 +2,6 @@
 // Helpers for the tests of GradScaler.
 
 #include <bit>
-#include <limits>
 
 #include "core/stream.h"
 #include "tests/support/amp.h"

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "autograd/ops.h"
-#include "core/check.h"
 #include "core/random.h"
 #include "tests/support/errors.h"
 #include "train/data/transforms.h"

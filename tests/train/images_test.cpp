@@ -11,7 +11,6 @@
 #include <map>
 
 #include "autograd/ops.h"
-#include "core/check.h"
 #include "io/jpeg.h"
 #include "io/png.h"
 #include "tests/support/errors.h"

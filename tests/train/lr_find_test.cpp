@@ -13,7 +13,6 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"
 #include "train/callbacks.h"
-#include "train/interrupt.h"
 
 namespace mixtape::train {
 namespace lr_find_test {

@@ -8,7 +8,6 @@
 
 #include "amp/autocast.h"
 #include "autograd/ops.h"
-#include "core/random.h"
 #include "tests/support/errors.h"
 #include "tests/support/training.h"
 #include "train/learner.h"

@@ -9,7 +9,6 @@
 #include "autograd/ops.h"
 #include "core/allocator.h"
 #include "nn/nn.h"
-#include "optim/optimizers.h"
 #include "tests/support/errors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/training.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "autograd/ops.h"
-#include "core/check.h"
 #include "core/format.h"
 
 namespace mixtape::train::onnx {

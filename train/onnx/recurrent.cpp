@@ -4,7 +4,6 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/attributes.h"
-#include "core/check.h"
 #include "core/format.h"
 #include "train/onnx/builder.h"
 

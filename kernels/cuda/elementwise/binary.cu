@@ -1,7 +1,5 @@
 // c = f(a, b), their gradients, and x + s f(a, b). A scalar replaces an absent operand.
 
-#include <cmath>
-
 #include "kernels/common/plus_scaled.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
 
