@@ -232,19 +232,19 @@ namespace runtime {
 constexpr const char* late_event = "an event would be of the capture, not of a replay";
 
 Event::Event(Device device) : device_(device) {
-  if (!device.is_host()) check_no_capture(late_event);
-  if (!device.is_host()) mark_ = runtime::of(device.type).create_mark(device.index, true);
+  if (!device.is_host()) {
+    check_no_capture(late_event);
+    mark_ = runtime::of(device.type).create_mark(device.index, true);
+  }
   record();
 }
 Event::~Event() {
   if (mark_) runtime::of(device_.type).destroy_mark(mark_);
 }
 void Event::record() {
-  if (mark_) check_no_capture(late_event);
-  if (mark_)
-    runtime::of(device_.type).record(mark_, Stream::current(device_).handle, device_.index);
-  else
-    nanoseconds_ = now();
+  if (!mark_) return void(nanoseconds_ = now());
+  check_no_capture(late_event);
+  runtime::of(device_.type).record(mark_, Stream::current(device_).handle, device_.index);
 }
 bool Event::has_passed() const {
   return !mark_ || runtime::of(device_.type).has_passed(mark_, device_.index);

@@ -78,6 +78,20 @@ std::string peft_name(const std::string& path, char matrix) {
   return std::string(peft_prefix) + path + (path.empty() ? "" : ".") + "lora_" + matrix + ".weight";
 }
 
+StateDict state_of(const Layers& layers) {
+  StateDict adapters;
+  for (const Layer& layer : layers) {
+    adapters.emplace_back(peft_name(layer.path, 'A'), layer.A->detach());
+    adapters.emplace_back(peft_name(layer.path, 'B'), layer.B->detach());
+  }
+  return adapters;
+}
+
+void copy_into(const StateDict& adapters, const StateDict& from) {
+  const NoGrad off;
+  for (const auto& [name, t] : adapters) copy_(t, from.at(name).to(t.device()));
+}
+
 // Throws Error unless the file has exactly these adapters.
 void check_adapters(const StateDict& from, const std::vector<std::pair<std::string, Shape>>& own) {
   check(own.size() == from.size(), "{} tensors for {} of adapters", from.size(), own.size());
@@ -129,11 +143,7 @@ std::vector<std::string> add_lora(ModuleBase& net, const LoraOptions& o, const S
   }
   check_adapters(values, wanted);
   const std::vector<std::string> paths = add_to(layers, net, o);
-  const NoGrad off;
-  for (const Layer& layer : layers) {
-    copy_(*layer.A, values.at(peft_name(layer.path, 'A')).to(layer.A->device()));
-    copy_(*layer.B, values.at(peft_name(layer.path, 'B')).to(layer.B->device()));
-  }
+  copy_into(state_of(layers), values);
   return paths;
 }
 
@@ -154,14 +164,7 @@ std::vector<LoraLayer> lora_layers(ModuleBase& net) {
   return all;
 }
 
-StateDict lora_state_dict(ModuleBase& net) {
-  StateDict adapters;
-  for (const Layer& layer : adapters_in(net)) {
-    adapters.emplace_back(peft_name(layer.path, 'A'), layer.A->detach());
-    adapters.emplace_back(peft_name(layer.path, 'B'), layer.B->detach());
-  }
-  return adapters;
-}
+StateDict lora_state_dict(ModuleBase& net) { return state_of(adapters_in(net)); }
 
 void load_lora_state_dict(ModuleBase& net, const StateDict& from) {
   const Scope scope("load_lora_state_dict");
@@ -169,8 +172,7 @@ void load_lora_state_dict(ModuleBase& net, const StateDict& from) {
   std::vector<std::pair<std::string, Shape>> wanted;
   for (const auto& [name, t] : own) wanted.emplace_back(name, t.shape());
   check_adapters(from, wanted);
-  const NoGrad off;
-  for (const auto& [name, t] : own) copy_(t, from.at(name).to(t.device()));
+  copy_into(own, from);
 }
 
 }  // namespace mixtape::nn

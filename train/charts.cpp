@@ -177,15 +177,14 @@ std::vector<std::pair<std::string, io::Chart>> charts(const std::vector<RunLog>&
   for (const RunLog& run : runs)
     check(names.insert(run.name).second, "two runs are named \"{}\"", run.name);
   std::vector<std::string> quantities;
-  for (const RunLog& run : runs)
-    for (const io::Series& q : run.quantities)
-      if (is_drawn(run, q) && std::ranges::find(quantities, q.name) == quantities.end())
-        quantities.push_back(q.name);
-
-  const bool alone = runs.size() == 1;
   const auto has = [&](std::string_view name) {
     return std::ranges::find(quantities, name) != quantities.end();
   };
+  for (const RunLog& run : runs)
+    for (const io::Series& q : run.quantities)
+      if (is_drawn(run, q) && !has(q.name)) quantities.push_back(q.name);
+
+  const bool alone = runs.size() == 1;
   std::vector<std::pair<std::string, io::Chart>> all;
   std::set<std::string> files;
   for (const std::string& name : quantities) {
@@ -284,7 +283,7 @@ void Charts::on_checkpoint(Learner& learner) {
   // Thrown, an error would cost the program its fit, and other ranks would wait for this one.
   std::string wrong;
   if (learner.pass && !learner.state.output) wrong = "LearnerOptions::pass returned only a loss";
-  const auto is_wrong = [&] { return std::ranges::max(of_all_ranks(!wrong.empty())) > 0; };
+  const auto is_wrong = [&] { return largest_of_ranks(!wrong.empty()) > 0; };
   Tensor counts;
   if (!is_wrong())
     counts = learner.total([&](const Tensor& output, const Tensor& target) {

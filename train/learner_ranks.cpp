@@ -81,10 +81,8 @@ void Learner::undivide() {
 void Learner::agree() {
   if (!parallel_ && part().ranks == 1) return;
   const int own = Interrupt::requested() ? Interrupt::last_signal() : 0;
-  double stop = 0, signal = 0;
-  for (const double x : of_all_ranks(wants_stop_)) stop = std::max(stop, x);
-  for (const double x : of_all_ranks(own)) signal = std::max(signal, x);
-  heed(stop > 0, int(signal));
+  const bool stop = largest_of_ranks(wants_stop_) > 0;
+  heed(stop, int(largest_of_ranks(own)));
 }
 
 void Learner::heed(bool stop, int signal) {

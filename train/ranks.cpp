@@ -19,11 +19,10 @@ const dist::World* ranks() {
 
 bool is_first_rank() { return !ranks() || ranks()->is_first(); }
 
-std::vector<double> of_all_ranks(double x) {
-  if (!ranks()) return {x};
-  std::vector<double> all;
-  for (const Tensor& t : ranks()->gather(from({x}, {}, f64))) all.push_back(t.item());
-  return all;
+double largest_of_ranks(double x) {
+  if (!ranks()) return x;
+  for (const Tensor& t : ranks()->gather(from({x}, {}, f64))) x = std::max(x, t.item());
+  return x;
 }
 
 void on_first_rank(const std::function<void()>& f) {

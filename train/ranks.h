@@ -10,9 +10,8 @@
 
 namespace mixtape::train {
 
-bool is_first_rank();  // of this thread's World; true without one
-// Every rank's number, by rank.
-std::vector<double> of_all_ranks(double x);
+bool is_first_rank();               // of this thread's World; true without one
+double largest_of_ranks(double x);  // the largest number that a rank gives
 // Runs f on the first rank. If it throws, all ranks throw.
 void on_first_rank(const std::function<void()>& f);
 // The first rank's dict, on all ranks, with tensors on the CPU.
