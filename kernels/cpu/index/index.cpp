@@ -65,41 +65,32 @@ void for_runs(int dim, In addressed, In index, In other, bool independent, F&& f
   });
 }
 
+// Copies the addressed elements to the other operand (gather), or from there (scatter).
+template <bool reads>
+void move_elements(int dim, In addressed, In index, In other) {
+  const int64_t step = addressed.strides()[dim];
+  with_word(size_of(other.dtype), [&]<class Word>(Word) {
+    for_runs(dim, addressed, index, other, reads,
+             [&](int64_t at, const int64_t* at_index, int64_t first, const IndexRun& run) {
+               Word *there = addressed.as<Word>() + at, *const here = other.as<Word>() + first;
+               if (run.dense()) {
+                 there += *at_index * step;
+                 std::memcpy(reads ? here : there, reads ? there : here,
+                             static_cast<size_t>(run.count) * sizeof(Word));
+               } else {
+                 run.for_each(at_index, step, [=](int64_t position, int64_t i) {
+                   reads ? here[i] = there[position] : there[position] = here[i];
+                 });
+               }
+             });
+  });
+}
+
 }  // namespace
 
-void gather(Launch&, int dim, In x, In index, Out y) {
-  const int64_t step = x.strides()[dim];
-  with_word(size_of(y.dtype), [&]<class Word>(Word) {
-    for_runs(dim, x, index, y, true,
-             [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
-               const Word* const from = x.as<Word>() + at;
-               Word* const to = y.as<Word>() + other;
-               if (run.dense())
-                 std::memcpy(to, from + *at_index * step,
-                             static_cast<size_t>(run.count) * sizeof(Word));
-               else
-                 run.for_each(at_index, step,
-                              [=](int64_t position, int64_t i) { to[i] = from[position]; });
-             });
-  });
-}
+void gather(Launch&, int dim, In x, In index, Out y) { move_elements<true>(dim, x, index, y); }
 
-void scatter(Launch&, int dim, In index, In x, Out y) {
-  const int64_t step = y.strides()[dim];
-  with_word(size_of(y.dtype), [&]<class Word>(Word) {
-    for_runs(dim, y, index, x, false,
-             [&](int64_t at, const int64_t* at_index, int64_t other, const IndexRun& run) {
-               const Word* const from = x.as<Word>() + other;
-               Word* const to = y.as<Word>() + at;
-               if (run.dense())
-                 std::memcpy(to + *at_index * step, from,
-                             static_cast<size_t>(run.count) * sizeof(Word));
-               else
-                 run.for_each(at_index, step,
-                              [=](int64_t position, int64_t i) { to[position] = from[i]; });
-             });
-  });
-}
+void scatter(Launch&, int dim, In index, In x, Out y) { move_elements<false>(dim, y, index, x); }
 
 namespace {
 

@@ -65,6 +65,10 @@ double norm_part(const S* x, int64_t n, double p) {
   return sum.total();
 }
 
+void put(Out to, double x) {
+  visit_float(to.dtype, [&]<class S>() { *to.as<S>() = static_cast<S>(x); });
+}
+
 }  // namespace
 
 void unscale(Launch& launch, std::span<const View> grads, In inv_scale, Out found, Out exponents) {
@@ -120,14 +124,11 @@ void norm_of_parts(Launch&, In all, double p, Out norm) {
   }
   if (p == 2) total = std::sqrt(total);
   if (p != 1 && p != 2 && !std::isinf(p)) total = std::pow(total, 1 / p);
-  visit_float(norm.dtype, [&]<class S>() { *norm.as<S>() = static_cast<S>(total); });
+  put(norm, total);
 }
 
 void clip_factor(Launch&, In grad_norm, In scale, double max_norm, Out norm, Out factor) {
   const ClipFactor clip(read_scalar(grad_norm, 0), read_scalar(scale, 1), max_norm);
-  const auto put = [](Out to, double x) {
-    visit_float(to.dtype, [&]<class S>() { *to.as<S>() = static_cast<S>(x); });
-  };
   put(norm, clip.norm);
   put(factor, clip.factor);
 }
