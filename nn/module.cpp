@@ -161,7 +161,7 @@ std::string type_name(const std::type_info& type) {
 ModuleBase::~ModuleBase() = default;
 ModuleBase::ModuleBase(const ModuleBase& other) : training_(other.training_) {
   check(module_state.cloning,
-        "modules are not copied, since copies would share parameters: std::move or clone() it");
+        "modules are not copied (they would share parameters): std::move, std::ref or clone() it");
 }
 
 std::vector<Tensor> ModuleBase::parameters() const {

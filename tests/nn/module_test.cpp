@@ -365,8 +365,9 @@ TEST(Module, LoadingRefusesWhatExpandMadeBeforeItWrites) {
 
 TEST(Module, CopyingIsCalledClone) {
   Mlp net(2, 3);
-  EXPECT_EQ(error([&] { Mlp copy(net); }),
-            "modules are not copied, since copies would share parameters: std::move or clone() it");
+  EXPECT_EQ(
+      error([&] { Mlp copy(net); }),
+      "modules are not copied (they would share parameters): std::move, std::ref or clone() it");
   EXPECT_EQ(error([&] { nn::Sequential copy(nn::Sequential(nn::ReLU()).clone()); }), "no error");
 
   Zoo<Block> zoo;
