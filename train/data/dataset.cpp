@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "core/format.h"
 #include "core/random.h"
+#include "nn/module.h"
 #include "train/data/stack.h"
 
 namespace mixtape::train {
@@ -58,6 +59,7 @@ void Stack::put(int64_t row, const Tensor& from) {
 
 void AnyDataset::require() const { check(data_ != nullptr, "no data set"); }
 
+std::string Dataset::name() const { return nn::type_name(typeid(*this)); }
 std::string Dataset::name_of(int64_t i) const { return fmt::format("example {}", i); }
 
 Batch Dataset::gather(std::span<const int64_t> indices) const {

@@ -30,7 +30,7 @@ using Batch = Example;
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::string name() const = 0;          // for errors, such as a file's
+  virtual std::string name() const;              // for errors; by default the type's
   virtual std::string name_of(int64_t i) const;  // of example i; by default "example 7"
   virtual int64_t size() const = 0;              // examples
   // Returns example i. Several threads may call this and gather() at once.
