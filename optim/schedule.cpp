@@ -43,6 +43,12 @@ void Schedule::advance(int64_t by, size_t most) {
   }
 }
 
+std::vector<double> Schedule::get_last_lr() const {
+  std::vector<double> rates;
+  for (size_t group = 0; group < optimizer_->groups(); ++group) rates.push_back(lr(group));
+  return rates;
+}
+
 double Schedule::base_lr(size_t group) const {
   check(group < base_lr_.size(), "group {} is out of range for the {} groups that {} began with",
         group, base_lr_.size(), name());

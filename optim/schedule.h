@@ -40,6 +40,7 @@ class Schedule : NoCopy {
   static constexpr size_t lag = 8;
   int64_t steps() const { return steps_; }  // so far, without those known to be skipped
   double lr(size_t group = 0) const { return optimizer_->lr(group); }    // the optimizer's now
+  std::vector<double> get_last_lr() const;                               // lr() of every group
   bool refers_to(const Optimizer& o) const { return optimizer_.is(o); }  // this very object
 
   // "kind" (the name), "step", the initial rates ("group.0.base_lr" and so on), and "coming": the

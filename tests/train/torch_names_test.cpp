@@ -283,6 +283,7 @@ TEST(TorchNames, OfOptimizers) {
   };
   optim::StepLR by_step(opt, {.step_size = 2, .gamma = 0.5});
   EXPECT_EQ(after(by_step, 2), 0.5);
+  EXPECT_EQ(by_step.get_last_lr(), std::vector<double>{0.5});
   opt.set_lr(1);
   optim::StepLR by_number(opt, 1);
   EXPECT_NEAR(after(by_number, 1), 0.1, 1e-12);
