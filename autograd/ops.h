@@ -3,6 +3,8 @@
 // Dimensions may be negative; where a result keeps or drops one, a 0-d tensor has dimension 0 (or
 // -1). Arguments that do not fit each other throw Error.
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "autograd/tape.h"
+#include "core/check.h"
 #include "core/index.h"
 #include "core/random.h"
 #include "kernels/common/epilogue.h"
@@ -36,12 +39,14 @@ Tensor arange(double stop);                               // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
 Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());
-Tensor empty_like(const Tensor& x);  // also in the order of x's memory: row-major or channels last
-Tensor zeros_like(const Tensor& x);
-Tensor ones_like(const Tensor& x);
-Tensor full_like(const Tensor& x, double value);
-Tensor rand_like(const Tensor& x);
-Tensor randn_like(const Tensor& x);
+// The next six are of x's shape and device, and unless a dtype is given of its dtype. This one also
+// has the order of x's memory: row-major or channels last.
+Tensor empty_like(const Tensor& x, std::optional<DType> dtype = {});
+Tensor zeros_like(const Tensor& x, std::optional<DType> dtype = {});
+Tensor ones_like(const Tensor& x, std::optional<DType> dtype = {});
+Tensor full_like(const Tensor& x, double value, std::optional<DType> dtype = {});
+Tensor rand_like(const Tensor& x, std::optional<DType> dtype = {});
+Tensor randn_like(const Tensor& x, std::optional<DType> dtype = {});
 // A copy of shape.size() elements in row-major order, in T's dtype, on the default device. Integer
 // types without a dtype become i32 if that holds all their values, else i64; throws Error if a
 // value is too large.
@@ -123,6 +128,15 @@ inline std::vector<Tensor> tensor_split(const Tensor& x, std::initializer_list<i
   return tensor_split(x, std::vector<int64_t>(indices), dim);
 }
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
+// The N tensors of a list, by name: const auto [q, k, v] = unpack<3>(x.chunk(3, -1)). Throws Error
+// unless there are N.
+template <size_t N>
+std::array<Tensor, N> unpack(const std::vector<Tensor>& list) {
+  check(list.size() == N, "a list of {} tensors does not unpack into {}", list.size(), N);
+  std::array<Tensor, N> parts;
+  std::ranges::copy(list, parts.begin());
+  return parts;
+}
 struct SplitHeadsOptions {
   int64_t parts = 3;        // queries, keys and values
   bool batch_first = true;  // false: x is [t, b, ...]
@@ -368,6 +382,8 @@ inline Tensor operator+(double a, const Tensor& b) { return add(b, a); }
 inline Tensor operator-(double a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(double a, const Tensor& b) { return mul(b, a); }
 inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
+inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
+inline Tensor operator%(const Tensor& a, double b) { return remainder(a, b); }
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
 // --- bits of integers: on bools these are the logical ops ---
@@ -601,6 +617,11 @@ Tensor dot(const Tensor& a, const Tensor& b);                  // [n], [n] -> []
 // letter that occurs twice in one operand takes its diagonal; without "->" the result has the
 // letters that occur once, sorted.
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
+// einsum("ij,jk->ik", a, b), without braces.
+template <std::derived_from<Tensor>... More>
+Tensor einsum(std::string_view equation, const Tensor& first, const More&... more) {
+  return einsum(equation, std::vector<Tensor>{first, more...});
+}
 // Sums the products over those dimensions of a and b, in pairs, or over the last `dims` of a and
 // the first of b: [..., k], [k, ...] -> [..., ...].
 Tensor tensordot(const Tensor& a, const Tensor& b, const Dims& of_a, const Dims& of_b);

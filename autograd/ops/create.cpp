@@ -73,11 +73,13 @@ Tensor zeros(const Shape& shape, DType dtype, Device device) {
 Tensor ones(const Shape& shape, DType dtype, Device device) {
   return full(shape, 1, dtype, device);
 }
-Tensor empty_like(const Tensor& x) { return x.like(x.dtype()); }
-Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
-Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
-Tensor full_like(const Tensor& x, double value) {
-  return full(x.shape(), value, x.dtype(), x.device());
+Tensor empty_like(const Tensor& x, std::optional<DType> dtype) {
+  return x.like(dtype.value_or(x.dtype()));
+}
+Tensor zeros_like(const Tensor& x, std::optional<DType> dtype) { return full_like(x, 0, dtype); }
+Tensor ones_like(const Tensor& x, std::optional<DType> dtype) { return full_like(x, 1, dtype); }
+Tensor full_like(const Tensor& x, double value, std::optional<DType> dtype) {
+  return full(x.shape(), value, dtype.value_or(x.dtype()), x.device());
 }
 
 template <detail::Number T>
@@ -149,8 +151,12 @@ Tensor randn(const Shape& shape, DType dtype, Device device) {
   return normal(shape, 0, 1, dtype, device);
 }
 
-Tensor rand_like(const Tensor& x) { return rand(x.shape(), x.dtype(), x.device()); }
-Tensor randn_like(const Tensor& x) { return randn(x.shape(), x.dtype(), x.device()); }
+Tensor rand_like(const Tensor& x, std::optional<DType> dtype) {
+  return rand(x.shape(), dtype.value_or(x.dtype()), x.device());
+}
+Tensor randn_like(const Tensor& x, std::optional<DType> dtype) {
+  return randn(x.shape(), dtype.value_or(x.dtype()), x.device());
+}
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
   check(low < high, "low must be < high, got {} and {}", low, high);

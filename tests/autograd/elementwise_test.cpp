@@ -1241,9 +1241,12 @@ TEST(Create, IndicesOfTriangles) {
 TEST(Create, LikeAnother) {
   const Tensor x = zeros({2, 3}, bf16);
   for (const auto f : {empty_like, zeros_like, ones_like, rand_like, randn_like}) {
-    EXPECT_EQ(f(x).shape(), x.shape());
-    EXPECT_EQ(f(x).dtype(), bf16);
+    EXPECT_EQ(f(x, {}).shape(), x.shape());
+    EXPECT_EQ(f(x, {}).dtype(), bf16);
+    EXPECT_EQ(f(x, f32).dtype(), f32);
   }
+  EXPECT_TRUE(equal(ones_like(x, boolean), full({2, 3}, 1, boolean)));
+  EXPECT_TRUE(equal(full_like(x, 7, i64), full({2, 3}, 7, i64)));
   const Seed seed(3);
   const Tensor u = rand_like(zeros({1000}));
   EXPECT_TRUE(min(u).item() >= 0 && max(u).item() < 1);

@@ -122,6 +122,18 @@ TEST(TorchNames, MethodsOfViewsAndIndices) {
   EXPECT_TRUE(equal(x.argmin(), argmin(x)));
 }
 
+TEST(TorchNames, OfLists) {
+  const Tensor x = from({1, 2, 3, 4, 5, 6}, {2, 3});
+  const auto [q, k, v] = unpack<3>(x.chunk(3, -1));
+  EXPECT_TRUE(equal(cat({v, k, q}, 1), flip(x, 1)));
+  EXPECT_EQ(error([&] { unpack<2>(x.unbind(1)); }), "a list of 3 tensors does not unpack into 2");
+  EXPECT_TRUE(equal(einsum("ij,kj->ik", x, x), matmul(x, x.t())));
+  EXPECT_TRUE(equal(einsum("ij->ji", x), x.t()));
+  EXPECT_TRUE(equal(einsum("ij,ij->i", x, x > 2), sum(x * (x > 2), 1)));
+  EXPECT_TRUE(equal(x % 4, remainder(x, 4)));
+  EXPECT_TRUE(equal(x.to(i64) % slice(x.to(i64), 0, 1), remainder(x, x(1)).to(i64)));
+}
+
 TEST(TorchNames, MethodsByElement) {
   const Tensor x = from({-1.5, 0.5, 2, INFINITY, NAN, 3}, {2, 3}), y = full({3}, 2);
   const auto same = [](const Tensor& a, const Tensor& b) {

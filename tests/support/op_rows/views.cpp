@@ -27,7 +27,7 @@ std::vector<OpCase> views() {
        .inputs = {{{6, 3}}},
        .run =
            [](In x) {
-             const auto parts = chunk(x[0], 3);
+             const auto parts = unpack<3>(chunk(x[0], 3));
              return parts[0] * parts[2] + parts[1];
            },
        .label = "chunks"},
