@@ -5,6 +5,7 @@
 // first of all if a Slice, None or Ellipsis separates such indices (integers beside them count,
 // too).
 
+#include <concepts>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -25,7 +26,8 @@ struct Slice {
 
   Slice() = default;
   Slice(std::optional<int64_t> first, std::optional<int64_t> end, int64_t by = 1)
-      : start(first), stop(end), step(by) {}  // a negative bound counts from the end
+      : start(first), stop(end), step(by) {}    // a negative bound counts from the end
+  explicit Slice(std::integral auto) = delete;  // x[1:] is x(Slice(1, None)), x[:1] Slice(None, 1)
 };
 
 namespace internal {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <concepts>
 #include <iosfwd>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -194,15 +195,26 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   std::vector<Tensor> split(const std::vector<int64_t>& sizes, int dim = 0) const;  // of these
   std::vector<Tensor> unbind(int dim = 0) const;                // select(dim, i) for each i
   Tensor narrow(int dim, int64_t start, int64_t length) const;  // indices start to start + length
-  Tensor unflatten(int dim, const Shape& sizes) const;          // dim split; one size may be -1
-  Tensor repeat(const Shape& times) const;                      // tiles: [2] of [3] -> [6]
+  Tensor slice(int dim, int64_t start, int64_t stop = std::numeric_limits<int64_t>::max(),
+               int64_t step = 1) const;  // x[start:stop:step] of dim
+  Tensor expand_as(const Tensor& other) const { return expand(other.shape()); }
+  Tensor view_as(const Tensor& other) const { return view(other.shape()); }
+  Tensor unflatten(int dim, const Shape& sizes) const;  // dim split; one size may be -1
+  Tensor repeat(const Shape& times) const;              // tiles: [2] of [3] -> [6]
   Tensor repeat(std::integral auto times, std::integral auto... more) const {  // x.repeat(2, 1)
     return repeat(Shape{int64_t(times), int64_t(more)...});
   }
-  Tensor flip(const Dims& dims) const;  // backwards along dims
+  Tensor repeat_interleave(int64_t times, int dim) const;  // each slice of dim, times over
+  Tensor flip(const Dims& dims) const;                     // backwards along dims
+  Tensor roll(int64_t shift, int dim) const;               // wraps around
   Tensor tril(int64_t diagonal = 0) const, triu(int64_t diagonal = 0) const;  // zeros above; below
   Tensor index_select(int dim, const Tensor& index) const;  // these indices of dim
   Tensor gather(int dim, const Tensor& index) const;        // an index along dim for each result
+  // New tensors with source[i] at, or added to, x[index[i]], as the functions of ops.h say.
+  Tensor scatter(int dim, const Tensor& index, const Tensor& source) const;
+  Tensor scatter(int dim, const Tensor& index, double value) const;
+  Tensor scatter_add(int dim, const Tensor& index, const Tensor& source) const;
+  Tensor index_add(int dim, const Tensor& index, const Tensor& source) const;
   Tensor masked_select(const Tensor& mask) const, nonzero() const;  // wait for the device
   Tensor masked_fill(const Tensor& mask, double value) const;       // value where mask is true
   Sorted sort(int dim = -1, bool descending = false) const;         // values and their indices
@@ -229,6 +241,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor softmax(int dim, std::optional<DType> dtype = {}) const;      // over dim
   Tensor log_softmax(int dim, std::optional<DType> dtype = {}) const;  // log(softmax(x))
   Tensor pow(double b) const, pow(const Tensor& b) const;              // b broadcasts
+  Tensor lerp(const Tensor& end, double weight) const;                 // x + weight (end - x)
   Tensor clamp(std::optional<double> low, std::optional<double> high = {}) const;  // {}: no bound
   Tensor sum(const Dims& dims = {}, bool keepdim = false) const;        // integers give i64
   Tensor mean(const Dims& dims = {}, bool keepdim = false) const;       // of floats
@@ -248,6 +261,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor argmax(int dim, bool keepdim = false) const;  // along dim; i64; ties: the first
   Tensor argmin(int dim, bool keepdim = false) const;  // as argmax()
   Tensor matmul(const Tensor& other) const;            // [..., m, k] @ [..., k, n], which broadcast
+  Tensor dot(const Tensor& other) const;               // [n] @ [n]
   Tensor mm(const Tensor& other) const;                // [m, k] @ [k, n]
   Tensor bmm(const Tensor& other) const;               // [b, m, k] @ [b, k, n]
   Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;  // in place
@@ -257,6 +271,14 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor sub_(const Tensor& y) const, sub_(double y) const;  // in place, as x -= y
   Tensor mul_(const Tensor& y) const, mul_(double y) const;  // in place, as x *= y
   Tensor div_(const Tensor& y) const, div_(double y) const;  // in place, as x /= y
+  // The functions without underscore in place. Like those above they return x, and the rules of ops
+  // in place hold (autograd/ops.h).
+  Tensor masked_fill_(const Tensor& mask, double value) const;
+  Tensor scatter_(int dim, const Tensor& index, const Tensor& source) const;
+  Tensor scatter_(int dim, const Tensor& index, double value) const;
+  Tensor scatter_add_(int dim, const Tensor& index, const Tensor& source) const;
+  Tensor index_add_(int dim, const Tensor& index, const Tensor& source) const;
+  Tensor lerp_(const Tensor& end, double weight) const;
 
   // PyTorch's names.
   int dim() const { return rank(); }
@@ -331,6 +353,8 @@ struct Braces {  // numbers in nested braces
 // A tensor from numbers in nested braces: tensor({{1, 2}, {3, 4}}). Throws Error if rows differ in
 // shape.
 Tensor tensor(const detail::Braces& values, DType dtype = f32);
+template <class T>
+Tensor tensor(const std::vector<T>& values) = delete;  // from_data(values), of their dtype
 namespace detail {
 // `data` is the element at offset 0 of the layout.
 Tensor from_memory(const std::shared_ptr<void>& data, const internal::Layout& layout, DType dtype,

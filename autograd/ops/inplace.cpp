@@ -60,6 +60,12 @@ Tensor combine(std::string_view op, const Tensor& x, double y) {
                  [&](const Tensor& out, const Tensor& t) { return binary_out<F>(out, t, y); });
 }
 
+// x = f(x) of an op that has no kernel for a result in place.
+template <class F>
+Tensor replace(std::string_view op, const Tensor& x, bool history, const F& f) {
+  return rewrite(op, x, history, false, [&](const Tensor&, const Tensor& t) { return f(t); });
+}
+
 void check_quotient(const Tensor& x) {
   const Scope scope("div_");
   check(is_float(x.dtype()), "{} elements cannot hold quotients (convert with .to())", x.dtype());
@@ -116,6 +122,31 @@ Tensor div_(const Tensor& x, double y) {
 Tensor clamp_(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return rewrite("clamp_", x, false, true,
                  [&](const Tensor& out, const Tensor& t) { return clamp_out(out, t, low, high); });
+}
+
+Tensor Tensor::masked_fill_(const Tensor& mask, double value) const {
+  return replace("masked_fill_", *this, false,
+                 [&](const Tensor& x) { return x.masked_fill(mask, value); });
+}
+Tensor Tensor::scatter_(int dim, const Tensor& index, const Tensor& source) const {
+  return replace("scatter_", *this, source.requires_grad(),
+                 [&](const Tensor& x) { return x.scatter(dim, index, source); });
+}
+Tensor Tensor::scatter_(int dim, const Tensor& index, double value) const {
+  return replace("scatter_", *this, false,
+                 [&](const Tensor& x) { return x.scatter(dim, index, value); });
+}
+Tensor Tensor::scatter_add_(int dim, const Tensor& index, const Tensor& source) const {
+  return replace("scatter_add_", *this, source.requires_grad(),
+                 [&](const Tensor& x) { return x.scatter_add(dim, index, source); });
+}
+Tensor Tensor::index_add_(int dim, const Tensor& index, const Tensor& source) const {
+  return replace("index_add_", *this, source.requires_grad(),
+                 [&](const Tensor& x) { return x.index_add(dim, index, source); });
+}
+Tensor Tensor::lerp_(const Tensor& end, double weight) const {
+  return replace("lerp_", *this, end.requires_grad(),
+                 [&](const Tensor& x) { return x.lerp(end, weight); });
 }
 
 }  // namespace mixtape

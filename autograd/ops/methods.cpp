@@ -82,11 +82,18 @@ std::vector<Tensor> Tensor::unbind(int dim) const { return mixtape::unbind(*this
 Tensor Tensor::narrow(int dim, int64_t start, int64_t length) const {
   return mixtape::narrow(*this, dim, start, length);
 }
+Tensor Tensor::slice(int dim, int64_t start, int64_t stop, int64_t step) const {
+  return mixtape::slice(*this, dim, start, stop, step);
+}
 Tensor Tensor::unflatten(int dim, const Shape& sizes) const {
   return mixtape::unflatten(*this, dim, sizes);
 }
 Tensor Tensor::repeat(const Shape& times) const { return mixtape::repeat(*this, times); }
+Tensor Tensor::repeat_interleave(int64_t times, int dim) const {
+  return mixtape::repeat_interleave(*this, times, dim);
+}
 Tensor Tensor::flip(const Dims& dims) const { return mixtape::flip(*this, dims); }
+Tensor Tensor::roll(int64_t shift, int dim) const { return mixtape::roll(*this, shift, dim); }
 Tensor Tensor::tril(int64_t diagonal) const { return mixtape::tril(*this, diagonal); }
 Tensor Tensor::triu(int64_t diagonal) const { return mixtape::triu(*this, diagonal); }
 Tensor Tensor::index_select(int dim, const Tensor& index) const {
@@ -94,6 +101,18 @@ Tensor Tensor::index_select(int dim, const Tensor& index) const {
 }
 Tensor Tensor::gather(int dim, const Tensor& index) const {
   return mixtape::gather(*this, dim, index);
+}
+Tensor Tensor::scatter(int dim, const Tensor& index, const Tensor& source) const {
+  return mixtape::scatter(*this, dim, index, source);
+}
+Tensor Tensor::scatter(int dim, const Tensor& index, double value) const {
+  return mixtape::scatter(*this, dim, index, value);
+}
+Tensor Tensor::scatter_add(int dim, const Tensor& index, const Tensor& source) const {
+  return mixtape::scatter_add(*this, dim, index, source);
+}
+Tensor Tensor::index_add(int dim, const Tensor& index, const Tensor& source) const {
+  return mixtape::index_add(*this, dim, index, source);
 }
 Tensor Tensor::masked_select(const Tensor& mask) const {
   return mixtape::masked_select(*this, mask);
@@ -115,6 +134,9 @@ Tensor Tensor::softmax(int dim, std::optional<DType> dtype) const {
 }
 Tensor Tensor::log_softmax(int dim, std::optional<DType> dtype) const {
   return mixtape::log_softmax(*this, dim, dtype);
+}
+Tensor Tensor::lerp(const Tensor& end, double weight) const {
+  return mixtape::lerp(*this, end, weight);
 }
 Tensor Tensor::clamp(std::optional<double> low, std::optional<double> high) const {
   return mixtape::clamp(*this, low, high);
@@ -151,6 +173,7 @@ Tensor Tensor::cumprod(int dim) const { return mixtape::cumprod(*this, dim); }
 Tensor Tensor::argmax(int dim, bool keepdim) const { return mixtape::argmax(*this, dim, keepdim); }
 Tensor Tensor::argmin(int dim, bool keepdim) const { return mixtape::argmin(*this, dim, keepdim); }
 Tensor Tensor::matmul(const Tensor& other) const { return mixtape::matmul(*this, other); }
+Tensor Tensor::dot(const Tensor& other) const { return mixtape::dot(*this, other); }
 Tensor Tensor::mm(const Tensor& other) const { return mixtape::mm(*this, other); }
 Tensor Tensor::bmm(const Tensor& other) const { return mixtape::bmm(*this, other); }
 Tensor Tensor::clamp_(std::optional<double> low, std::optional<double> high) const {

@@ -122,6 +122,65 @@ TEST(TorchNames, MethodsOfViewsAndIndices) {
   EXPECT_TRUE(equal(x.argmin(), argmin(x)));
 }
 
+TEST(TorchNames, MethodsThatGatherAndScatter) {
+  const Tensor x = from({3, 1, 2, 6, 5, 4}, {2, 3}), rows = tensor({1, 0}, i64);
+  const Tensor index = tensor({{1, 0, 1}}, i64), source = tensor({{7, 8, 9}});
+  EXPECT_TRUE(equal(x.scatter(0, index, source), scatter(x, 0, index, source)));
+  EXPECT_TRUE(equal(x.scatter(0, index, 5), scatter(x, 0, index, 5)));
+  EXPECT_TRUE(equal(x.scatter_add(0, index, source), scatter_add(x, 0, index, source)));
+  EXPECT_TRUE(equal(x.index_add(0, rows, x), x + x(rows)));
+  EXPECT_TRUE(equal(x.slice(1, 1), x(Slice(), Slice(1, None))));
+  EXPECT_TRUE(equal(x.slice(1, 0, -1, 2), x(Slice(), Slice(0, -1, 2))));
+  EXPECT_TRUE(equal(x(0).expand_as(x), expand(x(0), {2, 3})));
+  EXPECT_TRUE(equal(x.flatten().view_as(x), x));
+  EXPECT_TRUE(equal(x.repeat_interleave(2, 1), repeat_interleave(x, 2, 1)));
+  EXPECT_TRUE(equal(x.roll(1, 1), roll(x, 1, 1)));
+  EXPECT_TRUE(equal(x(0).dot(x(1)), dot(x(0), x(1))));
+  EXPECT_TRUE(equal(x.lerp(zeros({2, 3}), 0.25), x * 0.75));
+}
+
+TEST(TorchNames, MethodsInPlace) {
+  const Tensor x = from({3, 1, 2, 6, 5, 4}, {2, 3}), rows = tensor({1, 1}, i64);
+  const Tensor index = tensor({{1, 0, 1}}, i64), source = tensor({{7, 8, 9}});
+  const Tensor y = x.clone(), whole = y.t();  // a view sees the writes
+  EXPECT_TRUE(y.masked_fill_(x > 4, -1).is_same(y));
+  EXPECT_TRUE(equal(whole.t(), x.masked_fill(x > 4, -1)));
+  EXPECT_TRUE(equal(y.copy_(x).scatter_(0, index, source), x.scatter(0, index, source)));
+  EXPECT_TRUE(equal(y.copy_(x).scatter_(0, index, 5), x.scatter(0, index, 5)));
+  EXPECT_TRUE(equal(y.copy_(x).scatter_add_(0, index, source), x.scatter_add(0, index, source)));
+  EXPECT_TRUE(equal(y.copy_(x).index_add_(0, rows, x), x.index_add(0, rows, x)));
+  EXPECT_TRUE(equal(y.copy_(x).lerp_(zeros({2, 3}), 0.25), x.lerp(zeros({2, 3}), 0.25)));
+  EXPECT_TRUE(equal(whole.t(), y));
+  EXPECT_EQ(zeros({2}, f16).index_add_(0, rows, ones({2}, f16)).dtype(), f16);
+  EXPECT_EQ(error([&] { y.clone().masked_fill_(ones({4, 2, 3}) > 0, 0); }),
+            "masked_fill_: masked_fill: expand: [4, 2, 3] cannot expand to [2, 3]");
+}
+
+// Messages of a graph, summed at their targets: out = A w, so the gradient of w is A^T dy.
+TEST(TorchNames, MethodsInPlaceAreRecorded) {
+  const Tensor w = from({1, 2, 3, 4}, {2, 2}).set_requires_grad();
+  const Tensor targets = tensor({1, 1, 0}, i64), from_rows = tensor({0, 1, 1}, i64);
+  const Tensor out = zeros({2, 2});
+  out.index_add_(0, targets, w(from_rows));
+  EXPECT_TRUE(equal(out.detach(), from({3, 4, 4, 6}, {2, 2})));
+  sum(out * from({1, 2, 3, 4}, {2, 2})).backward();
+  EXPECT_TRUE(equal(w.grad(), from({3, 4, 4, 6}, {2, 2})));
+
+  const Tensor scores = w * 2;
+  scores.masked_fill_(w > 2, -1);
+  EXPECT_TRUE(equal(grad({sum(scores)}, {w})[0], from({2, 2, 0, 0}, {2, 2})));
+  const Tensor mean = zeros({2, 2});
+  mean.lerp_(w, 0.25);
+  EXPECT_TRUE(equal(grad({sum(mean)}, {w})[0], full({2, 2}, 0.25)));
+  const Tensor each = zeros({2, 2});
+  each.scatter_add_(0, tensor({{0, 1}}, i64), w);
+  each.scatter_(1, tensor({{0}}, i64), w(Slice(), Slice(1, None)));
+  EXPECT_TRUE(equal(grad({sum(each)}, {w})[0], from({0, 2, 0, 0}, {2, 2})));
+  EXPECT_EQ(error([&] { w.index_add_(0, targets, ones({3, 2})); }),
+            "index_add_: a leaf that requires a gradient cannot change in place: use the form "
+            "without underscore, or NoGrad");
+}
+
 TEST(TorchNames, OfLists) {
   const Tensor x = from({1, 2, 3, 4, 5, 6}, {2, 3});
   const auto [q, k, v] = unpack<3>(x.chunk(3, -1));
@@ -131,7 +190,7 @@ TEST(TorchNames, OfLists) {
   EXPECT_TRUE(equal(einsum("ij->ji", x), x.t()));
   EXPECT_TRUE(equal(einsum("ij,ij->i", x, x > 2), sum(x * (x > 2), 1)));
   EXPECT_TRUE(equal(x % 4, remainder(x, 4)));
-  EXPECT_TRUE(equal(x.to(i64) % slice(x.to(i64), 0, 1), remainder(x, x(1)).to(i64)));
+  EXPECT_TRUE(equal(x.to(i64) % x.to(i64).slice(0, 1), remainder(x, x(1)).to(i64)));
 }
 
 TEST(TorchNames, MethodsByElement) {
@@ -254,6 +313,10 @@ static_assert(!SortableByBool<Tensor>);  // the dimension comes first
 template <class T>
 concept ComparableToNumbers = requires(const T& a) { a == 1.0; };
 static_assert(!Comparable<Tensor> && !ComparableToNumbers<Tensor>);
+static_assert(!std::is_constructible_v<Slice, int>);  // Slice(1, None) or Slice(None, 1)
+template <class T>
+concept MakesATensor = requires(const T& t) { tensor(t); };
+static_assert(MakesATensor<double> && !MakesATensor<std::vector<float>>);  // from_data(t)
 template <class T>
 concept DimensionsOfSum = requires(const Tensor& x, T dims) { sum(x, dims); };
 static_assert(DimensionsOfSum<int> && !DimensionsOfSum<bool>);
