@@ -3,17 +3,16 @@
 // Dimensions may be negative; where a result keeps or drops one, a 0-d tensor has dimension 0 (or
 // -1). Arguments that do not fit each other throw Error.
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "autograd/tape.h"
-#include "core/check.h"
 #include "core/index.h"
 #include "core/random.h"
 #include "kernels/common/epilogue.h"
@@ -128,13 +127,15 @@ inline std::vector<Tensor> tensor_split(const Tensor& x, std::initializer_list<i
   return tensor_split(x, std::vector<int64_t>(indices), dim);
 }
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
+namespace detail {
+void unpack(const std::vector<Tensor>& list, std::span<Tensor> parts);
+}
 // The N tensors of a list, by name: const auto [q, k, v] = unpack<3>(x.chunk(3, -1)). Throws Error
 // unless there are N.
 template <size_t N>
 std::array<Tensor, N> unpack(const std::vector<Tensor>& list) {
-  check(list.size() == N, "a list of {} tensors does not unpack into {}", list.size(), N);
   std::array<Tensor, N> parts;
-  std::ranges::copy(list, parts.begin());
+  detail::unpack(list, parts);
   return parts;
 }
 struct SplitHeadsOptions {

@@ -357,6 +357,11 @@ std::vector<Tensor> unbind(const Tensor& x, int dim) {
   for (int64_t i = 0; i < x.size(dim); ++i) pieces.push_back(select(x, dim, i));
   return pieces;
 }
+void detail::unpack(const std::vector<Tensor>& list, std::span<Tensor> parts) {
+  check(list.size() == parts.size(), "a list of {} tensors does not unpack into {}", list.size(),
+        parts.size());
+  std::ranges::copy(list, parts.begin());
+}
 std::vector<Tensor> split_heads(const Tensor& x, int64_t heads, const SplitHeadsOptions& o) {
   const Scope scope(HeadsOf::view.name);
   check(x.rank() == 3 && o.parts > 0 && heads > 0 && countable({o.parts, heads}) &&

@@ -7,8 +7,6 @@
 #include "autograd/ops.h"
 #include "core/allocator.h"
 #include "core/random.h"
-#ifdef MIXTAPE_EMULATED
-#endif
 
 namespace mixtape {
 namespace device_attention_test {
