@@ -10,6 +10,7 @@
 #include "core/scope.h"
 #include "kernels/common/optimizers.h"
 #include "kernels/kernels.h"
+#include "optim/sharing.h"
 #include "optim/state_reader.h"
 
 namespace mixtape::optim {
@@ -19,6 +20,26 @@ namespace {
 std::string average_name(size_t index) { return fmt::format("average.{}", index); }
 
 }  // namespace
+
+StandIns::StandIns() = default;
+// In reverse, so that a tensor listed twice gets its first value back.
+StandIns::~StandIns() {
+  for (size_t i = tensors_.size(); i-- > 0;) tensors_[i].set_data(values_[i]);
+}
+void StandIns::put(const Tensor& t, const Tensor& value) {
+  tensors_.push_back(t);
+  values_.push_back(t.detach());
+  t.set_data(value);
+}
+void StandIns::put_joined(const Tensor& t, const Tensor& value) {
+  const auto sharing = sharing_of(t);
+  if (!sharing) return put(t, value);
+  put(sharing->whole_of(t), sharing->joined(t, value).copied_to(t.device()));
+}
+void StandIns::keep() {
+  tensors_.clear();
+  values_.clear();
+}
 
 Ema::Ema(const std::vector<Tensor>& tensors, const EmaOptions& options) : options_(options) {
   const Scope scope("ema");
