@@ -4,6 +4,7 @@
 // -1). Arguments that do not fit each other throw Error.
 
 #include <array>
+#include <concepts>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -32,14 +33,24 @@ Tensor full(const Shape& shape, double value, DType dtype = f32,
             Device device = DefaultDevice::current());
 Tensor zeros(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
 Tensor ones(const Shape& shape, DType dtype = f32, Device device = DefaultDevice::current());
+// Sizes as arguments: zeros(2, 3), f32 on the default device.
+Tensor empty(std::integral auto size, std::integral auto... more) {
+  return empty(Shape{int64_t(size), int64_t(more)...});
+}
+Tensor zeros(std::integral auto size, std::integral auto... more) {
+  return zeros(Shape{int64_t(size), int64_t(more)...});
+}
+Tensor ones(std::integral auto size, std::integral auto... more) {
+  return ones(Shape{int64_t(size), int64_t(more)...});
+}
 Tensor arange(double start, double stop, double step = 1, DType dtype = i64,
               Device device = DefaultDevice::current());  // a step of 0.1 needs a float dtype
 Tensor arange(double stop);                               // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
 Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());
-// The next six are of x's shape and device, and unless a dtype is given of its dtype. This one also
-// has the order of x's memory: row-major or channels last.
+// x's shape and device and, unless one is given, its dtype. empty_like() also keeps the order of
+// its memory: row-major or channels last.
 Tensor empty_like(const Tensor& x, std::optional<DType> dtype = {});
 Tensor zeros_like(const Tensor& x, std::optional<DType> dtype = {});
 Tensor ones_like(const Tensor& x, std::optional<DType> dtype = {});
@@ -58,10 +69,18 @@ Tensor from_data(const std::vector<T>& data) {  // 1-d
 Tensor from_data(const std::vector<bool>& data);
 Tensor rand(const Shape& shape, DType dtype = f32,
             Device device = DefaultDevice::current());  // [0, 1), in steps of 2^-24 or coarser
+// Sizes as arguments: rand(2, 3).
+Tensor rand(std::integral auto size, std::integral auto... more) {
+  return rand(Shape{int64_t(size), int64_t(more)...});
+}
 Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32,
                Device device = DefaultDevice::current());
 Tensor randn(const Shape& shape, DType dtype = f32,
              Device device = DefaultDevice::current());  // mean 0, standard deviation 1
+// Sizes as arguments: randn(2, 3).
+Tensor randn(std::integral auto size, std::integral auto... more) {
+  return randn(Shape{int64_t(size), int64_t(more)...});
+}
 Tensor normal(const Shape& shape, double mean, double std, DType dtype = f32,
               Device device = DefaultDevice::current());
 Tensor randint(int64_t low, int64_t high, const Shape& shape,

@@ -197,8 +197,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor narrow(int dim, int64_t start, int64_t length) const;  // indices start to start + length
   Tensor slice(int dim, int64_t start, int64_t stop = std::numeric_limits<int64_t>::max(),
                int64_t step = 1) const;  // x[start:stop:step] of dim
-  Tensor expand_as(const Tensor& other) const { return expand(other.shape()); }
-  Tensor view_as(const Tensor& other) const { return view(other.shape()); }
+  Tensor expand_as(const Tensor& x) const { return expand(x.shape()); }  // to x's shape
+  Tensor view_as(const Tensor& x) const { return view(x.shape()); }      // as expand_as()
   Tensor unflatten(int dim, const Shape& sizes) const;  // dim split; one size may be -1
   Tensor repeat(const Shape& times) const;              // tiles: [2] of [3] -> [6]
   Tensor repeat(std::integral auto times, std::integral auto... more) const {  // x.repeat(2, 1)
@@ -214,7 +214,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor scatter(int dim, const Tensor& index, const Tensor& source) const;
   Tensor scatter(int dim, const Tensor& index, double value) const;
   Tensor scatter_add(int dim, const Tensor& index, const Tensor& source) const;
-  Tensor index_add(int dim, const Tensor& index, const Tensor& source) const;
+  Tensor index_add(int dim, const Tensor& index, const Tensor& source) const;  // slices added
   Tensor masked_select(const Tensor& mask) const, nonzero() const;  // wait for the device
   Tensor masked_fill(const Tensor& mask, double value) const;       // value where mask is true
   Sorted sort(int dim = -1, bool descending = false) const;         // values and their indices
@@ -224,21 +224,27 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor argsort(std::same_as<bool> auto) const = delete;
   Tensor neg() const, abs() const, square() const, sqrt() const, rsqrt() const;  // by element
   Tensor exp() const, log() const, sin() const, cos() const;                     // of each element
-  Tensor log1p() const, erf() const, reciprocal() const, sign() const;           // by element
+  Tensor log1p() const, log2() const, log10() const, exp2() const, expm1() const, tan() const,
+      erf() const, reciprocal() const, sign() const;                   // by element
   Tensor floor() const, ceil() const, round() const, trunc() const;    // by element, as integers
   BoolTensor isnan() const, isinf() const, isfinite() const;           // by element
   Tensor add(const Tensor& y) const, add(double y) const;              // x + y
   Tensor sub(const Tensor& y) const, sub(double y) const;              // x - y
   Tensor mul(const Tensor& y) const, mul(double y) const;              // x * y
   Tensor div(const Tensor& y) const, div(double y) const;              // x / y
-  BoolTensor eq(const Tensor& y) const, eq(double y) const;            // x == y
-  BoolTensor ne(const Tensor& y) const, ne(double y) const;            // x != y
-  BoolTensor lt(const Tensor& y) const, lt(double y) const;            // x < y
-  BoolTensor le(const Tensor& y) const, le(double y) const;            // x <= y
-  BoolTensor gt(const Tensor& y) const, gt(double y) const;            // x > y
-  BoolTensor ge(const Tensor& y) const, ge(double y) const;            // x >= y
-  Tensor relu() const, sigmoid() const, tanh() const;                  // by element
-  Tensor softmax(int dim, std::optional<DType> dtype = {}) const;      // over dim
+  Tensor remainder(const Tensor& y) const, remainder(double y) const;  // x % y
+  Tensor floor_divide(const Tensor& y) const, floor_divide(double y) const;          // floor(x / y)
+  Tensor maximum(const Tensor& y) const, minimum(const Tensor& y) const;             // of x and y
+  BoolTensor logical_and(const Tensor& y) const, logical_or(const Tensor& y) const;  // of bools
+  BoolTensor logical_not() const;                                                    // of bools
+  BoolTensor eq(const Tensor& y) const, eq(double y) const;                          // x == y
+  BoolTensor ne(const Tensor& y) const, ne(double y) const;                          // x != y
+  BoolTensor lt(const Tensor& y) const, lt(double y) const;                          // x < y
+  BoolTensor le(const Tensor& y) const, le(double y) const;                          // x <= y
+  BoolTensor gt(const Tensor& y) const, gt(double y) const;                          // x > y
+  BoolTensor ge(const Tensor& y) const, ge(double y) const;                          // x >= y
+  Tensor relu() const, sigmoid() const, tanh() const;                                // by element
+  Tensor softmax(int dim, std::optional<DType> dtype = {}) const;                    // over dim
   Tensor log_softmax(int dim, std::optional<DType> dtype = {}) const;  // log(softmax(x))
   Tensor pow(double b) const, pow(const Tensor& b) const;              // b broadcasts
   Tensor lerp(const Tensor& end, double weight) const;                 // x + weight (end - x)
@@ -262,6 +268,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor argmin(int dim, bool keepdim = false) const;  // as argmax()
   Tensor matmul(const Tensor& other) const;            // [..., m, k] @ [..., k, n], which broadcast
   Tensor dot(const Tensor& other) const;               // [n] @ [n]
+  Tensor mv(const Tensor& other) const;                // [m, k] @ [k]
+  Tensor outer(const Tensor& other) const;             // [m], [n] -> [m, n]
   Tensor mm(const Tensor& other) const;                // [m, k] @ [k, n]
   Tensor bmm(const Tensor& other) const;               // [b, m, k] @ [b, k, n]
   Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;  // in place
@@ -271,14 +279,13 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor sub_(const Tensor& y) const, sub_(double y) const;  // in place, as x -= y
   Tensor mul_(const Tensor& y) const, mul_(double y) const;  // in place, as x *= y
   Tensor div_(const Tensor& y) const, div_(double y) const;  // in place, as x /= y
-  // The functions without underscore in place. Like those above they return x, and the rules of ops
-  // in place hold (autograd/ops.h).
+  // The functions without underscore in place; the rules of ops in place hold (autograd/ops.h).
   Tensor masked_fill_(const Tensor& mask, double value) const;
-  Tensor scatter_(int dim, const Tensor& index, const Tensor& source) const;
-  Tensor scatter_(int dim, const Tensor& index, double value) const;
-  Tensor scatter_add_(int dim, const Tensor& index, const Tensor& source) const;
-  Tensor index_add_(int dim, const Tensor& index, const Tensor& source) const;
-  Tensor lerp_(const Tensor& end, double weight) const;
+  Tensor scatter_(int dim, const Tensor& index, const Tensor& source) const,
+      scatter_(int dim, const Tensor& index, double value) const;  // as above
+  Tensor scatter_add_(int dim, const Tensor& index, const Tensor& source) const,
+      index_add_(int dim, const Tensor& index, const Tensor& source) const;  // as above
+  Tensor lerp_(const Tensor& end, double weight) const;  // a step of a moving average
 
   // PyTorch's names.
   int dim() const { return rank(); }
@@ -289,6 +296,14 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor std(const Dims& dims = {}, bool keepdim = false, int correction = 1) const {  // stddev()
     return stddev(dims, keepdim, correction);
   }
+  Tensor amax(const Dims& dims = {}, bool keepdim = false) const {  // max()
+    return max(dims, keepdim);
+  }
+  Tensor amin(const Dims& dims = {}, bool keepdim = false) const {  // min()
+    return min(dims, keepdim);
+  }
+  int64_t stride(int dim) const { return strides()[wrap_dim(dim, rank())]; }  // in elements
+  bool is_floating_point() const { return is_float(dtype()); }  // f64, f32, f16 or bf16
 
   // Indexing as in NumPy, for reading and assigning: x(Slice(1, 3), 0), x[i]. See core/index.h.
   template <class... I>

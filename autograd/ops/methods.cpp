@@ -17,6 +17,12 @@ MIXTAPE_METHOD(log)
 MIXTAPE_METHOD(sin)
 MIXTAPE_METHOD(cos)
 MIXTAPE_METHOD(log1p)
+MIXTAPE_METHOD(log2)
+MIXTAPE_METHOD(log10)
+MIXTAPE_METHOD(exp2)
+MIXTAPE_METHOD(expm1)
+MIXTAPE_METHOD(tan)
+MIXTAPE_METHOD(logical_not)
 MIXTAPE_METHOD(erf)
 MIXTAPE_METHOD(reciprocal)
 MIXTAPE_METHOD(sign)
@@ -34,29 +40,6 @@ MIXTAPE_METHOD(nonzero)
 MIXTAPE_METHOD(isnan)
 MIXTAPE_METHOD(isinf)
 MIXTAPE_METHOD(isfinite)
-#undef MIXTAPE_METHOD
-#define MIXTAPE_METHOD(NAME)                                                      \
-  auto Tensor::NAME(const Tensor& y) const -> decltype(mixtape::NAME(*this, y)) { \
-    return mixtape::NAME(*this, y);                                               \
-  }                                                                               \
-  auto Tensor::NAME(double y) const -> decltype(mixtape::NAME(*this, y)) {        \
-    return mixtape::NAME(*this, y);                                               \
-  }
-MIXTAPE_METHOD(add)
-MIXTAPE_METHOD(sub)
-MIXTAPE_METHOD(mul)
-MIXTAPE_METHOD(div)
-MIXTAPE_METHOD(pow)
-MIXTAPE_METHOD(eq)
-MIXTAPE_METHOD(ne)
-MIXTAPE_METHOD(lt)
-MIXTAPE_METHOD(le)
-MIXTAPE_METHOD(gt)
-MIXTAPE_METHOD(ge)
-MIXTAPE_METHOD(add_)
-MIXTAPE_METHOD(sub_)
-MIXTAPE_METHOD(mul_)
-MIXTAPE_METHOD(div_)
 #undef MIXTAPE_METHOD
 
 Tensor Tensor::reshape(const Shape& shape) const { return mixtape::reshape(*this, shape); }
@@ -114,9 +97,6 @@ Tensor Tensor::scatter_add(int dim, const Tensor& index, const Tensor& source) c
 Tensor Tensor::index_add(int dim, const Tensor& index, const Tensor& source) const {
   return mixtape::index_add(*this, dim, index, source);
 }
-Tensor Tensor::masked_select(const Tensor& mask) const {
-  return mixtape::masked_select(*this, mask);
-}
 Tensor Tensor::masked_fill(const Tensor& mask, double value) const {
   return mixtape::masked_fill(*this, mask, value);
 }
@@ -172,14 +152,52 @@ Tensor Tensor::cumsum(int dim) const { return mixtape::cumsum(*this, dim); }
 Tensor Tensor::cumprod(int dim) const { return mixtape::cumprod(*this, dim); }
 Tensor Tensor::argmax(int dim, bool keepdim) const { return mixtape::argmax(*this, dim, keepdim); }
 Tensor Tensor::argmin(int dim, bool keepdim) const { return mixtape::argmin(*this, dim, keepdim); }
-Tensor Tensor::matmul(const Tensor& other) const { return mixtape::matmul(*this, other); }
-Tensor Tensor::dot(const Tensor& other) const { return mixtape::dot(*this, other); }
-Tensor Tensor::mm(const Tensor& other) const { return mixtape::mm(*this, other); }
-Tensor Tensor::bmm(const Tensor& other) const { return mixtape::bmm(*this, other); }
 Tensor Tensor::clamp_(std::optional<double> low, std::optional<double> high) const {
   return mixtape::clamp_(*this, low, high);
 }
 Tensor Tensor::fill_(double value) const { return mixtape::fill_(*this, value); }
-Tensor Tensor::copy_(const Tensor& from) const { return mixtape::copy_(*this, from); }
+
+#define MIXTAPE_METHOD(NAME)                                                      \
+  auto Tensor::NAME(const Tensor& y) const -> decltype(mixtape::NAME(*this, y)) { \
+    return mixtape::NAME(*this, y);                                               \
+  }                                                                               \
+  auto Tensor::NAME(double y) const -> decltype(mixtape::NAME(*this, y)) {        \
+    return mixtape::NAME(*this, y);                                               \
+  }
+MIXTAPE_METHOD(add)
+MIXTAPE_METHOD(sub)
+MIXTAPE_METHOD(mul)
+MIXTAPE_METHOD(div)
+MIXTAPE_METHOD(pow)
+MIXTAPE_METHOD(remainder)
+MIXTAPE_METHOD(floor_divide)
+MIXTAPE_METHOD(eq)
+MIXTAPE_METHOD(ne)
+MIXTAPE_METHOD(lt)
+MIXTAPE_METHOD(le)
+MIXTAPE_METHOD(gt)
+MIXTAPE_METHOD(ge)
+MIXTAPE_METHOD(add_)
+MIXTAPE_METHOD(sub_)
+MIXTAPE_METHOD(mul_)
+MIXTAPE_METHOD(div_)
+#undef MIXTAPE_METHOD
+#define MIXTAPE_METHOD(NAME)                                                      \
+  auto Tensor::NAME(const Tensor& y) const -> decltype(mixtape::NAME(*this, y)) { \
+    return mixtape::NAME(*this, y);                                               \
+  }
+MIXTAPE_METHOD(maximum)
+MIXTAPE_METHOD(minimum)
+MIXTAPE_METHOD(logical_and)
+MIXTAPE_METHOD(logical_or)
+MIXTAPE_METHOD(dot)
+MIXTAPE_METHOD(mv)
+MIXTAPE_METHOD(outer)
+MIXTAPE_METHOD(matmul)
+MIXTAPE_METHOD(mm)
+MIXTAPE_METHOD(bmm)
+MIXTAPE_METHOD(copy_)
+MIXTAPE_METHOD(masked_select)
+#undef MIXTAPE_METHOD
 
 }  // namespace mixtape

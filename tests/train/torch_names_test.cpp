@@ -136,6 +136,8 @@ TEST(TorchNames, MethodsThatGatherAndScatter) {
   EXPECT_TRUE(equal(x.repeat_interleave(2, 1), repeat_interleave(x, 2, 1)));
   EXPECT_TRUE(equal(x.roll(1, 1), roll(x, 1, 1)));
   EXPECT_TRUE(equal(x(0).dot(x(1)), dot(x(0), x(1))));
+  EXPECT_TRUE(equal(x.mv(x(1)), mv(x, x(1))));
+  EXPECT_TRUE(equal(x(0).outer(x(1)), outer(x(0), x(1))));
   EXPECT_TRUE(equal(x.lerp(zeros({2, 3}), 0.25), x * 0.75));
 }
 
@@ -181,6 +183,23 @@ TEST(TorchNames, MethodsInPlaceAreRecorded) {
             "without underscore, or NoGrad");
 }
 
+TEST(TorchNames, SizesAsArguments) {
+  EXPECT_TRUE(equal(zeros(2, 3), zeros({2, 3})));
+  EXPECT_TRUE(equal(ones(3), ones({3})));
+  EXPECT_EQ(empty(size_t(4), 1).shape(), (Shape{4, 1}));
+  const auto first = [](auto make) {
+    const Seed seed(1);
+    return make();
+  };
+  EXPECT_TRUE(equal(first([] { return rand(2, 3); }), first([] { return rand({2, 3}); })));
+  EXPECT_TRUE(equal(first([] { return randn(4); }), first([] { return randn({4}); })));
+  const Tensor x = zeros(2, 3, 4).transpose(0, 1);
+  EXPECT_EQ(x.stride(0), 4);
+  EXPECT_EQ(x.stride(-2), 12);
+  EXPECT_TRUE(x.is_floating_point());
+  EXPECT_FALSE(x.to(i64).is_floating_point());
+}
+
 TEST(TorchNames, OfLists) {
   const Tensor x = from({1, 2, 3, 4, 5, 6}, {2, 3});
   const auto [q, k, v] = unpack<3>(x.chunk(3, -1));
@@ -200,6 +219,21 @@ TEST(TorchNames, MethodsByElement) {
   };
   EXPECT_TRUE(same(x.log1p(), log1p(x)));
   EXPECT_TRUE(same(x.erf(), erf(x)));
+  EXPECT_TRUE(same(x.log2(), log2(x)));
+  EXPECT_TRUE(same(x.log10(), log10(x)));
+  EXPECT_TRUE(same(x.exp2(), exp2(x)));
+  EXPECT_TRUE(same(x.expm1(), expm1(x)));
+  EXPECT_TRUE(same(x.tan(), tan(x)));
+  EXPECT_TRUE(same(x.remainder(y), x % y));
+  EXPECT_TRUE(same(x.remainder(2), x % 2));
+  EXPECT_TRUE(same(x.floor_divide(y), floor_divide(x, y)));
+  EXPECT_TRUE(same(x.floor_divide(2), floor_divide(x, 2)));
+  EXPECT_TRUE(same(x.maximum(y), maximum(x, y)));
+  EXPECT_TRUE(same(x.minimum(y), minimum(x, y)));
+  const BoolTensor low = x < 1, high = x > 0;
+  EXPECT_TRUE(equal(low.logical_and(high), low & high));
+  EXPECT_TRUE(equal(low.logical_or(high), low | high));
+  EXPECT_TRUE(equal(low.logical_not(), ~low));
   EXPECT_TRUE(same(x.reciprocal(), reciprocal(x)));
   EXPECT_TRUE(same(x.sign(), sign(x)));
   EXPECT_TRUE(same(x.floor(), floor(x)));
@@ -250,6 +284,8 @@ TEST(TorchNames, OfReductions) {
   EXPECT_TRUE(equal(x.sum({0, 1}), sum(x)));
   EXPECT_TRUE(equal(x.max(1), max(x, {1})));
   EXPECT_TRUE(equal(x.min(), min(x)));
+  EXPECT_TRUE(equal(x.amax(1, true), max(x, {1}, true)));
+  EXPECT_TRUE(equal(x.amin({0, 1}), min(x)));
   EXPECT_TRUE(equal(x.var(1), var(x, {1})));
   EXPECT_TRUE(equal(x.std(1, true, 0), stddev(x, {1}, true, 0)));
   EXPECT_TRUE(equal(x.norm(), norm(x)));
