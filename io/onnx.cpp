@@ -1,9 +1,7 @@
-// Fields of a message have a number, as in onnx.proto, and a wire type: 0 a varint, 2 bytes after
-// their length, 5 four bytes.
+// Fields have the numbers of onnx.proto.
 
 #include "io/onnx.h"
 
-#include <bit>
 #include <filesystem>
 #include <optional>
 
@@ -11,6 +9,7 @@
 #include "core/format.h"
 #include "core/int_math.h"
 #include "io/elements.h"
+#include "io/protobuf.h"
 #include "io/text.h"
 
 namespace mixtape::io {
@@ -18,36 +17,7 @@ namespace {
 
 constexpr uint64_t most_bytes = (uint64_t(1) << 31) - 1;
 
-class Message {
- public:
-  Message& number(int field, int64_t x) {
-    varint(uint64_t(field) << 3);
-    varint(uint64_t(x));
-    return *this;
-  }
-  Message& real(int field, double x) {
-    varint(uint64_t(field) << 3 | 5);
-    const auto bits = std::bit_cast<uint32_t>(float(x));
-    bytes_.append(reinterpret_cast<const char*>(&bits), sizeof bits);
-    return *this;
-  }
-  // Adds bytes. The content may be longer by `rest` bytes, which follow elsewhere.
-  Message& bytes(int field, std::string_view content, uint64_t rest = 0) {
-    varint(uint64_t(field) << 3 | 2);
-    varint(content.size() + rest);
-    bytes_ += content;
-    return *this;
-  }
-  Message& message(int field, const Message& m) { return bytes(field, m.bytes_); }
-  const std::string& text() const { return bytes_; }
-
- private:
-  void varint(uint64_t x) {
-    for (; x >= 0x80; x >>= 7) bytes_ += char(x | 0x80);
-    bytes_ += char(x);
-  }
-  std::string bytes_;
-};
+using Message = ProtoMessage;
 
 // The version of the file format with which an opset came.
 int64_t ir_version(int opset) {
@@ -66,7 +36,7 @@ Message attribute(const std::string& name, const OnnxAttribute& value) {
     m.number(3, *i);
     type(2);
   } else if (const auto* const f = std::get_if<double>(&value)) {
-    m.real(2, *f);
+    m.real(2, float(*f));
     type(1);
   } else if (const auto* const s = std::get_if<std::string>(&value)) {
     m.bytes(4, *s);

@@ -15,7 +15,7 @@ INTERNAL = {
     "core": {"arena", "asan", "capture", "cxx20", "dlpack_abi", "draw", "float_mode", "inline_vector", "no_copy", "parse", "philox", "pinned_blocks", "pooled", "readback", "runtime"},
     "autograd": {"backward_state", "hook_list", "on_vectors", "ops", "quantised"},
     "dist": {"bucket", "division", "exchange", "levels", "mpi_engine", "mpi_plugin", "nccl", "nccl_engine", "peers", "socket", "tcp_engine"},
-    "io": {"crc", "elements", "formats", "pickle", "text", "zip"},
+    "io": {"crc", "elements", "formats", "pickle", "protobuf", "text", "zip"},
     "train": {"config_reader", "stack", "tokenizer_file"},
 }
 # Members that a template asks of many structs, and explains itself.

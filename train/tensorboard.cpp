@@ -13,24 +13,13 @@
 #include "train/run_folder.h"
 
 namespace mixtape::train {
+using io::ProtoMessage;
 namespace {
 
 template <class T>
 std::string little_endian(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
-
-// Protobuf fields: a key (number and wire type), then a value.
-std::string varint(uint64_t x) {
-  std::string bytes;
-  for (; x >= 0x80; x >>= 7) bytes += char(x | 0x80);
-  return bytes + char(x);
-}
-std::string key(int field, int wire_type) { return varint(uint64_t(field << 3 | wire_type)); }
-std::string integer(int field, int64_t x) { return key(field, 0) + varint(uint64_t(x)); }
-std::string real(int field, double x) { return key(field, 1) + little_endian(x); }
-std::string real(int field, float x) { return key(field, 5) + little_endian(x); }
-std::string bytes(int field, const std::string& x) { return key(field, 2) + varint(x.size()) + x; }
 
 // TFRecord masks checksums, because the data may contain checksums itself.
 std::string masked_crc(const std::string& data) {
@@ -57,21 +46,22 @@ std::string new_name() {
 // 7 session_log {1 status, where 1 is START}.
 EventFile::EventFile(const std::string& folder, int64_t first_step)
     : file_(RunFolder(folder).path(new_name())) {
-  event(bytes(3, "brain.Event:2"));
-  event(integer(2, first_step) + bytes(7, integer(1, 1)));
+  event(ProtoMessage().bytes(3, "brain.Event:2"));
+  event(ProtoMessage().number(2, first_step).message(7, ProtoMessage().number(1, 1)));
 }
 
 void EventFile::write(int64_t step, const Scalars& values) {
-  std::string summary;
+  ProtoMessage summary;
   for (const auto& [tag, value] : values) {
     check(io::is_utf8(tag), "the tag {} is not UTF-8", io::quote(tag));
-    summary += bytes(1, bytes(1, tag) + real(2, float(value)));
+    summary.message(1, ProtoMessage().bytes(1, tag).real(2, float(value)));
   }
-  event(integer(2, step) + bytes(5, summary));
+  event(ProtoMessage().number(2, step).message(5, summary));
 }
 
-void EventFile::event(const std::string& fields) {
-  const std::string data = real(1, now()) + fields, length = little_endian(uint64_t(data.size()));
+void EventFile::event(const ProtoMessage& fields) {
+  const std::string data = ProtoMessage().real(1, now()).text() + fields.text(),
+                    length = little_endian(uint64_t(data.size()));
   file_.append(length + masked_crc(length) + data + masked_crc(data));
 }
 

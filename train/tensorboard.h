@@ -4,6 +4,7 @@
 //   learner.add(std::make_shared<TensorBoard>("runs/a"));      $ tensorboard --logdir runs
 
 #include "io/file.h"
+#include "io/protobuf.h"
 #include "train/history.h"
 
 namespace mixtape::train {
@@ -19,7 +20,7 @@ class EventFile {
   void write(int64_t step, const Scalars& values);
 
  private:
-  void event(const std::string& fields);
+  void event(const io::ProtoMessage& fields);
 
   io::AppendFile file_;
 };
