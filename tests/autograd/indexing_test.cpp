@@ -19,9 +19,6 @@ namespace indexing_test {
 Tensor i64s(std::initializer_list<double> values) {
   return from(values, {int64_t(values.size())}, i64);
 }
-Tensor numbers(const Shape& shape, DType dtype = f32) {
-  return reshape(arange(0, double(shape.size()), 1, dtype), shape);
-}
 
 TEST(Narrow, CountsANegativeStartFromTheEnd) {
   const Tensor x = numbers({2, 3});

@@ -18,9 +18,6 @@ namespace numpy_indexing_test {
 
 using internal::Index;
 
-Tensor numbers(const Shape& shape, DType dtype = f64) {
-  return reshape(arange(0, double(shape.size()), 1, dtype), shape);
-}
 Tensor ints(const Shape& shape, const Values& values) {
   // As often i32 as i64.
   return from(values, shape, values.size() % 2 ? i32 : i64);
@@ -83,12 +80,14 @@ std::string name_of(const Case& c) {
 }
 
 Values at_positions(const Case& c) { return Values(c.positions.begin(), c.positions.end()); }
-Tensor values_for(const Case& c) { return -numbers(c.result) - 1; }
+Tensor values_for(const Case& c) { return -numbers(c.result, f64) - 1; }
+
+static_assert(!std::is_constructible_v<Slice, int>, "from 4 on, or up to 4?");
 
 TEST(NumPyIndexing, Reads) {
   ASSERT_GE(cases().size(), 300u);
   for (const Case& c : cases())
-    for (const Tensor& x : layouts_of(numbers(c.shape))) {
+    for (const Tensor& x : layouts_of(numbers(c.shape, f64))) {
       const Tensor y = at(x, c.indices);
       ASSERT_EQ(y.shape(), c.result) << name_of(c);
       ASSERT_EQ(to_vector(y), at_positions(c)) << name_of(c);
@@ -100,7 +99,7 @@ TEST(NumPyIndexing, Reads) {
 
 TEST(NumPyIndexing, Writes) {
   for (const Case& c : cases()) {
-    const Values before = to_vector(numbers(c.shape)), v = to_vector(values_for(c));
+    const Values before = to_vector(numbers(c.shape, f64)), v = to_vector(values_for(c));
     Values replaced = before, filled = before, added = before;
     for (size_t k = 0; k < v.size(); ++k) {
       const auto to = static_cast<size_t>(c.positions[k]);
@@ -108,15 +107,15 @@ TEST(NumPyIndexing, Writes) {
       filled[to] = 7;
       added[to] = before[to] + v[k];
     }
-    for (const Tensor& x : layouts_of(numbers(c.shape))) {
+    for (const Tensor& x : layouts_of(numbers(c.shape, f64))) {
       at(x, c.indices) = values_for(c).to(f32);
       ASSERT_EQ(to_vector(x), replaced) << name_of(c);
     }
-    for (const Tensor& x : layouts_of(numbers(c.shape))) {
+    for (const Tensor& x : layouts_of(numbers(c.shape, f64))) {
       at(x, c.indices) = 7;
       ASSERT_EQ(to_vector(x), filled) << name_of(c);
     }
-    for (const Tensor& x : layouts_of(numbers(c.shape))) {
+    for (const Tensor& x : layouts_of(numbers(c.shape, f64))) {
       at(x, c.indices) += values_for(c);
       ASSERT_EQ(to_vector(x), added) << name_of(c);
     }
@@ -126,7 +125,7 @@ TEST(NumPyIndexing, Writes) {
 // Each result gets a weight of its own.
 TEST(NumPyIndexing, HasGradients) {
   for (const Case& c : cases()) {
-    const Tensor x = numbers(c.shape).set_requires_grad(), w = numbers(c.result) + 2;
+    const Tensor x = numbers(c.shape, f64).set_requires_grad(), w = numbers(c.result, f64) + 2;
     sum(at(x, c.indices) * w).backward();
     Values want(size_t(x.numel()));
     for (size_t k = 0; k < c.positions.size(); ++k) want[size_t(c.positions[k])] += double(k) + 2;
@@ -136,8 +135,8 @@ TEST(NumPyIndexing, HasGradients) {
 
 TEST(NumPyIndexing, WritesWithGradients) {
   for (const Case& c : cases()) {
-    const Tensor x = numbers(c.shape).set_requires_grad(), v = values_for(c).set_requires_grad(),
-                 w = numbers(c.shape) + 2;
+    const Tensor x = numbers(c.shape, f64).set_requires_grad(),
+                 v = values_for(c).set_requires_grad(), w = numbers(c.shape, f64) + 2;
     const Tensor y = x * 3.0;
     at(y, c.indices) = v;
     sum(y * w).backward();
@@ -157,7 +156,7 @@ TEST(NumPyIndexing, WritesWithGradients) {
 // --- as people write it ---
 
 TEST(Indexing, ReadsAsInPython) {
-  const Tensor x = numbers({2, 3, 4});
+  const Tensor x = numbers({2, 3, 4}, f64);
   EXPECT_EQ(to_vector(x(Slice(1, 3), 0)), (Values{12, 13, 14, 15}));
   EXPECT_EQ(x(None, Ellipsis, -1).shape(), (Shape{1, 2, 3}));
   EXPECT_EQ(to_vector(x[1][2][3]), Values{23});
@@ -253,8 +252,8 @@ TEST(Indexing, IsDifferentiatedTwice) {
     y[1] *= x[1](0, 1);
     return y(Ellipsis, Slice(1, None)) * y(mask({3}, {0, 1, 1}), None, Slice(0, 2));
   };
-  const Tensor a = sin(numbers({3, 3})).set_requires_grad(),
-               b = cos(numbers({2, 2})).set_requires_grad();
+  const Tensor a = sin(numbers({3, 3}, f64)).set_requires_grad(),
+               b = cos(numbers({2, 2}, f64)).set_requires_grad();
   EXPECT_EQ(gradcheck([&](const std::vector<Tensor>& x) { return sum(square(f(x))); }, {a, b},
                       {.second_order = true}),
             "");
@@ -272,7 +271,7 @@ TEST(Indexing, KeepsTheDtypeUnderAutocast) {
 }
 
 TEST(IndexingErrors, NameBothValues) {
-  const Tensor x = numbers({2, 3});
+  const Tensor x = numbers({2, 3}, f64);
   EXPECT_ERROR(x(0, 3), "index: index 3 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(x(None, -3), "index: index -3 is out of range for dimension 0 of size 2");
   EXPECT_ERROR(x(0, 0, 0), "index: too many indices: 3 for a tensor of shape [2, 3]");

@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
+#include "tests/support/values.h"
 
 namespace mixtape {
 using namespace internal;
@@ -19,12 +20,6 @@ namespace nn_test {
 using test::error;
 
 using Names = std::vector<std::string>;
-
-Names names(const StateDict& tensors) {
-  Names result;
-  for (const auto& [name, t] : tensors) result.push_back(name);
-  return result;
-}
 
 struct Mlp : nn::Module<Mlp> {
   nn::Linear up, down;

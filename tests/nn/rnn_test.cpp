@@ -19,11 +19,6 @@ using test::error;
 using test::expect_uniform;
 using Names = std::vector<std::string>;
 
-Names names(const StateDict& tensors) {
-  Names result;
-  for (const auto& [name, t] : tensors) result.push_back(name);
-  return result;
-}
 // A cell with the weights of a layer (direction) of a network.
 template <class Cell>
 Cell cell_of(Cell cell, const nn::RecurrentWeights& w) {

@@ -17,6 +17,9 @@ import tempfile
 import unittest
 import unittest.mock
 
+sys.dont_write_bytecode = True
+from declared_options import declared_options
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background jobs ignore it, and so would the programs
 programs = pathlib.Path(sys.argv[1]).resolve()
 root = pathlib.Path(__file__).resolve().parents[2]
@@ -117,8 +120,7 @@ class Quick(ProgramTest):
             text = self.output(name, "--help")
             self.assertIn(f"Usage: {name}", text)
             self.assertLessEqual(max(map(len, text.splitlines())), 90, text)
-            source = (root / f"examples/{name}.cpp").read_text().replace("line.share(", 'line.add("--chunks"').replace("line.device(", 'line.add("--device"')
-            options = re.findall(r'line\.(?:add|flag)\("(--[\w-]+)"', source)
+            options = declared_options(root / f"examples/{name}.cpp")
             self.assertIn("--device", options)
             self.assertEqual(re.findall(r"^  (--[\w-]+)", text, re.M), options)
 

@@ -5,9 +5,11 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "autograd/ops.h"
+#include "core/state_dict.h"
 
 namespace mixtape {
 
@@ -18,10 +20,20 @@ inline constexpr double inf = std::numeric_limits<double>::infinity(),
 inline Tensor row(const Values& values, DType dtype = f32) {
   return from(values, {int64_t(values.size())}, dtype);
 }
+// 0, 1, 2, ... in row-major order.
+inline Tensor numbers(const Shape& shape, DType dtype = f32) {
+  return reshape(arange(0, double(shape.size()), 1, dtype), shape);
+}
 // f64 and the same at every call, but for another number.
 inline Tensor drawn(const Shape& shape, uint64_t number = 1) {
   const Seed seed(number);
   return randn(shape, f64);
+}
+
+inline std::vector<std::string> names(const StateDict& tensors) {
+  std::vector<std::string> all;
+  for (const auto& [name, t] : tensors) all.push_back(name);
+  return all;
 }
 
 // Elements are those wanted, or differ by at most tolerance (1 + |wanted|).
