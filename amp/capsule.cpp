@@ -13,6 +13,7 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "core/scope.h"
+#include "io/crc.h"
 #include "io/file.h"
 #include "io/text.h"
 #include "kernels/common/instruction_set.h"
@@ -41,15 +42,15 @@ TensorStats stats_of(std::span<const Tensor> tensors) {
 // The checksum of dtypes, shapes and numbers.
 std::string checksum_of(std::span<const Tensor> tensors) {
   const Unobserved aside;
-  uint64_t hash = detail::checksum(nullptr, 0);
+  uint32_t crc = 0;
   for (const Tensor& t : tensors) {
     const std::string what = t ? fmt::format("{} {}", t.dtype(), t.shape()) : "none";
-    hash = detail::checksum(what.data(), what.size(), hash);
+    crc = io::crc32c(std::as_bytes(std::span(what)), crc);
     if (!t || t.numel() == 0) continue;
     const Tensor here = contiguous(t.detach()).copied_to(Device::cpu());
-    hash = detail::checksum(here.host(), here.nbytes(), hash);
+    crc = io::crc32c({static_cast<const std::byte*>(here.host()), here.nbytes()}, crc);
   }
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:08x}", crc);
 }
 
 // A policy that asks for results of a dtype.
@@ -79,12 +80,6 @@ DType converted(DType from, DType to) {
 }
 
 }  // namespace
-
-uint64_t detail::checksum(const void* data, size_t bytes, uint64_t before) {
-  for (size_t i = 0; i < bytes; ++i)
-    before = (before ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
-  return before;
-}
 
 // --- finding ---
 

@@ -47,11 +47,6 @@ struct Capsule {
   std::string test(const std::string& path) const;  // C++ of a test that one of them stays finite
 };
 
-namespace detail {
-// FNV-1a, 64 bits: continues the checksum `before` with more bytes.
-uint64_t checksum(const void* data, size_t bytes, uint64_t before = 0xcbf29ce484222325);
-}  // namespace detail
-
 // A guard that looks at the results of this thread's ops, forward and backward, and writes the
 // first op that made infinities or NaN from finite numbers to a file. Waits for each op, and keeps
 // its inputs as long as the graph, so open it only for the steps in question. Infinities of

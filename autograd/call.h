@@ -27,6 +27,8 @@
 
 #include <array>
 #include <bit>
+#include <cstring>
+#include <string>
 #include <tuple>
 #include <typeinfo>
 
@@ -246,6 +248,21 @@ constexpr bool is_plain = is_tensor<A> || is_list<A> || requires { typename A::P
                           (std::is_trivially_copyable_v<A> && !std::is_pointer_v<A> &&
                            !std::is_same_v<A, std::string_view>);
 
+// The bytes of a plain attribute. Those without a value, padding and an absent `out`, are zeros, so
+// that equal calls have equal bytes. (clang has no builtin for padding.)
+template <class A>
+std::string bytes_of(A a) {
+  [[maybe_unused]] const auto clear_if_none = [](auto& value) {
+    if (!value) std::memset(static_cast<void*>(&value), 0, sizeof value);
+  };
+  if constexpr (requires { a.has_value(); }) clear_if_none(a);
+  if constexpr (requires { a.out.has_value(); }) clear_if_none(a.out);
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&a);
+#endif
+  return {reinterpret_cast<const char*>(&a), sizeof a};
+}
+
 template <class... Args>
 inline constexpr const std::type_info* types_of[] = {&typeid(Args)..., nullptr};
 
@@ -255,15 +272,12 @@ constexpr internal::Repeat repeat_of() {
   if constexpr ((is_plain<Args> && ...)) {
     repeat.attributes = [](const void* const* arguments) {
       std::string bytes;
-      const auto append = [&]<class A>(const A& a) {
-        bytes.append(reinterpret_cast<const char*>(&a), sizeof(A));
-      };
       const auto add = [&]<class A>(const A*) {
         const A& a = *static_cast<const A*>(*arguments++);
         if constexpr (requires { typename A::Plain; })
-          append(static_cast<typename A::Plain>(a));
+          bytes += bytes_of(static_cast<typename A::Plain>(a));
         else if constexpr (!is_tensor<A> && !is_list<A>)
-          append(a);
+          bytes += bytes_of(a);
       };
       (add(static_cast<const Args*>(nullptr)), ...);
       return bytes;

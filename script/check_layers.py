@@ -21,7 +21,7 @@ BELOW = {
     "autograd": ["core", "kernels"],
     "nn": ["core", "autograd"],
     "optim": ["core", "kernels", "autograd/autograd_meta.h", "autograd/tape.h"],  # for gradients and NoGrad
-    "amp": ["core", "kernels", "autograd", "optim", "io/file.h", "io/text.h", "io/svg.h", "io/safetensors.h"],  # files of overrides, tables, pictures, capsules
+    "amp": ["core", "kernels", "autograd", "optim", "io/crc.h", "io/file.h", "io/text.h", "io/svg.h", "io/safetensors.h"],  # files of overrides, tables, pictures, capsules
     "io": ["core"],
     "dist": ["core", "kernels", "autograd", "nn", "optim", "amp"],
     "train": ["core", "kernels", "autograd", "nn", "optim", "amp", "io", "dist"],

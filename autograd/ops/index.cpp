@@ -32,7 +32,8 @@ struct Gather {  // index of x's rank, other dimensions at most x's
 
 struct Embedding : Gather {  // rows of a parameter
   static constexpr OpInfo info{"embedding", Precision::Any, {Role::Parameter, Role::Index}};
-  struct Options : EmbeddingOptions {
+  struct Options {
+    int64_t padding_row = -1;  // none
     std::optional<DType> out = {};
   };
   static Tensor forward(Ctx& ctx, const Tensor& table, const Tensor& index, int dim,
@@ -75,7 +76,7 @@ Grads Gather::backward(const Ctx& ctx, const Tensor& dy, int dim) {
 
 // dy with zeros at the padding index.
 Tensor unpadded(const Tensor& dy, const Tensor& index, const Embedding::Options& o) {
-  return o.padding_idx ? masked_fill(dy, eq(index, double(*o.padding_idx)), 0) : dy;
+  return o.padding_row >= 0 ? masked_fill(dy, eq(index, double(o.padding_row)), 0) : dy;
 }
 
 Grads Embedding::backward(const Ctx& ctx, const Tensor& dy, int dim, const Options& o) {
@@ -137,7 +138,8 @@ void check_index_second(const Tensor& index) {
 }
 
 // The rows of a table at these indices: [..., n].
-Tensor rows_at(const Tensor& table, const Tensor& given, const Embedding::Options& options) {
+Tensor rows_at(const Tensor& table, const Tensor& given, std::optional<int64_t> padding,
+               std::optional<DType> out = {}) {
   const Scope scope(Embedding::info.name);
   check_index_second(given);
   check(table.rank() == 2, "the table has shape {}, not [rows, n]", table.shape());
@@ -145,8 +147,7 @@ Tensor rows_at(const Tensor& table, const Tensor& given, const Embedding::Option
   check_range(flat, 0, table.size(0), [rows = table.size(0)](int64_t i) {
     return fmt::format("index {} is out of range for {} rows", i, rows);
   });
-  Embedding::Options o = options;
-  o.padding_idx = wrap_padding(o.padding_idx, table.size(0));
+  const Embedding::Options o{wrap_padding(padding, table.size(0)).value_or(-1), out};
   return reshape(
       call<Embedding>(table, for_all_lines(flat, 0, {flat.numel(), table.size(1)}), 0, o),
       joined(index.shape(), {table.size(1)}));
@@ -173,9 +174,8 @@ Bags padded_bags(const Tensor& index, const Tensor& begin, const Tensor& size, i
 Tensor reduce_bags(const Tensor& table, Bags bags, const EmbeddingBagOptions& o) {
   auto& [index, inside, weights] = bags;
   const bool largest = o.mode == BagMode::Max;
-  Embedding::Options options{{o.padding_idx}};
-  if (!largest && is_half(table.dtype())) options.out = f32;
-  Tensor rows = rows_at(table, index, options);
+  Tensor rows = rows_at(table, index, o.padding_idx,
+                        !largest && is_half(table.dtype()) ? std::optional(f32) : std::nullopt);
   if (weights) rows = rows * unsqueeze(cast(weights, rows.dtype()), 2);
   const auto finished = [&](const Tensor& y) {
     return cast(y, largest || !is_half(table.dtype()) ? table.dtype() : dtype_of_sum(table));
@@ -333,7 +333,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& given, const Tensor& so
 }
 
 Tensor embedding(const Tensor& table, const Tensor& index, const EmbeddingOptions& options) {
-  return rows_at(table, index, {options});
+  return rows_at(table, index, options.padding_idx);
 }
 
 Tensor embedding_bag(const Tensor& table, const Tensor& indices, const Tensor& starts,

@@ -106,6 +106,26 @@ TEST(Capsule, ReplaysInAnotherProcess) {
   EXPECT_EQ(std::system(command.c_str()), 0) << test::slurp(made / "log");
 }
 
+// Overwrites the stack on which ops are called.
+[[gnu::noinline]] void fill_stack(int byte) {
+  volatile char stack[1 << 16];
+  for (volatile char& c : stack) c = char(byte);
+}
+TEST(Capsule, OfEqualRunsIsTheSameFile) {
+#if !__has_builtin(__builtin_clear_padding)
+  GTEST_SKIP() << "needs a compiler with __builtin_clear_padding";
+#endif
+  const test::TempFolder folder;
+  for (const auto& [what, plant] : plants()) {
+    for (const int byte : {0x55, 0xaa}) {
+      const Seed seed(1);
+      fill_stack(byte);
+      found(plant, folder / std::to_string(byte));
+    }
+    EXPECT_EQ(test::slurp(folder / "85"), test::slurp(folder / "170")) << what;
+  }
+}
+
 // The rest of a file is 2 KB.
 TEST(Capsule, IsSmallerThanTwiceItsInputs) {
   const test::TempFolder folder;
