@@ -334,7 +334,7 @@ Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor div(const Tensor& a, double b);
-Tensor floor_divide(const Tensor& a, double b);  // floor(a / b), exact; integers below 2^53
+Tensor floor_divide(const Tensor& a, double b);  // floor(a / b), exact
 Tensor pow(const Tensor& a, double b);
 Tensor remainder(const Tensor& a, double b);
 Tensor fmod(const Tensor& a, double b);

@@ -5,12 +5,15 @@
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
+#include "autograd/ops/pointwise.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
 using namespace internal;
 using namespace ops;
 namespace {
+
+using WholeQuotient = ops::Constant<Binary<kernels::FloorDivide>>;  // of integers
 
 Tensor x_log_y(const Tensor& x, const Tensor& y) {  // of floats that are not half
   const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
@@ -32,15 +35,15 @@ Tensor floor_divide(const Tensor& a, double b) {
         "elements must be numbers, got bool (convert them to a number dtype)");
   check(b != 0, "division of {} elements by zero", a.dtype());
   check_number(a.dtype(), b);
-  return cast(floor(cast(a, f64) / b), a.dtype());
+  return call<WholeQuotient>(a, number_like(a, b));
 }
 Tensor floor_divide(const Tensor& a, const Tensor& b) {
   const Scope scope("floor_divide");
   check(a.dtype() == b.dtype() && a.dtype() != boolean,
         "operands must be numbers of one dtype, got {} and {}", a.dtype(), b.dtype());
-  const Tensor x = cast(a, f64), zero = eq(b, 0), by = where(zero, 1, cast(b, f64));
-  if (!is_float(a.dtype())) return cast(where(zero, 0, floor(x / by)), a.dtype());
-  const Tensor rest = fmod(x, by),
+  if (!is_float(a.dtype())) return call<WholeQuotient>(a, b);
+  const Tensor x = cast(a, f64), zero = eq(b, 0), by = where(zero, 1, cast(b, f64)),
+               rest = fmod(x, by),
                below = logical_and(ne(rest, 0), logical_xor(lt(rest, 0), lt(by, 0))),
                y = round((x - rest) / by) - cast(below, f64);
   return cast(where(zero, x.detach() / cast(b, f64).detach(), y), a.dtype());

@@ -19,7 +19,7 @@ namespace [[gnu::visibility("hidden")]] ops {
 enum class Takes { Floats, Integers, Numbers, All };
 template <class F>
 constexpr Takes takes = kernels::Predicate<F>       ? Takes::All
-                        : kernels::OfBits<F>        ? Takes::Integers
+                        : kernels::OnlyIntegers<F>  ? Takes::Integers
                         : kernels::TakesIntegers<F> ? Takes::Numbers
                                                     : Takes::Floats;
 

@@ -277,27 +277,36 @@ struct Xor {
   }
 };
 
-// Bits of integers. (On bools the op runs the logical ops instead.)
-struct Bitwise {
-  static constexpr bool bitwise = true;
+struct OfIntegers {  // alone
+  static constexpr bool only_integers = true;
 };
-struct BitAnd : Bitwise {
+// The quotient rounded down; 0 if b is 0. (For floats, functions compute it in f64.)
+struct FloorDivide : OfIntegers {
+  static constexpr OpInfo info{"floor_divide"};
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    const T r = fmod(a, b);
+    return a / b - select(both(r != T(0), differ(r < T(0), b < T(0))), T(1), T(0));
+  }
+};
+// Bits. (On bools the op runs the logical ops instead.)
+struct BitAnd : OfIntegers {
   static constexpr OpInfo info{"bitwise_and"};
   MIXTAPE_HD static auto f(auto a, auto b) { return a & b; }
 };
-struct BitOr : Bitwise {
+struct BitOr : OfIntegers {
   static constexpr OpInfo info{"bitwise_or"};
   MIXTAPE_HD static auto f(auto a, auto b) { return a | b; }
 };
-struct BitXor : Bitwise {
+struct BitXor : OfIntegers {
   static constexpr OpInfo info{"bitwise_xor"};
   MIXTAPE_HD static auto f(auto a, auto b) { return a ^ b; }
 };
-struct LeftShift : Bitwise {
+struct LeftShift : OfIntegers {
   static constexpr OpInfo info{"bitwise_left_shift"};
   MIXTAPE_HD static auto f(auto a, auto b) { return a << b; }
 };
-struct RightShift : Bitwise {  // keeps the sign
+struct RightShift : OfIntegers {  // keeps the sign
   static constexpr OpInfo info{"bitwise_right_shift"};
   MIXTAPE_HD static auto f(auto a, auto b) { return a >> b; }
 };
@@ -305,6 +314,6 @@ struct RightShift : Bitwise {  // keeps the sign
 using BinaryOps =
     OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu, Equal, NotEqual,
            Less, LessEqual, Greater, GreaterEqual, And, Or, Xor, Swiglu, Fmod, Copysign, LogAddExp,
-           LogAddExp2, BitAnd, BitOr, BitXor, LeftShift, RightShift>;
+           LogAddExp2, FloorDivide, BitAnd, BitOr, BitXor, LeftShift, RightShift>;
 
 }  // namespace mixtape::kernels

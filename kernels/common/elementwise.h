@@ -3,8 +3,8 @@
 // with its name, precision, formula and derivatives, as static functions of a type T: float,
 // double, a SIMD vector, Whole for integers or, in derivatives, an expression on the tape. Formulas
 // therefore use only + - * /, T(constant), comparisons, select and the functions of scalar.h.
-// `integers` marks ops that also take integers, `bitwise` those that take nothing else; predicates
-// take every dtype. `exact` marks ops whose y is x or a constant.
+// `integers` marks ops that also take integers, `only_integers` those that take nothing else;
+// predicates take every dtype. `exact` marks ops whose y is x or a constant.
 
 #include "core/view.h"
 #include "kernels/common/binary.h"
@@ -28,7 +28,7 @@ concept Constant = requires { double(F::d); };
 
 // True if the op takes only integers.
 template <class F>
-concept OfBits = requires { requires F::bitwise; };
+concept OnlyIntegers = requires { requires F::only_integers; };
 
 // The tensor that a unary op saves for its backward pass: y if its derivative is a function of y,
 // which is cheaper, else x. In f16 and bf16 it saves x unless y is exact, since y is rounded.
@@ -45,7 +45,7 @@ constexpr bool saves_y(bool half) {
 template <class F>
 inline constexpr int numbers_of = []<class R, class T, class... S>(R (*)(T, S...)) {
   return int{sizeof...(S)};
-}(&F::template f<std::conditional_t<OfBits<F>, Whole, float>>);
+}(&F::template f<std::conditional_t<OnlyIntegers<F>, Whole, float>>);
 // Calls use(s[0], ...) with the scalar arguments that F takes.
 template <class F, class V, class Use>
 MIXTAPE_HD auto with_numbers([[maybe_unused]] const V* s, Use use) {
@@ -133,12 +133,12 @@ concept Differentiable = FromX<F> || FromY<F> || Constant<F> || ConstantA<F> || 
 
 // True if the result is bool, without a derivative.
 template <class F>
-concept Predicate = !Differentiable<F> && !OfBits<F>;
+concept Predicate = !Differentiable<F> && !OnlyIntegers<F>;
 
 template <class F>
-concept TakesIntegers = Predicate<F> || OfBits<F> || requires { requires F::integers; };
+concept TakesIntegers = Predicate<F> || OnlyIntegers<F> || requires { requires F::integers; };
 template <class F, class T>  // T: in which the op is computed
-concept Takes = (std::is_same_v<T, Whole> ? TakesIntegers<F> : !OfBits<F>);
+concept Takes = (std::is_same_v<T, Whole> ? TakesIntegers<F> : !OnlyIntegers<F>);
 
 // A constant in the type in which an op is computed.
 template <class T>

@@ -316,7 +316,7 @@ struct Digamma {  // the derivative of lgamma
 
 struct BitNot {
   static constexpr OpInfo info{"bitwise_not"};
-  static constexpr bool bitwise = true;
+  static constexpr bool only_integers = true;
   MIXTAPE_HD static auto f(auto x) { return ~x; }
 };
 

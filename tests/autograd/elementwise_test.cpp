@@ -331,11 +331,26 @@ TEST(Elementwise, WholeQuotientsGoDown) {
   EXPECT_EQ(to_vector(floor_divide(row({7, -7}, f16), 2)), (Values{3, -4}));
   EXPECT_EQ(to_vector(floor_divide(n, row({-4, 2, 3, 0}, i64))), (Values{-2, -4, -3, 0}));
   EXPECT_EQ(floor_divide(n.reshape({2, 2}), row({5, 0}, i64)).at(1), 0) << "by zero";
+  EXPECT_ERROR(floor_divide(row({1}, u8), 300), "floor_divide: 300 does not fit elements of u8");
   EXPECT_ERROR(floor_divide(n, row({2}, f32)),
                "floor_divide: operands must be numbers of one dtype, got i64 and f32");
   EXPECT_ERROR(floor_divide(n, 0), "floor_divide: division of i64 elements by zero");
   EXPECT_ERROR(floor_divide(n, 0.5), "floor_divide: cannot combine i64 elements with 0.5");
   EXPECT_ERROR(floor_divide(eq(n, 0), 2), "floor_divide: elements must be numbers, got bool");
+}
+
+// f64 has no odd numbers above 2^53.
+TEST(Elementwise, WholeQuotientsAreExact) {
+  using Numbers = std::vector<int64_t>;
+  const int64_t odd = (int64_t{1} << 53) + 1, low = std::numeric_limits<int64_t>::min(),
+                high = std::numeric_limits<int64_t>::max();
+  const Tensor n = from_data(Numbers{odd, -odd, high, low, low, low}),
+               by = from_data(Numbers{1, 3, high - 1, 3, -1, 0});
+  EXPECT_EQ(to_vector<int64_t>(floor_divide(n, 1)), to_vector<int64_t>(n));
+  EXPECT_EQ(to_vector<int64_t>(floor_divide(n, by)),
+            (Numbers{odd, -odd / 3, 1, low / 3 - 1, low, 0}));
+  const Tensor small = from_data(std::vector<int32_t>{7, -7, std::numeric_limits<int32_t>::min()});
+  EXPECT_EQ(to_vector(floor_divide(small, -1)), (Values{-7, 7, -0x1p31})) << "wraps around";
 }
 
 TEST(Elementwise, HalvesGoToEven) {

@@ -243,6 +243,7 @@ ROWS = {
     "copysign_scalar": lambda x: torch.copysign(x, -1.0),
     "bitwise_and_scalar": lambda x: x & 6,
     "bitwise_or_scalar": lambda x: x | 6,
+    "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "bitwise_xor_scalar": lambda x: x ^ 6,
     "bitwise_left_shift_scalar": lambda x: x << 3,
     "bitwise_right_shift_scalar": lambda x: x >> 3,

@@ -94,7 +94,7 @@ const Kind expanded_kinds[] = {
 template <class Ops, class Run>
 void for_float_ops(Ops ops, Run run) {
   for_ops(ops, [&]<class F>() {
-    if constexpr (!OfBits<F>) run.template operator()<F>();
+    if constexpr (!OnlyIntegers<F>) run.template operator()<F>();
   });
 }
 

@@ -190,6 +190,11 @@ Name remainder_scalar(const Terms& t, const OpCall& c, In x) {
   return modulo(t, x[0], t.number(c.argument<double>()));
 }
 
+// ONNX truncates quotients of integers.
+Name floor_divide(const Terms& t, const OpCall&, In x) {
+  return t.div(t.sub(x[0], modulo(t, x[0], x[1])), x[1]);
+}
+
 // a 2^b or floor(a / 2^b), since BitShift has no signed integers. If b is negative or shifts all
 // bits out, the sign alone is left, or nothing.
 Name shift(const OpCall& c) {
@@ -300,6 +305,7 @@ constexpr TranslationRow rows_of_elements[] = {
     {"erfc", formula<erfc>},
     {"exp2", formula<exp2>},
     {"expm1", formula<expm1, true>},
+    {"floor_divide", formula<floor_divide>},
     {"fmod", formula<fmod_of_both>},
     {"fmod_scalar", formula<fmod_scalar>},
     {"frac", formula<frac>},

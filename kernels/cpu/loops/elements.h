@@ -48,7 +48,7 @@ ContiguousLoop pick(DType in, DType out, Make make) {
   } else {
     if (is_float(in))
       return visit_float(in, out, [&]<class T, class To>() -> ContiguousLoop {
-        if constexpr (!OfBits<F>) return make.template operator()<T, To>();
+        if constexpr (!OnlyIntegers<F>) return make.template operator()<T, To>();
         return nullptr;
       });
     return visit(in, [&]<class T>() -> ContiguousLoop {

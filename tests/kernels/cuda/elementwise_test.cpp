@@ -131,7 +131,7 @@ std::vector<std::pair<DType, DType>> pairs_of() {
       pairs.emplace_back(t, boolean);
     return pairs;
   }
-  if (!OfBits<F>) pairs.assign(std::begin(float_pairs), std::end(float_pairs));
+  if (!OnlyIntegers<F>) pairs.assign(std::begin(float_pairs), std::end(float_pairs));
   if (TakesIntegers<F>)
     for (const DType t : {i64, i32, u8}) pairs.emplace_back(t, t);
   return pairs;

@@ -190,6 +190,7 @@ std::vector<OpCase> elementwise() {
       bits("bitwise_left_shift", bitwise_left_shift, 0, 6),
       bits("bitwise_right_shift", bitwise_right_shift, 0, 6),
       bits_with_scalar("bitwise_and_scalar", bitwise_and, 6),
+      bits("floor_divide", floor_divide, 1, 9),
       bits_with_scalar("bitwise_or_scalar", bitwise_or, 6),
       bits_with_scalar("bitwise_xor_scalar", bitwise_xor, 6),
       bits_with_scalar("bitwise_left_shift_scalar", bitwise_left_shift, 3),
