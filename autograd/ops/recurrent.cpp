@@ -36,7 +36,11 @@ Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device)
   return t ? cast(t, dtype).contiguous() : zeros(shape, dtype, device);
 }
 
-constexpr int64_t few = 4;  // steps that do not repay packing the weight for all of them
+// The weight, packed for all steps unless these are too few to repay it.
+struct PackedWeight : kernels::Packed {
+  explicit PackedWeight(int64_t steps) : shared(steps < 4 ? nullptr : this) {}
+  kernels::Packed* const shared;
+};
 
 template <class C>
 struct Recurrent {
@@ -62,11 +66,12 @@ struct Recurrent {
       ctx.run(kernels::convert, or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()), state);
     if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n}, wide);
     View before = h;
-    kernels::Packed kept_weight, *const packed = steps < few ? nullptr : &kept_weight;
+    PackedWeight packed(steps);
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t k = a.reverse ? steps - 1 - i : i;
       const View now = at(y, k);
-      ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias, .packed = packed}, from_h);
+      ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias, .packed = packed.shared},
+              from_h);
       ctx.run(kernels::cell, C::id, at(xc, k), from_h, state, kept ? at(kept, k) : View{}, now);
       before = now;
     }
@@ -122,13 +127,13 @@ struct Recurrent {
       carry = has_c ? cast(select(dyc, 0, steps), wide).clone() : zeros({b, n}, wide, y.device());
     const Tensor dx(ctx.shape(0), y.dtype(), y.device());
     const Tensor dh = splits ? empty_like(dx) : dx, dnext = zeros({b, n}, wide, y.device());
-    kernels::Packed kept_weight, *const packed = steps < few ? nullptr : &kept_weight;
+    PackedWeight packed(steps);
     for (int64_t i = steps - 1; i >= 0; --i) {
       const int64_t k = a.reverse ? steps - 1 - i : i;
       ctx.run(kernels::cell_grad, C::id, kept ? at(kept, k) : View{}, at(y, k), at(dyc, k), dnext,
               carry, at(dx, k), splits ? at(dh, k) : View{});
       if (i > 0 || ctx.wants(3))
-        ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{.packed = packed}, dnext);
+        ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{.packed = packed.shared}, dnext);
     }
     return {dx, dh, dnext, carry, h0, y};
   }
