@@ -47,6 +47,15 @@ Tensor as_variables(const Tensor& x) {
   return x.rank() == 2 ? x : reshape(x, {1, x.numel()});
 }
 
+// A statistic of x and its mean, both of f32 elements, so that the sum of their gradients is
+// rounded once.
+template <class Both, class F>
+Both with_mean(const Tensor& x, const Dims& dims, bool keepdim, const F& statistic) {
+  const Tensor w = wide(x);
+  const DType out = dtype_of_sum(x);
+  return {cast(statistic(w), out), cast(mean(w, dims, keepdim), out)};
+}
+
 }  // namespace
 
 Tensor count_nonzero(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -69,15 +78,13 @@ Tensor nanmean(const Tensor& x, const Dims& dims, bool keepdim) {
 
 StdMean std_mean(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("std_mean");
-  const Tensor w = wide(x);  // so that the sum of both gradients is rounded once
-  const DType out = dtype_of_sum(x);
-  return {cast(stddev(w, dims, keepdim, correction), out), cast(mean(w, dims, keepdim), out)};
+  return with_mean<StdMean>(x, dims, keepdim,
+                            [&](const Tensor& w) { return stddev(w, dims, keepdim, correction); });
 }
 VarMean var_mean(const Tensor& x, const Dims& dims, bool keepdim, int correction) {
   const Scope scope("var_mean");
-  const Tensor w = wide(x);
-  const DType out = dtype_of_sum(x);
-  return {cast(var(w, dims, keepdim, correction), out), cast(mean(w, dims, keepdim), out)};
+  return with_mean<VarMean>(x, dims, keepdim,
+                            [&](const Tensor& w) { return var(w, dims, keepdim, correction); });
 }
 AminMax aminmax(const Tensor& x, const Dims& dims, bool keepdim) {
   const Scope scope("aminmax");
