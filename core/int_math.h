@@ -6,7 +6,7 @@
 namespace mixtape::internal {
 
 // The quotient n / size, rounded up; n is not negative.
-MIXTAPE_HD constexpr auto ceil_div(auto n, auto size) { return (n + size - 1) / size; }
+MIXTAPE_HD constexpr auto ceil_div(auto n, auto size) { return n / size + (n % size > 0); }
 // The least multiple of `to` that is at least n, which is not negative.
 MIXTAPE_HD constexpr auto round_up(auto n, auto to) { return ceil_div(n, to) * to; }
 

@@ -8,14 +8,12 @@
 
 namespace mixtape::nn {
 using namespace internal;
-
 namespace {
 
 void check_window(const std::type_info& module, std::initializer_list<int64_t> sizes) {
   const std::string name = type_name(module);
   const Scope scope(name);
-  const bool positive = std::ranges::all_of(sizes, [](int64_t size) { return size > 0; });
-  check(positive, "the window must be > 0, got {}", fmt::join(sizes, " x "));
+  check(std::ranges::min(sizes) > 0, "the window must be > 0, got {}", fmt::join(sizes, " x "));
 }
 
 }  // namespace

@@ -115,20 +115,21 @@ RecurrentWeights::RecurrentWeights(std::string_view layer, int64_t in, int64_t h
   check(in > 0 && hidden > 0, "sizes must be positive: in {}, hidden {}", in, hidden);
   const double bound = 1 / std::sqrt(static_cast<double>(hidden));
   const auto uniform = [&](const Shape& shape) {
-    return parameter(init::uniform_(empty(shape), -bound, bound));
+    return parameter(flatten(init::uniform_(empty(shape), -bound, bound), 0, 1));
   };
-  weight_ih = uniform({gates * hidden, in});
-  weight_hh = uniform({gates * hidden, hidden});
+  weight_ih = uniform({gates, hidden, in});
+  weight_hh = uniform({gates, hidden, hidden});
   if (!bias) return;
-  bias_ih = uniform({gates * hidden});
-  bias_hh = uniform({gates * hidden});
+  bias_ih = uniform({gates, hidden});
+  bias_hh = uniform({gates, hidden});
 }
 
 RecurrentLayers::RecurrentLayers(std::string_view layer, int64_t in, int64_t hidden, int64_t gates,
                                  const RecurrentLayerOptions& o)
     : in_(in), hidden_(hidden), options_(o) {
   const Scope scope(layer);
-  check(o.num_layers > 0, "num_layers must be > 0, got {}", o.num_layers);
+  check(0 < o.num_layers && o.num_layers <= 65536, "num_layers must be from 1 to 65536, got {}",
+        o.num_layers);
   check(0 <= o.dropout && o.dropout <= 1, "dropout must be from 0 to 1, got {}", o.dropout);
   const int64_t directions = o.bidirectional ? 2 : 1;
   for (int64_t i = 0; i < o.num_layers * directions; ++i)

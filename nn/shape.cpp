@@ -9,8 +9,9 @@ Upsample::Upsample(const UpsampleOptions& o) : options_(o) {
         "size is {} and scale_factor is {}: one of them has to be", o.size ? "given" : "not given",
         o.scale_factor ? "given" : "not given");
   const Size2 given = o.size ? *o.size : *o.scale_factor;
-  check(given.h > 0 && given.w > 0, "{} must be > 0, got {} x {}", o.size ? "size" : "scale_factor",
-        given.h, given.w);
+  check(given.h > 0 && given.w > 0 && (given.h | given.w) < int64_t{1} << 31,
+        "{} must be > 0 and below 2^31, got {} x {}", o.size ? "size" : "scale_factor", given.h,
+        given.w);
 }
 
 Tensor Upsample::forward(const Tensor& x) const {

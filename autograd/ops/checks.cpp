@@ -42,6 +42,11 @@ Tensor as_index(const Tensor& t, std::string_view what) {
   check(is_integer(t.dtype()), "{} must be integers, got {}", what, t.dtype());
   return cast(t, i64);
 }
+int64_t number_of_classes(const Tensor& index) {
+  const auto largest = max(index).item<int64_t>();
+  check(largest < std::numeric_limits<int64_t>::max(), "{} is too large to be counted", largest);
+  return largest + 1;
+}
 void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t)>& problem, SourceLocation where) {
   if (index.numel() == 0) return;

@@ -252,12 +252,14 @@ Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& o) {
   check((x.rank() == 3 || x.rank() == 4) && x.size(-3) == numbers && x.size(-2) > 0,
         "a transform of shape {}, not [{}, frames, 2] or [b, {}, frames, 2]", x.shape(), numbers,
         numbers);
-  const int64_t count = x.size(-2), total = n_fft + frames.hop * (count - 1),
-                begin = o.center ? n_fft / 2 : 0,
-                end = o.length ? begin + *o.length : total - begin;
-  check(end > begin, "length must be >= 1, got {}", end - begin);
+  const int64_t count = x.size(-2);
+  check(count == 1 || frames.hop <= n_fft, "hop_length must be from 1 to {}, got {}", n_fft,
+        frames.hop);
+  const int64_t total = n_fft + frames.hop * (count - 1), begin = o.center ? n_fft / 2 : 0,
+                length = o.length.value_or(total - 2 * begin);
+  check(length >= 1, "length must be >= 1, got {}", length);
   const auto within = [&](const Tensor& t) {
-    return narrow(t, -1, begin, std::min(end, total) - begin);
+    return narrow(t, -1, begin, std::min(length, total - begin));
   };
   const Tensor weight = within(frames.overlap_add(expand(square(frames.window), {count, n_fft})));
   const Tensor least = cast(min(weight.detach()), f64);
@@ -273,7 +275,7 @@ Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& o) {
         const Tensor lines = transpose(narrow(t, -3, 0, n_fft / 2 + 1), -3, -2);
         const Tensor parts = irfft(lines, {.n = n_fft, .norm = norm_of(o.normalized)});
         const Tensor y = within(frames.overlap_add(parts * frames.window)) / weight;
-        return resized(y, -1, end - begin);
+        return resized(y, -1, length);
       },
       x);
 }

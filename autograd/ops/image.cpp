@@ -107,9 +107,9 @@ Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
   check(padding >= 0 && padding <= size / 2,
         "padding must be from 0 to half of the window, got {} of {}", padding, size);
   const int64_t over = o.ceil_mode ? s.stride - 1 : 0;  // overhang of a window at the end
-  const int64_t room = length + 2 * padding + over - size;
-  check(length > 0 && countable({length}) && room >= 0,
-        "a window of {} does not fit into {} + 2 * {}", size, length, padding);
+  const bool counts = length > 0 && countable({length});
+  const int64_t room = counts ? length + 2 * padding + over - size : -1;
+  check(room >= 0, "a window of {} does not fit into {} + 2 * {}", size, length, padding);
   s.to = room / s.stride + 1;
   if ((s.to - 1) * s.stride >= length + padding) --s.to;  // a window of padding alone
   return s;
@@ -261,6 +261,7 @@ Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
   const Samplings lines{along(0), along(1)};
   if (!o.antialias) return call<Interpolate>(x, lines, order_of(x));
   check_real(x);
+  check_counted("planes", {size.h, size.w});
   const bool cubic = kind == Kind::Cubic;
   Tensor y = wide(x);
   for (const int d : {1, 0})
@@ -287,7 +288,7 @@ Tensor pixel_shuffle(const Tensor& x, int64_t f) {
   if (x.rank() == 3) return squeeze(pixel_shuffle(unsqueeze(x, 0), f), 0);
   const Scope scope("pixel_shuffle");
   check_images(x);
-  check(f > 0 && f <= x.size(1) && x.size(1) % (f * f) == 0,
+  check(f > 0 && f <= x.size(1) / f && x.size(1) % (f * f) == 0,
         "{} channels do not divide into squares of {} x {}", x.size(1), f, f);
   const int64_t n = x.size(0), c = x.size(1) / (f * f), h = x.size(2), w = x.size(3);
   return reshape(permute(reshape(x, {n, c, f, f, h, w}), {0, 1, 4, 2, 5, 3}), {n, c, h * f, w * f});
@@ -300,7 +301,8 @@ Tensor pixel_unshuffle(const Tensor& x, int64_t f) {
   check(f > 0 && x.size(2) % f == 0 && x.size(3) % f == 0,
         "{} x {} pixels do not divide into squares of {} x {}", x.size(2), x.size(3), f, f);
   const int64_t n = x.size(0), c = x.size(1), h = x.size(2) / f, w = x.size(3) / f;
-  return reshape(permute(reshape(x, {n, c, h, f, w, f}), {0, 1, 3, 5, 2, 4}), {n, c * f * f, h, w});
+  const Tensor apart = permute(reshape(x, {n, c, h, f, w, f}), {0, 1, 3, 5, 2, 4});
+  return reshape(apart, {n, c * f * f, h, w});  // (whose product reshape() has checked)
 }
 
 Tensor channel_shuffle(const Tensor& x, int64_t groups) {

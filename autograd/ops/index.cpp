@@ -208,8 +208,9 @@ Tensor reduce_bags(const Tensor& table, const Tensor& index, const Tensor& offse
   const Tensor size = slice(cat({offsets, end}), 0, 1, bags + 1) - offsets;
   const std::vector<int64_t> sizes = to_vector<int64_t>(size);
   const auto [least, most] = std::ranges::minmax(sizes);
-  const int64_t first = n - std::reduce(sizes.begin(), sizes.end());
-  check(first == 0 && least >= 0,
+  const int64_t first =
+      int64_t(uint64_t(n) - std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}));
+  check(first == 0 && least >= 0 && most <= n,
         "offsets begin at {}, and the smallest of their bags of {} indices has {}", first, n,
         least);
   if (most <= 4 * (n / bags + 1))

@@ -278,16 +278,17 @@ Tensor baddbmm(const Tensor& c, const Tensor& a, const Tensor& b, const AddmmOpt
 Tensor kron(const Tensor& a, const Tensor& b) {
   const Scope scope("kron");
   const int rank = std::max(a.rank(), b.rank());
-  Shape left, right, shape;  // dimensions of a and b alternate
+  Shape left, right, shape;  // dimensions of a and b alternate in their product
   for (int d = 0; d < rank; ++d) {
     const auto size = [&](const Tensor& t) {
       return d < rank - t.rank() ? 1 : t.size(d - rank + t.rank());
     };
     for (const int64_t n : {size(a), int64_t{1}}) left.push_back(n);
     for (const int64_t n : {int64_t{1}, size(b)}) right.push_back(n);
-    shape.push_back(size(a) * size(b));
   }
-  return reshape(mul(reshape(a, left), reshape(b, right)), shape);
+  const Tensor y = mul(reshape(a, left), reshape(b, right));
+  for (int d = 0; d < y.rank(); d += 2) shape.push_back(y.size(d) * y.size(d + 1));
+  return reshape(y, shape);
 }
 Tensor cross(const Tensor& a, const Tensor& b, int dim) {
   const Scope scope("cross");

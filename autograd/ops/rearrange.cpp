@@ -181,7 +181,7 @@ Tensor repeat(const Tensor& x, const Shape& times) {
 Tensor repeat_interleave(const Tensor& x, int64_t times, int dim) {
   const Scope scope("repeat_interleave");
   const int64_t n = repeated(x.shape(), dim, times)[dim];
-  return times == 0
+  return n == 0
              ? narrow(x, dim, 0, 0)
              : index_select_unchecked(
                    x, dim, floor_divide(arange(0, double(n), 1, i64, x.device()), double(times)));

@@ -123,7 +123,7 @@ Tensor histc(const Tensor& x, int64_t bins, double low, double high) {
   const Scope scope("histc");
   const NoGrad off;
   check_real(x);
-  check(bins > 0, "bins must be > 0, got {}", bins);
+  check(bins > 0 && countable({bins}), "bins must be > 0 and below 2^31, got {}", bins);
   check(low <= high && std::isfinite(high - low),
         "the range must be finite and ascending, got {} to {}", low, high);
   const Tensor v = wide(flatten(x.detach()));

@@ -1,6 +1,8 @@
 // Views: the same storage with another layout. Six ops (reshape, permute, expand, slice, diagonal,
 // unfold) and the functions made of them. Also joining, which copies into views.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,6 +10,7 @@
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
+#include "core/int_math.h"
 
 namespace mixtape {
 using namespace internal;
@@ -177,6 +180,12 @@ BasicIndex slice_of(int dim, int64_t start, int64_t stop, int64_t step) {
   return {{{BasicIndex::Kind::Slice, dim, start, stop, step}}};
 }
 
+// Throws Error for so many tensors that memory would hardly hold them.
+void check_number_of_parts(int64_t parts) {
+  constexpr int64_t most = int64_t{1} << 24;
+  check(parts <= most, "at most {} parts are possible, got {}", most, parts);
+}
+
 // x as a view of itself, which like any view has no history while nothing is recorded.
 Tensor unchanged(const Tensor& x) { return grad_enabled() || !x.requires_grad() ? x : x.detach(); }
 
@@ -312,32 +321,36 @@ std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
   const Scope scope("split");
   check(size > 0, "size must be > 0, got {}", size);
   std::vector<Tensor> pieces;
-  const int64_t n = x.size(dim);
-  for (int64_t at = 0; at < n || at == 0; at += size)  // an empty x gives one empty piece
-    pieces.push_back(narrow(x, dim, at, std::min(size, n - at)));
+  const int64_t n = x.size(dim), count = std::max<int64_t>(1, internal::ceil_div(n, size));
+  check_number_of_parts(count);
+  for (int64_t i = 0; i < count; ++i)  // an empty x gives one empty piece
+    pieces.push_back(narrow(x, dim, i * size, std::min(size, n - i * size)));
   return pieces;
 }
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim) {
   const Scope scope("split");
+  int64_t left = x.size(dim);
+  bool fit = true;
+  for (const int64_t size : sizes) fit = fit && 0 <= size && (left -= size) >= 0;
+  check(fit && left == 0,
+        "sizes must be >= 0 and add up to the {} elements of dimension {}, got [{}]", x.size(dim),
+        dim, fmt::join(sizes, ", "));
   std::vector<Tensor> pieces;
   int64_t at = 0;
-  for (const int64_t size : sizes) {
-    pieces.push_back(narrow(x, dim, at, size));
-    at += size;
-  }
-  check(at == x.size(dim), "pieces must have the {2} elements of dimension {1} in all, got {0}", at,
-        dim, x.size(dim));
+  for (const int64_t size : sizes)
+    pieces.push_back(narrow(x, dim, std::exchange(at, at + size), size));
   return pieces;
 }
 std::vector<Tensor> chunk(const Tensor& x, int64_t chunks, int dim) {
   const Scope scope("chunk");
   check(chunks > 0, "chunks must be > 0, got {}", chunks);
-  if (x.size(dim) == 0) return split(x, std::vector<int64_t>(size_t(chunks), 0), dim);
-  return split(x, (x.size(dim) - 1) / chunks + 1, dim);
+  if (x.size(dim) == 0) return tensor_split(x, chunks, dim);
+  return split(x, internal::ceil_div(x.size(dim), chunks), dim);
 }
 std::vector<Tensor> tensor_split(const Tensor& x, int64_t parts, int dim) {
   const Scope scope("tensor_split");
   check(parts > 0, "parts must be > 0, got {}", parts);
+  check_number_of_parts(parts);
   const int64_t n = x.size(dim);
   std::vector<int64_t> sizes(size_t(parts), n / parts);
   std::for_each_n(sizes.begin(), n % parts, [](int64_t& size) { ++size; });
@@ -353,6 +366,7 @@ std::vector<Tensor> tensor_split(const Tensor& x, const std::vector<int64_t>& in
 }
 std::vector<Tensor> unbind(const Tensor& x, int dim) {
   const Scope scope("unbind");
+  check_number_of_parts(x.size(dim));
   std::vector<Tensor> pieces;
   for (int64_t i = 0; i < x.size(dim); ++i) pieces.push_back(select(x, dim, i));
   return pieces;
@@ -368,6 +382,7 @@ std::vector<Tensor> split_heads(const Tensor& x, int64_t heads, const SplitHeads
             x.size(2) % (o.parts * heads) == 0,
         "an input of shape {} does not divide into {} parts of {} heads", x.shape(), o.parts,
         heads);
+  check_number_of_parts(o.parts);
   std::vector<Tensor> pieces;
   for (int64_t i = 0; i < o.parts; ++i)
     pieces.push_back(call<Select<HeadsOf>>(x, HeadsOf{o.parts, heads, i, o.batch_first}));

@@ -35,6 +35,15 @@ Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o,
   });
 }
 
+void check_windows(Size2 window, const UnfoldOptions& o) {
+  for (const int d : {0, 1})
+    check(window[d] > 0 && o.stride[d] > 0 && o.dilation[d] > 0 &&
+              countable({window[d], o.stride[d], o.dilation[d], o.padding[d]}),
+          "window, stride and dilation must be > 0, padding >= 0, all below 2^31, got {}, {}, {} "
+          "and {}",
+          window[d], o.stride[d], o.dilation[d], o.padding[d]);
+}
+
 // Kernels that each take one window element of one channel: [c kh kw, 1, kh, kw].
 Tensor takers(int64_t channels, Size2 window, const Tensor& like) {
   const int64_t size = window.h * window.w;
@@ -84,10 +93,7 @@ Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
   if (x.rank() == 3) return squeeze(unfold(unsqueeze(x, 0), window, o), 0);
   const Scope scope("unfold");
   check_batch(x, 4);
-  check(window.h > 0 && window.w > 0 && o.stride.h > 0 && o.stride.w > 0 && o.dilation.h > 0 &&
-            o.dilation.w > 0,
-        "window, stride and dilation must be > 0, got {} x {}, {} x {} and {} x {}", window.h,
-        window.w, o.stride.h, o.stride.w, o.dilation.h, o.dilation.w);
+  check_windows(window, o);
   Tensor y = pad(x, {o.padding.w, o.padding.w, o.padding.h, o.padding.h});
   for (const int d : {0, 1}) {  // [n, c, windows, .., size, ..], taken at steps of the dilation
     const int64_t reach = o.dilation[d] * (window[d] - 1) + 1;
@@ -103,10 +109,10 @@ Tensor unfold(const Tensor& x, Size2 window, const UnfoldOptions& o) {
 Tensor fold(const Tensor& x, Size2 size, Size2 window, const UnfoldOptions& o) {
   if (x.rank() == 2) return squeeze(fold(unsqueeze(x, 0), size, window, o), 0);
   const Scope scope("fold");
+  check_windows(window, o);
+  check(countable({size.h, size.w}), "sizes must be >= 0 and below 2^31, got {} x {}", size.h,
+        size.w);
   const int64_t taps = window.h * window.w;
-  check(taps > 0 && o.stride.h > 0 && o.stride.w > 0,
-        "window and stride must be > 0, got {} x {} and {} x {}", window.h, window.w, o.stride.h,
-        o.stride.w);
   int64_t count[2], rest[2];
   for (const int d : {0, 1}) {
     const int64_t space = size[d] + 2 * o.padding[d] - o.dilation[d] * (window[d] - 1) - 1;

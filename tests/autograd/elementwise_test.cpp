@@ -1233,6 +1233,9 @@ TEST(Create, OneHotChecksItsIndices) {
   EXPECT_EQ(one_hot(zeros({0}, i64), 3).shape(), (Shape{0, 3}));
   EXPECT_ERROR(one_hot(arange(0, 3), 2), "one_hot: index 2 is out of range for 2 classes");
   EXPECT_ERROR(one_hot(arange(-1, 1), 2), "one_hot: indices must be >= 0, got -1");
+  const Tensor most = from_data(std::vector{std::numeric_limits<int64_t>::max()});
+  EXPECT_ERROR(one_hot(most), "one_hot: 9223372036854775807 is too large to be counted");
+  EXPECT_ERROR(bincount(most), "bincount: 9223372036854775807 is too large to be counted");
   EXPECT_ERROR(one_hot(ones({2}), 2), "one_hot: indices must be integers, got f32");
 }
 

@@ -123,6 +123,10 @@ TEST(Stft, SaysWhatIsWrong) {
   EXPECT_ERROR(istft(ones({4, 3, 2}), 8),
                "a transform of shape [4, 3, 2], not [5, frames, 2] or [b, 5, frames, 2]");
   EXPECT_ERROR(istft(stft(x, 8), 8, {.length = 0}), "length must be >= 1, got 0");
+  constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_ERROR(istft(stft(x, 8), 8, {.length = most}), "istft: ");
+  EXPECT_ERROR(istft(stft(x, 8), 8, {.hop_length = most}),
+               "istft: hop_length must be from 1 to 8, got 9223372036854775807");
   EXPECT_ERROR(istft(stft(x, 8), 8, {.window = zeros({8})}),
                "the squares of windows must not vanish, got a sum of 0");
 }

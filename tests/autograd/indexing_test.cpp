@@ -79,6 +79,19 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(split(x, 0), "split: size must be > 0, got 0");
   EXPECT_ERROR(chunk(x, -1), "chunk: chunks must be > 0, got -1");
   EXPECT_ERROR(tensor_split(x, 0), "tensor_split: parts must be > 0, got 0");
+  const Tensor none = zeros({0, 1}), endless = expand(zeros({1}), {highest});
+  for (const auto& parts :
+       {+[](const Tensor& t, int64_t n) { return tensor_split(t, n); },
+        +[](const Tensor& t, int64_t n) { return chunk(t, n); },
+        +[](const Tensor&, int64_t n) { return split(expand(zeros({1}), {n}), 1); },
+        +[](const Tensor&, int64_t n) { return unbind(expand(zeros({1}), {n})); },
+        +[](const Tensor&, int64_t n) {
+          return split_heads(zeros({1, 1, 0}), 1, {.parts = n >> 32});
+        }})
+    EXPECT_ERROR(parts(none, highest), "at most 16777216 parts are possible, got ");
+  EXPECT_EQ(split(endless, highest - 1)[1].size(0), 1);
+  EXPECT_EQ(chunk(endless, 2)[0].size(0), int64_t{1} << 62);
+  EXPECT_EQ(slice(endless, 0, 0, highest, 2).size(0), int64_t{1} << 62) << "rounded up";
   EXPECT_EQ(tensor_split(x, {1}).size(), 2u) << "an index, not the number of parts";
   EXPECT_EQ(tensor_split(x, 20)[19].size(0), 0);
   EXPECT_ERROR(block_diag({ones({1, 1, 1})}),
@@ -86,13 +99,11 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(take(x, ones({1})), "take: indices must be integers, got f32");
   EXPECT_ERROR(take(x, full({}, double(x.numel()), i64)), "take: ");
   EXPECT_ERROR(split(x, {1, 1}, 1),
-               "split: pieces must have the 3 elements of dimension 1 in all, got 2");
-  EXPECT_ERROR(split(x, {2, 2}, 1),
-               "split: narrow: 2 elements from 2 on are out of range for dimension 1 of size 3");
-  EXPECT_ERROR(split(x, {4, -1}, 1),
-               "split: narrow: 4 elements from 0 on are out of range for dimension 1 of size 3");
-  EXPECT_ERROR(split(x, {-1, 4}, 1),
-               "split: narrow: -1 elements from 0 on are out of range for dimension 1 of size 3");
+               "split: sizes must be >= 0 and add up to the 3 elements of dimension 1, got [1, 1]");
+  for (const std::vector<int64_t>& sizes :
+       {std::vector<int64_t>{2, 2}, {4, -1}, {-1, 4}, {highest, highest}})
+    EXPECT_ERROR(split(x, sizes, 1),
+                 "split: sizes must be >= 0 and add up to the 3 elements of dimension 1, got [");
   EXPECT_ERROR(unfold(x, 1, 4, 1),
                "unfold: windows of 4 elements with step 1 do not fit dimension 1 of [2, 3]");
   EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1),

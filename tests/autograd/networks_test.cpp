@@ -337,6 +337,7 @@ TEST(Pools, RefuseWhatDoesNotFit) {
       "window and stride must be > 0 and together below 2^63, got 2 and 9223372036854775807");
   EXPECT_ERROR(max_pool1d(line, most, {.padding = most / 2}),
                "together below 2^63, got 9223372036854775807 and 9223372036854775807");
+  EXPECT_ERROR(max_pool1d(expand(ones({1, 1, 1}), {1, 1, most}), 2), "a window of 2 does not fit");
   EXPECT_ERROR(max_pool1d(line, 2, {.padding = most}),
                "padding must be from 0 to half of the window, got 9223372036854775807");
   EXPECT_ERROR(avg_pool2d(x, {2, 3}, {.padding = {0, 2}}),
@@ -436,6 +437,13 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(pixel_shuffle(x, int64_t(1) << 32), "2 channels do not divide");
   EXPECT_ERROR(pixel_shuffle(ones({4, 2}), 2), "pixel_shuffle: the input has shape [4, 2]");
   EXPECT_ERROR(pixel_unshuffle(x, 2), "4 x 5 pixels do not divide into squares of 2 x 2");
+  constexpr int64_t huge = int64_t(1) << 62;
+  EXPECT_ERROR(interpolate(x, {huge, 1}, {.mode = Interpolation::Bilinear, .antialias = true}),
+               "planes of [4611686018427387904, 1] elements");
+  EXPECT_ERROR(pixel_shuffle(x, huge), "2 channels do not divide");
+  EXPECT_ERROR(pixel_shuffle(expand(ones({1, 1, 1, 1}), {1, huge, 1, 1}), int64_t(1) << 32),
+               "channels do not divide into squares of 4294967296 x 4294967296");
+  EXPECT_ERROR(pixel_unshuffle(ones({1, 2, 0, 0}), huge), "too many elements");
   EXPECT_ERROR(channel_shuffle(x, 3), "channel_shuffle: 2 channels do not divide into 3 groups");
   EXPECT_ERROR(channel_shuffle(ones({2, 2}), 2),
                "channel_shuffle: the input has shape [2, 2], not [n, c, ...]");

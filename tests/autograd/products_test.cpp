@@ -85,6 +85,10 @@ TEST(Baddbmm, RoundsOnceAndSkipsWhatCountsNothing) {
                "baddbmm: 2 matrices for 5: both operands need as many");
 }
 
+TEST(Kron, RefusesMoreElementsThanCanBeCounted) {
+  EXPECT_ERROR(kron(expand(ones({1}), {int64_t{1} << 62}), ones({4})), "too many elements");
+}
+
 TEST(Cross, TakesVectorsOfThree) {
   const Tensor e = eye(3);
   EXPECT_TRUE(equal(cross(select(e, 0, 0), select(e, 0, 1)), select(e, 0, 2)));

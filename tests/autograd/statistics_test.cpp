@@ -406,7 +406,9 @@ TEST(Histc, CountsTheEndsAndLeavesOutTheRest) {
   EXPECT_EQ(to_vector(histc(row({7, 7, 7}), 2)), (Values{0, 3}));  // of [6, 8]
   EXPECT_EQ(to_vector(histc(ones({0}), 3)), (Values{0, 0, 0}));
   EXPECT_EQ(histc(x.to(f16), 4, 0, 4).dtype(), f16);
-  EXPECT_ERROR(histc(x, 0, 0, 1), "histc: bins must be > 0, got 0");
+  EXPECT_ERROR(histc(x, 0, 0, 1), "histc: bins must be > 0 and below 2^31, got 0");
+  EXPECT_ERROR(histc(x, std::numeric_limits<int64_t>::max(), 0, 1),
+               "histc: bins must be > 0 and below 2^31, got 9223372036854775807");
   EXPECT_ERROR(histc(x, 4, 1, 0), "histc: the range must be finite and ascending, got 1 to 0");
   EXPECT_ERROR(histc(x, 4, 0, inf), "histc: the range must be finite and ascending, got 0 to inf");
   EXPECT_ERROR(histc(row({1, inf}), 4),

@@ -347,6 +347,10 @@ TEST(EmbeddingBag, Errors) {
   EXPECT_EQ(of(index, from({0, 4}, {2}, i64)),
             "EmbeddingBag: embedding_bag: offsets begin at 0, and the smallest of their bags of 3 "
             "indices has -1");
+  const int64_t most = std::numeric_limits<int64_t>::max();  // bags whose sizes wrap around
+  EXPECT_EQ(of(index, from_data(std::vector{int64_t{0}, most, int64_t{-2}})),
+            "EmbeddingBag: embedding_bag: offsets begin at 0, and the smallest of their bags of 3 "
+            "indices has 5");
   EXPECT_EQ(error([] { nn::EmbeddingBag(4, 3, {.padding_idx = 4}); }),
             "EmbeddingBag: padding_idx 4 is out of range for 4 rows");
 }

@@ -187,8 +187,11 @@ TEST(Shapes, AreTheirFunctions) {
   expect_is(Upsample({.size = Size2{9, 4}, .mode = corners.mode}),
             interpolate(x, {9, 4}, {.mode = corners.mode}));
   EXPECT_ERROR(Upsample({.scale_factor = Size2{0, 2}}),
-               "Upsample: scale_factor must be > 0, got 0 x 2");
-  EXPECT_ERROR(Upsample({.size = Size2{2, -1}}), "Upsample: size must be > 0, got 2 x -1");
+               "Upsample: scale_factor must be > 0 and below 2^31, got 0 x 2");
+  EXPECT_ERROR(Upsample({.size = Size2{2, -1}}),
+               "Upsample: size must be > 0 and below 2^31, got 2 x -1");
+  EXPECT_ERROR(Upsample({.scale_factor = Size2{int64_t{1} << 62}}),
+               "Upsample: scale_factor must be > 0 and below 2^31, got 4611686018427387904 x ");
   EXPECT_ERROR(Upsample({}),
                "Upsample: size is not given and scale_factor is not given: one of them has to be");
   EXPECT_ERROR(Upsample({.size = 2, .scale_factor = 2}),

@@ -494,12 +494,24 @@ TEST(More, SaysWhatDoesNotFit) {
       "conv_transpose3d: padding 2 leaves nothing of 3");
   EXPECT_EQ(error([&] { unfold(volume, 2); }),
             "unfold: the input has shape [1, 2, 3, 3, 3], not [n, c, h, w] or [c, h, w]");
-  EXPECT_EQ(error([&] { unfold(image, 0); }),
-            "unfold: window, stride and dilation must be > 0, got 0 x 0, 1 x 1 and 1 x 1");
+  EXPECT_EQ(
+      error([&] { unfold(image, 0); }),
+      "unfold: window, stride and dilation must be > 0, padding >= 0, all below 2^31, got 0, 1, 1 "
+      "and 0");
+  constexpr int64_t huge = int64_t{1} << 62;
+  EXPECT_EQ(
+      error([&] { unfold(image, 2, {.dilation = huge}); }),
+      "unfold: window, stride and dilation must be > 0, padding >= 0, all below 2^31, got 2, 1, "
+      "4611686018427387904 and 0");
+  EXPECT_EQ(
+      error([&] { fold(ones({1, 4, 4}), huge, 2); }),
+      "fold: sizes must be >= 0 and below 2^31, got 4611686018427387904 x 4611686018427387904");
   EXPECT_EQ(error([&] { unfold(image, 4); }),
             "unfold: a window over 4 elements does not fit into 3");
   EXPECT_EQ(error([&] { fold(image, 4, 0); }),
-            "fold: window and stride must be > 0, got 0 x 0 and 1 x 1");
+            "fold: window, stride and dilation must be > 0, padding >= 0, all below 2^31, got 0, "
+            "1, 1 and "
+            "0");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 4}), 1, 2); }),
             "fold: a window of 2 x 2 does not fit into images of 1 x 1");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 5}), 3, 2); }),

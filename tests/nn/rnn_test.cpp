@@ -306,8 +306,10 @@ TEST(Recurrent, ErrorsNameBothSizes) {
             "GRU: h_0 has shape [1, 2, 5], not [1, 4, 5]");
   EXPECT_EQ(error([&] { lstm(zeros({0, 2, 3})); }), "LSTM: lstm: the sequence has no steps");
   EXPECT_EQ(error([] { nn::LSTM(3, 0); }), "LSTM: sizes must be positive: in 3, hidden 0");
+  EXPECT_EQ(error([] { nn::LSTM(3, int64_t{1} << 62); }),
+            "LSTM: [4, 4611686018427387904, 3] has too many elements");
   EXPECT_EQ(error([] { nn::LSTM(3, 5, {.num_layers = 0}); }),
-            "LSTM: num_layers must be > 0, got 0");
+            "LSTM: num_layers must be from 1 to 65536, got 0");
   EXPECT_EQ(error([] { nn::LSTM(3, 5, {.dropout = 2}); }),
             "LSTM: dropout must be from 0 to 1, got 2");
 

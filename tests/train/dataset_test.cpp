@@ -249,7 +249,8 @@ TEST(Transforms, RefuseWhatMakesNoSense) {
                "standard deviations must be finite and > 0, got inf");
   EXPECT_ERROR(transforms::normalize({0, 1}, {1}),
                "there must be means, and as many standard deviations, got 2 and 1");
-  EXPECT_ERROR(transforms::random_crop(-1), "padding must be >= 0, got -1");
+  EXPECT_ERROR(transforms::random_crop(-1), "padding must be from 0 to 65536, got -1");
+  EXPECT_ERROR(transforms::random_crop(int64_t(1) << 62), "padding must be from 0 to 65536, got ");
   EXPECT_ERROR(transforms::random_flip(1.5), "probability must be from 0 to 1, got 1.5");
   EXPECT_ERROR(applied(transforms::random_flip(), zeros({2, 3})),
                "inputs must be images [n, ..., height, width], got [2, 3]");

@@ -164,7 +164,8 @@ TEST(Images, RefuseWhatTheyCannotDo) {
   EXPECT_ERROR(resized(x, 0, 2), "an image must have a size > 0, got 0 x 2");
   EXPECT_ERROR(resized(x, {0, 2, 4, 3}, 2, 2),
                "the box of 4 x 3 pixels at 0, 2 is not within the image of 4 x 4");
-  EXPECT_ERROR(resize(0), "an image must have a size > 0, got 0 x 0");
+  EXPECT_ERROR(resize(0), "an image must have sides of 1 to 67108864 pixels, got 0 x 0");
+  EXPECT_ERROR(resize(int64_t(1) << 62), "an image must have sides of 1 to 67108864 pixels, got ");
   EXPECT_ERROR(resize(2)(Tensor({4}, u8), random),
                "an image must be [channels, height, width], got [4]");
   EXPECT_ERROR(adjust_contrast(x, -1), "a factor must be >= 0, got -1");

@@ -26,7 +26,8 @@ double between(const Range& range, RandomGenerator& random) {
 }
 
 void require_size(int64_t height, int64_t width) {
-  check(height > 0 && width > 0, "an image must have a size > 0, got {} x {}", height, width);
+  check(std::min(height, width) > 0 && std::max(height, width) <= most_pixels,
+        "an image must have sides of 1 to {} pixels, got {} x {}", most_pixels, height, width);
 }
 
 void require_image(const Tensor& x) {

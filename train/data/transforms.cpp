@@ -105,7 +105,7 @@ Transform cast(DType dtype) {
 }
 
 Transform random_crop(int64_t padding) {
-  check(padding >= 0, "padding must be >= 0, got {}", padding);
+  check(0 <= padding && padding <= 65536, "padding must be from 0 to 65536, got {}", padding);
   return [padding](const Tensor& x, std::span<RowContext> rows) {
     return map_images(x, rows,
                       [&]<class T>(RowContext& row, const T* from, T* to, int64_t lines,
