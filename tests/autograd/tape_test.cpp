@@ -201,7 +201,11 @@ TEST(Tape, WritesInPlaceOnlyToUnsharedStorage) {
   EXPECT_ERROR(zero_(z),
                "fill_: storage that a view or an op that saved it for "
                "backward shares cannot change in place: make a new tensor by where, index_put, cat "
-               "or stack, or NoGrad");
+               "or stack, x[i] = y for a part, or NoGrad");
+  const Tensor q = x * 1;
+  EXPECT_ERROR(q[0].add_(1), "use the form without underscore, x[i] += y for a part, or NoGrad");
+  q[0] += 1;
+  EXPECT_EQ(to_vector(q), (std::vector<double>{2, 2}));
   EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z),
                "copy_: storage that a view or an op that saved it");
   const NoGrad off;
