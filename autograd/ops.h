@@ -524,6 +524,7 @@ Tensor threshold(const Tensor& x, double threshold, double value);   // value wh
 Tensor rrelu(const Tensor& x, double lower = 1.0 / 8, double upper = 1.0 / 3);
 Tensor softsign(const Tensor& x);  // x / (1 + |x|)
 Tensor log_sigmoid(const Tensor& x);
+inline Tensor logsigmoid(const Tensor& x) { return log_sigmoid(x); }  // as log_sigmoid
 // log(x / (1 - x)), the inverse of sigmoid; with eps, x is clamped to [eps, 1 - eps] first.
 Tensor logit(const Tensor& x, std::optional<double> eps = {});
 // x above zero, weight x below it, with one weight [1] or one per channel [c] of x [n, c, ...].
@@ -679,6 +680,8 @@ Tensor logdet(const Tensor& a);  // the logarithm of det(a): NaN where that is n
 // The lower triangle l with a = l l^T, or the upper one l^T. a counts as its symmetric part
 // (a + a^T) / 2. Throws Error unless that is positive definite.
 Tensor cholesky(const Tensor& a, bool upper = false);
+// The solution x [..., n, k] of a x = b, where l is cholesky(a, upper).
+Tensor cholesky_solve(const Tensor& b, const Tensor& l, bool upper = false);
 struct Qr {
   Tensor q, r;
 };

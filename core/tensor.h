@@ -36,8 +36,7 @@ struct Dims : std::vector<int> {
   // Negative dimensions count from the end. The ops check them.
   Dims(std::initializer_list<int> dims);
   Dims(std::vector<int> dims);
-  template <std::same_as<int> Dim>  // not from bool, as in sum(x, true), where dimensions were
-                                    // forgotten
+  template <std::same_as<int> Dim>  // not bool: in sum(x, true) dimensions were forgotten
   Dims(Dim dim) : Dims({dim}) {}
 };
 
@@ -61,9 +60,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   // Shape and strides, from the first element on.
   const internal::Layout& layout() const { return impl().view.layout; }
   int rank() const { return shape().rank; }  // the number of dimensions
-  int64_t size(int dim) const {
-    return shape()[wrap_dim(dim, rank())];
-  }  // throws Error beyond the rank
+  // Throws Error beyond the rank.
+  int64_t size(int dim) const { return shape()[wrap_dim(dim, rank())]; }
   int64_t numel() const { return shape().size(); }                      // the number of elements
   size_t nbytes() const { return size_t(numel()) * size_of(dtype()); }  // of its elements
   DType dtype() const { return impl().view.dtype; }                     // of an element
@@ -205,8 +203,9 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
     return repeat(Shape{int64_t(times), int64_t(more)...});
   }
   Tensor repeat_interleave(int64_t times, int dim) const;  // each slice of dim, times over
-  Tensor flip(const Dims& dims) const;                     // backwards along dims
-  Tensor roll(int64_t shift, int dim) const;               // wraps around
+  Tensor diagonal(int64_t offset = 0, int a = -2, int b = -1) const;  // x[..., i, i + offset]
+  Tensor flip(const Dims& dims) const;                                // backwards along dims
+  Tensor roll(int64_t shift, int dim) const;                          // wraps around
   Tensor tril(int64_t diagonal = 0) const, triu(int64_t diagonal = 0) const;  // zeros above; below
   Tensor index_select(int dim, const Tensor& index) const;  // these indices of dim
   Tensor gather(int dim, const Tensor& index) const;        // an index along dim for each result
@@ -253,9 +252,10 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor mean(const Dims& dims = {}, bool keepdim = false) const;       // of floats
   Tensor prod(const Dims& dims = {}, bool keepdim = false) const;       // integers give i64
   Tensor logsumexp(const Dims& dims = {}, bool keepdim = false) const;  // log(sum(exp(x)))
-  // The variance: the sum of squared deviations over n - correction. stddev() is its root.
+  // The variance: the sum of squared deviations over n - correction.
   Tensor var(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
-  Tensor stddev(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;  // its root
+  // The root of the variance.
+  Tensor stddev(const Dims& dims = {}, bool keepdim = false, int correction = 1) const;
   Tensor max(const Dims& dims = {}, bool keepdim = false) const;      // ties share the gradient
   Tensor min(const Dims& dims = {}, bool keepdim = false) const;      // as max()
   BoolTensor any(const Dims& dims = {}, bool keepdim = false) const;  // false if there are none
@@ -273,8 +273,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor mm(const Tensor& other) const;                // [m, k] @ [k, n]
   Tensor bmm(const Tensor& other) const;               // [b, m, k] @ [b, k, n]
   Tensor fill_(double value) const, zero_() const, copy_(const Tensor& from) const;  // in place
-  Tensor clamp_(std::optional<double> low,
-                std::optional<double> high = {}) const;      // clamp() in place
+  // clamp() in place.
+  Tensor clamp_(std::optional<double> low, std::optional<double> high = {}) const;
   Tensor add_(const Tensor& y) const, add_(double y) const;  // in place, as x += y
   Tensor sub_(const Tensor& y) const, sub_(double y) const;  // in place, as x -= y
   Tensor mul_(const Tensor& y) const, mul_(double y) const;  // in place, as x *= y

@@ -273,5 +273,10 @@ Tensor cholesky(const Tensor& a, bool upper) {
   const Tensor l = call<Cholesky>(a);
   return upper ? transpose(l) : l;
 }
+Tensor cholesky_solve(const Tensor& b, const Tensor& l, bool upper) {
+  const Scope scope("cholesky_solve");
+  const Tensor lower = upper ? transpose(l) : l;
+  return solve_triangular(transpose(lower), solve_triangular(lower, b), {.upper = true});
+}
 
 }  // namespace mixtape

@@ -71,6 +71,9 @@ Tensor Tensor::slice(int dim, int64_t start, int64_t stop, int64_t step) const {
 Tensor Tensor::unflatten(int dim, const Shape& sizes) const {
   return mixtape::unflatten(*this, dim, sizes);
 }
+Tensor Tensor::diagonal(int64_t offset, int a, int b) const {
+  return mixtape::diagonal(*this, offset, a, b);
+}
 Tensor Tensor::repeat(const Shape& times) const { return mixtape::repeat(*this, times); }
 Tensor Tensor::repeat_interleave(int64_t times, int dim) const {
   return mixtape::repeat_interleave(*this, times, dim);

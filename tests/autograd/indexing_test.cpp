@@ -45,6 +45,20 @@ TEST(Scatter, PlacesANumber) {
   EXPECT_TRUE(equal(argwhere(whole), nonzero(whole)));
 }
 
+TEST(Methods, AreTheFunctions) {
+  const Tensor x = numbers({3, 4}), i = row({2, 0, 2}, i64), source = numbers({3, 4}) + 1;
+  EXPECT_TRUE(equal(x.diagonal(1), diagonal(x, 1)));
+  const Tensor sums = index_add(x, 0, i, source);
+  EXPECT_TRUE(equal(x.index_add(0, i, source), sums));
+  const Tensor y = clone(x), whole = numbers({4, 3}), columns = transpose(whole, 0, 1);
+  EXPECT_TRUE(y.index_add_(0, i, source).is_same(y));
+  EXPECT_TRUE(equal(y, sums));
+  const Tensor before = clone(columns);
+  columns.index_add_(1, row({1}, i64), ones({3, 1}));
+  EXPECT_TRUE(equal(columns, index_add(before, 1, row({1}, i64), ones({3, 1})))) << "a view";
+  EXPECT_EQ(whole.at(3), 4);
+}
+
 TEST(DiagEmbed, UndoesDiagonal) {
   const Tensor x = numbers({2, 3, 4});
   for (const int64_t offset : {-2, 0, 1})

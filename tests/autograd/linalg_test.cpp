@@ -32,6 +32,13 @@ TEST(Linalg, SolvesLargeSystems) {
   }
 }
 
+TEST(Linalg, SolvesByTheFactorsOfCholesky) {
+  const Tensor m = drawn({2, 5, 5}), b = drawn({2, 5, 3}, 2);
+  const Tensor a = matmul(m, transpose(m)) + identity(5, 2);
+  for (const bool upper : {false, true})
+    EXPECT_LT(distance(cholesky_solve(b, cholesky(a, upper), upper), solve(a, b)), 1e-11) << upper;
+}
+
 TEST(Linalg, DecomposesLargeMatrices) {
   for (const auto& [m, n] :
        {std::pair<int64_t, int64_t>{1, 1}, {40, 40}, {150, 60}, {60, 150}, {129, 128}}) {

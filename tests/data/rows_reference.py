@@ -165,6 +165,7 @@ ROWS = {
     "solve_broadcast": torch.linalg.solve,
     "solve_vectors": lambda a, b: torch.linalg.solve(a, b) + torch.linalg.solve(a, b[0].expand(2, 3)),
     "solve_triangular": lambda a, b: torch.linalg.solve_triangular(a, b, upper=False),
+    "solve_cholesky": lambda b, l: torch.cholesky_solve(b, l.tril()),
     "solve_triangular_from_the_right": lambda a, b: torch.linalg.solve_triangular(
         a, b, upper=True, left=False, unitriangular=True),
     "inv": torch.linalg.inv,
@@ -224,6 +225,7 @@ ROWS = {
     "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
     "elu": lambda x: F.elu(x, 1.5),
     "log_sigmoid": F.logsigmoid,
+    "log_sigmoid_alias": F.logsigmoid,
     "hardsigmoid": lambda x: F.relu6(x + 3) / 6,  # F.hardsigmoid's own gradient rounds 1 / 6 to f32
     "swiglu": lambda a, b: F.silu(a) * b,
     "glu": F.glu,
@@ -241,9 +243,9 @@ ROWS = {
     "digamma_special": torch.digamma,
     "fmod_scalar": lambda x: torch.fmod(x, 0.75),
     "copysign_scalar": lambda x: torch.copysign(x, -1.0),
+    "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "bitwise_and_scalar": lambda x: x & 6,
     "bitwise_or_scalar": lambda x: x | 6,
-    "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "bitwise_xor_scalar": lambda x: x ^ 6,
     "bitwise_left_shift_scalar": lambda x: x << 3,
     "bitwise_right_shift_scalar": lambda x: x >> 3,
