@@ -90,8 +90,8 @@ MAY_BEGIN = 1  # in kernels/cpu/optim/blocks.h
 LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 3, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 5965, "kernels/common": 4165, "kernels/cpu": 10895, "kernels/cuda": 11300, "autograd": 14525, "nn": 6150,
-           "optim": 3985, "amp": 5445, "io": 5510, "dist": 4050, "train": 11270, "examples": 2295, "emulator": 8305}
+BUDGETS = {"core": 5965, "kernels/common": 4175, "kernels/cpu": 10895, "kernels/cuda": 11300, "autograd": 14600, "nn": 6150,
+           "optim": 3990, "amp": 5445, "io": 5510, "dist": 4050, "train": 11280, "examples": 2295, "emulator": 8305}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
 
