@@ -185,7 +185,7 @@ struct Frames {
                      reshape(frames, flat));
   }
 };
-FftNorm norm_of(bool normalized) { return normalized ? FftNorm::Ortho : FftNorm::Backward; }
+FftNorm fft_norm(bool normalized) { return normalized ? FftNorm::Ortho : FftNorm::Backward; }
 
 }  // namespace
 
@@ -236,7 +236,7 @@ Tensor stft(const Tensor& x, int64_t n_fft, const StftOptions& o) {
         check(signal.size(-1) >= n_fft, "a frame of {} numbers does not fit into {}", n_fft,
               signal.size(-1));
         const Tensor parts = unfold(signal, -1, n_fft, frames.hop) * frames.window;
-        const FftOptions norm{.norm = norm_of(o.normalized)};
+        const FftOptions norm{.norm = fft_norm(o.normalized)};
         const Tensor y =
             o.onesided ? rfft(parts, norm) : fft(stack({parts, zeros_like(parts)}, -1), norm);
         return transpose(y, -3, -2);
@@ -273,7 +273,7 @@ Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& o) {
       [&](const Tensor& t) {
         // Uses the first half of two-sided transforms, as PyTorch does.
         const Tensor lines = transpose(narrow(t, -3, 0, n_fft / 2 + 1), -3, -2);
-        const Tensor parts = irfft(lines, {.n = n_fft, .norm = norm_of(o.normalized)});
+        const Tensor parts = irfft(lines, {.n = n_fft, .norm = fft_norm(o.normalized)});
         const Tensor y = within(frames.overlap_add(parts * frames.window)) / weight;
         return resized(y, -1, length);
       },
