@@ -148,7 +148,7 @@ inline std::vector<Tensor> tensor_split(const Tensor& x, std::initializer_list<i
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);  // a select for each index of dim
 namespace detail {
 void unpack(const std::vector<Tensor>& list, std::span<Tensor> parts);
-}
+}  // namespace detail
 // The N tensors of a list, by name: const auto [q, k, v] = unpack<3>(x.chunk(3, -1)). Throws Error
 // unless there are N.
 template <size_t N>
