@@ -25,7 +25,6 @@ struct Slice {
   int64_t step = 1;
 
   Slice() = default;
-  explicit Slice(std::integral auto) = delete;  // x[4:] is x(Slice(4, None)), x[:4] (None, 4)
   Slice(std::optional<int64_t> first, std::optional<int64_t> end, int64_t by = 1)
       : start(first), stop(end), step(by) {}    // a negative bound counts from the end
   explicit Slice(std::integral auto) = delete;  // x[1:] is x(Slice(1, None)), x[:1] Slice(None, 1)
