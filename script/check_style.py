@@ -4,7 +4,7 @@
 usage: check_style.py [--only CHECK] [ROOT]    prints "file:line: what is wrong" and exits 1 where something is
   words      no word that the house replaced by the field's own
   comments   a comment line begins with what a thing is or does, not with Of, What, Whether or How
-  functions  in layers and examples at most 3 functions over 60 lines, none over 80
+  functions  in layers and examples at most one function over 60 lines, none over 80
   files      there and in emulator no source file over 500 lines, but for tables
   budgets    lines of each folder"""
 import argparse
@@ -87,10 +87,10 @@ ONE_MEANING = {
 # These may not begin a comment line or a note behind code. Such a note may begin with `of`: `int index;  // of the device`.
 FIRST_WORDS = re.compile(r'^\s*(?://+|\*|/\*|#+|""")\s*\(?(Of|What|Whether|How)\b|[;{,)}] +(?://|#) *\(?([Ww]hat|[Ww]hether|[Hh]ow)\b[^"]*$')
 MAY_BEGIN = 1  # in kernels/cpu/optim/blocks.h
-LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 3, 80
+LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 1, 80
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 5965, "kernels/common": 4175, "kernels/cpu": 10895, "kernels/cuda": 11300, "autograd": 14600, "nn": 6150,
+BUDGETS = {"core": 5965, "kernels/common": 4175, "kernels/cpu": 10895, "kernels/cuda": 11310, "autograd": 14600, "nn": 6150,
            "optim": 3990, "amp": 5445, "io": 5510, "dist": 4050, "train": 11280, "examples": 2295, "emulator": 8305}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 

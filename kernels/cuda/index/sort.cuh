@@ -164,6 +164,20 @@ __global__ void count_digits(const K* keys, int64_t n, int tiles, int shift, int
   if (t % lanes == 0) counts[(row * digits + t / lanes) * tiles + tile] = sum;
 }
 
+// Replaces counts [digit, thread] by the sums of those before them: thread t takes 16 consecutive
+// ones.
+__device__ inline void sum_counts(gpu::Shared<int> count, gpu::Shared<int> warp_sums) {
+  const gpu::Shared<int> mine = count + int(gpu::thread().x) * digits;
+  int sum = 0;
+  for (int k = 0; k < digits; ++k) sum += mine[k];
+  int offset = sum_before(sum, warp_sums).sum;
+  for (int k = 0; k < digits; ++k) {
+    const int c = mine[k];
+    mine[k] = offset;
+    offset += c;
+  }
+}
+
 // Writes the keys of a tile to their offsets. They are ordered in shared memory first, so that
 // neighbours are written together. The last pass writes only positions, to `index`.
 template <class K>
@@ -174,9 +188,8 @@ __global__ void scatter_digits(const K* keys, const uint32_t* at, int64_t n, int
   const gpu::Shared<uint32_t> position =
       gpu::shared_memory<uint32_t>(size_t(tile_length) * sizeof(K));
   constexpr size_t counts_at = size_t(tile_length) * (sizeof(K) + sizeof(uint32_t));
-  const gpu::Shared<int> count = gpu::shared_memory<int>(counts_at);  // [digit, thread]
-  const gpu::Shared<int> warp_sums =
-      gpu::shared_memory<int>(counts_at + digits * sort_threads * sizeof(int));
+  const gpu::Shared<int> count = gpu::shared_memory<int>(counts_at),  // [digit, thread]
+      warp_sums = gpu::shared_memory<int>(counts_at + digits * sort_threads * sizeof(int));
   const int64_t row = int64_t(gpu::block().x) / tiles;
   const int tile = int(gpu::block().x % unsigned(tiles)), t = int(gpu::thread().x);
   const int64_t begin = int64_t(tile) * tile_length;
@@ -204,15 +217,7 @@ __global__ void scatter_digits(const K* keys, const uint32_t* at, int64_t n, int
     count[c] = rank[k] + 1;
   }
   gpu::sync_block();
-  // Counts become offsets in the tile: thread t sums 16 consecutive counts.
-  int sum = 0;
-  for (int k = 0; k < digits; ++k) sum += count[t * digits + k];
-  int offset = sum_before(sum, warp_sums).sum;
-  for (int k = 0; k < digits; ++k) {
-    const int c = count[t * digits + k];
-    count[t * digits + k] = offset;
-    offset += c;
-  }
+  sum_counts(count, warp_sums);  // to offsets in the tile
   gpu::sync_block();
 #pragma unroll
   for (int k = 0; k < per_thread; ++k) {

@@ -96,13 +96,30 @@ __device__ void add_in_order(gpu::Shared<T> sums, int at, T v) {
   }
 }
 
+// Writes the sums of a tile to its place in x, in packs of 16 bytes if x is aligned to them.
+template <class O, class T>
+__device__ void store_tile(gpu::Shared<T> sums, int length, bool aligned, O* x) {
+  constexpr int step = gpu::warp_size, n = 16 / int(sizeof(O)), m = 16 / int(sizeof(T));
+  const int lane = gpu::lane(), packed = aligned ? length / n * n : 0;
+  for (int i = lane * n; i < packed; i += step * n) {
+    gpu::Pack<O, n> out;
+#pragma unroll
+    for (int j = 0; j < n; j += m) {
+      const auto in = gpu::load_as<gpu::Pack<T, m>>(sums + (i + j));
+#pragma unroll
+      for (int e = 0; e < m; ++e) out.v[j + e] = gpu::round_to<O>(in.v[e]);
+    }
+    gpu::store_global(x + i, out);
+  }
+  for (int i = packed + lane; i < length; i += step) x[i] = gpu::round_to<O>(T(sums[i]));
+}
+
 // spans may be null. x_size: of all planes. aligned: x is, to 16 bytes. apart: no index repeats.
 template <class S, class O, bool apart>
 __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_plane, int y_plane,
                     int64_t x_size, bool aligned, O* x) {
   using T = gpu::math_t<S>;
   constexpr int tile = tile_bytes / int(sizeof(T)), step = gpu::warp_size;
-  constexpr int n = 16 / int(sizeof(O)), m = 16 / int(sizeof(T));
   const int64_t begin = gpu::global_thread() / gpu::warp_size * tile;
   if (begin >= x_size) return;
   const int length = int(std::min<int64_t>(tile, x_size - begin)), lane = gpu::lane();
@@ -145,19 +162,7 @@ __global__ void put(const S* y, const int32_t* index, const Span* spans, int x_p
     }
   }
   gpu::sync_warp();
-
-  const int packed = aligned ? length / n * n : 0;
-  for (int i = lane * n; i < packed; i += step * n) {
-    gpu::Pack<O, n> out;
-#pragma unroll
-    for (int j = 0; j < n; j += m) {
-      const auto in = gpu::load_as<gpu::Pack<T, m>>(sums + (i + j));
-#pragma unroll
-      for (int e = 0; e < m; ++e) out.v[j + e] = gpu::round_to<O>(in.v[e]);
-    }
-    gpu::store_global(x + begin + i, out);
-  }
-  for (int i = packed + lane; i < length; i += step) x[begin + i] = gpu::round_to<O>(T(sums[i]));
+  store_tile(sums, length, aligned, x + begin);
 }
 
 // Each thread reads four elements of y.
