@@ -1,6 +1,7 @@
 #pragma once
 // Device: where bytes live and kernels run.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
@@ -22,8 +23,9 @@ struct Device {  // a type, and a number among the devices of that type; by defa
   int index = 0;  // on meta, the type that it stands in for
 
   constexpr Device() = default;
-  constexpr Device(DeviceType of, int i) : type(of), index(i) {}   // need not exist: see require()
-  explicit Device(std::string_view text) : Device(parse(text)) {}  // Device("cuda:1")
+  constexpr Device(DeviceType of, int i) : type(of), index(i) {}  // need not exist: see require()
+  template <std::convertible_to<std::string_view> Text>
+  Device(const Text& text) : Device(parse(text)) {}  // implicit, for x.to("cuda:1")
 
   static constexpr Device cpu() { return {}; }                               // the host
   static constexpr Device cuda(int i = 0) { return {DeviceType::cuda, i}; }  // the i-th GPU, from 0

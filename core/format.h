@@ -35,7 +35,9 @@ struct PlainFormatter {
 inline std::string_view text_of(DType t) { return name(t); }
 inline std::string_view text_of(Precision p) { return name(p); }
 inline std::string text_of(const Shape& s) { return s.to_string(); }
-inline std::string text_of(const Device& d) { return d.to_string(); }
+inline std::string text_of(const std::same_as<Device> auto& d) {  // not of text, which converts
+  return d.to_string();
+}
 inline std::string text_of(const Tensor& x) { return to_string(x); }  // also BoolTensor
 template <class T>
 struct Formatter : PlainFormatter {

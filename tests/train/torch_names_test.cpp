@@ -362,6 +362,14 @@ TEST(TorchNames, OfDevices) {
   EXPECT_EQ(Device("cuda:1"), Device::cuda(1));
   EXPECT_EQ(Device(std::string("cuda")), Device::cuda());
   EXPECT_ERROR(Device("gpu"), "unknown device 'gpu'");
+  const std::string text = "cpu";
+  EXPECT_EQ(zeros({2}, f32, "meta:cuda").device(), Device::meta(DeviceType::cuda));
+  EXPECT_EQ(ones(2).to("meta").device(), Device::meta());
+  EXPECT_TRUE(equal(ones(2).to(text), ones(2)));
+  nn::Linear net(2, 3);
+  net.to("meta");
+  EXPECT_EQ(net.weight.device(), Device::meta());
+  EXPECT_ERROR(ones(2).to("half"), "unknown device 'half'");
 }
 
 TEST(TorchNames, OfModules) {
