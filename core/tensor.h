@@ -53,6 +53,12 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor(const Shape& shape, DType dtype, Device device = DefaultDevice::current());
   // `view` is within storage.
   Tensor(const std::shared_ptr<Storage>& storage, const internal::View& view);
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+  Tensor& operator=(const Tensor&) & = default;  // another tensor in this handle
+  Tensor& operator=(Tensor&&) & noexcept = default;
+  void operator=(const Tensor&) && = delete;  // x.set_grad(y), x(0) = y or x.copy_(y) writes
 
   explicit operator bool() const { return impl_ != nullptr; }          // false: undefined
   const Shape& shape() const { return impl().view.layout.shape; }      // the sizes, outermost first

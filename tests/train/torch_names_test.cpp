@@ -350,6 +350,9 @@ template <class T>
 concept ComparableToNumbers = requires(const T& a) { a == 1.0; };
 static_assert(!Comparable<Tensor> && !ComparableToNumbers<Tensor>);
 static_assert(!std::is_constructible_v<Slice, int>);  // Slice(1, None) or Slice(None, 1)
+// x.grad() = y and x.select(0, 1) = y would change a handle that nobody has.
+static_assert(!std::is_assignable_v<Tensor, Tensor> && std::is_assignable_v<Tensor&, Tensor>);
+static_assert(std::is_nothrow_move_assignable_v<Tensor>);
 template <class T>
 concept MakesATensor = requires(const T& t) { tensor(t); };
 static_assert(MakesATensor<double> && !MakesATensor<std::vector<float>>);  // from_data(t)
