@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "autograd/autograd_meta.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/int_math.h"
+#include "core/parse.h"
 #include "core/scope.h"
 #include "dist/division.h"
 #include "dist/world.h"
@@ -19,10 +18,10 @@ namespace {
 
 // The number of the parameter in a name such as "state.3.exp_avg", or `count` if there is none.
 size_t parameter_of(const std::string& name, size_t count) {
-  size_t index = count;
-  if (name.starts_with("state."))
-    std::from_chars(name.data() + 6, name.data() + name.size(), index);
-  return std::min(index, count);
+  constexpr std::string_view prefix = "state.";
+  if (!name.starts_with(prefix)) return count;
+  const std::string_view rest = std::string_view(name).substr(prefix.size());
+  return std::min(parse_number<size_t>(rest.substr(0, rest.find('.'))).value_or(count), count);
 }
 
 }  // namespace
