@@ -7,6 +7,9 @@
 #include "autograd/ops.h"
 #include "core/allocator.h"
 #include "core/random.h"
+#ifdef MIXTAPE_EMULATED
+#include "emulator/simt/record.h"
+#endif
 
 namespace mixtape {
 namespace device_attention_test {
