@@ -275,8 +275,10 @@ Tensor cholesky(const Tensor& a, bool upper) {
 }
 Tensor cholesky_solve(const Tensor& b, const Tensor& l, bool upper) {
   const Scope scope("cholesky_solve");
-  const Tensor lower = upper ? transpose(l) : l;
-  return solve_triangular(transpose(lower), solve_triangular(lower, b), {.upper = true});
+  const auto solved = [](const Tensor& lower, const Tensor& right) {
+    return solve_triangular(transpose(lower), solve_triangular(lower, right), {.upper = true});
+  };
+  return in_wider(solved, upper ? transpose(l) : l, b);
 }
 
 }  // namespace mixtape
