@@ -43,7 +43,8 @@ int digits_needed(T x, char style, int precision) {
   for (int digits = 0; digits <= precision; ++digits) {
     const std::string text = style == 'f' ? fmt::format("{:#.{}f}", value, digits)
                                           : fmt::format("{:#.{}e}", value, digits);
-    const double back = *internal::parse_number<double>(text);
+    // (Rounded up, the largest numbers are beyond doubles.)
+    const double back = internal::parse_number<double>(text).value_or(INFINITY);
     const size_t point = text.find('.');
     if (text[point + static_cast<size_t>(digits)] != '0') longest = digits;
     if (static_cast<double>(static_cast<T>(back)) == value) return digits;

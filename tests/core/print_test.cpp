@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
@@ -106,6 +107,8 @@ TEST(Print, TurnsScientificWhereDecimalsWouldNotDo) {
   EXPECT_EQ(to_string(from({1001, -1}, {2}, f64)), "[ 1.001e+03 -1.000e+00]\nf64 [2]");
   EXPECT_EQ(to_string(from({1000, 1}, {2}, f64)), "[1000.    1.]\nf64 [2]");
   EXPECT_EQ(to_string(from({1e100, 1}, {2}, f64)), "[1.e+100 1.e+000]\nf64 [2]");
+  EXPECT_EQ(to_string(from({std::numeric_limits<double>::max()}, {1}, f64)),
+            "[1.7977e+308]\nf64 [1]");  // (2.e+308 is no double)
   // The bounds are as the dtype rounds them.
   EXPECT_EQ(to_string(from({0.9, 900}, {2})), "[  0.9 900. ]\nf32 [2]");
   EXPECT_EQ(to_string(from({0.9, 900.1}, {2})), "[9.000e-01 9.001e+02]\nf32 [2]");
