@@ -31,8 +31,7 @@ Tensor floor_divide(const Tensor& a, double b) {
     const Tensor rest = fmod(x, by), below = by < 0 ? gt(rest, 0) : lt(rest, 0);
     return cast(round((x - rest) / by) - cast(below, f64), a.dtype());
   }
-  check(a.dtype() != boolean,
-        "elements must be numbers, got bool (convert them to a number dtype)");
+  check_numeric(a);
   check(b != 0, "division of {} elements by zero", a.dtype());
   check_number(a.dtype(), b);
   return call<WholeQuotient>(a, number_like(a, b));
