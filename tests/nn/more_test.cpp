@@ -510,8 +510,7 @@ TEST(More, SaysWhatDoesNotFit) {
             "unfold: a window over 4 elements does not fit into 3");
   EXPECT_EQ(error([&] { fold(image, 4, 0); }),
             "fold: window, stride and dilation must be > 0, padding >= 0, all below 2^31, got 0, "
-            "1, 1 and "
-            "0");
+            "1, 1 and 0");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 4}), 1, 2); }),
             "fold: a window of 2 x 2 does not fit into images of 1 x 1");
   EXPECT_EQ(error([&] { fold(ones({1, 4, 5}), 3, 2); }),

@@ -349,7 +349,6 @@ static_assert(!SortableByBool<Tensor>);  // the dimension comes first
 template <class T>
 concept ComparableToNumbers = requires(const T& a) { a == 1.0; };
 static_assert(!Comparable<Tensor> && !ComparableToNumbers<Tensor>);
-static_assert(!std::is_constructible_v<Slice, int>);  // Slice(1, None) or Slice(None, 1)
 // x.grad() = y and x.select(0, 1) = y would change a temporary handle alone.
 static_assert(!std::is_assignable_v<Tensor, Tensor> && std::is_assignable_v<Tensor&, Tensor>);
 static_assert(std::is_nothrow_move_assignable_v<Tensor>);
