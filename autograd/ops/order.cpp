@@ -64,7 +64,7 @@ Tensor numbers_along(const Tensor& x, int dim) {
   return cast(sum(logical_not(isnan(x)), {dim}, true), f64);
 }
 
-// The elements of x at these indices, and the indices. Without keepdim there is one along dim.
+// The elements of x at these indices, and the indices; without keepdim, less dim, of size 1.
 Sorted picked(const Tensor& x, int dim, const Tensor& indices, bool keepdim) {
   const Tensor values = gather_unchecked(x, dim, indices);
   return keepdim ? Sorted{values, indices} : Sorted{squeeze(values, dim), squeeze(indices, dim)};
