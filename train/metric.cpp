@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "autograd/ops.h"
-#include "autograd/ops/rows.h"
 #include "core/check.h"
 #include "core/format.h"
 
