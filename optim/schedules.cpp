@@ -53,10 +53,8 @@ void MultiplicativeOptions::validate() const {
   check(static_cast<bool>(factor), "there is no factor");
 }
 double MultiplicativeOptions::rate(int64_t step, double base_lr) const {
-  auto& [last, product] = so_far;
-  if (step < last) so_far = {0, 1};
-  for (; last < step; ++last) product *= factor(last + 1);
-  return base_lr * product;
+  for (int64_t i = 1; i <= step; ++i) base_lr *= factor(i);
+  return base_lr;
 }
 
 void WarmupStableDecayOptions::validate() const {

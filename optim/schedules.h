@@ -5,7 +5,6 @@
 #include <concepts>
 #include <functional>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "optim/schedule.h"
@@ -94,10 +93,7 @@ struct MultiplicativeOptions {
   std::function<double(int64_t step)> factor = {};
 
   void validate() const;
-  // Calls factor for the steps since the last call, or for all up to an earlier step.
-  double rate(int64_t step, double base_lr) const;
-
-  mutable std::pair<int64_t, double> so_far = {0, 1};  // the last step, the product of its factors
+  double rate(int64_t step, double base_lr) const;  // calls factor `step` times
 };
 using Multiplicative = ClosedForm<MultiplicativeOptions>;
 

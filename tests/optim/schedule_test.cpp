@@ -406,20 +406,6 @@ TEST(Schedule, RestartsMayBecomeVeryRare) {
   EXPECT_EQ(o.rate(1000, 0.5), 0.5);
 }
 
-TEST(Schedule, MultipliesEachFactorOnce) {
-  const auto calls = std::make_shared<int>(0);
-  SGD opt({problem()[0]}, {.lr = 1});
-  Multiplicative schedule(opt, {.factor = [calls](int64_t step) {
-                            ++*calls;
-                            return step % 2 == 0 ? 0.5 : 2.0;
-                          }});
-  for (int i = 0; i < 1001; ++i) schedule.step();
-  EXPECT_EQ(schedule.lr(), 2);
-  EXPECT_EQ(*calls, 1001);
-  EXPECT_EQ(schedule.at(4), 1) << "an earlier step";
-  EXPECT_EQ(schedule.at(1001), 2);
-}
-
 // Parts begin where their milestone is, each group with its own rate, and may have parts.
 TEST(Schedule, PartsOfParts) {
   const Params p = problem();
