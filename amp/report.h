@@ -70,7 +70,7 @@ class Report final : NoCopy {
     std::string op, module;
     DType dtype;
     std::vector<Shape> operands;
-    std::vector<std::pair<int64_t, int64_t>> pad;  // sizes that padding helps, and padded
+    std::vector<std::pair<int64_t, int64_t>> pad;  // sizes and padded ones, where it helps
     int64_t calls = 0;
   };
   std::vector<Shapes> missed_shapes() const;

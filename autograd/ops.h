@@ -74,7 +74,7 @@ Tensor rand(std::integral auto size, std::integral auto... more) {
   return rand(Shape{int64_t(size), int64_t(more)...});
 }
 Tensor uniform(const Shape& shape, double low, double high, DType dtype = f32,
-               Device device = DefaultDevice::current());
+               Device device = DefaultDevice::current());  // between low and high
 Tensor randn(const Shape& shape, DType dtype = f32,
              Device device = DefaultDevice::current());  // mean 0, standard deviation 1
 // Sizes as arguments: randn(2, 3).
@@ -82,7 +82,7 @@ Tensor randn(std::integral auto size, std::integral auto... more) {
   return randn(Shape{int64_t(size), int64_t(more)...});
 }
 Tensor normal(const Shape& shape, double mean, double std, DType dtype = f32,
-              Device device = DefaultDevice::current());
+              Device device = DefaultDevice::current());  // of that mean and deviation
 Tensor randint(int64_t low, int64_t high, const Shape& shape,
                Device device = DefaultDevice::current());  // i64 in [low, high)
 inline Tensor randint(int64_t high, const Shape& shape, Device device = DefaultDevice::current()) {

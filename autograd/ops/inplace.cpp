@@ -34,9 +34,10 @@ Tensor rewrite(std::string_view op, const Tensor& x, bool history, bool direct, 
     x.storage()->bump_version();
     return x;
   }
-  const bool sets = op == "fill_" || op == "copy_";
-  std::string instead = sets ? "make a new tensor by where, index_put, cat or stack"
-                             : "use the form without underscore";
+  const bool fills = op == "fill_" || op == "copy_",
+             sets = fills || op == "masked_fill_" || op == "scatter_";
+  std::string instead = fills ? "make a new tensor by where, index_put, cat or stack"
+                              : "use the form without underscore";
   if (!x.is_leaf()) instead += sets ? ", x[i] = y for a part" : ", x[i] += y for a part";
   replace_value(x, instead, [&](const Tensor& old) { return f(Tensor(), old); });
   return x;

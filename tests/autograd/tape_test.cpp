@@ -204,6 +204,8 @@ TEST(Tape, WritesInPlaceOnlyToUnsharedStorage) {
                "or stack, x[i] = y for a part, or NoGrad");
   const Tensor q = x * 1;
   EXPECT_ERROR(q[0].add_(1), "use the form without underscore, x[i] += y for a part, or NoGrad");
+  EXPECT_ERROR(q[0].masked_fill_(gt(q[0], 0), 1),
+               "use the form without underscore, x[i] = y for a part, or NoGrad");
   q[0] += 1;
   EXPECT_EQ(to_vector(q), (std::vector<double>{2, 2}));
   EXPECT_ERROR(copy_(select(zeros({2, 2}), 0, 1), z),

@@ -10,7 +10,7 @@
 namespace mixtape::train {
 
 struct EncodeOptions {
-  bool added = true;  // names of added tokens, such as <|endoftext|>, become these; false: text
+  bool added = true;  // names of added tokens, such as <|endoftext|>, become tokens, not text
 };
 
 class Tokenizer {
