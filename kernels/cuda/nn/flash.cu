@@ -185,7 +185,8 @@ template <class T, int d, bool adds>
 __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
   using Steps = FlashForward<T, d, adds>;
   constexpr int rows = Steps::rows, ld = Steps::ld, keys = Steps::keys;
-  const int blocks = ceil_div(g.rule.queries, Steps::queries);
+  // (ceil_div(), which cannot overflow, costs the loop moves between registers.)
+  const int blocks = (g.rule.queries + Steps::queries - 1) / Steps::queries;
   const int head = int(gpu::block().x) / blocks,
             m0 = (blocks - 1 - int(gpu::block().x) % blocks) * Steps::queries;
   const int row = m0 + int(gpu::thread().x) / 32 * rows * 16;  // the warp's first query
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
   };
 
   const int end = rule.causal && m0 + Steps::queries < rule.keys ? m0 + Steps::queries : rule.keys;
-  const int tiles = ceil_div(end, keys);
+  const int tiles = (end + keys - 1) / keys;
   load_positions<T, d, Steps::queries>(qs, q, m0, rule.queries);
   gpu::copy_commit();
   load(0);
