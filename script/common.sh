@@ -57,7 +57,7 @@ cuda_if_here() {
   if compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; then echo auto; else echo disabled; fi
 }
 
-# Compiles what files share once for sixteen.
+# Compiles what files share once for sixteen. (Meson 1.0 cannot link a layer with exactly sixteen files, or a multiple.)
 unity=(--unity=on --unity-size=16)
 
 # compile DIR TARGET...: one job per core, since an Eigen file takes about a GB.
