@@ -114,6 +114,7 @@ RecurrentWeights::RecurrentWeights(std::string_view layer, int64_t in, int64_t h
   const Scope scope(layer);
   check(in > 0 && hidden > 0, "sizes must be positive: in {}, hidden {}", in, hidden);
   const double bound = 1 / std::sqrt(static_cast<double>(hidden));
+  // (All sizes at first, since their product may overflow: Shape checks it.)
   const auto uniform = [&](const Shape& shape) {
     return parameter(flatten(init::uniform_(empty(shape), -bound, bound), 0, 1));
   };
