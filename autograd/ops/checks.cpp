@@ -42,7 +42,7 @@ Tensor as_index(const Tensor& t, std::string_view what) {
   check(is_integer(t.dtype()), "{} must be integers, got {}", what, t.dtype());
   return cast(t, i64);
 }
-int64_t number_of_classes(const Tensor& index) {
+int64_t one_past_largest(const Tensor& index) {
   const auto largest = max(index).item<int64_t>();
   check(largest < std::numeric_limits<int64_t>::max(), "{} is too large to be counted", largest);
   return largest + 1;

@@ -36,7 +36,7 @@ void check_counted(std::string_view what, std::initializer_list<int64_t> sizes);
 // Integers as indices of kernels, i64. Throws Error for other dtypes.
 Tensor as_index(const Tensor& t, std::string_view what = "indices");
 // One more than the largest element, if that can be counted. Waits for the device.
-int64_t number_of_classes(const Tensor& index);
+int64_t one_past_largest(const Tensor& index);
 // low <= i < end for all elements of an i64 tensor. On a device the Error comes later (see
 // core/readback.h). `problem` makes the message from an element out of range.
 void check_range(const Tensor& index, int64_t low, int64_t end,

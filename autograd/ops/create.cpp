@@ -233,7 +233,7 @@ Tensor one_hot(const Tensor& given, int64_t classes, DType dtype) {
   const Tensor index = as_index(given);
   if (classes == -1) {
     check(index.numel() > 0, "without indices, the number of classes must be given");
-    classes = number_of_classes(index);
+    classes = one_past_largest(index);
   }
   check_range(index, 0, classes, [classes](int64_t i) {
     return i < 0 ? fmt::format("indices must be >= 0, got {}", i)

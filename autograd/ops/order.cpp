@@ -253,7 +253,7 @@ Tensor bincount(const Tensor& given, const Tensor& weights, int64_t least) {
   const bool none = x.numel() == 0;
   const int64_t smallest = none ? 0 : min(x).item<int64_t>();
   check(smallest >= 0, "numbers must be >= 0, got {}", smallest);
-  const int64_t size = std::max(least, none ? 0 : number_of_classes(x));
+  const int64_t size = std::max(least, none ? 0 : one_past_largest(x));
   const Tensor each = !weights                    ? ones({x.numel()}, i64, x.device())
                       : is_float(weights.dtype()) ? weights
                                                   : cast(weights, i64);
