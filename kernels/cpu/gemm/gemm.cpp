@@ -414,8 +414,10 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
-    // The stride of a dimension of size 1 is free: 1 is the fastest.
-    const auto stride = [](const Layout& l, int d) { return l.shape[d] == 1 ? 1 : l.strides[d]; };
+    // The stride of a dimension of size 1 is free: dense lines along k are read in place.
+    const auto stride = [](const Layout& l, int d) {
+      return l.shape[d] != 1 ? l.strides[d] : l.strides[-3 - d] == 1 ? l.shape[-3 - d] : 1;
+    };
     Blocking<T> blocking{*kernel,
                          k,
                          sizeof(S),
