@@ -21,6 +21,7 @@ namespace {
 // A tensor's hooks: what Node::hooks and AutogradMeta::hooks point to.
 struct Hooks {
   HookList<Node::Hook> gradient;                             // from register_hook()
+  HookList<Node::Hook> retained;                             // from retain_grad(): at most one
   HookList<std::function<void(const Tensor&)>> accumulated;  // from register_post_accumulate_hook()
 
   template <class F>
@@ -180,6 +181,7 @@ struct Engine {
       dy = std::move(changed);
     };
     for_each_hook(node, &Hooks::gradient, run);
+    for_each_hook(node, &Hooks::retained, run);
     if (capture)
       if (auto wanted = capture->find(&node); wanted != capture->end()) wanted->second = dy;
   }
@@ -392,11 +394,15 @@ HookHandle register_hook(const Tensor& x, Node::Hook f) {
 void retain_grad(const Tensor& x) {
   check(x.requires_grad(), "retain_grad() of a tensor that does not require a gradient");
   if (x.is_leaf()) return;
-  register_hook(x, [kept = WeakTensor(x)](const Tensor& g) {
+  const std::shared_ptr<void>& hooks = x.grad_fn()->hooks;
+  if (hooks && !Hooks::of(hooks)->retained.empty()) return;
+  ++effects.writes;
+  const auto keep = [kept = WeakTensor(x)](const Tensor& g) {
     if (const Tensor t = kept.lock())
       accumulate_grad(t, g, grad_enabled(), *backward_state.loss_scale);
     return Tensor();
-  });
+  };
+  Hooks::add(x, &Hooks::retained, Node::Hook(keep));
 }
 
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> f) {

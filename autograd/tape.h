@@ -247,8 +247,8 @@ template <std::invocable<const Tensor&> F>
 HookHandle register_hook(const Tensor& x, F f) {  // f only looks
   return register_hook(x, [f = std::move(f)](const Tensor& g) mutable { return f(g), Tensor(); });
 }
-// Makes each backward() or grad() that reaches x, the result of an op, add to x.grad() from now on.
-// Throws Error unless x.requires_grad().
+// Makes each backward() or grad() that reaches x, the result of an op, add to x.grad() from now on,
+// once and after the hooks of x. Throws Error unless x.requires_grad().
 void retain_grad(const Tensor& x);
 // Calls f with a leaf each time backward() has added to its grad(). The rest of the pass does not
 // read the leaf's data (unless the graph is retained, or the leaf was used through detach() before

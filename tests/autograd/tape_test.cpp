@@ -500,6 +500,16 @@ TEST(Tape, KeepsGradientsOfResults) {
                "retain_grad() of a tensor that does not require a gradient");
 }
 
+TEST(Tape, RetainsOnceWhatHooksLeave) {
+  const Tensor x = leaf({1, 2}, {2}), h = x * 3.0;
+  retain_grad(h);
+  retain_grad(h);
+  register_hook(h, [](const Tensor& g) { return g * 10.0; });
+  sum(h).backward();
+  EXPECT_EQ(to_vector(h.grad()), (std::vector<double>{10, 10}));
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{30, 30}));
+}
+
 TEST(Tape, HooksRefuseWhatDoesNotFit) {
   EXPECT_ERROR(register_hook(ones({1}), [](const Tensor&) { return Tensor(); }),
                "a hook on a tensor that does not require a gradient");
