@@ -61,6 +61,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   void operator=(const Tensor&) && = delete;  // x.set_grad(y), x(0) = y or x.copy_(y) writes
 
   explicit operator bool() const { return impl_ != nullptr; }          // false: undefined
+  bool defined() const { return impl_ != nullptr; }                    // the same
   const Shape& shape() const { return impl().view.layout.shape; }      // the sizes, outermost first
   const Shape& strides() const { return impl().view.layout.strides; }  // in elements
   // Shape and strides, from the first element on.

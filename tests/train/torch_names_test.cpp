@@ -134,6 +134,7 @@ TEST(TorchNames, MethodsThatGatherAndScatter) {
   EXPECT_TRUE(equal(x(0).expand_as(x), expand(x(0), {2, 3})));
   EXPECT_TRUE(equal(x.flatten().view_as(x), x));
   EXPECT_TRUE(equal(x.repeat_interleave(2, 1), repeat_interleave(x, 2, 1)));
+  EXPECT_TRUE(x.defined() && !Tensor().defined());
   EXPECT_TRUE(equal(x.roll(1, 1), roll(x, 1, 1)));
   EXPECT_TRUE(equal(x(0).dot(x(1)), dot(x(0), x(1))));
   EXPECT_TRUE(equal(x.mv(x(1)), mv(x, x(1))));
