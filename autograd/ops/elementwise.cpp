@@ -94,8 +94,12 @@ struct Lerp {
   }
 };
 
+// Not true of an undefined tensor either, which call() refuses with the op's name.
+bool is_bool(const Tensor& x) { return x && x.dtype() == boolean; }
+bool is_whole(const Tensor& x) { return x && !is_float(x.dtype()); }
+
 // Bools as f32, beside a number.
-Tensor counted(const Tensor& x) { return x.dtype() == boolean ? cast(x, f32) : x; }
+Tensor counted(const Tensor& x) { return is_bool(x) ? cast(x, f32) : x; }
 
 }  // namespace
 
@@ -189,7 +193,7 @@ Tensor ops::fused_scalar_gradient(const Ctx& ctx, int id, bool swapped, unsigned
 // Sums and products of two bools are bools, as in NumPy and PyTorch: their or and and.
 template <class F>
 Tensor ops::binary_out(const Tensor& out, const Tensor& a, const Tensor& b) {
-  if (a.dtype() == boolean && b.dtype() == boolean) [[unlikely]] {
+  if (is_bool(a) && is_bool(b)) [[unlikely]] {
     if constexpr (std::is_same_v<F, kernels::Add> || std::is_same_v<F, kernels::Maximum>)
       return logical_or(a, b);
     if constexpr (std::is_same_v<F, kernels::Mul> || std::is_same_v<F, kernels::Minimum>)
@@ -228,8 +232,8 @@ Tensor add(const Tensor& a, const Tensor& b) { return binary_out<kernels::Add>({
 Tensor sub(const Tensor& a, const Tensor& b) { return binary_out<kernels::Sub>({}, a, b); }
 Tensor mul(const Tensor& a, const Tensor& b) { return binary_out<kernels::Mul>({}, a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
-  if (is_float(a.dtype()) || is_float(b.dtype())) return call<Binary<kernels::Div>>(a, b);
-  return call<Binary<kernels::Div>>(dividend(a), dividend(b));
+  if (is_whole(a) && is_whole(b)) return call<Binary<kernels::Div>>(dividend(a), dividend(b));
+  return call<Binary<kernels::Div>>(a, b);
 }
 Tensor pow(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Pow>>(a, b); }
 Tensor maximum(const Tensor& a, const Tensor& b) { return binary_out<kernels::Maximum>({}, a, b); }
@@ -240,8 +244,8 @@ Tensor remainder(const Tensor& a, const Tensor& b) {
 Tensor fmod(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Fmod>>(a, b); }
 Tensor fmod(const Tensor& a, double b) { return call<WithScalar<kernels::Fmod, false>>(a, b); }
 Tensor copysign(const Tensor& a, const Tensor& b) {
-  if (is_float(a.dtype()) || is_float(b.dtype())) return call<Binary<kernels::Copysign>>(a, b);
-  return call<Binary<kernels::Copysign>>(dividend(a), dividend(b));
+  if (is_whole(a) && is_whole(b)) return call<Binary<kernels::Copysign>>(dividend(a), dividend(b));
+  return call<Binary<kernels::Copysign>>(a, b);
 }
 Tensor copysign(const Tensor& a, double b) {
   return call<WithScalar<kernels::Copysign, false>>(dividend(a), b);
@@ -266,7 +270,7 @@ Tensor div(const Tensor& a, double b) {
   return call<WithScalar<kernels::Div, false>>(dividend(a), b);
 }
 Tensor pow(const Tensor& a, double b) {
-  if (!is_float(a.dtype()) && b < 0) {
+  if (is_whole(a) && b < 0) {
     const Scope scope("pow");
     fail("cannot raise {} elements to the power {} (convert them to a float dtype)", a.dtype(), b);
   }

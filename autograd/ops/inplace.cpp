@@ -49,8 +49,10 @@ Tensor fitting(const Tensor& x, const Tensor& y) { return cast(expand(y, x.shape
 // truncate).
 template <class F>
 Tensor combine(std::string_view op, const Tensor& x, const Tensor& y) {
-  const bool direct = !y.storage()->overlaps(*x.storage());
-  return rewrite(op, x, y.requires_grad(), direct, [&](const Tensor& out, const Tensor& t) {
+  // (Inside rewrite() an undefined tensor is an error that names the op.)
+  const bool direct = x && y && !y.storage()->overlaps(*x.storage());
+  const bool history = y && y.requires_grad();
+  return rewrite(op, x, history, direct, [&](const Tensor& out, const Tensor& t) {
     check(is_float(t.dtype()) || !is_float(y.dtype()),
           "{} elements would truncate {} values (convert one with .to())", t.dtype(), y.dtype());
     return binary_out<F>(out, t, fitting(t, y));

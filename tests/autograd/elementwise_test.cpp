@@ -583,6 +583,18 @@ TEST(Elementwise, IntegersAndNumbersThatTheyCannotHold) {
   EXPECT_EQ(to_vector(pow(x, 2.0)), (std::vector<double>{1, 4}));
 }
 
+TEST(Elementwise, NamesTheOpOfAnUndefinedTensor) {
+  const Tensor none, x = from({1, 2}, {2});
+  EXPECT_ERROR(none * x, "mul: the tensor is undefined");
+  EXPECT_ERROR(none * 2, "mul_scalar: the tensor is undefined");
+  EXPECT_ERROR(none / x, "div: the tensor is undefined");
+  EXPECT_ERROR(none / 2, "div_scalar: the tensor is undefined");
+  EXPECT_ERROR(pow(none, 2), "pow_scalar: the tensor is undefined");
+  EXPECT_ERROR(none += x, "add_: the tensor is undefined");
+  EXPECT_ERROR(x += none, "add_: the tensor is undefined");
+  EXPECT_ERROR(none -= 1, "sub_: the tensor is undefined");
+}
+
 // Squares and means of half numbers are not rounded to half in between.
 TEST(Elementwise, VariancesOfNarrowNumbers) {
   const auto of = [](std::initializer_list<double> x, DType t) {
