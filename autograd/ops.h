@@ -45,7 +45,8 @@ Tensor ones(std::integral auto size, std::integral auto... more) {
 }
 Tensor arange(double start, double stop, double step = 1, DType dtype = i64,
               Device device = DefaultDevice::current());  // a step of 0.1 needs a float dtype
-Tensor arange(double stop);                               // from 0
+Tensor arange(double stop, DType dtype = i64,
+              Device device = DefaultDevice::current());  // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
 Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());

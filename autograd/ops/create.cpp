@@ -114,7 +114,7 @@ Tensor arange(double start, double stop, double step, DType dtype, Device device
   for (const double end : {start, n > 0 ? start + (n - 1) * step : start}) check_fits(dtype, end);
   return made(kernels::arange, Shape{static_cast<int64_t>(n)}, dtype, device, start, step);
 }
-Tensor arange(double stop) { return arange(0, stop); }
+Tensor arange(double stop, DType dtype, Device device) { return arange(0, stop, 1, dtype, device); }
 
 Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device) {
   check(n >= 0 && std::isfinite(stop - start),

@@ -1199,6 +1199,7 @@ TEST(Create, Linspace) {
 
 TEST(Create, ArangeAndEyeCheckTheirSizes) {
   EXPECT_EQ(to_vector(arange(2, -3, -2)), (Values{2, 0, -2}));
+  EXPECT_TRUE(equal(arange(3, f32), tensor({0, 1, 2})));
   EXPECT_EQ(arange(2, 1).shape(), Shape{0});
   const Tensor large = arange(0x1p53, 0x1p53 + 6), down = arange(-0x1p62, -0x1p62 - 1024, -255);
   for (int64_t i = 0; i < 5; ++i) {
