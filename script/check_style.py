@@ -4,7 +4,7 @@
 usage: check_style.py [--only CHECK] [ROOT]    prints "file:line: what is wrong" and exits 1 where something is
   words      no word that the house replaced by the field's own
   comments   a comment line begins with what a thing is or does, not with Of, What, Whether or How
-  functions  in layers and examples at most one function over 60 lines, none over 80
+  functions  in layers and examples no function over 60 lines
   files      there and in emulator no source file over 500 lines, but for tables
   budgets    lines of each folder"""
 import argparse
@@ -87,10 +87,10 @@ ONE_MEANING = {
 # These may not begin a comment line or a note behind code. Such a note may begin with `of`: `int index;  // of the device`.
 FIRST_WORDS = re.compile(r'^\s*(?://+|\*|/\*|#+|""")\s*\(?(Of|What|Whether|How)\b|[;{,)}] +(?://|#) *\(?([Ww]hat|[Ww]hether|[Hh]ow)\b[^"]*$')
 MAY_BEGIN = 1  # in kernels/cpu/optim/blocks.h
-LONG_FUNCTION, MANY_LONG, LONGEST_FUNCTION = 60, 1, 80
+LONG_FUNCTION = 60
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 5975, "kernels/common": 4175, "kernels/cpu": 10895, "kernels/cuda": 11310, "autograd": 14615, "nn": 6150,
+BUDGETS = {"core": 5990, "kernels/common": 4175, "kernels/cpu": 10895, "kernels/cuda": 11315, "autograd": 14625, "nn": 6150,
            "optim": 3985, "amp": 5435, "io": 5510, "dist": 4050, "train": 11280, "examples": 2295, "emulator": 8305}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
@@ -164,7 +164,6 @@ def main(arguments: list[str]) -> int:
     asked = lambda check: options.only in (None, check)
     bad: list[str] = []
     begins: list[str] = []
-    long: list[tuple[int, str]] = []
     lines = dict.fromkeys(BUDGETS, 0)
     for name, text in texts(options.root):
         if asked("words"):
@@ -176,8 +175,8 @@ def main(arguments: list[str]) -> int:
             continue
         if PRODUCT.match(name):
             if asked("functions"):
-                long += [(length, f"{name}:{line}: {function}() has {length} lines")
-                         for line, length, function in functions(text) if length > LONG_FUNCTION]
+                bad += [f"{name}:{line}: {function}() has {length} lines, more than {LONG_FUNCTION}"
+                        for line, length, function in functions(text) if length > LONG_FUNCTION]
         if asked("files") and (PRODUCT.match(name) or name.startswith("emulator/")):
             if name not in TABLES and text.count("\n") > LONG_FILE:
                 bad.append(f"{name}:1: {text.count(chr(10))} lines, more than {LONG_FILE}")
@@ -186,10 +185,6 @@ def main(arguments: list[str]) -> int:
                 lines[folder] += text.count("\n")
     if len(begins) > MAY_BEGIN:
         bad += [*begins, f"{len(begins)} comment lines begin with Of, What, Whether or How, more than {MAY_BEGIN}"]
-    bad += [what for length, what in long if length > LONGEST_FUNCTION]
-    if len(long) > MANY_LONG:
-        bad += [*(what for length, what in long if length <= LONGEST_FUNCTION),
-                f"{len(long)} functions have more than {LONG_FUNCTION} lines, more than {MANY_LONG}"]
     if asked("budgets"):
         for folder, limit in BUDGETS.items():
             print(f"{folder:<14} {lines[folder]:5} of {limit} lines")

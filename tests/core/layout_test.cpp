@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/int_math.h"
 #include "tests/support/errors.h"
 
 namespace mixtape {
@@ -18,6 +19,17 @@ using namespace internal;
 namespace core_layout_test {
 
 using test::error;
+
+// --- quotients that round up ---
+
+constexpr int64_t most_whole = std::numeric_limits<int64_t>::max();
+static_assert(ceil_div(0, 3) == 0 && ceil_div(6, 3) == 2 && ceil_div(int64_t{7}, 3) == 3);
+static_assert(ceil_div(std::numeric_limits<int>::max(), 2) == 1 << 30);
+static_assert(ceil_div(most_whole, most_whole) == 1 &&
+              ceil_div(most_whole - 1, 2) == most_whole / 2);
+static_assert(ceil_div(~size_t{}, ~size_t{} - 1) == 2);
+
+// --- layouts ---
 
 using Index = std::vector<int64_t>;
 

@@ -27,6 +27,7 @@ struct FlashForward {
   static constexpr int slot = 2 * keys * ld;                   // a tile of keys and one of values
   static constexpr size_t shared_bytes = size_t(queries * ld + 2 * slot) * sizeof(T);
 
+  using Queries = gpu::Fragment[rows][held ? d / 16 : 1];
   using Scores = float[rows][keys / 16][2][4];
   struct Sums {
     float out[rows][d / 16][2][4] = {};
@@ -37,10 +38,17 @@ struct FlashForward {
     return gpu::load_matrices<false>(qs + (r * 16 * ld + s * 16));
   }
 
+  // Loads the queries that stay in registers.
+  static __device__ __forceinline__ void hold(Shared<T> qs, Queries& fq) {
+#pragma unroll
+    for (int r = 0; r < rows; ++r)
+#pragma unroll
+      for (int s = 0; s < d / 16; ++s) fq[r][s] = query(qs, r, s);
+  }
+
   // scores = queries times keys.
-  static __device__ __forceinline__ void multiply(
-      const gpu::Fragment (&fq)[rows][held ? d / 16 : 1], Shared<T> qs, Shared<T> ks,
-      Scores& score) {
+  static __device__ __forceinline__ void multiply(const Queries& fq, Shared<T> qs, Shared<T> ks,
+                                                  Scores& score) {
 #pragma unroll
     for (int s = 0; s < d / 16; ++s) {
       gpu::Fragment a[rows];
@@ -185,8 +193,7 @@ template <class T, int d, bool adds>
 __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
   using Steps = FlashForward<T, d, adds>;
   constexpr int rows = Steps::rows, ld = Steps::ld, keys = Steps::keys;
-  // (ceil_div(), which cannot overflow, costs the loop moves between registers.)
-  const int blocks = (g.rule.queries + Steps::queries - 1) / Steps::queries;
+  const int blocks = ceil_div(g.rule.queries, Steps::queries);
   const int head = int(gpu::block().x) / blocks,
             m0 = (blocks - 1 - int(gpu::block().x) % blocks) * Steps::queries;
   const int row = m0 + int(gpu::thread().x) / 32 * rows * 16;  // the warp's first query
@@ -204,20 +211,17 @@ __global__ void __launch_bounds__(flash_threads, 2) flash_forward(Flash<T> g) {
   };
 
   const int end = rule.causal && m0 + Steps::queries < rule.keys ? m0 + Steps::queries : rule.keys;
-  const int tiles = (end + keys - 1) / keys;
+  const int tiles = ceil_div(end, keys);
   load_positions<T, d, Steps::queries>(qs, q, m0, rule.queries);
   gpu::copy_commit();
   load(0);
   gpu::copy_commit();
   const Shared<T> mine = qs + ((row - m0) * ld + place_by_rows<d>());
-  gpu::Fragment fq[rows][Steps::held ? d / 16 : 1];
+  typename Steps::Queries fq;
   if constexpr (Steps::held) {
     gpu::copy_wait<1>();
     gpu::sync_block();
-#pragma unroll
-    for (int r = 0; r < rows; ++r)
-#pragma unroll
-      for (int s = 0; s < d / 16; ++s) fq[r][s] = Steps::query(mine, r, s);
+    Steps::hold(mine, fq);
   }
   typename Steps::Sums sums;
 #pragma unroll
