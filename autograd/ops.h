@@ -23,6 +23,10 @@ namespace mixtape {
 // A bool for each element. `if (eq(a, b))` does not compile; write `if (all(eq(a, b)).item())`.
 struct BoolTensor : Tensor {
   explicit BoolTensor(Tensor t) : Tensor(std::move(t)) {}
+  BoolTensor(const BoolTensor&) = default;
+  BoolTensor(BoolTensor&&) = default;
+  BoolTensor& operator=(const BoolTensor&) & = default;  // (x > 0) = y would change a temporary
+  BoolTensor& operator=(BoolTensor&&) & = default;
   explicit operator bool() const = delete;
 };
 

@@ -7,6 +7,7 @@
 #include <iosfwd>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "core/no_copy.h"
@@ -25,6 +26,7 @@ struct Device {  // a type, and a number among the devices of that type; by defa
   constexpr Device() = default;
   constexpr Device(DeviceType of, int i) : type(of), index(i) {}  // need not exist: see require()
   template <std::convertible_to<std::string_view> Text>
+    requires(!std::is_null_pointer_v<Text>)
   Device(const Text& text) : Device(parse(text)) {}  // implicit, for x.to("cuda:1")
 
   static constexpr Device cpu() { return {}; }                               // the host

@@ -350,9 +350,16 @@ static_assert(!SortableByBool<Tensor>);  // the dimension comes first
 template <class T>
 concept ComparableToNumbers = requires(const T& a) { a == 1.0; };
 static_assert(!Comparable<Tensor> && !ComparableToNumbers<Tensor>);
-// x.grad() = y and x.select(0, 1) = y would change a temporary handle alone.
-static_assert(!std::is_assignable_v<Tensor, Tensor> && std::is_assignable_v<Tensor&, Tensor>);
-static_assert(std::is_nothrow_move_assignable_v<Tensor>);
+// x.grad() = y, x.select(0, 1) = y and (x > 0) = y would change a temporary handle alone.
+template <class T>
+constexpr bool is_assigned_in_place =
+    !std::is_assignable_v<T, T> && !std::is_assignable_v<T, const T&> &&
+    !std::is_assignable_v<T, Tensor> && std::is_nothrow_move_assignable_v<T>;
+static_assert(is_assigned_in_place<Tensor> && is_assigned_in_place<BoolTensor>);
+template <class T>
+concept Moves = requires(const Tensor& x, T to) { x.to(to); };
+static_assert(Moves<const char*> && Moves<std::string> && Moves<Device> && Moves<DType>);
+static_assert(!Moves<std::nullptr_t>);  // no text
 template <class T>
 concept MakesATensor = requires(const T& t) { tensor(t); };
 static_assert(MakesATensor<double> && !MakesATensor<std::vector<float>>);  // from_data(t)
