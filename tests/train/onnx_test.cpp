@@ -265,6 +265,15 @@ TEST(Onnx, WindowsAndOrderRunElsewhere) {
                   return cat(parts, 1);
                 }),
                 {from({-9, 7, 0, 1000003}, {2, 2}), from({-1, 5, -800, 2, 3, 4}, {3, 2})});
+  for (const DType dtype : {i32, i64})  // down to the smallest of all
+    all.add_net(fmt::format("quotients_{}", dtype), Calls([dtype](const Tensor& x) {
+                  const Tensor i = x.to(dtype);
+                  std::vector<Tensor> parts;
+                  for (const double by : {3, -3, 7, -2, 1}) parts.push_back(floor_divide(i, by));
+                  return cat(parts, 1);
+                }),
+                {from({-std::exp2(8 * double(size_of(dtype)) - 1), 7, -7, 0}, {2, 2}),
+                 from({-1, 5, -800, 2, 6, -6}, {3, 2})});
   EXPECT_EQ(all.problems(), "");
 }
 

@@ -190,9 +190,11 @@ Name remainder_scalar(const Terms& t, const OpCall& c, In x) {
   return modulo(t, x[0], t.number(c.argument<double>()));
 }
 
-// ONNX truncates quotients of integers.
+// ONNX truncates quotients of integers: one less, where what they leave has not the sign of b.
 Name floor_divide(const Terms& t, const OpCall&, In x) {
-  return t.div(t.sub(x[0], modulo(t, x[0], x[1])), x[1]);
+  const Name quotient = t.div(x[0], x[1]), rest = t.sub(x[0], t.mul(quotient, x[1]));
+  const Name exact = t.g.node("Equal", {rest, modulo(t, x[0], x[1])}, {}, boolean);
+  return t.where(exact, quotient, t.sub(quotient, t.number(1)));
 }
 
 // a 2^b or floor(a / 2^b), since BitShift has no signed integers. If b is negative or shifts all
