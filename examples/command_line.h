@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/parse.h"
 #include "io/safetensors.h"
 #include "train/data/transforms.h"
 
@@ -28,10 +28,8 @@ using Check = std::function<std::string(const std::string&)>;
 template <class T>
 Check number(T low, T high) {
   return [=](const std::string& text) -> std::string {
-    T value{};
-    const char* const end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc() && stop == end && low <= value && value <= high) return {};
+    const auto value = internal::parse_number<T>(text);
+    if (value && low <= *value && *value <= high) return {};
     return fmt::format("\"{}\" is not a {}number from {} to {}", text,
                        std::is_integral_v<T> ? "whole " : "", low, high);
   };

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/parse.h"
 #include "io/jsonl.h"
 #include "io/text.h"
 #include "optim/state_reader.h"
@@ -138,10 +138,9 @@ void recall_seconds(History& history, const std::vector<LoggedEpoch>& logged, bo
   }
 }
 
+// The number in the cell that a text begins with, or NaN.
 double number_in(std::string_view text) {
-  double x = NAN;
-  std::from_chars(text.data(), text.data() + text.size(), x);
-  return x;
+  return internal::parse_number<double>(text.substr(0, text.find(','))).value_or(NAN);
 }
 
 // The rows of a CsvLogger; none if it is not such a file.

@@ -170,11 +170,15 @@ TEST(RunFolder, ContinuesAfterAnInterruption) {
   EXPECT_EQ(io::read_json_lines(folder / "metrics.jsonl")[3], first) << "with its seconds";
   EXPECT_TRUE(slurp(folder / "log.csv").starts_with(row)) << slurp(folder / "log.csv");
 
-  spit(folder / "log.csv", "epoch,\n,\nno numbers,at all\n0,1,2,3,4\n");  // of something else
-  spit(folder / "metrics.jsonl", "{\"epoch\":0,\"train_loss\":1,\"seconds\":5}\nno JSON\n");
-  Learner last(loaders(48, 16), Net(), o);
-  last.fit(3, {.resume = folder / "last.ckpt"});
-  EXPECT_TRUE(std::isnan(last.history.epochs[0].seconds));
+  for (const std::string& other :  // of something else, and damaged
+       {std::string("epoch,\n,\nno numbers,at all\n0,1,2,3,4"),
+        row.substr(0, row.size() - 1) + "x"}) {
+    spit(folder / "log.csv", other + "\n");
+    spit(folder / "metrics.jsonl", "{\"epoch\":0,\"train_loss\":1,\"seconds\":5}\nno JSON\n");
+    Learner last(loaders(48, 16), Net(), o);
+    last.fit(3, {.resume = folder / "last.ckpt"});
+    EXPECT_TRUE(std::isnan(last.history.epochs[0].seconds)) << other;
+  }
 }
 
 // Class names of other scores end no fit.
