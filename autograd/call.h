@@ -105,8 +105,6 @@ bool prepare(internal::Call& call, CallTraits traits);
 void attach(const internal::Call& call, Tensor& y, std::shared_ptr<internal::Node>&& node,
             bool moves_only);
 Grads forbid_second_order(Grads grads, const Tensor& dy, const internal::Node& of);
-void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place, of any float dtypes
-void write(const Tensor& x, const Tensor& y);       // y = x, in place, of any dtypes
 template <class... P, class... A>
 void observe(void (internal::Observer::*event)(P...), const A&... args) {
   for (internal::Observer* o = thread_state.observer; o; o = o->outer) (o->*event)(args...);

@@ -261,6 +261,11 @@ HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(
 // multiplied by the loss scale of this number after `moves` updates. See Observer::scaled_loss().
 void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfinite);
 
+namespace detail {
+void accumulate(const Tensor& x, const Tensor& y);  // y += x, in place, of any float dtypes
+void write(const Tensor& x, const Tensor& y);       // y = x, in place, of any dtypes
+}  // namespace detail
+
 inline bool grad_enabled() { return thread_state.recording; }
 
 // A guard: this thread records nothing.

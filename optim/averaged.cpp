@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "autograd/tape.h"
 #include "core/scope.h"
 #include "kernels/kernels.h"
 #include "optim/optimizers.h"
@@ -45,10 +46,7 @@ Averaged::Averaged(Optimizer& optimizer) {
 }
 
 void Averaged::keep() {
-  for (size_t i = 0; i < own_.size(); ++i) {
-    z_[i].storage()->begin_write();
-    kernels::convert(z_[i].device(), own_[i], z_[i]);
-  }
+  for (size_t i = 0; i < own_.size(); ++i) mixtape::detail::write(own_[i], z_[i]);
   means_.keep();
   own_.clear();
   alive_.reset();

@@ -8,11 +8,11 @@
 #include <cmath>
 
 #include "autograd/autograd_meta.h"
+#include "autograd/tape.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/scope.h"
 #include "core/warn.h"
-#include "kernels/kernels.h"
 #include "optim/clip.h"
 #include "optim/state_reader.h"
 
@@ -128,10 +128,7 @@ void LBFGS::set_values(const Vector& x, double t, const Vector& d) const {
     const Tensor moved(p.shape(), f64, Device::cpu());
     for (int64_t i = 0; i < p.numel(); ++i, ++at)
       moved.data<double>()[i] = t == 0 ? x[at] : x[at] + t * d[at];
-    const Tensor there = moved.copied_to(p.device());
-    p.storage()->begin_write();
-    kernels::convert(p.device(), there, p);
-    p.storage()->bump_version();
+    mixtape::detail::write(moved.copied_to(p.device()), p);
   }
 }
 

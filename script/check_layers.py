@@ -20,7 +20,7 @@ BELOW = {
                 "emulator/simt/runtime.h"],  # where nvcc does not compile
     "autograd": ["core", "kernels"],
     "nn": ["core", "autograd"],
-    "optim": ["core", "kernels", "autograd/autograd_meta.h", "autograd/tape.h"],  # for gradients and NoGrad
+    "optim": ["core", "kernels", "autograd/autograd_meta.h", "autograd/tape.h"],  # for gradients, and writes in place
     "amp": ["core", "kernels", "autograd", "optim", "io/crc.h", "io/file.h", "io/text.h", "io/svg.h", "io/safetensors.h"],  # files of overrides, tables, pictures, capsules
     "io": ["core"],
     "dist": ["core", "kernels", "autograd", "nn", "optim", "amp"],
