@@ -132,8 +132,8 @@ void GradScaler::start(detail::ScaleState& s, double scale, int64_t passes) cons
 
 void GradScaler::calibrate(detail::ScaleState& s, const Tensor& loss) const {
   check_no_capture("calibrate finds the scale on the host: scale a loss before");
-  const auto [found, passes] = search(s, loss);
-  const double scale = JoinedCalibration::joined(found);
+  auto [scale, passes] = search(s, loss);
+  for (Observer* o = thread_state.observer; o; o = o->outer) scale = o->joined_scale(scale);
   if (scale != none_found) start(s, scale, passes);
 }
 
@@ -167,19 +167,6 @@ std::pair<double, int64_t> GradScaler::search(const detail::ScaleState& s,
     warn(fmt::format("no loss scale makes all gradients finite: {} were tried", passes));
   const bool has_scale = any_f16 && search.has_good();
   return {has_scale ? std::exp2(search.exponent) : options_.init_scale, passes};
-}
-
-thread_local JoinedCalibration* JoinedCalibration::innermost_ = nullptr;
-
-JoinedCalibration::JoinedCalibration(std::function<double(double)> join)
-    : join_(std::move(join)), outer_(std::exchange(innermost_, this)) {}
-JoinedCalibration::~JoinedCalibration() {  // perhaps before inner ones
-  JoinedCalibration** at = &innermost_;
-  while (*at && *at != this) at = &(*at)->outer_;
-  if (*at) *at = outer_;
-}
-double JoinedCalibration::joined(double found) {
-  return innermost_ ? innermost_->join_(found) : found;
 }
 
 std::optional<int64_t> GradScaler::calibration_passes(int id) const {

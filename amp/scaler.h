@@ -170,22 +170,6 @@ struct OptimizerHistory {  // from the optimizer's first step on
 
 }  // namespace detail
 
-// A guard that replaces the loss scale that calibration finds on this thread by join(found), for
-// example the smallest that any process found. Infinity means that none was found. If join() talks
-// to other processes, all of them must calibrate at the same time.
-class JoinedCalibration : NoCopy {
- public:
-  explicit JoinedCalibration(std::function<double(double found)> join);  // called once per search
-  ~JoinedCalibration();
-
- private:
-  friend class GradScaler;
-  static double joined(double found);
-  const std::function<double(double)> join_;
-  JoinedCalibration* outer_;
-  static thread_local JoinedCalibration* innermost_;
-};
-
 // An iteration is scale(loss).backward(), step() for each optimizer, update(). To see or clip the
 // true gradients, call unscale() before step(). Losses may have their own scales: scale(loss, id),
 // then step(opt, {.loss = id}). If disabled, every call passes through. Without unscale(), grad()

@@ -117,6 +117,9 @@ class Observer : NoCopy {
   // A backward pass begins at a scaled loss with this id. nonfinite, f32 [1], is 1 if the loss was
   // not finite; the scaler sees what is written there.
   virtual void scaled_loss(int id, const Tensor& nonfinite) { (void)id, (void)nonfinite; }
+  // The loss scale to begin with where calibration found this one, or infinity if it found none.
+  // Processes that train together begin with one scale.
+  virtual double joined_scale(double found) { return found; }
   // An outermost call of backward() is over; `whole` is false if an exception ended it.
   virtual void after_backward(bool whole) { (void)whole; }
   // The sum of dx over all uses of a leaf has been added to the leaf's `total`.

@@ -283,6 +283,12 @@ struct DataParallel::Impl final : Observer {
   }
 
   bool exchanges(const Tensor& leaf) const override { return by_id.contains(leaf.id()); }
+  double joined_scale(double found) override {  // the smallest; all ranks calibrate together
+    if (exchange)
+      for (const Tensor& scale : World::current()->gather(from({found}, {}, f64)))
+        found = std::min(found, scale.item());
+    return found;
+  }
   void after_backward(bool whole) override {
     if (whole && chunk == 0) check_parameters();  // once a step
     if (whole && reached && held) join_losses();
@@ -374,12 +380,6 @@ struct DataParallel::Impl final : Observer {
   bool in_chunks = false, chunk_done = false;
   bool broken = false;  // a step began and did not end
   amp::Recipe::Steps recipes;
-  const amp::JoinedCalibration calibration{[this](double found) {
-    if (exchange)
-      for (const Tensor& scale : World::current()->gather(from({found}, {}, f64)))
-        found = std::min(found, scale.item());
-    return found;
-  }};
   const Observe observe{*this};
 };
 
