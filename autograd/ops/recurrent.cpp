@@ -36,11 +36,10 @@ Tensor or_zeros(const Tensor& t, const Shape& shape, DType dtype, Device device)
   return t ? cast(t, dtype).contiguous() : zeros(shape, dtype, device);
 }
 
-// The weight, packed for all steps unless these are too few to repay it.
-struct PackedWeight : kernels::Packed {
-  explicit PackedWeight(int64_t steps) : shared(steps < 4 ? nullptr : this) {}
-  kernels::Packed* const shared;
-};
+// The weight as the first step packs it for all, or null: few steps do not repay packing.
+kernels::Packed* packed_for(int64_t steps, kernels::Packed& weight) {
+  return steps < 4 ? nullptr : &weight;
+}
 
 template <class C>
 struct Recurrent {
@@ -66,12 +65,12 @@ struct Recurrent {
       ctx.run(kernels::convert, or_zeros(has_c ? c0 : h0, {b, n}, wide, y.device()), state);
     if (C::kept && ctx.recording()) kept = ctx.output({steps, b, C::kept * n}, wide);
     View before = h;
-    PackedWeight packed(steps);
+    kernels::Packed packed;
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t k = a.reverse ? steps - 1 - i : i;
       const View now = at(y, k);
-      ctx.run(kernels::gemm, before, w, kernels::Epilogue{.bias = bias, .packed = packed.shared},
-              from_h);
+      ctx.run(kernels::gemm, before, w,
+              kernels::Epilogue{.bias = bias, .packed = packed_for(steps, packed)}, from_h);
       ctx.run(kernels::cell, C::id, at(xc, k), from_h, state, kept ? at(kept, k) : View{}, now);
       before = now;
     }
@@ -127,13 +126,14 @@ struct Recurrent {
       carry = has_c ? cast(select(dyc, 0, steps), wide).clone() : zeros({b, n}, wide, y.device());
     const Tensor dx(ctx.shape(0), y.dtype(), y.device());
     const Tensor dh = splits ? empty_like(dx) : dx, dnext = zeros({b, n}, wide, y.device());
-    PackedWeight packed(steps);
+    kernels::Packed packed;
     for (int64_t i = steps - 1; i >= 0; --i) {
       const int64_t k = a.reverse ? steps - 1 - i : i;
       ctx.run(kernels::cell_grad, C::id, kept ? at(kept, k) : View{}, at(y, k), at(dyc, k), dnext,
               carry, at(dx, k), splits ? at(dh, k) : View{});
       if (i > 0 || ctx.wants(3))
-        ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{.packed = packed.shared}, dnext);
+        ctx.run(kernels::gemm, at(dh, k), w, kernels::Epilogue{.packed = packed_for(steps, packed)},
+                dnext);
     }
     return {dx, dh, dnext, carry, h0, y};
   }
