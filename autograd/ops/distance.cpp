@@ -1,6 +1,7 @@
 // Unit vectors, distances, and losses that compare embeddings, composed of other ops.
 
 #include <algorithm>
+#include <cmath>
 
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
@@ -76,7 +77,8 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
     return reshape(cdist(flat(x), flat(y), p), joined(batch, {x.size(-2), y.size(-2)}));
   }
   const Tensor a = wide(x), b = wide(y);
-  const Tensor unit = maximum(scale_of(a), scale_of(b));
+  const auto largest = [](const Tensor& t) { return norm(t.detach(), INFINITY); };
+  const Tensor unit = moderate_scale_of(stack({largest(a), largest(b)}), reduce_options({}, 1));
   if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25) {
     // Halves of numbers at both ends of f32 have a difference; small numbers stay whole, since half
     // a subnormal loses its last bit. (Order 0 counts differences.)

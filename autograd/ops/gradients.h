@@ -204,6 +204,9 @@ Tensor scale_near(const Tensor& length, DType dtype);
 // of x divided by it stay in range, and x keeps its digits.
 Tensor scale_of(const Tensor& x, const ReduceOptions& options);
 inline Tensor scale_of(const Tensor& x) { return scale_of(x, reduce_options({}, x.rank())); }
+// The same, but far enough from both ends that gradients may be multiplied by it, added up, and
+// divided by it. Squares still stay in range.
+Tensor moderate_scale_of(const Tensor& x, const ReduceOptions& options);
 // The gradient of the p-norm y of x, all in f32 or f64.
 Tensor norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy, const NormOptions& o);
 // cosine_similarity(). A `wide` result is f32 even for f16 and bf16.

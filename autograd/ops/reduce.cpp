@@ -319,12 +319,11 @@ Tensor arg(const Tensor& x, int dim, bool keepdim) {
 
 // The variance of x or its root, in two passes, so that a large mean costs no precision. x is first
 // divided by a power of two, so that neither differences nor squares leave the range. Gradients are
-// multiplied and then divided by it (twice for a variance), so it must not be extreme; to keep a
-// mean of squares in range, the root of their number is enough.
+// multiplied and then divided by it, for a variance twice: there, to keep a mean of squares in
+// range, the root of their number is enough.
 Tensor spread(const Tensor& x, const Dims& dims, bool keepdim, int correction, bool root) {
-  const double most = !root ? 0x1p16 : x.dtype() == f64 ? 0x1p960 : 0x1p100;
-  const Tensor scale =
-      clamp(scale_of(x, reduce_options(dims, x.rank())), root ? 1 / most : 1, most);
+  const ReduceOptions over = reduce_options(dims, x.rank());
+  const Tensor scale = root ? moderate_scale_of(x, over) : clamp(scale_of(x, over), 1, 0x1p16);
   const double n = double(x.numel()) / double(std::max<int64_t>(1, scale.numel()));
   const Tensor scaled = x / scale, center = mean(scaled, dims, true);
   // Without degrees of freedom slopes are infinite, and their mean cannot be subtracted.
@@ -388,6 +387,10 @@ Tensor ops::norm_of(const Tensor& x, const NormOptions& o) {
 Tensor ops::scale_of(const Tensor& x, const ReduceOptions& o) {
   const NoGrad off;
   return power_below(call<Norm>(x.detach(), NormOptions{o, infinity}));
+}
+Tensor ops::moderate_scale_of(const Tensor& x, const ReduceOptions& o) {
+  const double most = x.dtype() == f64 ? 0x1p960 : 0x1p100;
+  return clamp(scale_of(x, o), 1 / most, most);
 }
 Tensor ops::scale_near(const Tensor& length, DType dtype) {
   const NoGrad off;

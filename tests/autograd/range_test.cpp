@@ -205,6 +205,19 @@ TEST(InF32, UnitsOfTheLargestNumber) {
                Values(26, most / std::sqrt(2)));
 }
 
+// The slope of a distance is at most 1, and that of a sum of them at most their number.
+TEST(InF32, SlopesOfManyDistances) {
+  for (const auto& [dtype, far, near] : {std::tuple{f32, 2e38, 1e-40}, {f64, 1e308, 1e-315}})
+    for (const double size : {far, near}) {
+      const Tensor x = full({26, 2}, size, dtype).set_requires_grad();
+      const Tensor y = (0 * x.detach()).set_requires_grad(), all = cdist(x, y);
+      expect_ratio(all[0], Values(26, size * std::sqrt(2)), 1e-4);
+      const std::vector<Tensor> slopes = grad({sum(all)}, {x, y});
+      expect_ratio(slopes[0][0], Values(2, 26 / std::sqrt(2)), 1e-4);
+      expect_ratio(slopes[1][0], Values(2, -26 / std::sqrt(2)), 1e-4);
+    }
+}
+
 TEST(InF32, MeansCountsAndCovariancesOfAllOfIt) {
   const Tensor beside = row({3e38, NAN, 1e38, 3e38}).set_requires_grad();
   expect_ratio(nanmean(beside), {7e38 / 3});
