@@ -107,6 +107,11 @@ std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& ea
   const int64_t n = x.size(dim);
   const Tensor sorted = sort(x, dim).values;
   const auto at = [&](int64_t i) { return narrow(sorted, dim, i, 1); };
+  // Part of the way from one element to the next. (lerp() subtracts them: with infinities, NaN.)
+  const auto between = [&](int64_t i, double part) {
+    const Tensor low = at(i), high = at(i + 1), y = lerp(low, high, part);
+    return where(isnan(y), low * (1 - part) + high * part, y);
+  };
   const Tensor largest = at(n - 1), missing = isnan(largest),
                count = without_nan ? numbers_along(x.detach(), dim) : Tensor();
   std::vector<Tensor> results;
@@ -117,8 +122,7 @@ std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& ea
     } else {
       const double position = q * double(n - 1), below = std::floor(position);
       const auto i = static_cast<int64_t>(below);
-      y = where(missing, largest,
-                position == below ? at(i) : lerp(at(i), at(i + 1), position - below));
+      y = where(missing, largest, position == below ? at(i) : between(i, position - below));
     }
     results.push_back(keepdim && given.rank() > 0 ? y : squeeze(y, dim));
   }

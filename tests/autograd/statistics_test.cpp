@@ -141,6 +141,13 @@ TEST(Quantile, LiesOnTheLineBetweenTwo) {
   EXPECT_EQ(to_vector(quantile(from({1, 2, 30, 4, 5, 60}, {3, 2}), 0.5, 0)), (Values{5, 4}));
   EXPECT_EQ(quantile(zeros({3, 2}), 0.5, 0, true).shape(), (Shape{1, 2}));
   EXPECT_TRUE(std::isnan(quantile(row({1, nan, 2}), 0).item()));
+  const Tensor ends = from({-inf, 1, inf, inf, -inf, -inf}, {3, 2}).set_requires_grad();
+  for (const double q : {0.25, 0.75}) {
+    EXPECT_EQ(to_vector(quantile(ends, q, 1)), (Values{-inf, inf, -inf}));
+    EXPECT_EQ(to_vector(grad({sum(quantile(ends, q, 1))}, {ends})[0]),
+              (Values{1 - q, q, 1 - q, q, 1 - q, q}));
+    EXPECT_TRUE(std::isnan(quantile(row({-inf, inf}), q).item()));
+  }
   EXPECT_ERROR(quantile(x, 1.5), "quantile: q must be from 0 to 1, got 1.5");
   EXPECT_ERROR(quantile(x, nan), "quantile: q must be from 0 to 1, got nan");
   EXPECT_ERROR(quantile(zeros({0}), 0.5), "quantile: dimension 0 of [0] has no elements");
