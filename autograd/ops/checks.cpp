@@ -30,6 +30,11 @@ void check_counted(std::string_view what, std::initializer_list<int64_t> sizes) 
 void check_shape(const Tensor& t, std::string_view what, const Shape& shape) {
   if (t) check(t.shape() == shape, "{} has shape {}, not {}", what, t.shape(), shape);
 }
+void check_weight(const Tensor& x, const Tensor& weight, std::string_view names) {
+  check(weight.rank() == 2, "the weight has shape {}, not {}", weight.shape(), names);
+  check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
+        x.size(-1), weight.shape(), weight.size(1));
+}
 void check_number(DType t, double s) {
   check(is_float(t) || holds(i64, s),
         "cannot combine {} elements with {} (convert them to a float dtype)", t, s);

@@ -20,6 +20,9 @@ void check_numeric(const Tensor& t);
 void check_batch(const Tensor& x, int rank);
 // The tensor, if there is one, has that shape.
 void check_shape(const Tensor& t, std::string_view what, const Shape& shape);
+// The weight of a linear layer has the dimensions with these names; the second is that of x's
+// lines.
+void check_weight(const Tensor& x, const Tensor& weight, std::string_view names);
 // A number combined with integers is whole: 0.5 would become 0.
 void check_number(DType t, double s);
 // An element of that dtype can hold the value.

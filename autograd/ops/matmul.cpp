@@ -85,9 +85,7 @@ struct Linear {  // x [rows, in]
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         Activation activation, bool, const Tensor& residual = {}) {
     check_real(x);
-    check(weight.rank() == 2, "the weight has shape {}, not [out, in]", weight.shape());
-    check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
-          x.size(-1), weight.shape(), weight.size(1));
+    check_weight(x, weight, "[out, in]");
     check_shape(bias, "the bias", {weight.size(0)});
     // Aligns y's rows, since gradients read them again, as those of logits.
     const Tensor y =

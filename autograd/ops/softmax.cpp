@@ -387,9 +387,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                             const LinearCrossEntropyOptions& o) {
   const Scope scope(LinearCrossEntropy::info.name);
   check(x.rank() > 0, "the input has no dimensions");
-  check(weight.rank() == 2, "the weight has shape {}, not [classes, features]", weight.shape());
-  check(x.size(-1) == weight.size(1), "the input has {} features, the weight {} takes {}",
-        x.size(-1), weight.shape(), weight.size(1));
+  check_weight(x, weight, "[classes, features]");
   check(target.shape() == without(x.shape(), x.rank() - 1),
         "an input of shape {} needs targets of shape {}, a class each, got {}", x.shape(),
         without(x.shape(), x.rank() - 1), target.shape());
