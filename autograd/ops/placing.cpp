@@ -69,8 +69,8 @@ struct ScatterProduct : ScatterReduce {
     return reduced(ctx, x, index, source, m);
   }
   // The gradient of a factor is the product of the other factors: the product P of all that are not
-  // 0, divided by x if x is one of them, times any zero among the others, so that it has a
-  // derivative as well. In f64, whose range is large enough for P.
+  // 0, divided by x if x is one of them, times any zero among the others. (A derivative of it needs
+  // those zeros with their history.) In f64, whose range is large enough for P.
   static Grads backward(const Ctx& ctx, const Tensor& dy, const Meeting& m) {
     const Tensor x = cast(ctx.saved(0), f64), index = ctx.saved(1),
                  source = cast(ctx.saved(2), f64);
@@ -83,14 +83,22 @@ struct ScatterProduct : ScatterReduce {
       return scatter_add_unchecked(of_x * counts, m.dim, index, of_source);
     };
     const auto zero_in = [](const Tensor& t) { return masked_fill(t, ne(t, 0), 0); };
-    const Tensor zeros = total(cast(x_zero, f64), cast(source_zero, f64)),
-                 zero = total(zero_in(x), zero_in(source));
+    const Tensor zeros = total(cast(x_zero, f64), cast(source_zero, f64));
+    const auto at = [&](const Tensor& t) { return gather_unchecked(t, m.dim, index); };
+    if (!grad_enabled()) {
+      const auto if_zeros = [&](double n) { return product * cast(eq(zeros, n), f64); };
+      const Tensor none = if_zeros(0), own = if_zeros(1);  // own: the factor is the one zero
+      return ctx.grads(
+          [&] { return masked_fill(d * where(x_zero, own, none / x), eq(counts, 0), 0); },
+          [] { return Tensor(); },
+          [&] { return at(d) * where(source_zero, at(own), at(none) / source); });
+    }
+    const Tensor zero = total(zero_in(x), zero_in(source));
     const auto others = [&](const Tensor& t, const Tensor& product, const Tensor& zeros,
                             const Tensor& zero) {
       const Tensor left = zeros - cast(eq(t, 0), f64), rest = product / masked_fill(t, eq(t, 0), 1);
       return where(eq(left, 0), rest, masked_fill((zero - zero_in(t)) * rest, ne(left, 1), 0));
     };
-    const auto at = [&](const Tensor& t) { return gather_unchecked(t, m.dim, index); };
     return ctx.grads(
         [&] { return masked_fill(d * others(x, product, zeros, zero), eq(counts, 0), 0); },
         [] { return Tensor(); },
