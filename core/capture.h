@@ -97,9 +97,9 @@ class GraphState : NoCopy {
   runtime::Captured work_ = nullptr;
   std::string failure_;
   std::shared_ptr<GraphMembers> members_;
-  std::unique_ptr<Storage> numbers_, found_;
-  std::vector<std::byte> values_, sent_;  // the numbers, as they are and as last sent
-  std::vector<Number> number_;
+  std::unique_ptr<Storage> on_device_, found_;  // the numbers; the values to check
+  std::vector<std::byte> values_, sent_;        // the numbers, as they are and as last sent
+  std::vector<Number> numbers_;
   std::vector<std::shared_ptr<const void>> kept_;  // objects that they read
   std::vector<std::shared_ptr<Checks>> checks_;
   RandomGenerator* generator_ = nullptr;  // during the capture

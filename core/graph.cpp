@@ -63,7 +63,7 @@ void GraphState::begin() {
   check(!is_captured(), "this graph was captured before: make another");
   members_ = std::make_shared<GraphMembers>();
   found_ = std::make_unique<Storage>(room, device);
-  numbers_ = std::make_unique<Storage>(room, device);  // made last, since forget() tests for it
+  on_device_ = std::make_unique<Storage>(room, device);  // made last, since forget() tests for it
   hold_cache(device, stream_.stream().number);
   stream_.begin();
   try {
@@ -95,7 +95,7 @@ void GraphState::end(bool complete) noexcept {
 // (The work has run, or is queued on the one stream that may reuse the memory.)
 void GraphState::forget() noexcept {
   if (work_) runtime::of(device.type).destroy(std::exchange(work_, nullptr));
-  number_.clear();
+  numbers_.clear();
   values_.clear();
   kept_.clear();
   checks_.clear();
@@ -103,8 +103,8 @@ void GraphState::forget() noexcept {
     const std::lock_guard lock(members_->mutex);
     members_->all.clear();
   }
-  if (!numbers_) return;
-  numbers_.reset();
+  if (!on_device_) return;
+  on_device_.reset();
   found_.reset();
   let_cache_go(device, stream_.stream().number, home());
 }
@@ -120,8 +120,8 @@ const void* GraphState::number(size_t bytes, std::function<void(void*)> write) {
   const size_t at = values_.size();
   check(at + bytes <= room, "a graph has room for {} bytes of numbers that change", room);
   values_.resize(at + round_up(bytes, size_t{8}));
-  number_.push_back({at, std::move(write)});
-  return static_cast<const std::byte*>(numbers_->data()) + at;
+  numbers_.push_back({at, std::move(write)});
+  return static_cast<const std::byte*>(on_device_->data()) + at;
 }
 
 void GraphState::check_values(const void* from, size_t bytes, ValueCheck check_of) {
@@ -148,10 +148,10 @@ void GraphState::draw(void* position) {
 }
 
 void GraphState::write_numbers() {
-  for (const Number& n : number_) n.write(values_.data() + n.at);
+  for (const Number& n : numbers_) n.write(values_.data() + n.at);
   if (values_ == sent_) return;
-  numbers_->touch();
-  copy_bytes(numbers_->data(), device, values_.data(), Device::cpu(), values_.size());
+  on_device_->touch();
+  copy_bytes(on_device_->data(), device, values_.data(), Device::cpu(), values_.size());
   sent_ = values_;
 }
 
