@@ -199,12 +199,4 @@ inline DType operand_dtype(const View& a, const View& b, const View& dy, DType g
   return a ? a.dtype : b ? b.dtype : is_half(dy.dtype) ? dy.dtype : gradient;
 }
 
-template <class F>
-constexpr Domain domain_of() {
-  if constexpr (requires { F::domain; })
-    return F::domain;
-  else
-    return {};
-}
-
 }  // namespace mixtape::kernels

@@ -34,6 +34,15 @@ auto on_cpu(const Kernel<Signature>& kernel) {
   return kernel.by_type[size_t(DeviceType::cpu)];
 }
 
+// The range where an op is smooth, from which inputs are drawn.
+template <class F>
+constexpr Domain domain_of() {
+  if constexpr (requires { F::domain; })
+    return F::domain;
+  else
+    return {};
+}
+
 inline double tolerance(DType t) {
   return t == f64 ? 1e-12 : t == f32 ? 1e-5 : t == f16 ? 1e-3 : 1e-2;
 }
