@@ -172,8 +172,8 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor contiguous(MemoryFormat format) const;  // itself if it is in that order, else a copy
   Tensor reshape(const Shape& shape) const;      // a view where strides allow; one size may be -1
   Tensor flatten(int from = 0, int to = -1) const;  // joins these dimensions, both included
-  Tensor t() const;                                 // the last two dimensions swapped
-  Tensor view(const Shape& shape) const;            // reshape(), but throws Error if it would copy
+  Tensor t() const;                       // the last two dimensions swapped; of fewer, itself
+  Tensor view(const Shape& shape) const;  // reshape(), but throws Error if it would copy
   // The same with sizes as arguments: x.reshape(4, -1).
   Tensor reshape(std::integral auto size, std::integral auto... more) const {
     return reshape(Shape{int64_t(size), int64_t(more)...});

@@ -45,7 +45,7 @@ MIXTAPE_METHOD(isfinite)
 Tensor Tensor::reshape(const Shape& shape) const { return mixtape::reshape(*this, shape); }
 Tensor Tensor::view(const Shape& shape) const { return mixtape::view(*this, shape); }
 Tensor Tensor::flatten(int from, int to) const { return mixtape::flatten(*this, from, to); }
-Tensor Tensor::t() const { return mixtape::transpose(*this); }
+Tensor Tensor::t() const { return rank() < 2 ? *this : mixtape::transpose(*this); }
 Tensor Tensor::transpose(int a, int b) const { return mixtape::transpose(*this, a, b); }
 Tensor Tensor::select(int dim, int64_t index) const { return mixtape::select(*this, dim, index); }
 Tensor Tensor::squeeze(int dim) const { return mixtape::squeeze(*this, dim); }

@@ -44,6 +44,7 @@ TEST(TorchNames, OfTensors) {
   EXPECT_TRUE(equal(x.mean(0, true), mean(x, {0}, true)));
   EXPECT_TRUE(equal(x.select(0, 1), select(x, 0, 1)));
   EXPECT_TRUE(equal(x.transpose(0, 1), x.t()));
+  EXPECT_EQ(x[0].t().shape(), x[0].shape());
   EXPECT_TRUE(equal(x.unsqueeze(0).expand({3, 2, 2}).select(0, 2), x));
   EXPECT_TRUE(equal(x.softmax(1), softmax(x, 1)));
   EXPECT_TRUE(equal(x.argmax(1), argmax(x, 1)));
