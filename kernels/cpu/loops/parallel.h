@@ -30,17 +30,21 @@ class ThreadLimit : NoCopy {
 // Calls body(context, i) for i in [0, count); parallel_for() without templates.
 void run_chunks(int64_t count, void (*body)(void* context, int64_t i), void* context);
 
+// Calls f(i). Out of line, so that f is compiled once, for a single chunk and for many.
+template <class F>
+[[gnu::noinline]] void call_chunk(void* f, int64_t i) {
+  (*static_cast<F*>(f))(i);
+}
+
 // Calls f(i) for every i in [0, count), in any order and on any thread. Rethrows the first
 // exception once all threads have stopped. A single chunk, and a call from within f, run on this
 // thread.
 template <class F>
 void parallel_for(int64_t count, F&& f) {
-  if (count == 1) return static_cast<void>(f(int64_t{0}));
-  if (count <= 0) return;
   using Body = std::remove_reference_t<F>;
-  run_chunks(
-      count, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); },
-      const_cast<void*>(static_cast<const void*>(&f)));
+  void* const context = const_cast<void*>(static_cast<const void*>(&f));
+  if (count == 1) return call_chunk<Body>(context, 0);
+  if (count > 0) run_chunks(count, &call_chunk<Body>, context);
 }
 
 // The least work of a chunk: in elements, and in rows of n elements.
