@@ -193,7 +193,7 @@ struct DirectConv {
           const bool direct = y_strides.channels_last() && here == width && !residual && !before &&
                               activation == Activation::None &&
                               (std::is_same_v<T, O> || kernel.k_group == 2);
-          t.half_out = direct && !std::is_same_v<T, O>;
+          t.out_dtype = direct ? dtype_of<O>() : dtype_of<T>();
           t.b = weights + task.group * group_weights() + c * depth();
           t.add = bias ? bias + c : nullptr;
           t.out_row_stride = direct ? y_step[1] * y_strides.pixel : width;

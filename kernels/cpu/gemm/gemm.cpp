@@ -329,7 +329,7 @@ class Chunk {
     }
     const bool staged = p_.c_in_place && here < vectors * lanes;
     const T* const add = t.add;
-    t.half_out = block.to_c && p_.half_c && !staged;
+    t.out_dtype = block.to_c && !staged ? dtype_of<O>() : dtype_of<T>();
     if (staged) {
       t.out = edge_;
       t.out_row_stride = width;

@@ -26,9 +26,9 @@ struct Tile {
   const void *a, *b;
   int64_t a_row_stride, a_k_stride, b_k_stride;
   int64_t b_line_stride = 0;  // not 0: b is read in place with lines along k, and a is packed
-  void* out;                  // of T, or of the operands' dtype if `half_out`
+  void* out;
   int64_t out_row_stride;
-  bool half_out;
+  DType out_dtype = dtype_of<T>();  // T's, or the operands'
   const T* add;
   int64_t add_row_stride;
   bool cold_out = false;  // `out` is larger than this processor's own caches
