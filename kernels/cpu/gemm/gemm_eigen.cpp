@@ -35,30 +35,25 @@ struct DenseMatrix {
   }
 };
 
-// The last two dimensions at x as a dense matrix of T: x itself if possible, otherwise a copy in
-// `buffer` that keeps the order of the dimensions.
-template <class T, class S>
-DenseMatrix<T> dense_matrix(const S* x, const Layout& layout, std::optional<Buffer<T>>& buffer) {
-  const int64_t m = layout.shape[-2], n = layout.shape[-1];
-  const int64_t down = layout.strides[-2], right = layout.strides[-1];
+// The part of x with this layout that begins at element `at`.
+View part(const View& x, int64_t at, const Layout& layout) {
+  return {x.as<char>() + at * static_cast<int64_t>(size_of(x.dtype)), x.dtype, layout};
+}
+
+// x [m, n] as a dense matrix of T: x itself if possible, otherwise a copy in `buffer` that keeps
+// the order of the dimensions.
+template <class T>
+DenseMatrix<T> dense_matrix(const View& x, std::optional<Buffer<T>>& buffer) {
+  const int64_t m = x.shape()[0], n = x.shape()[1];
+  const int64_t down = x.strides()[0], right = x.strides()[1];
   const bool by_rows = n == 1 || right == 1 || (m > 1 && down != 1);
   const int64_t count = by_rows ? m : n, length = by_rows ? n : m;
   const int64_t inner = by_rows ? right : down, outer = by_rows ? down : right;
-  if constexpr (std::is_same_v<S, T>)
-    if ((length == 1 || inner == 1) && (count == 1 || outer >= length))
-      return {x, m, n, std::max(outer, length), by_rows};
+  if (x.dtype == dtype_of<T>() && (length == 1 || inner == 1) && (count == 1 || outer >= length))
+    return {x.as<T>(), m, n, std::max(outer, length), by_rows};
   T* const dense = buffer.emplace(m * n).data();
-  parallel_ranges(count, 65536 / std::clamp<int64_t>(length, 1, 65536),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t i = begin; i < end; ++i) {
-                      if (inner == 1) {
-                        convert_run(x + i * outer, length, dense + i * length);
-                      } else {
-                        for (int64_t j = 0; j < length; ++j)
-                          dense[i * length + j] = static_cast<T>(x[i * outer + j * inner]);
-                      }
-                    }
-                  });
+  Launch launch(Device::cpu());
+  convert(launch, x, {dense, dtype_of<T>(), by_rows ? Layout({m, n}) : Layout({m, n}, {1, m})});
   return {dense, m, n, length, by_rows};
 }
 
@@ -99,14 +94,14 @@ struct Tiles {
 };
 
 // The epilogue of a product; the bias has rows `stride` elements apart, and 0 repeats one row.
-template <class T, class O>
+template <class T>
 struct Finish {
   T alpha;
   const T* bias;
   int64_t stride;
   const T* residual;  // with c's strides
   Activation activation;
-  O* before;
+  View before;  // [m, n], with c's strides
 
   // Multiplies a tile of sums at (row, column) of c by alpha and adds the bias.
   void begin(T* sums, int64_t sums_stride, int64_t row, int64_t column, int64_t height,
@@ -123,17 +118,15 @@ struct Finish {
   }
 };
 
-// One product of the batch.
-template <class T, class S, class O>
-void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_layout,
-             const Finish<T, O>& finish, O* c, const Layout& c_layout) {
+// One product of the batch: c = a @ b, all of two dimensions.
+template <class T>
+void product(const View& a, const View& b, const Finish<T>& finish, const View& c) {
   std::optional<Buffer<T>> a_buffer, b_buffer;
-  const DenseMatrix<T> left = dense_matrix<T>(a, a_layout, a_buffer),
-                       right = dense_matrix<T>(b, b_layout, b_buffer);
+  const DenseMatrix<T> left = dense_matrix<T>(a, a_buffer), right = dense_matrix<T>(b, b_buffer);
   const int64_t m = left.rows, n = right.columns, k = left.columns;
-  const int64_t down = c_layout.strides[-2], step = c_layout.strides[-1];
+  const int64_t down = c.strides()[0], step = c.strides()[1];
   // (A bias of c's shape may be c.)
-  const bool direct = std::is_same_v<T, O> && (n == 1 || step == 1) && (m == 1 || down >= n) &&
+  const bool direct = c.dtype == dtype_of<T>() && (n == 1 || step == 1) && (m == 1 || down >= n) &&
                       finish.stride == 0 && finish.activation == Activation::None &&
                       !finish.residual && !finish.before;
 
@@ -145,37 +138,25 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
                   width = std::min(tiles.width, n - column);
     const DenseMatrix<T> over = left.block(row, 0, height, k),
                          under = right.block(0, column, k, width);
-    if constexpr (std::is_same_v<T, O>) {
-      if (direct) {
-        T* const out = c + row * down + column;
-        const int64_t stride = std::max(down, width);
-        multiply(over, under, out, stride);
-        return finish.begin(out, stride, row, column, height, width);
-      }
+    if (direct) {
+      T* const out = c.as<T>() + row * down + column;
+      const int64_t stride = std::max(down, width);
+      multiply(over, under, out, stride);
+      return finish.begin(out, stride, row, column, height, width);
     }
-    Buffer<T> sums(height * width);
+    Buffer<T> sums(height * width + Vec<T>::width);  // activate() writes whole vectors
     multiply(over, under, sums.data(), width);
     finish.begin(sums.data(), width, row, column, height, width);
     for (int64_t r = 0; finish.residual && r < height; ++r)
       for (int64_t j = 0; j < width; ++j)
         sums.data()[r * width + j] += finish.residual[(row + r) * down + (column + j) * step];
-    const auto write_to = [&](O* out) {
-      for (int64_t r = 0; r < height; ++r) {
-        const T* const from = sums.data() + r * width;
-        O* const to = out + (row + r) * down + column * step;
-        if (step == 1) {
-          convert_run(from, width, to);
-        } else {
-          for (int64_t j = 0; j < width; ++j) to[j * step] = static_cast<O>(from[j]);
-        }
-      }
+    const auto write_to = [&](const View& y) {
+      Launch launch(Device::cpu());
+      convert(launch, {sums.data(), dtype_of<T>(), Layout({height, width})},
+              part(y, row * down + column * step, Layout({height, width}, {down, step})));
     };
     if (finish.before) write_to(finish.before);
-    visit_activation(finish.activation, [&]<class F>() {
-      for_each_vec<T>(height * width, [&](int64_t i, int64_t count) {
-        write(sums.data() + i, F::f(read<T>(sums.data() + i, count)), count);
-      });
-    });
+    activate(finish.activation, sums.data(), 0, 1, height * width);
     write_to(c);
   });
 }
@@ -184,33 +165,36 @@ void product(const S* a, const Layout& a_layout, const S* b, const Layout& b_lay
 
 void eigen_gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
   if (c.size() == 0) return;
-  visit_float(a.dtype, c.dtype, [&]<class S, class O>() {
-    using T = math_t<S>;
-    Layout a_layout = a.layout, b_layout = b.layout, c_layout = c.layout;
-    merge_batch(a_layout, b_layout, c_layout);
-    const Layout a_batch = leading(a_layout), b_batch = leading(b_layout),
-                 c_batch = leading(c_layout);
+  const auto run = [&]<class T>(std::type_identity<T>) {
+    Layout al = a.layout, bl = b.layout, cl = c.layout;
+    merge_batch(al, bl, cl);
+    const auto last_two = [](const Layout& l) {
+      return Layout({l.shape[-2], l.shape[-1]}, {l.strides[-2], l.strides[-1]});
+    };
+    const Layout a_batch = leading(al), b_batch = leading(bl), c_batch = leading(cl);
     const View& bias = epilogue.bias;
     const T* const bias_data = to_dense<T>(launch, bias);
-    const int64_t stride = bias.layout.rank() == 2 ? c_layout.shape[-1] : 0;
+    const int64_t stride = bias.layout.rank() == 2 ? cl.shape[-1] : 0;
     const T* const residual = widened<T>(launch, epilogue.residual);
-    const auto finish = [&](int64_t at) {
-      return Finish<T, O>{T(epilogue.alpha),
-                          bias_data,
-                          stride,
-                          residual ? residual + at : nullptr,
-                          epilogue.activation,
-                          epilogue.before ? epilogue.before.as<O>() + at : nullptr};
+    const auto one = [&](int64_t i) {
+      const int64_t at = c_batch.at(i);
+      const View y = part(c, at, last_two(cl));
+      const Finish<T> finish{T(epilogue.alpha),
+                             bias_data,
+                             stride,
+                             residual ? residual + at : nullptr,
+                             epilogue.activation,
+                             epilogue.before ? part(epilogue.before, at, y.layout) : View()};
+      product<T>(part(a, a_batch.at(i), last_two(al)), part(b, b_batch.at(i), last_two(bl)), finish,
+                 y);
     };
-    const int64_t work =
-        std::max<int64_t>(1, c_layout.shape[-2] * c_layout.shape[-1] * a_layout.shape[-1]);
-    parallel_ranges(
-        c_batch.shape.size(), std::max<int64_t>(1, 32768 / work), [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i)
-            product<T>(a.as<S>() + a_batch.at(i), a_layout, b.as<S>() + b_batch.at(i), b_layout,
-                       finish(c_batch.at(i)), c.as<O>() + c_batch.at(i), c_layout);
-        });
-  });
+    const int64_t work = std::max<int64_t>(1, cl.shape[-2] * cl.shape[-1] * al.shape[-1]);
+    parallel_ranges(c_batch.shape.size(), std::max<int64_t>(1, 32768 / work),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i) one(i);
+                    });
+  };
+  a.dtype == f64 ? run(std::type_identity<double>()) : run(std::type_identity<float>());
 }
 
 }  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET
