@@ -78,14 +78,28 @@ void store_compensated(const float* x, int64_t n, S* p, S* rest) {
     rest[i].bits = Compensated<S>::nearer(rest[i].bits, rounded[i].bits != p[i].bits);
 }
 
-// The parameter of a block, which starts at `begin`.
+// Elements [begin, begin + n) of x as T: themselves, or a copy in the buffer; null if x is absent.
+template <class T>
+T* as_type(const View& x, int64_t begin, int64_t n, T* buffer) {
+  if (!x) return nullptr;
+  if (x.dtype == dtype_of<T>()) return x.as<T>() + begin;
+  visit_float(x.dtype, [&]<class S>() { convert_run(x.as<S>() + begin, n, buffer); });
+  return buffer;
+}
+
+void decode_state(const Update& u, size_t k, int64_t begin, int64_t n, float* x) {
+  visit_code(u.low->code, u.low->nonnegative >> k & 1, [&]<class Code, bool>() {
+    decode<Code>(u.state[k].as<uint8_t>() + begin, u.low->scale[k].as<float>()[begin / code_block],
+                 n, x);
+  });
+}
+
+// Adds what Kahan's rounding has kept of a parameter.
 template <class S>
-void load_param(const Update& u, int64_t begin, int64_t n, float* x) {
-  const S* const p = u.param.as<S>() + begin;
-  if (u.low->rounding != Rounding::Kahan) return convert_run(p, n, x);
+void add_rest(const Update& u, int64_t begin, int64_t n, float* x) {
   const S* const rest = u.low->compensation.as<S>() + begin;
   for_each_vec<float>(n, [&](int64_t i, int64_t count) {
-    write(x + i, read<float>(p + i, count) + read<float>(rest + i, count), count);
+    write(x + i, read<float>(x + i, count) + read<float>(rest + i, count), count);
   });
 }
 
@@ -94,15 +108,14 @@ void store_param(const Update& u, int64_t begin, int64_t n, double steps, const 
   S* const p = u.param.as<S>() + begin;
   if (u.low->rounding == Rounding::Kahan)
     return store_compensated(x, n, p, u.low->compensation.as<S>() + begin);
-  if (u.low->rounding == Rounding::Nearest) return convert_run(x, n, p);
   const RandomBits random(*u.low, begin, n, steps, /*for_states=*/false);
   for (int64_t i = 0; i < n; ++i) p[i] = round_stochastic<S>(x[i], random.word[i]);
 }
 
 // To bf16. To nearest, a mean of a decay rate near 1, which moves by less than the last of 8 bits,
 // would stand still.
-void store_states(const Update& u, int64_t begin, int64_t n, double steps,
-                  const float (&state)[Update::max_states][code_block]) {
+void store_bf16_states(const Update& u, int64_t begin, int64_t n, double steps,
+                       float* const* state) {
   const RandomBits random(*u.low, begin, n, steps, /*for_states=*/true);
   for (size_t k = 0; k < Update::max_states; ++k) {
     if (!u.state[k]) continue;
@@ -112,39 +125,9 @@ void store_states(const Update& u, int64_t begin, int64_t n, double steps,
   }
 }
 
-// Calls f.operator()<S>() with the 16-bit type of a parameter.
-template <class F>
-void visit_half(DType t, F f) {
-  t == f16 ? f.template operator()<Half>() : f.template operator()<BFloat16>();
-}
-
-}  // namespace
-
-float* BlockBuffers::load(const Update& u, int64_t begin, int64_t n, float** states) {
-  if (u.param.dtype != f32)
-    visit_half(u.param.dtype, [&]<class S>() { load_param<S>(u, begin, n, param); });
-  for (size_t k = 0; k < Update::max_states; ++k) {
-    const View& s = u.state[k];
-    states[k] = !s ? nullptr : s.dtype == f32 ? s.as<float>() + begin : state[k];
-    if (!s || s.dtype == f32) continue;
-    if (s.dtype == bf16)
-      convert_run(s.as<BFloat16>() + begin, n, state[k]);
-    else
-      visit_code(u.low->code, u.low->nonnegative >> k & 1, [&]<class Code, bool>() {
-        decode<Code>(s.as<uint8_t>() + begin, u.low->scale[k].as<float>()[begin / code_block], n,
-                     state[k]);
-      });
-  }
-  return u.param.dtype == f32 ? u.param.as<float>() + begin : param;
-}
-
-void BlockBuffers::store(const Update& u, int64_t begin, int64_t n, double steps,
-                         Writes writes) const {
-  if (writes.param && u.param.dtype != f32)
-    visit_half(u.param.dtype, [&]<class S>() { store_param<S>(u, begin, n, steps, param); });
-  if (!writes.states) return;
+void store_states(const Update& u, int64_t begin, int64_t n, double steps, float* const* state) {
   if (u.state[0].dtype == bf16 || u.state[1].dtype == bf16)
-    return store_states(u, begin, n, steps, state);
+    return store_bf16_states(u, begin, n, steps, state);
   for (size_t k = 0; k < Update::max_states; ++k) {
     const View& s = u.state[k];
     if (s && s.dtype == u8)
@@ -154,6 +137,49 @@ void BlockBuffers::store(const Update& u, int64_t begin, int64_t n, double steps
       });
   }
 }
+
+}  // namespace
+
+template <std::floating_point T>
+BlockAt<T, T> Blocks<T, T>::converted(int64_t begin, int64_t n) {
+  const Update& u = update_;
+  BlockAt<T, T> at{as_type(u.param, begin, n, param_), as_type(u.grad, begin, n, grad_), {}};
+  for (size_t k = 0; k < Update::max_states; ++k) {
+    if (u.state[k].dtype == u8)
+      decode_state(u, k, begin, n, at.state[k] = state_[k]);
+    else
+      at.state[k] = as_type(u.state[k], begin, n, state_[k]);
+  }
+  if (u.low && u.low->rounding == Rounding::Kahan)
+    visit_half(u.param.dtype, [&]<class S>() { add_rest<S>(u, begin, n, param_); });
+  return at;
+}
+
+template <std::floating_point T>
+void Blocks<T, T>::convert_back(int64_t begin, int64_t n, const BlockAt<T, T>& at, double steps,
+                                Writes writes) const {
+  const Update& u = update_;
+  if (writes.param && at.param == param_) {
+    if (u.low && u.low->rounding != Rounding::Nearest)
+      visit_half(u.param.dtype, [&]<class S>() { store_param<S>(u, begin, n, steps, param_); });
+    else
+      convert_into(u.param, begin, n, param_);
+  }
+  if (writes.states && u.low) store_states(u, begin, n, steps, at.state);
+}
+
+// (Parameters of f64 are stored as they are: only their gradients have other dtypes.)
+template <>
+BlockAt<double, double> Blocks<double, double>::converted(int64_t begin, int64_t n) {
+  BlockAt<double, double> at = as_stored_at<double, double>(update_, begin);
+  at.grad = as_type(update_.grad, begin, n, grad_);
+  return at;
+}
+template <>
+void Blocks<double, double>::convert_back(int64_t, int64_t, const BlockAt<double, double>&, double,
+                                          Writes) const {}
+
+template class Blocks<float, float>;
 
 void encode_blocks(Launch&, StateCode code, bool is_nonnegative, In x, Out codes, Out scale) {
   visit_code(code, is_nonnegative, [&]<class Code, bool nonnegative>() {
