@@ -142,6 +142,7 @@ struct WithScalar {
       : Swapped&& std::is_same_v<F, kernels::Div> ? Precision::Full
                                                   : F::info.precision};
   static constexpr int id = kernels::index_in<F>(kernels::BinaryOps{});
+  static_assert(kernels::takes_scalar<F>(Swapped), "has no kernel");
   static Tensor forward(Ctx& ctx, const Tensor& x, double s) {
     unsigned kept = 0;
     if constexpr (kernels::Differentiable<F>) kept = reads();

@@ -177,20 +177,32 @@ struct Root : Pow {
   }
 };
 
-// Calls run.operator()<F>() with the op for f(x, scalar), or f(scalar, x) if swapped.
+// The ops of a tensor and a number, f(x, scalar) and, swapped, f(scalar, x). Kernels have no
+// others.
+template <bool swapped>
+using ScalarOps = std::conditional_t<
+    swapped, OpList<Sub, Div, Pow>,
+    OpList<Add, Sub, Mul, Div, Pow, Remainder, Fmod, Copysign, Equal, NotEqual, Less, LessEqual,
+           Greater, GreaterEqual, BitAnd, BitOr, BitXor, LeftShift, RightShift>>;
+template <class F>
+constexpr bool takes_scalar(bool swapped) {
+  return swapped ? is_in<F>(ScalarOps<true>{}) : is_in<F>(ScalarOps<false>{});
+}
+
+// Calls run.operator()<F, swapped>() with the op of a number, which is the second operand of F or,
+// swapped, the first.
 template <class Run>
 void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
   const bool power = op == index_in<Pow>(BinaryOps{}) && !swapped;
-  if (power && scalar == 2)
-    run.template operator()<Power<2>>();
-  else if (power && scalar == 3)
-    run.template operator()<Power<3>>();
-  else if (power && scalar == 0.5)
-    run.template operator()<Root<false>>();
-  else if (power && scalar == -0.5)
-    run.template operator()<Root<true>>();
-  else
-    visit_op(BinaryOps{}, op, run);
+  if (power && scalar == 2) return run.template operator()<Power<2>, false>();
+  if (power && scalar == 3) return run.template operator()<Power<3>, false>();
+  if (power && scalar == 0.5) return run.template operator()<Root<false>, false>();
+  if (power && scalar == -0.5) return run.template operator()<Root<true>, false>();
+  visit_op(BinaryOps{}, op, [&]<class F>() {
+    if constexpr (takes_scalar<F>(true))
+      if (swapped) return run.template operator()<F, true>();
+    if constexpr (takes_scalar<F>(false)) run.template operator()<F, false>();
+  });
 }
 
 // The operands' dtype. If a backward pass has neither operand, dy's if that is f16 or bf16, else

@@ -21,6 +21,10 @@ constexpr int index_in(OpList<Ops...>) {
   (void)((std::is_same_v<Op, Ops> ? true : (++i, false)) || ...);
   return i;
 }
+template <class Op, class... Ops>
+constexpr bool is_in(OpList<Ops...>) {
+  return (std::is_same_v<Op, Ops> || ...);
+}
 // Calls run.operator()<F>() with the op at a position of a list.
 template <class... F, class Run>
 void visit_op(OpList<F...>, int op, Run run) {

@@ -21,36 +21,77 @@ void convert_loop(void* const* p, int64_t n, const void*) {
     using M = std::conditional_t<std::is_same_v<From, double> || std::is_same_v<To, double>, double,
                                  float>;
     for (int64_t i = 0; i < n; i += Vec<M>::width) store(y + i, load<From, M>(x + i));
+  } else if constexpr (is_f8(dtype_of<From>())) {
+    for (int64_t i = 0; i < n; ++i) y[i] = convert_to<To>(static_cast<float>(x[i]));
+  } else if constexpr (is_f8(dtype_of<To>())) {
+    using M = std::conditional_t<std::is_integral_v<From>, double, From>;
+    for (int64_t i = 0; i < n; ++i) y[i] = To(static_cast<M>(x[i]));
   } else {
     for (int64_t i = 0; i < n; ++i) y[i] = convert_to<To>(x[i]);
   }
 }
 
-// Elements that only store numbers, from and to all others.
-template <class From, class To>
-void convert_stored(void* const* p, int64_t n, const void*) {
-  const From* const x = static_cast<const From*>(p[0]);
-  To* const y = static_cast<To*>(p[1]);
-  for (int64_t i = 0; i < n; ++i) {
-    if constexpr (is_f8(dtype_of<To>()))
-      y[i] = To(
-          static_cast<std::conditional_t<std::is_same_v<From, double> || std::is_integral_v<From>,
-                                         double, float>>(x[i]));
-    else if constexpr (is_f8(dtype_of<From>()))
-      y[i] = convert_to<To>(static_cast<float>(x[i]));
-    else
-      y[i] = convert_to<To>(x[i]);
+// The dtype that holds all numbers of t and of those like it: i64, f32 or f64.
+constexpr DType widest(DType t) { return t == f64 ? f64 : is_float(t) || is_f8(t) ? f32 : i64; }
+
+// The loop from one dtype to another, if there is one: dtypes that only store numbers are converted
+// by way of the widest.
+ContiguousLoop direct_loop(DType from, DType to) {
+  return visit_stored(from, [&]<class From>() {
+    return visit_stored(to, []<class To>() -> ContiguousLoop {
+      constexpr DType x = dtype_of<From>(), y = dtype_of<To>();
+      if constexpr ((only_stores(x) && y != widest(x)) || (only_stores(y) && x != widest(x)))
+        return nullptr;
+      else
+        return &convert_loop<From, To>;
+    });
+  });
+}
+
+// Two loops, one after the other, for each piece of an array.
+struct TwoLoops {
+  ContiguousLoop first, second;
+  int64_t from_size, to_size;  // bytes of an element
+};
+void run_both(void* const* p, int64_t n, const void* context) {
+  const auto& loops = *static_cast<const TwoLoops*>(context);
+  alignas(64) int64_t between[piece];
+  auto *x = static_cast<char*>(p[0]), *y = static_cast<char*>(p[1]);
+  for (int64_t i = 0; i < n; i += piece) {
+    const int64_t some = std::min(piece, n - i);
+    void* const read[] = {x + i * loops.from_size, between};
+    void* const write[] = {between, y + i * loops.to_size};
+    loops.first(read, some, nullptr);
+    loops.second(write, some, nullptr);
   }
 }
-ContiguousLoop stored_loop(DType from, DType to) {
-  if (!only_stores(to))
-    return visit_only_stored(from, [&]<class From>() {
-      return visit(to, []<class To>() -> ContiguousLoop { return &convert_stored<From, To>; });
-    });
-  return visit_only_stored(to, [&]<class To>() {
-    return visit_stored(from,
-                        []<class From>() -> ContiguousLoop { return &convert_stored<From, To>; });
-  });
+
+// A loop of f32 and, for each operand of 16 bits, the loop that converts it.
+struct MixedLoop {
+  ContiguousLoop loop;
+  const void* context;
+  int count, first_output;
+  ContiguousLoop convert[max_operands];
+};
+void run_mixed(void* const* p, int64_t n, const void* context) {
+  const auto& mixed = *static_cast<const MixedLoop*>(context);
+  alignas(64) float buffer[max_operands][piece];
+  for (int64_t i = 0; i < n; i += piece) {
+    const int64_t some = std::min(piece, n - i);
+    void *at[max_operands], *wide[max_operands];
+    for (int k = 0; k < mixed.count; ++k) {
+      const bool converts = mixed.convert[k];
+      at[k] = p[k] ? static_cast<char*>(p[k]) + i * (converts ? 2 : 4) : nullptr;
+      wide[k] = p[k] && converts ? buffer[k] : at[k];
+      void* const both[] = {at[k], wide[k]};
+      if (at[k] != wide[k] && k < mixed.first_output) mixed.convert[k](both, some, nullptr);
+    }
+    mixed.loop(wide, some, mixed.context);
+    for (int k = mixed.first_output; k < mixed.count; ++k) {
+      void* const both[] = {wide[k], at[k]};
+      if (at[k] != wide[k]) mixed.convert[k](both, some, nullptr);
+    }
+  }
 }
 
 template <class Word>
@@ -88,12 +129,22 @@ void accumulate_loop(void* const* p, int64_t n, const void*) {
 
 void convert(Launch& launch, In x, Out y) {
   if (x.dtype == y.dtype) return copy(x, y);
-  if (only_stores(x.dtype) || only_stores(y.dtype))
-    return for_each_contiguous(launch, {&x, &y}, stored_loop(x.dtype, y.dtype));
-  for_each_contiguous(
-      launch, {&x, &y}, visit(x.dtype, [&]<class From>() {
-        return visit(y.dtype, []<class To>() -> ContiguousLoop { return &convert_loop<From, To>; });
-      }));
+  if (const ContiguousLoop loop = direct_loop(x.dtype, y.dtype))
+    return for_each_contiguous(launch, {&x, &y}, loop);
+  const DType between = widest(x.dtype);
+  const TwoLoops loops{direct_loop(x.dtype, between), direct_loop(between, y.dtype),
+                       int64_t(size_of(x.dtype)), int64_t(size_of(y.dtype))};
+  for_each_contiguous(launch, {&x, &y}, &run_both, &loops);
+}
+
+void for_each_mixed(Launch& launch, std::initializer_list<const View*> operands,
+                    ContiguousLoop loop, const void* context, int outputs) {
+  const int count = static_cast<int>(operands.size());
+  MixedLoop mixed{loop, context, count, count - outputs, {}};
+  for (int k = 0; k < count; ++k)
+    if (const DType t = operands.begin()[k]->dtype; is_half(t))
+      mixed.convert[k] = k < mixed.first_output ? direct_loop(t, f32) : direct_loop(f32, t);
+  for_each_contiguous(launch, operands, &run_mixed, &mixed, outputs);
 }
 
 void where(Launch& launch, In condition, In a, In b, Out c) {

@@ -13,30 +13,29 @@ void with_numbers_of(const void* context, Body body) {
                   [=](auto... s) { body(number<V>(s)...); });
 }
 
-template <class F, class Tx, class Ty>
+template <class F, class T>
 void forward(void* const* p, int64_t n, const void* context) {
-  const Tx* const x = static_cast<const Tx*>(p[0]);
-  Ty* const y = static_cast<Ty*>(p[1]);
-  with_numbers_of<F, typename Elements<Tx>::type>(context, [=](auto... s) {
-    in_groups<Elements<Tx>::width>(
-        n, [=](int64_t i) { return F::f(get<Tx>(x + i), s...); },
+  const T* const x = static_cast<const T*>(p[0]);
+  auto* const y = static_cast<ResultOf<F, T>*>(p[1]);
+  with_numbers_of<F, typename Elements<T>::type>(context, [=](auto... s) {
+    in_groups<Elements<T>::width, loop_multiple>(
+        n, [=](int64_t i) { return F::f(get<T>(x + i), s...); },
         [=](int64_t i, auto v) { put(y + i, v); });
   });
 }
 
-template <class F, class Tx, class Ty>
+// Half: x is f16 or bf16, whatever the loop's type.
+template <class F, class T, bool half>
 void backward(void* const* p, int64_t n, const void* context) {
-  using L = Vec<math_t<Tx>>;
-  constexpr bool half = !std::is_same_v<math_t<Tx>, Tx>;
-  using Tv = std::conditional_t<saves_x<F>(half), Tx, Ty>;
-  const Tv* const v = static_cast<const Tv*>(p[0]);
-  const Ty* const dy = static_cast<const Ty*>(p[1]);
-  Tx* const dx = static_cast<Tx*>(p[2]);
+  using L = Vec<math_t<T>>;
+  const T* const v = static_cast<const T*>(p[0]);
+  const T* const dy = static_cast<const T*>(p[1]);
+  T* const dx = static_cast<T*>(p[2]);
   with_numbers_of<F, L>(context, [=](auto... s) {
-    in_groups<L::width>(
+    in_groups<L::width, loop_multiple>(
         n,
         [=](int64_t i) {
-          return passed<F>(get<Tx>(dy + i), derivative<F, half>(get<Tx>(v + i), s...));
+          return passed<F>(get<T>(dy + i), derivative<F, half>(get<T>(v + i), s...));
         },
         [=](int64_t i, L x) { store(dx + i, x); });
   });
@@ -45,23 +44,28 @@ void backward(void* const* p, int64_t n, const void* context) {
 }  // namespace
 
 void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
-  const ContiguousLoop loop = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
-    return pick<F>(x.dtype, y.dtype,
-                   []<class Tx, class Ty>() -> ContiguousLoop { return &forward<F, Tx, Ty>; });
+  for_each_element(launch, {&x, &y}, &numbers, 1, [&](DType dtype) {
+    return contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
+      return pick<F>(dtype, []<class T>() -> ContiguousLoop { return &forward<F, T>; });
+    });
   });
-  for_each_contiguous(launch, {&x, &y}, loop, &numbers);
 }
 
 void unary_grad(Launch& launch, int op, In v, In dy, const Numbers& numbers, Out dx) {
-  const ContiguousLoop loop = contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
-    return visit_float(dx.dtype, dy.dtype, []<class Tx, class Ty>() -> ContiguousLoop {
-      if constexpr (FromX<F> || FromY<F>)
-        return &backward<F, Tx, Ty>;
-      else
-        return nullptr;
+  const bool half = is_half(dx.dtype);
+  for_each_element(launch, {&v, &dy, &dx}, &numbers, 1, [&](DType dtype) {
+    return contiguous_loop_of(UnaryOps{}, op, [&]<class F>() {
+      return visit_float(dtype, [&]<class T>() -> ContiguousLoop {
+        if constexpr (FromX<F> || FromY<F>) {
+          if constexpr (std::is_same_v<T, float> && saves_x<F>(true) != saves_x<F>(false))
+            if (half) return &backward<F, float, true>;
+          return &backward<F, T, is_half(dtype_of<T>())>;
+        } else {
+          return nullptr;
+        }
+      });
     });
   });
-  for_each_contiguous(launch, {&v, &dy, &dx}, loop, &numbers);
 }
 
 }  // namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET

@@ -13,9 +13,7 @@ namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
-constexpr int64_t piece = 512;           // elements of a buffer
 constexpr int64_t most_repeated = 4096;  // elements; longer repetitions are gathered fast anyway
-constexpr int max_operands = 6;
 
 struct Operand {
   char* data;            // null if the operand is absent
@@ -199,6 +197,15 @@ void for_each_contiguous(Launch& launch, std::initializer_list<const View*> view
   const int64_t n = (*y)->size();
   if (n > grain) return run_many(views, outputs, n, loop, context);
   run_dense(views, outputs, 0, n, loop, context);
+}
+
+bool is_mixed(std::initializer_list<const View*> operands) {
+  bool half = false, wide = false;
+  for (const View* v : operands) {
+    half |= *v && is_half(v->dtype);
+    wide |= *v && v->dtype == f32;
+  }
+  return half && wide;
 }
 
 Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)

@@ -17,12 +17,22 @@ using namespace internal;
 
 // p[k]: n dense elements of operand k, or null if it is absent; n is a multiple of 16. Operands may
 // alias each other exactly.
+inline constexpr int64_t loop_multiple = 16;
 using ContiguousLoop = void (*)(void* const* p, int64_t n, const void* context);
+inline constexpr int max_operands = 6;
+inline constexpr int64_t piece = 512;  // elements of a buffer
 
 // Runs `loop` over up to six views of one shape, some of which may be absent; the last `outputs`
 // are written, the others are read.
 void for_each_contiguous(Launch& launch, std::initializer_list<const View*> operands,
                          ContiguousLoop loop, const void* context = nullptr, int outputs = 1);
+
+// True if some operands are f16 or bf16, and others f32.
+bool is_mixed(std::initializer_list<const View*> operands);
+// As for_each_contiguous, for a loop of f32 and mixed operands: those of 16 bits pass through
+// buffers, too.
+void for_each_mixed(Launch& launch, std::initializer_list<const View*> operands,
+                    ContiguousLoop loop, const void* context, int outputs);
 
 // y = x, both of one shape and dtype.
 void copy(const View& x, const View& y);
@@ -53,6 +63,15 @@ void with_word(size_t size, F f) {
     default:
       return f(uint64_t{});
   }
+}
+
+// Calls f.operator()<T>() as visit() does, but for a bool with u8, of which it has the bytes: one
+// loop serves both. (And g++ 12 makes no vectors of !bool.)
+template <class F>
+decltype(auto) visit_number(DType t, F&& f) {
+  return visit(t, [&]<class T>() -> decltype(auto) {
+    return f.template operator()<std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>>();
+  });
 }
 
 // y[i] = x[i] for less than a vector: as two overlapping halves, without a call.

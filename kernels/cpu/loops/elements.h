@@ -1,6 +1,8 @@
 #pragma once
 // Elements: elementwise kernels compute floats as lanes, and integers one at a time as Whole.
 
+#include <algorithm>
+
 #include "kernels/common/elementwise.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/simd/simd_special.h"
@@ -24,9 +26,7 @@ struct Elements<T> {
 // Loads the elements at p; a smaller type than T is converted.
 template <class T, class S>
 MIXTAPE_ALWAYS_INLINE typename Elements<T>::type get(const S* p) {
-  if constexpr (std::is_same_v<T, bool>)
-    return Whole(*reinterpret_cast<const uint8_t*>(p));  // g++ 12 makes no vectors of !bool
-  else if constexpr (std::is_integral_v<T>)
+  if constexpr (std::is_integral_v<T>)
     return Whole(*p);
   else
     return load<S, math_t<T>>(p);
@@ -39,25 +39,19 @@ MIXTAPE_ALWAYS_INLINE void put(S* p, V v) {
     *p = static_cast<S>(v);
 }
 
-// Calls make.operator()<T, To>() with an op's input and output types.
+// The type of an op's results.
+template <class F, class T>
+using ResultOf = std::conditional_t<Predicate<F>, bool, T>;
+
+// Calls make.operator()<T>() with the type of an op's operands.
 template <class F, class Make>
-ContiguousLoop pick(DType in, DType out, Make make) {
-  if constexpr (Predicate<F>) {
-    return visit(in,
-                 [&]<class T>() -> ContiguousLoop { return make.template operator()<T, bool>(); });
-  } else {
-    if (is_float(in))
-      return visit_float(in, out, [&]<class T, class To>() -> ContiguousLoop {
-        if constexpr (!OnlyIntegers<F>) return make.template operator()<T, To>();
-        return nullptr;
-      });
-    return visit(in, [&]<class T>() -> ContiguousLoop {
-      if constexpr (TakesIntegers<F> && is_integer(dtype_of<T>()))
-        return make.template operator()<T, T>();
-      else
-        return nullptr;
-    });
-  }
+ContiguousLoop pick(DType dtype, Make make) {
+  return visit_number(dtype, [&]<class T>() -> ContiguousLoop {
+    if constexpr (is_float(dtype_of<T>()) ? !OnlyIntegers<F> : TakesIntegers<F>)
+      return make.template operator()<T>();
+    else
+      return nullptr;
+  });
 }
 
 // Calls choose.operator()<F>() with the op at this position of a list.
@@ -66,6 +60,18 @@ ContiguousLoop contiguous_loop_of(Ops ops, int op, Choose choose) {
   ContiguousLoop loop = nullptr;
   visit_op(ops, op, [&]<class F>() { loop = choose.template operator()<F>(); });
   return loop;
+}
+
+// Runs the loop choose(dtype) as for_each_contiguous does, where dtype is that of the operands, or
+// f32 if some of the operands of a 16-bit kernel are f32.
+template <class Choose>
+void for_each_element(Launch& launch, std::initializer_list<const View*> operands,
+                      const void* context, int outputs, Choose choose) {
+  if (is_mixed(operands)) return for_each_mixed(launch, operands, choose(f32), context, outputs);
+  const View* const* const first =
+      std::find_if(operands.begin(), operands.end(), [](const View* v) { return bool(*v); });
+  if (first == operands.end()) return;  // all are empty
+  for_each_contiguous(launch, operands, choose((*first)->dtype), context, outputs);
 }
 
 }  // namespace MIXTAPE_TARGET

@@ -334,8 +334,8 @@ MIXTAPE_ALWAYS_INLINE T hmin(Vec<T> x) {
 // Calls put(i, get(i)) for i = 0, width, ... below n; for floats, on as many vectors at a time as
 // fit in registers. Dependent instructions, such as the steps of a polynomial, leave gaps that the
 // other vectors fill, further apart than the processor looks ahead. (The compiler interleaves them:
-// -fschedule-insns. bench/worklog/147)
-template <int64_t width, class Get, class Put>
+// -fschedule-insns. bench/worklog/147) n is a multiple of `multiple`.
+template <int64_t width, int64_t multiple = width, class Get, class Put>
 MIXTAPE_ALWAYS_INLINE void in_groups(int64_t n, Get get, Put put) {
   using V = decltype(get(n));
   int64_t i = 0;
@@ -348,6 +348,7 @@ MIXTAPE_ALWAYS_INLINE void in_groups(int64_t n, Get get, Put put) {
 #pragma GCC unroll 4
       for (int k = 0; k < group; ++k) put(i + k * width, v[k]);
     }
+    if constexpr (multiple % (group * width) == 0) return;
   }
   for (; i < n; i += width) put(i, get(i));
 }

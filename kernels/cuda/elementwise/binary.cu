@@ -64,7 +64,7 @@ void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) 
   // An integer tensor is compared with 2.5 in f64: 2.5 must not become 2.
   const DType t = c.dtype == boolean && !is_float(a.dtype) && !holds(i64, b) ? f64 : a.dtype;
   const Argument x{&a}, scalar{&absent, b};
-  visit_scalar_op(op, b, swapped, [&]<class F>() {
+  visit_scalar_op(op, b, swapped, [&]<class F, bool>() {
     run<F>(launch, t, swapped ? scalar : x, swapped ? x : scalar, c);
   });
 }
@@ -72,8 +72,8 @@ void binary_scalar(Launch& launch, int op, In a, double b, bool swapped, Out c) 
 void binary_scalar_grad(Launch& launch, int op, In a, double b, bool swapped, In c, In dy, Out da) {
   const DType t = operand_dtype(a, a, dy, da.dtype);
   const Argument x{&a}, scalar{&absent, b};
-  visit_scalar_op(op, b, swapped, [&]<class F>() {
-    if (swapped)
+  visit_scalar_op(op, b, swapped, [&]<class F, bool swaps>() {
+    if constexpr (swaps)
       run_gradients<F>(launch, t, scalar, x, c, dy, absent, da);
     else
       run_gradients<F>(launch, t, x, scalar, c, dy, da, absent);
