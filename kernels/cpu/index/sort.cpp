@@ -4,6 +4,7 @@
 
 #include "kernels/common/order.h"
 #include "kernels/cpu/loops/buffer.h"
+#include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/loops/line_iterator.h"
 #include "kernels/kernels.h"
 
@@ -76,7 +77,7 @@ void winners(const T* x, int64_t n, int64_t along, int64_t next, int64_t columns
 template <bool largest>
 void arg_reduce_with(int dim, In x, Out y) {
   const LineIterator<2> lines(dim, x.shape(), {x.strides(), y.strides()});
-  visit(x.dtype, [&]<class T>() {
+  visit_number(x.dtype, [&]<class T>() {
     const bool dense = lines.along[0] == 1;
     const int64_t most = dense ? std::min(grain_of(lines.length), most_columns) : most_columns;
     lines.for_blocks(most, lines.length, [&](const int64_t(&at)[2], int64_t columns, int64_t n) {
@@ -98,7 +99,7 @@ void arg_reduce_with(int dim, In x, Out y) {
 void argsort(Launch&, bool descending, In x, Out index) {
   if (x.size() == 0) return;
   const int64_t n = x.shape()[-1];
-  visit(x.dtype, [&]<class T>() {
+  visit_number(x.dtype, [&]<class T>() {
     using P = Pair<Key<T>>;
     constexpr int64_t few = 16 * sizeof(T);  // below, comparing is faster
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 1024 / n), [&](int64_t begin, int64_t end) {
@@ -122,7 +123,7 @@ void argsort(Launch&, bool descending, In x, Out index) {
 void topk(Launch&, bool largest, In x, Out index) {
   const int64_t n = x.shape()[-1], k = index.shape()[-1];
   if (index.size() == 0) return;
-  visit(x.dtype, [&]<class T>() {
+  visit_number(x.dtype, [&]<class T>() {
     using P = Pair<Key<T>>;
     parallel_ranges(x.size() / n, std::max<int64_t>(1, 8192 / n), [&](int64_t begin, int64_t end) {
       constexpr int64_t piece = 64;

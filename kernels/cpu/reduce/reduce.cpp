@@ -378,7 +378,7 @@ void reduce_with(Launch& launch, In x, Out y, Finish finish = Finish::None) {
   if constexpr (of_floats<Op>)
     visit_float(x.dtype, run);
   else
-    visit(x.dtype, run);
+    visit_number(x.dtype, run);
   double* const all = totals.as<double>();
   if (finish == Finish::Divide)
     for (int64_t i = 0; i < plan.results; ++i) all[i] /= static_cast<double>(plan.count);

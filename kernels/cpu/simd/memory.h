@@ -22,6 +22,14 @@ MIXTAPE_ALWAYS_INLINE Vec<T> load(const S* p) {
     detail::HalfFloats f;
     std::memcpy(&f, p, sizeof f);
     x.v = __builtin_convertvector(f, typename Vec<T>::Vector);
+  } else if constexpr ((std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>) &&
+                       std::is_same_v<T, double>) {
+    S first[Vec<float>::width] = {};
+    std::memcpy(first, p, x.width * sizeof(S));
+    float all[Vec<float>::width];
+    const Vec<float> f = load<S, float>(first);
+    std::memcpy(all, &f.v, sizeof all);
+    x = load<float, double>(all);
   } else {
     for (int i = 0; i < x.width; ++i) x.v[i] = static_cast<T>(p[i]);
   }
