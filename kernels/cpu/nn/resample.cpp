@@ -92,7 +92,8 @@ struct Columns {
   void sum(const T* x, T* y) const { sum(x, 0, depth, y); }
 
  private:
-  void sum(const T* x, int64_t begin, int64_t end, T* __restrict y) const {
+  // (Out of line: g++ would inline the recursion many times.)
+  [[gnu::noinline]] void sum(const T* x, int64_t begin, int64_t end, T* __restrict y) const {
     if (end - begin <= piece) return add(x, begin, end, y);
     const int64_t cut = middle(begin, end);
     T* const __restrict other = y + width;
