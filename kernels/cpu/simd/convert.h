@@ -65,6 +65,22 @@ MIXTAPE_ALWAYS_INLINE void store_bytes(void* p, V v, int64_t bytes) {
   std::memcpy(p, &v, static_cast<size_t>(bytes));
 }
 
+namespace detail {
+// Without an instruction. (Out of line: much code, of which each loop would have copies.)
+template <int n>
+[[gnu::noinline]] FloatVector<n> float_one_by_one(HalfVector<n> x) {
+  FloatVector<n> y;
+  for (int i = 0; i < n; ++i) y[i] = float(Half::from_bits(x[i]));
+  return y;
+}
+template <int n>
+[[gnu::noinline]] HalfVector<n> half_one_by_one(FloatVector<n> x) {
+  HalfVector<n> y;
+  for (int i = 0; i < n; ++i) y[i] = Half(float(x[i])).bits;
+  return y;
+}
+}  // namespace detail
+
 // (The masks of all lanes: g++ 12 warns about uninitialised memory inside the unmasked intrinsics.)
 template <int n>
 MIXTAPE_ALWAYS_INLINE FloatVector<n> float_from_half(HalfVector<n> x) {
@@ -77,9 +93,7 @@ MIXTAPE_ALWAYS_INLINE FloatVector<n> float_from_half(HalfVector<n> x) {
 #ifdef __aarch64__
   if constexpr (n == 4) return FloatVector<n>(vcvt_f32_f16(reinterpret_cast<float16x4_t>(x)));
 #endif
-  FloatVector<n> y;
-  for (int i = 0; i < n; ++i) y[i] = float(Half::from_bits(x[i]));
-  return y;
+  return detail::float_one_by_one<n>(x);
 }
 template <int n>
 MIXTAPE_ALWAYS_INLINE FloatVector<n> float_from_bf16(HalfVector<n> x) {
@@ -113,9 +127,7 @@ MIXTAPE_ALWAYS_INLINE HalfVector<n> half_from_float(FloatVector<n> x) {
 #ifdef __aarch64__
   if constexpr (n == 4) return reinterpret_cast<HalfVector<n>>(vcvt_f16_f32(x));
 #endif
-  HalfVector<n> y;
-  for (int i = 0; i < n; ++i) y[i] = Half(float(x[i])).bits;
-  return y;
+  return detail::half_one_by_one<n>(x);
 }
 template <int n>
 MIXTAPE_ALWAYS_INLINE HalfVector<n> bf16_from_float(FloatVector<n> x) {
