@@ -22,6 +22,7 @@
 #include "core/allocator.h"
 #include "core/format.h"
 #include "core/random.h"
+#include "core/running_ops.h"
 #include "core/stream.h"
 #include "io/svg.h"
 #include "io/text.h"
@@ -124,8 +125,7 @@ struct Compare::Run final : detail::KeepingObserver {
   // Distances by what is compared, since a rule's gradient is often one that the rule before made.
   std::map<std::array<uint64_t, 5>, Tensor> known_;
   std::vector<std::vector<size_t>> rules_;  // inputs of the rules that are running
-  // Scopes and names of the ops that are running, and perhaps of some that threw.
-  std::vector<std::pair<const Scope*, std::string_view>> running_;
+  RunningOps running_;
 };
 
 void Compare::Run::look_up(const Tensor& t, std::vector<size_t>& inputs) const {
@@ -204,18 +204,10 @@ void Compare::Run::before_write(const Tensor& x, const Tensor& y) {
         if (result.storage() == x.storage()) result = clone(result), version = result.version();
 }
 
-void Compare::Run::before(const Call& call) {
-  std::erase_if(running_, [](const auto& op) {
-    const Scope* s = Scope::innermost()->outer;
-    while (s && (s != op.first || s->op != op.second)) s = s->outer;
-    return !s;
-  });
-  running_.emplace_back(Scope::innermost(), call.op.name);
-}
+void Compare::Run::before(const Call&) { running_.begin(); }
 
 void Compare::Run::after(const Call& call, const Tensor& y) {
-  running_.erase(std::ranges::find(running_, Scope::innermost(), [](auto& op) { return op.first; }),
-                 running_.end());
+  const bool outermost = running_.end();
   if (!is_compared(y)) return;
   if (copies(call.op.name)) {
     const auto from = made_.find((*call.inputs[0]).storage()->id());
@@ -230,7 +222,7 @@ void Compare::Run::after(const Call& call, const Tensor& y) {
     look_up(call.given(i), inputs);
     if (inputs.size() > known) made_[t.storage()->id()] = inputs.back();  // a recipe may round it
   }
-  if (backward_state.running || !running_.empty()) return;  // within an op or backward()
+  if (backward_state.running || !outermost) return;  // within an op or backward()
   take({std::string(call.op.name), Scope::path_text(), Part::Forward}, {&y, 1}, std::move(inputs));
 }
 

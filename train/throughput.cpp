@@ -42,9 +42,11 @@ double multiplications(const Call& call, const Tensor& y) {
 
 }  // namespace
 
-void FlopCounter::before(const Call& call) { depth_ += multiplies(call.op); }
+void FlopCounter::before(const Call& call) {
+  if (multiplies(call.op)) running_.begin();
+}
 void FlopCounter::after(const Call& call, const Tensor& result) {
-  if (multiplies(call.op) && --depth_ == 0) flops_ += 2 * multiplications(call, result);
+  if (multiplies(call.op) && running_.end()) flops_ += 2 * multiplications(call, result);
 }
 
 Throughput::Throughput(const std::string& path, const ThroughputOptions& options)

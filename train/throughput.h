@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/dispatch.h"
+#include "core/running_ops.h"
 #include "io/jsonl.h"
 #include "train/callback.h"
 
@@ -27,7 +28,7 @@ class FlopCounter final : internal::Observer {
   bool reads_values() const override { return false; }
 
   double flops_ = 0;
-  int depth_ = 0;  // of products within products
+  internal::RunningOps running_;  // products, in which others may be
   const Observe watching_{*this};
 };
 

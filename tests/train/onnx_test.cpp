@@ -383,6 +383,15 @@ TEST(Onnx, GraphHasTheNetworksNamesAndAnyBatch) {
   EXPECT_EQ(fixed.outputs[0].shape, (std::vector<Size>{int64_t{5}, int64_t{3}}));
 }
 
+TEST(Onnx, GraphHasOpsAfterOneThatThrew) {
+  const Classifier net;
+  Calls tries([&](const Tensor& x) {
+    EXPECT_THROW(linear(x, ones({3, 5})), Error);
+    return net(x);
+  });
+  EXPECT_EQ(ops_of(graph_of(tries, randn({2, 4}))), "Gemm Relu Gemm Softmax");
+}
+
 // Autocast puts casts before products, and keeps a softmax and an island in f32.
 TEST(Onnx, GraphHasTheCastsOfAutocast) {
   Classifier net;

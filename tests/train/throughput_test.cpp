@@ -45,6 +45,15 @@ TEST(FlopCounter, CountsTwoForEachMultiplication) {
   EXPECT_EQ(flops([&] { relu(x + x); }), 0);
 }
 
+// Inner sizes differ, which linear() finds once it runs.
+TEST(FlopCounter, CountsOnAfterAnOpThatThrew) {
+  EXPECT_EQ(flops([] {
+              EXPECT_THROW(linear(ones({2, 4}), ones({3, 5})), Error);
+              linear(ones({2, 4}), ones({3, 4}));
+            }),
+            2 * 2 * 4 * 3);
+}
+
 TEST(FlopCounter, OfAGptAreThoseOfItsParameters) {
   const models::Gpt gpt(
       {.vocabulary = 40, .context = 8, .layers = 2, .heads = 2, .width = 16, .dropout = 0});

@@ -12,6 +12,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/running_ops.h"
 #include "io/text.h"
 #include "train/onnx/builder.h"
 
@@ -82,10 +83,12 @@ class Tracer final : public Observer, public Names {
   }
 
   // Calls within an op's forward are part of it; a composed op is written as the ops inside.
-  void before(const Call& call) override { depth_ += !call.composed; }
+  void before(const Call& call) override {
+    if (!call.composed) running_.begin();
+  }
   void after(const Call& call, const Tensor& y) override {
-    depth_ -= !call.composed;
-    if (depth_ > 0 || (call.composed && knows(y))) return;
+    const bool outermost = call.composed ? running_.none() : running_.end();
+    if (!outermost || (call.composed && knows(y))) return;
     const TranslationRow* const row = find_row(call.op.name);
     check(row != nullptr, "this op has no counterpart in ONNX");
     g.path = Scope::path_text();
@@ -95,7 +98,7 @@ class Tracer final : public Observer, public Names {
   std::map<Place, Known> known_;
   std::set<const Storage*> computed_;  // storages that the run computed, which are not constants
   std::vector<Tensor> kept_;
-  int depth_ = 0;
+  RunningOps running_;  // but for composed ones
 };
 
 io::OnnxValue value_of(const Name& name, const Tensor& t) {
