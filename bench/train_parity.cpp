@@ -23,11 +23,12 @@ using namespace mixtape::examples;
 
 namespace {
 
-// After masters: weights of bf16 without them, and f32 weights with moments of 8 bits; then both.
-// Last, products in 8 and 4 bits.
+// After masters: weights of bf16 without them, and f32 weights with moments of 8 bits; then both,
+// and both with moments of bf16. Last, products in 8 and 4 bits.
 const std::vector<std::string> all_modes = {
-    "fp32", "fp16",          "bf16", "masters",     "stochastic", "kahan", "i8",
-    "f8",   "stochastic-i8", "fp8",  "fp8-delayed", "mxfp8",      "nvfp4"};
+    "fp32",  "fp16",        "bf16",  "masters",       "stochastic",
+    "kahan", "i8",          "f8",    "stochastic-i8", "stochastic-bf16",
+    "fp8",   "fp8-delayed", "mxfp8", "nvfp4"};
 
 struct Options {
   std::string mnist, text, page;
@@ -71,6 +72,7 @@ optim::CommonOptions storage(const std::string& mode) {
   if (mode == "kahan") common.rounding = optim::Rounding::Kahan;
   if (mode.ends_with("i8")) common.state = i8;
   if (mode == "f8") common.state = optim::f8;
+  if (mode == "stochastic-bf16") common.state = bf16;
   return common;
 }
 
