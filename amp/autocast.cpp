@@ -82,7 +82,7 @@ Autocast::State Autocast::opened(const AutocastOptions& o, const Autocast* aroun
     if (!recipe) recipe = Current{};
     low = bf16;
   }
-  check(is_half(low) || low == f32, "autocast: low must be f16, bf16 or f32, got {}", low);
+  check(is_half(low) || low == f32, "autocast: low must be f16, bf16, f32 or f8_e4m3, got {}", low);
   const Preset preset = o.preset.value_or(around ? around->preset() : Preset::Torch);
   const bool off = preset == Preset::Off || preset == Preset::O0;
   if (!recipe && !o.low && !o.dtype && around) recipe = around->recipe();

@@ -92,8 +92,8 @@ TEST(Region, TakesItsDtypeByName) {
   EXPECT_EQ(Autocast({.low = name}).low(), f16);
   EXPECT_EQ(Autocast().low(), bf16);
   EXPECT_ERROR(Autocast({.low = "fp8"}), "unknown dtype 'fp8'");
-  EXPECT_ERROR(Autocast({.low = i64}), "autocast: low must be f16, bf16 or f32, got i64");
-  EXPECT_ERROR(Autocast({.low = f64}), "autocast: low must be f16, bf16 or f32, got f64");
+  EXPECT_ERROR(Autocast({.low = i64}), "autocast: low must be f16, bf16, f32 or f8_e4m3, got i64");
+  EXPECT_ERROR(Autocast({.low = f64}), "autocast: low must be f16, bf16, f32 or f8_e4m3, got f64");
 }
 
 TEST(Region, OfF32ChangesNothing) {

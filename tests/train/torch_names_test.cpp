@@ -458,7 +458,7 @@ TEST(TorchNames, OfMixedPrecision) {
   EXPECT_EQ(amp::Autocast({.low = f16, .dtype = f16}).low(), f16);
   EXPECT_ERROR(amp::Autocast({.low = f16, .dtype = bf16}),
                "autocast: low is f16 and dtype bf16: give only one");
-  EXPECT_ERROR(amp::Autocast(f64), "autocast: low must be f16, bf16 or f32, got f64");
+  EXPECT_ERROR(amp::Autocast(f64), "autocast: low must be f16, bf16, f32 or f8_e4m3, got f64");
 
   const Tensor p = ones({2}).set_requires_grad();
   optim::SGD opt({p}, 1.0);
