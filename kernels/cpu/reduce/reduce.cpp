@@ -182,12 +182,15 @@ total_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
   using L = Vec<T>;
   constexpr int width = L::width;
   if (count == 0) return total_t<S>(Op::template identity<S>);
-  L acc[4] = {Op::template identity<T>, Op::template identity<T>, Op::template identity<T>,
-              Op::template identity<T>};
+  // At least 128 bytes of sums: with fewer, each has more terms, whose rounding errors add up.
+  constexpr int sums = std::max(4, 128 / int(sizeof(L)));
+  L acc[sums];
+  for (L& a : acc) a = Op::template identity<T>;
   const auto add = [&](const S* p, int64_t n) {
     int64_t i = 0;
-    for (; i + 4 * width <= n; i += 4 * width)
-      for (int k = 0; k < 4; ++k) acc[k] = Op::join(acc[k], Op::map(load<S, T>(p + i + k * width)));
+    for (; i + sums * width <= n; i += sums * width)
+      for (int k = 0; k < sums; ++k)
+        acc[k] = Op::join(acc[k], Op::map(load<S, T>(p + i + k * width)));
     for (; i + width <= n; i += width) acc[0] = Op::join(acc[0], Op::map(load<S, T>(p + i)));
     if (i < n)
       acc[1] = Op::join(acc[1], Op::map(load_first<S, T>(p + i, n - i, Op::template identity<S>)));
@@ -210,7 +213,9 @@ total_t<S> reduce_chunk(const S* x, const Layout& reduced, int64_t begin, int64_
       add(buffer, n);
     }
   }
-  const T all = Op::over_lanes(Op::join(Op::join(acc[0], acc[1]), Op::join(acc[2], acc[3])));
+  for (int step = 1; step < sums; step *= 2)
+    for (int k = 0; k < sums; k += 2 * step) acc[k] = Op::join(acc[k], acc[k + step]);
+  const T all = Op::over_lanes(acc[0]);
   if constexpr (may_leave<Op, S, T>)
     if (!Op::in_range(all)) [[unlikely]]
       return reduce_chunk<Op, S, double>(x, reduced, begin, count);
