@@ -147,9 +147,12 @@ struct NAdam {
     }
     template <class V, class State>
     [[gnu::always_inline]] MIXTAPE_HD V operator()(V p, V g, State state) const {
-      decay(p, g);
+      V shrunk = p;
+      decay(shrunk, g);
       const auto [m, v] = moments.move(g, state);
-      return p + fma(V(take_grad), g, V(take_mean) * m) / fma(sqrt(v), V(unbias), V(eps));
+      const V change = fma(V(take_grad), g, V(take_mean) * m) / fma(sqrt(v), V(unbias), V(eps));
+      // (shrunk + change, rounded once in every loop: compilers join them in some loops only.)
+      return fma(p, V(decay.keep), change);
     }
 
    private:
