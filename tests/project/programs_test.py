@@ -375,8 +375,8 @@ class Parity(ProgramTest):
         text = run.stdout
         self.assertEqual(run.returncode, int("BEYOND" in text), run.stderr)  # after one step
         rows = re.findall(r"^\| (\w+) \| ([\w-]+) \| \d\.\d{4} ± 0.0000 \| \d+\.\d\d % \|", text, re.M)
-        modes = ["fp32", "fp16", "bf16", "masters", "stochastic", "kahan", "i8", "f8", "stochastic-i8", "fp8",
-                 "fp8-delayed", "mxfp8", "nvfp4"]
+        modes = ["fp32", "fp16", "bf16", "masters", "stochastic", "kahan", "i8", "f8", "stochastic-i8",
+                 "stochastic-bf16", "fp8", "fp8-delayed", "mxfp8", "nvfp4"]
         self.assertEqual(rows, [(network, mode) for network in ("cnn", "lstm", "gpt") for mode in modes])
         self.assertEqual((self.folder / "page.md").read_text(), text)
 
