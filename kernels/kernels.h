@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "core/draw.h"
-#include "core/error.h"
 #include "core/float_mode.h"
 #include "kernels/common/epilogue.h"
 #include "kernels/common/launch.h"
@@ -39,25 +38,22 @@ struct Kernel<void(Launch&, Args...)> {
   bool cpu_alone;                  // in any build
   Function by_type[device_types];  // by DeviceType; null where this build has none
 
-  template <class... A>
-  void operator()(Device device, A&&... args) const {
+  // Not a template, so that calls with arguments of other forms are compiled once.
+  void operator()(Device device, Args... args) const {
     Launch launch(device);
-    (*this)(launch, std::forward<A>(args)...);
+    (*this)(launch, std::forward<Args>(args)...);
   }
-  template <class... A>
-  void operator()(Launch& launch, A&&... args) const {
-    if (cpu_alone && !launch.device.is_like_cpu())
-      raise(std::string("kernel '") + name + "' runs on the CPU alone, not on " +
-            launch.device.to_string() + " (move the tensors: x.to(Device::cpu()))");
+  void operator()(Launch& launch, Args... args) const {
+    if (cpu_alone && !launch.device.is_like_cpu()) refuse(name, launch.device);
     if (launch.device.is_meta()) return;  // there is nothing to compute with
     const internal::FloatMode mode;
     if (kernel_watch) [[unlikely]]
       tell(launch.device, args...);
-    by_type[size_t(launch.device.type)](launch, std::forward<A>(args)...);
+    by_type[size_t(launch.device.type)](launch, std::forward<Args>(args)...);
   }
 
  private:
-  void tell(Device device, Args... args) const {
+  [[gnu::noinline]] void tell(Device device, Args... args) const {
     kernel_watch->call(device, name);
     const auto see = [&](const View& v) { kernel_watch->view(device, name, v); };
     (for_each_view(args, see), ...);

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/error.h"
 #include "kernels/common/instruction_set.h"
 #include "kernels/common/launch.h"
 
@@ -48,6 +49,11 @@ consteval auto best_of() {
 }
 
 }  // namespace
+
+void refuse(const char* kernel, Device device) {
+  raise(std::string("kernel '") + kernel + "' runs on the CPU alone, not on " + device.to_string() +
+        " (move the tensors: x.to(Device::cpu()))");
+}
 
 void* Launch::memory(size_t bytes) {
   void* const block = allocate(bytes, device, number_, MemoryOf::Kernels);

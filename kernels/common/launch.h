@@ -51,4 +51,7 @@ class Launch : NoCopy {
   InlineVector<Scratch, 4> scratch_;
 };
 
+// The error that a kernel of the CPU alone was called on another device.
+[[noreturn]] void refuse(const char* kernel, Device device);
+
 }  // namespace mixtape::kernels
