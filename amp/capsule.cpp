@@ -219,7 +219,7 @@ std::vector<Tensor> Capsule::replay(std::optional<DType> dtype) const {
   {
     Asked policy(asked);
     const ScopedValue<&ThreadState::policy> on(&policy);
-    y = how.run(given, lists, attributes);
+    y = how.run(how, given, lists, attributes);
   }
   if (!backward) return {y.detach()};
   check(bool(y.grad_fn()), "{} records nothing to go backward from", op);

@@ -56,19 +56,6 @@ auto attributes(const Args&... args) {
   }(args)...);
 }
 
-template <class Op>
-constexpr bool moves_only = requires { requires Op::moves_only; };
-template <class Op>
-constexpr bool broadcasts = requires { requires Op::broadcasts; };
-template <class Op>
-constexpr bool first_order_only = requires { requires Op::first_order_only; };
-template <class Op>
-constexpr bool wide_gradient = requires { requires Op::wide_gradient; };
-template <class Op>
-constexpr bool covers = requires { requires Op::covers; };
-template <class Op>
-constexpr bool differentiable = requires { &Op::backward; };
-
 // Calls a backward rule, which may omit the attributes.
 template <class Op, class... A>
 Grads run_backward(const Ctx& ctx, const Tensor& dy, const A&... a) {
@@ -86,9 +73,13 @@ Grads run_backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const A&...
     return Op::backward_each(ctx, dy, n);
 }
 
-// The facts about an op that prepare() needs.
-struct CallTraits {
-  bool broadcasts, differentiable;
+template <class Op>
+struct Function;
+
+// The facts about an op: the members it has (see above), and
+struct OpFacts {
+  bool moves_only, broadcasts, first_order_only, wide_gradient, covers, differentiable;
+  bool composed;     // its forward is made of ops: it is a Function
   bool only_values;  // no input is an index or mask
 };
 constexpr bool has_only_values(const OpInfo& op) {
@@ -97,87 +88,78 @@ constexpr bool has_only_values(const OpInfo& op) {
   return true;
 }
 template <class Op>
-constexpr CallTraits traits_of{broadcasts<Op>, differentiable<Op>, has_only_values(Op::info)};
-// Applies the policy, broadcasts and checks inputs before an op runs. Returns true if the call is
-// to be recorded.
-bool prepare(internal::Call& call, CallTraits traits);
-// Makes y the result of the node.
-void attach(const internal::Call& call, Tensor& y, std::shared_ptr<internal::Node>&& node,
-            bool moves_only);
-Grads forbid_second_order(Grads grads, const Tensor& dy, const internal::Node& of);
+inline constexpr OpFacts facts_of_op{.moves_only = requires {requires Op::moves_only;
+}  // namespace detail
+, .broadcasts = requires { requires Op::broadcasts; },
+    .first_order_only = requires { requires Op::first_order_only; },
+    .wide_gradient = requires { requires Op::wide_gradient; },
+    .covers = requires { requires Op::covers; }, .differentiable = requires { &Op::backward; },
+    .composed = std::is_base_of_v<Function<Op>, Op>, .only_values = has_only_values(Op::info)
+};  // namespace mixtape
+
+// An op with arguments of certain types, which are given by address ("boxed", as PyTorch says), so
+// that one function runs every op, and little is compiled for each. Attributes are a tuple.
+struct BoxedOp : internal::Repeat {
+  OpFacts facts;
+  Tensor (*forward)(Ctx&, const Tensor* const* inputs, const void* const* arguments);
+  std::shared_ptr<internal::Node> (*node)(const internal::Call&, const BoxedOp&,
+                                          const void* const* arguments);
+  Grads (*backward)(const Ctx&, const Tensor& dy, const void* attributes);
+  Tensor (*part)(const Tensor& whole, const void* attributes);  // null if the op does not select
+  Grads (*backward_each)(const Ctx&, const Tensor& dy, int64_t n,
+                         const void* attributes);  // or null
+};
+// Runs an op. The policy may replace inputs; `out` is where call_out() puts the result, `dtype` the
+// result's if an attribute requests one.
+Tensor run(const BoxedOp& op, const Tensor* out, std::span<const Tensor*> inputs,
+           std::optional<DType> dtype, const void* const* arguments);
+
 template <class... P, class... A>
 void observe(void (internal::Observer::*event)(P...), const A&... args) {
   for (internal::Observer* o = thread_state.observer; o; o = o->outer) (o->*event)(args...);
 }
 
-}  // namespace detail
-
-// The rules of an op for its nodes. (Ops with attributes of the same types share one node class: a
-// class per op would dominate compile time.)
-template <class Attributes>
-struct OpRules {
-  std::string_view name;
-  Grads (*backward)(const Ctx&, const Tensor& dy, const Attributes&);
-  Tensor (*part)(const Tensor& whole, const Attributes&);  // null if the op does not select
-  bool covers, first_order_only, broadcasts;
-  Grads (*backward_each)(const Ctx&, const Tensor& dy, int64_t n, const Attributes&);  // or null
-};
-template <class Op, class Attributes>
-constexpr OpRules<Attributes> rules_of() {
-  OpRules<Attributes> rules{
-      Op::info.name,
-      [](const Ctx& ctx, const Tensor& dy, const Attributes& attributes) {
-        return std::apply([&](const auto&... a) { return detail::run_backward<Op>(ctx, dy, a...); },
-                          attributes);
-      },
-      nullptr,
-      detail::covers<Op>,
-      detail::first_order_only<Op>,
-      detail::broadcasts<Op>,
-      nullptr};
-  if constexpr (requires { &Op::backward_each; })
-    rules.backward_each = [](const Ctx& ctx, const Tensor& dy, int64_t n,
-                             const Attributes& attributes) {
-      return std::apply(
-          [&](const auto&... a) { return detail::run_backward_each<Op>(ctx, dy, n, a...); },
-          attributes);
-    };
-  if constexpr (requires { &Op::part; })
-    rules.part = [](const Tensor& whole, const Attributes& attributes) {
-      return std::apply([&](const auto&... a) { return Op::part(whole, a...); }, attributes);
-    };
-  return rules;
-}
-template <class Op, class Attributes>
-inline constexpr OpRules<Attributes> op_rules = rules_of<Op, Attributes>();
-
-template <class Attributes>
-class OpNode final : public internal::Node {
+// The node of a recorded call.
+class OpNode : public internal::Node {
  public:
-  OpNode(const internal::Call& call, const OpRules<Attributes>& rules, Attributes a)
-      : internal::Node(call), rules_(rules), attributes_(std::move(a)) {}
+  OpNode(const internal::Call& call, const BoxedOp& op, const void* attributes);
 
-  std::string_view name() const override { return rules_.name; }
-  Grads backward(const Tensor& dy) override {
-    if (rules_.first_order_only && grad_enabled())
-      return detail::forbid_second_order(rules_.backward(ctx, dy, attributes_), dy, *this);
-    return rules_.backward(ctx, dy, attributes_);
-  }
+  std::string_view name() const override { return op_.op.name; }
+  Grads backward(const Tensor& dy) override;
   Grads backward_each(const Tensor& dy, int64_t n) override {
-    return rules_.backward_each ? rules_.backward_each(ctx, dy, n, attributes_) : Grads();
+    return op_.backward_each ? op_.backward_each(ctx, dy, n, attributes_) : Grads();
   }
-  bool broadcasts() const override { return rules_.broadcasts; }
-  bool selects() const override { return rules_.part; }
-  bool covers() const override { return rules_.covers; }
-  Tensor part(const Tensor& whole) const override { return rules_.part(whole, attributes_); }
+  bool broadcasts() const override { return op_.facts.broadcasts; }
+  bool selects() const override { return op_.part; }
+  bool covers() const override { return op_.facts.covers; }
+  Tensor part(const Tensor& whole) const override { return op_.part(whole, attributes_); }
 
  private:
-  const OpRules<Attributes>& rules_;
-  Attributes attributes_;
+  const BoxedOp& op_;
+  const void* const attributes_;
+};
+// (Ops with attributes of the same types share one class: a class per op would dominate compile
+// time.)
+template <class Attributes>
+class OpNodeWith final : public OpNode {
+ public:
+  OpNodeWith(const internal::Call& call, const BoxedOp& op, Attributes attributes)
+      : OpNode(call, op, &attributes_), attributes_(std::move(attributes)) {}
+
+ private:
+  const Attributes attributes_;
 };
 
-template <class Op>
-struct Function;
+template <class... Args>
+std::shared_ptr<internal::Node> make_node(const internal::Call& call, const BoxedOp& op,
+                                          const void* const* arguments) {
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    auto all = attributes(*static_cast<const Args*>(arguments[i])...);
+    return make_pooled<OpNodeWith<decltype(all)>>(call, op, std::move(all));
+  }(std::index_sequence_for<Args...>());
+}
+
+}  // namespace detail
 
 // Hidden: the guard of its static would be exported from a library even where Op is not.
 template <class Op>
@@ -188,31 +170,40 @@ namespace detail {
 // Calls forward with the arguments, taking tensors from `inputs`, since the policy may have
 // replaced some.
 template <class Op, class... Args>
-Tensor run_forward(Ctx& ctx, const Tensor** inputs, const Args&... args) {
-  // Ops called inside are helpers, neither recorded nor changed by a policy.
-  const ScopedValue<&ThreadState::recording> recording(false);
-  const NoPolicy as_called;
-  const auto argument = [&]<class A>(const A& a) -> decltype(auto) {
+Tensor run_forward(Ctx& ctx, const Tensor* const* inputs, const void* const* arguments) {
+  const auto next = [&]<class A>(const A*) -> decltype(auto) {
+    [[maybe_unused]] const A& argument = *static_cast<const A*>(*arguments++);
     if constexpr (is_tensor<A>) {
       return static_cast<const Tensor&>(**inputs++);
     } else if constexpr (is_list<A>) {
       std::vector<Tensor> list;
-      for (size_t i = 0; i < a.size(); ++i) list.push_back(**inputs++);
+      for (size_t i = 0; i < argument.size(); ++i) list.push_back(**inputs++);
       return list;
     } else {
-      return static_cast<const A&>(a);
+      return argument;
     }
   };
   // Braces, so that arguments are evaluated from left to right.
-  Tensor y = std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
-                        std::tuple<decltype(argument(args))...>{argument(args)...});
-  if (y.requires_grad()) [[unlikely]]  // y is an input, which keeps its own history
-    y = y.detach();
-  return y;
+  return std::apply([&](const auto&... a) { return Op::forward(ctx, a...); },
+                    std::tuple<decltype(next(static_cast<const Args*>(nullptr)))...>{
+                        next(static_cast<const Args*>(nullptr))...});
 }
 
-template <class Op, class... Args>
-Tensor run_op(const Tensor* out, const Args&... args);
+// Runs an op with arguments.
+template <class... Args>
+Tensor run_op(const BoxedOp& op, const Tensor* out, const Args&... args) {
+  InlineVector<const Tensor*, 6> inputs;
+  std::optional<DType> dtype;
+  const auto collect = [&]<class A>(const A& a) {
+    if constexpr (is_tensor<A>) inputs.emplace_back(&a);
+    if constexpr (is_list<A>)
+      for (const Tensor& t : a) inputs.emplace_back(&t);
+    if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) dtype = a.out;
+  };
+  (collect(args), ...);
+  const void* const arguments[] = {&args..., nullptr};
+  return run(op, out, {inputs.begin(), inputs.size()}, dtype, arguments);
+}
 
 // Reads the arguments of a repeated call, in order.
 struct RepeatedArguments {
@@ -264,112 +255,86 @@ std::string bytes_of(A a) {
 template <class... Args>
 inline constexpr const std::type_info* types_of[] = {&typeid(Args)..., nullptr};
 
+template <class... Args>
+std::string attribute_bytes(const void* const* arguments) {
+  std::string bytes;
+  const auto add = [&]<class A>(const A*) {
+    const A& a = *static_cast<const A*>(*arguments++);
+    if constexpr (requires { typename A::Plain; })
+      bytes += bytes_of(static_cast<typename A::Plain>(a));
+    else if constexpr (!is_tensor<A> && !is_list<A>)
+      bytes += bytes_of(a);
+  };
+  (add(static_cast<const Args*>(nullptr)), ...);
+  return bytes;
+}
+template <class... Args>
+Tensor run_again(const internal::Repeat& op, std::span<const Tensor> inputs,
+                 std::span<const int64_t> lists, std::string_view attributes) {
+  RepeatedArguments all{inputs, lists, attributes};
+  const std::tuple<Args...> args{all.next<Args>()...};
+  return std::apply(
+      [&](const auto&... a) { return run_op(static_cast<const BoxedOp&>(op), nullptr, a...); },
+      args);
+}
+
 template <class Op, class... Args>
-constexpr internal::Repeat repeat_of() {
-  internal::Repeat repeat{Op::info, __PRETTY_FUNCTION__, types_of<Args...>, nullptr, nullptr};
+constexpr BoxedOp box() {
+  BoxedOp op{{Op::info, __PRETTY_FUNCTION__, types_of<Args...>, nullptr, nullptr},
+             facts_of_op<Op>,
+             run_forward<Op, Args...>,
+             nullptr,
+             nullptr,
+             nullptr,
+             nullptr};
   if constexpr ((is_plain<Args> && ...)) {
-    repeat.attributes = [](const void* const* arguments) {
-      std::string bytes;
-      const auto add = [&]<class A>(const A*) {
-        const A& a = *static_cast<const A*>(*arguments++);
-        if constexpr (requires { typename A::Plain; })
-          bytes += bytes_of(static_cast<typename A::Plain>(a));
-        else if constexpr (!is_tensor<A> && !is_list<A>)
-          bytes += bytes_of(a);
-      };
-      (add(static_cast<const Args*>(nullptr)), ...);
-      return bytes;
-    };
-    repeat.run = [](std::span<const Tensor> inputs, std::span<const int64_t> lists,
-                    std::string_view attributes) {
-      RepeatedArguments all{inputs, lists, attributes};
-      const std::tuple<Args...> args{all.next<Args>()...};
-      return std::apply([](const auto&... a) { return run_op<Op>(nullptr, a...); }, args);
+    op.attributes = attribute_bytes<Args...>;
+    op.run = run_again<Args...>;
+  }
+  using Attributes = decltype(attributes(std::declval<const Args&>()...));
+  if constexpr (facts_of_op<Op>.differentiable) {
+    op.node = make_node<Args...>;
+    op.backward = [](const Ctx& ctx, const Tensor& dy, const void* attributes) {
+      return std::apply([&](const auto&... a) { return run_backward<Op>(ctx, dy, a...); },
+                        *static_cast<const Attributes*>(attributes));
     };
   }
-  return repeat;
+  if constexpr (requires { &Op::backward_each; })
+    op.backward_each = [](const Ctx& ctx, const Tensor& dy, int64_t n, const void* attributes) {
+      return std::apply([&](const auto&... a) { return run_backward_each<Op>(ctx, dy, n, a...); },
+                        *static_cast<const Attributes*>(attributes));
+    };
+  if constexpr (requires { &Op::part; })
+    op.part = [](const Tensor& whole, const void* attributes) {
+      return std::apply([&](const auto&... a) { return Op::part(whole, a...); },
+                        *static_cast<const Attributes*>(attributes));
+    };
+  return op;
 }
 template <class Op, class... Args>
-inline constexpr internal::Repeat repeat = repeat_of<Op, Args...>();
+inline constexpr BoxedOp boxed = box<Op, Args...>();
 template <class Op, class... Args>
 [[gnu::visibility("hidden")]] inline const bool listed_repeat =
-    internal::list_repeat(repeat<Op, Args...>);
-
-// Tells observers of a call, with its arguments.
-template <class Op, class... Args>
-[[gnu::noinline]] void observe_after(internal::Call& call, const Tensor& y, const Args&... args) {
-  const void* const arguments[] = {&args..., nullptr};
-  InlineVector<int64_t, 4> lists;
-  const auto collect = [&]<class A>(const A& a) {
-    if constexpr (is_list<A>) lists.push_back(int64_t(a.size()));
-  };
-  (collect(args), ...);
-  const internal::Repetition repetition{
-      repeat<Op, Args...>, arguments, {lists.begin(), lists.size()}};
-  call.repetition = &repetition;
-  observe(&internal::Observer::after, call, y);
-  call.repetition = nullptr;
-}
-
-// Runs an op whose node saves what backward needs.
-template <class Op, class... Args>
-Tensor run_recorded(const internal::Call& call, const Args&... args) {
-  auto attributes = detail::attributes(args...);
-  using Attributes = decltype(attributes);
-  std::shared_ptr<internal::Node> node =
-      make_pooled<OpNode<Attributes>>(call, op_rules<Op, Attributes>, std::move(attributes));
-  Tensor y = run_forward<Op>(node->ctx, call.inputs.data(), args...);
-  detail::attach(call, y, std::move(node), detail::moves_only<Op>);
-  if (wide_gradient<Op> && is_half(y.dtype())) y.grad_fn()->grad_dtype = f32;
-  return y;
-}
+    internal::list_repeat(boxed<Op, Args...>);
 
 template <class Op, class... Args>
-Tensor run_op(const Tensor* out, const Args&... args) {
+const BoxedOp& listed() {
   (void)listed_op<Op>;
   (void)listed_repeat<Op, Args...>;
-  const internal::Scope scope(Op::info.name);
-
-  InlineVector<const Tensor*, 6> inputs;
-  std::optional<DType> dtype;  // requested by an attribute
-  const auto collect = [&]<class A>(const A& a) {
-    if constexpr (is_tensor<A>) inputs.emplace_back(&a);
-    if constexpr (is_list<A>)
-      for (const Tensor& t : a) inputs.emplace_back(&t);
-    if constexpr (requires { static_cast<std::optional<DType>>(a.out); }) dtype = a.out;
-  };
-  (collect(args), ...);
-
-  internal::Call call{Op::info, {inputs.begin(), inputs.size()}};
-  call.out = dtype;
-  call.backward = backward_state.running;
-  call.composed = std::is_base_of_v<Function<Op>, Op>;
-  [[maybe_unused]] const bool recorded = prepare(call, traits_of<Op>);
-  if (!recorded) call.result = out;
-
-  const auto run = [&] {
-    if constexpr (differentiable<Op>)
-      if (recorded) return run_recorded<Op>(call, args...);
-    Ctx ctx(call);
-    return run_forward<Op>(ctx, call.inputs.data(), args...);
-  };
-  const Tensor y = run();
-  if (thread_state.observer) [[unlikely]]
-    observe_after<Op>(call, y, args...);
-  return y;
+  return boxed<Op, Args...>;
 }
 
 }  // namespace detail
 
 template <class Op, class... Args>
 Tensor call(const Args&... args) {
-  return detail::run_op<Op>(nullptr, args...);
+  return detail::run_op(detail::listed<Op, Args...>(), nullptr, args...);
 }
 // The same, but writes to `out` (empty, or an input of an elementwise op) if the op can, `out` has
 // the result's shape and dtype, and nothing is recorded. Otherwise the result is a new tensor.
 template <class Op, class... Args>
 Tensor call_out(const Tensor& out, const Args&... args) {
-  return detail::run_op<Op>(out ? &out : nullptr, args...);
+  return detail::run_op(detail::listed<Op, Args...>(), out ? &out : nullptr, args...);
 }
 
 // The base of a user-defined op with the members above: MyOp::apply(x, 2.0).

@@ -163,24 +163,27 @@ void RepeatedArguments::check_rank(const Shape& s) {
   check(s.rank >= 0 && s.rank <= max_rank, "a call to be repeated has a shape of rank {}", s.rank);
 }
 
-bool prepare(Call& call, const CallTraits traits) {
-  InputFacts facts = facts_of(call, traits.only_values);
+// Applies the policy, broadcasts and checks inputs before an op runs. Returns true if the call is
+// to be recorded.
+static bool prepare(Call& call, const OpFacts& op) {
+  InputFacts facts = facts_of(call, op.only_values);
   call.alike = facts.alike;
   if (!facts.alike) [[unlikely]]
     count_bools(call);
   const ThreadState& state = thread_state;
   if (state.policy && !call.out) state.policy->apply(call);
   if (!call.replaced.empty()) [[unlikely]]
-    facts = facts_of_replaced(call, traits.only_values);
-  if (traits.broadcasts && !facts.one_shape) [[unlikely]]
+    facts = facts_of_replaced(call, op.only_values);
+  if (op.broadcasts && !facts.one_shape) [[unlikely]]
     broadcast_inputs(call);
   if (!facts.alike) [[unlikely]]
     check_inputs(call);
   observe(&Observer::before, call);
-  return traits.differentiable && state.recording && facts.requires_grad;
+  return op.differentiable && state.recording && facts.requires_grad;
 }
 
-void attach(const Call& call, Tensor& y, std::shared_ptr<Node>&& node, bool moves_only) {
+// Makes y the result of the node.
+static void attach(const Call& call, Tensor& y, std::shared_ptr<Node>&& node, bool moves_only) {
   if (call.composed) node->classify_saved(call.inputs, y);
   // The result may be a tensor with a history of its own: an input or, from a Function, any tensor.
   if (call.composed ||
@@ -219,7 +222,7 @@ class FirstOrderOnly final : public Node {
   std::string_view op_;
 };
 
-Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
+static Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
   for (Tensor& g : grads) {
     if (!g) continue;
     g = g.detach();
@@ -229,6 +232,68 @@ Grads forbid_second_order(Grads grads, const Tensor& dy, const Node& of) {
     g.set_grad_fn(node);
   }
   return grads;
+}
+
+OpNode::OpNode(const Call& call, const BoxedOp& op, const void* attributes)
+    : Node(call), op_(op), attributes_(attributes) {}
+Grads OpNode::backward(const Tensor& dy) {
+  Grads grads = op_.backward(ctx, dy, attributes_);
+  return op_.facts.first_order_only && grad_enabled()
+             ? forbid_second_order(std::move(grads), dy, *this)
+             : grads;
+}
+
+static Tensor run_forward(const BoxedOp& op, Ctx& ctx, const Call& call,
+                          const void* const* arguments) {
+  // Ops called inside are helpers, neither recorded nor changed by a policy.
+  const ScopedValue<&ThreadState::recording> recording(false);
+  const NoPolicy as_called;
+  Tensor y = op.forward(ctx, call.inputs.data(), arguments);
+  if (y.requires_grad()) [[unlikely]]  // y is an input, which keeps its own history
+    y = y.detach();
+  return y;
+}
+
+// Runs an op whose node saves what backward needs.
+static Tensor run_recorded(const BoxedOp& op, const Call& call, const void* const* arguments) {
+  std::shared_ptr<Node> node = op.node(call, op, arguments);
+  Tensor y = run_forward(op, node->ctx, call, arguments);
+  attach(call, y, std::move(node), op.facts.moves_only);
+  if (op.facts.wide_gradient && is_half(y.dtype())) y.grad_fn()->grad_dtype = f32;
+  return y;
+}
+
+// Tells observers of a call, with its arguments.
+[[gnu::noinline]] static void observe_after(const BoxedOp& op, Call& call, const Tensor& y,
+                                            const void* const* arguments) {
+  InlineVector<int64_t, 4> lists;
+  for (size_t i = 0; op.arguments[i]; ++i)
+    if (*op.arguments[i] == typeid(std::vector<Tensor>))
+      lists.push_back(std::ssize(*static_cast<const std::vector<Tensor>*>(arguments[i])));
+  const Repetition repetition{op, arguments, {lists.begin(), lists.size()}};
+  call.repetition = &repetition;
+  observe(&Observer::after, call, y);
+  call.repetition = nullptr;
+}
+
+Tensor run(const BoxedOp& op, const Tensor* out, std::span<const Tensor*> inputs,
+           std::optional<DType> dtype, const void* const* arguments) {
+  const Scope scope(op.op.name);
+  Call call{op.op, inputs};
+  call.out = dtype;
+  call.backward = backward_state.running;
+  call.composed = op.facts.composed;
+  const bool recorded = prepare(call, op.facts);
+  if (!recorded) call.result = out;
+  const auto run = [&] {
+    if (recorded) return run_recorded(op, call, arguments);
+    Ctx ctx(call);
+    return run_forward(op, ctx, call, arguments);
+  };
+  const Tensor y = run();
+  if (thread_state.observer) [[unlikely]]
+    observe_after(op, call, y, arguments);
+  return y;
 }
 
 }  // namespace detail

@@ -35,7 +35,7 @@ struct MappedCall {
   bool repeats() const { return attributes.has_value(); }
   Tensor run(const std::vector<Tensor>& with) const { return run(with, *attributes); }
   Tensor run(const std::vector<Tensor>& with, const std::string& other) const {
-    return how->run(with, lists, other);
+    return how->run(*how, with, lists, other);
   }
 };
 

@@ -30,8 +30,8 @@ struct Repeat {
   const char* types;                       // of the arguments, as the compiler spells them
   const std::type_info* const* arguments;  // the same, in order, and a null at their end
   std::string (*attributes)(const void* const* arguments);  // their bytes
-  // Calls the op with its tensors in order, and the sizes of lists of them.
-  Tensor (*run)(std::span<const Tensor> inputs, std::span<const int64_t> lists,
+  // Calls `op`, this one, with its tensors in order, and the sizes of lists of them.
+  Tensor (*run)(const Repeat& op, std::span<const Tensor> inputs, std::span<const int64_t> lists,
                 std::string_view attributes);
 };
 // A call's own arguments.

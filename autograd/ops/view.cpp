@@ -70,7 +70,7 @@ struct Place {
 template <class Part>
 struct Select {
   static constexpr OpInfo info = Part::view;
-  static constexpr bool moves_only = true, covers = detail::covers<Part>;
+  static constexpr bool moves_only = true, covers = requires { requires Part::covers; };
   static Tensor part(const Tensor& x, const Part& part) {
     return x.with_layout(part.of(x.layout()));
   }
