@@ -48,7 +48,15 @@ void run_gradients(Launch& launch, DType dtype, const Argument& a, const Argumen
 
 const View absent;
 
+// Functions that no layer of a network is made of.
+using CostlyOps = OpList<Remainder, Fmod, Atan2, LogAddExp2>;
+
 }  // namespace
+
+template <class F, class V>
+constexpr bool is_costly<Pairwise<F, V>> = is_in<F>(CostlyOps());
+template <class F, class V>
+constexpr bool is_costly<Gradients<F, V>> = std::is_same_v<F, Pow> || is_in<F>(CostlyOps());
 
 void binary(Launch& launch, int op, In a, In b, Out c) {
   visit_op(BinaryOps{}, op, [&]<class F>() { run<F>(launch, a.dtype, {&a}, {&b}, c); });

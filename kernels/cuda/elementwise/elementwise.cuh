@@ -92,9 +92,21 @@ struct Unit {
 };
 template <class V>
 constexpr int slot_of = sizeof(V) == 8 ? 8 : 4;
-// The elements of a unit: half as many if registers would not hold all operands.
-template <int operands, class... V>
-constexpr int unit_of = (operands > 8 ? 8 : 16) / std::max({slot_of<V>...});
+
+// True for functors whose code is long, and which wait for arithmetic rather than for memory.
+template <class F>
+constexpr bool is_costly = false;
+
+// The form of a kernel: threads take neighbours in groups, of which each access has 16 bytes of the
+// widest type. Elements of 8 bytes are whole lines across a warp anyway, so these are taken one by
+// one, as costly functors take theirs: what they call is compiled once.
+template <class F, int operands, class... V>
+struct Form {
+  static constexpr int slot = std::max({slot_of<V>...});
+  static constexpr bool groups = slot < 8 && !is_costly<F>;
+  // The elements of a unit: half as many if registers would not hold all operands.
+  static constexpr int unit = groups ? (operands > 8 ? 8 : 16) / slot : 1;
+};
 
 // The elements of one input that a thread handles at once: two units in groups, or one unit of
 // single elements.
@@ -249,21 +261,24 @@ __device__ __forceinline__ void map_some(const F& f, const Plan& plan, int64_t f
 // y = f(x...), or several outputs as Values. A warp takes 64 units at a time.
 template <class F, int outs, class Out, class... In>
 __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
-  constexpr int unit = unit_of<outs + int(sizeof...(In)), Out, In...>;
+  using Taken = Form<F, outs + int(sizeof...(In)), Out, In...>;
+  constexpr int unit = Taken::unit;
   using Y = std::conditional_t<outs == 1, Out, Values<Out, outs>>;
   gpu::Function<F, Y, In...> of(f);
   const std::make_integer_sequence<int, int(sizeof...(In))> k;
   const int64_t tile = gpu::warp_size * unit * 2;
   for (int64_t first = gpu::global_thread() / gpu::warp_size * tile; first < plan.count;
        first += gpu::all_threads() * unit * 2) {
-    if (plan.group > 1 && first + tile <= plan.count) {
-      map_some<unit, 2, outs, Out>(of, plan, first, k, Incoming<In, unit, 2>()...);
-    } else {
-#pragma unroll 1
-      for (int half = 0; half < 2; ++half)
-        map_some<unit, 1, outs, Out>(of, plan, first + half * tile / 2, k,
-                                     Incoming<In, unit, 1>()...);
+    if constexpr (Taken::groups) {
+      if (plan.group > 1 && first + tile <= plan.count) {
+        map_some<unit, 2, outs, Out>(of, plan, first, k, Incoming<In, unit, 2>()...);
+        continue;
+      }
     }
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half)
+      map_some<unit, 1, outs, Out>(of, plan, first + half * tile / 2, k,
+                                   Incoming<In, unit, 1>()...);
   }
 }
 
@@ -271,7 +286,7 @@ __global__ void map_elements(F f, MapPlan<outs + int(sizeof...(In))> plan) {
 template <int outs, class Out, class... In, class F>
 void start_map(Launch& launch, const char* name, F f,
                const MapPlan<outs + int(sizeof...(In))>& plan) {
-  constexpr int n = 2 * unit_of<outs + int(sizeof...(In)), Out, In...>, threads = 256;
+  constexpr int n = 2 * Form<F, outs + int(sizeof...(In)), Out, In...>::unit, threads = 256;
   if (plan.count == 0) return;
   gpu::launch({name,
                gpu::blocks_for(ceil_div(plan.count, n), threads, launch.device.index),
@@ -282,9 +297,9 @@ void start_map(Launch& launch, const char* name, F f,
 // y = f(x...). Out and In are element types, or float, double or Whole (visit_memory).
 template <class Out, class... In, class F, class... V>
 void map(Launch& launch, const char* name, F f, const View& y, const V&... x) {
-  start_map<1, Out, In...>(
-      launch, name, f,
-      plan_map<1 + int(sizeof...(In))>({&y, &x...}, unit_of<1 + int(sizeof...(In)), Out, In...>));
+  start_map<1, Out, In...>(launch, name, f,
+                           plan_map<1 + int(sizeof...(In))>(
+                               {&y, &x...}, Form<F, 1 + int(sizeof...(In)), Out, In...>::unit));
 }
 
 // An input, or a number in its place.
@@ -300,7 +315,7 @@ void map_numbers(Launch& launch, const char* name, F f, const View* const (&y)[o
   const View* views[outs + ins];
   for (int k = 0; k < outs; ++k) views[k] = y[k];
   for (int k = 0; k < ins; ++k) views[outs + k] = x[k].view;
-  MapPlan<outs + ins> plan = plan_map<outs + ins>(views, unit_of<outs + ins, Out, V>);
+  MapPlan<outs + ins> plan = plan_map<outs + ins>(views, Form<F, outs + ins, Out, V>::unit);
   for (int k = 0; k < ins; ++k)
     plan.operand[outs + k].number = std::bit_cast<Bits<sizeof(V)>>(number<V>(x[k].number));
   [&]<int... k>(std::integer_sequence<int, k...>) {

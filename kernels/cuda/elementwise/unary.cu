@@ -22,7 +22,16 @@ struct Backward {
   }
 };
 
+// Functions that no layer of a network is made of.
+using CostlyOps =
+    OpList<Tan, Asin, Acos, Sinh, Cosh, Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma>;
+
 }  // namespace
+
+template <class F, class V>
+constexpr bool is_costly<Forward<F, V>> = is_in<F>(CostlyOps());
+template <class F, bool half, class V>
+constexpr bool is_costly<Backward<F, half, V>> = is_in<F>(CostlyOps());
 
 void unary(Launch& launch, int op, In x, const Numbers& numbers, Out y) {
   const double* const s = numbers.value;
