@@ -58,6 +58,23 @@ MIXTAPE_HD void visit_size(DType t, F f) {
   }
 }
 
+// Element `at` of data of dtype t: S or, for int64_t, any type of integers or bools.
+template <class S>
+MIXTAPE_HD S element_of(const S* data, [[maybe_unused]] DType t, int64_t at) {
+  if constexpr (std::is_same_v<S, int64_t>) {
+    int64_t element = 0;
+    visit_memory<Whole>(t, [&]<class M>() { element = reinterpret_cast<const M*>(data)[at]; });
+    return element;
+  } else {
+    return data[at];
+  }
+}
+// Calls f.operator()<S>() with the type of a dtype, as element_of takes it.
+template <class F>
+void visit_elements(DType t, F f) {
+  is_float(t) ? visit_float(t, f) : f.template operator()<int64_t>();
+}
+
 template <class V, class S>
 MIXTAPE_HD V widened(Bits<sizeof(S)> bits) {
   if constexpr (std::is_same_v<S, bool>)

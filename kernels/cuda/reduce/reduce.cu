@@ -11,6 +11,7 @@ using namespace internal;
 namespace {
 
 // Type to join elements of type T in: terms and sums of f32 numbers may leave the range of f32.
+// (Integers and bools of any size are read as i64.)
 template <class Op, class T>
 using sum_t =
     std::conditional_t<std::is_integral_v<T>, int64_t,
@@ -88,45 +89,72 @@ struct Finish {
   double divisor = 1;
   bool root = false;
 
-  template <class Out, class A>
-  MIXTAPE_HD Out of(A sum) const {
+  template <class A>
+  MIXTAPE_HD A of(A sum) const {
     if constexpr (std::is_integral_v<A>)
-      return convert_to<Out>(sum);
+      return sum;
     else
-      return gpu::round_to<Out>(root ? A(sqrt(sum)) : divisor == 1 ? sum : A(sum / A(divisor)));
+      return root ? A(sqrt(sum)) : divisor == 1 ? sum : A(sum / A(divisor));
+  }
+};
+
+// The results, of any dtype that holds sums of type A.
+struct Results {
+  void* data;
+  DType dtype;
+
+  template <class A>
+  MIXTAPE_HD void set(int64_t at, A sum) const {
+    const auto put = [&]<class Out>() {
+      if constexpr (std::is_integral_v<A>)
+        static_cast<Out*>(data)[at] = convert_to<Out>(sum);
+      else
+        static_cast<Out*>(data)[at] = gpu::round_to<Out>(sum);
+    };
+    if constexpr (std::is_integral_v<A>) {
+      if (dtype == boolean)
+        put.template operator()<bool>();
+      else
+        visit_memory<Whole>(dtype, put);
+    } else if (dtype == f64) {
+      put.template operator()<double>();
+    } else {
+      visit_memory<float>(dtype, put);
+    }
   }
 };
 
 template <class Map, class Join>
 struct Reduction : Map, Join {};
 
-// The arguments of all reduction kernels. Operand 0 of `kept` is y, 1 is x.
-template <class T, class A, class Out>
+// The arguments of all reduction kernels. Operand 0 of `kept` is y, 1 is x. T is as in element_of.
+template <class T, class A>
 struct Problem {
   const T* x;
-  Out* y;
+  void* y;
   A* parts;  // [results, count of parts], or null if there is one part
   Walk<2> kept;
   Walk<1> reduced;
   int64_t results, length;
   int part_count;
   Finish finish;
+  DType x_dtype, y_dtype;
 };
 
-template <class T, class A, class Out>
-MIXTAPE_HD void store_result(const Problem<T, A, Out>& p, int64_t result, int64_t at_y, int part,
+template <class T, class A>
+MIXTAPE_HD void store_result(const Problem<T, A>& p, int64_t result, int64_t at_y, int part,
                              A sum) {
   if (p.parts)
     p.parts[result * p.part_count + part] = sum;
   else
-    p.y[at_y] = p.finish.template of<Out>(sum);
+    Results{p.y, p.y_dtype}.set(at_y, p.finish.of(sum));
 }
 
 // A thread's share of a result whose x begins at `at`: every `step`-th element of a part, from
 // `first` on. Several loads are in flight together.
-template <class Op, class T, class A, class Out>
-__device__ A join_some(const Problem<T, A, Out>& p, int64_t at, int part, int first, int step) {
-  constexpr int ahead = 8;
+template <class Op, class T, class A>
+__device__ A join_some(const Problem<T, A>& p, int64_t at, int part, int first, int step) {
+  constexpr int ahead = sizeof(T) == 8 ? 2 : 8;
   const int64_t begin = p.length * part / p.part_count, end = p.length * (part + 1) / p.part_count;
   A sum = Op::template identity<A>();
   for (int64_t i = begin + first; i < end; i += ahead * step) {
@@ -136,7 +164,7 @@ __device__ A join_some(const Problem<T, A, Out>& p, int64_t at, int part, int fi
       if (i + k * step >= end) break;
       int64_t from[1];
       p.reduced.find(i + k * step, from);
-      x[k] = p.x[at + from[0]];
+      x[k] = element_of(p.x, p.x_dtype, at + from[0]);
     }
 #pragma unroll
     for (int k = 0; k < ahead; ++k)
@@ -146,8 +174,8 @@ __device__ A join_some(const Problem<T, A, Out>& p, int64_t at, int part, int fi
 }
 
 // One group of 32 or 256 threads per result. Grid: groups, parts.
-template <class Op, class T, class A, class Out>
-__global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
+template <class Op, class T, class A>
+__global__ void reduce_dense(Problem<T, A> p, int threads) {
   ThreadGroup group(threads);
   const int part = int(gpu::block().y);
   const int64_t result = gpu::global_thread() / threads;
@@ -162,8 +190,8 @@ __global__ void reduce_dense(Problem<T, A, Out> p, int threads) {
 }
 
 // 32 results side by side, eight threads down for each. Grid: results / 32, parts.
-template <class Op, class T, class A, class Out>
-__global__ void reduce_columns(Problem<T, A, Out> p) {
+template <class Op, class T, class A>
+__global__ void reduce_columns(Problem<T, A> p) {
   constexpr int down = 8;
   const int t = int(gpu::thread().y), part = int(gpu::block().y);
   const int64_t result = int64_t(gpu::block().x) * 32 + gpu::thread().x;
@@ -182,9 +210,9 @@ __global__ void reduce_columns(Problem<T, A, Out> p) {
 }
 
 // A warp per result.
-template <class Op, class A, class Out>
+template <class Op, class A>
 __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Walk<2> kept,
-                             Finish finish, Out* y) {
+                             Finish finish, Results y) {
   ThreadGroup group(gpu::warp_size);
   const int64_t result = gpu::global_thread() / gpu::warp_size;
   A sum = Op::template identity<A>();
@@ -195,7 +223,7 @@ __global__ void reduce_parts(const A* parts, int part_count, int64_t results, Wa
   if (group.index != 0 || result >= results) return;
   int64_t at[2];
   kept.find(result, at);
-  y[at[0]] = finish.template of<Out>(sum);
+  y.set(at[0], finish.of(sum));
 }
 
 // The kept and the reduced dimensions of x, each collapsed.
@@ -224,19 +252,21 @@ struct Split {
   }
 };
 
-template <class Op, class T, class Out>
+template <class Op, class T>
 void run(Launch& launch, In x, const View& y, Finish finish = {}) {
   using A = sum_t<Op, T>;
   const Split dims(x, y);
-  Problem<T, A, Out> p{x.as<T>(),
-                       y.as<Out>(),
-                       nullptr,
-                       walk_of<2>({&dims.kept_y, &dims.kept_x}),
-                       walk_of<1>({&dims.reduced}),
-                       dims.results,
-                       dims.length,
-                       1,
-                       finish};
+  Problem<T, A> p{static_cast<const T*>(x.data),
+                  y.data,
+                  nullptr,
+                  walk_of<2>({&dims.kept_y, &dims.kept_x}),
+                  walk_of<1>({&dims.reduced}),
+                  dims.results,
+                  dims.length,
+                  1,
+                  finish,
+                  x.dtype,
+                  y.dtype};
   if (p.results == 0) return;
   // By columns if neighbouring results are neighbours in memory and reduced elements are not.
   const bool columns =
@@ -251,60 +281,44 @@ void run(Launch& launch, In x, const View& y, Finish finish = {}) {
   const gpu::Index3 grid{unsigned(groups), unsigned(p.part_count), 1};
   if (columns)
     gpu::launch({"reduce_columns", grid, {32, 8, 1}, 256 * sizeof(A)}, launch.stream,
-                reduce_columns<Op, T, A, Out>, p);
+                reduce_columns<Op, T, A>, p);
   else
     gpu::launch({"reduce_dense", grid, {256, 1, 1}, by_block ? ThreadGroup::shared_bytes : 0},
-                launch.stream, reduce_dense<Op, T, A, Out>, p, by_block ? 256 : 32);
+                launch.stream, reduce_dense<Op, T, A>, p, by_block ? 256 : 32);
   if (p.parts)
     gpu::launch({"reduce_parts", {unsigned(ceil_div(p.results, 8)), 1, 1}, {256, 1, 1}},
-                launch.stream, reduce_parts<Op, A, Out>, static_cast<const A*>(p.parts),
-                p.part_count, p.results, p.kept, finish, p.y);
+                launch.stream, reduce_parts<Op, A>, static_cast<const A*>(p.parts), p.part_count,
+                p.results, p.kept, finish, Results{y.data, y.dtype});
 }
 
 }  // namespace
 
 void reduce(Launch& launch, Reduce op, In x, Out y) {
   if (y.size() == 0) return;
-  const auto with = [&]<class T, class O>() {
+  const auto with = [&]<class T>() {
     switch (op) {
       case Reduce::Sum:
-        return run<Reduction<Elements, Add>, T, O>(launch, x, y);
+        return run<Reduction<Elements, Add>, T>(launch, x, y);
       case Reduce::Mean:
-        return run<Reduction<Elements, Add>, T, O>(
-            launch, x, y, {.divisor = double(x.size()) / double(y.size())});
-      case Reduce::Max:  // (the largest of no bools is false: any)
-        using Max = std::conditional_t<std::is_same_v<T, bool>, LargestOrZero, Largest>;
-        return run<Reduction<Elements, Max>, T, O>(launch, x, y);
+        return run<Reduction<Elements, Add>, T>(launch, x, y,
+                                                {.divisor = double(x.size()) / double(y.size())});
+      case Reduce::Max:
+        if constexpr (std::is_integral_v<T>)  // the largest of no bools is false: any
+          if (x.dtype == boolean) return run<Reduction<Elements, LargestOrZero>, T>(launch, x, y);
+        return run<Reduction<Elements, Largest>, T>(launch, x, y);
       case Reduce::Min:
-        return run<Reduction<Elements, Smallest>, T, O>(launch, x, y);
+        return run<Reduction<Elements, Smallest>, T>(launch, x, y);
       case Reduce::Prod:
-        return run<Reduction<Elements, Multiply>, T, O>(launch, x, y);
+        return run<Reduction<Elements, Multiply>, T>(launch, x, y);
       case Reduce::SumAbs:
-        return run<Reduction<Magnitudes, Add>, T, O>(launch, x, y);
+        return run<Reduction<Magnitudes, Add>, T>(launch, x, y);
       case Reduce::Norm:
-        return run<Reduction<Squares, Add>, T, O>(launch, x, y, {.root = true});
+        return run<Reduction<Squares, Add>, T>(launch, x, y, {.root = true});
       case Reduce::MaxAbs:
-        return run<Reduction<Magnitudes, LargestOrZero>, T, O>(launch, x, y);
+        return run<Reduction<Magnitudes, LargestOrZero>, T>(launch, x, y);
     }
   };
-  if (y.dtype == f64 && x.dtype != f64)
-    return visit_float(x.dtype, [&]<class T>() {
-      if (op == Reduce::Sum)
-        run<Reduction<Elements, Add>, T, double>(launch, x, y);
-      else if (op == Reduce::SumAbs)
-        run<Reduction<Magnitudes, Add>, T, double>(launch, x, y);
-      else
-        run<Reduction<Squares, Add>, T, double>(launch, x, y, {.root = true});
-    });
-  if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, with);
-  visit(x.dtype, [&]<class T>() {
-    if constexpr (std::is_integral_v<T>) {
-      if (y.dtype == i64)
-        with.template operator()<T, int64_t>();
-      else
-        with.template operator()<T, T>();
-    }
-  });
+  visit_elements(x.dtype, with);
 }
 
 }  // namespace mixtape::kernels::cuda

@@ -15,7 +15,7 @@ namespace {
 constexpr int scan_threads = 256, per_thread = 4, scan_tile = scan_threads * per_thread;
 
 // Lines of n. Operand 0 is a, 1 is b, 2 is y. Strides along the line follow the direction of the
-// scan.
+// scan. S is as in element_of.
 template <class S, class O>
 struct Scan {
   const S *a, *b;
@@ -24,6 +24,7 @@ struct Scan {
   int64_t count, n, along[3];
   bool transposed;
   int parts;
+  DType dtype;  // of a and b
 
   // Step i of a line that begins at `at`. The first a has nothing to multiply, except the 1 of a
   // product.
@@ -31,8 +32,8 @@ struct Scan {
   __device__ Pair<T> step(const int64_t (&at)[3], int64_t i) const {
     T factor(R::has_b ? 0 : 1), term(0);
     if (R::has_a && (i > 0 || (!R::has_b && !transposed)))
-      factor = T(a[at[0] + (i - transposed) * along[0]]);
-    if (R::has_b) term = T(b[at[1] + i * along[1]]);
+      factor = T(element_of(a, dtype, at[0] + (i - transposed) * along[0]));
+    if (R::has_b) term = T(element_of(b, dtype, at[1] + i * along[1]));
     return R::step(factor, term, i);
   }
 };
@@ -171,15 +172,20 @@ struct ScanLayout {
 
 template <class R, class S, class O>
 void run(Launch& launch, const ScanLayout& lines, In a, In b, Out y) {
-  Scan<S, O> s{a ? a.as<const S>() + lines.first[0] : nullptr,
-               b ? b.as<const S>() + lines.first[1] : nullptr,
+  const auto begin = [&](In x, int64_t first) {
+    return reinterpret_cast<const S*>(static_cast<char*>(x.data) +
+                                      first * int64_t(size_of(x.dtype)));
+  };
+  Scan<S, O> s{a ? begin(a, lines.first[0]) : nullptr,
+               b ? begin(b, lines.first[1]) : nullptr,
                y.as<O>() + lines.first[2],
                lines.walk,
                lines.count,
                lines.n,
                {lines.along[0], lines.along[1], lines.along[2]},
                lines.transposed,
-               1};
+               1,
+               (a ? a : b).dtype};
   const gpu::Index3 threads{scan_threads, 1, 1};
   if (lines.by_thread)
     return gpu::launch(
@@ -216,9 +222,7 @@ void scan(Launch& launch, bool transposed, int dim, In a, In b, Out y) {
       run<Linear<false, true>, S, O>(launch, lines, a, b, y);
   };
   if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, start);
-  visit(x.dtype, [&]<class S>() {
-    if constexpr (std::is_integral_v<S>) start.template operator()<S, int64_t>();
-  });
+  start.template operator()<int64_t, int64_t>();
 }
 
 void arg_scan(Launch& launch, Reduce op, int dim, In x, Out index) {
@@ -230,7 +234,7 @@ void arg_scan(Launch& launch, Reduce op, int dim, In x, Out index) {
     else
       run<Extreme<false>, S, int64_t>(launch, lines, {}, x, index);
   };
-  visit(x.dtype, start);
+  visit_elements(x.dtype, start);
 }
 
 void log_cumsum_exp(Launch& launch, int dim, In x, Out y) {
