@@ -153,7 +153,10 @@ void convert(Launch& launch, In x, Out y) {
 }
 
 void fill(Launch& launch, double value, Out y) {
-  visit(y.dtype, [&]<class T>() { map<T>(launch, "fill", Constant<T>{convert_to<T>(value)}, y); });
+  visit(y.dtype, [&]<class T>() {
+    using Word = Bits<sizeof(T)>;
+    map<Word>(launch, "fill", Constant<Word>{std::bit_cast<Word>(convert_to<T>(value))}, y);
+  });
 }
 
 void arange(Launch& launch, double start, double step, Out y) {
