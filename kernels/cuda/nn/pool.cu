@@ -7,6 +7,12 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
+// Windows of a pool, of either kind that it has: interpolation's are left out of its code.
+__device__ inline Sampling windows_of(Sampling s) {
+  if (s.kind != Sampling::Kind::Adaptive) s.kind = Sampling::Kind::Windows;
+  return s;
+}
+
 template <class T>
 __device__ bool beats(T v, T best) {
   return v > best || (v != v && best == best);
@@ -15,9 +21,10 @@ __device__ bool beats(T v, T best) {
 // Windows of at most `size` rows and columns, read at once; 0: of any size. If a window ends early,
 // its last row or column is read again, which changes no maximum.
 template <class S, int size>
-__global__ void max_of_windows(const S* __restrict__ x, Sampling rows, Sampling columns,
+__global__ void max_of_windows(const S* __restrict__ x, Sampling down, Sampling across,
                                RowQuads quads, S* __restrict__ y, int32_t* __restrict__ index) {
   using T = gpu::math_t<S>;
+  const Sampling rows = windows_of(down), columns = windows_of(across);
   const int64_t quad = gpu::global_thread();
   if (quad >= quads.count) return;
   const RowQuads::Position at = quads.find(quad);
@@ -181,9 +188,10 @@ __global__ void take(const S* __restrict__ x, const int32_t* __restrict__ index,
 // --- images with channels last ---
 
 template <class S>
-__global__ void max_of_pixels(const S* __restrict__ x, Sampling rows, Sampling columns,
+__global__ void max_of_pixels(const S* __restrict__ x, Sampling down, Sampling across,
                               Pixels<S> pixels, S* __restrict__ y, int32_t* __restrict__ index) {
   using T = gpu::math_t<S>;
+  const Sampling rows = windows_of(down), columns = windows_of(across);
   constexpr int n = Pixels<S>::width;
   const int64_t id = gpu::global_thread();
   if (id >= pixels.count) return;
@@ -221,8 +229,9 @@ __device__ int first_window(const Sampling& s, int64_t i) {
 // A pixel of x adds what the windows that contain it give it, in their order.
 template <class S, class O>
 __global__ void put_pixels(const S* __restrict__ y, const int32_t* __restrict__ index,
-                           Sampling rows, Sampling columns, Pixels<S> pixels, O* __restrict__ x) {
+                           Sampling down, Sampling across, Pixels<S> pixels, O* __restrict__ x) {
   using T = gpu::math_t<S>;
+  const Sampling rows = windows_of(down), columns = windows_of(across);
   constexpr int n = Pixels<S>::width;
   const int64_t id = gpu::global_thread();
   if (id >= pixels.count) return;
