@@ -36,6 +36,7 @@ struct Axis {
       const int64_t begin = sampling.begin(i), end = sampling.end(i);
       taps[i].begin = int32_t(begin);
       taps[i].end = int32_t(end);
+#pragma unroll 1  // it is long, and runs once for all planes
       for (int k = 0; k < n; ++k)
         taps[i].weights[k] = T(sampling.weight(i, std::min(begin + k, end - 1)));
     }
@@ -45,11 +46,11 @@ struct Axis {
   }
 };
 
+// Grid: elements, the two axes.
 template <class T, int n>
 __global__ void fill_axes(Axis<T, n> rows, Axis<T, n> columns) {
-  const int64_t i = gpu::global_thread();
-  rows.fill(i);
-  columns.fill(i);
+  const Axis<T, n> axis = gpu::block().y == 0 ? rows : columns;
+  axis.fill(gpu::global_thread());
 }
 
 // The elements that make element i of the result, in one direction.
@@ -218,7 +219,7 @@ void resample(Launch& launch, In x, const Sampling& rows, const Sampling& column
                         backward ? launch.scratch<Uses>(s.from) : nullptr};
     };
     const Axis<T, n> down = axis(rows), across = axis(columns);
-    gpu::launch({"resample_axes", {unsigned(ceil_div(longest, 128)), 1, 1}, {128, 1, 1}},
+    gpu::launch({"resample_axes", {unsigned(ceil_div(longest, 128)), 2, 1}, {128, 1, 1}},
                 launch.stream, fill_axes<T, n>, down, across);
     if (has_channels_last(x) || has_channels_last(y)) {
       const Pixels<S> pixels(y);
