@@ -143,13 +143,13 @@ __global__ void __launch_bounds__(tiles[tile].threads(), 1)
   multiply_tile<Steps>(g, at, k, 0, loader);
 }
 
-// dw [outputs, depth] = dy [pixels, outputs]^T times the matrix of windows; row sums are those of
-// dy.
+// dw [outputs, depth] = dy [pixels, outputs]^T times the matrix of windows, without an epilogue;
+// row sums are those of dy.
 template <class T, int tile>
 __global__ void __launch_bounds__(tiles[tile].threads(), 1)
     conv_images_weight(Gemm<T> g, Windows<T> windows) {
   using namespace detail;
-  using Steps = TensorTile<T, false, true, tile, Tier::Mma>;
+  using Steps = TensorTile<T, false, true, tile, Tier::Mma, false>;
   constexpr Tile t = tiles[tile];
   const Origin at = tile_origin(g, t);
   const KPart k = k_part(g);

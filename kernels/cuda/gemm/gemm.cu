@@ -159,7 +159,8 @@ void run(Launch& launch, const Operands<T>& o, const Epilogue& epilogue, Choose 
       if (by_groups) return start_groups(launch, of, p, plan, k.count);
     start_batch(launch, of, p, plan, k.count);
   };
-  start_parts(launch, g, p, k.count, start);
+  const bool has_epilogue = plan.tier != Tier::Wmma || sizeof(T) != 2;
+  start_parts(launch, g, p, k.count, start, has_epilogue);
 }
 
 template <class Choose>

@@ -107,6 +107,10 @@ struct Gemm {
   bool fast_a, fast_b, fast_c;  // 16-byte accesses are aligned
   BatchOffsets batch;
   int64_t first;  // the block's z counts the batch from here
+
+  MIXTAPE_HD bool is_plain() const {  // its epilogue is at most a factor
+    return !bias.data && !residual.data && !before && activation == Activation::None;
+  }
 };
 
 // Stores results in `to`, which has the form of c. The last of q has the largest row and column.
@@ -138,30 +142,32 @@ __device__ __forceinline__ void store(const Gemm<T>& g, void* to, int64_t offset
   else
     store_as(static_cast<T*>(to));
 }
-// Applies the epilogue to sums of the matrix at `offset`. put(to) stores them in g.before and in
-// g.c, in turn.
-template <class T, class A, int w, int n, class Put>
+// Applies the epilogue to sums of the matrix at `offset`, or only its factor unless `whole`.
+// put(to) stores them in g.before and in g.c, in turn.
+template <bool whole = true, class T, class A, int w, int n, class Put>
 __device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, w> (&q)[n],
                                        Put put) {
 #pragma unroll
   for (int i = 0; i < n; ++i)
 #pragma unroll
     for (int e = 0; e < w; ++e) q[i].v[e] *= g.alpha;
-  if (g.bias.data) g.bias.add_to(q, g.m, g.n);
-  if (g.residual.data) g.residual.add_to(q, g.m, g.n, offset);
-  if (g.before) put(g.before);
-  visit_activation(g.activation, [&]<class F>() {
+  if constexpr (whole) {
+    if (g.bias.data) g.bias.add_to(q, g.m, g.n);
+    if (g.residual.data) g.residual.add_to(q, g.m, g.n, offset);
+    if (g.before) put(g.before);
+    visit_activation(g.activation, [&]<class F>() {
 #pragma unroll
-    for (int i = 0; i < n; ++i)
+      for (int i = 0; i < n; ++i)
 #pragma unroll
-      for (int e = 0; e < w; ++e) q[i].v[e] = F::f(q[i].v[e]);
-  });
+        for (int e = 0; e < w; ++e) q[i].v[e] = F::f(q[i].v[e]);
+    });
+  }
   put(g.c);
 }
 // Applies the epilogue to sums and stores them.
-template <class T, class A, int w, int n>
+template <bool whole = true, class T, class A, int w, int n>
 __device__ __forceinline__ void finish(const Gemm<T>& g, int64_t offset, Vec<A, w> (&q)[n]) {
-  finish(g, offset, q, [&](void* to) { store(g, to, offset, q); });
+  finish<whole>(g, offset, q, [&](void* to) { store(g, to, offset, q); });
 }
 
 // The first row and column of this block's tile. Blocks go through bands of eight rows of tiles:
@@ -275,11 +281,13 @@ Gemm<T> into_parts(Launch& launch, Gemm<T> g, const GemmProblem& p, int split) {
   }
   return g;
 }
-// Launches a product by start(g) or, if k is cut into `count` parts, those, and adds them.
+// Launches a product by start(g) or, if k is cut into `count` parts or its kernel has no epilogue,
+// the parts, and adds them.
 template <class T, class Start>
-void start_parts(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int count, Start start) {
+void start_parts(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int count, Start start,
+                 bool has_epilogue = true) {
   using A = gpu::math_t<T>;
-  if (count == 1) return start(g);
+  if (count == 1 && (has_epilogue || g.is_plain())) return start(g);
   const Gemm<T> parts = into_parts(launch, g, p, count);
   start(parts);
   gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,

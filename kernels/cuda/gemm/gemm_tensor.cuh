@@ -276,8 +276,10 @@ struct Instructions<Tier::Wmma, T> {
 };
 
 // The constants and steps of one kernel. a_by_rows, b_by_rows: the operand is row-major, else
-// column-major.
-template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier>
+// column-major. epilogue: of any kind, else a factor alone, as in wmma's kernels, which are there
+// to be compared.
+template <class T, bool a_by_rows, bool b_by_rows, int tile, Tier tier,
+          bool epilogue = tier != Tier::Wmma>
 struct TensorTile {
   using I = Instructions<tier, T>;
   static constexpr Tile t = tiles[tile];
@@ -349,9 +351,8 @@ struct TensorTile {
                                                     int64_t n0, int warp, const WarpSums& sum) {
     constexpr int ld = staging_stride, vecs = t.warp_n / 4, in_flight = 4;
     const Shared<float> staging = gpu::shared_memory<float>(size_t(warp) * 16 * ld * sizeof(float));
-    const bool plain = !g.bias.data && !g.residual.data && !g.before &&
-                       g.activation == Activation::None && g.fast_c && m0 + t.warp_m <= g.m &&
-                       n0 + t.warp_n <= g.n;
+    const bool plain =
+        (!epilogue || g.is_plain()) && g.fast_c && m0 + t.warp_m <= g.m && n0 + t.warp_n <= g.n;
     const int64_t begin = offset + m0 * g.ldc + n0;
 #pragma unroll 1  // one copy of the code below for all rows
     for (int i = 0; i < rows; ++i) {
@@ -380,7 +381,7 @@ struct TensorTile {
           const auto four = gpu::load_as<gpu::Pack<float, 4>>(staging + (r * ld + e));
           q[x] = {m0 + i * 16 + r, n0 + e, {four.v[0], four.v[1], four.v[2], four.v[3]}};
         }
-        finish(g, offset, q);
+        finish<epilogue>(g, offset, q);
       }
       gpu::sync_warp();
     }
