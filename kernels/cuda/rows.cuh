@@ -3,6 +3,7 @@
 // rest in packs of 16 bytes, several in flight. A row that fits in registers is read once.
 
 #include <algorithm>
+#include <tuple>
 
 #include "kernels/cuda/thread_group.cuh"
 #include "kernels/kernels.h"
@@ -122,6 +123,34 @@ struct Parameter {
   }
 };
 
+// A tensor that a kernel writes, of one of the types O, the smallest first. All threads branch by
+// it, so that it is no reason for one more kernel.
+template <class... O>
+struct Output {
+  using Smallest = std::tuple_element_t<0, std::tuple<O...>>;
+  void* data;
+  DType dtype;
+
+  Output(const View& v) : data(v.data), dtype(v.dtype) {}
+  // Calls f with `data` as a pointer to its type.
+  template <class F>
+  __device__ void visit(F f) const {
+    if constexpr (sizeof...(O) > 1)
+      if (dtype != dtype_of<Smallest>())
+        return f(static_cast<std::tuple_element_t<1, std::tuple<O...>>*>(data));
+    f(static_cast<Smallest*>(data));
+  }
+  template <class T>
+  __device__ void set(int64_t i, T x) const {
+    visit([&]<class S>(S* p) { p[i] = gpu::round_to<S>(x); });
+  }
+};
+// The Output for O beside inputs of S: of all types for which packs have the same width.
+template <class S, class O>
+using OutputOf = std::conditional_t<
+    sizeof(S) == 2, Output<S, float>,
+    std::conditional_t<sizeof(S) == 4 && sizeof(O) == 2, Output<Half, BFloat16>, Output<O>>>;
+
 // --- sums over a group ---
 
 template <class T, int n>
@@ -205,6 +234,7 @@ struct CachedRow {
 template <class S, int n>
 struct Elements {
   S v[n];
+  Elements() = default;
   template <int words>
   __device__ explicit Elements(const unsigned (&pack)[words]) {
     static_assert(sizeof pack == sizeof v);
@@ -216,6 +246,7 @@ struct Elements {
 template <class Packing>
 class GroupRow {
   static constexpr int width = Packing::width, packs = Packing::packs;
+  static constexpr bool is_wide = width == 2;  // all elements have 8 bytes
 
  public:
   // The row of n elements that begins at element `first` of its tensors.
@@ -239,20 +270,32 @@ class GroupRow {
     row.from = tensor + first_;
     row.aligned = is_aligned<width>(tensor);
     if (edge_ >= 0) row.edge[0] = row.from[edge_];
-    load_packs(row, index_);
+    if constexpr (!is_wide) load_packs(row, index_);
     return row;
   }
   // f(column, elements of each row from there on) for this thread's share.
   template <class F, class... S>
   __device__ void for_each(F f, CachedRow<S, width, packs>&... rows) const {
-    for (int done = 0; done < count_; done += group_size_ * packs) {
-      if (count_ > group_size_ * packs) (load_packs(rows, done + index_), ...);
+    if constexpr (is_wide) {
+      for_each_again(f, rows...);
+    } else {
+      for (int done = 0; done < count_; done += group_size_ * packs) {
+        if (count_ > group_size_ * packs) (load_packs(rows, done + index_), ...);
 #pragma unroll
-      for (int v = 0; v < packs; ++v) {
-        const int p = done + index_ + v * group_size_;
-        if (p < count_) f(column(p), Elements<S, width>(rows.pack[v]).v...);
+        for (int v = 0; v < packs; ++v) {
+          const int p = done + index_ + v * group_size_;
+          if (p < count_) f(column(p), Elements<S, width>(rows.pack[v]).v...);
+        }
       }
+      if (edge_ >= 0) f(edge_, rows.edge...);
     }
+  }
+  // The same of what is in memory, by one copy of f for all packs: of rows of f64, and for what is
+  // rare.
+  template <class F, class... S>
+  __device__ void for_each_again(F f, const CachedRow<S, width, packs>&... rows) const {
+#pragma unroll 1
+    for (int p = index_; p < count_; p += group_size_) f(column(p), read_pack(rows, p).v...);
     if (edge_ >= 0) f(edge_, rows.edge...);
   }
   // Stores v, rounded to O, from a column of this row of a tensor on.
@@ -260,9 +303,19 @@ class GroupRow {
   __device__ void store(O* tensor, int64_t column, const T (&v)[count]) const {
     store_vec(tensor + first_ + column, count > 1 && is_aligned<width>(tensor), v);
   }
+  template <class... O, class T, int count>
+  __device__ void store(const Output<O...>& to, int64_t column, const T (&v)[count]) const {
+    to.visit([&](auto* tensor) { store(tensor, column, v); });
+  }
 
  private:
   __device__ int64_t column(int p) const { return head_ + int64_t(p) * width; }
+  template <class S>
+  __device__ Elements<S, width> read_pack(const CachedRow<S, width, packs>& row, int p) const {
+    Elements<S, width> elements;
+    if (p < needed_) load_vec(row.from + column(p), row.aligned, elements.v);
+    return elements;
+  }
   template <class S>
   __device__ void load_packs(CachedRow<S, width, packs>& row, int from) const {
     const auto load_all = [&](bool aligned) {

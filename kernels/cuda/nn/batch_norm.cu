@@ -164,9 +164,7 @@ void batch_norm_grad(Launch& launch, In x, In mean, In rstd, In w, In dy, bool f
     using T = gpu::math_t<S>;
     Sums<T, 2>* sums = nullptr;
     if (dx && !fixed_stats) sums = launch.scratch<Sums<T, 2>>(z.c);
-    if (sums || dw || db)
-      channels(launch, NormSums<T>{mean.as<T>(), rstd.as<T>(), false, 1, dw, db}, z.n, z.c, z.inner,
-               x.as<const S>(), dy.as<const D>(), sums);
+    if (sums || dw || db) norm_sums(launch, x, dy, mean, rstd, dw, db, sums);
     if (dx)
       map_all<NormaliseGrad<T>, S>(
           launch, "batch_norm_grad",

@@ -195,5 +195,8 @@ struct NormSums {
     if (db) db.set(column, sums.v[1]);
   }
 };
+// NormSums over each channel of x and dy [n, c, ...], with a mean and rstd of each; the sums
+// themselves go to `total`, if it is not null. (In norm.cu, which has their kernels.)
+void norm_sums(Launch& launch, In x, In dy, In mean, In rstd, Out dw, Out db, void* total);
 
 }  // namespace mixtape::kernels::cuda

@@ -32,9 +32,9 @@ struct Affine {
 
 template <class S, class O>
 MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affine,
-                             gpu::math_t<S> eps, O* y, gpu::math_t<S>* mean, gpu::math_t<S>* rstd) {
+                             gpu::math_t<S> eps, O y, gpu::math_t<S>* mean, gpu::math_t<S>* rstd) {
   using T = gpu::math_t<S>;
-  RowTask<Packing<O, S>> row(rows);
+  RowTask<Packing<typename O::Smallest, S>> row(rows);
   auto in = row.load(x);
   const T origin = mean && row.exists ? T(gpu::widen(x[row.index * rows.n])) : T(0);
   Moments<T> m;
@@ -44,8 +44,8 @@ MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affin
   if constexpr (std::is_same_v<T, float>)
     if (gpu::any_lane(row.exists && !m.in_range(eps))) {
       Moments<double> wide;
-      row.for_each([&]<int n>(int64_t, const S(&v)[n]) { wide.add(v, origin, mean != nullptr); },
-                   in);
+      row.for_each_again(
+          [&]<int n>(int64_t, const S(&v)[n]) { wide.add(v, origin, mean != nullptr); }, in);
       wide = joined(row.group, wide);
       center = T(origin + wide.mean);
       inverse = T(1 / sqrt(wide.var() + eps));
@@ -72,10 +72,10 @@ MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affin
 template <class S, class D, class O, class... Added>
 MIXTAPE_ROW_KERNEL norm_grad_rows(Rows rows, const S* x, const D* dy, Affine<gpu::math_t<S>> affine,
                                   const gpu::math_t<S>* mean, const gpu::math_t<S>* rstd,
-                                  const Sums<gpu::math_t<S>, 2>* of_channels, O* dx,
+                                  const Sums<gpu::math_t<S>, 2>* of_channels, O dx,
                                   const Added*... added) {
   using T = gpu::math_t<S>;
-  RowTask<Packing<O, S, D, Added...>> row(rows);
+  RowTask<Packing<typename O::Smallest, S, D, Added...>> row(rows);
   auto xs = row.load(x);
   auto dys = row.load(dy);
   const T inverse = row.exists ? rstd[row.index] : T(0);
@@ -130,8 +130,8 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
   if (x.size() == 0) return;
   visit_float_or_narrow(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    launch_rows<Packing<O, S>>(launch, "layer_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
-                               Affine<T>{w, b}, T(eps), y.as<O>(), mean.as<T>(), rstd.as<T>());
+    launch_rows<Packing<O, S>>(launch, "layer_norm", x.size() / n, n, norm_rows<S, OutputOf<S, O>>,
+                               x.as<S>(), Affine<T>{w, b}, T(eps), y, mean.as<T>(), rstd.as<T>());
   });
 }
 
@@ -141,9 +141,10 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In add
   visit_float(x.dtype, dy.dtype, dx ? dx.dtype : x.dtype, [&]<class S, class D, class O>() {
     using T = gpu::math_t<S>;
     const auto rows_of = [&]<class... A>(const A*... more) {
+      using To = std::conditional_t<sizeof...(A) == 0, OutputOf<S, O>, Output<O>>;
       launch_rows<Packing<O, S, D, A...>>(
-          launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, O, A...>, x.as<S>(), dy.as<D>(),
-          Affine<T>{w, {}}, mean.as<T>(), rstd.as<T>(), nullptr, dx.as<O>(), more...);
+          launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, To, A...>, x.as<S>(), dy.as<D>(),
+          Affine<T>{w, {}}, mean.as<T>(), rstd.as<T>(), nullptr, dx, more...);
     };
     if (dx && added)
       rows_of(added.as<const O>());
@@ -162,8 +163,8 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
   const int64_t inner = x.shape()[2], channels = x.shape()[1] / groups, n = channels * inner;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    launch_rows<Packing<O, S>>(launch, "group_norm", x.size() / n, n, norm_rows<S, O>, x.as<S>(),
-                               Affine<T>{w, b, groups, channels, inner}, T(eps), y.as<O>(),
+    launch_rows<Packing<O, S>>(launch, "group_norm", x.size() / n, n, norm_rows<S, OutputOf<S, O>>,
+                               x.as<S>(), Affine<T>{w, b, groups, channels, inner}, T(eps), y,
                                mean.as<T>(), rstd.as<T>());
   });
 }
@@ -181,10 +182,19 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
       channel_parts(launch, f, 1, images * all, inner, x.as<const S>(), dy.as<const D>(), 1, sums);
     if (dx && x.size() > 0)
       launch_rows<Packing<O, S, D>>(launch, "group_norm_grad", images * groups, channels * inner,
-                                    norm_grad_rows<S, D, O>, x.as<S>(), dy.as<D>(),
+                                    norm_grad_rows<S, D, OutputOf<S, O>>, x.as<S>(), dy.as<D>(),
                                     Affine<T>{w, {}, groups, channels, inner}, mean.as<T>(),
-                                    rstd.as<T>(), sums, dx.as<O>());
+                                    rstd.as<T>(), sums, dx);
     if (dw || db) finish(launch, f, images, all, sums);
+  });
+}
+
+void norm_sums(Launch& launch, In x, In dy, In mean, In rstd, Out dw, Out db, void* total) {
+  const int64_t n = x.shape()[0], c = x.shape()[1], inner = x.size() ? x.size() / (n * c) : 0;
+  visit_float(x.dtype, dy.dtype, [&]<class S, class D>() {
+    using T = gpu::math_t<S>;
+    channels(launch, NormSums<T>{mean.as<T>(), rstd.as<T>(), false, 1, dw, db}, n, c, inner,
+             x.as<const S>(), dy.as<const D>(), static_cast<Sums<T, 2>*>(total));
   });
 }
 

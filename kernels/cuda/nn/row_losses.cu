@@ -63,7 +63,7 @@ struct Targets {
 // With log p = x - top - log(sum(exp(x - top))): loss = -sum(q log p).
 template <class S, class O>
 MIXTAPE_ROW_KERNEL cross_entropy_rows(Rows rows, const S* x, Targets<gpu::math_t<S>> targets,
-                                      O* loss, gpu::math_t<S>* lse) {
+                                      O loss, gpu::math_t<S>* lse) {
   using T = gpu::math_t<S>;
   RowTask<Packing<S, S>> row(rows);
   auto in = row.load(x);
@@ -97,7 +97,7 @@ MIXTAPE_ROW_KERNEL cross_entropy_rows(Rows rows, const S* x, Targets<gpu::math_t
     sums.v[1] += target.mass;
     if (below_top != T(0)) sums.v[2] += target.mass;
   }
-  loss[row.index] = gpu::round_to<O>(sums.v[0]);
+  loss.set(row.index, sums.v[0]);
   T* const kept = lse + 4 * row.index;
   kept[0] = exps.top;
   kept[1] = log_sum;
@@ -109,9 +109,9 @@ MIXTAPE_ROW_KERNEL cross_entropy_rows(Rows rows, const S* x, Targets<gpu::math_t
 template <class S, class O>
 MIXTAPE_ROW_KERNEL cross_entropy_grad_rows(Rows rows, const S* x, Targets<gpu::math_t<S>> targets,
                                            const gpu::math_t<S>* lse,
-                                           Parameter<gpu::math_t<S>> dloss, O* dx) {
+                                           Parameter<gpu::math_t<S>> dloss, O dx) {
   using T = gpu::math_t<S>;
-  RowTask<Packing<O, S>> row(rows);
+  RowTask<Packing<typename O::Smallest, S>> row(rows);
   if (!row.exists) return;
   const auto target = targets.of_row(row.index);
   const bool counts = target.at >= 0 || target.spread;
@@ -198,9 +198,10 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
   const int64_t n = x.shape()[-1];
   visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    launch_strided_rows<Packing<S, S>>(
-        launch, "cross_entropy", loss.size(), n, row_stride(x), cross_entropy_rows<S, O>, x.as<S>(),
-        Targets<T>(target, w, ignore, smoothing, n), loss.as<O>(), lse.as<T>());
+    launch_strided_rows<Packing<S, S>>(launch, "cross_entropy", loss.size(), n, row_stride(x),
+                                       cross_entropy_rows<S, OutputOf<S, O>>, x.as<S>(),
+                                       Targets<T>(target, w, ignore, smoothing, n), loss,
+                                       lse.as<T>());
   });
 }
 
@@ -209,9 +210,10 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
   const int64_t n = x.shape()[-1];
   visit_float_or_narrow(x.dtype, dx.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    launch_strided_rows<Packing<O, S>>(
-        launch, "cross_entropy_grad", dloss.size(), n, row_stride(x), cross_entropy_grad_rows<S, O>,
-        x.as<S>(), Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(), dloss, dx.as<O>());
+    launch_strided_rows<Packing<O, S>>(launch, "cross_entropy_grad", dloss.size(), n, row_stride(x),
+                                       cross_entropy_grad_rows<S, OutputOf<S, O>>, x.as<S>(),
+                                       Targets<T>(target, w, ignore, smoothing, n), lse.as<T>(),
+                                       dloss, dx);
   });
 }
 

@@ -9,9 +9,9 @@ using namespace internal;
 namespace {
 
 template <class S, class O>
-MIXTAPE_ROW_KERNEL softmax_rows(Rows rows, bool log_of, const S* x, O* y) {
+MIXTAPE_ROW_KERNEL softmax_rows(Rows rows, bool log_of, const S* x, O y) {
   using T = gpu::math_t<S>;
-  RowTask<Packing<O, S>> row(rows);
+  RowTask<Packing<typename O::Smallest, S>> row(rows);
   auto in = row.load(x);
   OnlineLogSumExp<T> sum;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
@@ -31,9 +31,9 @@ MIXTAPE_ROW_KERNEL softmax_rows(Rows rows, bool log_of, const S* x, O* y) {
 }
 
 template <class S, class D, class O>
-MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D* dy, O* dx) {
+MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D* dy, O dx) {
   using T = gpu::math_t<S>;
-  RowTask<Packing<O, S, D>> row(rows);
+  RowTask<Packing<typename O::Smallest, S, D>> row(rows);
   auto ys = row.load(y);
   auto dys = row.load(dy);
   Sums<T, 4> sum;
@@ -57,7 +57,7 @@ MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D
 }
 
 template <class S, class O>
-MIXTAPE_ROW_KERNEL logsumexp_rows(Rows rows, const S* x, O* y) {
+MIXTAPE_ROW_KERNEL logsumexp_rows(Rows rows, const S* x, O y) {
   using T = gpu::math_t<S>;
   RowTask<Packing<S, S>> row(rows);
   auto in = row.load(x);
@@ -66,7 +66,7 @@ MIXTAPE_ROW_KERNEL logsumexp_rows(Rows rows, const S* x, O* y) {
   sum = joined(row.group, sum);
   constexpr T largest = std::numeric_limits<T>::max();
   const bool finite = sum.top >= -largest && sum.top <= largest;
-  if (row.leads) y[row.index] = gpu::round_to<O>(finite ? sum.top + sum.log_sum() : sum.top);
+  if (row.leads) y.set(row.index, finite ? sum.top + sum.log_sum() : sum.top);
 }
 
 // A mask or a bias: its values, and a walk over the rows above its last dimension.
@@ -108,9 +108,9 @@ struct Allowed {
 template <class S, class O>
 MIXTAPE_ROW_KERNEL masked_softmax_rows(Rows rows, const S* x, RowOperand<Allowed> mask,
                                        RowOperand<Parameter<gpu::math_t<S>>> bias, bool causal,
-                                       int64_t queries, gpu::math_t<S> scale, O* y) {
+                                       int64_t queries, gpu::math_t<S> scale, O y) {
   using T = gpu::math_t<S>;
-  RowTask<Packing<O, S>> row(rows);
+  RowTask<Packing<typename O::Smallest, S>> row(rows);
   int64_t seen = rows.n, mask_row = 0, bias_row = 0;
   if (row.exists) {
     if (causal) seen = std::min(seen, row.index - quotient(row.index, queries) * queries + 1);
@@ -170,8 +170,8 @@ void softmax(Launch& launch, bool log, In x, Out y) {
   const int64_t n = x.shape()[-1];
   if (x.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
-    launch_rows<Packing<O, S>>(launch, "softmax", x.size() / n, n, softmax_rows<S, O>, log,
-                               x.as<S>(), y.as<O>());
+    launch_rows<Packing<O, S>>(launch, "softmax", x.size() / n, n, softmax_rows<S, OutputOf<S, O>>,
+                               log, x.as<S>(), y);
   });
 }
 
@@ -180,8 +180,8 @@ void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
     launch_rows<Packing<O, S, D>>(launch, "softmax_grad", y.size() / n, n,
-                                  softmax_grad_rows<S, D, O>, log, y.as<S>(), dy.as<D>(),
-                                  dx.as<O>());
+                                  softmax_grad_rows<S, D, OutputOf<S, O>>, log, y.as<S>(),
+                                  dy.as<D>(), dx);
   };
   // For an f16 or bf16 input with an f32 result, y and dy are f32.
   if (is_half(dx.dtype) && y.dtype == f32)
@@ -192,8 +192,8 @@ void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
 
 void logsumexp(Launch& launch, In x, Out y) {
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
-    launch_rows<Packing<S, S>>(launch, "logsumexp", y.size(), x.shape()[-1], logsumexp_rows<S, O>,
-                               x.as<S>(), y.as<O>());
+    launch_rows<Packing<S, S>>(launch, "logsumexp", y.size(), x.shape()[-1],
+                               logsumexp_rows<S, OutputOf<S, O>>, x.as<S>(), y);
   });
 }
 
@@ -202,9 +202,10 @@ void masked_softmax(Launch& launch, In x, In mask, In bias, bool causal, double 
   if (x.size() == 0) return;
   visit_float(y.dtype, x.dtype, [&]<class O, class S>() {
     using T = gpu::math_t<S>;
-    launch_rows<Packing<O, S>>(launch, "masked_softmax", x.size() / n, n, masked_softmax_rows<S, O>,
-                               x.as<S>(), RowOperand<Allowed>(mask), RowOperand<Parameter<T>>(bias),
-                               causal, queries, T(scale), y.as<O>());
+    launch_rows<Packing<O, S>>(launch, "masked_softmax", x.size() / n, n,
+                               masked_softmax_rows<S, OutputOf<S, O>>, x.as<S>(),
+                               RowOperand<Allowed>(mask), RowOperand<Parameter<T>>(bias), causal,
+                               queries, T(scale), y);
   });
 }
 
