@@ -90,28 +90,32 @@ struct Parameter {
   // v = elements i, i + 1, ... of a vector that begins at element `first` of the data
   template <int count>
   __device__ void load(int64_t first, int64_t i, T (&v)[count]) const {
-    with_type<T>(data, dtype, [&]<class S>(S* all) {
-      const S* const p = all + first + i * step;
-      if (step == 1) {
-        S raw[count];
-        load_vec(p, is_aligned<count>(p), raw);
+    if (step == 1) return load_dense(first + i, v);
+    with_type<T>(data, dtype, [&](auto* all) {
+      const auto* const p = all + first + i * step;
 #pragma unroll
-        for (int e = 0; e < count; ++e) v[e] = T(gpu::widen(raw[e]));
-      } else {
-#pragma unroll
-        for (int e = 0; e < count; ++e) v[e] = T(gpu::widen(p[e * step]));
-      }
+      for (int e = 0; e < count; ++e) v[e] = T(gpu::widen(p[e * step]));
     });
   }
-  // v = element i `left` times, then each of the elements that follow `times` times
+  template <int count>
+  __device__ void load_dense(int64_t i, T (&v)[count]) const {
+    with_type<T>(data, dtype, [&]<class S>(S* all) {
+      const S* const p = all + i;
+      S raw[count];
+      load_vec(p, is_aligned<count>(p), raw);
+#pragma unroll
+      for (int e = 0; e < count; ++e) v[e] = T(gpu::widen(raw[e]));
+    });
+  }
+  // v = element i of a dense vector `left` times, then each of those that follow `times` times
   template <int count>
   __device__ void repeat(int64_t i, int64_t left, int64_t times, T (&v)[count]) const {
     with_type<T>(data, dtype, [&](auto* p) {
-      T last = T(gpu::widen(p[i * step]));
+      T last = T(gpu::widen(p[i]));
 #pragma unroll
       for (int e = 0; e < count; ++e) {
         if (e == left) {
-          last = T(gpu::widen(p[++i * step]));
+          last = T(gpu::widen(p[++i]));
           left += times;
         }
         v[e] = last;

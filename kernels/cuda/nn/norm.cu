@@ -8,7 +8,7 @@
 namespace mixtape::kernels::cuda {
 namespace {
 
-// The weights and biases of a row: by column, or by channel of `inner` elements.
+// The weights and biases of a row, dense: by column, or by channel of `inner` elements.
 template <class T>
 struct Affine {
   Parameter<T> w, b;
@@ -19,8 +19,8 @@ struct Affine {
 #pragma unroll
     for (int i = 0; i < n; ++i) scale[i] = T(1), shift[i] = T(0);
     if (inner == 0) {
-      if (w) w.load(0, column, scale);
-      if (b) b.load(0, column, shift);
+      if (w) w.load_dense(column, scale);
+      if (b) b.load_dense(column, shift);
       return;
     }
     const int64_t of_row = quotient(column, inner), left = (of_row + 1) * inner - column;
@@ -29,6 +29,16 @@ struct Affine {
     if (b) b.repeat(channel, left, inner, shift);
   }
 };
+
+// A weight or bias, which may be absent, or a dense copy of it.
+View dense(Launch& launch, const View& v) {
+  if (!v || v.layout.is_contiguous()) return v;
+  return visit_float(v.dtype, [&]<class S>() {
+    const View copy{launch.scratch<S>(v.size()), v.dtype, Layout(v.shape())};
+    convert(launch, v, copy);
+    return copy;
+  });
+}
 
 template <class S, class O>
 MIXTAPE_ROW_KERNEL norm_rows(Rows rows, const S* x, Affine<gpu::math_t<S>> affine,
@@ -131,7 +141,8 @@ void layer_norm(Launch& launch, In x, In w, In b, double eps, Out y, Out mean, O
   visit_float_or_narrow(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
     launch_rows<Packing<O, S>>(launch, "layer_norm", x.size() / n, n, norm_rows<S, OutputOf<S, O>>,
-                               x.as<S>(), Affine<T>{w, b}, T(eps), y, mean.as<T>(), rstd.as<T>());
+                               x.as<S>(), Affine<T>{dense(launch, w), dense(launch, b)}, T(eps), y,
+                               mean.as<T>(), rstd.as<T>());
   });
 }
 
@@ -144,7 +155,7 @@ void layer_norm_grad(Launch& launch, In x, In w, In mean, In rstd, In dy, In add
       using To = std::conditional_t<sizeof...(A) == 0, OutputOf<S, O>, Output<O>>;
       launch_rows<Packing<O, S, D, A...>>(
           launch, "layer_norm_grad", rows, n, norm_grad_rows<S, D, To, A...>, x.as<S>(), dy.as<D>(),
-          Affine<T>{w, {}}, mean.as<T>(), rstd.as<T>(), nullptr, dx, more...);
+          Affine<T>{dense(launch, w), {}}, mean.as<T>(), rstd.as<T>(), nullptr, dx, more...);
     };
     if (dx && added)
       rows_of(added.as<const O>());
@@ -163,9 +174,10 @@ void group_norm(Launch& launch, In x, int64_t groups, In w, In b, double eps, Ou
   const int64_t inner = x.shape()[2], channels = x.shape()[1] / groups, n = channels * inner;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = gpu::math_t<S>;
-    launch_rows<Packing<O, S>>(launch, "group_norm", x.size() / n, n, norm_rows<S, OutputOf<S, O>>,
-                               x.as<S>(), Affine<T>{w, b, groups, channels, inner}, T(eps), y,
-                               mean.as<T>(), rstd.as<T>());
+    launch_rows<Packing<O, S>>(
+        launch, "group_norm", x.size() / n, n, norm_rows<S, OutputOf<S, O>>, x.as<S>(),
+        Affine<T>{dense(launch, w), dense(launch, b), groups, channels, inner}, T(eps), y,
+        mean.as<T>(), rstd.as<T>());
   });
 }
 
@@ -183,8 +195,8 @@ void group_norm_grad(Launch& launch, In x, int64_t groups, In w, In mean, In rst
     if (dx && x.size() > 0)
       launch_rows<Packing<O, S, D>>(launch, "group_norm_grad", images * groups, channels * inner,
                                     norm_grad_rows<S, D, OutputOf<S, O>>, x.as<S>(), dy.as<D>(),
-                                    Affine<T>{w, {}, groups, channels, inner}, mean.as<T>(),
-                                    rstd.as<T>(), sums, dx);
+                                    Affine<T>{dense(launch, w), {}, groups, channels, inner},
+                                    mean.as<T>(), rstd.as<T>(), sums, dx);
     if (dw || db) finish(launch, f, images, all, sums);
   });
 }
