@@ -107,10 +107,6 @@ struct Gemm {
   bool fast_a, fast_b, fast_c;  // 16-byte accesses are aligned
   BatchOffsets batch;
   int64_t first;  // the block's z counts the batch from here
-
-  MIXTAPE_HD bool is_plain() const {  // its epilogue is at most a factor
-    return !bias.data && !residual.data && !before && activation == Activation::None;
-  }
 };
 
 // Stores results in `to`, which has the form of c. The last of q has the largest row and column.
@@ -287,7 +283,8 @@ template <class T, class Start>
 void start_parts(Launch& launch, const Gemm<T>& g, const GemmProblem& p, int count, Start start,
                  bool has_epilogue = true) {
   using A = gpu::math_t<T>;
-  if (count == 1 && (has_epilogue || g.is_plain())) return start(g);
+  const bool ends = g.bias.data || g.residual.data || g.before || g.activation != Activation::None;
+  if (count == 1 && (has_epilogue || !ends)) return start(g);
   const Gemm<T> parts = into_parts(launch, g, p, count);
   start(parts);
   gpu::launch_over(launch, "gemm_add_parts", p.batch * p.m * ceil_div(p.n, 4), gemm_add_parts<T, A>,

@@ -351,8 +351,9 @@ struct TensorTile {
                                                     int64_t n0, int warp, const WarpSums& sum) {
     constexpr int ld = staging_stride, vecs = t.warp_n / 4, in_flight = 4;
     const Shared<float> staging = gpu::shared_memory<float>(size_t(warp) * 16 * ld * sizeof(float));
-    const bool plain =
-        (!epilogue || g.is_plain()) && g.fast_c && m0 + t.warp_m <= g.m && n0 + t.warp_n <= g.n;
+    const bool plain = !g.bias.data && !g.residual.data && !g.before &&
+                       g.activation == Activation::None && g.fast_c && m0 + t.warp_m <= g.m &&
+                       n0 + t.warp_n <= g.n;
     const int64_t begin = offset + m0 * g.ldc + n0;
 #pragma unroll 1  // one copy of the code below for all rows
     for (int i = 0; i < rows; ++i) {
