@@ -7,11 +7,12 @@
 
 #include "core/check.h"
 #include "core/effects.h"
-#include "core/float8.h"
+#include "core/element.h"
 #include "core/format.h"
 #include "core/parse.h"
 
 namespace mixtape {
+using namespace internal;
 namespace {
 
 constexpr int64_t ellipsis = -1;  // replaces an index
@@ -36,9 +37,7 @@ std::vector<std::vector<int64_t>> shown(const Shape& shape, const PrintOptions& 
 }
 
 // The digits after the point that represent x, at most `precision`; `style` is 'f' or 'e'.
-template <class T>
-int digits_needed(T x, char style, int precision) {
-  const double value = static_cast<double>(x);
+int digits_needed(double value, DType dtype, char style, int precision) {
   int longest = 0;  // without trailing zeros
   for (int digits = 0; digits <= precision; ++digits) {
     const std::string text = style == 'f' ? fmt::format("{:#.{}f}", value, digits)
@@ -47,7 +46,7 @@ int digits_needed(T x, char style, int precision) {
     const double back = internal::parse_number<double>(text).value_or(INFINITY);
     const size_t point = text.find('.');
     if (text[point + static_cast<size_t>(digits)] != '0') longest = digits;
-    if (static_cast<double>(static_cast<T>(back)) == value) return digits;
+    if (rounded(back, dtype) == value) return digits;
   }
   return longest;
 }
@@ -59,36 +58,34 @@ void align_right(std::vector<std::string>& words) {
 }
 
 // True if magnitudes are too extreme, or too far apart, for columns of decimals.
-template <class T>
-bool wants_scientific(const std::vector<T>& values) {
+bool wants_scientific(const std::vector<Element>& values, DType dtype) {
   double largest = 0, smallest = INFINITY;
-  for (T v : values) {
-    const double a = std::abs(static_cast<double>(v));
+  for (const Element& v : values) {
+    const double a = std::abs(v.real);
     if (a == 0 || !std::isfinite(a)) continue;
     largest = std::max(largest, a);
     smallest = std::min(smallest, a);
   }
-  // (Rounded to T, in which the comparison is made: 1000 times 0.9 is 900 in f32.)
-  const auto rounded = [](double v) { return static_cast<double>(static_cast<T>(v)); };
-  return largest > 0 &&
-         (largest >= 1e8 || smallest < rounded(1e-4) || rounded(largest / smallest) > 1000);
+  // (Rounded to the dtype in which the comparison is made: 1000 times 0.9 is 900 in f32.)
+  return largest > 0 && (largest >= 1e8 || smallest < rounded(1e-4, dtype) ||
+                         rounded(largest / smallest, dtype) > 1000);
 }
 
-template <class T>
-std::vector<std::string> float_words(const std::vector<T>& values, const PrintOptions& options) {
-  const auto is_finite = [](T v) { return std::isfinite(static_cast<double>(v)); };
-  const char style = options.scientific && wants_scientific(values) ? 'e' : 'f';
+std::vector<std::string> float_words(const std::vector<Element>& values, DType dtype,
+                                     const PrintOptions& options) {
+  const char style = options.scientific && wants_scientific(values, dtype) ? 'e' : 'f';
   std::vector<int> digits;
   int most_digits = 0;
-  for (T v : values) {
-    digits.push_back(is_finite(v) ? digits_needed(v, style, options.precision) : 0);
+  for (const Element& v : values) {
+    digits.push_back(std::isfinite(v.real) ? digits_needed(v.real, dtype, style, options.precision)
+                                           : 0);
     most_digits = std::max(most_digits, digits.back());
   }
 
   std::vector<std::string> words;
   size_t most_exponent = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    const double v = static_cast<double>(values[i]);
+    const double v = values[i].real;
     if (!std::isfinite(v)) {
       words.push_back(std::isnan(v) ? "nan" : v < 0 ? "-inf" : "inf");
     } else if (style == 'f') {
@@ -114,31 +111,23 @@ std::string formatted(const T& value, std::string_view spec) {
   return fmt::vformat(format, fmt::make_format_args(value));
 }
 // An integer as a floating-point number where the specification is for those.
-template <class T>
-std::string element(T v, std::string_view spec) {
-  if constexpr (is_float(dtype_of<T>()) || is_f8(dtype_of<T>()))
-    return formatted(static_cast<math_t<T>>(v), spec);
-  else if (spec.find_first_of(".aefgAEFG") == spec.npos)
-    return formatted(static_cast<int64_t>(v), spec);
-  else
-    return formatted(static_cast<double>(v), spec);
+std::string element(const Element& v, DType dtype, std::string_view spec) {
+  if (v.whole && spec.find_first_of(".aefgAEFG") == spec.npos) return formatted(v.integer, spec);
+  return v.whole || dtype == f64 ? formatted(v.real, spec) : formatted(float(v.real), spec);
 }
 
-template <class T>
-std::vector<std::string> words_of(const std::vector<T>& values, const PrintOptions& options,
-                                  std::string_view spec, bool scalar) {
+std::vector<std::string> words_of(const std::vector<Element>& values, DType dtype,
+                                  const PrintOptions& options, std::string_view spec, bool scalar) {
   std::vector<std::string> words;
   if (!spec.empty()) {
-    for (const T v : values) words.push_back(element(v, spec));
-  } else if constexpr (is_float(dtype_of<T>()) || is_f8(dtype_of<T>())) {
-    return float_words(values, options);
+    for (const Element& v : values) words.push_back(element(v, dtype, spec));
+  } else if (is_float(dtype) || is_f8(dtype)) {
+    return float_words(values, dtype, options);
+  } else if (dtype == boolean) {
+    for (const Element& v : values)
+      words.push_back(v.integer ? scalar ? "True" : " True" : "False");
   } else {
-    for (const T v : values) {
-      if constexpr (std::is_same_v<T, bool>)
-        words.push_back(v ? scalar ? "True" : " True" : "False");
-      else
-        words.push_back(fmt::format("{}", v));
-    }
+    for (const Element& v : values) words.push_back(std::to_string(v.integer));
   }
   align_right(words);
   return words;
@@ -151,11 +140,9 @@ class Page {
         line_width_(static_cast<size_t>(options.line_width)),
         shown_(shown(x.shape(), options)) {
     ++internal::effects.reads;
-    visit_stored(x.dtype(), [&]<class T>() {
-      std::vector<T> values;
-      gather(0, 0, values);
-      words_ = words_of(values, options, spec, x.rank() == 0);
-    });
+    std::vector<Element> values;
+    gather(0, 0, values);
+    words_ = words_of(values, x.dtype(), options, spec, x.rank() == 0);
   }
 
   // The part of the tensor below `dim`. NumPy indents its lines by `dim` + 1.
@@ -166,10 +153,10 @@ class Page {
   }
 
  private:
-  template <class T>
-  void gather(int dim, int64_t position, std::vector<T>& values) const {
+  void gather(int dim, int64_t position, std::vector<Element>& values) const {
     if (dim == x_.rank()) {
-      values.push_back(static_cast<const T*>(x_.raw())[position]);
+      const int64_t bytes = position * static_cast<int64_t>(size_of(x_.dtype()));
+      values.push_back(read_element(static_cast<const char*>(x_.raw()) + bytes, x_.dtype()));
       return;
     }
     for (int64_t i : shown_[dim])

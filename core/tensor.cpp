@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/effects.h"
+#include "core/element.h"
 #include "core/float8.h"
 #include "core/float_mode.h"
 #include "core/format.h"
@@ -48,22 +49,21 @@ T convert(double value) {
 }
 
 // Converts an element, without passing integers through double, which may have too few bits.
-template <class T, class E>
-T value_of(E element) {
-  if constexpr (!std::is_integral_v<E>) {
-    return convert<T>(static_cast<double>(element));
-  } else if constexpr (is_whole<T>) {
-    const auto value = static_cast<int64_t>(element);
+template <class T>
+T value_of(const Element& element) {
+  if (!element.whole) return convert<T>(element.real);
+  if constexpr (is_whole<T>) {
+    const int64_t value = element.integer;
     const bool fits = sizeof(T) == sizeof value
                           ? std::is_signed_v<T> || value >= 0
                           : value == static_cast<int64_t>(static_cast<T>(value));
     if (!fits) [[unlikely]]
       fail("{} does not fit {}", value, name_of<T>());
-    return static_cast<T>(element);
+    return static_cast<T>(value);
   } else if constexpr (std::is_arithmetic_v<T>) {
-    return static_cast<T>(element);
+    return static_cast<T>(element.integer);
   } else {
-    return static_cast<T>(static_cast<double>(element));
+    return static_cast<T>(element.real);
   }
 }
 
@@ -72,6 +72,21 @@ void check_index(int64_t i, const Shape& shape) {
 }
 
 }  // namespace
+
+Element internal::read_element(const void* at, DType dtype) {
+  return visit_stored(dtype, [&]<class E>() -> Element {
+    const E value = *static_cast<const E*>(at);
+    if constexpr (std::is_integral_v<E>) return {true, value, static_cast<double>(value)};
+    return {false, 0, static_cast<double>(value)};
+  });
+}
+
+double internal::rounded(double x, DType dtype) {
+  return visit_stored(dtype, [&]<class E>() -> double {
+    if constexpr (std::is_integral_v<E>) return x;
+    return static_cast<double>(static_cast<E>(x));
+  });
+}
 
 // Constructs the view in place: copying it just after its fields were written would stall on store
 // forwarding.
@@ -109,19 +124,23 @@ void* Tensor::host() const {
   return raw();
 }
 
+// Element i, which may lie on a device.
+static Element element_of(const Tensor& x, int64_t i) {
+  check_index(i, x.shape());
+  ++effects.reads;
+  const size_t size = size_of(x.dtype());
+  const char* const p = static_cast<const char*>(x.raw()) + x.layout().at(i) * int64_t(size);
+  if (x.device().is_host()) return read_element(p, x.dtype());
+  alignas(8) char value[8];
+  x.storage()->touch();
+  copy_bytes(value, Device::cpu(), p, x.device(), size);
+  return read_element(value, x.dtype());
+}
+
 template <detail::Number T>
 T Tensor::at(int64_t i) const {
-  check_index(i, shape());
-  ++effects.reads;
   const FloatMode mode;
-  return visit_stored(dtype(), [&]<class E>() {
-    const E* const p = static_cast<const E*>(raw()) + layout().at(i);
-    if (device().is_host()) return value_of<T>(*p);
-    E value;
-    impl_->storage->touch();
-    copy_bytes(&value, Device::cpu(), p, device(), sizeof value);
-    return value_of<T>(value);
-  });
+  return value_of<T>(element_of(*this, i));
 }
 
 void Tensor::set(int64_t i, double value) const {
@@ -275,11 +294,11 @@ std::vector<T> to_vector(const Tensor& x) {
   const Tensor here = x.copied_to(Device::cpu());
   std::vector<T> out(static_cast<size_t>(x.numel()));
   const FloatMode mode;
-  visit_stored(x.dtype(), [&]<class E>() {
-    const E* data = static_cast<const E*>(here.raw());
-    for (size_t i = 0; i < out.size(); ++i)
-      out[i] = value_of<T>(data[x.layout().at(static_cast<int64_t>(i))]);
-  });
+  const auto* const data = static_cast<const char*>(here.raw());
+  const auto size = static_cast<int64_t>(size_of(x.dtype()));
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] =
+        value_of<T>(read_element(data + x.layout().at(static_cast<int64_t>(i)) * size, x.dtype()));
   return out;
 }
 
