@@ -36,11 +36,13 @@ struct Copy {
 };
 
 struct Fiber {
-  void* stack_pointer = nullptr;
+  void* stack_pointer = nullptr;  // null before its thread begins
+  int stack = 0;
+  int rank = 0;  // of its block
   State state = State::Ready;
   SourceLocation where = {};  // the barrier at which it waits
   std::string barrier = {};   // its name, unless it is the block's or the warp's
-  Index3 index = {};
+  Index3 index = {}, block = {};
   std::vector<Copy> copies = {};  // cp.async in flight
   int group = 0;                  // the open cp.async group
 #if MIXTAPE_ASAN
@@ -58,16 +60,57 @@ struct Warp {
     Access access;
   };
   std::array<std::vector<Touched>, warp_size> touched = {};
+  bool any_touched = false;
 };
 
-// The last accesses of a byte of shared memory. Epochs never repeat on an OS thread, so nothing is
-// cleared between blocks.
+// The last accesses of a word of shared memory, or of a byte. Epochs never repeat on an OS thread,
+// so nothing but `pending` is cleared between blocks.
 struct Shadow {
   uint32_t written_at = 0, read_at = 0;      // block epoch
   uint32_t written_warp = 0, read_warp = 0;  // the warp's epoch then
   uint16_t writer = 0, reader = 0;
   bool many_warps = false, many_lanes = false;  // among readers in this epoch
   bool pending = false;                         // a cp.async to it is in flight
+  bool operator==(const Shadow&) const = default;
+};
+
+// The shadow of shared memory: one for a word of four bytes, which most accesses take whole, and
+// one for each of its bytes from the first access to a part of it until all four are alike again.
+class ShadowMemory {
+ public:
+  static constexpr size_t word = 4;
+
+  void begin(size_t bytes);
+  const Shadow& of(size_t byte) const {
+    return is_split_[byte / word] ? bytes_[byte] : words_[byte / word];
+  }
+  // Calls f for each shadow of these bytes.
+  template <class F>
+  void visit(size_t begin, size_t bytes, const F& f) {
+    if ((begin | bytes) % word == 0) {
+      for (size_t w = begin / word; w < (begin + bytes) / word; ++w)
+        if (is_split_[w]) {
+          for (size_t i = w * word; i < (w + 1) * word; ++i) f(bytes_[i]);
+          join(w);
+        } else {
+          f(words_[w]);
+        }
+    } else {
+      for (size_t i = begin; i < begin + bytes; ++i) {
+        split(i / word);
+        f(bytes_[i]);
+      }
+    }
+  }
+  void mark_pending(size_t begin, size_t bytes, bool pending);
+
+ private:
+  void split(size_t w);
+  void join(size_t w);
+
+  std::vector<Shadow> words_, bytes_;
+  std::vector<uint8_t> is_split_;
+  bool any_pending_ = false;
 };
 
 // The state of one OS thread for running clusters of blocks, reused from launch to launch. Threads
@@ -92,8 +135,8 @@ class Machine {
   int threads() const { return threads_; }  // of a block
   int blocks() const { return int(config.cluster); }
   int all_threads() const { return threads_ * blocks(); }
-  int rank_of(int thread) const { return thread / threads_; }
-  int rank() const { return rank_of(current_); }
+  int rank_of(int thread) const { return fiber(thread).rank; }
+  int rank() const { return fiber(current_).rank; }
   bool has_ended(int rank) const { return live_[size_t(rank)] == 0; }
   int live() const;  // threads of the cluster that have not ended
   int lanes(int warp) const { return std::min(warp_size, all_threads() - warp * warp_size); }
@@ -102,7 +145,9 @@ class Machine {
   Index3 block(int rank) const { return {first_.x + unsigned(rank), first_.y, first_.z}; }
   Async async{*this};
 
-  unsigned char* shared();
+  unsigned char* shared() {  // aligned as boxes need
+    return shared_.data() + (-reinterpret_cast<uintptr_t>(shared_.data()) & 1023);
+  }
   size_t base(int rank) const { return size_t(rank) * per_block_; }
   int block_of(size_t at) const { return int(at / per_block_); }  // the rank
   // "1024" or, in a cluster, "1024 of block (1, 0, 0)".
@@ -124,8 +169,10 @@ class Machine {
 
   static void enter();
   void prepare();
-  void resume(int thread);
-  void leave(Fiber& f);
+  void run_thread();
+  int next_lane();
+  void go_on(void** from, int thread);
+  void leave(Fiber& f, int next);
   void schedule();
   void run_warp(int w);
   bool release_warp(int w);
@@ -140,7 +187,7 @@ class Machine {
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<unsigned char> shared_;
-  std::vector<Shadow> shadow_;
+  ShadowMemory shadow_;
   unsigned char* stacks_ = nullptr;
   void (*body_)(const void*) = nullptr;
   const void* context_ = nullptr;
@@ -152,12 +199,18 @@ class Machine {
   std::vector<int> live_ = {};            // threads of each block that have not ended
   std::vector<bool> ended_ = {};          // blocks of which that was looked at
   int threads_ = 0, current_ = 0, stacks_held_ = 0;
+  struct {
+    int first = 0, lanes = 0, order = 0, next = warp_size;
+  } turn_;                  // of a warp: its lanes resume each other
   uint32_t warp_runs_ = 0;  // a counter that varies the order of lanes; differs between blocks
   bool cancelled_ = false;
 #if MIXTAPE_ASAN
   void* main_fake_ = nullptr;
   const void* main_bottom_ = nullptr;
   size_t main_size_ = 0;
+  bool from_main_ = false;
+  void start_switch(void** fake_stack, int next);
+  void finish_switch(void* fake_stack);
 #endif
 };
 
@@ -169,7 +222,7 @@ std::string text(const Index3& i);  // "(1, 0, 2)"
 // "gemm.cuh:12"
 std::string text(const SourceLocation& where);
 inline bool same(const SourceLocation& a, const SourceLocation& b) {
-  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
 }  // namespace mixtape::simt

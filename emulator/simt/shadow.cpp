@@ -18,6 +18,37 @@ std::atomic<int64_t> bank_conflicts[2];  // by Access
 
 }  // namespace
 
+void ShadowMemory::begin(size_t bytes) {
+  if (std::exchange(any_pending_, false))
+    for (auto* const all : {&words_, &bytes_})
+      for (Shadow& s : *all) s.pending = false;
+  const size_t words = (bytes + word - 1) / word;
+  if (words > words_.size()) {
+    words_.resize(words);
+    bytes_.resize(words * word);
+    is_split_.resize(words);
+  }
+  std::fill_n(is_split_.begin(), words, false);
+}
+
+void ShadowMemory::split(size_t w) {
+  if (is_split_[w]) return;
+  is_split_[w] = true;
+  std::fill_n(&bytes_[w * word], word, words_[w]);
+}
+
+void ShadowMemory::join(size_t w) {
+  const Shadow* const part = &bytes_[w * word];
+  if (!std::all_of(part + 1, part + word, [&](const Shadow& s) { return s == *part; })) return;
+  is_split_[w] = false;
+  words_[w] = *part;
+}
+
+void ShadowMemory::mark_pending(size_t begin, size_t bytes, bool pending) {
+  any_pending_ |= pending;
+  visit(begin, bytes, [&](Shadow& s) { s.pending = pending; });
+}
+
 // True if no barrier separates this thread from an access of thread `other` at those epochs.
 bool Machine::unordered(int other, uint32_t at, uint32_t warp_at) const {
   if (other == current_ || at != epoch_) return false;
@@ -42,7 +73,7 @@ std::string Machine::place(size_t at) const {
 size_t Machine::check_access(const void* at, size_t bytes, Access access) {
   const size_t begin = offset(at, bytes);
   const size_t at_least = bytes & (~bytes + 1);  // three words need the alignment of one
-  if (begin % at_least != 0)
+  if ((begin & (at_least - 1)) != 0)
     fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, place(begin)));
   if (async.active())
     async.touch(begin, bytes, access);
@@ -53,9 +84,10 @@ size_t Machine::check_access(const void* at, size_t bytes, Access access) {
 
 void Machine::touch(const void* at, size_t bytes, Access access) {
   const size_t begin = check_access(at, bytes, access);
-  if (counting_banks.load(std::memory_order_relaxed) > 0)
-    warps_[size_t(current_ / warp_size)].touched[size_t(current_ % warp_size)].push_back(
-        {uint32_t(begin), uint32_t(bytes), access});
+  if (counting_banks.load(std::memory_order_relaxed) == 0) return;
+  warp().touched[size_t(current_ % warp_size)].push_back(
+      {uint32_t(begin), uint32_t(bytes), access});
+  warp().any_touched = true;
 }
 
 // Checks an access where the block and its warps are all that meets, which is fast to check.
@@ -63,8 +95,7 @@ void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
   const int w = current_ / warp_size;
   const uint32_t warp_epoch = warps_[size_t(w)].epoch;
   const auto name = [](int t) { return fmt::format("{}", t); };
-  for (size_t i = begin; i < begin + bytes; ++i) {
-    Shadow& s = shadow_[i];
+  shadow_.visit(begin, bytes, [&](Shadow& s) {
     if (s.pending)
       fault(
           fmt::format("shared memory at {} is touched before its cp.async was waited for", begin));
@@ -93,12 +124,12 @@ void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
       s.read_at = epoch_;
       s.read_warp = warp_epoch;
     }
-  }
+  });
 }
 
 void Machine::hand_over(Order& order) const {
   for (size_t i = 0; i < config.cluster * per_block_; ++i) {
-    const Shadow& s = shadow_[i];
+    const Shadow& s = shadow_.of(i);
     // (Accesses that a warp's barrier ordered count as known to all.)
     const auto open = [&](uint32_t at, uint32_t warp_at, int thread) {
       return at == epoch_ && warp_at == warps_[size_t(thread / warp_size)].epoch;
@@ -112,13 +143,14 @@ void Machine::hand_over(Order& order) const {
 
 void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
   const size_t begin = size_t(static_cast<const unsigned char*>(at) - shared());
-  for (size_t i = begin; i < begin + bytes; ++i) shadow_[i].pending = pending;
+  shadow_.mark_pending(begin, bytes, pending);
   if (async.active()) async.order.set_landing(begin, bytes, pending);
 }
 
 // The k-th accesses of all lanes since the last barrier count as one instruction. There are 32
 // banks of 4 bytes; accesses of 16 bytes are served for 8 lanes at a time, those of 8 bytes for 16.
 void Machine::flush_banks(Warp& w) {
+  if (!std::exchange(w.any_touched, false)) return;
   size_t most = 0;
   for (const auto& list : w.touched) most = std::max(most, list.size());
   for (size_t k = 0; k < most; ++k) {

@@ -60,7 +60,8 @@ mixtape_simt_switch:
 namespace mixtape::simt {
 namespace {
 
-constexpr size_t stack_bytes = size_t{64} << 10;
+// No multiple of a page, or the ends of all stacks would share a few lines of the caches.
+constexpr size_t stack_bytes = (size_t{64} << 10) + 11 * 64;
 constexpr int max_threads = 1024;
 constexpr unsigned most_cluster = 8;  // that every device of capability 9.0 runs
 // The least of all devices that run sm_80 code, that of 8.6 and 8.9, and that of 9.0.
@@ -95,6 +96,9 @@ class Launched {
 };
 
 thread_local Machine machine;
+// That of this OS thread while it runs a kernel: a pointer is reached without the test that a
+// thread_local with a constructor needs.
+constinit thread_local Machine* running = nullptr;
 
 }  // namespace
 
@@ -110,16 +114,12 @@ Machine::~Machine() {
   if (stacks_) munmap(stacks_, stack_bytes * size_t(stacks_held_));
 }
 
-unsigned char* Machine::shared() {
-  return shared_.data() + ((1024 - reinterpret_cast<uintptr_t>(shared_.data()) % 1024) % 1024);
-}
-
 void Machine::wait(State state, SourceLocation where, std::string barrier) {
   Fiber& f = fiber();
   f.state = state;
   f.where = where;
   f.barrier = std::move(barrier);
-  leave(f);
+  leave(f, next_lane());
   if (cancelled_) throw Cancelled();
 }
 
@@ -139,53 +139,102 @@ void Machine::fail(int thread, const std::string& what) {
   }
 }
 
+// The first function on a stack. A thread that ends leaves it to the next lane, if that has not
+// begun, so that a kernel without barriers is a loop on one stack.
 void Machine::enter() {
-  Machine& m = machine;
+  Machine& m = *running;
 #if MIXTAPE_ASAN
-  __sanitizer_finish_switch_fiber(nullptr, &m.main_bottom_, &m.main_size_);
+  m.finish_switch(nullptr);
 #endif
+  for (;;) {
+    m.run_thread();
+    Fiber& ended = m.fiber();
+    const int next = m.next_lane();
+    if (next < 0 || m.fiber(next).stack_pointer) {
+      m.leave(ended, next);
+      std::abort();  // a finished fiber is never resumed
+    }
+    m.current_ = next;
+    m.fiber().stack = ended.stack;
+  }
+}
+
+void Machine::run_thread() {
   try {
-    if (!m.cancelled_) {
-      m.body_(m.context_);
-      m.async.end_thread();
+    if (!cancelled_) {
+      body_(context_);
+      async.end_thread();
     }
   } catch (const Cancelled&) {
   } catch (...) {
-    if (!m.failure_) m.failure_ = std::current_exception();
-    m.cancelled_ = true;
+    if (!failure_) failure_ = std::current_exception();
+    cancelled_ = true;
   }
-  Fiber& f = m.fiber();
-  f.state = State::Done;
-  --m.live_[size_t(m.rank())];
-  m.async.left();
-  m.leave(f);
-  std::abort();  // a finished fiber is never resumed
+  fiber().state = State::Done;
+  --live_[size_t(rank())];
+  async.left();
 }
 
-void Machine::resume(int thread) {
+// The next ready lane of the warp whose turn it is, or -1.
+int Machine::next_lane() {
+  while (turn_.next < warp_size) {
+    const int l = turn_.next++ ^ turn_.order;
+    if (l < turn_.lanes && fibers_[size_t(turn_.first + l)].state == State::Ready)
+      return turn_.first + l;
+  }
+  return -1;
+}
+
+#if MIXTAPE_ASAN
+void Machine::start_switch(void** fake_stack, int next) {
+  if (next < 0) return __sanitizer_start_switch_fiber(fake_stack, main_bottom_, main_size_);
+  const int stack = fiber(next).stack_pointer ? fiber(next).stack : next;
+  __sanitizer_start_switch_fiber(fake_stack, stacks_ + size_t(stack) * stack_bytes, stack_bytes);
+}
+void Machine::finish_switch(void* fake_stack) {
+  const void* bottom = nullptr;
+  size_t size = 0;
+  __sanitizer_finish_switch_fiber(fake_stack, &bottom, &size);
+  if (!std::exchange(from_main_, false)) return;
+  main_bottom_ = bottom;
+  main_size_ = size;
+}
+#endif
+
+// Saves the place of the running stack and goes on with a thread, on a stack of its own if it has
+// not begun. That is as if it had just been left, with enter() as its return address.
+void Machine::go_on(void** from, int thread) {
   current_ = thread;
   Fiber& f = fibers_[size_t(thread)];
+  if (!f.stack_pointer) {
+    f.stack = thread;
+    unsigned char* const end = stacks_ + size_t(thread + 1) * stack_bytes;
 #if MIXTAPE_ASAN
-  __sanitizer_start_switch_fiber(&main_fake_, stacks_ + size_t(thread) * stack_bytes, stack_bytes);
+    __asan_unpoison_memory_region(end - 4096, 4096);  // the frame of an enter() that never returned
 #endif
-  mixtape_simt_switch(&main_, f.stack_pointer);
+    void** top = reinterpret_cast<void**>(end);
+    *--top = nullptr;
+    *--top = reinterpret_cast<void*>(&Machine::enter);
+    for (int k = 0; k < 6; ++k) *--top = nullptr;
+    f.stack_pointer = top;
+  }
+  mixtape_simt_switch(from, f.stack_pointer);
+}
+
+// Goes on with that lane or, after the warp's last, with the scheduler.
+void Machine::leave(Fiber& f, int next) {
 #if MIXTAPE_ASAN
-  __sanitizer_finish_switch_fiber(main_fake_, nullptr, nullptr);
+  start_switch(f.state == State::Done ? nullptr : &f.fake_stack, next);
+#endif
+  if (next < 0)
+    mixtape_simt_switch(&f.stack_pointer, main_);
+  else
+    go_on(&f.stack_pointer, next);
+#if MIXTAPE_ASAN
+  finish_switch(f.fake_stack);
 #endif
 }
 
-void Machine::leave(Fiber& f) {
-#if MIXTAPE_ASAN
-  __sanitizer_start_switch_fiber(f.state == State::Done ? nullptr : &f.fake_stack, main_bottom_,
-                                 main_size_);
-#endif
-  mixtape_simt_switch(&f.stack_pointer, main_);
-#if MIXTAPE_ASAN
-  __sanitizer_finish_switch_fiber(f.fake_stack, &main_bottom_, &main_size_);
-#endif
-}
-
-// Prepares stacks as if each fiber had just been left, with enter() as its return address.
 void Machine::prepare() {
   if (const int needed = std::max(all_threads(), max_threads); stacks_held_ < needed) {
     if (stacks_) munmap(stacks_, stack_bytes * size_t(stacks_held_));
@@ -202,15 +251,9 @@ void Machine::prepare() {
     f.group = 0;
     const unsigned x = config.block.x, y = config.block.y, i = unsigned(t % threads_);
     f.index = {i % x, i / x % y, i / (x * y)};
-    unsigned char* const end = stacks_ + size_t(t + 1) * stack_bytes;
-#if MIXTAPE_ASAN
-    __asan_unpoison_memory_region(end - 4096, 4096);  // the frame of an enter() that never returned
-#endif
-    void** top = reinterpret_cast<void**>(end);
-    *--top = nullptr;
-    *--top = reinterpret_cast<void*>(&Machine::enter);
-    for (int k = 0; k < 6; ++k) *--top = nullptr;
-    f.stack_pointer = top;
+    f.rank = t / threads_;
+    f.block = block(f.rank);
+    f.stack_pointer = nullptr;
   }
 }
 
@@ -230,9 +273,8 @@ void Machine::run_cluster(const Config& c, const Index3& at, void (*body)(const 
   per_block_ = (c.shared_bytes + 1024) / 1024 * 1024;
   const size_t bytes = c.cluster * per_block_;
   shared_.resize(std::max(shared_.size(), bytes + 1024));
-  shadow_.resize(std::max(shadow_.size(), bytes));
+  shadow_.begin(bytes);
   std::memset(shared(), 0xff, bytes);
-  for (size_t i = 0; i < bytes; ++i) shadow_[i].pending = false;
   first_epoch_ = ++epoch_;
   cancelled_ = false;
   failure_ = nullptr;
@@ -248,12 +290,17 @@ void Machine::run_cluster(const Config& c, const Index3& at, void (*body)(const 
 // Resumes the ready lanes of a warp, in an order that differs each time, since kernels must not
 // depend on it.
 void Machine::run_warp(int w) {
-  const int order = int(warp_runs_++ * 2654435761u >> 27);
-  for (int i = 0; i < warp_size; ++i) {
-    const int l = i ^ order;
-    if (l < lanes(w) && fibers_[size_t(w * warp_size + l)].state == State::Ready)
-      resume(w * warp_size + l);
-  }
+  turn_ = {w * warp_size, lanes(w), int(warp_runs_++ * 2654435761u >> 27), 0};
+  const int first = next_lane();
+  if (first < 0) return;
+#if MIXTAPE_ASAN
+  from_main_ = true;
+  start_switch(&main_fake_, first);
+#endif
+  go_on(&main_, first);
+#if MIXTAPE_ASAN
+  __sanitizer_finish_switch_fiber(main_fake_, nullptr, nullptr);
+#endif
 }
 
 void Machine::schedule() {
@@ -385,7 +432,8 @@ void run(const Config& config, void (*body)(const void*), const void* context) {
   kernels::cpu::parallel_for(clusters, [&](int64_t i) {
     const unsigned x = config.grid.x / size, y = config.grid.y;
     const unsigned n = unsigned(clusters - 1 - i);  // a device promises no order
-    machine.run_cluster(config, {n % x * size, n / x % y, n / (x * y)}, body, context);
+    running = &machine;
+    running->run_cluster(config, {n % x * size, n / x % y, n / (x * y)}, body, context);
   });
 }
 
@@ -400,65 +448,65 @@ void launch(const Config& config, void* stream, void (*body)(const void*), const
   });
 }
 
-const Index3& thread_index() { return machine.fiber().index; }
-Index3 block_index() { return machine.block(machine.rank()); }
-const Index3& block_size() { return machine.config.block; }
-const Index3& grid_size() { return machine.config.grid; }
-int lane() { return machine.current() % warp_size; }
+const Index3& thread_index() { return running->fiber().index; }
+Index3 block_index() { return running->fiber().block; }
+const Index3& block_size() { return running->config.block; }
+const Index3& grid_size() { return running->config.grid; }
+int lane() { return running->current() % warp_size; }
 
-void sync_block(SourceLocation where) { machine.wait(State::AtBlock, where); }
-void sync_warp(SourceLocation where) { machine.wait(State::AtWarp, where); }
+void sync_block(SourceLocation where) { running->wait(State::AtBlock, where); }
+void sync_warp(SourceLocation where) { running->wait(State::AtWarp, where); }
 
 // Publishes a value and returns those of all lanes, once they are there. Double-buffered: a lane
 // can be at most one exchange ahead.
 const Slot* gather(const void* value, size_t bytes, SourceLocation where) {
-  Warp& w = machine.warp();
+  Warp& w = running->warp();
   const int buffer = w.buffer;
   std::memcpy(w.slot[buffer][lane()], value, bytes);
-  machine.wait(State::AtWarp, where);
+  running->wait(State::AtWarp, where);
   w.buffer = 1 - buffer;
   return w.slot[buffer];
 }
 void exchange(void* value, size_t bytes, int from, SourceLocation where) {
   const Slot* const slots = gather(value, bytes, where);
-  if (from < machine.lanes(machine.current() / warp_size)) std::memcpy(value, slots[from], bytes);
+  if (from < running->lanes(running->current() / warp_size)) std::memcpy(value, slots[from], bytes);
 }
 
 void* shared_memory(size_t offset, size_t) {
-  return machine.shared() + machine.base(machine.rank()) + offset;
+  return running->shared() + running->base(running->rank()) + offset;
 }
-void touch(const void* at, size_t bytes, Access access) { machine.touch(at, bytes, access); }
+void touch(const void* at, size_t bytes, Access access) { running->touch(at, bytes, access); }
 
 void check_aligned(const void* p, size_t bytes) {
-  if (reinterpret_cast<uintptr_t>(p) % bytes != 0)
-    machine.fault(fmt::format("misaligned: {} bytes at an address that ends in {:#x}", bytes,
-                              reinterpret_cast<uintptr_t>(p) % 64));
+  if ((reinterpret_cast<uintptr_t>(p) & (bytes - 1)) != 0)  // a power of two
+    running->fault(fmt::format("misaligned: {} bytes at an address that ends in {:#x}", bytes,
+                               reinterpret_cast<uintptr_t>(p) % 64));
 }
 
 void require(bool holds, const char* otherwise) {
-  if (!holds) machine.fault(otherwise);
+  if (!holds) running->fault(otherwise);
 }
 
 // The target is poisoned at once and filled by the matching wait, so that a missing wait shows.
 void cp_async(void* to, const void* from, size_t bytes, size_t valid) {
   check_aligned(from, bytes);
   copies_so_far.fetch_add(1, std::memory_order_relaxed);
-  machine.touch(to, bytes, Access::Write);
+  running->touch(to, bytes, Access::Write);
   std::memset(to, 0xff, bytes);
-  machine.mark_pending(to, bytes, true);
-  Fiber& f = machine.fiber();
+  running->mark_pending(to, bytes, true);
+  Fiber& f = running->fiber();
   f.copies.push_back({to, from, bytes, valid, f.group});
 }
 int64_t cp_asyncs() { return copies_so_far; }
-void cp_async_commit() { ++machine.fiber().group; }
+void cp_async_commit() { ++running->fiber().group; }
 void cp_async_wait(int still_pending) {
-  Fiber& f = machine.fiber();
+  Fiber& f = running->fiber();
   std::erase_if(f.copies, [&](const Copy& c) {
     if (c.group >= f.group - still_pending) return false;
-    machine.mark_pending(c.to, c.bytes, false);
+    running->mark_pending(c.to, c.bytes, false);
     std::memset(c.to, 0, c.bytes);
     std::memcpy(c.to, c.from, c.valid);
-    machine.check_access(c.to, c.bytes, Access::Write);
+    running->check_access(c.to, c.bytes, Access::Write);
     return true;
   });
 }

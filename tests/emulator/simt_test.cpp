@@ -374,6 +374,30 @@ TEST(Simt, FindsWritesThatRace) {
                "was written by thread ");
 }
 
+// Four warps write the bytes of a word that one thread wrote and reads whole.
+enum ByteBug { BytesRight, BytesAtOnce, WordAtOnce, BytesBeforeWordIsRead, SameByte };
+__global__ void bytes_of_words(uint32_t* y, int bug) {
+  const Shared<uint32_t> words = shared_memory<uint32_t>();
+  const Shared<uint8_t> bytes = shared_memory<uint8_t>();
+  const unsigned t = thread().x, word = t % 32, part = t / 32;
+  if (part == 0) words[word] = ~0u;
+  if (bug != BytesAtOnce) sync_block();
+  bytes[4 * word + (bug == SameByte ? part / 2 : part)] = uint8_t(part);
+  if (bug != WordAtOnce) sync_block();
+  if (part == 0) y[word] = words[word];
+  if (bug != BytesBeforeWordIsRead) sync_block();
+  bytes[4 * word + part] = uint8_t(part);
+}
+TEST(Simt, FindsRacesOfWordsWithTheirBytes) {
+  std::vector<uint32_t> y(32);
+  run(1, 128, 128, bytes_of_words, y.data(), int(BytesRight));
+  EXPECT_EQ(y, std::vector<uint32_t>(32, 0x03020100));
+  for (const ByteBug bug : {BytesAtOnce, WordAtOnce, SameByte})
+    EXPECT_ERROR(run(1, 128, 128, bytes_of_words, y.data(), int(bug)), "was written by thread");
+  EXPECT_ERROR(run(1, 128, 128, bytes_of_words, y.data(), int(BytesBeforeWordIsRead)),
+               "was read by thread");
+}
+
 // --- order ---
 
 __global__ void last_of_each(unsigned* lane_of_block, unsigned* block_of_all) {
