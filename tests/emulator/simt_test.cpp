@@ -375,7 +375,14 @@ TEST(Simt, FindsWritesThatRace) {
 }
 
 // Four warps write the bytes of a word that one thread wrote and reads whole.
-enum ByteBug { BytesRight, BytesAtOnce, WordAtOnce, BytesBeforeWordIsRead, SameByte };
+enum ByteBug {
+  BytesRight,
+  BytesAtOnce,
+  WordAtOnce,
+  BytesBeforeWordIsRead,
+  NextWordAtOnce,
+  SameByte
+};
 __global__ void bytes_of_words(uint32_t* y, int bug) {
   const Shared<uint32_t> words = shared_memory<uint32_t>();
   const Shared<uint8_t> bytes = shared_memory<uint8_t>();
@@ -387,12 +394,17 @@ __global__ void bytes_of_words(uint32_t* y, int bug) {
   if (part == 0) y[word] = words[word];
   if (bug != BytesBeforeWordIsRead) sync_block();
   bytes[4 * word + part] = uint8_t(part);
+  sync_block();
+  if (part == 0) words[word] = 7;
+  if (bug != NextWordAtOnce) sync_block();
+  if (part == 1) y[32 + word] = words[word];
 }
 TEST(Simt, FindsRacesOfWordsWithTheirBytes) {
-  std::vector<uint32_t> y(32);
+  std::vector<uint32_t> y(64);
   run(1, 128, 128, bytes_of_words, y.data(), int(BytesRight));
-  EXPECT_EQ(y, std::vector<uint32_t>(32, 0x03020100));
-  for (const ByteBug bug : {BytesAtOnce, WordAtOnce, SameByte})
+  EXPECT_EQ(y[31], 0x03020100u);
+  EXPECT_EQ(y[63], 7u);
+  for (const ByteBug bug : {BytesAtOnce, WordAtOnce, NextWordAtOnce, SameByte})
     EXPECT_ERROR(run(1, 128, 128, bytes_of_words, y.data(), int(bug)), "was written by thread");
   EXPECT_ERROR(run(1, 128, 128, bytes_of_words, y.data(), int(BytesBeforeWordIsRead)),
                "was read by thread");
