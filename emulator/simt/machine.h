@@ -119,7 +119,7 @@ class ShadowMemory {
 class Machine {
  public:
   ~Machine();
-  static Machine& here();  // of this OS thread
+  static Machine& here();  // that of this OS thread, which runs a kernel
 
   // `block` is the cluster's first.
   void run_cluster(const Config& config, const Index3& block, void (*body)(const void*),

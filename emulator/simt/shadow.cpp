@@ -1,5 +1,5 @@
-// The shadow of shared memory: who accessed each byte last, which finds races, and how accesses
-// fall on its banks.
+// The shadow of shared memory: who accessed each byte last, which finds races, copies that are on
+// their way to it, and how accesses fall on its banks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@ namespace {
 
 std::atomic<int> counting_banks{0};
 std::atomic<int64_t> bank_conflicts[2];  // by Access
+std::atomic<int64_t> copies_so_far{0};
 
 }  // namespace
 
@@ -146,6 +147,34 @@ void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
   shadow_.mark_pending(begin, bytes, pending);
   if (async.active()) async.order.set_landing(begin, bytes, pending);
 }
+
+// --- cp.async ---
+
+// The target is poisoned at once and filled by the matching wait, so that a missing wait shows.
+void cp_async(void* to, const void* from, size_t bytes, size_t valid) {
+  check_aligned(from, bytes);
+  copies_so_far.fetch_add(1, std::memory_order_relaxed);
+  Machine::here().touch(to, bytes, Access::Write);
+  std::memset(to, 0xff, bytes);
+  Machine::here().mark_pending(to, bytes, true);
+  Fiber& f = Machine::here().fiber();
+  f.copies.push_back({to, from, bytes, valid, f.group});
+}
+int64_t cp_asyncs() { return copies_so_far; }
+void cp_async_commit() { ++Machine::here().fiber().group; }
+void cp_async_wait(int still_pending) {
+  Fiber& f = Machine::here().fiber();
+  std::erase_if(f.copies, [&](const Copy& c) {
+    if (c.group >= f.group - still_pending) return false;
+    Machine::here().mark_pending(c.to, c.bytes, false);
+    std::memset(c.to, 0, c.bytes);
+    std::memcpy(c.to, c.from, c.valid);
+    Machine::here().check_access(c.to, c.bytes, Access::Write);
+    return true;
+  });
+}
+
+// --- banks ---
 
 // The k-th accesses of all lanes since the last barrier count as one instruction. There are 32
 // banks of 4 bytes; accesses of 16 bytes are served for 8 lanes at a time, those of 8 bytes for 16.

@@ -67,8 +67,6 @@ constexpr unsigned most_cluster = 8;  // that every device of capability 9.0 run
 // The least of all devices that run sm_80 code, that of 8.6 and 8.9, and that of 9.0.
 constexpr size_t most_shared = size_t{99} << 10, most_shared_90 = size_t{227} << 10;
 
-std::atomic<int64_t> copies_so_far{0};
-
 // The addresses of launched functions, relative to the program. With MIXTAPE_LAUNCHED=FOLDER in the
 // environment they are written there at exit, for script/check_kernels.py.
 class Launched {
@@ -108,7 +106,7 @@ std::string text(const SourceLocation& w) {
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), w.line);
 }
 
-Machine& Machine::here() { return machine; }
+Machine& Machine::here() { return *running; }
 
 Machine::~Machine() {
   if (stacks_) munmap(stacks_, stack_bytes * size_t(stacks_held_));
@@ -485,30 +483,6 @@ void check_aligned(const void* p, size_t bytes) {
 
 void require(bool holds, const char* otherwise) {
   if (!holds) running->fault(otherwise);
-}
-
-// The target is poisoned at once and filled by the matching wait, so that a missing wait shows.
-void cp_async(void* to, const void* from, size_t bytes, size_t valid) {
-  check_aligned(from, bytes);
-  copies_so_far.fetch_add(1, std::memory_order_relaxed);
-  running->touch(to, bytes, Access::Write);
-  std::memset(to, 0xff, bytes);
-  running->mark_pending(to, bytes, true);
-  Fiber& f = running->fiber();
-  f.copies.push_back({to, from, bytes, valid, f.group});
-}
-int64_t cp_asyncs() { return copies_so_far; }
-void cp_async_commit() { ++running->fiber().group; }
-void cp_async_wait(int still_pending) {
-  Fiber& f = running->fiber();
-  std::erase_if(f.copies, [&](const Copy& c) {
-    if (c.group >= f.group - still_pending) return false;
-    running->mark_pending(c.to, c.bytes, false);
-    std::memset(c.to, 0, c.bytes);
-    std::memcpy(c.to, c.from, c.valid);
-    running->check_access(c.to, c.bytes, Access::Write);
-    return true;
-  });
 }
 
 }  // namespace mixtape::simt
