@@ -617,6 +617,17 @@ class Headers(ScriptTest):
         for name in "core/needy.h", "nn/unguarded.h":
             self.assertIn(f"{name} does not compile alone", run.stdout)
         self.assertTrue(run.stdout.endswith("3 headers, 2 do not compile alone\n"), run.stdout)
+        # A base is precompiled, and hides no more than its own includes.
+        self.write("core/tensor.h", "#pragma once\n#include <vector>\nusing Tensor = std::vector<int>;\n")
+        self.write("core/of_base.h", '#pragma once\n#include "core/tensor.h"\ninline Tensor a;\ninline std::vector<int> b;\n')
+        self.write("core/lacks.h", '#pragma once\n#include "core/tensor.h"\ninline std::list<int> c;\n')
+        self.write("core/no_base.h", "#pragma once\ninline Tensor d;\n")
+        self.write("core/twice.h", '#include "core/tensor.h"\nstruct Again {};\n')
+        run = self.run_script(*check)
+        for name in "core/lacks.h", "core/no_base.h", "core/twice.h":
+            self.assertIn(f"{name} does not compile alone", run.stdout)
+        self.assertTrue(run.stdout.endswith("8 headers, 5 do not compile alone\n"), run.stdout)
+        self.assertTrue((self.tree / "compiled/base_core_tensor.h.gch").exists())
 
 
 class Docs(ScriptTest):
