@@ -37,6 +37,10 @@
 #include "core/pooled.h"
 
 namespace mixtape {
+
+template <class Op>
+struct Function;
+
 namespace detail {
 
 template <class A>
@@ -73,10 +77,7 @@ Grads run_backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const A&...
     return Op::backward_each(ctx, dy, n);
 }
 
-template <class Op>
-struct Function;
-
-// The facts about an op: the members it has (see above), and
+// The facts about an op: which members it has (see above), and
 struct OpFacts {
   bool moves_only, broadcasts, first_order_only, wide_gradient, covers, differentiable;
   bool composed;     // its forward is made of ops: it is a Function
@@ -88,14 +89,18 @@ constexpr bool has_only_values(const OpInfo& op) {
   return true;
 }
 template <class Op>
-inline constexpr OpFacts facts_of_op{.moves_only = requires {requires Op::moves_only;
-}  // namespace detail
-, .broadcasts = requires { requires Op::broadcasts; },
-    .first_order_only = requires { requires Op::first_order_only; },
-    .wide_gradient = requires { requires Op::wide_gradient; },
-    .covers = requires { requires Op::covers; }, .differentiable = requires { &Op::backward; },
-    .composed = std::is_base_of_v<Function<Op>, Op>, .only_values = has_only_values(Op::info)
-};  // namespace mixtape
+constexpr OpFacts facts_of() {
+  OpFacts op{};
+  op.moves_only = requires { requires Op::moves_only; };
+  op.broadcasts = requires { requires Op::broadcasts; };
+  op.first_order_only = requires { requires Op::first_order_only; };
+  op.wide_gradient = requires { requires Op::wide_gradient; };
+  op.covers = requires { requires Op::covers; };
+  op.differentiable = requires { &Op::backward; };
+  op.composed = std::is_base_of_v<Function<Op>, Op>;
+  op.only_values = has_only_values(Op::info);
+  return op;
+}
 
 // An op with arguments of certain types, which are given by address ("boxed", as PyTorch says), so
 // that one function runs every op, and little is compiled for each. Attributes are a tuple.
@@ -281,7 +286,7 @@ Tensor run_again(const internal::Repeat& op, std::span<const Tensor> inputs,
 template <class Op, class... Args>
 constexpr BoxedOp box() {
   BoxedOp op{{Op::info, __PRETTY_FUNCTION__, types_of<Args...>, nullptr, nullptr},
-             facts_of_op<Op>,
+             facts_of<Op>(),
              run_forward<Op, Args...>,
              nullptr,
              nullptr,
@@ -292,7 +297,7 @@ constexpr BoxedOp box() {
     op.run = run_again<Args...>;
   }
   using Attributes = decltype(attributes(std::declval<const Args&>()...));
-  if constexpr (facts_of_op<Op>.differentiable) {
+  if constexpr (facts_of<Op>().differentiable) {
     op.node = make_node<Args...>;
     op.backward = [](const Ctx& ctx, const Tensor& dy, const void* attributes) {
       return std::apply([&](const auto&... a) { return run_backward<Op>(ctx, dy, a...); },

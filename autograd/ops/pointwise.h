@@ -172,7 +172,7 @@ inline Tensor dividend(const Tensor& x) { return !x || is_float(x.dtype()) ? x :
 template <class Op>
 struct Constant : private Op {
   using Op::info, Op::forward;
-  static constexpr bool broadcasts = detail::facts_of_op<Op>.broadcasts;
+  static constexpr bool broadcasts = detail::facts_of<Op>().broadcasts;
 };
 
 }  // namespace ops
