@@ -8,6 +8,34 @@
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
 inline namespace MIXTAPE_TARGET {
+namespace detail {
+
+// As many 16-bit numbers as a register has doubles: the first half of those that it has floats.
+using HalfOfHalves = HalfVector<Vec<double>::width>;
+template <int... i>
+MIXTAPE_ALWAYS_INLINE Halves with_zeros(HalfOfHalves x, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(x, HalfOfHalves{}, i...);
+}
+MIXTAPE_ALWAYS_INLINE Halves with_zeros(HalfOfHalves x) {
+  return with_zeros(x, std::make_integer_sequence<int, Vec<float>::width>());
+}
+template <int... i>
+MIXTAPE_ALWAYS_INLINE HalfOfHalves first_half(Halves x, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(x, x, i...);
+}
+
+// As floats, for a conversion to 16 bits that rounds once: of 52 bits 15 are left, the last one set
+// if any after it was (rounding to odd). Floats hold them, subnormals of bf16 too.
+MIXTAPE_ALWAYS_INLINE HalfFloats rounded_to_odd(Doubles x) {
+  using Bits = Vector<double>::integer;
+  constexpr int64_t rest = (int64_t{1} << 37) - 1;
+  const Bits bits = reinterpret_cast<Bits>(x);
+  const Bits odd = (bits | ((bits & rest) + rest)) & ~rest;
+  return __builtin_convertvector(reinterpret_cast<Doubles>(odd), HalfFloats);
+}
+
+}  // namespace detail
+
 // Loads `width` elements of type S at p, unaligned; exact, except for double to float.
 template <class S, class T = math_t<S>>
 MIXTAPE_ALWAYS_INLINE Vec<T> load(const S* p) {
@@ -24,12 +52,13 @@ MIXTAPE_ALWAYS_INLINE Vec<T> load(const S* p) {
     x.v = __builtin_convertvector(f, typename Vec<T>::Vector);
   } else if constexpr ((std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>) &&
                        std::is_same_v<T, double>) {
-    S first[Vec<float>::width] = {};
-    std::memcpy(first, p, x.width * sizeof(S));
-    float all[Vec<float>::width];
-    const Vec<float> f = load<S, float>(first);
-    std::memcpy(all, &f.v, sizeof all);
-    x = load<float, double>(all);
+    const auto all = detail::with_zeros(load_vector<detail::HalfOfHalves>(p));
+    Vec<float> f;
+    if constexpr (std::is_same_v<S, Half>)
+      f.v = float_from_half<f.width>(all);
+    else
+      f.v = float_from_bf16<f.width>(all);
+    x.v = __builtin_convertvector(detail::low(f), typename Vec<T>::Vector);
   } else {
     for (int i = 0; i < x.width; ++i) x.v[i] = static_cast<T>(p[i]);
   }
@@ -68,6 +97,14 @@ MIXTAPE_ALWAYS_INLINE void store(S* p, Vec<T> x) {
     detail::put<uint16_t>(p, bf16_from_float<x.width>(x.v));
   } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>) {
     detail::put<float>(p, __builtin_convertvector(x.v, detail::HalfFloats));
+  } else if constexpr (std::is_same_v<T, double>) {
+    const auto f = detail::joined(detail::rounded_to_odd(x.v), detail::HalfFloats{});
+    detail::Halves h;
+    if constexpr (std::is_same_v<S, Half>)
+      h = half_from_float<f.width>(f.v);
+    else
+      h = bf16_from_float<f.width>(f.v);
+    detail::put<uint16_t>(p, detail::first_half(h, detail::half_lanes));
   } else {
     for (int i = 0; i < x.width; ++i) p[i] = S(T(x.v[i]));
   }

@@ -225,24 +225,6 @@ struct Reduced {
     n = __builtin_convertvector(whole.v, HalfFloats);
   }
 };
-// The lower and the higher lanes of floats, and both joined.
-template <int first, int... i>
-MIXTAPE_ALWAYS_INLINE HalfFloats half(Vec<float> x, std::integer_sequence<int, i...>) {
-  return __builtin_shufflevector(x.v, x.v, (first + i)...);
-}
-inline constexpr std::make_integer_sequence<int, Vec<double>::width> half_lanes;
-MIXTAPE_ALWAYS_INLINE HalfFloats low(Vec<float> x) { return half<0>(x, half_lanes); }
-MIXTAPE_ALWAYS_INLINE HalfFloats high(Vec<float> x) {
-  return half<Vec<double>::width>(x, half_lanes);
-}
-template <int... i>
-MIXTAPE_ALWAYS_INLINE Vec<float> joined(HalfFloats a, HalfFloats b,
-                                        std::integer_sequence<int, i...>) {
-  return Vec<float>(__builtin_shufflevector(a, b, i...));
-}
-MIXTAPE_ALWAYS_INLINE Vec<float> joined(HalfFloats a, HalfFloats b) {
-  return joined(a, b, std::make_integer_sequence<int, Vec<float>::width>());
-}
 
 // The sine and cosine of |r| <= pi / 4.
 struct Sines {
