@@ -1,6 +1,7 @@
 #pragma once
 // The logarithm of the gamma function, its first two derivatives, and the inverse of erf. Formulas
-// are for double, or vectors of it, without branches; results for float are rounded from there.
+// are for double, or vectors of it, and skip what no
+// lane needs; results for float are rounded from there.
 
 #include <concepts>
 
@@ -33,12 +34,15 @@ MIXTAPE_HD Reflected<T> reflected(T x) {
 template <class T>
 MIXTAPE_HD T digamma(T x) {
   const Reflected<T> at = reflected(x);
-  T sum = T(1) / at.x;  // (with the sign of a zero)
-  for (int i = 1; i < 8; ++i) sum = sum + T(1) / (at.x + T(i));
-  const T y = at.x + T(8), z = T(1) / y / y;
+  const T middle = at.x + T(4), inverse = T(1) / middle;
+  T sum = T(1) / at.x + inverse;  // (with the sign of a zero)
+  for (int i = 1; i < 4; ++i)     // 1 / (x + 4 - i) + 1 / (x + 4 + i)
+    sum = sum + T(2) / (middle - T(i * i) * inverse);
+  const T y = at.x + T(8), r = T(1) / y, z = r * r;
   const T series =
       horner(z, 1.0 / 12, -691.0 / 32760, 1.0 / 132, -1.0 / 240, 1.0 / 252, -1.0 / 120, 1.0 / 12);
-  const T psi = log(y) - T(0.5) / y - z * series - sum;
+  const T psi = log(y) - T(0.5) * r - z * series - sum;
+  if (!any(x < T(0))) return psi;
   const T below = select(at.angle == T(0), T(std::numeric_limits<double>::quiet_NaN()),
                          psi - T(3.141592653589793) / tan(at.angle));
   return select(x < T(0), below, psi);
@@ -61,16 +65,8 @@ MIXTAPE_HD T trigamma(T x) {
 // Wichura 1988 (AS 241): three rational functions, one of x^2 in the middle, two of
 // sqrt(-log((1 - |x|) / 2)) further out.
 template <class T>
-MIXTAPE_HD T erfinv(T x) {
-  const T a = abs(x), r = sqrt(-log(T(0.5) * (T(1) - a)));
-  const T m = T(0.180625) - T(0.25) * x * x, n = r - T(1.6), f = r - T(5);
-  const T middle = T(0.5) * a *
-                   horner(m, 2.5090809287301226727e3, 3.3430575583588128105e4,
-                          6.7265770927008700853e4, 4.5921953931549871457e4, 1.3731693765509461125e4,
-                          1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080) /
-                   horner(m, 5.2264952788528545610e3, 2.8729085735721942674e4,
-                          3.9307895800092710610e4, 2.1213794301586595867e4, 5.3941960214247511077e3,
-                          6.8718700749205790830e2, 4.2313330701600911252e1, 1.0);
+MIXTAPE_HD T erfinv_of_tails(T a) {
+  const T r = sqrt(-log(T(0.5) * (T(1) - a))), n = r - T(1.6), f = r - T(5);
   const T near =
       horner(n, 7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1,
              1.27045825245236838258, 3.64784832476320460504, 5.76949722146069140550,
@@ -85,10 +81,23 @@ MIXTAPE_HD T erfinv(T x) {
       horner(f, 2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5,
              7.86869131145613259100e-4, 1.48753612908506148525e-2, 1.36929880922735805310e-1,
              5.99832206555887937690e-1, 1.0);
-  const T size = select(a <= T(0.85), middle, select(r <= T(5), near, far));
-  const T y = select(a == T(1), T(std::numeric_limits<double>::infinity()),
-                     T(0.7071067811865476) * size);  // 1 / sqrt(2)
-  return copysign(y, x);
+  return select(a == T(1), T(std::numeric_limits<double>::infinity()),
+                select(r <= T(5), near, far));
+}
+template <class T>
+MIXTAPE_HD T erfinv(T x) {
+  const T a = abs(x);
+  const T m = T(0.180625) - T(0.25) * x * x;
+  T size = T(0.5) * a *
+           horner(m, 2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4,
+                  4.5921953931549871457e4, 1.3731693765509461125e4, 1.9715909503065514427e3,
+                  1.3314166789178437745e2, 3.3871328727963666080) /
+           horner(m, 5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4,
+                  2.1213794301586595867e4, 5.3941960214247511077e3, 6.8718700749205790830e2,
+                  4.2313330701600911252e1, 1.0);
+  const auto tail = a > T(0.85);
+  if (any(tail)) size = select(tail, erfinv_of_tails(a), size);
+  return copysign(T(0.7071067811865476) * size, x);  // 1 / sqrt(2)
 }
 
 }  // namespace special
