@@ -13,40 +13,12 @@ using namespace internal;
 using namespace ops;
 namespace {
 
-using WholeQuotient = ops::Constant<Binary<kernels::FloorDivide>>;  // of integers
-
 Tensor x_log_y(const Tensor& x, const Tensor& y) {  // of floats that are not half
   const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
   return x * log(where(none, 1, y));
 }
 
 }  // namespace
-
-Tensor floor_divide(const Tensor& a, double b) {
-  const Scope scope("floor_divide");
-  if (is_float(a.dtype())) {  // (a rounded quotient might be the next whole number)
-    const double by = a.dtype() == f64 ? b : double(float(b));  // as remainder() takes it
-    const Tensor x = cast(a, f64);
-    if (by == 0) return cast(x / by, a.dtype());
-    const Tensor rest = fmod(x, by), below = by < 0 ? gt(rest, 0) : lt(rest, 0);
-    return cast(round((x - rest) / by) - cast(below, f64), a.dtype());
-  }
-  check_numeric(a);
-  check(b != 0, "division of {} elements by zero", a.dtype());
-  check_number(a.dtype(), b);
-  return call<WholeQuotient>(a, number_like(a, b));
-}
-Tensor floor_divide(const Tensor& a, const Tensor& b) {
-  const Scope scope("floor_divide");
-  check(a.dtype() == b.dtype() && a.dtype() != boolean,
-        "operands must be numbers of one dtype, got {} and {}", a.dtype(), b.dtype());
-  if (!is_float(a.dtype())) return call<WholeQuotient>(a, b);
-  const Tensor x = cast(a, f64), zero = eq(b, 0), by = where(zero, 1, cast(b, f64)),
-               rest = fmod(x, by),
-               below = logical_and(ne(rest, 0), logical_xor(lt(rest, 0), lt(by, 0))),
-               y = round((x - rest) / by) - cast(below, f64);
-  return cast(where(zero, x.detach() / cast(b, f64).detach(), y), a.dtype());
-}
 
 // Compares, since maximum() and minimum() would share the gradient at a bound. NaN in x or in a
 // bound stays, and NaN in x gets no gradient, as with numbers for bounds.
@@ -93,14 +65,6 @@ Tensor xlogy(double a, const Tensor& b) {
   return in_f32([a](const Tensor& y) { return x_log_y(number_like(y, a), y); }, b);
 }
 
-Tensor hypot(const Tensor& a, const Tensor& b) {
-  const Scope scope("hypot");
-  const Shape shape = broadcast(a.shape(), b.shape());
-  const auto side = [&](const Tensor& t) { return flatten(expand(t, shape)); };
-  const auto length = [&](auto x, auto y) { return norm(stack({side(x), side(y)}), {0}); };
-  return reshape(in_f32(length, a, b), shape);
-}
-
 // The logarithm needs no threshold: from 20 on, this is x to 1e-10.
 Tensor softplus(const Tensor& x, double beta, double threshold) {
   if (beta == 1 && threshold >= 20) return softplus(x);
@@ -132,11 +96,6 @@ Tensor softshrink(const Tensor& x, double size) {
 Tensor hardshrink(const Tensor& x, double size) {
   const Scope scope("hardshrink");
   return masked_fill(x, le(abs(x), size), 0);
-}
-Tensor hardtanh(const Tensor& x, double low, double high) {
-  const Scope scope("hardtanh");
-  check(low <= high, "low must be <= high, got {} and {}", low, high);
-  return masked_fill(masked_fill(x, le(x, low), low), ge(x, high), high);
 }
 Tensor tanhshrink(const Tensor& x) {
   const Scope scope("tanhshrink");
@@ -179,11 +138,12 @@ Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf,
                   std::optional<double> minus_inf) {
   const Scope scope("nan_to_num");
   if (!is_float(x.dtype())) return x;
-  constexpr double infinity = std::numeric_limits<double>::infinity(),
-                   largest = std::numeric_limits<double>::max();  // saturates in narrower dtypes
-  const Tensor y = masked_fill(x, isnan(x), nan);
-  return masked_fill(masked_fill(y, eq(x, infinity), inf.value_or(largest)), eq(x, -infinity),
-                     minus_inf.value_or(-largest));
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double most = largest(x.dtype());
+  Tensor y = masked_fill(x, isnan(x), nan);
+  if (inf) y = masked_fill(y, eq(x, infinity), *inf);
+  if (minus_inf) y = masked_fill(y, eq(x, -infinity), *minus_inf);
+  return clamp(y, minus_inf ? -infinity : -most, inf ? infinity : most);
 }
 
 BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol) {

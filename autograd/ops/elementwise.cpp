@@ -257,6 +257,17 @@ Tensor logaddexp2(const Tensor& a, const Tensor& b) {
   return call<Binary<kernels::LogAddExp2>>(a, b);
 }
 Tensor atan2(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Atan2>>(a, b); }
+Tensor hypot(const Tensor& a, const Tensor& b) { return call<Binary<kernels::Hypot>>(a, b); }
+Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  return call<Binary<kernels::FloorDivide>>(a, b);
+}
+Tensor floor_divide(const Tensor& a, double b) {
+  if (is_whole(a) && b == 0) {
+    const Scope scope(kernels::FloorDivide::info.name);
+    fail("division of {} elements by zero", a.dtype());
+  }
+  return call<WithScalar<kernels::FloorDivide, false>>(a, b);
+}
 Tensor add(const Tensor& a, double b) {
   return call<WithScalar<kernels::Add, false>>(counted(a), b);
 }
@@ -288,6 +299,11 @@ Tensor div(double a, const Tensor& b) {
 Tensor pow(double a, const Tensor& b) { return call<WithScalar<kernels::Pow, true>>(b, a); }
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return clamp_out({}, x, low, high);
+}
+Tensor hardtanh(const Tensor& x, double low, double high) {
+  const Scope scope(kernels::Hardtanh::info.name);
+  check(low <= high, "low must be <= high, got {} and {}", low, high);
+  return call<Unary<kernels::Hardtanh, double, double>>(x, low, high);
 }
 Tensor lerp(const Tensor& a, const Tensor& b, double weight) { return call<Lerp>(a, b, weight); }
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {

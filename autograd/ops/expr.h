@@ -160,6 +160,7 @@ inline Reads operator==(Reads a, Reads b) { return a | b; }
 inline Reads select(Reads c, Reads a, Reads b) { return c | a | b; }
 inline Reads differ(Reads a, Reads b) { return a | b; }
 inline Reads pow(Reads a, Reads b) { return a | b; }
+inline Reads sqrt(Reads a) { return a; }
 inline Reads abs(Reads a) { return a; }
 inline Reads exp(Reads a) { return a; }
 inline Reads log(Reads a) { return a; }

@@ -213,6 +213,51 @@ struct Prelu {  // a, times the slope b if not positive
   }
 };
 
+struct FloorDivide {  // the quotient rounded down; of integers by 0: 0
+  static constexpr OpInfo info{"floor_divide", Precision::Widest};
+  static constexpr bool integers = true;
+  static constexpr Domain domain{.low = 0.3};
+  static constexpr double da = 0, db = 0;
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    if constexpr (std::is_same_v<T, Whole>) {
+      return a / b - one_below(fmod(a, b), b);
+    } else {
+      return in_double(
+          []<class W>(W x, W y) {
+            W q;
+            if constexpr (std::is_same_v<W, T>) {  // (x / y may round up to the next whole number)
+              const W rest = fmod(x, y);
+              q = round((x - rest) / y) - one_below(rest, y);
+            } else {  // f32's 24 bits are too few for that
+              q = floor(x / y);
+              q = select(both(q == W(0), x * y < W(0)), W(-1), q) + (x - x);  // by infinity
+            }
+            return select(y == W(0), x / y, q);
+          },
+          a, b);
+    }
+  }
+
+ private:
+  template <class T>
+  MIXTAPE_HD static T one_below(T rest, T b) {
+    return select(both(rest != T(0), differ(rest < T(0), b < T(0))), T(1), T(0));
+  }
+};
+
+struct Hypot {  // sqrt(a^2 + b^2), without those squares' overflow; gradient 0 at (0, 0)
+  static constexpr OpInfo info{"hypot", Precision::Widest};
+  MIXTAPE_HD static auto f(auto a, auto b) { return hypot(a, b); }
+  template <class T>
+  MIXTAPE_HD static T gradient_a(T dy, T a, T b) {
+    const T most = select(abs(a) > abs(b), abs(a), abs(b));
+    const T x = a / select(most == T(0), T(1), most), y = b / select(most == T(0), T(1), most);
+    return dy * x / sqrt(select(most == T(0), T(1), x * x + y * y));
+  }
+  MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return gradient_a(dy, b, a); }
+};
+
 // Predicates: the result is bool and there is no derivative.
 
 struct Equal {
@@ -280,15 +325,6 @@ struct Xor {
 struct OfIntegers {  // alone
   static constexpr bool only_integers = true;
 };
-// The quotient rounded down; 0 if b is 0. (For floats, functions compute it in f64.)
-struct FloorDivide : OfIntegers {
-  static constexpr OpInfo info{"floor_divide"};
-  template <class T>
-  MIXTAPE_HD static T f(T a, T b) {
-    const T r = fmod(a, b);
-    return a / b - select(both(r != T(0), differ(r < T(0), b < T(0))), T(1), T(0));
-  }
-};
 // Bits. (On bools the op runs the logical ops instead.)
 struct BitAnd : OfIntegers {
   static constexpr OpInfo info{"bitwise_and"};
@@ -314,6 +350,6 @@ struct RightShift : OfIntegers {  // keeps the sign
 using BinaryOps =
     OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu, Equal, NotEqual,
            Less, LessEqual, Greater, GreaterEqual, And, Or, Xor, Swiglu, Fmod, Copysign, LogAddExp,
-           LogAddExp2, FloorDivide, BitAnd, BitOr, BitXor, LeftShift, RightShift>;
+           LogAddExp2, FloorDivide, Hypot, BitAnd, BitOr, BitXor, LeftShift, RightShift>;
 
 }  // namespace mixtape::kernels

@@ -182,8 +182,8 @@ struct Root : Pow {
 template <bool swapped>
 using ScalarOps = std::conditional_t<
     swapped, OpList<Sub, Div, Pow>,
-    OpList<Add, Sub, Mul, Div, Pow, Remainder, Fmod, Copysign, Equal, NotEqual, Less, LessEqual,
-           Greater, GreaterEqual, BitAnd, BitOr, BitXor, LeftShift, RightShift>>;
+    OpList<Add, Sub, Mul, Div, Pow, Remainder, Fmod, FloorDivide, Copysign, Equal, NotEqual, Less,
+           LessEqual, Greater, GreaterEqual, BitAnd, BitOr, BitXor, LeftShift, RightShift>>;
 template <class F>
 constexpr bool takes_scalar(bool swapped) {
   return swapped ? is_in<F>(ScalarOps<true>{}) : is_in<F>(ScalarOps<false>{});

@@ -1,7 +1,7 @@
 #pragma once
-// The logarithm of the gamma function, its first two derivatives, and the inverse of erf. Formulas
-// are for double, or vectors of it, and skip what no
-// lane needs; results for float are rounded from there.
+// The logarithm of the gamma function, its first two derivatives, the inverse of erf, and hypot.
+// Formulas are for double, or vectors of it, and skip what no lane needs; results for float are
+// rounded from there.
 
 #include <concepts>
 
@@ -100,6 +100,17 @@ MIXTAPE_HD T erfinv(T x) {
   return copysign(T(0.7071067811865476) * size, x);  // 1 / sqrt(2)
 }
 
+// sqrt(x^2 + y^2). An infinite side wins over NaN.
+template <class T>
+MIXTAPE_HD T hypot(T x, T y) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const T a = abs(x), b = abs(y), most = select(a > b, a, b);
+  const auto plain = both(most > T(0), most < T(infinity));
+  const T ratio = select(a > b, b, a) / select(plain, most, T(1));
+  const T length = select(plain, most * sqrt(T(1) + ratio * ratio), a + b);
+  return select(either(a == T(infinity), b == T(infinity)), T(infinity), length);
+}
+
 }  // namespace special
 
 namespace math {
@@ -113,6 +124,10 @@ MIXTAPE_HD float in_double(F f, X... x) {
   return static_cast<float>(f(double(x)...));
 }
 
+MIXTAPE_HD inline double hypot(double x, double y) { return special::hypot(x, y); }
+MIXTAPE_HD inline float hypot(float x, float y) {
+  return in_double([](double a, double b) { return special::hypot(a, b); }, x, y);
+}
 MIXTAPE_HD inline double lgamma(double x) {
 #ifdef __CUDA_ARCH__
   return ::lgamma(x);

@@ -79,6 +79,14 @@ struct Clamp {
   }
 };
 
+struct Hardtanh : Clamp {  // whose slope is 0 at the bounds, too
+  static constexpr OpInfo info{"hardtanh", Precision::Any};
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x, T low, T high) {
+    return select(x <= low, T(0), select(x >= high, T(0), T(1)));
+  }
+};
+
 struct Square {
   static constexpr OpInfo info{"square", Precision::Full};
   static constexpr bool integers = true;
@@ -352,6 +360,6 @@ using UnaryOps = decltype(joined(
     Activations{}, OpList<Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Clamp, Square, Sqrt, Rsqrt,
                           Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan,
                           Asin, Acos, Atan, Sinh, Cosh, Erf, IsNan, IsInf, IsFinite, Not, Frac,
-                          Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma, BitNot>{}));
+                          Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma, BitNot, Hardtanh>{}));
 
 }  // namespace mixtape::kernels

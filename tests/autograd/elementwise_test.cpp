@@ -331,12 +331,14 @@ TEST(Elementwise, WholeQuotientsGoDown) {
   EXPECT_EQ(to_vector(floor_divide(row({7, -7}, f16), 2)), (Values{3, -4}));
   EXPECT_EQ(to_vector(floor_divide(n, row({-4, 2, 3, 0}, i64))), (Values{-2, -4, -3, 0}));
   EXPECT_EQ(floor_divide(n.reshape({2, 2}), row({5, 0}, i64)).at(1), 0) << "by zero";
-  EXPECT_ERROR(floor_divide(row({1}, u8), 300), "floor_divide: 300 does not fit elements of u8");
+  EXPECT_ERROR(floor_divide(row({1}, u8), 300),
+               "floor_divide_scalar: 300 does not fit elements of u8");
   EXPECT_ERROR(floor_divide(n, row({2}, f32)),
-               "floor_divide: operands must be numbers of one dtype, got i64 and f32");
+               "floor_divide: inputs have different dtypes: i64 and f32");
   EXPECT_ERROR(floor_divide(n, 0), "floor_divide: division of i64 elements by zero");
-  EXPECT_ERROR(floor_divide(n, 0.5), "floor_divide: cannot combine i64 elements with 0.5");
-  EXPECT_ERROR(floor_divide(eq(n, 0), 2), "floor_divide: elements must be numbers, got bool");
+  EXPECT_ERROR(floor_divide(n, 0.5), "floor_divide_scalar: cannot combine i64 elements with 0.5");
+  EXPECT_ERROR(floor_divide(eq(n, 0), 2),
+               "floor_divide_scalar: elements must be numbers, got bool");
 }
 
 // f64 has no odd numbers above 2^53.
@@ -656,7 +658,14 @@ TEST(Elementwise, FloorDivideIsExact) {  // 0.7f / 0.1f rounds up to 7
   EXPECT_EQ(to_vector(floor_divide(row({0.9, 1}, f64), -0.1)), (Values{-9, -10}));
   EXPECT_EQ(floor_divide(row({0.1}, f16), 0.1).item(), 0) << "f16's 0.1 is below";
   EXPECT_EQ(to_vector(floor_divide(row({-5, 5, 0}, f32), inf)), (Values{-1, 0, 0}));
-  EXPECT_EQ(to_vector(floor_divide(row({-5, 5}, f32), 0)), (Values{-inf, inf}));
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    const Tensor x = row({-inf, -5, 0, 5, inf}, dtype);
+    EXPECT_EQ(to_vector(nan_to_num(floor_divide(x, inf), 7)), (Values{7, -1, 0, 0, 7}));
+    EXPECT_EQ(to_vector(nan_to_num(floor_divide(x, -2), 7)), (Values{7, 2, 0, -3, 7}));
+    EXPECT_EQ(to_vector(nan_to_num(floor_divide(x, 0), 7, inf, -inf)),
+              (Values{-inf, -inf, 7, inf, inf}));
+    EXPECT_EQ(floor_divide(row({100}, dtype), row({3}, dtype)).item(), 33) << name(dtype);
+  }
   const Tensor a = row({0.7, -0.7, 5, -5}, f32), b = row({0.1, 0.1, -inf, 0}, f32);
   for (const Tensor& t : {a, b}) t.set_requires_grad();
   EXPECT_EQ(to_vector(floor_divide(a, b)), (Values{6, -7, -1, -inf}));

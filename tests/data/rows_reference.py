@@ -1,5 +1,5 @@
 """Writes rows_reference.json: what PyTorch makes, in f64, of the inputs of the rows in tests/support/op_rows; values,
-and gradients for a fixed gradient of the result. Not part of the build. Written with torch 1.13:
+and gradients for a fixed gradient of the result. Not part of the build. Written with torch 2.15:
     ninja -C build tests/dump_rows && build/tests/dump_rows | python3 tests/data/rows_reference.py
 
 A new row needs a line in ROWS, by the row's name: a function of its inputs (for extremes.cpp, in EXTREMES). One that
@@ -232,6 +232,7 @@ ROWS = {
     "glu_inner": lambda x: F.glu(x, 1),
     "clamp": lambda x: x.clamp(-1.25, 1.25),
     "clamp_from_below": lambda x: x.clamp(min=0.5),
+    "hardtanh": lambda x: F.hardtanh(x, -0.7, 1.3),
     "addcmul": lambda x, a, b: torch.addcmul(x, a, b, value=-1.5),
     "addcdiv": lambda x, a, b: torch.addcdiv(x, a, b, value=-1.5),
     "lerp": lambda a, b: torch.lerp(a, b, 0.25),
@@ -244,6 +245,8 @@ ROWS = {
     "fmod_scalar": lambda x: torch.fmod(x, 0.75),
     "copysign_scalar": lambda x: torch.copysign(x, -1.0),
     "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "floor_divide_of_integers": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "floor_divide_scalar": lambda x: torch.div(x, 0.75, rounding_mode="floor"),
     "bitwise_and_scalar": lambda x: x & 6,
     "bitwise_or_scalar": lambda x: x | 6,
     "bitwise_xor_scalar": lambda x: x ^ 6,
@@ -362,7 +365,6 @@ ROWS = {
     "where_nanquantile": lambda x, mask: x.masked_fill(mask, math.nan).nanquantile(0.3, 0, True),
     "where_nanquantiles": lambda x, mask: x.masked_fill(mask, math.nan).nanquantile(torch.tensor([1, 0.4], dtype=x.dtype), 1),
     "gather_take": torch.take,
-    "norm_hypot": torch.hypot,
     "slice_tensor_split": lambda x: torch.cat(torch.tensor_split(x, 3, -1)[::-2], 1),
     "slice_tensor_split_at": lambda x: torch.cat([torch.tensor_split(x, (1, -2, 9))[i] for i in (2, 1, 3)]),
     "cat_block_diag": torch.block_diag,
@@ -390,7 +392,6 @@ ROWS = {
     "cat_roll_of_two": lambda x: x.roll((1, -7), (0, -1)),
     "cat_roll_flat": lambda x: x.roll(5),
     "reshape_unflatten": lambda x: x.unflatten(-2, (3, -1, 2)),
-    "masked_fill_hardtanh": lambda x: F.hardtanh(x, -0.7, 1.3),
     "tanh_tanhshrink": F.tanhshrink,
     "max_pool2d_by_position": lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1),
     "avg_pool2d_by_position": lambda x: F.avg_pool2d(x, 3, 2, (1, 0)),
@@ -627,7 +628,7 @@ ROWS = {
     "permute_movedim": lambda x: x.movedim((0, -1), (-1, 0)),
     "place_diagonal_diag": lambda x: torch.diag(x, -2),
     "diagonal_trace": torch.trace,
-    "masked_fill_nan_to_num": lambda x: torch.nan_to_num(x + (x.detach() - 0.5).floor().log(), 7, 8, -9),
+    "clamp_nan_to_num": lambda x: torch.nan_to_num(x + (x.detach() - 0.5).floor().log(), 7, 8, -9),
     "log1p_logit": torch.logit,
     "log1p_logit_of_clamped": lambda x: torch.logit(x, 0.3),
     "gather_median": lambda x: torch.median(x, 0).values,
@@ -666,7 +667,6 @@ ROWS = {
     "mul_copied": lambda x, y: y * x,
     "clamp_in_place": lambda x: x.clamp(-0.7, 1),
     "mul_filled": lambda x: 2 * x,
-    "cast_floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "logical_or_isclose": lambda x, y: torch.isclose(x, y, 0.1, 0.1),
     "scatter_add_bincount": lambda x, w: w.new_zeros(5).index_add(0, x, w),
     "clone_contiguous": lambda x: x.t().contiguous(),
@@ -703,7 +703,7 @@ for name, equation in {
 }.items():
     ROWS[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
 # Functions of PyTorch by their own name.
-for name in """abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or
+for name in """abs acos acosh add asin asinh atan atan2 atanh hypot bitwise_and bitwise_left_shift bitwise_not bitwise_or
         bitwise_right_shift bitwise_xor ceil clone copysign cos cosh div dot eq erf erfc erfinv exp exp2 expm1 floor
         fmod frac ge gt isfinite isinf isnan le lgamma log log10 log1p log2 logaddexp logaddexp2 logical_and
         logical_not logical_or logical_xor lt matmul maximum minimum mul ne neg pow reciprocal relu remainder round

@@ -232,7 +232,7 @@ void for_pairs(F see) {
 }
 
 TEST(Simd, FunctionsOfTwoAreAccurate) {
-  double worst_angle = 0, worst_power = 0;
+  double worst_angle = 0, worst_power = 0, worst_length = 0;
   for_pairs([&](float a, float b) {
     const Vec<float> x = a, y = b;
     const double da = a, db = b;
@@ -252,7 +252,9 @@ TEST(Simd, FunctionsOfTwoAreAccurate) {
     EXPECT_TRUE(std::isnan(want) ? std::isnan(rest)
                                  : std::bit_cast<uint32_t>(rest) == std::bit_cast<uint32_t>(want))
         << a << " % " << b << ": " << rest;
+    worst_length = std::max(worst_length, ulps(hypot(x, y)[3], std::hypot(da, db)));
   });
+  EXPECT_LE(worst_length, 0.501);
   EXPECT_LE(worst_angle, 2.5);
   EXPECT_LE(worst_power, 0.501);
 }
@@ -403,11 +405,29 @@ TEST(Simd, NarrowTypesConvertAsScalarsDo) {
   expect_stores_round_as_scalars<BFloat16>();
 }
 
+// (A double just beside a tie would be that tie as a float.)
+template <class S>
+void expect_doubles_round_as_scalars() {
+  const auto see = [](double x) {
+    S y[Vec<double>::width];
+    store(y, Vec<double>(x));
+    const bool same = std::isnan(x) ? std::isnan(float(y[0])) : y[0].bits == S(x).bits;
+    EXPECT_TRUE(same) << x;
+  };
+  for (uint32_t bits = 0; bits < 65535; ++bits) {
+    const double a = float(S::from_bits(static_cast<uint16_t>(bits))),
+                 b = float(S::from_bits(static_cast<uint16_t>(bits + 1))), tie = (a + b) / 2;
+    for (const double x : {a, tie, std::nextafter(tie, a), std::nextafter(tie, b)}) see(x);
+  }
+  uint64_t bits = 1;
+  for (int i = 0; i < 200000; ++i)
+    see(std::bit_cast<double>(bits = bits * 6364136223846793005u + 1442695040888963407u));
+  for (const double x : {5e-324, -1e-300, 1e-46, 3.5e38, -1e300}) see(x);
+  see(std::bit_cast<double>(uint64_t{0x7ff0000000000001}));  // NaN, by its last bit
+}
 TEST(Simd, DoubleRoundsOnceToNarrowTypes) {
-  const double above_tie = 1 + 0x1p-11 + 0x1p-40;  // through float it would be a tie, rounded down
-  Half y[Vec<double>::width];
-  store(y, Vec<double>(above_tie));
-  EXPECT_EQ(float(y[0]), 1 + 0x1p-10f);
+  expect_doubles_round_as_scalars<Half>();
+  expect_doubles_round_as_scalars<BFloat16>();
 }
 
 TEST(Simd, PartsOfAVector) {

@@ -191,10 +191,19 @@ Name remainder_scalar(const Terms& t, const OpCall& c, In x) {
 }
 
 // ONNX truncates quotients of integers: one less, where what they leave has not the sign of b.
-Name floor_divide(const Terms& t, const OpCall&, In x) {
-  const Name quotient = t.div(x[0], x[1]), rest = t.sub(x[0], t.mul(quotient, x[1]));
-  const Name exact = t.g.node("Equal", {rest, modulo(t, x[0], x[1])}, {}, boolean);
+Name floor_divide(const Terms& t, const Name& a, const Name& b) {
+  const Name quotient = t.div(a, b);
+  if (is_float(t.dtype)) return t.of("Floor", quotient);
+  const Name rest = t.sub(a, t.mul(quotient, b));
+  const Name exact = t.g.node("Equal", {rest, modulo(t, a, b)}, {}, boolean);
   return t.where(exact, quotient, t.sub(quotient, t.number(1)));
+}
+Name floor_divide_both(const Terms& t, const OpCall&, In x) { return floor_divide(t, x[0], x[1]); }
+Name floor_divide_scalar(const Terms& t, const OpCall& c, In x) {
+  return floor_divide(t, x[0], t.number(c.argument<double>()));
+}
+Name hypot(const Terms& t, const OpCall&, In x) {
+  return t.of("Sqrt", t.add(t.mul(x[0], x[0]), t.mul(x[1], x[1])));
 }
 
 // a 2^b or floor(a / 2^b), since BitShift has no signed integers. If b is negative or shifts all
@@ -286,6 +295,7 @@ constexpr TranslationRow rows_of_elements[] = {
     {"elu", with_alpha, "Elu"},
     {"leaky_relu", with_alpha, "LeakyRelu"},
     {"clamp", clamp},
+    {"hardtanh", clamp},
     {"hardsigmoid", hardsigmoid},
     {"relu6", relu6},
     {"bitwise_and", bits, "And"},
@@ -307,13 +317,15 @@ constexpr TranslationRow rows_of_elements[] = {
     {"erfc", formula<erfc>},
     {"exp2", formula<exp2>},
     {"expm1", formula<expm1, true>},
-    {"floor_divide", formula<floor_divide>},
+    {"floor_divide", formula<floor_divide_both, true>},
+    {"floor_divide_scalar", formula<floor_divide_scalar, true>},
     {"fmod", formula<fmod_of_both>},
     {"fmod_scalar", formula<fmod_scalar>},
     {"frac", formula<frac>},
     {"gelu", gelu_row},
     {"gelu_tanh", gelu_row},
     {"glu", formula<glu>},
+    {"hypot", formula<hypot, true>},
     {"lerp", formula<lerp>},
     {"log10", formula<log10>},
     {"log1p", formula<log1p, true>},

@@ -38,6 +38,12 @@ MIXTAPE_ALWAYS_INLINE Vec<float> erfc(Vec<float> x) {
   return select(x < 0.0f, 2.0f - tail, tail);
 }
 
+MIXTAPE_ALWAYS_INLINE Vec<double> hypot(Vec<double> x, Vec<double> y) {
+  return special::hypot(x, y);
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> hypot(Vec<float> x, Vec<float> y) {
+  return in_double([](Vec<double> a, Vec<double> b) { return hypot(a, b); }, x, y);
+}
 MIXTAPE_ALWAYS_INLINE Vec<double> digamma(Vec<double> x) { return special::digamma(x); }
 MIXTAPE_ALWAYS_INLINE Vec<double> trigamma(Vec<double> x) { return special::trigamma(x); }
 MIXTAPE_ALWAYS_INLINE Vec<double> erfinv(Vec<double> x) { return special::erfinv(x); }
