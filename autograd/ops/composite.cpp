@@ -30,24 +30,6 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   return x.requires_grad() && grad_enabled() ? where(isnan(x), x.detach(), y) : y;
 }
 
-Tensor logit(const Tensor& x, std::optional<double> eps) {
-  const Scope scope("logit");
-  check_real(x);
-  check(!eps || (*eps >= 0 && *eps <= 0.5), "eps must be from 0 to 0.5, got {}", eps.value_or(0));
-  const Tensor w = wide(x);
-  Tensor p = w, above;
-  if (eps) {  // (clamp() would give NaN no slope)
-    above = gt(w, 1 - *eps);
-    p = masked_fill(masked_fill(w, lt(w, *eps), *eps), above, 1 - *eps);
-  }
-  // (Near 1/2, where the logarithms are nearly equal, logit(p) = 2 atanh(2 p - 1).)
-  const Tensor even = lt(abs(p - 0.5), 0.25), middle = 2 * atanh(where(even, 2 * p - 1, 0));
-  Tensor y = where(even, middle, log(p) - log1p(-p));
-  // f32 rounds 1 - eps, which leaves almost no digits of eps.
-  if (eps) y = where(above, std::log1p(-*eps) - std::log(*eps), y);
-  return cast(y, x.dtype());
-}
-
 Tensor xlogy(const Tensor& a, const Tensor& b) {
   const Scope scope("xlogy");
   check_real(a);

@@ -300,6 +300,14 @@ Tensor pow(double a, const Tensor& b) { return call<WithScalar<kernels::Pow, tru
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high) {
   return clamp_out({}, x, low, high);
 }
+Tensor logit(const Tensor& x, std::optional<double> eps) {
+  const Scope scope(kernels::Logit::info.name);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  check(!eps || (*eps >= 0 && *eps <= 0.5), "eps must be from 0 to 0.5, got {}", eps.value_or(0));
+  // (In f32, 1 - eps has almost no digits of eps.)
+  const double most = eps ? std::log1p(-*eps) - std::log(*eps) : infinity;
+  return call<Unary<kernels::Logit, double, double>>(x, eps.value_or(-infinity), most);
+}
 Tensor hardtanh(const Tensor& x, double low, double high) {
   const Scope scope(kernels::Hardtanh::info.name);
   check(low <= high, "low must be <= high, got {} and {}", low, high);

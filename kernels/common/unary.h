@@ -186,6 +186,23 @@ struct Log1p {
   }
 };
 
+struct Logit {  // log(x / (1 - x)); -most below eps, most above 1 - eps
+  static constexpr OpInfo info{"logit", Precision::Full};
+  static constexpr Domain domain{.low = 0.1, .high = 0.9};
+  static constexpr bool flat = true;
+  template <class T>
+  MIXTAPE_HD static T f(T x, T eps, T most) {
+    const T odds = x / (T(1) - x), above_even = (T(2) * x - T(1)) / (T(1) - x);  // odds - 1
+    const T y = select(abs(x - T(0.5)) < T(0.25), log1p(above_even), log(odds));
+    return select(x < eps, -most, select(x > T(1) - eps, most, y));
+  }
+  template <class T>
+  MIXTAPE_HD static T d_from_x(T x, T eps, T) {
+    const T d = T(1) / (x * (T(1) - x));
+    return select(x < eps, T(0), select(x > T(1) - eps, T(0), d));
+  }
+};
+
 struct Sin {
   static constexpr OpInfo info{"sin", Precision::Native};
   MIXTAPE_HD static auto f(auto x) { return sin(x); }
@@ -357,9 +374,10 @@ struct Not {
 };
 
 using UnaryOps = decltype(joined(
-    Activations{}, OpList<Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Clamp, Square, Sqrt, Rsqrt,
-                          Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan,
-                          Asin, Acos, Atan, Sinh, Cosh, Erf, IsNan, IsInf, IsFinite, Not, Frac,
-                          Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma, BitNot, Hardtanh>{}));
+    Activations{},
+    OpList<Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Clamp, Square, Sqrt, Rsqrt, Reciprocal, Exp,
+           Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Erf,
+           IsNan, IsInf, IsFinite, Not, Frac, Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma,
+           BitNot, Hardtanh, Logit>{}));
 
 }  // namespace mixtape::kernels

@@ -233,6 +233,7 @@ ROWS = {
     "clamp": lambda x: x.clamp(-1.25, 1.25),
     "clamp_from_below": lambda x: x.clamp(min=0.5),
     "hardtanh": lambda x: F.hardtanh(x, -0.7, 1.3),
+    "logit_of_clamped": lambda x: torch.logit(x, 0.3),
     "addcmul": lambda x, a, b: torch.addcmul(x, a, b, value=-1.5),
     "addcdiv": lambda x, a, b: torch.addcdiv(x, a, b, value=-1.5),
     "lerp": lambda a, b: torch.lerp(a, b, 0.25),
@@ -629,8 +630,6 @@ ROWS = {
     "place_diagonal_diag": lambda x: torch.diag(x, -2),
     "diagonal_trace": torch.trace,
     "clamp_nan_to_num": lambda x: torch.nan_to_num(x + (x.detach() - 0.5).floor().log(), 7, 8, -9),
-    "log1p_logit": torch.logit,
-    "log1p_logit_of_clamped": lambda x: torch.logit(x, 0.3),
     "gather_median": lambda x: torch.median(x, 0).values,
     "gather_quantile": lambda x: torch.quantile(x, 0.3, dim=-1),
     "gather_quantile_of_all": lambda x: torch.quantile(x, 0.5),
@@ -703,7 +702,7 @@ for name, equation in {
 }.items():
     ROWS[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
 # Functions of PyTorch by their own name.
-for name in """abs acos acosh add asin asinh atan atan2 atanh hypot bitwise_and bitwise_left_shift bitwise_not bitwise_or
+for name in """abs acos acosh add asin asinh atan atan2 atanh hypot logit bitwise_and bitwise_left_shift bitwise_not bitwise_or
         bitwise_right_shift bitwise_xor ceil clone copysign cos cosh div dot eq erf erfc erfinv exp exp2 expm1 floor
         fmod frac ge gt isfinite isinf isnan le lgamma log log10 log1p log2 logaddexp logaddexp2 logical_and
         logical_not logical_or logical_xor lt matmul maximum minimum mul ne neg pow reciprocal relu remainder round

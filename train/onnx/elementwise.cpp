@@ -202,6 +202,13 @@ Name floor_divide_both(const Terms& t, const OpCall&, In x) { return floor_divid
 Name floor_divide_scalar(const Terms& t, const OpCall& c, In x) {
   return floor_divide(t, x[0], t.number(c.argument<double>()));
 }
+Name logit(const Terms& t, const OpCall& c, In x) {
+  const double eps = c.argument<double>(0);
+  const Name most = t.number(c.argument<double>(1)), rest = t.sub(t.number(1), x[0]);
+  const Name y = t.of("Log", t.div(x[0], rest));
+  const Name y_or_most = t.where(t.less(rest, t.number(eps)), most, y);
+  return t.where(t.less(x[0], t.number(eps)), t.of("Neg", most), y_or_most);
+}
 Name hypot(const Terms& t, const OpCall&, In x) {
   return t.of("Sqrt", t.add(t.mul(x[0], x[0]), t.mul(x[1], x[1])));
 }
@@ -332,6 +339,7 @@ constexpr TranslationRow rows_of_elements[] = {
     {"log2", formula<log2>},
     {"log_sigmoid", formula<log_sigmoid>},
     {"logaddexp", formula<logaddexp>},
+    {"logit", formula<logit, true>},
     {"logaddexp2", formula<logaddexp>},
     {"remainder", formula<remainder>},
     {"remainder_scalar", formula<remainder_scalar>},
