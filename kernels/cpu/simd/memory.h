@@ -113,9 +113,17 @@ MIXTAPE_ALWAYS_INLINE void store(S* p, Vec<T> x) {
 // One bool for each lane.
 template <class T>
 MIXTAPE_ALWAYS_INLINE void store(bool* p, Mask<T> m) {
+#if defined(__AVX2__) && !defined(__AVX512F__)  // g++ 12 would move them one by one
+  const auto all = reinterpret_cast<__m256i>(m.v);
+  const __m128i low = _mm256_castsi256_si128(all), high = _mm256_extracti128_si256(all, 1);
+  __m128i b = _mm_packs_epi32(low, high);
+  if constexpr (sizeof(T) == 8) b = _mm_packs_epi32(b, b);  // each mask was two words
+  b = _mm_and_si128(_mm_packs_epi16(b, b), _mm_set1_epi8(1));
+#else
   using Bytes __attribute__((vector_size(Vec<T>::width))) = int8_t;
   const Bytes b = __builtin_convertvector(m.v, Bytes) & 1;
-  std::memcpy(p, &b, sizeof b);
+#endif
+  std::memcpy(p, &b, Vec<T>::width);
 }
 
 namespace detail {

@@ -13,53 +13,67 @@ namespace philox {
 
 using Longs __attribute__((vector_size(vector_bytes))) = uint64_t;
 using Ints = detail::Words;
-using HalfInts __attribute__((vector_size(vector_bytes / 2))) = uint32_t;
 constexpr int long_lanes = vector_bytes / 8, int_lanes = vector_bytes / 4;
 
-// Multiplies 32-bit numbers in 64-bit lanes.
-MIXTAPE_ALWAYS_INLINE Longs product(Longs a, Longs b) {
+// The products of the lower halves of 64-bit lanes.
+MIXTAPE_ALWAYS_INLINE Longs product(Longs a, uint32_t b) {
 #ifdef __AVX512F__
   return reinterpret_cast<Longs>(
-      _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+      _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), _mm512_set1_epi64(b)));
 #elif defined(__AVX2__)
   return reinterpret_cast<Longs>(
-      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(b)));
 #elif defined(__aarch64__)
-  return Longs(vmull_u32(vmovn_u64(a), vmovn_u64(b)));
+  return Longs(vmull_n_u32(vmovn_u64(a), b));
 #else
-  return a * b;
+  return (a & 0xffffffffu) * uint64_t{b};
 #endif
 }
 
-// Philox::bits of one block per 64-bit lane.
-MIXTAPE_ALWAYS_INLINE void some_blocks(uint64_t seed, uint64_t first, HalfInts (&words)[4]) {
-  Longs block;
-  for (int i = 0; i < long_lanes; ++i) block[i] = first + static_cast<uint64_t>(i);
-  const Longs low = Longs{} + 0xffffffffu;
-  Longs c0 = block & low, c1 = block >> 32, c2 = {}, c3 = {};
-  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const Longs a = product(c0, Longs{} + 0xD2511F53u), b = product(c2, Longs{} + 0xCD9E8D57u);
-    c0 = (b >> 32) ^ c1 ^ uint64_t { key0 };
-    c2 = (a >> 32) ^ c3 ^ uint64_t { key1 };
-    c1 = b & low;
-    c3 = a & low;
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+// Philox::bits of one block per 64-bit lane. The words are the lower halves of lanes; the higher
+// ones, of which no product depends, hold anything.
+struct SomeBlocks {
+  Longs c[4] = {};
+
+  template <int... i>
+  MIXTAPE_ALWAYS_INLINE SomeBlocks(uint64_t first, std::integer_sequence<int, i...>) {
+    c[0] = Longs{uint64_t{i}...} + first;
+    c[1] = c[0] >> 32;
   }
-  const Longs c[] = {c0, c1, c2, c3};
-  for (int w = 0; w < 4; ++w) words[w] = __builtin_convertvector(c[w], HalfInts);
+  MIXTAPE_ALWAYS_INLINE void round(Longs key0, Longs key1) {
+    const Longs a = product(c[0], 0xD2511F53u), b = product(c[2], 0xCD9E8D57u);
+    c[0] = (b >> 32) ^ c[1] ^ key0;
+    c[2] = (a >> 32) ^ c[3] ^ key1;
+    c[1] = b;
+    c[3] = a;
+  }
+};
+template <int... i>
+MIXTAPE_ALWAYS_INLINE Ints lower_halves(Longs a, Longs b, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(reinterpret_cast<Ints>(a), reinterpret_cast<Ints>(b), (2 * i)...);
 }
 
 // word[w][l]: word w of block first + l.
 struct Words {
   alignas(64) uint32_t word[4][16];
 
+  // (Two vectors of blocks at a time: while one waits for its product, the other is computed.)
   MIXTAPE_ALWAYS_INLINE Words(uint64_t seed, uint64_t first) {
-    HalfInts part[4];
-    for (uint64_t l = 0; l < 16; l += long_lanes) {
-      some_blocks(seed, first + l, part);
-      for (int w = 0; w < 4; ++w) std::memcpy(&word[w][l], &part[w], sizeof part[w]);
+    constexpr std::make_integer_sequence<int, long_lanes> lanes;
+    for (uint64_t l = 0; l < 16; l += int_lanes) {
+      SomeBlocks low(first + l, lanes), high(first + l + long_lanes, lanes);
+      Longs key0 = Longs{} + static_cast<uint32_t>(seed), key1 = Longs{} + (seed >> 32);
+      for (int round = 0; round < 10; ++round) {
+        low.round(key0, key1);
+        high.round(key0, key1);
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+      }
+      for (int w = 0; w < 4; ++w) {
+        const Ints both =
+            lower_halves(low.c[w], high.c[w], std::make_integer_sequence<int, int_lanes>());
+        std::memcpy(&word[w][l], &both, sizeof both);
+      }
     }
   }
 };
