@@ -31,16 +31,21 @@ void convert_loop(void* const* p, int64_t n, const void*) {
   }
 }
 
-// The dtype that holds all numbers of t and of those like it: i64, f32 or f64.
-constexpr DType widest(DType t) { return t == f64 ? f64 : is_float(t) || is_f8(t) ? f32 : i64; }
+// A dtype on the way from x to y that holds all numbers of x; perhaps one of both.
+constexpr DType between(DType x, DType y) {
+  if (is_float(x) || is_f8(x)) return x == f64 ? f64 : f32;
+  if (x == i64 || x == u32) return i64;
+  return !is_float(y) ? i32 : x == i32 ? f64 : f32;
+}
 
-// The loop from one dtype to another, if there is one: dtypes that only store numbers are converted
-// by way of the widest.
+// The loop from one dtype to another, if there is one: dtypes that only store numbers, and integers
+// that become 16-bit floats, go by way of another. (A bool is the u8 of which it is made.)
 ContiguousLoop direct_loop(DType from, DType to) {
-  return visit_stored(from, [&]<class From>() {
+  return visit_stored(from == boolean ? u8 : from, [&]<class From>() {
     return visit_stored(to, []<class To>() -> ContiguousLoop {
-      constexpr DType x = dtype_of<From>(), y = dtype_of<To>();
-      if constexpr ((only_stores(x) && y != widest(x)) || (only_stores(y) && x != widest(x)))
+      constexpr DType x = dtype_of<From>(), y = dtype_of<To>(), way = between(x, y);
+      constexpr bool detour = only_stores(x) || only_stores(y) || (!is_float(x) && is_half(y));
+      if constexpr (x == boolean || (detour && x != way && y != way))
         return nullptr;
       else
         return &convert_loop<From, To>;
@@ -131,8 +136,8 @@ void convert(Launch& launch, In x, Out y) {
   if (x.dtype == y.dtype) return copy(x, y);
   if (const ContiguousLoop loop = direct_loop(x.dtype, y.dtype))
     return for_each_contiguous(launch, {&x, &y}, loop);
-  const DType between = widest(x.dtype);
-  const TwoLoops loops{direct_loop(x.dtype, between), direct_loop(between, y.dtype),
+  const DType way = between(x.dtype, y.dtype);
+  const TwoLoops loops{direct_loop(x.dtype, way), direct_loop(way, y.dtype),
                        int64_t(size_of(x.dtype)), int64_t(size_of(y.dtype))};
   for_each_contiguous(launch, {&x, &y}, &run_both, &loops);
 }
