@@ -10,6 +10,7 @@
 #include "kernels/common/batch.h"
 #include "kernels/common/packed.h"
 #include "kernels/cpu/gemm/blocking.h"
+#include "kernels/cpu/gemm/lane_products.h"
 #include "kernels/cpu/loops/buffer.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/loops/rows.h"
@@ -413,6 +414,10 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     if (!kernel) return eigen_gemm(launch, a, b, epilogue, c);
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
+    const bool plain = !bias && !epilogue.residual && !epilogue.before && !epilogue.packed &&
+                       epilogue.activation == Activation::None;
+    if (plain && multiply_in_lanes<T, S, O>(*kernel, a, b, al, bl, cl, T(epilogue.alpha), c))
+      return;
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
     // The stride of a dimension of size 1 is free: dense lines along k are read in place.
     const auto stride = [](const Layout& l, int d) {

@@ -44,6 +44,16 @@ struct PackSource {
   int64_t readable;  // lines in memory from here on, at least `count`
 };
 
+// Products [m, k] @ [k, n], one in each lane: where another tile has a number of a, b or c, these
+// have a vector. Strides are in vectors; c is dense.
+template <class T>
+struct LaneProducts {
+  int64_t m, n, k;
+  const T *a, *b;
+  T* c;
+  int64_t a_row, a_k, b_k, b_column;
+};
+
 template <class T>  // the type of sums: float or double
 struct Microkernel {
   int rows, lanes, vectors;  // the largest tile has rows x (vectors * lanes) sums
@@ -54,6 +64,7 @@ struct Microkernel {
   // to[g * width + i] = k_group g of line i; zero beyond `depth` elements, unspecified beyond the
   // lines. If width is no multiple of lanes, writes up to `lanes` groups past the end.
   void (*pack)(const PackSource&, int64_t depth, int64_t width, void* to);
+  void (*lane_products)(const LaneProducts<T>&);  // null if k_group is not 1
 };
 
 // The microkernel for operands of this dtype; null if there is only the portable one.

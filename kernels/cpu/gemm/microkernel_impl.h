@@ -147,6 +147,7 @@ MIXTAPE_ALWAYS_INLINE void pack_along(const PackSource& from, int64_t depth, int
   constexpr int64_t n = P::lanes;
   const S* const data = static_cast<const S*>(from.data);
   const int64_t groups = (depth + P::k_group - 1) / P::k_group;
+  const int64_t behind = (from.readable - from.count) * from.line_stride;  // the end of each line
   for_each_line_vector<P>(width, [&](int64_t i, auto put) MIXTAPE_INLINE_LAMBDA {
     for (int64_t g = 0; g < groups; g += n) {
       typename P::Groups v[n];
@@ -429,11 +430,14 @@ void dispatch_tile(int rows, int vectors, const Tile<typename P::T>& t,
     table[vectors - 1][rows - 1](t);
   }
 }
+// (Up to two rows take both vectors at once, since each sum waits for the one before.)
 template <class P, class S, int... i>
 void dispatch_k_major(int rows, int vectors, Tile<typename P::T> t,
                       std::integer_sequence<int, i...>) {
   using Sum = void (*)(const Tile<typename P::T>&);
-  static constexpr Sum table[] = {sum_k_major<P, S, i + 1>...};
+  static constexpr Sum table[] = {sum_k_major<P, S, i + 1, 1>...};
+  static constexpr Sum of_both[] = {sum_k_major<P, S, 1, 2>, sum_k_major<P, S, 2, 2>};
+  if (rows <= 2 && vectors == 2) return of_both[rows - 1](t);
   const auto step = P::lanes * static_cast<int64_t>(size_of(t.out_dtype));
   for (; vectors > 0; --vectors) {
     table[rows - 1](t);
@@ -453,8 +457,33 @@ void tile(int rows, int vectors, const Tile<typename P::T>& t) {
     dispatch_tile<P, S, true>(rows, vectors, t, heights);
 }
 
+// Row i of c, columns [j, j + V).
+template <class P, int V>
+MIXTAPE_ALWAYS_INLINE void sum_lanes(const LaneProducts<typename P::T>& p, int64_t i, int64_t j) {
+  using Vector = typename P::Vector;
+  const auto *a = p.a + i * p.a_row * P::lanes, *b = p.b + j * p.b_column * P::lanes;
+  Vector sum[V] = {};
+  for (int64_t k = p.k; k > 0; --k, a += p.a_k * P::lanes, b += p.b_k * P::lanes) {
+    const Vector x = load_vector<Vector>(a);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sum[v] += x * load_vector<Vector>(b + v * p.b_column * P::lanes);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) store_vector(p.c + (i * p.n + j + v) * P::lanes, sum[v]);
+}
+template <class P>
+void lane_products(const LaneProducts<typename P::T>& p) {
+  for (int64_t i = 0; i < p.m; ++i) {
+    int64_t j = 0;
+    for (; j + 4 <= p.n; j += 4) sum_lanes<P, 4>(p, i, j);
+    for (; j < p.n; ++j) sum_lanes<P, 1>(p, i, j);
+  }
+}
+
 template <class P, class S>
 constexpr Microkernel<typename P::T> make_microkernel() {
+  void (*lane_products_if_single)(const LaneProducts<typename P::T>&) = nullptr;
+  if constexpr (P::k_group == 1) lane_products_if_single = &lane_products<P>;
   return {P::rows,
           P::lanes,
           P::vectors,
