@@ -154,7 +154,7 @@ MIXTAPE_ALWAYS_INLINE void pack_along(const PackSource& from, int64_t depth, int
       const S* const p = data + i * from.line_stride + g * P::k_group;
       const int64_t left = depth - g * P::k_group, last = from.count - 1 - i;
       if (last < 0) continue;
-      if (left >= n * P::k_group && last >= n - 1) {
+      if (left + behind >= n * P::k_group && last >= n - 1) {
 #pragma GCC unroll 16
         for (int64_t r = 0; r < n; ++r)
           v[r] = P::load_along(p + r * from.line_stride, n * P::k_group);
@@ -375,41 +375,54 @@ void sum_tile(const Tile<typename P::T>& t) {
   store_tile<P, rounds>(t, sum);
 }
 
-// Sums R packed rows times one vector of lines of b that are dense along k: transposes squares of b
+// Sums R packed rows times V vectors of lines of b that are dense along k: transposes squares of b
 // in registers, while the products of the previous square are summed.
-template <class P, class S, int R>
+template <class P, class S, int R, int V>
 void sum_k_major(const Tile<typename P::T>& t) {
   using Group = typename P::Group;
   constexpr int64_t n = P::lanes;
-  typename P::Vector sum[R][1] = {};
+  typename P::Vector sum[R][V] = {};
   const char* a = static_cast<const char*>(t.a);
-  RowPointers<n> lines(t.b, t.b_line_stride);
-  const auto load = [&](typename P::Groups(&v)[n], int64_t steps) MIXTAPE_INLINE_LAMBDA {
+  RowPointers<V * n> lines(t.b, t.b_line_stride);
+  // Sums `steps` steps of the square of vector j that begins at step `first`.
+  const auto add = [&](int j, int64_t first, auto steps) MIXTAPE_INLINE_LAMBDA {
+    typename P::Groups v[n];
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i)
-      v[i] = P::load_along(reinterpret_cast<const S*>(lines[i]), steps * P::k_group);
+      v[i] = P::load_along(reinterpret_cast<const S*>(lines[j * n + i]) + first * P::k_group,
+                           steps * P::k_group);
     transpose(v);
-  };
-  const auto multiply = [&](int64_t step, typename P::Groups b) MIXTAPE_INLINE_LAMBDA {
+    const auto multiply = [&](int64_t u) MIXTAPE_INLINE_LAMBDA {
+      const char* const numbers = a + (first + u) * R * static_cast<int64_t>(sizeof(Group));
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i)
-      sum[i][0] = P::multiply_add(
-          sum[i][0], load_vector<Group>(a + (step * R + i) * static_cast<int64_t>(sizeof(Group))),
-          b);
+      for (int i = 0; i < R; ++i)
+        sum[i][j] = P::multiply_add(
+            sum[i][j], load_vector<Group>(numbers + i * static_cast<int64_t>(sizeof(Group))), v[u]);
+    };
+    if constexpr (std::is_same_v<decltype(steps), int64_t>) {  // a loop, which is less code
+      for (int64_t u = 0; u < steps; ++u) multiply(u);
+    } else {
+#pragma GCC unroll 16
+      for (int64_t u = 0; u < n; ++u) multiply(u);
+    }
   };
+  // Squares of one vector follow each other V at a time: a line that the other vector's lines evict
+  // from the first-level cache has been read whole.
   int64_t left = t.k_groups;
-  for (; left >= n; left -= n) {
-    typename P::Groups v[n];
-    load(v, n);
-#pragma GCC unroll 16
-    for (int64_t u = 0; u < n; ++u) multiply(u, v[u]);
-    a += n * R * static_cast<int64_t>(sizeof(Group));
-    lines.advance(n * P::k_group * static_cast<int64_t>(sizeof(S)));
-  }
-  if (left > 0) {  // (A loop: unrolled, it would be as much code again.)
-    typename P::Groups v[n];
-    load(v, left);
-    for (int64_t u = 0; u < left; ++u) multiply(u, v[u]);
+  while (left > 0) {
+    const int64_t steps = left >= V * n ? V * n : std::min(left, n);
+    left -= steps;
+    if (steps == V * n) {
+#pragma GCC unroll 2
+      for (int j = 0; j < V; ++j)
+#pragma GCC unroll 2
+        for (int s = 0; s < V; ++s) add(j, s * n, std::integral_constant<int64_t, n>());
+    } else {
+#pragma GCC unroll 2
+      for (int j = 0; j < V; ++j) add(j, 0, steps);
+    }
+    a += steps * R * static_cast<int64_t>(sizeof(Group));
+    lines.advance(steps * P::k_group * static_cast<int64_t>(sizeof(S)));
   }
   store_tile<P, (sizeof(S) < sizeof(typename P::T))>(t, sum);
 }
@@ -491,7 +504,8 @@ constexpr Microkernel<typename P::T> make_microkernel() {
           sizeof(typename P::Group),
           groups_are_elements<P, S>,
           &tile<P, S>,
-          &pack<P, S>};
+          &pack<P, S>,
+          lane_products_if_single};
 }
 template <class Float, class Double>
 constexpr Microkernels make_microkernels() {
