@@ -104,15 +104,25 @@ void nll_loss_grad(Launch& launch, In target, In weights, int64_t ignore, In dy,
 
 namespace {
 
-// Sums of u v, u u and v v, with terms in T.
+// Sums of u v, u u and v v, with terms in T. Both halves of a row at once, so that fewer sums wait
+// for the one before.
 template <class T, class S>
 std::array<double, 3> products_of(const S* u, const S* v, int64_t n) {
-  return sums_over<T, 3>(n, [&](int64_t i, int64_t count, auto& sums) {
+  const int64_t half = n / (2 * Vec<T>::width) * Vec<T>::width;
+  const auto add = [=](int64_t i, int64_t count, Vec<T>* sums) MIXTAPE_INLINE_LAMBDA {
     const Vec<T> a = read<T>(u + i, count), b = read<T>(v + i, count);
     sums[0] = fma(a, b, sums[0]);
     sums[1] = fma(a, a, sums[1]);
     sums[2] = fma(b, b, sums[2]);
+  };
+  const auto both = sums_over<T, 6>(half, [=](int64_t i, int64_t count, auto& sums) {
+    add(i, count, &sums[0]);
+    add(half + i, count, &sums[3]);
   });
+  const auto rest = sums_over<T, 3>(n - 2 * half, [=](int64_t i, int64_t count, auto& sums) {
+    add(2 * half + i, count, &sums[0]);
+  });
+  return {both[0] + both[3] + rest[0], both[1] + both[4] + rest[1], both[2] + both[5] + rest[2]};
 }
 
 }  // namespace
