@@ -427,13 +427,12 @@ Tensor ops::share_among(const Tensor& dy, const Tensor& winner, const ReduceOpti
 Tensor ops::norm_gradient(const Tensor& x, const Tensor& y, const Tensor& dy,
                           const NormOptions& o) {
   if (o.p == 0) return zeros_like(x);
-  const auto sign = [&] { return cast(gt(x, 0), x.dtype()) - cast(lt(x, 0), x.dtype()); };
-  if (o.p == 1) return sign() * dy;
+  if (o.p == 1) return sign(x.detach()) * dy;
   const Tensor none = eq(y, 0), divisor = masked_fill(y, none, 1), dz = masked_fill(dy, none, 0);
   if (o.p == 2) return x / divisor * dz;
-  if (std::isinf(o.p)) return sign() * share_among(dy, eq(abs(x), y), o);
+  if (std::isinf(o.p)) return sign(x.detach()) * share_among(dy, eq(abs(x), y), o);
   const Tensor zero = logical_or(eq(x, 0), none);
-  return sign() * pow(masked_fill(abs(x) / divisor, zero, 1), o.p - 1) * dz;
+  return sign(x.detach()) * pow(masked_fill(abs(x) / divisor, zero, 1), o.p - 1) * dz;
 }
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) { return over<Sum>(x, dims, keepdim); }
