@@ -293,7 +293,7 @@ Tensor cross(const Tensor& a, const Tensor& b, int dim) {
   check(a.size(dim) == 3 && b.size(dim) == 3,
         "dimension {} of operands of shapes {} and {} is not of size 3", dim, a.shape(), b.shape());
   const auto product = [&](const Tensor& x, const Tensor& y) {
-    return roll(x, -1, dim) * roll(y, -2, dim) - roll(x, -2, dim) * roll(y, -1, dim);
+    return roll(x * roll(y, -1, dim) - roll(x, -1, dim) * y, -1, dim);
   };
   return in_f32(product, a, b);
 }
