@@ -206,6 +206,22 @@ Tensor pixels(const Tensor& at, int64_t n, const GridSampleOptions& o) {
   return o.padding == PadMode::Constant ? p : clamp(p, 0, double(n - 1));
 }
 
+// Positions along an axis: the pixel before each and its distance, or the nearest pixel. Those of
+// points outside are at most `margin` pixels away from the image, and so is the next pixel.
+struct Before {
+  Tensor pixel, distance;
+
+  Before(const Tensor& p, int64_t size, Interpolation mode) {
+    const bool nearest = mode == Interpolation::Nearest;
+    const Tensor first = nearest ? nan_to_num(round(p), -margin) : floor(p);
+    pixel = cast(clamp(first, -margin, double(size)), i64);
+    if (!nearest) distance = p - first;
+  }
+  Tensor weight(int next) const { return next ? distance : 1 - distance; }
+
+  static constexpr double margin = 2;
+};
+
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
@@ -332,22 +348,22 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   const auto along = [&](int axis, int64_t size) {
     return pixels(reshape(select(wide(grid), 3, axis), {n, 1, points}), size, o);
   };
-  const Tensor px = along(0, w), py = along(1, h), image = reshape(wide(x), {n, c, h * w});
-  const auto pixel = [&](const Tensor& ix, const Tensor& iy) {  // 0 outside
-    const Tensor inside = logical_and(logical_and(ge(ix, 0), le(ix, double(w - 1))),
-                                      logical_and(ge(iy, 0), le(iy, double(h - 1))));
-    const auto whole = [&](const Tensor& i) { return cast(where(inside, i, 0), i64); };
-    const Tensor index = whole(iy) * double(w) + whole(ix);
-    return where(inside, gather(image, 2, expand(index, {n, c, points})), 0);
+  const Before column(along(0, w), w, o.mode), row(along(1, h), h, o.mode);
+  // Points outside read zeros around the image.
+  constexpr int64_t m = Before::margin;
+  const int64_t width = w + 2 * m;
+  const Tensor image = flatten(pad(wide(x), {m, m, m, m}), 2, 3),
+               first = row.pixel * double(width) + column.pixel;
+  const auto value = [&](int down, int right) {
+    const Tensor index = first + double((m + down) * width + m + right);
+    return gather_unchecked(image, 2, expand(index, {n, c, points}));
   };
-  Tensor y;
-  if (o.mode == Interpolation::Nearest) {
-    y = pixel(round(px), round(py));
-  } else {
-    const Tensor left = floor(px), top = floor(py), fx = px - left, fy = py - top;
-    y = (1 - fy) * ((1 - fx) * pixel(left, top) + fx * pixel(left + 1, top)) +
-        fy * ((1 - fx) * pixel(left, top + 1) + fx * pixel(left + 1, top + 1));
-  }
+  const auto weighted = [&](int down, int right) {
+    return value(down, right) * (row.weight(down) * column.weight(right));
+  };
+  const Tensor y = o.mode == Interpolation::Nearest
+                       ? value(0, 0)
+                       : weighted(0, 0) + weighted(0, 1) + weighted(1, 0) + weighted(1, 1);
   return reshape(cast(y, x.dtype()), {n, c, grid.size(1), grid.size(2)});
 }
 

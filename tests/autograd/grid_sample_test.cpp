@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "amp/autocast.h"
@@ -55,6 +57,19 @@ TEST(GridSample, ReadsWherePyTorchReads) {
     std::vector<Tensor> inputs{image().set_requires_grad()};
     if (options.mode == Interpolation::Bilinear) inputs.push_back(points().set_requires_grad());
     EXPECT_EQ(gradcheck(f, inputs), "");
+  }
+}
+
+TEST(GridSample, IsZeroOutsideOfAnyPixels) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const Tensor far = from({3, 0, -3, 0, 0, 1e30, 1e30, -1e30, 0, -3}, {1, 1, 5, 2}, f64);
+  const Tensor nowhere = from({nan, 0, 0, nan, inf, 0, 0, -inf}, {1, 1, 4, 2}, f64);
+  for (const double pixel : {inf, nan}) {
+    const Tensor x = full({1, 1, 3, 2}, pixel, f64);
+    for (const Interpolation mode : {Interpolation::Nearest, Interpolation::Bilinear})
+      expect_near(grid_sample(x, far, {.mode = mode}), {0, 0, 0, 0, 0}, 0);
+    expect_near(grid_sample(x, nowhere, {.mode = Interpolation::Nearest}), {0, 0, 0, 0}, 0);
+    EXPECT_TRUE(all(isnan(grid_sample(x, nowhere))).item<bool>());
   }
 }
 
