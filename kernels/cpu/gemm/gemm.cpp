@@ -414,10 +414,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     if (!kernel) return eigen_gemm(launch, a, b, epilogue, c);
     Layout al = a.layout, bl = b.layout, cl = c.layout;
     merge_batch(al, bl, cl);
-    const bool plain = !bias && !epilogue.residual && !epilogue.before && !epilogue.packed &&
-                       epilogue.activation == Activation::None;
-    if (plain && multiply_in_lanes<T, S, O>(*kernel, a, b, al, bl, cl, T(epilogue.alpha), c))
-      return;
+    if (multiply_in_lanes<T, S, O>(*kernel, a, b, epilogue, al, bl, cl, c)) return;
     const int64_t m = cl.shape[-2], n = cl.shape[-1], k = al.shape[-1];
     // The stride of a dimension of size 1 is free: dense lines along k are read in place.
     const auto stride = [](const Layout& l, int d) {
@@ -457,8 +454,7 @@ void gemm(Launch& launch, In a, In b, const Epilogue& epilogue, Out c) {
     if (blocking.chunk_count() > 1 || blocking.a.kept || blocking.b.kept) {
       for (int64_t i = 0; i < batch; ++i) multiply(product(i));
     } else {
-      const int64_t work = std::max<int64_t>(1, m * n * k);
-      parallel_ranges(batch, std::max<int64_t>(1, least_work / work),
+      parallel_ranges(batch, std::max<int64_t>(1, least_work / std::max<int64_t>(1, m * n * k)),
                       [&](int64_t begin, int64_t end) {
                         PackBuffers<T> own(blocking);
                         for (int64_t i = begin; i < end; ++i)

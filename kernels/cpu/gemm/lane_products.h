@@ -96,13 +96,16 @@ bool fits_lanes(const Microkernel<T>& kernel, int64_t m, int64_t n, int64_t k, b
          !(b_is_dense && n % (kernel.vectors * lanes) == 0);
 }
 
-// c = alpha a @ b for a batch of small products; returns false for others, without computing
-// anything.
+// gemm() of a batch of small products without an epilogue, but for a factor; returns false for
+// others, without computing anything.
 template <class T, class S, class O>
-bool multiply_in_lanes(const Microkernel<T>& kernel, In x, In y, Layout a, Layout b, Layout c,
-                       T alpha, Out z) {
+bool multiply_in_lanes(const Microkernel<T>& kernel, In x, In y, const Epilogue& epilogue, Layout a,
+                       Layout b, Layout c, Out z) {
   constexpr int64_t task = int64_t{1} << 16;  // multiplications
   const int64_t m = c.shape[-2], n = c.shape[-1], k = a.shape[-1], lanes = kernel.lanes;
+  if (epilogue.bias || epilogue.residual || epilogue.before || epilogue.packed ||
+      epilogue.activation != Activation::None)
+    return false;
   if (c.rank() < 3 || !fits_lanes(kernel, m, n, k, b.strides[-1] == 1)) return false;
   if ((n > 1 && c.strides[-1] != 1) || (m > 1 && c.strides[-2] != n)) return false;
   merge_leading(a, b, c);
@@ -125,8 +128,8 @@ bool multiply_in_lanes(const Microkernel<T>& kernel, In x, In y, Layout a, Layou
       of_b.pack(kernel, y.as<S>() + outer_b.at(i) + first * of_b.next, count, readable, right);
       kernel.lane_products({m, n, k, left, right, sums, of_a.packed_row, of_a.packed_column,
                             of_b.packed_row, of_b.packed_column});
-      store_products(sums, m * n, lanes, alpha, z.as<O>() + outer_c.at(i) + first * next, count,
-                     next);
+      store_products(sums, m * n, lanes, T(epilogue.alpha),
+                     z.as<O>() + outer_c.at(i) + first * next, count, next);
     }
   };
   const int64_t work = std::max<int64_t>(1, m * n * k * lanes);
