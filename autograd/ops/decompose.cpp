@@ -63,6 +63,19 @@ std::string why_failed(int64_t failure) {
   return failure == 1 ? "has an element that is not finite" : "did not converge";
 }
 
+// Eigenvalues or singular values without vectors, which run(values, failure) finds.
+template <class Run>
+Tensor values_of(Ctx& ctx, const Tensor& a, const Run& run) {
+  const int64_t batch = leading(a).size(), k = std::min(a.size(-2), a.size(-1));
+  const Tensor values = empty({batch, k}, f64, ctx.device()),
+               failure = zeros({batch}, i64, ctx.device());
+  if (a.numel() > 0) run(values, failure);
+  check_each(failure, why_failed);
+  return cast(reshape(values, joined(leading(a), {k})), ctx.dtype());
+}
+// True if gradients of a function of a are recorded.
+bool records(const Tensor& a) { return grad_enabled() && a.requires_grad(); }
+
 struct QrParts {
   Tensor q, r;
 
@@ -147,6 +160,25 @@ struct EighOp {
     return {symmetric_part(matmul(matmul(v, inner), vt))};
   }
 };
+// The values alone, of `all` that EighOp found, or if that is absent found here. Their gradient
+// takes a product, where that of vectors takes three.
+struct Eigvalsh {
+  static constexpr OpInfo info{"eigvalsh", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& all) {
+    check_square(a);
+    ctx.save(a, all);
+    if (all) return clone(EighParts(all, a.size(-1)).values);
+    return values_of(ctx, a, [&](const Tensor& values, const Tensor& failure) {
+      ctx.run(kernels::eigh, matrices(a), Tensor(), values, failure);
+    });
+  }
+  // da = v diag(dw) v^T
+  static Grads backward(const Ctx& ctx, const Tensor& dw) {
+    const auto again = [&] { return call<EighOp>(precise(ctx.saved(0))); };
+    const Tensor v = EighParts(precise_result(ctx.saved(1), again), ctx.shape(0)[-1]).vectors;
+    return {symmetric_part(matmul(v * unsqueeze(precise(dw), -2), transpose(v))), {}};
+  }
+};
 
 struct SvdParts {
   Tensor u, s, vh;
@@ -214,6 +246,27 @@ struct SvdOp {
     const auto first = [k](const Tensor& t) { return narrow(t, -1, 0, k); };
     const auto last = [k](const Tensor& t) { return narrow(t, -1, k, t.size(-1) - k); };
     return {first(x), first(g) - matmul(matmul(last(x), transpose(last(g))), first(x))};
+  }
+};
+
+// The values alone, as Eigvalsh.
+struct Svdvals {
+  static constexpr OpInfo info{"svdvals", Precision::Full};
+  static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& all, const SvdOptions& o) {
+    check_matrices(a);
+    ctx.save(a, all);
+    const int64_t m = a.size(-2), n = a.size(-1);
+    if (all) return clone(SvdParts(all, m, n, o).s);
+    return values_of(ctx, a, [&](const Tensor& values, const Tensor& failure) {
+      ctx.run(kernels::svd, matrices(a), Tensor(), values, Tensor(), failure);
+    });
+  }
+  // da = u diag(ds) v^T
+  static Grads backward(const Ctx& ctx, const Tensor& ds, const SvdOptions& o) {
+    const int64_t m = ctx.shape(0)[-2], n = ctx.shape(0)[-1], k = std::min(m, n);
+    const auto again = [&] { return call<SvdOp>(precise(ctx.saved(0)), o); };
+    const SvdParts y(precise_result(ctx.saved(1), again), m, n, o);
+    return {matmul(narrow(y.u, -1, 0, k) * unsqueeze(precise(ds), -2), narrow(y.vh, -2, 0, k)), {}};
   }
 };
 
@@ -305,16 +358,19 @@ Qr qr(const Tensor& a, const QrOptions& o) {
 }
 Eigh eigh(const Tensor& a) {
   const Tensor all = call<EighOp>(a);
-  const EighParts y(all, a.size(-1));
-  return {y.values, y.vectors};
+  return {call<Eigvalsh>(a, all), EighParts(all, a.size(-1)).vectors};
 }
-Tensor eigvalsh(const Tensor& a) { return eigh(a).values; }
+Tensor eigvalsh(const Tensor& a) {
+  return records(a) ? eigh(a).values : call<Eigvalsh>(a, Tensor());
+}
 Svd svd(const Tensor& a, const SvdOptions& o) {
   const Tensor all = call<SvdOp>(a, o);
   const SvdParts y(all, a.size(-2), a.size(-1), o);
-  return {y.u, y.s, y.vh};
+  return {y.u, call<Svdvals>(a, all, o), y.vh};
 }
-Tensor svdvals(const Tensor& a) { return svd(a).s; }
+Tensor svdvals(const Tensor& a) {
+  return records(a) ? svd(a).s : call<Svdvals>(a, Tensor(), SvdOptions{});
+}
 Tensor pinv(const Tensor& a, const PinvOptions& o) {
   const Scope scope(Pinv::info.name);
   check_matrices(a);

@@ -91,7 +91,7 @@ struct Solve {  // of one batch
     return ctx.grads(
         [&] {
           const Tensor x = precise_result(ctx.saved(2), again);
-          return triangle_of(-matmul(db, transpose(x)), part);
+          return triangle_of(matmul(db, transpose(x), {.alpha = -1}), part);
         },
         [&] { return db; });
   }
@@ -114,7 +114,7 @@ struct Inverse {
   static Grads backward(const Ctx& ctx, const Tensor& dy, bool checked) {
     const Tensor y =
         precise_result(ctx.saved(1), [&] { return call<Inverse>(precise(ctx.saved(0)), checked); });
-    return {-matmul(matmul(transpose(y), precise(dy)), transpose(y))};
+    return {matmul(matmul(transpose(y), precise(dy)), transpose(y), {.alpha = -1})};
   }
 };
 
@@ -165,10 +165,11 @@ struct Cofactors {
   static Tensor is_same(const Tensor& a) { return eq(eye(a.size(-1), a.dtype(), a.device()), 1); }
   static Tensor sign(const Svd& x) { return on_matrices(det(x.u) * det(x.vh)); }
 };
-// d det(a) / da: det(a) a^-T, or Cofactors if a is singular or, if that is recorded, nearly so,
-// since terms of its derivative, a^-T dy^T det(a) a^-T and the like, then cancel.
-Tensor cofactors(const Tensor& a) {
-  const Tensor size = det(a), one = eye(a.size(-1), a.dtype(), a.device());
+// d det(a) / da, where `size` is det(a): size a^-T, or Cofactors if a is singular or, if that is
+// recorded, nearly so, since terms of its derivative, a^-T dy^T det(a) a^-T and the like, then
+// cancel.
+Tensor cofactors(const Tensor& a, const Tensor& size) {
+  const Tensor one = eye(a.size(-1), a.dtype(), a.device());
   Tensor singular = on_matrices(eq(size, 0));
   const auto inverse = [&] { return inv(where(singular, one, a)); };
   const auto regular = [&](const Tensor& of) { return on_matrices(size) * transpose(of); };
@@ -185,12 +186,14 @@ Tensor cofactors(const Tensor& a) {
 struct Det {
   static constexpr OpInfo info{"det", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& a) {
-    const Tensor y = select(determinants(ctx, a), 1, 0);
+    const Tensor y = reshape(select(determinants(ctx, a), 1, 0), leading(a));
     ctx.save(a);
-    return cast(reshape(y, leading(a)), ctx.dtype());
+    ctx.save_extra(y);
+    return cast(y, ctx.dtype());
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    return {on_matrices(precise(dy)) * cofactors(precise(ctx.saved(0)))};
+    const Tensor a = precise(ctx.saved(0));
+    return {on_matrices(precise(dy)) * cofactors(a, grad_enabled() ? det(a) : ctx.saved(1))};
   }
 };
 

@@ -19,11 +19,11 @@ Tensor matrices(const Tensor& a);
 void check_each(const Tensor& reports, const std::function<std::string(int64_t)>& problem);
 
 // Tensors of a backward rule in f64, since products on the way may leave the range of f32. A 16-bit
-// result is rounded, so `again` makes it from precise inputs.
+// result is rounded, so `again` makes it from precise inputs; it also makes one that is absent.
 inline Tensor precise(const Tensor& x) { return cast(x, f64); }
 template <class F>
 Tensor precise_result(const Tensor& y, const F& again) {
-  return is_half(y.dtype()) ? again() : precise(y);
+  return !y || is_half(y.dtype()) ? again() : precise(y);
 }
 // f(a, b) with a vector b [n], or vectors [..., n] for matrices of that batch, as columns.
 template <class F>

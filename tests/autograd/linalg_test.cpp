@@ -218,6 +218,17 @@ TEST(Linalg, CompletesMatricesWithoutElements) {
   EXPECT_EQ(qr(zeros({0, 3}), {.complete = true}).r.shape(), (Shape{0, 3}));
 }
 
+TEST(Linalg, ValuesAloneAreThoseBesideVectors) {
+  for (const int64_t n : {3, 20, 40}) {
+    const Tensor a = drawn({2, n + 5, n}), square = drawn({2, n, n}), wide = transpose(a);
+    EXPECT_LT(distance(svdvals(a), svd(a).s), 1e-13) << n;
+    EXPECT_LT(distance(svdvals(wide), svd(wide).s), 1e-13) << n;
+    EXPECT_LT(distance(eigvalsh(square), eigh(square).values), 1e-13) << n;
+    EXPECT_TRUE(equal(svdvals(a.detach().set_requires_grad()), svd(a).s)) << n;
+    EXPECT_TRUE(equal(eigvalsh(square.detach().set_requires_grad()), eigh(square).values)) << n;
+  }
+}
+
 // A function of repeated eigenvalues that does not tell their vectors apart.
 TEST(Linalg, RepeatedEigenvaluesHaveGradients) {
   const Tensor a = from({2, 0, 0, 0, 2, 0, 0, 0, 5}, {3, 3}, f64).set_requires_grad();

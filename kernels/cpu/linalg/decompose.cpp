@@ -34,9 +34,10 @@ Matrix symmetric_part(const View& x, int64_t i) {
   const auto a = matrix(x, i);
   return 0.5 * a + 0.5 * a.transpose();  // (whose sum could leave the range)
 }
-// a 2^exponent
+// a 2^exponent, in two steps since the power itself may leave the range.
 Matrix times_power(const Matrix& a, int exponent) {
-  return a.unaryExpr([=](double x) { return std::ldexp(x, exponent); });
+  const int half = exponent / 2;
+  return a * std::ldexp(1, half) * std::ldexp(1, exponent - half);
 }
 
 // Calls f(i) for each matrix of x.
@@ -158,9 +159,10 @@ void eigh(Launch&, In a, Out vectors, Out values, Out failure) {
     const Matrix s = symmetric_part(a, i);
     int64_t& failed = failure.as<int64_t>()[i];
     if ((failed = !s.allFinite())) return;
-    const Eigen::SelfAdjointEigenSolver<Matrix> solver(s);
+    const Eigen::SelfAdjointEigenSolver<Matrix> solver(
+        s, vectors ? Eigen::ComputeEigenvectors : Eigen::EigenvaluesOnly);
     if (solver.info() != Eigen::Success) failed = 2;
-    matrix(vectors, i) = solver.eigenvectors();
+    if (vectors) matrix(vectors, i) = solver.eigenvectors();
     row(values, i) = solver.eigenvalues();
   });
 }
@@ -170,12 +172,14 @@ void svd(Launch&, In a, Out u, Out s, Out vt, Out failure) {
     const Matrix x = matrix(a, i);
     int64_t& failed = failure.as<int64_t>()[i];
     if ((failed = !x.allFinite())) return;
-    const bool is_full = std::max(u.shape()[2], vt.shape()[1]) > s.shape()[1];
-    const Eigen::BDCSVD<Matrix> solver(x, is_full ? Eigen::ComputeFullU | Eigen::ComputeFullV
-                                                  : Eigen::ComputeThinU | Eigen::ComputeThinV);
+    const bool is_full = u && std::max(u.shape()[2], vt.shape()[1]) > s.shape()[1];
+    const Eigen::BDCSVD<Matrix> solver(x, !u        ? 0
+                                          : is_full ? Eigen::ComputeFullU | Eigen::ComputeFullV
+                                                    : Eigen::ComputeThinU | Eigen::ComputeThinV);
     if (solver.info() != Eigen::Success) failed = 2;
-    matrix(u, i) = solver.matrixU();
     row(s, i) = solver.singularValues();
+    if (!u) return;
+    matrix(u, i) = solver.matrixU();
     matrix(vt, i) = solver.matrixV().transpose();
   });
 }
