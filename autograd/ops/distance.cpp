@@ -82,8 +82,15 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   if (p != 2 || std::max(x.size(-2), y.size(-2)) <= 25) {
     // Halves of numbers at both ends of f32 have a difference; small numbers stay whole, since half
     // a subnormal loses its last bit. (Order 0 counts differences.)
-    const Tensor scale = clamp(unit, 1, p == 0 ? 1 : 2);
-    return norm(unsqueeze(a / scale, -2) - unsqueeze(b / scale, -3), p, {-1}) * scale;
+    const Tensor scale = clamp(unit, 1, p == 0 ? 1 : 2), u = a / scale,
+                 v = unsqueeze(b / scale, -3);
+    constexpr int64_t most = int64_t{1} << 18;  // differences at a time, which stay in a cache
+    const int64_t n = u.size(-2),
+                  rows = std::max<int64_t>(1, most / std::max<int64_t>(1, v.numel()));
+    std::vector<Tensor> parts;
+    for (int64_t i = 0; i == 0 || i < n; i += rows)
+      parts.push_back(norm(unsqueeze(narrow(u, -2, i, std::min(rows, n - i)), -2) - v, p, {-1}));
+    return (parts.size() == 1 ? parts[0] : cat(parts, -2)) * scale;
   }
   const Tensor u = a / unit, v = b / unit;
   const auto squares = [](const Tensor& t) { return sum(square(t), {-1}, true); };

@@ -84,6 +84,22 @@ TEST_F(Distances, AllPairs) {
   EXPECT_ERROR(cdist(zeros({2, 3}, i64), zeros({2, 3})), "cdist: elements must be floats, got i64");
 }
 
+// So many points that their differences are taken in parts.
+TEST(Cdist, InPartsIsAsInOne) {
+  const Tensor x = randn({2, 300, 40}, f64).set_requires_grad(),
+               y = randn({2, 50, 40}, f64).set_requires_grad(), dy = randn({2, 300, 50}, f64);
+  for (const double p : {1.0, 3.0}) {
+    const Tensor whole = cdist(x, y, p);
+    std::vector<Tensor> few;
+    for (int64_t i = 0; i < 300; i += 20) few.push_back(cdist(narrow(x, 1, i, 20), y, p));
+    const Tensor each = cat(few, 1);
+    EXPECT_TRUE(equal(whole, each)) << p;
+    const auto all = grad({sum(whole * dy)}, {x, y}), parts = grad({sum(each * dy)}, {x, y});
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_LT(max(abs(all[i] - parts[i])).item(), 1e-12) << p << " input " << i;
+  }
+}
+
 TEST_F(Distances, AllPairsOfAnyRank) {
   const Tensor x = randn({1, 2, 1, 1, 2, 1, 3, 4}, f64), y = randn({1, 1, 1, 3, 2, 1, 5, 4}, f64),
                all = cdist(x, y);
