@@ -198,11 +198,11 @@ MIXTAPE_CPU_KERNEL(determinant, In a, Out y);  // [batch, 3]: det a, its sign, l
 MIXTAPE_CPU_KERNEL(cholesky, In a, Out l, Out bad_minor);
 // q [batch, m, k], r [batch, k, n] with k = min(m, n) or m, by Householder's reflections.
 MIXTAPE_CPU_KERNEL(qr, In a, Out q, Out r);
-// Eigenvectors, the columns, of symmetric parts: values [batch, n], ascending. failure: 1 not
-// finite, 2 no convergence.
+// Optional eigenvectors, the columns, of symmetric parts: values [batch, n], ascending. failure: 1
+// not finite, 2 no convergence.
 MIXTAPE_CPU_KERNEL(eigh, In a, Out vectors, Out values, Out failure);
-// u [batch, m, k], s [batch, k], descending, vt [batch, k, n], or u and vt square; failure as in
-// eigh.
+// u [batch, m, k], s [batch, k], descending, vt [batch, k, n], or u and vt square, or neither of
+// them; failure as in eigh.
 MIXTAPE_CPU_KERNEL(svd, In a, Out u, Out s, Out vt, Out failure);
 MIXTAPE_CPU_KERNEL(matrix_exp, In a, Out y);
 // Transforms of lines, not scaled: f64, dense, complex [lines, n, 2] or real [lines, n]. FromReal
