@@ -55,7 +55,11 @@ Tensor identity_like(const Tensor& a) { return eye(a.size(-1), a.dtype(), a.devi
 Tensor as_diagonal(const Tensor& x) { return unsqueeze(x, -1) * identity_like(x); }
 // x_j - x_i at [i, j].
 Tensor gaps_of(const Tensor& x) { return unsqueeze(x, -2) - unsqueeze(x, -1); }
-Tensor symmetric_part(const Tensor& a) { return (a + transpose(a)) * 0.5; }
+// The symmetric part of a @ b.
+Tensor symmetric_product(const Tensor& a, const Tensor& b) {
+  const Tensor half = matmul(a, b, {.alpha = 0.5});
+  return half + transpose(half);
+}
 Tensor solve_upper(const Tensor& r, const Tensor& b) {
   return solve_triangular(r, b, {.upper = true});
 }
@@ -157,7 +161,7 @@ struct EighOp {
     const Tensor &v = y.vectors, vt = transpose(v);
     const Tensor turned = matmul(vt, d.vectors) * (1.0 - identity_like(v));
     const Tensor inner = as_diagonal(d.values) + divided(turned, gaps_of(y.values));
-    return {symmetric_part(matmul(matmul(v, inner), vt))};
+    return {symmetric_product(matmul(v, inner), vt)};
   }
 };
 // The values alone, of `all` that EighOp found, or if that is absent found here. Their gradient
@@ -176,7 +180,7 @@ struct Eigvalsh {
   static Grads backward(const Ctx& ctx, const Tensor& dw) {
     const auto again = [&] { return call<EighOp>(precise(ctx.saved(0))); };
     const Tensor v = EighParts(precise_result(ctx.saved(1), again), ctx.shape(0)[-1]).vectors;
-    return {symmetric_part(matmul(v * unsqueeze(precise(dw), -2), transpose(v))), {}};
+    return {symmetric_product(v * unsqueeze(precise(dw), -2), transpose(v)), {}};
   }
 };
 
