@@ -86,13 +86,15 @@ void store_products(const T* sums, int64_t elements, int64_t lanes, T alpha, O* 
         });
 }
 
-// True if products [m, k] @ [k, n] are cheaper one in each lane than as tiles: if their numbers
-// stay in the first-level cache, and unless tiles would read whole vectors of b in place.
+// True if products [m, k] @ [k, n] are cheaper one in each lane than as tiles: if they are short
+// and their numbers stay in the first-level cache, and unless tiles would read whole vectors of b
+// in place.
 template <class T>
 bool fits_lanes(const Microkernel<T>& kernel, int64_t m, int64_t n, int64_t k, bool b_is_dense) {
-  constexpr int64_t cached = 16 << 10;  // bytes
+  constexpr int64_t cached = 16 << 10, longest = 256;  // bytes; multiplications for each lane
   const int64_t lanes = kernel.lanes;
-  return kernel.lane_products && (m * k + k * n + m * n) * lanes * int64_t{sizeof(T)} <= cached &&
+  return kernel.lane_products && m * n * k <= longest * lanes &&
+         (m * k + k * n + m * n) * lanes * int64_t{sizeof(T)} <= cached &&
          !(b_is_dense && n % (kernel.vectors * lanes) == 0);
 }
 
