@@ -36,14 +36,11 @@ Tensor rows_along(const Tensor& x, int dim) {
   return reshape(last, {without(x.shape(), dim).size(), x.size(dim)});
 }
 Tensor lines_along(const Tensor& x, int dim) {
-  // Fewer columns leave vector lanes empty; longer ones, a vector wide, exceed the cache (worklog
-  // 103).
-  constexpr int64_t fewest = 16, longest = 128;
+  constexpr int64_t fewest = 16;  // fewer leave vector lanes empty
   int64_t a = 1, b = 1;
   for (int d = 0; d < x.rank(); ++d) (d < dim ? a : b) *= d == dim ? 1 : x.size(d);
   const bool are_rows = permute(x.layout(), moved_last(x.rank(), dim)).is_contiguous();
-  if (are_rows || b < fewest || x.size(dim) > longest || !x.device().is_like_cpu())
-    return rows_along(x, dim);
+  if (are_rows || b < fewest || !x.device().is_like_cpu()) return rows_along(x, dim);
   return reshape(x, {a, x.size(dim), b});
 }
 Tensor lines_like(const Tensor& lines, const Tensor& x, int dim) {

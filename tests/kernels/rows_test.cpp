@@ -17,8 +17,11 @@ double log_sum_exp(const Values& v) {
   return top + std::log(s);
 }
 
-const Shape row_shapes[] = {{1, 1},   {3, 1},    {4, 7},     {5, 16}, {3, 17},
-                            {70, 33}, {2, 1000}, {1, 20000}, {0, 5}};
+// Short rows are columns of blocks if there are enough of them.
+const Shape row_shapes[] = {{1, 1},     {3, 1},   {4, 7},   {5, 16},  {3, 17},  {2, 1000},
+                            {1, 20000}, {0, 5},   {16, 1},  {7, 10},  {8, 10},  {600, 10},
+                            {131, 2},   {70, 8},  {70, 16}, {70, 24}, {70, 32}, {70, 33},
+                            {70, 47},   {70, 95}, {70, 97}};
 
 // Rows [a, b, n] that are the columns of matrices [a, n, b].
 const Shape column_shapes[] = {{1, 16, 3},   {2, 37, 2}, {3, 20, 7}, {2, 70, 33},
@@ -94,14 +97,23 @@ TEST(Softmax, RoundedSharesPassNothingOfAConstant) {
   }
 }
 
+// The same numbers often, as a row of copies.
+Values often(const Values& v, int64_t copies) {
+  Values all;
+  for (int64_t i = 0; i < copies; ++i) all.insert(all.end(), v.begin(), v.end());
+  return all;
+}
+
 TEST(Softmax, InfinitiesAndNan) {
   const Values of_x = {-inf, -inf, -inf, 0, -inf, 0, 1, nan, 0, inf, 0, 0, 60000, 60000, -60000};
+  const Values of_y = {nan, nan, nan, 0.5, 0, 0.5, nan, nan, nan, nan, nan, nan, 0.5, 0.5, 0};
   for (const DType dtype : {f64, f32, f16, bf16})
-    for (const Shape& shape : {Shape{5, 3}, Shape{1, 5, 3}}) {
-      const Tensor x = placed(from(of_x, shape, dtype)), y = placed(output(shape, dtype));
+    for (const Shape& shape : {Shape{5, 3}, Shape{65, 3}, Shape{1, 5, 3}}) {
+      const int64_t copies = shape.size() / 15;
+      const Tensor x = placed(from(often(of_x, copies), shape, dtype)),
+                   y = placed(output(shape, dtype));
       launch([&](Launch& l) { softmax(l, false, x, y); });
-      expect_close(y, {nan, nan, nan, 0.5, 0, 0.5, nan, nan, nan, nan, nan, nan, 0.5, 0.5, 0},
-                   tolerance(dtype), "y");
+      expect_close(y, often(of_y, copies), tolerance(dtype), "y");
       launch([&](Launch& l) { softmax(l, true, x, y); });
       for (const int i : {0, 1, 2, 6, 7, 8}) EXPECT_TRUE(std::isnan(y.at(i))) << i;
       EXPECT_EQ(y.at(4), -inf);
@@ -248,15 +260,18 @@ TEST(CrossEntropy, ForbiddenClasses) {
 }
 
 TEST(CrossEntropy, NothingComesFromIgnoredRows) {
-  for (const Shape& shape : {Shape{2, 3}, Shape{1, 2, 3}}) {
-    const Tensor x = placed(from({nan, inf, 0, 1, nan, 2}, shape)), loss = output({2}, f32),
+  for (const Shape& shape : {Shape{2, 3}, Shape{38, 3}, Shape{1, 2, 3}}) {
+    const int64_t rows = shape.size() / 3, copies = rows / 2;
+    const Tensor x = placed(from(often({nan, inf, 0, 1, nan, 2}, copies), shape)),
+                 target({rows}, i64), loss = output({rows}, f32),
                  lse = placed(output(sums_of(shape), f32)), dx = placed(output(shape, f32));
+    for (int64_t r = 0; r < rows; ++r) target.set(r, 1 - r % 2);
     launch([&](Launch& l) {
-      cross_entropy(l, x, indices({1, 0}), View{}, 1, 0.1, loss, lse);
-      cross_entropy_grad(l, x, indices({1, 0}), View{}, lse, filled({2}, f32, nan), 1, 0.1, dx);
+      cross_entropy(l, x, target, View{}, 1, 0.1, loss, lse);
+      cross_entropy_grad(l, x, target, View{}, lse, filled({rows}, f32, nan), 1, 0.1, dx);
     });
-    expect_close(loss, {0, nan}, 0, "loss");
-    expect_close(dx, {0, 0, 0, nan, nan, nan}, 0, "dx");
+    expect_close(loss, often({0, nan}, copies), 0, "loss");
+    expect_close(dx, often({0, 0, 0, nan, nan, nan}, copies), 0, "dx");
   }
 }
 
@@ -264,8 +279,9 @@ TEST(CrossEntropy, NothingComesFromIgnoredRows) {
 
 TEST(Rows, LogSumExp) {
   for (const auto& [in, out] : float_pairs)
-    for (const Shape& shape : {Shape{7, 1}, Shape{7, 5}, Shape{7, 16}, Shape{7, 67}, Shape{1, 7, 1},
-                               Shape{2, 37, 3}, Shape{1, 16, 16}, Shape{2, 5, 67}}) {
+    for (const Shape& shape :
+         {Shape{7, 1}, Shape{7, 5}, Shape{7, 16}, Shape{7, 67}, Shape{77, 5}, Shape{17, 16},
+          Shape{9, 47}, Shape{1, 7, 1}, Shape{2, 37, 3}, Shape{1, 16, 16}, Shape{2, 5, 67}}) {
       const Tensor x = placed(random(shape, in, 1, -30, 30)),
                    y = output({shape.size() / shape[-1]}, out);
       launch([&](Launch& l) { logsumexp(l, x, y); });
@@ -274,30 +290,32 @@ TEST(Rows, LogSumExp) {
       expect_close(y, want, tolerance(out), std::string(name(in)) + shape.to_string());
     }
   const Values of_x = {-inf, -inf, -inf, inf, 1, inf, nan, 1, 2, 3e38, -inf, 3e38};
-  for (const Shape& shape : {Shape{4, 3}, Shape{1, 4, 3}}) {
-    const Tensor y = output({4}, f32), none = output({2}, f32);
+  for (const Shape& shape : {Shape{4, 3}, Shape{36, 3}, Shape{1, 4, 3}}) {
+    const int64_t rows = shape.size() / 3, copies = rows / 4;
+    const Tensor y = output({rows}, f32), none = output({2}, f32);
     Shape empty = shape;
     empty[-1] = 0, empty[-2] = 2;
     launch([&](Launch& l) {
-      logsumexp(l, placed(from(of_x, shape)), y);
+      logsumexp(l, placed(from(often(of_x, copies), shape)), y);
       logsumexp(l, placed(Tensor(empty, f32)), none);
     });
-    expect_close(y, {-inf, inf, nan, 3e38}, 1e-6, "edges");
+    expect_close(y, often({-inf, inf, nan, 3e38}, copies), 1e-6, "edges");
     expect_close(none, {-inf, -inf}, 0, "of nothing");
   }
 }
 
 TEST(Rows, SameForAnyThreads) {
   for (const DType dtype : {f32, bf16})
-    for (const Shape& shape : {Shape{500, 130}, Shape{2, 250, 130}}) {
+    for (const Shape& shape : {Shape{500, 130}, Shape{6500, 10}, Shape{2, 250, 130}}) {
       const Tensor x = placed(random(shape, dtype, 1)), dy = placed(random(shape, dtype, 2));
-      const Tensor w = random({130}, f32, 4), target({500}, i64);
-      for (int64_t i = 0; i < 500; ++i) target.set(i, static_cast<double>(i * 37 % 11));
+      const int64_t n = shape[-1], rows = shape.size() / n;
+      const Tensor w = random({n}, f32, 4), target({rows}, i64);
+      for (int64_t i = 0; i < rows; ++i) target.set(i, static_cast<double>(i * 37 % 10));
       expect_same_for_any_threads([&] {
         const Tensor p = placed(output(shape, dtype)), dp = placed(output(shape, dtype)),
                      dx = placed(output(shape, dtype));
-        const Tensor loss = output({500}, f32), lse = placed(output(sums_of(shape), f32)),
-                     total = output({500}, f32);
+        const Tensor loss = output({rows}, f32), lse = placed(output(sums_of(shape), f32)),
+                     total = output({rows}, f32);
         launch([&](Launch& l) {
           softmax(l, false, x, p);
           softmax_grad(l, false, x, dy, dp);

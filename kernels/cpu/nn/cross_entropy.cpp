@@ -44,31 +44,33 @@ class Targets {
     if (at == ignore_) return {};
     return {at, w_ ? w_[at] * keep_ : keep_, even_q_};
   }
-  // Stores q of all classes for some columns, [n, width]; returns which columns are not ignored.
-  Mask<T> spread_columns(const Columns<T>& c, int64_t b, T* q) const {
+  // Reads probabilities to a buffer of columns.
+  void gather(const Columns<T>& c, T* q) const {
+    if (are_probabilities()) c.gather(target_, q);
+  }
+  // Replaces them by q, or sets it, for `count` rows from `first` on; returns which are not
+  // ignored.
+  Mask<T> spread(int64_t first, int64_t count, Column<T> q) const {
     using L = Vec<T>;
     typename detail::Vector<T>::integer at{};
     using Class = std::decay_t<decltype(at[0])>;
     if (are_probabilities()) {
-      visit_float(target_.dtype, [&]<class P>() {
-        const P* const p = c.template in<P>(target_);
-        for (int64_t i = 0; i < n_; ++i) {
-          const L smoothed = read<T>(p + i * b, c.count) * L(keep_) + L(even_);
-          store(q + i * L::width, w_ ? smoothed * L(w_[i]) : smoothed);
-        }
-      });
+      for (int64_t i = 0; i < n_; ++i) {
+        const L smoothed = q[i] * L(keep_) + L(even_);
+        q.set(i, w_ ? smoothed * L(w_[i]) : smoothed);
+      }
       return {at == 0};
     }
-    const int64_t* const target = target_.as<int64_t>() + c.first;
+    const int64_t* const target = target_.as<int64_t>() + first;
     Class named[L::width];
     for (int64_t k = 0; k < L::width; ++k)
-      named[k] = k < c.count && target[k] != ignore_ ? static_cast<Class>(target[k]) : -1;
+      named[k] = k < count && target[k] != ignore_ ? static_cast<Class>(target[k]) : -1;
     std::memcpy(&at, named, sizeof at);
     const Mask<T> counts{at >= 0};
     for (int64_t i = 0; i < n_; ++i) {
       const T others = even_q_ ? even_q_[i] : T(0), mass = w_ ? w_[i] * keep_ : keep_;
       const L all = select(Mask<T>{at == static_cast<Class>(i)}, L(mass + others), L(others));
-      store(q + i * L::width, select(counts, all, L(T(0))));
+      q.set(i, select(counts, all, L(T(0))));
     }
     return counts;
   }
@@ -89,63 +91,70 @@ class Targets {
   const T* even_q_ = nullptr;
 };
 
-template <class S, class O>
-void cross_entropy_of_columns(const Targets<math_t<S>>& targets, In x, Out loss, Out lse) {
-  using T = math_t<S>;
+template <class T>
+void cross_entropy_of_columns(const Targets<T>& targets, In x, Out loss, Out lse) {
   using L = Vec<T>;
-  const int64_t n = x.shape()[-1], b = x.shape()[-2];
-  Columns<T>::visit(x, 2, [&](const Columns<T>& c, T* v) {
-    T* const q = v + n * c.width;
-    targets.spread_columns(c, b, q);
-    const L top = column_max<T>(c.template in<S>(x), n, b, c.count, v),
-            log_sum = column_log_sum(v, n, top);
-    L value(T(0)), total(T(0));
-    for (int64_t i = 0; i < n; ++i) {
-      const L part = load<T, T>(q + i * c.width);
-      const L lost = top - load<T, T>(v + i * c.width) + log_sum;
-      value += select(part == T(0), L(T(0)), part * lost);  // also if p is 0
-      total += part;
-    }
-    const Mask<T> likely = is_likely(true, -log_sum);
-    L others(T(0));
-    if (any(likely)) {
-      for (int64_t i = 0; i < n; ++i)
-        others += select(load<T, T>(v + i * c.width) == top, L(T(0)), load<T, T>(q + i * c.width));
-      others = select(likely, others, L(T(0)));
-    }
-    T* const kept = c.template in<T>(lse);
-    write(kept, top, c.count);
-    write(kept + b, log_sum, c.count);
-    write(kept + 2 * b, total, c.count);
-    write(kept + 3 * b, others, c.count);
-    write(loss.as<O>() + c.first, value, c.count);
+  const int64_t n = x.shape()[-1];
+  Columns<T>::visit(x, 2 * n + 5, [&](const Columns<T>& c, T* buffer) {
+    T *const spread = buffer + c.size(n), *const kept = spread + c.size(n),
+             *const losses = kept + c.size(4);
+    c.gather(x, buffer);
+    targets.gather(c, spread);
+    c.each([&](int64_t j, int64_t count) {
+      const Column<T> v = c.column(buffer, j, n), q = c.column(spread, j, n),
+                      out = c.column(kept, j, 4);
+      targets.spread(c.first + j, count, q);
+      const L top = column_max(v), log_sum = column_log_sum(v, top);
+      L value(T(0)), total(T(0));
+      for (int64_t i = 0; i < n; ++i) {
+        const L part = q[i], lost = top - v[i] + log_sum;
+        value += select(part == T(0), L(T(0)), part * lost);  // also if p is 0
+        total += part;
+      }
+      const Mask<T> likely = is_likely(true, -log_sum);
+      L others(T(0));
+      if (any(likely)) {
+        for (int64_t i = 0; i < n; ++i) others += select(v[i] == top, L(T(0)), q[i]);
+        others = select(likely, others, L(T(0)));
+      }
+      out.set(0, top);
+      out.set(1, log_sum);
+      out.set(2, total);
+      out.set(3, others);
+      store(losses + j, value);
+    });
+    c.scatter(kept, lse);
+    c.scatter_each(losses, loss);
   });
 }
 
-template <class S, class O>
-void cross_entropy_grad_of_columns(const Targets<math_t<S>>& targets, In x, In lse,
-                                   const math_t<S>* dloss, Out dx) {
-  using T = math_t<S>;
+template <class T>
+void cross_entropy_grad_of_columns(const Targets<T>& targets, In x, In lse, const T* dloss,
+                                   Out dx) {
   using L = Vec<T>;
-  const int64_t n = x.shape()[-1], b = x.shape()[-2];
-  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* q) {
-    const Mask<T> counts = targets.spread_columns(c, b, q);
-    const S* const in = c.template in<S>(x);
-    O* const out = c.template in<O>(dx);
-    const T* const kept = c.template in<T>(lse);
-    const L top = read<T>(kept, c.count), log_sum = read<T>(kept + b, c.count),
-            total = read<T>(kept + 2 * b, c.count), scale = read<T>(dloss + c.first, c.count);
-    const Mask<T> likely = is_likely(true, -log_sum);
-    const bool some = any(likely);
-    const L at_top =
-        some ? logit_slope(-log_sum, total, total, read<T>(kept + 3 * b, c.count)) : total;
-    for (int64_t i = 0; i < n; ++i) {
-      const L below = read<T>(in + i * b, c.count) - top, p = exp(below - log_sum);
-      L d = p * total - load<T, T>(q + i * c.width);
-      if (some) d = select(likely & (below == L(T(0))), at_top, d);
-      d = scale * d;
-      write(out + i * b, select(counts, d, L(T(0))), c.count);
-    }
+  const int64_t n = x.shape()[-1];
+  Columns<T>::visit(x, 2 * n + 4, [&](const Columns<T>& c, T* buffer) {
+    T *const spread = buffer + c.size(n), *const kept = spread + c.size(n);
+    c.gather(x, buffer);
+    c.gather(lse, kept);
+    targets.gather(c, spread);
+    c.each([&](int64_t j, int64_t count) {
+      const Column<T> v = c.column(buffer, j, n), q = c.column(spread, j, n),
+                      in = c.column(kept, j, 4);
+      const Mask<T> counts = targets.spread(c.first + j, count, q);
+      const L top = in[0], log_sum = in[1], total = in[2],
+              scale = read<T>(dloss + c.first + j, count);
+      const Mask<T> likely = is_likely(true, -log_sum);
+      const bool some = any(likely);
+      const L at_top = some ? logit_slope(-log_sum, total, total, in[3]) : total;
+      for (int64_t i = 0; i < n; ++i) {
+        const L below = v[i] - top;
+        L d = exp(below - log_sum) * total - q[i];
+        if (some) d = select(likely & (below == L(T(0))), at_top, d);
+        v.set(i, select(counts, scale * d, L(T(0))));
+      }
+    });
+    c.scatter(buffer, dx);
   });
 }
 
@@ -158,7 +167,7 @@ void cross_entropy(Launch& launch, In x, In target, In w, int64_t ignore, double
   visit_float(x.dtype, loss.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
-    if (are_columns(x)) return cross_entropy_of_columns<S, O>(targets, x, loss, lse);
+    if (takes_columns<T>(x)) return cross_entropy_of_columns<T>(targets, x, loss, lse);
     parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
       Buffer<T> buffer(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {
@@ -207,7 +216,7 @@ void cross_entropy_grad(Launch& launch, In x, In target, In w, In lse, In dloss,
     using T = math_t<S>;
     const T* const scale = to_dense<T>(launch, dloss);
     const Targets<T> targets(launch, target, w, ignore, smoothing, n);
-    if (are_columns(x)) return cross_entropy_grad_of_columns<S, O>(targets, x, lse, scale, dx);
+    if (takes_columns<T>(x)) return cross_entropy_grad_of_columns<T>(targets, x, lse, scale, dx);
     parallel_ranges(rows, grain_of(n), [&](int64_t begin, int64_t end) {
       Buffer<T> buffer(targets.are_probabilities() ? n : 0);
       for (int64_t r = begin; r < end; ++r) {

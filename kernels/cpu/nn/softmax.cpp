@@ -6,19 +6,18 @@ namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
 
-template <class S, class O>
+template <class T>
 void softmax_of_columns(bool log_of, In x, Out y) {
-  using T = math_t<S>;
-  const int64_t n = x.shape()[-1], b = x.shape()[-2];
-  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
-    O* const out = c.template in<O>(y);
-    const Vec<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
-                 scale = log_of ? column_log_sum(e, n, top)
-                                : Vec<T>(T(1)) / column_sum_exp(e, n, top, true);
-    for (int64_t i = 0; i < n; ++i) {
-      const Vec<T> v = load<T, T>(e + i * c.width);
-      write(out + i * b, log_of ? v - top - scale : v * scale, c.count);
-    }
+  const int64_t n = x.shape()[-1];
+  Columns<T>::visit(x, n, [&](const Columns<T>& c, T* buffer) {
+    c.gather(x, buffer);
+    c.each([&](int64_t j, int64_t) {
+      const Column<T> e = c.column(buffer, j, n);
+      const Vec<T> top = column_max(e),
+                   scale = log_of ? column_log_sum(e, top) : Vec<T>(T(1)) / column_sum_exp(e, top);
+      for (int64_t i = 0; i < n; ++i) e.set(i, log_of ? e[i] - top - scale : e[i] * scale);
+    });
+    c.scatter(buffer, y);
   });
 }
 
@@ -29,9 +28,9 @@ void softmax(Launch&, bool log, In x, Out y) {
   if (x.size() == 0) return;
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    if (are_columns(x)) return softmax_of_columns<S, O>(log, x, y);
+    if (takes_columns<T>(x)) return softmax_of_columns<T>(log, x, y);
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
-      Buffer<T> terms(log ? 0 : n);
+      Buffer<T> terms(log ? 0 : round_up(n, Vec<T>::width));
       T* const e = terms.data();
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
@@ -40,8 +39,7 @@ void softmax(Launch&, bool log, In x, Out y) {
         const Vec<T> shift(top),
             scale(log ? row_log_sum<T>(in, n, top) : T(1) / row_sum_exp<T>(in, n, top, e));
         for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          write(out + i,
-                log ? read<T>(in + i, count) - shift - scale : read<T>(e + i, count) * scale,
+          write(out + i, log ? read<T>(in + i, count) - shift - scale : load<T, T>(e + i) * scale,
                 count);
         });
       }
@@ -74,36 +72,23 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
 
 namespace {
 
-template <class S, class D, class O>
+template <class T>
 void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
-  using T = math_t<S>;
   using L = Vec<T>;
-  const int64_t n = y.shape()[-1], b = y.shape()[-2];
-  Columns<T>::visit(y, 0, [&](const Columns<T>& c, T*) {
-    const S* const out = c.template in<S>(y);
-    const D* const dout = c.template in<D>(dy);
-    O* const to = c.template in<O>(dx);
-    const auto each = [&](auto f) {
-      for (int64_t i = 0; i < n; ++i)
-        f(i, read<T>(out + i * b, c.count), read<T>(dout + i * b, c.count));
-    };
-    const auto write_all = [&](const auto& slope) {
-      each([&](int64_t i, L v, L g) { write(to + i * b, slope(v, g), c.count); });
-    };
-    L total(T(0)), whole(T(0)), top(-std::numeric_limits<T>::infinity());
-    each([&](int64_t, L v, L g) {
-      total += log_of ? g : g * v;
-      whole += v;
-      top = larger(v, top);
+  const int64_t n = y.shape()[-1];
+  Columns<T>::visit(y, 2 * n, [&](const Columns<T>& c, T* buffer) {
+    T* const slopes = buffer + c.size(n);
+    c.gather(y, buffer);
+    c.gather(dy, slopes);
+    c.each([&](int64_t j, int64_t) {
+      const Column<T> v = c.column(buffer, j, n), g = c.column(slopes, j, n);
+      std::array<L, 4> sums;
+      sums.fill(T(0));
+      for (int64_t i = 0; i < n; ++i) add_to_slope(log_of, v[i], g[i], sums);
+      const SoftmaxSlope<L> slope(log_of, sums[0], sums[1], sums[2], sums[3]);
+      for (int64_t i = 0; i < n; ++i) g.set(i, slope(v[i], g[i]));
     });
-    if (!any(is_likely(log_of, top))) {
-      if (!log_of) total = total / select(whole > L(T(0)), whole, L(T(1)));
-      return write_all([&](L v, L g) { return log_of ? g - exp(v) * total : v * (g - total); });
-    }
-    std::array<L, 4> sums;
-    sums.fill(T(0));
-    each([&](int64_t, L v, L g) { add_to_slope(log_of, v, g, sums); });
-    write_all(SoftmaxSlope<L>(log_of, sums[0], sums[1], sums[2], sums[3]));
+    c.scatter(slopes, dx);
   });
 }
 
@@ -147,7 +132,7 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
-    if (are_columns(y)) return softmax_grad_of_columns<S, D, O>(log, y, dy, dx);
+    if (takes_columns<math_t<S>>(y)) return softmax_grad_of_columns<math_t<S>>(log, y, dy, dx);
     parallel_ranges(y.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         softmax_grad_of_row(log, y.as<S>() + r * n, dy.as<D>() + r * n, n, dx.as<O>() + r * n);
@@ -162,15 +147,19 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
 
 namespace {
 
-template <class S, class O>
+template <class T>
 void logsumexp_of_columns(In x, Out y) {
-  using T = math_t<S>;
-  const int64_t n = x.shape()[-1], b = x.shape()[-2];
-  Columns<T>::visit(x, 1, [&](const Columns<T>& c, T* e) {
-    const Vec<T> top = column_max<T>(c.template in<S>(x), n, b, c.count, e),
-                 log_sum = column_log_sum(e, n, top);
-    const Mask<T> finite = abs(top) <= Vec<T>(std::numeric_limits<T>::max());
-    write(y.as<O>() + c.first, select(finite, top + log_sum, top), c.count);
+  const int64_t n = x.shape()[-1];
+  Columns<T>::visit(x, n + 1, [&](const Columns<T>& c, T* buffer) {
+    T* const sums = buffer + c.size(n);
+    c.gather(x, buffer);
+    c.each([&](int64_t j, int64_t) {
+      const Column<T> e = c.column(buffer, j, n);
+      const Vec<T> top = column_max(e), log_sum = column_log_sum(e, top);
+      const Mask<T> finite = abs(top) <= Vec<T>(std::numeric_limits<T>::max());
+      store(sums + j, select(finite, top + log_sum, top));
+    });
+    c.scatter_each(sums, y);
   });
 }
 
@@ -180,7 +169,7 @@ void logsumexp(Launch&, In x, Out y) {
   const int64_t n = x.shape()[-1];
   visit_float(x.dtype, y.dtype, [&]<class S, class O>() {
     using T = math_t<S>;
-    if (are_columns(x)) return logsumexp_of_columns<S, O>(x, y);
+    if (takes_columns<T>(x)) return logsumexp_of_columns<T>(x, y);
     parallel_ranges(y.size(), grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const S* const in = x.as<S>() + r * n;
