@@ -66,6 +66,8 @@ struct Plane {
       copy_run(from, columns, to);
     else if (x_column == 0 && y_column == 1)
       std::fill_n(to, columns, *from);
+    else if (x_column == -1 && y_column == 1)
+      for (int64_t c = 0; c < columns; ++c) to[c] = from[-c];
     else
       for (int64_t c = 0; c < columns; ++c) to[c * y_column] = from[c * x_column];
   }
