@@ -501,6 +501,10 @@ TEST(Convert, EdgesOfEachType) {
   EXPECT_EQ(converted({nan, 1e30, -1e30, -2.9}, f32, i32),
             (Values{0, 2147483647.0, -2147483648.0, -2}));
   EXPECT_EQ(converted({inf, -inf}, f64, i64), (Values{0x1p63, -0x1p63}));
+  EXPECT_EQ(converted({0x1p51 - 0.5, 0.5 - 0x1p51, 0.75, -0.75, 1.5, -2.5, 3, -0.0}, f64, i64),
+            (Values{0x1p51 - 1, 1 - 0x1p51, 0, 0, 1, -2, 3, 0}));
+  EXPECT_EQ(converted({0x1p51, -0x1p51 - 0.5, 2.9, nan, 0x1p53 + 2, 1e30, -2.9, 0}, f64, i64),
+            (Values{0x1p51, -0x1p51, 2, 0, 0x1p53 + 2, 0x1p63, -2, 0}));
   EXPECT_EQ(converted({nan, 0, -0.0, 0.1}, f32, boolean), (Values{1, 0, 0, 1}));
   EXPECT_EQ(converted({1 + 0x1p-11 + 0x1p-40, 1e6, 0x1p-25}, f64, f16),
             (Values{1 + 0x1p-10, inf, 0}));

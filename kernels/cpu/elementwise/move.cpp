@@ -13,6 +13,17 @@
 namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 namespace {
 
+// Stores the lanes without their fractions, or returns false if one is not below 2^51: adding 1.5
+// times 2^52 leaves the nearest whole number in the lowest bits.
+MIXTAPE_ALWAYS_INLINE bool truncate(Vec<double> x, int64_t* y) {
+  const Vec<double> magic = 0x1.8p52, zero = 0.0, sum = x + magic, nearest = sum - magic;
+  if (any(!(abs(x) < Vec<double>(0x1p51)))) [[unlikely]]
+    return false;
+  const Mask<double> above = (nearest > x) & (x > zero), below = (nearest < x) & (x < zero);
+  detail::put<int64_t>(y, detail::bits(sum) - detail::bits(magic) + above.v - below.v);
+  return true;
+}
+
 template <class From, class To>
 void convert_loop(void* const* p, int64_t n, const void*) {
   const From* const x = static_cast<const From*>(p[0]);
@@ -21,6 +32,11 @@ void convert_loop(void* const* p, int64_t n, const void*) {
     using M = std::conditional_t<std::is_same_v<From, double> || std::is_same_v<To, double>, double,
                                  float>;
     for (int64_t i = 0; i < n; i += Vec<M>::width) store(y + i, load<From, M>(x + i));
+  } else if constexpr (is_float(dtype_of<From>()) && std::is_same_v<To, int64_t>) {
+    constexpr int64_t width = Vec<double>::width;
+    for (int64_t i = 0; i < n; i += width)
+      if (!truncate(load<From, double>(x + i), y + i))
+        for (int64_t k = i; k < i + width; ++k) y[k] = convert_to<To>(x[k]);
   } else if constexpr (is_f8(dtype_of<From>())) {
     for (int64_t i = 0; i < n; ++i) y[i] = convert_to<To>(static_cast<float>(x[i]));
   } else if constexpr (is_f8(dtype_of<To>())) {
