@@ -190,6 +190,10 @@ TEST(Scan, ExtremesAreTheLastOfEqualsAndNanWins) {
   EXPECT_EQ(to_vector(index), (Values{0, 0, 2, 2, 4, 5, 6, 6, 8, 8}));
   launch([&](Launch& l) { arg_scan(l, Reduce::Min, 0, x, index); });
   EXPECT_EQ(to_vector(index), (Values{0, 1, 1, 3, 3, 3, 6, 6, 8, 8}));
+  const Tensor many({5, 10}, f32), each({5, 10}, i64);  // four lines side by side, and one
+  for (int64_t i = 0; i < 50; ++i) many.set(i, x.at(i % 10));
+  launch([&](Launch& l) { arg_scan(l, Reduce::Min, 1, many, each); });
+  for (int64_t i = 0; i < 50; ++i) EXPECT_EQ(each.at(i), index.at(i % 10)) << i;
   const Tensor large({3}, i64);  // differ by less than f64 can tell
   large.data<int64_t>()[0] = (int64_t{1} << 62) + 1;
   large.data<int64_t>()[1] = int64_t{1} << 62;

@@ -46,6 +46,19 @@ MIXTAPE_ALWAYS_INLINE void scan_block(const Steps& s, const S* a, const S* b, O*
   }
 }
 
+// Lines side by side: for long dense lines, a few at a time hide the latency of a step; more would
+// compete for the cache.
+template <int n>
+int64_t most_lines(const LineIterator<n>& lines) {
+  const int64_t along = std::abs(lines.along[n - 1]), next = std::abs(lines.next[n - 1]);
+  return along < next && lines.length > 8 ? few : most_columns;
+}
+// Calls block(columns) with the usual numbers as constants.
+template <class F>
+MIXTAPE_ALWAYS_INLINE void with_columns(int64_t columns, F block) {
+  columns == few ? block(few) : columns == 1 ? block(1) : block(columns);
+}
+
 // The lines of x by R, of kernels/common/scan.h, which reads no factors.
 template <class R, class S, class O>
 void scan_pairs(int dim, In x, Out y) {
@@ -53,17 +66,20 @@ void scan_pairs(int dim, In x, Out y) {
   const LineIterator<2> lines(dim, y.shape(), {x.strides(), y.strides()});
   const auto [x_along, y_along] = lines.along;
   const auto [x_next, y_next] = lines.next;
-  lines.for_blocks(most_columns, lines.length,
-                   [&](const int64_t(&at)[2], int64_t columns, int64_t length) {
-                     Pair<T> state[most_columns];
-                     const S* from = x.as<S>() + at[0];
-                     O* to = y.as<O>() + at[1];
-                     for (int64_t i = 0; i < length; ++i, from += x_along, to += y_along)
-                       for (int64_t c = 0; c < columns; ++c) {
-                         const Pair<T> one = R::step(T(0), T(from[c * x_next]), i);
-                         state[c] = i == 0 ? one : R::compose(state[c], one);
-                         to[c * y_next] = convert_to<O>(R::result(state[c]));
-                       }
+  const auto block = [&](const S* from, O* to, int64_t columns) MIXTAPE_INLINE_LAMBDA {
+    Pair<T> state[most_columns];
+    for (int64_t i = 0; i < lines.length; ++i, from += x_along, to += y_along)
+      for (int64_t c = 0; c < columns; ++c) {
+        const Pair<T> one = R::step(T(0), T(from[c * x_next]), i);
+        state[c] = i == 0 ? one : R::compose(state[c], one);
+        to[c * y_next] = convert_to<O>(R::result(state[c]));
+      }
+  };
+  lines.for_blocks(most_lines(lines), lines.length,
+                   [&](const int64_t(&at)[2], int64_t columns, int64_t) {
+                     with_columns(columns, [&](int64_t count) MIXTAPE_INLINE_LAMBDA {
+                       block(x.as<S>() + at[0], y.as<O>() + at[1], count);
+                     });
                    });
 }
 
@@ -73,19 +89,14 @@ void scan(Launch&, bool transposed, int dim, In a, In b, Out y) {
   const View& x = a ? a : b;
   const LineIterator<3> lines(dim, y.shape(), {x.strides(), (b ? b : x).strides(), y.strides()});
   const Steps all{transposed, lines.length, lines.along, lines.next};
-  // For long dense lines, a few at a time hide the latency of a sum; more would compete for the
-  // cache.
-  const bool dense = std::abs(lines.along[2]) < std::abs(lines.next[2]) && lines.length > 8;
   const auto run = [&]<bool has_a, bool has_b, class S, class O>() {
-    lines.for_blocks(dense ? few : most_columns, lines.length,
-                     [&](const int64_t(&at)[3], int64_t columns, int64_t) {
-                       const auto block = [&](int64_t count) MIXTAPE_INLINE_LAMBDA {
-                         scan_block<has_a, has_b>(all, has_a ? a.as<S>() + at[0] : nullptr,
-                                                  has_b ? b.as<S>() + at[1] : nullptr,
-                                                  y.as<O>() + at[2], count);
-                       };
-                       columns == few ? block(few) : columns == 1 ? block(1) : block(columns);
-                     });
+    lines.for_blocks(
+        most_lines(lines), lines.length, [&](const int64_t(&at)[3], int64_t columns, int64_t) {
+          with_columns(columns, [&](int64_t count) MIXTAPE_INLINE_LAMBDA {
+            scan_block<has_a, has_b>(all, has_a ? a.as<S>() + at[0] : nullptr,
+                                     has_b ? b.as<S>() + at[1] : nullptr, y.as<O>() + at[2], count);
+          });
+        });
   };
   const auto choose = [&]<class S, class O>() {
     if (a && b)
