@@ -97,9 +97,12 @@ Tensor as_rows(const Tensor& x, const ReduceOptions& o) {
   return reshape(permute(x, kept_first(x.rank(), o)),
                  {rows, x.numel() / std::max<int64_t>(1, rows)});
 }
-// The inverse of as_rows().
-Tensor from_rows(const Tensor& rows, const Shape& shape, const ReduceOptions& o) {
-  return permute_back(rows, shape, kept_first(shape.rank, o));
+// f(x, dim) of the elements of each result, which keeps the shape: along the only dimension that is
+// reduced, or of rows.
+template <class F>
+Tensor over_rows(const Tensor& x, const ReduceOptions& o, F f) {
+  if (std::has_single_bit(o.dims)) return f(x, std::countr_zero(o.dims));
+  return permute_back(f(as_rows(x, o), 1), x.shape(), kept_first(x.rank(), o));
 }
 
 // True if any element is not zero, or if all are not.
@@ -128,9 +131,8 @@ struct LogSumExp {
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
     const Tensor none = eq(ctx.saved(1), -infinity),
                  x = masked_fill(cast(ctx.saved(0), dy.dtype()), none, 0);
-    const Tensor p =
-        one(o) ? softmax(x, first(o)) : from_rows(softmax(as_rows(x, o)), x.shape(), o);
-    return {p * masked_fill(dy, none, 0)};
+    const auto shares = [](const Tensor& t, int dim) { return softmax(t, dim); };
+    return {over_rows(x, o, shares) * masked_fill(dy, none, 0)};
   }
 
  private:
@@ -285,8 +287,8 @@ struct Prod {
     return y;
   }
   static Grads backward(const Ctx& ctx, const Tensor& dy, const ReduceOptions& o) {
-    const Tensor rows = as_rows(cast(ctx.saved(0), f64), o);
-    return {from_rows(product_of_others(rows, 1), ctx.shape(0), o) * cast(dy, f64)};
+    const Tensor x = cast(ctx.saved(0), f64), others = over_rows(x, o, &product_of_others);
+    return {others * cast(dy, f64)};
   }
 };
 
