@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -205,13 +206,17 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
     const Tensor above_zero = fine_rand(shape, w.dtype(), w.device()) + 0x1p-49;
     return topk(p / -log(above_zero), n).indices;
   }
-  // Sums and uniform numbers are sorted together; the number of sums before a number is its class.
+  // The class of a uniform number is how many sums do not exceed it (the last one does), by binary
+  // search.
   const Tensor sums = cumsum(cast(p, f64), -1);
   shape[-1] = n;
   const Tensor drawn = fine_rand(shape, f64, w.device()) * narrow(sums, -1, classes - 1, 1);
-  const Tensor order = argsort(cat({sums, drawn}, -1));
-  const Tensor below = cumsum(cast(lt(order, static_cast<double>(classes)), i64), -1);
-  return narrow(scatter(order, -1, order, below), -1, classes, n);
+  Tensor counted = zeros(shape, i64, w.device());
+  for (uint64_t step = std::bit_floor(uint64_t(classes)); step > 0; step /= 2) {
+    const Tensor more = counted + double(step), at = clamp(more, {}, double(classes)) - 1.0;
+    counted = where(gt(gather_unchecked(sums, w.rank() - 1, at), drawn), counted, more);
+  }
+  return counted;
 }
 
 Tensor bernoulli(const Tensor& p) {

@@ -1092,6 +1092,17 @@ TEST(Create, MultinomialDrawsByTheWeights) {
               0.1);
 }
 
+TEST(Create, MultinomialDrawsFromAnyNumberOfClasses) {
+  const Seed seed(1);
+  for (const int64_t classes : {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33}) {
+    const Tensor place = arange(classes), odd = remainder(place, 2),
+                 weights = cast(where(eq(odd, 1), 0, place + 1), f32);  // of every other class
+    const Tensor drawn = multinomial(expand(weights, {3, classes}), 4000, true),
+                 counts = sum(one_hot(drawn, classes), {0, 1});
+    for (int64_t i = 0; i < classes; ++i) EXPECT_EQ(counts.at(i) > 0, i % 2 == 0) << i;
+  }
+}
+
 TEST(Create, MultinomialDrawsRareClasses) {
   const Seed seed(1);
   const int64_t classes = 1 << 17;
