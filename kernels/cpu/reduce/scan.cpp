@@ -59,6 +59,15 @@ MIXTAPE_ALWAYS_INLINE void with_columns(int64_t columns, F block) {
   columns == few ? block(few) : columns == 1 ? block(1) : block(columns);
 }
 
+// A result as it is stored. Positions fit i64, so they need no check of their range.
+template <class O, class T>
+MIXTAPE_ALWAYS_INLINE O stored(T x) {
+  if constexpr (std::is_integral_v<O>)
+    return static_cast<O>(x);
+  else
+    return convert_to<O>(x);
+}
+
 // The lines of x by R, of kernels/common/scan.h, which reads no factors.
 template <class R, class S, class O>
 void scan_pairs(int dim, In x, Out y) {
@@ -72,7 +81,7 @@ void scan_pairs(int dim, In x, Out y) {
       for (int64_t c = 0; c < columns; ++c) {
         const Pair<T> one = R::step(T(0), T(from[c * x_next]), i);
         state[c] = i == 0 ? one : R::compose(state[c], one);
-        to[c * y_next] = convert_to<O>(R::result(state[c]));
+        to[c * y_next] = stored<O>(R::result(state[c]));
       }
   };
   lines.for_blocks(most_lines(lines), lines.length,
