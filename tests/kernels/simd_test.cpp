@@ -430,16 +430,28 @@ TEST(Simd, DoubleRoundsOnceToNarrowTypes) {
   expect_doubles_round_as_scalars<BFloat16>();
 }
 
+template <class S>
+void check_parts() {
+  constexpr int width = Vec<math_t<S>>::width;
+  S x[width];
+  for (int i = 0; i < width; ++i) x[i] = S(float(i + 1));
+  for (int n = 1; n < width; ++n) {
+    const auto v = load_first(x, n, S(-1.0f));
+    S y[width];
+    std::fill_n(y, width, S(9.0f));
+    store_first(y, v, n);
+    for (int i = 0; i < width; ++i) {
+      EXPECT_EQ(v[i], i < n ? i + 1 : -1) << n;
+      EXPECT_EQ(float(y[i]), float(i < n ? i + 1 : 9)) << n;
+    }
+  }
+}
+
 TEST(Simd, PartsOfAVector) {
-  const float x[4] = {1, 2, 3, 4};
-  const Vec<float> v = load_first(x, 3, -1.0f);
-  EXPECT_EQ(v[2], 3);
-  EXPECT_EQ(v[3], -1);
-  EXPECT_EQ(v[vec_width - 1], -1);
-  float y[4] = {9, 9, 9, 9};
-  store_first(y, v, 2);
-  EXPECT_EQ(y[1], 2);
-  EXPECT_EQ(y[2], 9);
+  check_parts<float>();
+  check_parts<double>();
+  check_parts<Half>();
+  check_parts<BFloat16>();
 }
 
 TEST(Simd, FoldsOverLanes) {

@@ -8,6 +8,7 @@
 
 #include "kernels/common/softmax.h"
 #include "kernels/cpu/loops/buffer.h"
+#include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/loops/parallel.h"
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/cpu/simd/transpose_tiles.h"
@@ -184,8 +185,14 @@ class Columns {
       S* const to = start<S>(v);
       const auto get = [&](int64_t r, int64_t c, int64_t)
                            MIXTAPE_INLINE_LAMBDA { return load<T, T>(from + r * columns_ + c); };
-      const auto put = [&](int64_t r, int64_t c, Vec<T> x, int64_t some)
-                           MIXTAPE_INLINE_LAMBDA { write(to + r * step + c, x, some); };
+      // (AVX2's masked stores take four times as long as two that overlap.)
+      const auto put = [&](int64_t r, int64_t c, Vec<T> x, int64_t some) MIXTAPE_INLINE_LAMBDA {
+        S* const y = to + r * step + c;
+        if (some == width) return store(y, x);
+        S part[width];
+        store(part, x);
+        copy_short<sizeof part>(part, some, y);
+      };
       if (b_ == 0) return transpose_tiles<T>(n, count, get, put);
       for (int64_t i = 0; i < n; ++i)
         for_each_vec<T>(count, [&](int64_t c, int64_t some) { put(i, c, get(i, c, some), some); });
