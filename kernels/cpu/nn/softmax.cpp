@@ -132,7 +132,7 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
-    if (takes_columns<math_t<S>>(y)) return softmax_grad_of_columns<math_t<S>>(log, y, dy, dx);
+    if (takes_columns<math_t<S>>(y, 32)) return softmax_grad_of_columns<math_t<S>>(log, y, dy, dx);
     parallel_ranges(y.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         softmax_grad_of_row(log, y.as<S>() + r * n, dy.as<D>() + r * n, n, dx.as<O>() + r * n);

@@ -115,10 +115,10 @@ void masked_softmax_row(const S* in, int64_t n, int64_t visible, T factor, const
 inline bool are_columns(In x) { return x.layout.rank() > 2 && x.strides()[-1] != 1; }
 
 // True for those, and for rows that would leave lanes of their few vectors empty: Columns computes
-// both.
+// both. A last vector that is not full costs as much as several, so then rows may be longer.
 template <class T>
-bool takes_columns(In x) {
-  constexpr int64_t width = Vec<T>::width, longest = std::min<int64_t>(6 * width, 48);
+bool takes_columns(In x, int64_t longest = 48) {
+  constexpr int64_t width = Vec<T>::width;
   const int64_t n = x.shape()[-1];
   const bool is_short = n > 0 && n <= (n % width == 0 ? 2 * width : longest);
   return are_columns(x) || (is_short && x.size() >= n * width);
