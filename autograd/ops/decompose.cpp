@@ -167,7 +167,7 @@ struct EighOp {
 // The values alone, of `all` that EighOp found, or if that is absent found here. Their gradient
 // takes a product, where that of vectors takes three.
 struct Eigvalsh {
-  static constexpr OpInfo info{"eigvalsh", Precision::Full};
+  static constexpr OpInfo info{"eigvalsh", Precision::Full, {Role::Activation, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& all) {
     check_square(a);
     ctx.save(a, all);
@@ -255,7 +255,7 @@ struct SvdOp {
 
 // The values alone, as Eigvalsh.
 struct Svdvals {
-  static constexpr OpInfo info{"svdvals", Precision::Full};
+  static constexpr OpInfo info{"svdvals", Precision::Full, {Role::Activation, Role::Statistic}};
   static Tensor forward(Ctx& ctx, const Tensor& a, const Tensor& all, const SvdOptions& o) {
     check_matrices(a);
     ctx.save(a, all);
