@@ -1,11 +1,9 @@
 // Elementwise functions that are composed of other ops.
 
-#include <cmath>
 #include <limits>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
-#include "autograd/ops/pointwise.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
