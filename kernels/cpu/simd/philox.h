@@ -31,7 +31,7 @@ MIXTAPE_ALWAYS_INLINE Longs product(Longs a, uint32_t b) {
 }
 
 // Philox::bits of one block per 64-bit lane. The words are the lower halves of lanes; the higher
-// ones, of which no product depends, hold anything.
+// ones, on which no product depends, hold anything.
 struct SomeBlocks {
   Longs c[4] = {};
 
