@@ -148,7 +148,9 @@ MIXTAPE_ALWAYS_INLINE void pack_along(const PackSource& from, int64_t depth, int
   constexpr int64_t n = P::lanes;
   const S* const data = static_cast<const S*>(from.data);
   const int64_t groups = (depth + P::k_group - 1) / P::k_group;
-  const int64_t behind = (from.readable - from.count) * from.line_stride;  // the end of each line
+  // Elements after the end of each line that may be packed, too: none in the last k_group.
+  const int64_t behind =
+      depth % P::k_group == 0 ? (from.readable - from.count) * from.line_stride : 0;
   for_each_line_vector<P>(width, [&](int64_t i, auto put) MIXTAPE_INLINE_LAMBDA {
     for (int64_t g = 0; g < groups; g += n) {
       typename P::Groups v[n];
