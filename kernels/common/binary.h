@@ -252,10 +252,16 @@ struct Hypot {  // sqrt(a^2 + b^2), without those squares' overflow; gradient 0 
   template <class T>
   MIXTAPE_HD static T gradient_a(T dy, T a, T b) {
     const T most = select(abs(a) > abs(b), abs(a), abs(b));
-    const T x = a / select(most == T(0), T(1), most), y = b / select(most == T(0), T(1), most);
-    return dy * x / sqrt(select(most == T(0), T(1), x * x + y * y));
+    const T x = part(a, most), y = part(b, most);
+    return dy * select(most == T(0), T(0), x / sqrt(x * x + y * y));
   }
   MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return gradient_a(dy, b, a); }
+
+ private:
+  template <class T>
+  MIXTAPE_HD static T part(T z, T most) {  // z / most; 1 or -1 if both are infinite, too
+    return select(abs(z) == most, select(z < T(0), T(-1), T(1)), z / most);
+  }
 };
 
 // Predicates: the result is bool and there is no derivative.

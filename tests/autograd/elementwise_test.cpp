@@ -726,6 +726,11 @@ TEST(Elementwise, HypotKeepsTheRange) {
   sum(hypot(a, b)).backward();
   EXPECT_EQ(to_vector(a.grad()), (Values{0, 0, 1}));
   EXPECT_EQ(to_vector(b.grad()), (Values{0, -1, 0}));
+  const Tensor far = row({inf, 2, -inf}).set_requires_grad(),
+               near = row({-1, -inf, 0}).set_requires_grad();
+  sum(hypot(far, near)).backward();
+  EXPECT_EQ(to_vector(far.grad()), (Values{1, 0, -1}));
+  EXPECT_EQ(to_vector(near.grad()), (Values{0, -1, 0}));
   EXPECT_EQ(hypot(zeros({0, 3}), zeros({3})).shape(), (Shape{0, 3}));
   EXPECT_EQ(hypot(ones({1, 1, 1, 1, 1, 1, 1, 2}), ones({})).rank(), 8);
 }
