@@ -328,6 +328,15 @@ TEST_P(Gemm, WhatIsNotThereIsNotMultiplied) {
       const double want = i % 33 == 32 ? nan : i / 33 == 14 ? inf : 41;
       EXPECT_TRUE(c.at(i) == want || (std::isnan(c.at(i)) && std::isnan(want))) << name(in) << i;
     }
+    // Nor what follows a line that is dense along k: the next line.
+    const Tensor rows = filled({50, 41}, in, 1), columns = filled({70, 41}, in, 1),
+                 product = output({50, 70}, out);
+    rows.set(41 * 9, inf);
+    columns.set(41 * 20, inf);
+    const Tensor across = columns.with_layout(transpose(columns.layout(), 0, 1));
+    launch([&](Launch& l) { gemm(l, rows, across, Epilogue{}, product); });
+    for (int64_t i = 0; i < product.numel(); ++i)
+      EXPECT_EQ(product.at(i), i / 70 == 9 || i % 70 == 20 ? inf : 41) << name(in) << i;
   }
 }
 

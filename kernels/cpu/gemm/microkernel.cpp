@@ -47,7 +47,9 @@ const InstructionSet& set_within(Isa most) {
 }
 
 Isa isa_of_processor() {
-#if defined(__x86_64__)
+#if defined(MIXTAPE_EMULATED_AVX512)
+  return Isa::Avx512Bf16;
+#elif defined(__x86_64__)
   __builtin_cpu_init();
   // (Every processor with AVX2 has F16C, which clang 14 cannot ask for.)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::Portable;
