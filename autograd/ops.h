@@ -53,7 +53,10 @@ Tensor arange(double stop, DType dtype = i64,
               Device device = DefaultDevice::current());  // from 0
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
-Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());
+// The base to the power of linspace(start, stop, n).
+Tensor logspace(double start, double stop, int64_t n, double base = 10, DType dtype = f32,
+                Device device = DefaultDevice::current());
+Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());  // identity
 // x's shape and device and, unless one is given, its dtype. empty_like() also keeps the order of
 // its memory: row-major or channels last.
 Tensor empty_like(const Tensor& x, std::optional<DType> dtype = {});
@@ -88,10 +91,11 @@ Tensor randn(std::integral auto size, std::integral auto... more) {
 }
 Tensor normal(const Shape& shape, double mean, double std, DType dtype = f32,
               Device device = DefaultDevice::current());  // of that mean and deviation
-Tensor randint(int64_t low, int64_t high, const Shape& shape,
-               Device device = DefaultDevice::current());  // i64 in [low, high)
-inline Tensor randint(int64_t high, const Shape& shape, Device device = DefaultDevice::current()) {
-  return randint(0, high, shape, device);
+Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = i64,
+               Device device = DefaultDevice::current());  // whole numbers in [low, high)
+inline Tensor randint(int64_t high, const Shape& shape, DType dtype = i64,
+                      Device device = DefaultDevice::current()) {
+  return randint(0, high, shape, dtype, device);
 }
 Tensor randperm(int64_t n, Device device = DefaultDevice::current());  // i64: 0..n-1, shuffled
 // Draws n classes with probabilities in proportion to the weights: [..., classes] -> i64 [..., n],

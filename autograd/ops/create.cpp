@@ -52,6 +52,19 @@ Tensor places_of(const Tensor& mask, Device device) {
   return contiguous(transpose(nonzero(mask))).to(device);
 }
 
+// The dtype holds each whole number of a range, so that none is rounded to its end.
+void check_whole(DType dtype, int64_t low, int64_t high) {
+  if (dtype == i64) return;
+  if (is_integer(dtype)) {
+    for (const int64_t end : {low, high}) check_fits(dtype, double(end));
+    return;
+  }
+  const int digits = dtype == f64 ? 53 : dtype == f32 ? 24 : dtype == f16 ? 11 : 8;
+  const int64_t most = dtype == boolean ? 1 : int64_t{1} << digits;
+  check(-most <= low && high <= most, "{} has all whole numbers up to {}, got {} to {}", dtype,
+        most, low, high);
+}
+
 // [0, 1) in f64 with 48 bits: with rand(), events rarer than 2^-24 would come too often or never.
 Tensor fine_rand(const Shape& shape, DType dtype, Device device) {
   const Tensor coarse = rand(shape, dtype, device);
@@ -123,6 +136,11 @@ Tensor linspace(double start, double stop, int64_t n, DType dtype, Device device
   return made(kernels::linspace, Shape{n}, dtype, device, start, stop);
 }
 
+Tensor logspace(double start, double stop, int64_t n, double base, DType dtype, Device device) {
+  const Scope scope("logspace");
+  return cast(pow(base, linspace(start, stop, n, f64, device)), dtype);
+}
+
 Tensor eye(int64_t n, DType dtype, Device device) {
   Tensor y = zeros({n, n}, dtype, device);
   kernels::fill(device, 1, y.with_layout(Layout(Shape{n}, Shape{n + 1})));  // the diagonal
@@ -159,20 +177,21 @@ Tensor randn_like(const Tensor& x, std::optional<DType> dtype) {
   return randn(x.shape(), dtype.value_or(x.dtype()), x.device());
 }
 
-Tensor randint(int64_t low, int64_t high, const Shape& shape, Device device) {
+Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype, Device device) {
   check(low < high, "low must be < high, got {} and {}", low, high);
+  check_whole(dtype, low, high - 1);
   const Tensor y(shape, i64, device);
   const Draw draw = generator().draw(y.numel());
   if (kernels::RandomInteger(low, high).is_wide()) generator().reserve(y.numel());
   kernels::random_integer(device, draw, low, high, y);
-  return y;
+  return cast(y, dtype);
 }
 
 Tensor randperm(int64_t n, Device device) {
   check(n >= 0, "n must be >= 0, got {}", n);
   const Tensor y = arange(0, static_cast<double>(n), 1, i64, Device::cpu());
   using Limits = std::numeric_limits<int64_t>;
-  const Tensor draws = randint(Limits::min(), Limits::max(), {n}, Device::cpu());
+  const Tensor draws = randint(Limits::min(), Limits::max(), {n}, i64, Device::cpu());
   int64_t* const p = y.data<int64_t>();
   const int64_t* const draw = draws.data<int64_t>();
   for (int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates

@@ -1222,6 +1222,13 @@ TEST(Create, Linspace) {
   EXPECT_ERROR(linspace(nan, 1, 3), "got 3 numbers from nan to 1");
 }
 
+TEST(Create, Logspace) {
+  expect_near(logspace(-1, 2, 4), Values{0.1, 1, 10, 100});
+  EXPECT_EQ(to_vector(logspace(0, 10, 3, 2, i32)), (Values{1, 32, 1024}));
+  EXPECT_EQ(logspace(0, 1, 0).shape(), Shape{0});
+  EXPECT_ERROR(logspace(0, 1, -1), "logspace: n must be >= 0");
+}
+
 TEST(Create, ArangeAndEyeCheckTheirSizes) {
   EXPECT_EQ(to_vector(arange(2, -3, -2)), (Values{2, 0, -2}));
   EXPECT_TRUE(equal(arange(3, f32), tensor({0, 1, 2})));
@@ -1340,6 +1347,11 @@ TEST(Create, RandomNumbersCheckTheirRange) {
   EXPECT_EQ(min(x).item(), -2);
   EXPECT_EQ(max(x).item(), 2);
   EXPECT_ERROR(randint(3, 3, {2}), "low must be < high, got 3 and 3");
+  EXPECT_EQ(max(randint(256, {1000}, u8)).item(), 255);
+  EXPECT_EQ(max(randint(257, {9000}, bf16)).item(), 256);
+  EXPECT_EQ(sum(randint(2, {100}, boolean)).dtype(), i64);
+  EXPECT_ERROR(randint(257, {2}, u8), "256 does not fit elements of u8");
+  EXPECT_ERROR(randint(-4000, 9, {2}, f16), "f16 has all whole numbers up to 2048, got -4000 to 8");
   for (const DType t : {f64, f32, f16, bf16})
     EXPECT_LT(max(rand({100000}, t)).item(), 1) << name(t);
   // More than 2^32 numbers can all occur: odd ones, too, and those at both ends.

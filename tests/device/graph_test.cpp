@@ -59,7 +59,7 @@ TEST(Graph, DrawsNewNumbersAtEachReplay) {
   const auto step = [&] {  // a mask in forward, in backward, and in a second forward
     y = dropout(x * w, 0.5) + rand({300}, f32, device);
     const Tensor z = checkpoint([&](const Tensor& t) { return dropout(t * t, 0.25); }, y);
-    const Tensor wide = cast(randint(0, int64_t{1} << 40, {300}, device), f32);
+    const Tensor wide = cast(randint(0, int64_t{1} << 40, {300}, i64, device), f32);
     dw = grad({sum(z * wide)}, {w})[0];
   };
   step();
@@ -147,7 +147,7 @@ struct Training {
   void load(int i) {
     const Seed other(uint64_t(i) + 100);
     copy_(x, randn({16, 12}, f32, device));
-    copy_(y, randint(0, 5, {16}, device));
+    copy_(y, randint(0, 5, {16}, i64, device));
     fill_(boost, i == 6 ? 1e30 : 1);  // gradients overflow
   }
   std::vector<std::vector<double>> state() {

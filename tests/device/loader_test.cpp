@@ -29,7 +29,7 @@ std::vector<double> epoch(DataLoader& loader) {
 }
 
 TEST(DeviceLoading, BatchesArriveThereFromAnyThread) {
-  const TensorDataset data(randint(0, 256, {200, 1, 12, 9}, Device::cpu()).to(u8),
+  const TensorDataset data(randint(0, 256, {200, 1, 12, 9}, u8, Device::cpu()),
                            arange(0, 200, 1, i64, Device::cpu()));
   const DefaultDevice here(Device::cuda());  // for the network; data and transforms ignore it
   const auto loader = [&](Device device, int workers) {

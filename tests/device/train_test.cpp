@@ -57,7 +57,7 @@ struct Training {
   Training(DType low, Device on)
       : low(low),
         x(randn({16, 1, 16, 16}, f32, Device::cpu()).to(on)),
-        y(randint(0, 10, {16}, Device::cpu()).to(on)),
+        y(randint(0, 10, {16}, i64, Device::cpu()).to(on)),
         opt([&] {
           net.to(on);
           return optim::AdamW(net.parameters(), {.lr = 3e-3});

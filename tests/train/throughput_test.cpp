@@ -122,9 +122,9 @@ TEST(Throughput, CountsTokens) {
   o.callbacks = {speed};
   nn::Sequential net(nn::Embedding(20, 4), nn::Flatten(), nn::Linear(20, 3));
   Loaders l;
-  l.train.emplace(
-      TensorDataset(randint(0, 20, {8, 5}, Device::cpu()), randint(0, 3, {8}, Device::cpu())),
-      DataLoaderOptions{.batch_size = 8});
+  l.train.emplace(TensorDataset(randint(0, 20, {8, 5}, i64, Device::cpu()),
+                                randint(0, 3, {8}, i64, Device::cpu())),
+                  DataLoaderOptions{.batch_size = 8});
   Learner(std::move(l), std::move(net), o).fit(1);
   ASSERT_EQ(speed->rows().size(), 1u);
   EXPECT_NEAR(speed->rows()[0].tokens, 5 * speed->rows()[0].examples, 1e-3);
