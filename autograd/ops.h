@@ -177,6 +177,13 @@ std::vector<Tensor> split_heads(const Tensor& x, int64_t heads,
 // The coordinates of all points of a grid, from axes of n, m, ... numbers: [n, m, ...] each. With
 // "xy", as for images, the first axis runs along columns: [m, n, ...].
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing = "ij");
+// All of them expanded to one shape, by NumPy's rule.
+std::vector<Tensor> broadcast_tensors(const std::vector<Tensor>& tensors);
+// x with sizes of 1 added to at least that many dimensions: [n] becomes [1, n] or [1, n, 1], and
+// [m, n] becomes [m, n, 1].
+Tensor atleast_1d(const Tensor& x);
+Tensor atleast_2d(const Tensor& x);
+Tensor atleast_3d(const Tensor& x);
 // Windows of `size` elements that start `step` apart: [..., n, ...] -> [..., windows, ..., size].
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
 // Replaces dimensions a and b by a last one: x[..., i, i + offset].
@@ -184,6 +191,8 @@ Tensor diagonal(const Tensor& x, int64_t offset = 0, int a = -2, int b = -1);
 
 // --- rearranging: copies ---
 Tensor flip(const Tensor& x, const Dims& dims);
+// Turned `times` times by 90 degrees, from the first of two dimensions towards the second.
+Tensor rot90(const Tensor& x, int64_t times = 1, const Dims& dims = {0, 1});
 Tensor roll(const Tensor& x, int64_t shift, int dim);  // wraps around
 Tensor roll(const Tensor& x, const Shape& shifts, const Dims& dims);
 Tensor roll(const Tensor& x, int64_t shift);         // in row-major order
@@ -213,6 +222,8 @@ Tensor concat(const std::vector<Tensor>& parts, int dim = 0);  // as cat
 Tensor stack(const std::vector<Tensor>& parts, int dim = 0);
 Tensor vstack(const std::vector<Tensor>& parts);  // cat of rows: a 1-d or 0-d tensor is one
 Tensor hstack(const std::vector<Tensor>& parts);  // cat along dimension 1, or 0 of vectors, numbers
+Tensor dstack(const std::vector<Tensor>& parts);  // cat of atleast_3d() along dimension 2
+Tensor column_stack(const std::vector<Tensor>& parts);  // hstack: a 1-d or 0-d tensor is a column
 // The matrices along a diagonal, zeros beside them; a 1-d or 0-d tensor is one row.
 Tensor block_diag(const std::vector<Tensor>& parts);
 // All combinations of an element of each part: [n], [m], ... -> [n m ..., parts]; [n] of one part.
@@ -239,6 +250,9 @@ struct ScatterReduceOptions {
 // Ties share the gradient of an extremum; NaN wins.
 Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                       ScatterMode mode, const ScatterReduceOptions& options = {});
+// The same by PyTorch's names: "sum", "prod", "mean", "amax" or "amin".
+Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                      std::string_view mode, const ScatterReduceOptions& options = {});
 // x with slices `index` [k] of dim replaced by a number, or by the slices of source.
 Tensor index_fill(const Tensor& x, int dim, const Tensor& index, double value);
 Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
@@ -262,6 +276,9 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, double val
 Tensor masked_select(const Tensor& x, const Tensor& mask);  // 1-d; waits for the device
 Tensor nonzero(const Tensor& x);  // i64 [count, rank]; waits for the device
 inline Tensor argwhere(const Tensor& x) { return nonzero(x); }  // as nonzero
+// The index in each dimension of a tensor of that shape, for positions in row-major order, as
+// argmax(x) gives: i64 of the positions' shape.
+std::vector<Tensor> unravel_index(const Tensor& positions, const Shape& shape);
 
 // --- order ---
 struct Sorted {
@@ -330,6 +347,8 @@ Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; N
 inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b);
 inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }
+Tensor fmax(const Tensor& a, const Tensor& b);  // maximum(), but NaN loses; of ties, a
+Tensor fmin(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, const Tensor& b);     // sign of b, as Python's %; integers % 0: 0
 Tensor fmod(const Tensor& a, const Tensor& b);          // sign of a, as C's %; integers % 0: 0
 Tensor copysign(const Tensor& a, const Tensor& b);      // |a| with the sign of b; integers give f32
@@ -395,9 +414,12 @@ Tensor digamma(const Tensor& x);  // the derivative of lgamma
 Tensor sign(const Tensor& x);     // 0 for NaN; gradient 0, as for the next four
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
-Tensor round(const Tensor& x);  // ties to even
-Tensor trunc(const Tensor& x);  // toward zero
-Tensor frac(const Tensor& x);   // x - trunc(x); gradient 1
+Tensor round(const Tensor& x);    // ties to even
+Tensor trunc(const Tensor& x);    // toward zero
+Tensor frac(const Tensor& x);     // x - trunc(x); gradient 1
+Tensor sinc(const Tensor& x);     // sin(pi x) / (pi x), 1 at 0
+Tensor deg2rad(const Tensor& x);  // integers give f32
+Tensor rad2deg(const Tensor& x);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
@@ -590,6 +612,13 @@ Tensor logcumsumexp(const Tensor& x, int dim);  // log(cumsum(exp(x))), however 
 // x. For bools they say where x changes.
 Tensor diff(const Tensor& x, int n = 1, int dim = -1, const Tensor& before = {},
             const Tensor& after = {});
+// The integral of a function with values y by the trapezoidal rule: at points that are dx apart, or
+// at points x, [n] for that dimension or as y. cumulative_trapezoid() has it up to each point but
+// the first: [..., n, ...] -> [..., n - 1, ...].
+Tensor trapezoid(const Tensor& y, double dx = 1, int dim = -1);
+Tensor trapezoid(const Tensor& y, const Tensor& x, int dim = -1);
+Tensor cumulative_trapezoid(const Tensor& y, double dx = 1, int dim = -1);
+Tensor cumulative_trapezoid(const Tensor& y, const Tensor& x, int dim = -1);
 // sum() and mean() of the elements that are not NaN.
 Tensor nansum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor nanmean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
@@ -728,6 +757,14 @@ Tensor pinv(const Tensor& a, const PinvOptions& options = {});  // [..., m, n] -
 // The shortest x [..., n, k] with the least |a x - b|, for a [..., m, n] of any rank; b as in
 // solve.
 Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& options = {});
+// The number of singular values that do not count as 0: [..., m, n] -> i64 [...].
+Tensor matrix_rank(const Tensor& a, const PinvOptions& options = {});
+Tensor cond(const Tensor& a);  // the largest singular value over the least: [..., m, n] -> [...]
+// [..., m, n] -> [...]: "fro", the root of the sum of squares, or "nuc", the sum of singular
+// values; or by a number the largest (2) or least (-2) singular value, or the largest (1) or least
+// (-1) sum of |a| of a column, or with an infinity of a row.
+Tensor matrix_norm(const Tensor& a, std::string_view ord = "fro");
+Tensor matrix_norm(const Tensor& a, double ord);
 Tensor matrix_exp(const Tensor& a);  // sum of a^i / i!, [..., n, n]
 // a @ a @ ..., n times, [..., n, n]; of inv(a) for a negative n. On a's device, at least in f32.
 Tensor matrix_power(const Tensor& a, int64_t n);
@@ -1033,6 +1070,16 @@ Tensor istft(const Tensor& x, int64_t n_fft, const IstftOptions& options = {});
 // n numbers of sin^2 from 0 to pi; if periodic, the first n of n + 1.
 Tensor hann_window(int64_t n, bool periodic = true, DType dtype = f32,
                    Device device = DefaultDevice::current());
+// The same with 0.54 - 0.46 cos, and with 0.42 - 0.5 cos + 0.08 cos of twice the angle.
+Tensor hamming_window(int64_t n, bool periodic = true, DType dtype = f32,
+                      Device device = DefaultDevice::current());
+Tensor blackman_window(int64_t n, bool periodic = true, DType dtype = f32,
+                       Device device = DefaultDevice::current());
+// The frequencies of fft's and rfft's results for n samples that are d apart: [n], [n / 2 + 1].
+Tensor fftfreq(int64_t n, double d = 1, DType dtype = f32,
+               Device device = DefaultDevice::current());
+Tensor rfftfreq(int64_t n, double d = 1, DType dtype = f32,
+                Device device = DefaultDevice::current());
 
 // --- losses ---
 // The way in which a loss becomes one number. Every loss takes it by name, {.reduction =

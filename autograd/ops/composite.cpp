@@ -1,6 +1,7 @@
 // Elementwise functions that are composed of other ops.
 
 #include <limits>
+#include <numbers>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -11,9 +12,26 @@ using namespace internal;
 using namespace ops;
 namespace {
 
+constexpr double pi = std::numbers::pi;
+
 Tensor x_log_y(const Tensor& x, const Tensor& y) {  // of floats that are not half
   const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
   return x * log(where(none, 1, y));
+}
+
+Tensor turned(const Tensor& x, double factor) {
+  return mul(is_float(x.dtype()) ? x : cast(x, f32), factor);
+}
+
+// Near 0 a power series in t^2, t = pi x, since terms of the derivative cancel there; elsewhere the
+// sine of the distance to the nearest integer, which is exact.
+Tensor sinc_of(const Tensor& x) {
+  const Tensor far = gt(abs(x), 0.125), t = square(masked_fill(x, far, 0) * pi);
+  Tensor near = number_like(x, 1);
+  for (int k = 7; k > 0; --k) near = 1.0 - near * t / (2.0 * k * (2 * k + 1));
+  const Tensor away = masked_fill(x, logical_not(far), 1), whole = round(away.detach());
+  const Tensor odd = remainder(whole, 2), sine = sin((away - whole) * pi) * (1.0 - odd * 2);
+  return where(far, sine / (away * pi), near);
 }
 
 }  // namespace
@@ -26,6 +44,21 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) {
   Tensor y = low ? where(logical_or(lt(x, low), isnan(low)), low, x) : x;
   if (high) y = where(logical_or(gt(y, high), isnan(high)), high, y);
   return x.requires_grad() && grad_enabled() ? where(isnan(x), x.detach(), y) : y;
+}
+Tensor fmax(const Tensor& a, const Tensor& b) {
+  const Scope scope("fmax");
+  return where(logical_or(ge(a, b), isnan(b)), a, b);
+}
+Tensor fmin(const Tensor& a, const Tensor& b) {
+  const Scope scope("fmin");
+  return where(logical_or(le(a, b), isnan(b)), a, b);
+}
+
+Tensor deg2rad(const Tensor& x) { return turned(x, pi / 180); }
+Tensor rad2deg(const Tensor& x) { return turned(x, 180 / pi); }
+Tensor sinc(const Tensor& x) {
+  const Scope scope("sinc");
+  return in_wider(sinc_of, x);
 }
 
 Tensor xlogy(const Tensor& a, const Tensor& b) {

@@ -380,6 +380,41 @@ Tensor pinv(const Tensor& a, const PinvOptions& o) {
   check_matrices(a);
   return call<Pinv>(a, relative_tolerance(a, o.rtol));
 }
+Tensor matrix_rank(const Tensor& a, const PinvOptions& o) {
+  const Scope scope("matrix_rank");
+  check_matrices(a);
+  const NoGrad off;
+  const Tensor s = svdvals(precise(a));
+  if (s.size(-1) == 0) return zeros(leading(a), i64, a.device());
+  return sum(s > max(s, {-1}, true) * relative_tolerance(a, o.rtol), {-1});
+}
+Tensor cond(const Tensor& a) {
+  const Scope scope("cond");
+  const auto ratio = [](const Tensor& w) {
+    const Tensor s = svdvals(w);
+    return select(s, -1, 0) / select(s, -1, -1);
+  };
+  return in_wider(ratio, a);
+}
+Tensor matrix_norm(const Tensor& a, std::string_view ord) {
+  const Scope scope("matrix_norm");
+  check_matrices(a);
+  check(ord == "fro" || ord == "nuc", "ord is \"{}\", not \"fro\" or \"nuc\"", ord);
+  if (ord == "fro") return norm(a, {-2, -1});
+  return in_wider([](const Tensor& w) { return sum(svdvals(w), {-1}); }, a);
+}
+Tensor matrix_norm(const Tensor& a, double ord) {
+  const Scope scope("matrix_norm");
+  check_matrices(a);
+  const double size = std::abs(ord);
+  check(size == 1 || size == 2 || std::isinf(size),
+        "ord must be 1, 2 or infinity, or minus it, got {}", ord);
+  const auto each = [&](const Tensor& w) {
+    return size == 2 ? svdvals(w) : sum(abs(w), size == 1 ? -2 : -1);
+  };
+  return in_wider([&](const Tensor& w) { return ord > 0 ? max(each(w), -1) : min(each(w), -1); },
+                  a);
+}
 Tensor lstsq(const Tensor& a, const Tensor& b, const PinvOptions& o) {
   const Scope scope(Lstsq::info.name);
   check_matrices(a);

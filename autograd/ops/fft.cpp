@@ -287,5 +287,27 @@ Tensor hann_window(int64_t n, bool periodic, DType dtype, Device device) {
   const Tensor phase = arange(0, double(n), 1, f64, device) * step;
   return cast(n == 1 ? ones({1}, f64, device) : 0.5 - cos(phase) * 0.5, dtype);
 }
+// The others in terms of it, h = (1 - cos) / 2, of which blackman_window's end is exactly 0.
+Tensor hamming_window(int64_t n, bool periodic, DType dtype, Device device) {
+  const Scope scope("hamming_window");
+  return cast(hann_window(n, periodic, f64, device) * 0.92 + 0.08, dtype);
+}
+Tensor blackman_window(int64_t n, bool periodic, DType dtype, Device device) {
+  const Scope scope("blackman_window");
+  const Tensor h = hann_window(n, periodic, f64, device);
+  return cast(h * (h * 0.64 + 0.36), dtype);
+}
+
+Tensor fftfreq(int64_t n, double d, DType dtype, Device device) {
+  const Scope scope("fftfreq");
+  checked_length(n);
+  const Tensor k = arange(0, double(n), 1, f64, device);  // counted from 0, then from -n / 2
+  return cast(where(ge(k, double(n - n / 2)), k - double(n), k) / (double(n) * d), dtype);
+}
+Tensor rfftfreq(int64_t n, double d, DType dtype, Device device) {
+  const Scope scope("rfftfreq");
+  checked_length(n);
+  return cast(arange(0, double(n / 2 + 1), 1, f64, device) / (double(n) * d), dtype);
+}
 
 }  // namespace mixtape

@@ -1,6 +1,6 @@
 // Placing elements by an index or a mask, and combining those that go to the same place.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
@@ -168,6 +168,14 @@ Tensor index_copy(const Tensor& x, int dim, const Tensor& given, const Tensor& s
     return index_put_unchecked(t, d, index, slices);
   });
 }
+Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                      std::string_view mode, const ScatterReduceOptions& o) {
+  static constexpr std::string_view names[] = {"sum", "prod", "mean", "amax", "amin"};
+  const auto* const found = std::ranges::find(names, mode);
+  const Scope scope("scatter_reduce");
+  check(found != std::end(names), "mode is \"{}\", not \"{}\"", mode, fmt::join(names, "\", \""));
+  return scatter_reduce(x, dim, index, source, ScatterMode(found - names), o);
+}
 
 Tensor take_along_dim(const Tensor& x, const Tensor& index, int dim) {
   const Scope scope("take_along_dim");
@@ -184,6 +192,20 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index) {
 Tensor take(const Tensor& x, const Tensor& index) {
   const Scope scope("take");
   return mixtape::index(flatten(x), {as_index(index)});
+}
+std::vector<Tensor> unravel_index(const Tensor& positions, const Shape& shape) {
+  const Scope scope("unravel_index");
+  Tensor rest = as_index(positions, "positions");
+  check_range(rest, 0, shape.size(), [shape](int64_t i) {
+    return fmt::format("position {} is out of range for shape {}", i, shape);
+  });
+  std::vector<Tensor> indices(size_t(shape.rank));
+  for (int d = shape.rank - 1; d >= 0; --d) {
+    const double n = double(std::max<int64_t>(1, shape[d]));
+    indices[size_t(d)] = remainder(rest, n);
+    rest = floor_divide(rest, n);
+  }
+  return indices;
 }
 
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {

@@ -1,4 +1,5 @@
-// Copies with elements in another order: three ops, and functions made of views and indexing.
+// Copies with elements in another order: three ops, and functions made of views, joining and
+// indexing.
 
 #include <algorithm>
 #include <numeric>
@@ -101,6 +102,11 @@ Tensor source_of(PadMode mode, int64_t n, int64_t left, int64_t right, Device de
   return index;
 }
 
+std::vector<Tensor> mapped(std::vector<Tensor> parts, Tensor (*f)(const Tensor&)) {
+  for (Tensor& part : parts) part = f(part);
+  return parts;
+}
+
 // The shape with dimension dim repeated.
 Shape repeated(const Shape& shape, int dim, int64_t times) {
   Shape longer = shape;
@@ -115,6 +121,50 @@ Shape repeated(const Shape& shape, int dim, int64_t times) {
 Tensor flip(const Tensor& x, const Dims& dims) {
   const Scope scope(Flip::info.name);
   return call<Flip>(x, reduce_options(dims, x.rank()).dims);
+}
+Tensor rot90(const Tensor& x, int64_t times, const Dims& dims) {
+  const Scope scope("rot90");
+  check(dims.size() == 2, "a plane has two dimensions, got {} of them", dims.size());
+  const int from = wrap_dim(dims[0], x.rank()), to = wrap_dim(dims[1], x.rank());
+  check(from != to, "dimensions {} and {} are the same", dims[0], dims[1]);
+  const int64_t quarters = (times % 4 + 4) % 4;
+  if (quarters == 0) return clone(x);
+  if (quarters == 2) return flip(x, dims);
+  return transpose(flip(x, quarters == 1 ? to : from), from, to);
+}
+
+std::vector<Tensor> broadcast_tensors(const std::vector<Tensor>& tensors) {
+  const Scope scope("broadcast_tensors");
+  Shape shape;
+  for (const Tensor& t : tensors) shape = broadcast(shape, t.shape());
+  std::vector<Tensor> all;
+  for (const Tensor& t : tensors) all.push_back(expand(t, shape));
+  return all;
+}
+Tensor atleast_1d(const Tensor& x) { return as_line(x); }
+Tensor atleast_2d(const Tensor& x) { return x.rank() < 2 ? reshape(x, {1, x.numel()}) : x; }
+Tensor atleast_3d(const Tensor& x) {
+  const Tensor plane = atleast_2d(x);
+  return plane.rank() == 2 ? unsqueeze(plane, -1) : plane;
+}
+
+Tensor vstack(const std::vector<Tensor>& parts) {
+  const Scope scope("vstack");
+  return cat(mapped(parts, atleast_2d));
+}
+Tensor hstack(const std::vector<Tensor>& parts) {
+  const Scope scope("hstack");
+  const std::vector<Tensor> lines = mapped(parts, atleast_1d);
+  return cat(lines, !lines.empty() && lines[0].rank() == 1 ? 0 : 1);
+}
+Tensor dstack(const std::vector<Tensor>& parts) {
+  const Scope scope("dstack");
+  return cat(mapped(parts, atleast_3d), 2);
+}
+Tensor column_stack(const std::vector<Tensor>& parts) {
+  const Scope scope("column_stack");
+  const auto column = [](const Tensor& t) { return t.rank() < 2 ? reshape(t, {-1, 1}) : t; };
+  return cat(mapped(parts, column), 1);
 }
 
 Tensor block_diag(const std::vector<Tensor>& parts) {
@@ -136,9 +186,7 @@ Tensor block_diag(const std::vector<Tensor>& parts) {
 Tensor cartesian_prod(const std::vector<Tensor>& parts) {
   const Scope scope("cartesian_prod");
   if (parts.size() == 1) return as_line(parts[0]);
-  std::vector<Tensor> columns = meshgrid(parts);
-  for (Tensor& column : columns) column = flatten(column);
-  return stack(columns, 1);
+  return stack(mapped(meshgrid(parts), [](const Tensor& grid) { return flatten(grid); }), 1);
 }
 
 Tensor roll(const Tensor& x, int64_t shift, int dim) {

@@ -56,7 +56,49 @@ Both with_mean(const Tensor& x, const Dims& dims, bool keepdim, const F& statist
   return {cast(statistic(w), out), cast(mean(w, dims, keepdim), out)};
 }
 
+// The area between each two points: the mean of their y, times their distance.
+Tensor areas(const Tensor& y, int dim, const Tensor& distances) {
+  const int64_t n = std::max<int64_t>(0, y.size(dim) - 1);
+  const Tensor sums = narrow(y, dim, y.size(dim) - n, n) + narrow(y, dim, 0, n);
+  return sums * distances * 0.5;
+}
+// f of areas, from distances or points.
+template <class F>
+Tensor from_areas(const Tensor& y, double dx, int dim, const F& f) {
+  return in_wider([&](const Tensor& w) { return f(areas(w, dim, number_like(w, dx))); }, y);
+}
+template <class F>
+Tensor from_areas(const Tensor& y, const Tensor& x, int dim, const F& f) {
+  const int d = wrap_dim(dim, y.rank());
+  Shape along = y.shape();
+  for (int i = 0; i < along.rank; ++i)
+    if (i != d) along[i] = 1;
+  check(x.shape() == y.shape() || x.shape() == Shape{y.size(d)},
+        "points of shape {} for values of shape {}: neither the same nor [{}]", x.shape(),
+        y.shape(), y.size(d));
+  return in_wider(
+      [&](const Tensor& w, const Tensor& points) { return f(areas(w, d, diff(points, 1, d))); }, y,
+      x.shape() == y.shape() ? x : reshape(x, along));
+}
+
 }  // namespace
+
+Tensor trapezoid(const Tensor& y, double dx, int dim) {
+  const Scope scope("trapezoid");
+  return from_areas(y, dx, dim, [dim](const Tensor& areas) { return sum(areas, dim); });
+}
+Tensor trapezoid(const Tensor& y, const Tensor& x, int dim) {
+  const Scope scope("trapezoid");
+  return from_areas(y, x, dim, [dim](const Tensor& areas) { return sum(areas, dim); });
+}
+Tensor cumulative_trapezoid(const Tensor& y, double dx, int dim) {
+  const Scope scope("cumulative_trapezoid");
+  return from_areas(y, dx, dim, [dim](const Tensor& areas) { return cumsum(areas, dim); });
+}
+Tensor cumulative_trapezoid(const Tensor& y, const Tensor& x, int dim) {
+  const Scope scope("cumulative_trapezoid");
+  return from_areas(y, x, dim, [dim](const Tensor& areas) { return cumsum(areas, dim); });
+}
 
 Tensor count_nonzero(const Tensor& x, const Dims& dims, bool keepdim) {
   const Scope scope("count_nonzero");

@@ -441,19 +441,6 @@ Tensor trace(const Tensor& x) {
 }
 
 Tensor concat(const std::vector<Tensor>& parts, int dim) { return cat(parts, dim); }
-Tensor vstack(const std::vector<Tensor>& parts) {
-  const Scope scope("vstack");
-  std::vector<Tensor> rows;
-  for (const Tensor& part : parts)
-    rows.push_back(part.rank() < 2 ? reshape(part, {1, part.numel()}) : part);
-  return cat(rows);
-}
-Tensor hstack(const std::vector<Tensor>& parts) {
-  const Scope scope("hstack");
-  std::vector<Tensor> rows;
-  for (const Tensor& part : parts) rows.push_back(as_line(part));
-  return cat(rows, !rows.empty() && rows[0].rank() == 1 ? 0 : 1);
-}
 Tensor cat(const std::vector<Tensor>& parts, int dim) {
   const Scope scope(Cat::info.name);
   check(!parts.empty(), "nothing to join");

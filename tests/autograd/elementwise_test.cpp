@@ -735,6 +735,40 @@ TEST(Elementwise, HypotKeepsTheRange) {
   EXPECT_EQ(hypot(ones({1, 1, 1, 1, 1, 1, 1, 2}), ones({})).rank(), 8);
 }
 
+TEST(Elementwise, NanLosesInFmaxAndFmin) {
+  const Tensor a = row({1, nan, nan, 3, -inf}).set_requires_grad(),
+               b = row({nan, 2, nan, 3, inf}).set_requires_grad();
+  const Tensor most = fmax(a, b), least = fmin(a, b);
+  expect_near(most, {1, 2, nan, 3, inf}, 0);
+  expect_near(least, {1, 2, nan, 3, -inf}, 0);
+  sum(most).backward();
+  EXPECT_EQ(to_vector(a.grad()), (Values{1, 0, 1, 1, 0}));
+  EXPECT_EQ(to_vector(b.grad()), (Values{0, 1, 0, 0, 1}));
+  EXPECT_EQ(to_vector(fmax(row({1, 5}, i64), row({4}, i64))), (Values{4, 5}));
+}
+
+TEST(Elementwise, SincIsExactNearWholeNumbersAndZero) {
+  const double pi = 3.14159265358979323846;
+  EXPECT_EQ(to_vector(sinc(row({0, 1, -2, 1e15, 0.5}, f64))), (Values{1, 0, 0, 0, 2 / pi}));
+  EXPECT_EQ(sinc(row({4097})).item(), 0);
+  EXPECT_NEAR(sinc(row({1e6 + 0.25}, f64)).item() * pi * (1e6 + 0.25), std::sqrt(0.5), 1e-15);
+  for (const double x : {1e-30, 1e-9, 1e-3, 0.125}) {
+    const Tensor t = row({x}, f64).set_requires_grad();
+    const Tensor slope = grad({sinc(t)}, {t}, {.create_graph = true})[0];
+    const double u = pi * pi * x * x;  // -pi^2 x / 3 (1 - u / 10 + u^2 / 280 - u^3 / 15120 + ...)
+    const double rest = 1 - u / 10 + u * u / 280 - u * u * u / 15120 + u * u * u * u / 1330560;
+    EXPECT_NEAR(slope.item() / (-pi * pi * x / 3 * rest), 1, 1e-9) << x;
+    EXPECT_NEAR(grad({slope}, {t})[0].item(), -pi * pi / 3 * (1 - 0.3 * u), u * u + 1e-14) << x;
+  }
+  EXPECT_ERROR(sinc(arange(3)), "sinc: elements must be floats, got i64");
+}
+
+TEST(Elementwise, AnglesOfIntegersAreF32) {
+  EXPECT_EQ(to_vector(rad2deg(deg2rad(row({180, 0}, i64)))), (Values{180, 0}));
+  EXPECT_EQ(deg2rad(row({180}, u8)).dtype(), f32);
+  EXPECT_EQ(deg2rad(row({180}, bf16)).item(), row({3.14159265}, bf16).item());
+}
+
 TEST(Elementwise, SoftplusIsTheIdentityAboveItsThreshold) {
   for (const DType dtype : {f32, f16}) {
     const Tensor x = row({-60000, 1, 60000}, dtype).set_requires_grad();

@@ -137,5 +137,22 @@ TEST(HannWindow, IsPeriodicOrSymmetric) {
   EXPECT_EQ(hann_window(1, false).at(0), 1);
 }
 
+TEST(Windows, AreThoseOfPyTorch) {
+  expect_near(hamming_window(4), {0.08, 0.54, 1, 0.54});
+  expect_near(blackman_window(5, false, f64), {0, 0.34, 1, 0.34, 0}, 1e-15);
+  EXPECT_EQ(blackman_window(8, true, f64).at(0), 0);
+  EXPECT_EQ(hamming_window(1).item(), 1);
+  EXPECT_ERROR(hamming_window(0), "hamming_window: hann_window: n must be >= 1, got 0");
+}
+
+TEST(Frequencies, AreThoseOfNumPy) {
+  expect_near(fftfreq(4), {0, 0.25, -0.5, -0.25}, 0);
+  expect_near(fftfreq(5, 0.1, f64), {0, 2, 4, -4, -2}, 1e-15);
+  expect_near(rfftfreq(4), {0, 0.25, 0.5}, 0);
+  expect_near(rfftfreq(5, 0.5), {0, 0.4, 0.8});
+  EXPECT_EQ(to_vector(fftfreq(1)), Values{0});
+  EXPECT_ERROR(fftfreq(0), "fftfreq: n must be >= 1, got 0");
+}
+
 }  // namespace fft_test
 }  // namespace mixtape

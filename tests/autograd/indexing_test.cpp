@@ -222,6 +222,40 @@ TEST(RepeatInterleave, TakesANumberForEachSlice) {
   EXPECT_EQ(repeat_interleave(full({}, 7), full({}, 2, i64)).shape(), Shape{2});
 }
 
+TEST(Rearranging, TurnsPlanes) {
+  const Tensor x = numbers({2, 3});
+  EXPECT_TRUE(equal(rot90(x), flip(x.t(), 0)));
+  EXPECT_TRUE(equal(rot90(rot90(x, -1)), x));
+  EXPECT_TRUE(equal(rot90(x, 3, {1, 0}), rot90(x)));
+  EXPECT_ERROR(rot90(x, 1, {0}), "rot90: a plane has two dimensions, got 1 of them");
+  EXPECT_ERROR(rot90(x, 1, {0, -2}), "rot90: dimensions 0 and -2 are the same");
+}
+
+TEST(Joining, OfDifferentRanks) {
+  const auto [a, b] = unpack<2>(broadcast_tensors({numbers({3, 1}), numbers({2})}));
+  EXPECT_EQ(a.shape(), (Shape{3, 2}));
+  EXPECT_EQ(b.shape(), (Shape{3, 2}));
+  EXPECT_ERROR(broadcast_tensors({ones({3}), ones({2})}), "broadcast_tensors: ");
+  EXPECT_EQ(atleast_1d(ones({})).shape(), Shape{1});
+  EXPECT_EQ(atleast_2d(numbers({3})).shape(), (Shape{1, 3}));
+  EXPECT_EQ(atleast_3d(numbers({3})).shape(), (Shape{1, 3, 1}));
+  EXPECT_EQ(atleast_3d(numbers({2, 3})).shape(), (Shape{2, 3, 1}));
+  EXPECT_EQ(atleast_3d(ones({1, 2, 3, 4})).rank(), 4);
+  EXPECT_EQ(column_stack({numbers({3}), ones({3, 2})}).shape(), (Shape{3, 3}));
+  EXPECT_EQ(dstack({numbers({3}), numbers({3})}).shape(), (Shape{1, 3, 2}));
+  EXPECT_ERROR(column_stack({}), "column_stack: cat: nothing to join");
+}
+
+TEST(UnravelIndex, FindsWhatArgmaxFound) {
+  const Tensor x = from({3, 1, 2, 9, 7, 8}, {2, 3});
+  const auto at = unravel_index(argmax(x), x.shape());
+  EXPECT_EQ(at[0].item(), 1);
+  EXPECT_EQ(at[1].item(), 0);
+  EXPECT_TRUE(unravel_index(zeros({2}, i64), {}).empty());
+  EXPECT_ERROR(unravel_index(row({6}, i64), {2, 3}), "position 6 is out of range for shape [2, 3]");
+  EXPECT_ERROR(unravel_index(row({6}), {2, 3}), "positions must be integers, got f32");
+}
+
 TEST(RearrangingErrors, NameBothValues) {
   constexpr int64_t most = std::numeric_limits<int64_t>::max(),
                     least = std::numeric_limits<int64_t>::min();

@@ -259,6 +259,26 @@ TEST(Linalg, RoundsOnceFromF64) {
   EXPECT_TRUE(equal(svdvals(a.to(bf16)), svdvals(a.to(bf16).to(f64)).to(bf16)));
 }
 
+TEST(Linalg, NormsAndRanks) {
+  const Tensor flat = from({1, 2, 2, 4}, {2, 2}), both = stack({eye(2), flat, zeros({2, 2})});
+  EXPECT_EQ(to_vector(matrix_rank(both)), (Values{2, 1, 0}));
+  EXPECT_EQ(matrix_rank(diag(tensor({1, 1e-3}).to(f16)), {.rtol = 0.01}).item<int64_t>(), 1);
+  EXPECT_EQ(matrix_rank(zeros({3, 2, 0})).shape(), Shape{3});
+  EXPECT_EQ(cond(diag(tensor({1e-30, 1e5}))).item(), float(1e35));
+  EXPECT_EQ(cond(diag(tensor({2, 0}))).item(), INFINITY);
+  EXPECT_EQ(matrix_norm(flat).item(), 5);
+  EXPECT_NEAR(matrix_norm(flat, "nuc").item(), 5, 1e-6);
+  EXPECT_NEAR(matrix_norm(flat, 2).item(), 5, 1e-6);
+  EXPECT_EQ(matrix_norm(flat, -1).item(), 3);
+  EXPECT_EQ(matrix_norm(flat, INFINITY).item(), 6);
+  EXPECT_EQ(matrix_norm(full({2, 2}, 40000, f16), 1).item(), INFINITY);
+  EXPECT_ERROR(matrix_norm(flat, 3), "matrix_norm: ord must be 1, 2 or infinity, or minus it");
+  EXPECT_ERROR(matrix_norm(flat, "max"), "ord is \"max\", not \"fro\" or \"nuc\"");
+  EXPECT_ERROR(matrix_norm(ones({2})), "matrices of shape [2], not [..., m, n]");
+  EXPECT_ERROR(cond(ones({2})), "cond: svdvals: matrices of shape [2], not [..., m, n]");
+  EXPECT_ERROR(matrix_rank(arange(4)), "matrix_rank: elements must be floats, got i64");
+}
+
 TEST(Linalg, SaysWhatIsWrong) {
   const Tensor good = eye(2), singular = from({1, 2, 2, 4}, {2, 2}), both = stack({good, singular});
   EXPECT_ERROR(solve(both, ones({2, 2, 1})),

@@ -54,6 +54,10 @@ TEST(ScatterReduce, RefusesWhatDoesNotFit) {
                "scatter_reduce: the source must be at least as large as the index, [2], got [1]");
   EXPECT_ERROR(scatter_reduce(truth, 0, index, truth, ScatterMode::Prod),
                "elements must be numbers, got bool (convert them to a number dtype)");
+  EXPECT_TRUE(equal(scatter_reduce(x, 0, index, row({5, -1}), "prod", {.include_self = false}),
+                    row({-5, 1, 1})));
+  EXPECT_ERROR(scatter_reduce(x, 0, index, x, "max"),
+               "mode is \"max\", not \"sum\", \"prod\", \"mean\", \"amax\", \"amin\"");
   EXPECT_ERROR(scatter_reduce(index, 0, index, index, ScatterMode::Mean),
                "scatter_reduce: elements must be floats, got i64");
 }

@@ -473,6 +473,24 @@ TEST(GumbelSoftmax, SamplesTheDistribution) {
   EXPECT_ERROR(gumbel_softmax(logits, 0), "gumbel_softmax: tau must be > 0, got 0");
 }
 
+// --- integrals ---
+
+TEST(Trapezoid, IsExactForLines) {
+  const Tensor x = row({0, 1, 3, 3, 7}), y = x * 2 + 1;
+  EXPECT_EQ(trapezoid(y, x).item(), 56);
+  EXPECT_EQ(to_vector(cumulative_trapezoid(y, x)), (Values{2, 12, 12, 56}));
+  EXPECT_EQ(to_vector(trapezoid(stack({x, y}), 0.5)), (Values{5.25, 12.5}));
+  EXPECT_EQ(to_vector(trapezoid(stack({x, x * 0}, 1), x, 0)), (Values{24.5, 0}));
+  EXPECT_EQ(trapezoid(ones({2, 1})).shape(), Shape{2});
+  EXPECT_EQ(to_vector(trapezoid(zeros({2, 0}))), (Values{0, 0}));
+  EXPECT_EQ(cumulative_trapezoid(zeros({0})).shape(), Shape{0});
+  EXPECT_EQ(trapezoid(full({3}, 60000, f16), 0.5).item(), 60000) << "sums in between leave f16";
+  EXPECT_ERROR(trapezoid(y, ones({4})),
+               "trapezoid: points of shape [4] for values of shape [5]: neither the same nor [5]");
+  EXPECT_ERROR(trapezoid(y, 1, 1), "trapezoid: dimension 1 is out of range for rank 1");
+  EXPECT_ERROR(cumulative_trapezoid(arange(3)), "elements must be floats, got i64");
+}
+
 // --- variance ---
 
 // PyTorch divides by 0 then, too; its infinite slopes are all positive.

@@ -456,6 +456,7 @@ const Slope slopes_at_nan[] = {
     {"hardshrink", 1},
     {"clamp_to_tensors", 0},
     {"nan_to_num", 0},
+    {"deg2rad", 3.14159265358979 / 180},
 };
 
 // Functions of numbers that are composed of other ops, which have no rows.
@@ -474,6 +475,8 @@ std::vector<OpCase> composed_rows() {
       row("clamp_to_tensors",
           [](X x) { return clamp(x, full_like(x.detach(), -1), full_like(x.detach(), 1)); }),
       row("nan_to_num", [](X x) { return nan_to_num(x); }),
+      row("deg2rad", deg2rad),
+      row("sinc", sinc),
   };
 }
 

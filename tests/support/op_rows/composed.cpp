@@ -450,6 +450,75 @@ std::vector<OpCase> more_by_name() {
   };
 }
 
+// Functions of numbers, arrangements and sums that people of NumPy and PyTorch type first.
+std::vector<OpCase> typed_first() {
+  const auto pointwise = [](std::string op, std::string label, std::vector<Input> inputs,
+                            std::function<Tensor(In)> run) {
+    OpCase c = row(std::move(op), std::move(label), std::move(inputs), std::move(run));
+    c.pointwise = true;
+    return c;
+  };
+  const auto on_cpu = [](OpCase c) {
+    c.cpu_only = true;
+    return c;
+  };
+  const Input ties{.shape = {4, 5}, .low = -2, .high = 2, .kind = Input::Tied};
+  const Input nan{.shape = {4, 5}, .low = 0, .high = 1, .kind = Input::Mask};
+  const Input places{{2, 3}, 0, 60, Input::Index};
+  const std::vector<Input> lines{{{2, 3, 4}}, {{3}}}, matrix{{{2, 3, 4}}};
+  return {
+      pointwise("where", "fmax", {{{3, 5}}, {{3, 5}}}, [](In x) { return fmax(x[0], x[1]); }),
+      pointwise("where", "fmin", {{{3, 5}}, {{3, 5}}}, [](In x) { return fmin(x[0], x[1]); }),
+      row("where", "fmax_of_ties", {ties, ties, nan},
+          [](In x) { return fmax(masked_fill(x[0], x[2], NAN), x[1]); }),
+      row("where", "fmin_of_ties", {ties, ties, nan},
+          [](In x) { return fmin(x[0], masked_fill(x[1], x[2], NAN)); }),
+      pointwise("mul_scalar", "deg2rad", {{{3, 5}}}, [](In x) { return deg2rad(x[0]); }),
+      pointwise("mul_scalar", "rad2deg", {{{3, 5}}}, [](In x) { return rad2deg(x[0]); }),
+      pointwise("where", "sinc", {{{3, 5}, -3, 3}}, [](In x) { return sinc(x[0]); }),
+      row("where", "sinc_near_0", {{{3, 5}, -0.2, 0.2}}, [](In x) { return sinc(x[0]); }, {{0, 5}}),
+      row("flip", "rot90", {{{2, 3, 4}}}, [](In x) { return rot90(x[0]); }, {{2, 0, 4}}),
+      row("flip", "rot90_twice", {{{2, 3}}}, [](In x) { return rot90(x[0], 6); }),
+      row("flip", "rot90_back", {{{2, 3, 4}}}, [](In x) { return rot90(x[0], -1, {-1, 0}); }),
+      row("reshape", "atleast", {{{5}}, {{4}}, {.shape = {}}},
+          [](In x) { return addcmul(atleast_3d(x[0]), atleast_2d(x[1]), atleast_1d(x[2])); }),
+      row("expand", "broadcast_tensors", {{{3, 1}}, {{4}}},
+          [](In x) { return stack(broadcast_tensors(x), -1); }, {{0, 1}, {4}}),
+      row("cat", "dstack", {{{2, 3}}, {{2, 3, 2}}}, [](In x) { return dstack(x); },
+          {{0, 3}, {0, 3, 2}}),
+      row("cat", "column_stack", {{{3}}, {{3, 2}}}, [](In x) { return column_stack(x); },
+          {{0}, {0, 2}}),
+      row("scatter_extremum", "by_name", {{{6, 3}}, {{9, 2}, 0, 4, Input::Index}, {{9, 3}}},
+          [](In x) { return scatter_reduce(x[0], 0, x[1], x[2], "amin"); }),
+      predicate(row("floor_divide_scalar", "unravel_index", {places},
+                    [](In x) { return stack(unravel_index(x[0], {3, 4, 5})); }, {{0, 3}})),
+      row("sum", "trapezoid", {{{3, 5}}}, [](In x) { return trapezoid(x[0], 0.5); }, {{0, 5}}),
+      row("sum", "trapezoid_at", lines, [](In x) { return trapezoid(x[0], x[1], 1); },
+          {{2, 0, 4}, {0}}),
+      row("cumsum", "cumulative_trapezoid", {{{3, 5}}},
+          [](In x) { return cumulative_trapezoid(x[0], 0.5, 0); }, {{3, 0}}),
+      row("cumsum", "cumulative_trapezoid_at", {{{3, 5}}, {{3, 5}}},
+          [](In x) { return cumulative_trapezoid(x[0], x[1]); }),
+      of_own_dtype(row("mul", "windows", {{{8}}},
+                       [](In x) {
+                         const Device d = x[0].device();
+                         const Tensor w =
+                             hamming_window(8, true, f64, d) +
+                             blackman_window(8, false, f64, d) * fftfreq(8, 0.5, f64, d);
+                         return x[0].to(f64) * (w + rfftfreq(14, 1, f64, d));
+                       })),
+      on_cpu(predicate(row("svdvals", "matrix_rank", matrix,
+                           [](In x) { return matrix_rank(matmul(x[0], transpose(x[0]))); }))),
+      on_cpu(row("svdvals", "cond", matrix, [](In x) { return cond(x[0]); }, {{0, 3, 4}})),
+      on_cpu(row("svdvals", "nuclear_norm", matrix, [](In x) { return matrix_norm(x[0], "nuc"); },
+                 {{2, 0, 4}})),
+      on_cpu(row("svdvals", "matrix_norm", matrix, [](In x) { return matrix_norm(x[0], -2); })),
+      row("norm", "matrix_norm", matrix, [](In x) { return matrix_norm(x[0]); }, {{2, 0, 4}}),
+      row("max", "matrix_norm", matrix, [](In x) { return matrix_norm(x[0], 1); }),
+      row("min", "matrix_norm", matrix, [](In x) { return matrix_norm(x[0], -INFINITY); }),
+  };
+}
+
 std::vector<OpCase> named_losses() {
   const std::vector<Input> three{{{4, 3}}, {{4, 3}}, {{4, 3}}};
   const std::vector<Shape> none{{0, 3}, {0, 3}, {0, 3}};
@@ -513,7 +582,7 @@ std::vector<OpCase> named_losses() {
 std::vector<OpCase> composed() {
   std::vector<OpCase> cases = placed();
   for (auto more : {statistics, rearranged, products_of_parts, resized, others, by_name,
-                    more_by_name, named_losses})
+                    more_by_name, typed_first, named_losses})
     for (OpCase& c : more()) cases.push_back(std::move(c));
   return cases;
 }
