@@ -200,6 +200,9 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   std::vector<Tensor> split(const std::vector<int64_t>& sizes, int dim = 0) const;  // of these
   std::vector<Tensor> unbind(int dim = 0) const;                // select(dim, i) for each i
   Tensor narrow(int dim, int64_t start, int64_t length) const;  // indices start to start + length
+  Tensor movedim(const Dims& from, const Dims& to) const;       // the others keep their order
+  // Windows of `size` elements that start `step` apart, as a new last dimension.
+  Tensor unfold(int dim, int64_t size, int64_t step) const;
   Tensor slice(int dim, int64_t start, int64_t stop = std::numeric_limits<int64_t>::max(),
                int64_t step = 1) const;  // x[start:stop:step] of dim
   Tensor expand_as(const Tensor& x) const { return expand(x.shape()); }  // to x's shape
@@ -293,6 +296,12 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor scatter_add_(int dim, const Tensor& index, const Tensor& source) const,
       index_add_(int dim, const Tensor& index, const Tensor& source) const;  // as above
   Tensor lerp_(const Tensor& end, double weight) const;  // a step of a moving average
+  Tensor addcmul_(const Tensor& a, const Tensor& b, double value = 1) const,
+      addcdiv_(const Tensor& a, const Tensor& b, double value = 1) const;  // as an optimizer's step
+  Tensor abs_() const, neg_() const, square_() const, sqrt_() const, rsqrt_() const;  // by element
+  Tensor exp_() const, log_() const, reciprocal_() const, pow_(double b) const;  // of each element
+  Tensor floor_() const, ceil_() const, round_() const, relu_() const, sigmoid_() const,
+      tanh_() const;  // by element
 
   // PyTorch's names.
   int dim() const { return rank(); }
@@ -309,6 +318,10 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor amin(const Dims& dims = {}, bool keepdim = false) const {  // min()
     return min(dims, keepdim);
   }
+  Tensor clamp_min(double low) const { return clamp(low); }                   // clamp(low)
+  Tensor clamp_max(double high) const { return clamp({}, high); }             // clamp({}, high)
+  Tensor clamp_min_(double low) const { return clamp_(low); }                 // in place
+  Tensor clamp_max_(double high) const { return clamp_({}, high); }           // in place, too
   int64_t stride(int dim) const { return strides()[wrap_dim(dim, rank())]; }  // in elements
   bool is_floating_point() const { return is_float(dtype()); }  // f64, f32, f16 or bf16
 

@@ -2,11 +2,8 @@
 // old value in every handle. That is safe only if no other tensor sees the storage, which is
 // checked.
 
-#include "autograd/ops/gradients.h"
-#include "autograd/ops/rows.h"
+#include "autograd/ops/pointwise.h"
 #include "core/effects.h"
-#include "core/format.h"
-#include "kernels/common/binary.h"
 
 namespace mixtape {
 using namespace internal;
@@ -152,5 +149,38 @@ Tensor Tensor::lerp_(const Tensor& end, double weight) const {
   return replace("lerp_", *this, end.requires_grad(),
                  [&](const Tensor& x) { return x.lerp(end, weight); });
 }
+Tensor Tensor::addcmul_(const Tensor& a, const Tensor& b, double value) const {
+  return replace("addcmul_", *this, a.requires_grad() || b.requires_grad(),
+                 [&](const Tensor& x) { return addcmul(x, a, b, value); });
+}
+Tensor Tensor::addcdiv_(const Tensor& a, const Tensor& b, double value) const {
+  return replace("addcdiv_", *this, a.requires_grad() || b.requires_grad(),
+                 [&](const Tensor& x) { return addcdiv(x, a, b, value); });
+}
+Tensor Tensor::pow_(double b) const {
+  return replace("pow_", *this, false, [&](const Tensor& x) { return x.pow(b); });
+}
+
+#define MIXTAPE_METHOD(NAME, OP)                                                       \
+  Tensor Tensor::NAME() const {                                                        \
+    return rewrite(#NAME, *this, false, true, [](const Tensor& out, const Tensor& x) { \
+      return call_out<Unary<kernels::OP>>(out, x);                                     \
+    });                                                                                \
+  }
+MIXTAPE_METHOD(abs_, Abs)
+MIXTAPE_METHOD(neg_, Neg)
+MIXTAPE_METHOD(square_, Square)
+MIXTAPE_METHOD(sqrt_, Sqrt)
+MIXTAPE_METHOD(rsqrt_, Rsqrt)
+MIXTAPE_METHOD(exp_, Exp)
+MIXTAPE_METHOD(log_, Log)
+MIXTAPE_METHOD(reciprocal_, Reciprocal)
+MIXTAPE_METHOD(floor_, Floor)
+MIXTAPE_METHOD(ceil_, Ceil)
+MIXTAPE_METHOD(round_, Round)
+MIXTAPE_METHOD(relu_, Relu)
+MIXTAPE_METHOD(sigmoid_, Sigmoid)
+MIXTAPE_METHOD(tanh_, Tanh)
+#undef MIXTAPE_METHOD
 
 }  // namespace mixtape

@@ -65,6 +65,12 @@ std::vector<Tensor> Tensor::unbind(int dim) const { return mixtape::unbind(*this
 Tensor Tensor::narrow(int dim, int64_t start, int64_t length) const {
   return mixtape::narrow(*this, dim, start, length);
 }
+Tensor Tensor::movedim(const Dims& from, const Dims& to) const {
+  return mixtape::movedim(*this, from, to);
+}
+Tensor Tensor::unfold(int dim, int64_t size, int64_t step) const {
+  return mixtape::unfold(*this, dim, size, step);
+}
 Tensor Tensor::slice(int dim, int64_t start, int64_t stop, int64_t step) const {
   return mixtape::slice(*this, dim, start, stop, step);
 }

@@ -1498,6 +1498,25 @@ TEST(InPlace, ArithmeticAndItsOperators) {
   EXPECT_EQ(to_vector(x), (Values{9, 2}));
 }
 
+TEST(InPlace, FunctionsOfNumbers) {
+  const Tensor x = row({4, 9}), whole = from({1, 2, 3, 4}, {2, 2}), column = whole(Slice(), 0);
+  EXPECT_EQ(x.sqrt_().neg_().id(), x.id());
+  EXPECT_EQ(to_vector(x), (Values{-2, -3}));
+  EXPECT_EQ(to_vector(x.abs_().square_()), (Values{4, 9}));
+  EXPECT_EQ(to_vector(x.addcdiv_(row({6, 8}), row({2, 4}), 2).addcmul_(x, row({1}), -1)),
+            (Values{0, 0}));
+  EXPECT_EQ(to_vector(column.pow_(3).clamp_max_(20).clamp_min_(2)), (Values{2, 20}));
+  EXPECT_EQ(to_vector(whole), (Values{2, 2, 20, 4}));
+  EXPECT_EQ(to_vector(arange(-1, 2).abs_().pow_(2)), (Values{1, 0, 1}));
+  EXPECT_ERROR(arange(3).sqrt_(), "sqrt_: sqrt: elements must be floats, got i64");
+  EXPECT_ERROR(expand(ones({1}), {2}).exp_(), "exp_: elements of shape [2] with strides [0] share");
+  const Tensor w = row({4}).set_requires_grad();
+  EXPECT_ERROR(w.log_(), "log_: a leaf that requires a gradient cannot change in place");
+  const Tensor y = w * 5;
+  y.addcmul_(w, w).sqrt_();  // sqrt(5 w + w^2)
+  EXPECT_NEAR(grad({y}, {w})[0].item(), 13.0 / 12, 1e-6);
+}
+
 TEST(InPlace, ResultsOutliveWhatTheyWereMadeOf) {
   const Tensor &sum = add_(ones({2}), 1.0), &product = (ones({2}) *= 3.0);
   EXPECT_EQ(to_vector(sum), (Values{2, 2}));
@@ -1512,6 +1531,7 @@ TEST(InPlace, TakesNoMemory) {
   x += y;
   x *= 3.0;
   clamp_(slice(x, 0, 0, n, 2), {}, 8);
+  x.abs_();
   {
     const NoGrad off;
     x.set_requires_grad() -= slice(y, 0, 0, 1);

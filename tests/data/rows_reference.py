@@ -406,6 +406,9 @@ ROWS = {
     "norm_matrix_norm": torch.linalg.matrix_norm,
     "max_matrix_norm": lambda x: torch.linalg.matrix_norm(x, 1),
     "min_matrix_norm": lambda x: torch.linalg.matrix_norm(x, -math.inf),
+    "pow_scalar_in_place": lambda x: x.pow(1.5),
+    "addcmul_in_place": lambda x, a, b: torch.addcmul(x, a, b, value=-0.5),
+    "addcdiv_in_place": lambda x, a, b: torch.addcdiv(x, a, b, value=2),
     "softmax_of_dtype": lambda x: F.softmax(x, 0, dtype=torch.float64),
     "log_softmax_of_dtype": lambda x: F.log_softmax(x, -1, dtype=torch.float64),
     "gelu_tanh_by_name": lambda x: F.gelu(x, approximate="tanh"),
@@ -749,7 +752,9 @@ for name in """erf_far exp_far expm1_far gelu_far gelu_tanh_far lgamma_of_negati
         cos_special erf_special exp_special expm1_special log_special log1p_special
         maximum_special minimum_special pow_special reciprocal_special relu_special remainder_by_zero
         remainder_special rsqrt_special sigmoid_special silu_special sin_special softplus_special sqrt_special
-        square_special tanh_special matmul_special conv2d_special""".split():
+        square_special tanh_special matmul_special conv2d_special abs_in_place neg_in_place square_in_place
+        sqrt_in_place rsqrt_in_place exp_in_place log_in_place reciprocal_in_place floor_in_place ceil_in_place
+        round_in_place relu_in_place sigmoid_in_place tanh_in_place""".split():
     ROWS[name] = ROWS[max((known for known in ROWS if name.startswith(known + "_")), key=len)]
 for name, number in {"eq": 1, "ne": 1, "lt": 0.3, "le": 0.3, "gt": 0.3, "ge": 0.3}.items():
     ROWS[name + "_scalar"] = lambda x, compare=ROWS[name], number=number: compare(x, torch.tensor(number))

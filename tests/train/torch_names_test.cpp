@@ -141,6 +141,10 @@ TEST(TorchNames, MethodsThatGatherAndScatter) {
   EXPECT_TRUE(equal(x.mv(x(1)), mv(x, x(1))));
   EXPECT_TRUE(equal(x(0).outer(x(1)), outer(x(0), x(1))));
   EXPECT_TRUE(equal(x.lerp(zeros({2, 3}), 0.25), x * 0.75));
+  EXPECT_TRUE(equal(x.movedim(0, 1), x.t()));
+  EXPECT_TRUE(equal(x.unfold(1, 2, 1), unfold(x, 1, 2, 1)));
+  EXPECT_TRUE(equal(x.clamp_min(2), clamp(x, 2)));
+  EXPECT_TRUE(equal(x.clamp_max(2), clamp(x, {}, 2)));
 }
 
 TEST(TorchNames, MethodsInPlace) {

@@ -519,6 +519,36 @@ std::vector<OpCase> typed_first() {
   };
 }
 
+// Methods that write to their tensor, which is no leaf.
+std::vector<OpCase> in_place() {
+  const auto unary = [](std::string op, Tensor (Tensor::*f)() const, double low) {
+    return row(std::move(op), "in_place", {{{3, 5}, low, 3, Input::Real, 0.1}},
+               [=](In x) { return (clone(x[0]).*f)(); }, {{0, 5}});
+  };
+  const std::vector<Input> three{{{3, 5}}, {{3, 5}}, {{3, 1}, 0.5, 2}};
+  return {
+      unary("abs", &Tensor::abs_, -3),
+      unary("neg", &Tensor::neg_, -3),
+      unary("square", &Tensor::square_, -3),
+      unary("sqrt", &Tensor::sqrt_, 0.1),
+      unary("rsqrt", &Tensor::rsqrt_, 0.1),
+      unary("exp", &Tensor::exp_, -3),
+      unary("log", &Tensor::log_, 0.1),
+      unary("reciprocal", &Tensor::reciprocal_, 0.1),
+      unary("floor", &Tensor::floor_, -3),
+      unary("ceil", &Tensor::ceil_, -3),
+      unary("round", &Tensor::round_, -3),
+      unary("relu", &Tensor::relu_, -3),
+      unary("sigmoid", &Tensor::sigmoid_, -3),
+      unary("tanh", &Tensor::tanh_, -3),
+      row("pow_scalar", "in_place", {{{3, 5}, 0.1, 3}}, [](In x) { return clone(x[0]).pow_(1.5); },
+          {{0, 5}}),
+      row("addcmul", "in_place", three,
+          [](In x) { return clone(x[0]).addcmul_(x[1], x[2], -0.5); }),
+      row("addcdiv", "in_place", three, [](In x) { return clone(x[0]).addcdiv_(x[1], x[2], 2); }),
+  };
+}
+
 std::vector<OpCase> named_losses() {
   const std::vector<Input> three{{{4, 3}}, {{4, 3}}, {{4, 3}}};
   const std::vector<Shape> none{{0, 3}, {0, 3}, {0, 3}};
@@ -582,7 +612,7 @@ std::vector<OpCase> named_losses() {
 std::vector<OpCase> composed() {
   std::vector<OpCase> cases = placed();
   for (auto more : {statistics, rearranged, products_of_parts, resized, others, by_name,
-                    more_by_name, typed_first, named_losses})
+                    more_by_name, typed_first, in_place, named_losses})
     for (OpCase& c : more()) cases.push_back(std::move(c));
   return cases;
 }
