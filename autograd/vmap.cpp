@@ -9,6 +9,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
+#include "autograd/quantised.h"
 #include "autograd/tape.h"
 #include "autograd/vmap_replay.h"
 #include "core/check.h"
@@ -186,12 +187,12 @@ class Joins : public Observer {
     JoiningCall joining{y, std::vector<Tensor>(call.inputs.size())};
     bool any_dependent = false, any_shared = false;
     for (size_t i = 0; i < call.inputs.size(); ++i) {
-      const Tensor& t = *call.inputs[i];
+      const Tensor& t = call.given(i);  // a policy may have replaced it, unobserved
       if (!t) continue;
       if (dependent_.contains(t.storage()->id())) {
         any_dependent = true;
       } else if (t.requires_grad()) {
-        joining.shared[i] = call.given(i);
+        joining.shared[i] = t;
         any_shared = true;
       }
     }
@@ -214,7 +215,7 @@ Tensor sum_by_example(const Tensor& g, const Shape& shape, int64_t n) {
   Dims over{1};
   for (int d = 1; d < g.rank(); ++d)
     if (d < more || shape[d - more] == 1) over.push_back(d + 1);
-  return reshape(sum(ops::by_example(g, n), over), joined({n}, shape));
+  return reshape(sum(ops::wide(ops::by_example(g, n)), over), joined({n}, shape));
 }
 
 // The gradient of one input by running the rule once for each example, since it is linear in dy.
@@ -255,7 +256,11 @@ class SharedGradients {
   void add(const JoiningCall& call, const Tensor& dy) {
     Node& node = *call.y.grad_fn();
     const Tensor kept = dy;  // a rule may write over a gradient that nothing else holds
-    const Grads each = node.broadcasts() ? node.backward(dy) : node.backward_each(dy, n_);
+    Grads each;              // without factors that a recipe rounds, which the rule itself rounds
+    if (node.broadcasts())
+      each = node.backward(dy);
+    else if (!quantised_operand(node.ctx))
+      each = node.backward_each(dy, n_);
     for (size_t i = 0; i < call.shared.size(); ++i) {
       const Tensor& t = call.shared[i];
       const Tensor leaf = t ? leaf_of(t) : t;

@@ -201,7 +201,6 @@ Tensor weight_each(const Tensor& x, const Tensor& dy, int64_t n, ConvGeometry g,
   g.weight[0] *= n;
   return by_example(apply<Conv2dWeight>(xs, dys, g, want), n);
 }
-Tensor bias_each(const Tensor& dy, int64_t n) { return sum(flatten(by_example(dy, n), 3), {1, 3}); }
 
 Grads Conv2d::backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const ConvGeometry& g) {
   const Tensor dz =

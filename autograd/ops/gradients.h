@@ -175,6 +175,8 @@ Tensor in_wider(const F& f, const T&... x) {
 
 // The rows of n examples, which follow each other, as [n, rows of each, ...].
 Tensor by_example(const Tensor& rows, int64_t n);
+// The gradients by example, [n, channels], of a bias of dimension 1 of dy, in f32 at least.
+Tensor bias_each(const Tensor& dy, int64_t n);
 // The gradients by example, [n, shape], of a tensor whose rows each belong to one example: g with
 // zeros in the rows of other examples.
 Tensor in_own_rows(const Tensor& g, int64_t n);

@@ -13,6 +13,12 @@ Tensor ops::product(const Tensor& a, const Tensor& b, DType wanted, double alpha
   const Factors f(a, b);
   return matmul(f.a, f.b, {.out = f.product(wanted), .alpha = alpha});
 }
+Tensor ops::bias_each(const Tensor& dy, int64_t n) {
+  const Tensor each = by_example(dy, n);
+  Dims over{1};
+  for (int d = 3; d < each.rank(); ++d) over.push_back(d);
+  return sum(wide(each), over);
+}
 
 namespace {
 
@@ -138,11 +144,12 @@ struct Linear {  // x [rows, in]
     const Tensor dz =
         of_product(ctx, pre_activation_gradient(ctx, activation, dy, [] { return Tensor(); }));
     const auto dw = [&] {
-      const Tensor g = by_example(dz, n), x = by_example(ctx.saved(0), n);
-      if (by_columns) return matmul(x.t(), g).t();
-      return g.size(1) == 1 ? g.t() * x : matmul(g.t(), x);
+      const Factors f(by_example(dz, n), by_example(ctx.saved(0), n));
+      const DType out = f.product(ctx.grad_dtype(1));
+      if (by_columns) return product(f.b.t(), f.a, out).t();
+      return f.a.size(1) == 1 ? cast(f.a.t(), out) * cast(f.b, out) : product(f.a.t(), f.b, out);
     };
-    return ctx.grads([] { return Tensor(); }, dw, [&] { return sum(by_example(dz, n), {1}); });
+    return ctx.grads([] { return Tensor(); }, dw, [&] { return bias_each(dz, n); });
   }
   // Without a residual, the op has an input less, which is faster.
   static Tensor of(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
@@ -180,10 +187,9 @@ struct Addmm {  // c [n] or of the product's shape, or none
   }
   static Grads backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, double alpha) {
     const bool batch = dy.rank() > 2;
-    return ctx.grads(
-        [&] { return ctx.shape(0).rank > 1 ? in_own_rows(dy, n) : sum(by_example(dy, n), {1}); },
-        [] { return Tensor(); },
-        [&] { return batch ? Tensor() : weight_each(ctx, 1, dy, n, alpha); });
+    return ctx.grads([&] { return ctx.shape(0).rank > 1 ? in_own_rows(dy, n) : bias_each(dy, n); },
+                     [] { return Tensor(); },
+                     [&] { return batch ? Tensor() : weight_each(ctx, 1, dy, n, alpha); });
   }
 };
 

@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "core/dispatch.h"
 #include "core/random.h"
+#include "core/warn.h"
 #include "nn/nn.h"
 #include "tests/support/errors.h"
 #include "tests/support/values.h"
@@ -346,9 +347,22 @@ TEST(PerSample, OfAModelUnderAutocast) {
   const Losses f = [&](const Tensors& in) {
     return cross_entropy(net(in[0]), in[1], {.reduction = Reduction::None});
   };
+  const Tensor tokens = randn({4, 3, 6});
+  const Losses of_tokens = [&](const Tensors& in) {
+    return cross_entropy(mean(net(in[0]), {1}), in[1], {.reduction = Reduction::None});
+  };
   expect_those_of_a_loop(f, net.parameters(), {x, target}, 2e-6);
-  const amp::Autocast on(bf16);
-  expect_those_of_a_loop(f, net.parameters(), {x, target}, 2e-2);
+  const OnWarning unscaled([](const std::string&) {});
+  for (const amp::AutocastOptions& region :
+       std::vector<amp::AutocastOptions>{{.low = bf16},
+                                         {.low = f16},
+                                         {.low = f16, .preset = amp::Preset::TensorCoresOnly},
+                                         {.recipe = amp::Current{}, .ends = true},
+                                         {.recipe = amp::Mx{}, .ends = true}}) {
+    const amp::Autocast on(region);
+    expect_those_of_a_loop(f, net.parameters(), {x, target}, 2e-6);
+    expect_those_of_a_loop(of_tokens, net.parameters(), {tokens, target}, 2e-6);
+  }
 }
 
 TEST(PerSample, OneExampleAndFrozenParameters) {
