@@ -608,6 +608,15 @@ TEST(Onnx, SaysWhatAGraphCannotExpress) {
             "1 inputs need as many names, got 2");
   EXPECT_EQ(problem([](const Tensor& x) { return norm(x, 0); }),
             "Calls: norm: the norm of order 0 has no counterpart in ONNX");
+  EXPECT_EQ(
+      problem(
+          [](const Tensor& x) {
+            const amp::Autocast on({.low = f32, .recipe = amp::Current{}});
+            return matmul(x, ones({3, 2}));
+          },
+          {.dynamic_batch = false}),
+      "Calls: matmul: operands that the recipe current rounds have no counterpart in ONNX: open "
+      "the region without it");
   Calls net([](const Tensor& x) { return x; });
   const detail::OnnxRun several = [](const nn::Tensors& x) -> nn::Tensors {
     if (x[0].size(0) == 2) return {relu(x[0]), abs(x[0])};

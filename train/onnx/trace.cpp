@@ -91,6 +91,10 @@ class Tracer final : public Observer, public Names {
     if (!outermost || (call.composed && knows(y))) return;
     const TranslationRow* const row = find_row(call.op.name);
     check(row != nullptr, "this op has no counterpart in ONNX");
+    check(call.rounded_by.empty(),
+          "operands that the recipe {} rounds have no counterpart in ONNX: open the region without "
+          "it",
+          call.rounded_by);
     g.path = Scope::path_text();
     bind(y, row->translate(OpCall(g, *this, row->to, call, y)));
   }
