@@ -59,8 +59,8 @@ void check_tag(const optim::Optimizer& opt, size_t parameter, const LossScaleTag
         "unscale(), which belongs after the last backward(); after an exception, call abandon()",
         parameter, opt.name());
   check(!tag.number || (tag.number == number && !tag.mixed),
-        "the gradient of parameter {} of {} carries {}: losses that add up share one, and "
-        "gradients are dropped when a scale is set",
+        "the gradient of parameter {} of {} carries {}: a loss is scaled once, losses that add up "
+        "share a scale, and gradients are dropped when a scale is set",
         parameter, opt.name(), tag.mixed ? "several loss scales" : "another loss scale");
   if (tag.moved)
     warn(fmt::format(

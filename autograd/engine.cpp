@@ -381,7 +381,8 @@ void detail::run_accumulated_hooks(const Tensor& leaf) {
 }
 
 void tag_loss_scale(uint64_t number, int64_t moves, int id, const Tensor& nonfinite) {
-  if (backward_state.loss_scale) *backward_state.loss_scale = {.number = number, .moves = moves};
+  if (LossScaleTag* const tag = backward_state.loss_scale)  // with a number, if scaled before
+    *tag = {.number = number, .moves = moves, .mixed = tag->number != 0};
   detail::observe(&Observer::scaled_loss, id, nonfinite);
 }
 

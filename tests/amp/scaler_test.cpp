@@ -332,6 +332,10 @@ TEST(Carried, OneScaleAtATime) {
   EXPECT_ERROR(scaler.step(sgd), "carries another loss scale");
   EXPECT_TRUE(scaler.step(sgd, {.loss = 1}));
   EXPECT_EQ(p.at(0), 0);
+  scaler.update();
+  sgd.zero_grad();
+  scaler.scale(scaler.scale(sum(p))).backward();
+  EXPECT_ERROR(scaler.step(sgd), "carries several loss scales: a loss is scaled once");
 }
 
 TEST(Carried, AScaleThatIsSetToItselfStays) {
