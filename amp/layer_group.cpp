@@ -2,6 +2,7 @@
 #include "amp/layer_group.h"
 
 #include "amp/scaler.h"
+#include "autograd/backward_state.h"
 #include "autograd/hook_list.h"
 #include "autograd/ops.h"
 #include "core/check.h"
@@ -12,13 +13,22 @@ namespace mixtape::amp {
 using namespace internal;
 namespace {
 
+// A hook that multiplies gradients. A second pass would also divide gradients that the group's end
+// has not multiplied.
+Node::Hook times(double factor, std::shared_ptr<const void> with = {}) {
+  return [factor, with](const Tensor& g) {
+    check(!grad_enabled(), "gradients of a LayerGroup can't be differentiated again");
+    return g * factor;
+  };
+}
+
 // A new handle of x whose gradient is multiplied by `factor`. Its graph keeps `with` alive.
 Tensor with_gradient_times(const Tensor& x, double factor,
                            const std::shared_ptr<const void>& with = nullptr) {
   const NoPolicy as_called;
   const Tensor y = squeeze(unsqueeze(x, 0), 0);  // a view with x's own shape would be x itself
   if (!y.requires_grad()) return x;              // also under NoGrad
-  register_hook(y, [factor, with](const Tensor& g) { return g * factor; });
+  register_hook(y, times(factor, with));
   return y;
 }
 
@@ -57,11 +67,14 @@ LayerGroup::~LayerGroup() = default;
 
 Tensor LayerGroup::begin(const Tensor& x) const { return with_gradient_times(x, 1 / scale_); }
 Tensor LayerGroup::end(const Tensor& y) const {
+  check(!backward_state.by_example,
+        "per_sample_gradients() runs no hooks, which divide the gradients of a LayerGroup: compute "
+        "them without the group");
   const Tensor end = with_gradient_times(y, scale_, parameters_);
   if (!end.requires_grad()) return end;
   for (Parameters::Entry& p : parameters_->all) {
     if (p.hooked || !p.tensor.requires_grad()) continue;  // it may have been frozen until now
-    p.hook = register_hook(p.tensor, [by = 1 / scale_](const Tensor& g) { return g * by; });
+    p.hook = register_hook(p.tensor, times(1 / scale_));
     p.hooked = true;
   }
   return end;

@@ -12,7 +12,7 @@ namespace mixtape::amp {
 // Multiplies gradients inside a group of layers by the group's own scale, in addition to the loss
 // scale. The gradient of the group's result is multiplied on its way in; those of the group's input
 // and parameters are divided on their way out, so scaler and optimizer need not know. Groups may be
-// nested.
+// nested. Gradients with history (create_graph) and per_sample_gradients() throw Error.
 //   const amp::LayerGroup encoder(net.encoder.parameters(), 0x1p10);
 //   const Tensor h = encoder.end(net.encoder(encoder.begin(x)));
 class LayerGroup : NoCopy {

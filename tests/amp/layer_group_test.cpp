@@ -1,6 +1,7 @@
 // Layers with a scale of their own.
 #include "amp/layer_group.h"
 #include "amp/gradient_histogram.h"
+#include "autograd/vmap.h"
 #include "core/random.h"
 #include "core/warn.h"
 
@@ -64,6 +65,19 @@ TEST(LayerGroup, FollowsUnfrozenParameters) {
     sum(group.end(group.begin(x) * w)).backward();
     EXPECT_EQ(to_vector(w.grad()), (std::vector<double>{1, 2}));
   }
+}
+
+TEST(LayerGroup, RefusesGradientsThatItCannotDivide) {
+  const Tensor x = parameter({1, 2}), w = parameter({3, 5});
+  const LayerGroup group({w}, 8);
+  const auto losses = [&](const Tensor& in) {
+    return sum(square(group.end(group.begin(in) * w)), {1});
+  };
+  EXPECT_ERROR(grad({sum(losses(unsqueeze(x, 0)))}, {x}, {.create_graph = true}),
+               "gradients of a LayerGroup can't be differentiated again");
+  EXPECT_ERROR(
+      per_sample_gradients([&](const auto& in) { return losses(in[0]); }, {w}, {ones({3, 2})}),
+      "per_sample_gradients() runs no hooks");
 }
 
 TEST(LayerGroup, PassesThroughUnderNoGrad) {
