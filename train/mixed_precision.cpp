@@ -66,7 +66,6 @@ void MixedPrecision::begin(Learner& learner) {
   learner.scaler = amp::GradScaler(scaler_);
   if (learner.scaler.enabled()) learner.scaler.name_parameters(optimizer, parameter_names(learner));
   learner.autocast.reset();
-  learner.step_options.clip_norm.reset();
   if (masters_ && masters_->clip > 0) learner.step_options.clip_norm = masters_->clip;
   if (masters_) {
     const std::vector<Tensor> params = optimizer.params();
@@ -88,6 +87,7 @@ void MixedPrecision::begin(Learner& learner) {
 }
 
 void MixedPrecision::end(Learner& learner) {
+  if (masters_ && masters_->clip > 0) learner.step_options.clip_norm.reset();
   if (!learner.optimizer && masters_) learner.model().to(f32);
   if (!learner.optimizer) return;
   optim::Optimizer& optimizer = *learner.optimizer;

@@ -88,6 +88,9 @@ TEST(Precision, IsTheLastChoice) {
   EXPECT_EQ(net.up.weight.dtype(), f32);
   EXPECT_FALSE(learner.scaler.enabled() || learner.step_options.clip_norm);
   EXPECT_EQ(learner.callbacks().size(), 1u);  // one MixedPrecision after several choices
+  learner.step_options.clip_norm = 0.5;
+  learner.to_bf16().to_fp32();
+  EXPECT_EQ(learner.step_options.clip_norm, 0.5) << "the program's own";
 }
 
 TEST(Precision, MayBeChosenAmongTheCallbacks) {
