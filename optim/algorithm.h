@@ -97,6 +97,9 @@ class Algorithm {
   virtual Options own_options() = 0;
   virtual kernels::Requirements requirements() const = 0;
   void check_plain() const;  // throws Error if rounding or state need the library's kernels
+  // Rounds what an update() has written to 16-bit parameters and copies, as the library's kernels
+  // do.
+  static void round_copies(Device device, Updates updates);
   // `bytes` is the size of the options. In a capture, each replay reads the options of its time.
   void run_kernel(Device device, kernels::AnyOptimizer optimizer, size_t bytes, Updates updates,
                   const StepControl& control) const;
@@ -158,6 +161,7 @@ class AlgorithmOf final : public Algorithm {
       check_plain();
       internal::check_no_capture("an optimizer with an update() of its own reads options there");
       o_.update(device, updates, control);
+      round_copies(device, updates);
     } else {
       run_kernel(device, o_, sizeof o_, updates, control);
     }

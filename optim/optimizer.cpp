@@ -104,6 +104,11 @@ void Algorithm::run_kernel(Device device, kernels::AnyOptimizer optimizer, size_
   kernels::optimizer_step(device, optimizer, updates, control);
 }
 
+void Algorithm::round_copies(Device device, Updates updates) {
+  for (const kernels::Update& u : updates)
+    if (u.shadow) kernels::convert(device, u.param, u.shadow);
+}
+
 Options Algorithm::options() {
   Options all = own_options();
   all.push_back({"maximize", common.maximize});

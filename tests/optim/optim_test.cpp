@@ -201,6 +201,31 @@ TEST(Optim, EveryOptimizerMovesMasterWeights) {
   }
 }
 
+struct Down {
+  static constexpr std::string_view name = "down";
+  double lr = 0.25;
+  Options options() { return {{"lr", lr}}; }
+  void update(Device, Updates updates, const StepControl&) const {
+    for (const kernels::Update& u : updates)
+      for (int64_t i = 0; i < u.param.size(); ++i) u.param.as<float>()[i] -= float(lr);
+  }
+};
+
+TEST(Optim, OnesOwnMovesHalfWeightsAndCopies) {
+  const DefaultDevice on_cpu(Device::cpu());  // where update() reads
+  const Tensor half = ones({3}, bf16).set_requires_grad(), wide = ones({3}).set_requires_grad();
+  OptimizerOf<Down> masters({half}, {}, {.multi_precision = true}),
+      copies({wide}, {}, {.shadow = f16});
+  for (int i = 0; i < 2; ++i) {
+    half.set_grad(ones({3}));
+    masters.step();
+    wide.set_grad(ones({3}));
+    copies.step();
+  }
+  EXPECT_EQ(half.at(0), 0.5);
+  EXPECT_EQ(wide.shadow().at(0), 0.5);
+}
+
 TEST(Optim, BitsDoNotDependOnThreads) {
   const DefaultDevice cpu(Device::cpu());  // the threads are its own
   for (const auto& [name, make] : problems) {
