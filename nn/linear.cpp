@@ -21,7 +21,7 @@ Tensor adapted(const Tensor& x, const Tensor& residual, const Tensor& lora_A, co
   const Tensor wide = cast(in, mixtape::dtype_of_operand(lora_A));
   const Tensor product = linear(linear(wide, lora_A) * lora.scale, lora_B);
   const Tensor y = cast(product, mixtape::dtype_of_operand(x));
-  return residual ? y + residual : y;
+  return residual ? (is_half(y.dtype()) ? cast(y, residual.dtype()) : y) + residual : y;
 }
 
 Tensor whole_weight(const Tensor& weight, const Tensor& lora_A, const Tensor& lora_B,

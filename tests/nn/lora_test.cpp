@@ -171,6 +171,18 @@ TEST(Lora, LearnsInEveryPrecision) {
     }
 }
 
+// This preset leaves the sum of an adapter's product, in the operands' dtype, and an f32 residual.
+TEST(Lora, AddsToAResidualUnderTensorCoresOnly) {
+  models::Llama net = small();
+  const Tensor tokens = text().to(DefaultDevice::current());
+  add_lora(net, {.rank = 2});
+  stir(net);
+  const NoGrad off;
+  const Tensor want = net(tokens);
+  const amp::Autocast on({.low = bf16, .preset = amp::Preset::TensorCoresOnly});
+  EXPECT_LT(norm(net(tokens) - want).item(), 0.05 * norm(want).item());
+}
+
 TEST(Lora, TravelsUnderPeftsNames) {
   models::Llama net = small(), other = small();
   const Tensor tokens = text().to(DefaultDevice::current());
