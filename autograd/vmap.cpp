@@ -175,7 +175,7 @@ struct JoiningCall {
 };
 
 // Finds these calls. Dependence on the examples is tracked by storage, which covers views and
-// writes in place.
+// writes in place, and by node, which covers a state that an op returns beside its result.
 class Joins : public Observer {
  public:
   explicit Joins(const std::vector<Tensor>& examples) {
@@ -189,7 +189,7 @@ class Joins : public Observer {
     for (size_t i = 0; i < call.inputs.size(); ++i) {
       const Tensor& t = call.given(i);  // a policy may have replaced it, unobserved
       if (!t) continue;
-      if (dependent_.contains(t.storage()->id())) {
+      if (dependent_.contains(t.storage()->id()) || nodes_.contains(t.grad_fn())) {
         any_dependent = true;
       } else if (t.requires_grad()) {
         joining.shared[i] = t;
@@ -198,6 +198,7 @@ class Joins : public Observer {
     }
     if (!any_dependent) return;
     dependent_.insert(y.storage()->id());
+    if (y.grad_fn()) nodes_.insert(y.grad_fn());
     if (any_shared && y.grad_fn()) calls.push_back(std::move(joining));
   }
 
@@ -205,6 +206,7 @@ class Joins : public Observer {
 
  private:
   std::unordered_set<uint64_t> dependent_;
+  std::unordered_set<std::shared_ptr<Node>> nodes_;
 };
 
 // Sums, for each example, its rows of g: the gradient of a shared tensor of this shape after the

@@ -365,6 +365,20 @@ TEST(PerSample, OfAModelUnderAutocast) {
   }
 }
 
+// Under autocast a cell returns its state in f32, beside the op's result.
+TEST(PerSample, OfCellsInTurnUnderAutocast) {
+  const Seed seed(9);
+  const nn::GRUCell gru(4, 3);
+  const nn::LSTMCell lstm(4, 3);
+  const Tensor x = randn({4, 4});
+  const amp::Autocast on(bf16);
+  expect_those_of_a_loop([&](const Tensors& in) { return loss_of(gru(in[0], gru(in[0])).to(f32)); },
+                         gru.parameters(), {x}, 2e-6);
+  expect_those_of_a_loop(
+      [&](const Tensors& in) { return loss_of(lstm(in[0], lstm(in[0])).h.to(f32)); },
+      lstm.parameters(), {x}, 2e-6);
+}
+
 TEST(PerSample, OneExampleAndFrozenParameters) {
   const Seed seed(7);
   const Tensor w = weights({2, 3}), frozen = randn({3}, f64), x = randn({1, 3}, f64);
