@@ -28,8 +28,6 @@ void Async::begin() {
   boxes_.clear();
   groups_.clear();
   threads_.clear();
-  some_.assign(size_t(barriers * m_.blocks()), {});
-  cluster_ = {};
   if (m_.blocks() > 1) use();
 }
 
@@ -44,6 +42,8 @@ void Async::use() {
     g.agent = order.add_agent();
     g.registers = std::min(65536 / m_.threads() / 8 * 8, 256);
   }
+  some_.assign(size_t(barriers * m_.blocks()), {});
+  cluster_ = {};
   free_registers_.assign(size_t(m_.blocks()), 0);
   sent_.assign(size_t(m_.blocks()), std::vector<Sent>(size_t(m_.all_threads())));
   random_ = (BoxTiming::seed() * 31 + m_.block(0).x) * 2654435761u + 1;
@@ -75,7 +75,6 @@ void Async::met(int first, int count) {
 }
 
 void Async::end_thread() {
-  if (!active_) return;
   const Thread& t = mine();
   if (t.stores > 0 || t.awaited_stores < t.committed_stores)
     m_.fault(fmt::format("ends with no store_wait for store_box in {}", text(t.store)));

@@ -18,16 +18,6 @@ constexpr uint32_t in_flight = 0xffffdead;
 int row_of(int thread, int i) { return 16 * (thread / 32) + thread % 32 / 4 + 8 * (i / 2 % 2); }
 int column_of(int thread, int i) { return 8 * (i / 4) + thread % 4 * 2 + i % 2; }
 
-// All numbers of f16: conversions would take a large part of a product's time.
-const std::vector<float>& halves() {
-  static const std::vector<float> all = [] {
-    std::vector<float> x(65536);
-    for (uint32_t i = 0; i < x.size(); ++i) x[i] = float(std::bit_cast<Half>(uint16_t(i)));
-    return x;
-  }();
-  return all;
-}
-
 bool same_call(const Product& p, const Product& q) {
   return p.type == q.type && p.n == q.n && p.a == q.a && p.b == q.b && p.add == q.add &&
          p.transposed_a == q.transposed_a && p.transposed_b == q.transposed_b;

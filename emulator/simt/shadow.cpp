@@ -20,50 +20,46 @@ std::atomic<int64_t> copies_so_far{0};
 }  // namespace
 
 void ShadowMemory::begin(size_t bytes) {
-  if (std::exchange(any_pending_, false))
-    for (auto* const all : {&words_, &bytes_})
-      for (Shadow& s : *all) s.pending = false;
   const size_t words = (bytes + word - 1) / word;
   if (words > words_.size()) {
     words_.resize(words);
     bytes_.resize(words * word);
-    is_split_.resize(words);
   }
-  std::fill_n(is_split_.begin(), words, false);
+  for (const size_t w : split_) words_[w].write.split = false;
+  split_.clear();
 }
 
-void ShadowMemory::split(size_t w) {
-  if (is_split_[w]) return;
-  is_split_[w] = true;
-  std::fill_n(&bytes_[w * word], word, words_[w]);
+void ShadowMemory::clear() {
+  for (auto* const all : {&words_, &bytes_}) std::ranges::fill(*all, Shadow());
 }
 
-void ShadowMemory::join(size_t w) {
-  const Shadow* const part = &bytes_[w * word];
-  if (!std::all_of(part + 1, part + word, [&](const Shadow& s) { return s == *part; })) return;
-  is_split_[w] = false;
-  words_[w] = *part;
+std::span<Shadow> ShadowMemory::split(size_t begin, size_t bytes) {
+  for (size_t w = begin / word; w * word < begin + bytes; ++w) {
+    if (words_[w].write.split) continue;
+    std::fill_n(&bytes_[w * word], word, words_[w]);
+    words_[w].write.split = true;
+    split_.push_back(w);
+  }
+  return {&bytes_[begin], bytes};
 }
 
-void ShadowMemory::mark_pending(size_t begin, size_t bytes, bool pending) {
-  any_pending_ |= pending;
-  visit(begin, bytes, [&](Shadow& s) { s.pending = pending; });
+// Joins the words whose bytes are alike; false if there are others.
+bool ShadowMemory::join(size_t begin, size_t bytes) {
+  bool all = true;
+  for (size_t w = begin / word; w < (begin + bytes) / word; ++w) {
+    if (!words_[w].write.split) continue;
+    const Shadow* const part = &bytes_[w * word];
+    if (std::all_of(part + 1, part + word, [&](const Shadow& s) { return s == *part; }))
+      words_[w] = *part;
+    else
+      all = false;
+  }
+  return all;
 }
 
-// True if no barrier separates this thread from an access of thread `other` at those epochs.
-bool Machine::unordered(int other, uint32_t at, uint32_t warp_at) const {
-  if (other == current_ || at != epoch_) return false;
-  const int w = current_ / warp_size;
-  return other / warp_size != w || warp_at == warps_[size_t(w)].epoch;
-}
-
-size_t Machine::offset(const void* at, size_t bytes) {
-  const auto* const p = static_cast<const unsigned char*>(at);
-  const unsigned char* const mine = shared() + base(rank());
-  if (p < mine || p + bytes > mine + config.shared_bytes)
-    fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", p - mine,
-                      p - mine + int64_t(bytes), config.shared_bytes));
-  return size_t(p - shared());
+void Machine::out_of_bounds(int64_t begin, size_t bytes) {
+  fault(fmt::format("shared memory out of bounds: bytes {} to {} of {}", begin,
+                    begin + int64_t(bytes), config.shared_bytes));
 }
 
 std::string Machine::place(size_t at) const {
@@ -71,10 +67,10 @@ std::string Machine::place(size_t at) const {
   return fmt::format("{} of block {}", at % per_block_, text(block(block_of(at))));
 }
 
-size_t Machine::check_access(const void* at, size_t bytes, Access access) {
+inline size_t Machine::check_access(const void* at, size_t bytes, Access access) {
   const size_t begin = offset(at, bytes);
   const size_t at_least = bytes & (~bytes + 1);  // three words need the alignment of one
-  if ((begin & (at_least - 1)) != 0)
+  if ((begin & (at_least - 1)) != 0) [[unlikely]]
     fault(fmt::format("misaligned: {} bytes of shared memory at {}", bytes, place(begin)));
   if (async.active())
     async.touch(begin, bytes, access);
@@ -83,68 +79,68 @@ size_t Machine::check_access(const void* at, size_t bytes, Access access) {
   return begin;
 }
 
-void Machine::touch(const void* at, size_t bytes, Access access) {
-  const size_t begin = check_access(at, bytes, access);
+inline void Machine::touch(const void* at, size_t bytes, Access access) {
+  const size_t begin = size_t(static_cast<const unsigned char*>(at) - shared());
+  if (access == Access::Write || async.active() || !repeated_.has(begin, bytes, vantage()))
+    check_access(at, bytes, access);
   if (counting_banks.load(std::memory_order_relaxed) == 0) return;
   warp().touched[size_t(current_ % warp_size)].push_back(
       {uint32_t(begin), uint32_t(bytes), access});
   warp().any_touched = true;
 }
+void touch(const void* at, size_t bytes, Access access) { running->touch(at, bytes, access); }
 
 // Checks an access where the block and its warps are all that meets, which is fast to check.
-void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
-  const int w = current_ / warp_size;
-  const uint32_t warp_epoch = warps_[size_t(w)].epoch;
-  const auto name = [](int t) { return fmt::format("{}", t); };
-  shadow_.visit(begin, bytes, [&](Shadow& s) {
-    if (s.pending)
-      fault(
-          fmt::format("shared memory at {} is touched before its cp.async was waited for", begin));
-    if (unordered(s.writer, s.written_at, s.written_warp))
-      fault(fmt::format("race: shared memory at {} was written by thread {} with no barrier since",
-                        begin, name(s.writer)));
-    if (access == Access::Write) {
-      const bool read_now = s.read_at == epoch_;
-      const bool by_others =
-          s.many_warps || (s.many_lanes && s.reader / warp_size == w && s.read_warp == warp_epoch);
-      if (unordered(s.reader, s.read_at, s.read_warp) || (read_now && by_others))
-        fault(fmt::format("race: shared memory at {} was read by thread {} with no barrier since",
-                          begin, name(s.reader)));
-      s.writer = uint16_t(current_);
-      s.written_at = epoch_;
-      s.written_warp = warp_epoch;
-    } else {
-      if (s.read_at != epoch_) {
-        s.many_warps = s.many_lanes = false;
-      } else if (s.reader / warp_size != w) {
-        s.many_warps = true;
-      } else if (s.reader != current_) {
-        s.many_lanes = s.read_warp == warp_epoch;
-      }
-      s.reader = uint16_t(current_);
-      s.read_at = epoch_;
-      s.read_warp = warp_epoch;
+inline void Machine::check_barriers(size_t begin, size_t bytes, Access access) {
+  const Vantage mine = vantage();
+  if (access == Access::Write) {
+    for (Shadow& s : shadow_.of(begin, bytes)) {
+      if (!mine.may_write(s)) refuse(begin, s, mine);
+      s.write.time = now_;
+      s.write.thread = uint16_t(current_);
     }
-  });
+    return;
+  }
+  Shadow::Read before, after = mine.read_after(before);  // neighbours are mostly alike
+  bool many_warps = true, many = true;
+  for (Shadow& s : shadow_.of(begin, bytes)) {
+    if (!mine.may_read(s)) refuse(begin, s, mine);
+    if (s.read != before) {
+      before = s.read;
+      after = mine.read_after(before);
+    }
+    s.read = after;
+    many_warps &= after.many_warps();
+    many &= after.many_warps() || after.many_lanes();
+  }
+  if (many) repeated_.add(begin, bytes, mine, many_warps);
+}
+
+void Machine::refuse(size_t begin, const Shadow& s, Vantage from) {
+  if (s.write.pending)
+    fault(fmt::format("shared memory at {} is touched before its cp.async was waited for", begin));
+  const bool written = from.unordered(s.write.thread, s.write.time);
+  fault(fmt::format("race: shared memory at {} was {} by thread {} with no barrier since", begin,
+                    written ? "written" : "read", written ? s.write.thread : s.read.thread()));
 }
 
 void Machine::hand_over(Order& order) const {
   for (size_t i = 0; i < config.cluster * per_block_; ++i) {
     const Shadow& s = shadow_.of(i);
     // (Accesses that a warp's barrier ordered count as known to all.)
-    const auto open = [&](uint32_t at, uint32_t warp_at, int thread) {
-      return at == epoch_ && warp_at == warps_[size_t(thread / warp_size)].epoch;
+    const auto open = [&](uint32_t at, int thread) {
+      return at >= block_met_ && at >= warps_[size_t(thread / warp_size)].met;
     };
-    if (s.written_at >= first_epoch_)
-      order.add_write(i, s.writer, !open(s.written_at, s.written_warp, s.writer));
-    if (open(s.read_at, s.read_warp, s.reader)) order.add_read(i, s.reader);
-    if (s.pending) order.set_landing(i, 1, true);
+    if (s.write.time >= began_)
+      order.add_write(i, s.write.thread, !open(s.write.time, s.write.thread));
+    if (open(s.read.time(), s.read.thread())) order.add_read(i, s.read.thread());
+    if (s.write.pending) order.set_landing(i, 1, true);
   }
 }
 
 void Machine::mark_pending(const void* at, size_t bytes, bool pending) {
   const size_t begin = size_t(static_cast<const unsigned char*>(at) - shared());
-  shadow_.mark_pending(begin, bytes, pending);
+  for (Shadow& s : shadow_.of(begin, bytes)) s.write.pending = pending;
   if (async.active()) async.order.set_landing(begin, bytes, pending);
 }
 

@@ -94,9 +94,6 @@ class Launched {
 };
 
 thread_local Machine machine;
-// That of this OS thread while it runs a kernel: a pointer is reached without the test that a
-// thread_local with a constructor needs.
-constinit thread_local Machine* running = nullptr;
 
 }  // namespace
 
@@ -106,17 +103,24 @@ std::string text(const SourceLocation& w) {
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), w.line);
 }
 
-Machine& Machine::here() { return *running; }
-
 Machine::~Machine() {
   if (stacks_) munmap(stacks_, stack_bytes * size_t(stacks_held_));
 }
 
-void Machine::wait(State state, SourceLocation where, std::string barrier) {
+// The next ready lane of the warp whose turn it is, or -1.
+inline int Machine::next_lane() {
+  while (turn_.next < warp_size) {
+    const int l = turn_.next++ ^ turn_.order;
+    if (l < turn_.lanes && fibers_[size_t(turn_.first + l)].state == State::Ready)
+      return turn_.first + l;
+  }
+  return -1;
+}
+
+void Machine::wait(State state, SourceLocation where) {
   Fiber& f = fiber();
   f.state = state;
   f.where = where;
-  f.barrier = std::move(barrier);
   leave(f, next_lane());
   if (cancelled_) throw Cancelled();
 }
@@ -161,7 +165,7 @@ void Machine::run_thread() {
   try {
     if (!cancelled_) {
       body_(context_);
-      async.end_thread();
+      if (async.active()) async.end_thread();
     }
   } catch (const Cancelled&) {
   } catch (...) {
@@ -170,17 +174,7 @@ void Machine::run_thread() {
   }
   fiber().state = State::Done;
   --live_[size_t(rank())];
-  async.left();
-}
-
-// The next ready lane of the warp whose turn it is, or -1.
-int Machine::next_lane() {
-  while (turn_.next < warp_size) {
-    const int l = turn_.next++ ^ turn_.order;
-    if (l < turn_.lanes && fibers_[size_t(turn_.first + l)].state == State::Ready)
-      return turn_.first + l;
-  }
-  return -1;
+  if (async.active()) async.left();
 }
 
 #if MIXTAPE_ASAN
@@ -199,22 +193,27 @@ void Machine::finish_switch(void* fake_stack) {
 }
 #endif
 
+// The top of a stack that is as if it had just been left, with enter() as its return address.
+void* Machine::new_stack(int thread) {
+  unsigned char* const end = stacks_ + size_t(thread + 1) * stack_bytes;
+#if MIXTAPE_ASAN
+  __asan_unpoison_memory_region(end - 4096, 4096);  // the frame of an enter() that never returned
+#endif
+  void** top = reinterpret_cast<void**>(end);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(&Machine::enter);
+  for (int k = 0; k < 6; ++k) *--top = nullptr;
+  return top;
+}
+
 // Saves the place of the running stack and goes on with a thread, on a stack of its own if it has
-// not begun. That is as if it had just been left, with enter() as its return address.
-void Machine::go_on(void** from, int thread) {
+// not begun.
+inline void Machine::go_on(void** from, int thread) {
   current_ = thread;
   Fiber& f = fibers_[size_t(thread)];
   if (!f.stack_pointer) {
     f.stack = thread;
-    unsigned char* const end = stacks_ + size_t(thread + 1) * stack_bytes;
-#if MIXTAPE_ASAN
-    __asan_unpoison_memory_region(end - 4096, 4096);  // the frame of an enter() that never returned
-#endif
-    void** top = reinterpret_cast<void**>(end);
-    *--top = nullptr;
-    *--top = reinterpret_cast<void*>(&Machine::enter);
-    for (int k = 0; k < 6; ++k) *--top = nullptr;
-    f.stack_pointer = top;
+    f.stack_pointer = new_stack(thread);
   }
   mixtape_simt_switch(from, f.stack_pointer);
 }
@@ -242,17 +241,18 @@ void Machine::prepare() {
     stacks_held_ = stacks_ ? needed : 0;
     check(stacks_, "no memory for {} stacks", needed);
   }
-  for (int t = 0; t < all_threads(); ++t) {
-    Fiber& f = fibers_[size_t(t)];
-    f.state = State::Ready;
-    f.copies.clear();
-    f.group = 0;
-    const unsigned x = config.block.x, y = config.block.y, i = unsigned(t % threads_);
-    f.index = {i % x, i / x % y, i / (x * y)};
-    f.rank = t / threads_;
-    f.block = block(f.rank);
-    f.stack_pointer = nullptr;
-  }
+  Fiber* f = fibers_.data();
+  for (int rank = 0; rank < blocks(); ++rank)
+    for (unsigned z = 0; z < config.block.z; ++z)
+      for (unsigned y = 0; y < config.block.y; ++y)
+        for (unsigned x = 0; x < config.block.x; ++x, ++f) {
+          f->stack_pointer = nullptr;
+          f->rank = rank;
+          f->state = State::Ready;
+          f->index = {x, y, z};
+          f->block = block(rank);
+          f->group = 0;
+        }
 }
 
 void Machine::run_cluster(const Config& c, const Index3& at, void (*body)(const void*),
@@ -271,14 +271,25 @@ void Machine::run_cluster(const Config& c, const Index3& at, void (*body)(const 
   per_block_ = (c.shared_bytes + 1024) / 1024 * 1024;
   const size_t bytes = c.cluster * per_block_;
   shared_.resize(std::max(shared_.size(), bytes + 1024));
-  shadow_.begin(bytes);
+  shared_begin_ = shared_.data() + (-reinterpret_cast<uintptr_t>(shared_.data()) & 1023);
   std::memset(shared(), 0xff, bytes);
-  first_epoch_ = ++epoch_;
+  shadow_.begin(bytes);
+  if (now_ >> 31) {
+    now_ = 0;
+    shadow_.clear();
+    repeated_.clear();
+    for (Warp& w : warps_) w.met = 0;
+  }
+  began_ = block_met_ = ++now_;
   cancelled_ = false;
   failure_ = nullptr;
   async.begin();
   prepare();
   schedule();
+  for (Fiber& f : fibers_) {  // copies that no thread waited for
+    for (const Copy& c : f.copies) mark_pending(c.to, c.bytes, false);
+    f.copies.clear();
+  }
   if (!async.active() && c.shared_bytes > most_shared)
     fail(0, fmt::format("{} bytes of shared memory, of at most {} before 9.0", c.shared_bytes,
                         most_shared));
@@ -334,7 +345,7 @@ bool Machine::release_warp(int w) {
     if (first[l].state != State::AtWarp || !same(first[l].where, first[0].where)) return false;
   for (int l = 0; l < n; ++l) first[l].state = State::Ready;
   Warp& warp = warps_[size_t(w)];
-  ++warp.epoch;
+  warp.met = ++now_;
   async.met(w * warp_size, n);
   flush_banks(warp);
   return true;
@@ -345,7 +356,7 @@ bool Machine::release_block(int rank) {
   for (const Fiber& f : all)
     if (f.state != State::AtBlock || !same(f.where, all[0].where)) return false;
   for (Fiber& f : all) f.state = State::Ready;
-  ++epoch_;
+  block_met_ = ++now_;
   async.met(rank * threads_, threads_);
   for (Warp& w : warps_) flush_banks(w);
   return true;
@@ -455,25 +466,9 @@ int lane() { return running->current() % warp_size; }
 void sync_block(SourceLocation where) { running->wait(State::AtBlock, where); }
 void sync_warp(SourceLocation where) { running->wait(State::AtWarp, where); }
 
-// Publishes a value and returns those of all lanes, once they are there. Double-buffered: a lane
-// can be at most one exchange ahead.
-const Slot* gather(const void* value, size_t bytes, SourceLocation where) {
-  Warp& w = running->warp();
-  const int buffer = w.buffer;
-  std::memcpy(w.slot[buffer][lane()], value, bytes);
-  running->wait(State::AtWarp, where);
-  w.buffer = 1 - buffer;
-  return w.slot[buffer];
-}
-void exchange(void* value, size_t bytes, int from, SourceLocation where) {
-  const Slot* const slots = gather(value, bytes, where);
-  if (from < running->lanes(running->current() / warp_size)) std::memcpy(value, slots[from], bytes);
-}
-
 void* shared_memory(size_t offset, size_t) {
   return running->shared() + running->base(running->rank()) + offset;
 }
-void touch(const void* at, size_t bytes, Access access) { running->touch(at, bytes, access); }
 
 void check_aligned(const void* p, size_t bytes) {
   if ((reinterpret_cast<uintptr_t>(p) & (bytes - 1)) != 0)  // a power of two

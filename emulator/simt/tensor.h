@@ -39,53 +39,16 @@ inline uint32_t rounded_to_tf32(float x) {
   return (bits & 0x7f800000u) != 0x7f800000u ? (bits + 0x1000u) & ~0x1fffu : bits;
 }
 
-// A product of 16 x depth by depth x 16, each element summed in the order of k.
+// A product of 16 x depth by depth x 16, each element summed in the order of k, for depths of 8 and
+// 16.
 template <int depth>
-void product(const float (&a)[16][depth], const float (&b)[depth][16], float (&c)[16][16]) {
-  for (int r = 0; r < 16; ++r) {
-    float line[16] = {};
-    for (int k = 0; k < depth; ++k)
-      for (int i = 0; i < 16; ++i) line[i] += a[r][k] * b[k][i];
-    std::memcpy(c[r], line, sizeof line);
-  }
-}
+void product(const float (&a)[16][depth], const float (&b)[depth][16], float (&c)[16][16]);
 
 // sum += a b^T for 16 lines of 16 numbers of two bytes, or of 8 of TF32, whose last bits a tensor
 // core ignores. Every lane passes pointers to its parts; the first lane computes all of it.
-template <class T>
+template <class T>  // Half, BFloat16 or float
 void multiply(float (&sum)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4],
-              SourceLocation where) {
-  constexpr int depth = 32 / int(sizeof(T)), in_word = 4 / int(sizeof(T));
-  struct Parts {
-    const uint32_t *a, *b;
-    float* sum;
-  };
-  const Parts mine{a, b, sum[0]};
-  const Gathered<Parts> all(mine, where);
-  if (lane() == 0) {
-    static thread_local float wide_a[16][depth], wide_b[depth][16], c[16][16];
-    const auto number = [](uint32_t word, int e) {
-      if constexpr (sizeof(T) == 4)
-        return std::bit_cast<float>(word & ~0x1fffu);
-      else
-        return float(std::bit_cast<T>(uint16_t(word >> (16 * e))));
-    };
-    for (int l = 0; l < 32; ++l) {
-      const Parts parts = all[l];
-      for (int i = 0; i < 4; ++i)
-        for (int e = 0; e < in_word; ++e) {
-          const int line = i % 2 * 8 + l / 4, k = i / 2 * (depth / 2) + l % 4 * in_word + e;
-          wide_a[line][k] = number(parts.a[i], e);
-          wide_b[k][line] = number(parts.b[i], e);
-        }
-    }
-    product(wide_a, wide_b, c);
-    for (int l = 0; l < 32; ++l)
-      for (int e = 0; e < 8; ++e)
-        all[l].sum[e] += c[l / 4 + e % 4 / 2 * 8][e / 4 * 8 + l % 4 * 2 + e % 2];
-  }
-  sync_warp(where);
-}
+              SourceLocation where);
 
 // A matrix of a warp, for wmma. Its elements are spread over the lanes in an order of no device, so
 // that no kernel can rely on one.

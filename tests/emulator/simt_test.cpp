@@ -410,6 +410,48 @@ TEST(Simt, FindsRacesOfWordsWithTheirBytes) {
                "was read by thread");
 }
 
+enum ReadingBug : int { Ordered, WrittenBeside, ReadTooEarly };
+
+// All threads read a word twice, which one of them changes.
+__global__ void read_by_all(float* y, int bug) {
+  const Shared<float> room = shared_memory<float>();
+  const bool writes = thread().x == 40;
+  if (writes) room[0] = 1;
+  sync_block();
+  const float twice = room[0] + room[0];
+  if (writes && bug == WrittenBeside) room[0] = 2;
+  sync_block();
+  if (writes) room[0] = 3;
+  if (bug != ReadTooEarly) sync_block();
+  y[thread().x] = twice + room[0];
+}
+TEST(Simt, FindsRacesWithReadsByAll) {
+  std::vector<float> y(96);
+  run(1, 96, 4, read_by_all, y.data(), int(Ordered));
+  EXPECT_EQ(y, std::vector<float>(96, 5));
+  EXPECT_ERROR(run(1, 96, 4, read_by_all, y.data(), int(WrittenBeside)),
+               "race: shared memory at 0");
+  EXPECT_ERROR(run(1, 96, 4, read_by_all, y.data(), int(ReadTooEarly)), "race: shared memory at 0");
+}
+// The lane that reads last is any of them, by the order of its warp.
+__global__ void read_again(float* y, int last) {
+  const Shared<float> room = shared_memory<float>();
+  if (lane() == 0) room[0] = 1;
+  sync_warp();
+  const float once = room[0];
+  sync_warp();
+  if (lane() == last) room[0] = room[0] + once;
+  sync_warp();
+  y[lane()] = room[0];
+}
+TEST(Simt, ReadsBeforeAWarpsBarrierAreNoRace) {
+  std::vector<float> y(32);
+  for (int last = 0; last < 32; ++last) {
+    run(1, 32, 4, read_again, y.data(), last);
+    EXPECT_EQ(y, std::vector<float>(32, 2));
+  }
+}
+
 // --- order ---
 
 __global__ void last_of_each(unsigned* lane_of_block, unsigned* block_of_all) {
