@@ -54,10 +54,10 @@ struct Training {
   optim::OneCycle schedule;
   amp::GradScaler scaler;
 
-  Training(DType low, Device on)
+  Training(DType low, Device on, int64_t batch_size = 16)
       : low(low),
-        x(randn({16, 1, 16, 16}, f32, Device::cpu()).to(on)),
-        y(randint(0, 10, {16}, i64, Device::cpu()).to(on)),
+        x(randn({batch_size, 1, 16, 16}, f32, Device::cpu()).to(on)),
+        y(randint(0, 10, {batch_size}, i64, Device::cpu()).to(on)),
         opt([&] {
           net.to(on);
           return optim::AdamW(net.parameters(), {.lr = 3e-3});
@@ -174,7 +174,7 @@ TEST(DeviceTraining, ATraceLeavesMovesBetweenDevicesAlone) {
 
 TEST(DeviceTraining, AStepNeitherWaitsNorAsksForMemory) {
   for (const DType low : {f32, f16, bf16}) {
-    Training training(low, device);
+    Training training(low, device, 2);
     // (A schedule keeps the results of that many steps.)
     for (size_t i = 0; i <= optim::Schedule::lag; ++i) training.step();
     synchronize(device);  // (but for one that is so far behind)
