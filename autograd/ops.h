@@ -190,7 +190,7 @@ Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
 Tensor diagonal(const Tensor& x, int64_t offset = 0, int a = -2, int b = -1);
 
 // --- rearranging: copies ---
-Tensor flip(const Tensor& x, const Dims& dims);
+Tensor flip(const Tensor& x, const Dims& dims);  // no dims: all of them, as in NumPy
 // Turned `times` times by 90 degrees, from the first of two dimensions towards the second.
 Tensor rot90(const Tensor& x, int64_t times = 1, const Dims& dims = {0, 1});
 Tensor roll(const Tensor& x, int64_t shift, int dim);  // wraps around
