@@ -5,6 +5,7 @@
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
+#include "autograd/ops/pointwise.h"
 #include "autograd/ops/rows.h"
 
 namespace mixtape {
@@ -17,10 +18,6 @@ constexpr double pi = std::numbers::pi;
 Tensor x_log_y(const Tensor& x, const Tensor& y) {  // of floats that are not half
   const Tensor none = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
   return x * log(where(none, 1, y));
-}
-
-Tensor turned(const Tensor& x, double factor) {
-  return mul(is_float(x.dtype()) ? x : cast(x, f32), factor);
 }
 
 // Near 0 a power series in t^2, t = pi x, since terms of the derivative cancel there; elsewhere the
@@ -54,8 +51,8 @@ Tensor fmin(const Tensor& a, const Tensor& b) {
   return where(logical_or(le(a, b), isnan(b)), a, b);
 }
 
-Tensor deg2rad(const Tensor& x) { return turned(x, pi / 180); }
-Tensor rad2deg(const Tensor& x) { return turned(x, 180 / pi); }
+Tensor deg2rad(const Tensor& x) { return mul(dividend(x), pi / 180); }
+Tensor rad2deg(const Tensor& x) { return mul(dividend(x), 180 / pi); }
 Tensor sinc(const Tensor& x) {
   const Scope scope("sinc");
   return in_wider(sinc_of, x);

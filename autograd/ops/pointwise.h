@@ -165,7 +165,7 @@ struct WithScalar {
   }
 };
 
-// Integers as f32, since quotients are not integers.
+// Integers as f32, for quotients and other ops whose results are not integers.
 inline Tensor dividend(const Tensor& x) { return !x || is_float(x.dtype()) ? x : cast(x, f32); }
 
 // The op of a predicate, or of integers alone, without backward().

@@ -54,6 +54,12 @@ inline int wrap_line(int dim, int rank) {
   return rank == 0 && (dim == 0 || dim == -1) ? 0 : wrap_dim(dim, rank);
 }
 inline Tensor as_line(const Tensor& x) { return x.rank() == 0 ? reshape(x, {1}) : x; }
+// A line [n], or a number, along dimension dim of `rank`: [1, ..., n, ..., 1].
+inline Tensor laid_along(const Tensor& line, int dim, int rank) {
+  Shape shape;
+  for (int d = 0; d < rank; ++d) shape.push_back(d == dim ? line.numel() : 1);
+  return reshape(line, shape);
+}
 // f(x, dim) for a dimension counted from the front, with 0-d results for a 0-d x.
 template <class F>
 auto along_line(const Tensor& x, int dim, F f) {

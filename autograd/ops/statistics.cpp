@@ -70,15 +70,12 @@ Tensor from_areas(const Tensor& y, double dx, int dim, const F& f) {
 template <class F>
 Tensor from_areas(const Tensor& y, const Tensor& x, int dim, const F& f) {
   const int d = wrap_dim(dim, y.rank());
-  Shape along = y.shape();
-  for (int i = 0; i < along.rank; ++i)
-    if (i != d) along[i] = 1;
   check(x.shape() == y.shape() || x.shape() == Shape{y.size(d)},
         "points of shape {} for values of shape {}: neither the same nor [{}]", x.shape(),
         y.shape(), y.size(d));
   return in_wider(
       [&](const Tensor& w, const Tensor& points) { return f(areas(w, d, diff(points, 1, d))); }, y,
-      x.shape() == y.shape() ? x : reshape(x, along));
+      x.shape() == y.shape() ? x : laid_along(x, d, y.rank()));
 }
 
 }  // namespace

@@ -399,10 +399,7 @@ std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view i
   }
   std::vector<Tensor> grids;
   for (size_t i = 0; i < axes.size(); ++i) {
-    Shape along = shape;
-    for (int d = 0; d < shape.rank; ++d)
-      if (d != int(i)) along[d] = 1;
-    const Tensor grid = expand(reshape(axes[i], along), shape);
+    const Tensor grid = expand(ops::laid_along(axes[i], int(i), shape.rank), shape);
     grids.push_back(turned && shape.rank > 1 ? transpose(grid, 0, 1) : grid);
   }
   return grids;
