@@ -175,7 +175,7 @@ case $1 in
     mkdir -p $2/meson-private $2/meson-info && touch $2/build.ninja && echo x > $2/meson-private/coredata.dat
     printf '{"meson_version": {"full": "1.0"}, "directories": {"source": "%s", "build": "%s"}, "error": false}' $3 $2 \
       > $2/meson-info/meson-info.json ;;
-  introspect) echo '[{"name": "core"}, {"name": "scores"}, {"name": "lint"}]' ;;
+  introspect) echo '[{"name": "core"}, {"name": "scores"}, {"name": "lint"}, {"name": "sweep"}]' ;;
   test)
     mkdir -p $3/meson-logs && [ -z "$LOG" ] || echo "$LOG" > $3/meson-logs/testlog.json
     exit ${STATUS:-0} ;;
@@ -281,6 +281,14 @@ case $2 in */$NO_BUILD) exit 1 ;; esac
         self.assertIn(f" --cross-file {self.tree}/build-tools/aarch64/cross.ini ", calls[0])
         self.assertTrue(calls[-2].endswith(" tests/core_test"), calls[-2])
         self.assertTrue(calls[-1].endswith(" core"), calls[-1])
+        run, calls = self.build("test", "--arch", "avx512")
+        if "avx2" in Path("/proc/cpuinfo").read_text().split():
+            self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (0, "1 passed, 0 failed, 0 skipped"))
+            self.assertIn(" -Dcpu_arch=emulated", calls[0])
+            self.assertTrue(calls[-1].endswith(" sweep"), calls[-1])
+        else:
+            self.assertEqual((run.returncode, calls), (0, []))
+            self.assertEqual(run.stdout, "skipped all for avx512: not here: a processor with AVX2\n0 passed, 0 failed, 1 skipped\n")
 
     def test_a_build_folder_is_kept_while_it_is_good(self) -> None:
         self.assertTrue(self.anew())
