@@ -13,7 +13,7 @@ namespace {
 void check_window(const std::type_info& module, std::initializer_list<int64_t> sizes) {
   const std::string name = type_name(module);
   const Scope scope(name);
-  check(std::ranges::min(sizes) > 0, "the window must be > 0, got {}", fmt::join(sizes, " x "));
+  check(std::min(sizes) > 0, "the window must be > 0, got {}", fmt::join(sizes, " x "));
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ template <class R, class S, class O>
 void scan_pairs(int dim, In x, Out y) {
   using T = std::conditional_t<std::is_integral_v<S>, Whole, double>;
   const LineIterator<2> lines(dim, y.shape(), {x.strides(), y.strides()});
-  const auto [x_along, y_along] = lines.along;
-  const auto [x_next, y_next] = lines.next;
+  const int64_t x_along = lines.along[0], y_along = lines.along[1];
+  const int64_t x_next = lines.next[0], y_next = lines.next[1];
   const auto block = [&](const S* from, O* to, int64_t columns) MIXTAPE_INLINE_LAMBDA {
     Pair<T> state[most_columns];
     for (int64_t i = 0; i < lines.length; ++i, from += x_along, to += y_along)
