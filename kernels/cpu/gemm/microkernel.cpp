@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "core/check.h"
@@ -19,25 +20,25 @@ struct InstructionSet {
   const Microkernel<float>* bf16;  // the set's own one
 };
 
-// The instruction sets of this architecture, in ascending order.
+// The instruction sets that products were compiled for, in ascending order.
 constexpr InstructionSet sets[] = {
     {Isa::Portable, "portable", nullptr, nullptr},
-#if defined(__x86_64__)
+#if defined(MIXTAPE_HAS_AVX2)
     {Isa::Avx2, "avx2", &avx2_microkernels, &avx2_microkernels.bf16},
+#endif
+#if defined(MIXTAPE_HAS_AVX512)
     {Isa::Avx512, "avx512", &avx512_microkernels, &avx512_microkernels.bf16},
+#endif
+#if defined(MIXTAPE_HAS_AVX512_BF16)
     {Isa::Avx512Bf16, "avx512_bf16", &avx512_microkernels, &avx512_bf16_microkernel},
-#elif defined(__aarch64__)
+#endif
+#if defined(MIXTAPE_HAS_NEON)
     {Isa::Neon, "neon", &neon_microkernels, &neon_microkernels.bf16},
+#endif
+#if defined(MIXTAPE_HAS_NEON_BF16)
     {Isa::NeonBf16, "neon_bf16", &neon_microkernels, &neon_bf16_microkernel},
 #endif
 };
-#if defined(__x86_64__)
-constexpr std::string_view names = "portable, avx2, avx512 or avx512_bf16";
-#elif defined(__aarch64__)
-constexpr std::string_view names = "portable, neon or neon_bf16";
-#else
-constexpr std::string_view names = "portable";
-#endif
 
 // The last one that is not beyond `most`.
 const InstructionSet& set_within(Isa most) {
@@ -69,7 +70,12 @@ Isa allowed_isa() {
   if (!text) return isa_of_processor();
   const auto* const at = std::find_if(std::begin(sets), std::end(sets),
                                       [&](const InstructionSet& set) { return set.name == text; });
-  check(at != std::end(sets), "MIXTAPE_ISA must be {}, got '{}'", names, text);
+  if (at == std::end(sets)) {
+    std::string names;
+    for (const InstructionSet& set : sets)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", set.name);
+    fail("MIXTAPE_ISA must be one of those compiled, {}; got '{}'", names, text);
+  }
   return std::min(isa_of_processor(), at->isa);
 }
 
