@@ -61,9 +61,14 @@ struct Asked final : Policy {
   std::shared_ptr<Policy> snapshot() const override { return std::make_shared<Asked>(out); }
 };
 
+// A checksum of the types, since their text is longer than all else that a small capsule has.
+std::string types_of(const Repeat& r) {
+  return fmt::format("{:08x}", io::crc32c(std::as_bytes(std::span(std::string_view(r.types)))));
+}
+
 const Repeat& find_repeat(const Capsule& c) {
   for (const Repeat* r : all_repeats())
-    if (c.op == r->op.name && c.types == r->types) {
+    if (c.op == r->op.name && c.types == types_of(*r)) {
       check(r->run, "{} has an argument that is not plain data, and cannot be repeated", c.op);
       return *r;
     }
@@ -142,7 +147,7 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
   Capsule& c = kept.capsule;
   c.op = call.op.name;
   c.module = Scope::path_text();
-  c.types = r.how.types;
+  c.types = types_of(r.how);
   c.device = result.device().to_string();
   c.instruction_set = kernels::instruction_set();
   c.compiler = __VERSION__;

@@ -23,7 +23,7 @@ struct Capsule {
     bool requires_grad = false;
     DType grad_dtype = f32;  // of its gradient
   };
-  std::string op, module, types;  // types: of the call's arguments
+  std::string op, module, types;  // types: a checksum of those of the call's arguments
   std::string finding;            // BadOp::text()
   std::string device, instruction_set, compiler;
   uint64_t seed = 0, offset = 0;  // of the thread's random numbers, after the op

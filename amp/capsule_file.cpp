@@ -1,5 +1,5 @@
 // The file of a capsule. Numbers are stored once, in the order of their strides, so that broadcast
-// inputs take no more space than in memory.
+// inputs take no more space than in memory. Only tensors that are not dense have a layout there.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -107,6 +107,10 @@ void Capsule::save(const std::string& path) const {
                       {"out", out ? std::string(name(*out)) : ""},
                       {"checksum", checksum}};
   const auto add = [&](const std::string& name, const Tensor& t) {
+    if (t.is_contiguous()) {
+      tensors.emplace_back(name, t);
+      return;
+    }
     const auto [numbers, layout] = detail::numbers_of(t);
     tensors.emplace_back(name, numbers);
     fields[name + ".shape"] = text_of(span_of(layout.shape));
@@ -143,7 +147,9 @@ Capsule Capsule::load(const std::string& path) {
   c.lists = numbers_of_text(fields["lists"]);
   if (!fields["out"].empty()) c.out = parse_dtype(fields["out"]);
   const auto get = [&](const std::string& name) {
-    return restored(file.tensors.at(name), fields[name + ".shape"], fields[name + ".strides"]);
+    const Tensor& numbers = file.tensors.at(name);
+    if (!fields.has(name + ".shape")) return numbers;
+    return restored(numbers, fields[name + ".shape"], fields[name + ".strides"]);
   };
   for (int64_t i = 0; i < count[0]; ++i) {
     Input& in = c.inputs.emplace_back();

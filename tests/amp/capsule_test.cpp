@@ -126,20 +126,17 @@ TEST(Capsule, OfEqualRunsIsTheSameFile) {
   }
 }
 
-// The rest of a file is 2 KB.
+// The rest of a file is less than 1 KB.
 TEST(Capsule, IsSmallerThanTwiceItsInputs) {
   const test::TempFolder folder;
   for (const auto& [what, plant] : plants()) {
     found(plant, folder / "c");
     const auto size = int64_t(std::filesystem::file_size(folder / "c"));
-    EXPECT_LT(size, bytes_of(Capsule::load(folder / "c")) + 2500) << what;
+    const int64_t inputs = bytes_of(Capsule::load(folder / "c"));
+    EXPECT_LT(size, inputs + std::max<int64_t>(inputs, 1000)) << what;
   }
-  const Tensor x = big({64, 300}, 100), w = big({300, 64}, 100);
-  found([&] { matmul(x, w); }, folder / "c");
-  const auto size = int64_t(std::filesystem::file_size(folder / "c"));
-  EXPECT_LT(size, 2 * bytes_of(Capsule::load(folder / "c")));
   found([&] { mul(big({1000}, 700).expand({500, 1000}), big({500, 1}, 900)); }, folder / "c");
-  EXPECT_LT(int64_t(std::filesystem::file_size(folder / "c")), 6000) << "what is broadcast, once";
+  EXPECT_LT(int64_t(std::filesystem::file_size(folder / "c")), 5000) << "what is broadcast, once";
 }
 
 TEST(Capsule, SaysWhichPrecisionCuresIt) {
@@ -353,7 +350,7 @@ TEST(Capsule, RefusesOtherFiles) {
   const test::TempFolder folder;
   io::save(folder / "x", {{"a", ones({2})}});
   EXPECT_ERROR(Capsule::load(folder / "x"), "no \"format\": not a capsule of an overflow");
-  found([] { log(zeros({2})); }, folder / "c");
+  found([] { log(zeros({1}).expand({2})); }, folder / "c");  // its layout is stored
   Capsule c = Capsule::load(folder / "c");
   EXPECT_ERROR(c.replay(i32), "a capsule is replayed in f16, bf16, f32 or f64, not in i32");
   c.types = "others";
@@ -367,8 +364,7 @@ TEST(Capsule, RefusesOtherFiles) {
   EXPECT_NE(change("module", "other").find("was changed since it was written"), std::string::npos);
   EXPECT_NE(change("format", "2").find("\"2\" is not \"mixtape overflow capsule 1\""),
             std::string::npos);
-  EXPECT_NE(change("input.0.strides", "9").find("go beyond 2 numbers"), std::string::npos);
-  EXPECT_NE(change("input.0.shape", "3").find("go beyond 2 numbers"), std::string::npos);
+  EXPECT_NE(change("input.0.strides", "9").find("go beyond 1 numbers"), std::string::npos);
   EXPECT_NE(change("input.0.shape", "x").find("no whole numbers"), std::string::npos);
   EXPECT_NE(change("input.0.shape", "2 2").find("2 sizes with 1 strides"), std::string::npos);
   EXPECT_NE(change("lists", "1").find("was changed since it was written"), std::string::npos);
