@@ -13,11 +13,13 @@
 #include "core/format.h"
 #include "core/scope.h"
 #include "core/warn.h"
+#include "kernels/common/rounding.h"
 #include "optim/clip.h"
 #include "optim/state_reader.h"
 
 namespace mixtape::optim {
 using namespace internal;
+using kernels::Rounding;
 namespace {
 
 using Vector = std::vector<double>;
@@ -40,6 +42,12 @@ double largest(const Vector& x) {
   double most = 0;
   for (const double v : x) most = std::max(most, std::abs(v));
   return most;
+}
+
+template <class S>
+void round_by_chance(std::span<double> x, const Draw& draw) {
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = float(kernels::round_stochastic<S>(float(x[i]), Philox::bits(draw, i / 4)[i % 4]));
 }
 
 // The minimum within bounds of the cubic through two points with slopes.
@@ -76,6 +84,7 @@ LBFGS::LBFGS(std::vector<Tensor> params, const LBFGSOptions& options)
   check(options.tolerance_grad >= 0 && options.tolerance_change >= 0,
         "tolerances must be >= 0, got {} and {}", options.tolerance_grad, options.tolerance_change);
   check(options.history_size > 0, "history_size must be > 0, got {}", options.history_size);
+  if (options.rounding == Rounding::Kahan) lost_.resize(size_t(size_));
   if (options.max_eval == 0) options_.max_eval = std::min(options.max_iter, INT64_MAX / 5) * 5 / 4;
 }
 
@@ -117,18 +126,38 @@ Vector LBFGS::values() const {
   all.reserve(size_t(size_));
   for (const Tensor& p : params_) {
     const Tensor x = dense_copy(p, f64, Device::cpu());
+    const size_t first = all.size();
     all.insert(all.end(), x.data<double>(), x.data<double>() + x.numel());
+    if (lost_.empty() || !is_half(p.dtype())) continue;
+    // The loss belongs to the value that it led to, unless other code wrote another.
+    const Tensor sum = dense_copy(x, f64, Device::cpu());
+    for (size_t i = first; i < all.size(); ++i) sum.data<double>()[i - first] += lost_[i];
+    const Tensor rounded = dense_copy(dense_copy(sum, p.dtype(), sum.device()), f64, sum.device());
+    for (size_t i = first; i < all.size(); ++i)
+      if (rounded.data<double>()[i - first] == all[i]) all[i] = sum.data<double>()[i - first];
   }
   return all;
 }
 
-void LBFGS::set_values(const Vector& x, double t, const Vector& d) const {
+// (An iteration has its random bits, so that the end of a line search is what it has evaluated.)
+void LBFGS::set_values(const Vector& x, double t, const Vector& d) {
   size_t at = 0;
-  for (const Tensor& p : params_) {
+  for (size_t k = 0; k < params_.size(); ++k) {
+    const Tensor& p = params_[k];
     const Tensor moved(p.shape(), f64, Device::cpu());
-    for (int64_t i = 0; i < p.numel(); ++i, ++at)
-      moved.data<double>()[i] = t == 0 ? x[at] : x[at] + t * d[at];
+    const std::span<double> v(moved.data<double>(), size_t(p.numel()));
+    for (size_t i = 0; i < v.size(); ++i) v[i] = t == 0 ? x[at + i] : x[at + i] + t * d[at + i];
+    if (options_.rounding == Rounding::Stochastic && is_half(p.dtype())) {
+      const Draw draw =
+          kernels::LowMemory::draw(options_.seed, uint32_t(k), float(iterations_), false);
+      p.dtype() == f16 ? round_by_chance<Half>(v, draw) : round_by_chance<BFloat16>(v, draw);
+    }
     mixtape::detail::write(moved.copied_to(p.device()), p);
+    if (!lost_.empty()) {
+      const Tensor now = dense_copy(p, f64, Device::cpu());
+      for (size_t i = 0; i < v.size(); ++i) lost_[at + i] = v[i] - now.data<double>()[i];
+    }
+    at += v.size();
   }
 }
 
@@ -270,6 +299,7 @@ StateDict LBFGS::state_dict() const {
                  {"diagonal", from_number(diagonal_)},
                  {"lr", from_number(options_.lr)},
                  {"history", from_number(double(history_.size()))}};
+  if (!lost_.empty()) dict.emplace_back("compensation", tensor(lost_));
   if (iterations_ > 0) {
     dict.emplace_back("direction", tensor(direction_));
     dict.emplace_back("last_grad", tensor(last_grad_));
@@ -293,7 +323,8 @@ void LBFGS::load_state_dict(const StateDict& dict) {
   const int64_t pairs = reader.count("history", options_.history_size);
   const double step = reader.number("step"), diagonal = reader.number("diagonal"),
                lr = reader.number("lr");
-  Vector direction, last_grad;
+  Vector direction, last_grad, lost;
+  if (!lost_.empty()) lost = vector("compensation");
   if (iterations > 0) direction = vector("direction"), last_grad = vector("last_grad");
   std::vector<Pair> history;
   for (int64_t i = 0; i < pairs; ++i) {
@@ -305,7 +336,7 @@ void LBFGS::load_state_dict(const StateDict& dict) {
   set_lr(lr);
   iterations_ = iterations, evaluations_ = evaluations;
   step_ = step, diagonal_ = diagonal;
-  direction_ = std::move(direction), last_grad_ = std::move(last_grad);
+  direction_ = std::move(direction), last_grad_ = std::move(last_grad), lost_ = std::move(lost);
   history_ = std::move(history);
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/common/update.h"
 #include "optim/state.h"
 
 namespace mixtape::optim {
@@ -28,9 +29,13 @@ struct LBFGSOptions {
   double tolerance_grad = 1e-7, tolerance_change = 1e-9;
   int64_t history_size = 100;
   LineSearch line_search = LineSearch::None;
+  // The rounding of f16 and bf16 parameters, which may keep steps below their precision.
+  kernels::Rounding rounding = kernels::Rounding::Nearest;
+  uint64_t seed = 0;  // of Rounding::Stochastic
 };
 
-// PyTorch's LBFGS. Vectors of all parameters are f64 on the CPU, whatever the device.
+// PyTorch's LBFGS. Vectors of all parameters (the history, and what Rounding::Kahan has lost) are
+// f64 on the CPU, whatever the device.
 class LBFGS : NoCopy {
  public:
   // Computes the loss (one number) and its gradients, which must not be multiplied by a loss scale.
@@ -64,7 +69,7 @@ class LBFGS : NoCopy {
   double evaluate(const Closure& closure);
   Vector gradient() const;
   Vector values() const;
-  void set_values(const Vector& x, double t, const Vector& d) const;  // to x + t d
+  void set_values(const Vector& x, double t, const Vector& d);  // to x + t d
   void remember(const Vector& grad);
   Vector direction(const Vector& grad) const;
   Point search(const Closure& closure, const Vector& x, const Point& start, double t);
@@ -73,7 +78,7 @@ class LBFGS : NoCopy {
   std::vector<Tensor> params_;
   int64_t size_ = 0, iterations_ = 0, evaluations_ = 0;
   std::vector<Pair> history_;
-  Vector direction_, last_grad_;
+  Vector direction_, last_grad_, lost_;  // lost_: by Kahan's rounding
   double step_ = 0, diagonal_ = 1;
 };
 

@@ -90,6 +90,48 @@ TEST(LBFGS, GoesOnFromASavedState) {
   EXPECT_EQ(resumed.opt.evaluations(), whole.opt.evaluations());
 }
 
+// Steps far below the precision of 16 bits add up, and go on from a saved state.
+TEST(LBFGS, RoundsAsOtherOptimizersDo) {
+  struct Descent {  // along a gradient of ones
+    Tensor p;
+    LBFGS opt;
+    Descent(const Tensor& x, kernels::Rounding rounding)
+        : p(x.set_requires_grad()), opt({p}, {.lr = 1e-4, .max_iter = 1, .rounding = rounding}) {}
+    void steps(int n) {
+      for (int i = 0; i < n; ++i)
+        opt.step([&] {
+          p.set_grad(ones(p.shape()));
+          return zeros({});
+        });
+    }
+    double lost(size_t i) const { return to_vector(opt.state_dict().at("compensation"))[i]; }
+  };
+  using kernels::Rounding;
+  for (const DType dtype : {f16, bf16})
+    for (const Rounding rounding : {Rounding::Nearest, Rounding::Stochastic, Rounding::Kahan}) {
+      Descent whole(ones({512}, dtype), rounding);
+      whole.steps(150);
+      Descent resumed(whole.p.detach().clone(), rounding);
+      resumed.opt.load_state_dict(snapshot(whole.opt.state_dict()));
+      for (Descent* d : {&whole, &resumed}) d->steps(151);
+      EXPECT_EQ(all_values({resumed.p}), all_values({whole.p}));
+      const double value = mean(whole.p.to(f32)).item();
+      if (rounding == Rounding::Kahan)
+        EXPECT_NEAR(whole.p.at(0) + whole.lost(0), 0.97, 1e-6) << dtype;
+      else
+        EXPECT_NEAR(value, rounding == Rounding::Nearest ? 1 : 0.97, 2e-3) << dtype;
+    }
+  // A number that other code wrote has lost nothing.
+  Descent d(ones({2}, bf16), Rounding::Kahan);
+  d.steps(2);
+  EXPECT_LT(d.lost(0), 0);
+  d.p.set(0, 0x1p-6);
+  d.opt.set_lr(1e-30);
+  d.steps(1);
+  EXPECT_EQ(d.lost(0), 0);
+  EXPECT_LT(d.lost(1), 0);
+}
+
 // The largest number means until a tolerance is met.
 TEST(LBFGS, TakesLimitsOfAnySize) {
   const LBFGSOptions few{.lr = 0.1, .max_iter = 5, .max_eval = 1000};
