@@ -55,8 +55,9 @@ void check_not_stepped(const optim::Optimizer& opt, const OptimizerState& state)
 void check_tag(const optim::Optimizer& opt, size_t parameter, const LossScaleTag& tag,
                uint64_t number) {
   check(number || !tag.number,
-        "the gradient of parameter {} of {} is scaled: a scaled loss has added to it since "
-        "unscale(), which belongs after the last backward(); after an exception, call abandon()",
+        "the gradient of parameter {} of {} is scaled: nothing divided it, or a scaled "
+        "loss has added to it since unscale(), which belongs after the last backward(); after an "
+        "exception, call abandon()",
         parameter, opt.name());
   check(!tag.number || (tag.number == number && !tag.mixed),
         "the gradient of parameter {} of {} carries {}: a loss is scaled once, losses that add up "
@@ -372,9 +373,9 @@ GradScaler::Step GradScaler::check_ready(optim::Optimizer& opt, const StepOption
   step.grads = collect_gradients(opt, step.device, [&](size_t group, size_t i, const Tensor& p) {
     refuse_f16(opt, group, i, p);
     check_unscaled(i + 1);
-    if (options.unscaled) return;
-    if (is_ready) check_used(step.scale);
-    check_tag(opt, i, p.autograd_meta().loss_scale(), is_ready ? step.scale.number : 0);
+    const bool is_scaled = is_ready && !options.unscaled;
+    if (is_scaled) check_used(step.scale);
+    check_tag(opt, i, p.autograd_meta().loss_scale(), is_scaled ? step.scale.number : 0);
   });
   check_unscaled(step.grads.size());
   return step;

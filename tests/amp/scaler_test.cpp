@@ -269,6 +269,11 @@ TEST(Carried, WhatElseBecomesOfTrueGradientsIsFree) {
   EXPECT_EQ(to_vector(p), (std::vector<double>{-4, -3}));
   scaler.update();
   a.zero_grad();
+  scaler.scale(sum(p)).backward();  // not divided
+  EXPECT_ERROR(scaler.step(a, {.unscaled = true}),
+               "the gradient of parameter 0 of sgd is scaled: nothing divided it");
+  EXPECT_EQ(to_vector(p), (std::vector<double>{-4, -3}));
+  scaler.abandon();
   // Given gradients may be scaled.
   p.set_grad({});
   (void)scaler.scale(sum(p));
