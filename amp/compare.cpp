@@ -407,9 +407,12 @@ Compare::Remedy Compare::overrides(double budget) {
   return {chosen, error, seconds_before, seconds, peak_before, peak};
 }
 
-// Seconds and peak bytes of a step, kernels' memory included; the best of three runs.
+// Seconds and peak bytes of a step, kernels' memory included, where its results are; the best of
+// three runs.
 std::pair<double, int64_t> Compare::cost(const AutocastOptions& region) const {
-  const Device device = DefaultDevice::current();
+  const auto& kept = reference_->kept;
+  const Device device =
+      kept.empty() ? DefaultDevice::current() : kept.begin()->second[0][0].y.device();
   double best = infinity;
   reset_peak(device);
   const int64_t held = memory_stats(device).in_use;

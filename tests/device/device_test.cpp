@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "amp/compare.h"
 #include "amp/scaler.h"
 #include "autograd/call.h"
 #include "core/dlpack.h"
@@ -359,6 +360,18 @@ TEST(Devices, EventsTellTheTimeBetweenThem) {
     EXPECT_GT(first.milliseconds_until(second), 0);
     EXPECT_TRUE(first.has_passed());
   }
+}
+
+// The default device is the CPU.
+TEST(Devices, AComparisonCountsTheMemoryOfItsResults) {
+  const Tensor x = ones({64, 64}, f32, device);
+  amp::Compare compare(
+      [&](const amp::AutocastOptions& region) {
+        const amp::Autocast on(region);
+        matmul(x, x);
+      },
+      {.region = {.low = bf16}});
+  EXPECT_GE(compare.overrides(1).peak, 2 * 64 * 64);
 }
 
 }  // namespace device_test
