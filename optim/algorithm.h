@@ -83,6 +83,7 @@ class Algorithm {
   Options options();                                             // its own, and maximize
   virtual double default_of(std::string_view option) const = 0;  // 0 for maximize
   void check_options() const;        // throws Error if options in range do not go together
+  void check_state() const;          // throws Error if common.state is for moments, and it has none
   virtual int min_rank() const = 0;  // of parameters: 2 for matrices alone
   virtual Reads reads() const = 0;   // the part of the parameter that a step of an element needs
   // The states of a parameter of this shape, in the order of Update::state.

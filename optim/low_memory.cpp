@@ -1,6 +1,8 @@
 // Storage in fewer than 32 bits: moments as bf16 or codes, parameters with and without masters.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "autograd/autograd_meta.h"
 #include "core/capture.h"
 #include "core/check.h"
@@ -61,45 +63,47 @@ void CommonOptions::check_rounding() const {
         rounding == Rounding::Stochastic ? "stochastic" : "kahan");
 }
 
+void Algorithm::check_state() const {
+  const States all = states({});
+  check(common.state == f32 || all.empty() || !std::ranges::all_of(all, &State::is_weight),
+        "state must be f32, got {}: {} is a mean of weights, which other formats hold too coarsely",
+        common.state.name(), all.empty() ? "" : all[0].name);
+}
+
 void Algorithm::check_plain() const {
   check(common.rounding == Rounding::Nearest && common.state == StateFormat(f32),
         "rounding and state are for the library's own optimizers: update() reads f32");
 }
 
-// The storage of p's states. For short vectors, codes would save nothing, and the largest of few
-// numbers outweighs the others. Weights move by less than the distance of two codes, and means over
-// rows and columns are few, so neither is coded.
-StateFormat Optimizer::Group::format_for(const Tensor& p) const {
+// The storage of a state of p. For short vectors, codes would save nothing, and the largest of few
+// numbers outweighs the others. Weights move by less than the distance of two codes or of two
+// numbers of bf16, and means over rows and columns are few, so both stay wide.
+StateFormat Optimizer::Group::format_for(const Tensor& p, const State& state) const {
   constexpr int64_t least = 4096;
   const StateFormat format = common().state;
-  const auto stays_wide = [&] {
-    for (const State& state : algorithm->states(p.shape()))
-      if (state.is_weight || (state.used && state.shape != p.shape())) return true;
-    return false;
-  };
-  if (p.dtype() == f64 || format == f32 || stays_wide()) return f32;
+  if (p.dtype() == f64 || format == f32 || state.is_weight || state.shape != p.shape()) return f32;
   const auto sharing = sharing_of(p);
   const int64_t size = sharing ? sharing->whole_of(p).numel() : p.numel();
   return format.dtype() == u8 && size < least ? f32 : format;
 }
 
-DType Optimizer::Group::low_state_dtype(const Tensor& p) const {
-  const DType dtype = format_for(p).dtype();
+DType Optimizer::Group::low_state_dtype(const Tensor& p, const State& state) const {
+  const DType dtype = format_for(p, state).dtype();
   return dtype == f32 ? accumulate_dtype(p.dtype()) : dtype;
 }
 
 // States that are weights begin as the parameter, and stay so if the first step is skipped.
 void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) const {
   const Tensor& p = slot.param;
-  const StateFormat format = format_for(p);
+  const StateFormat format = format_for(p, state);
   if (state.is_weight) {
     check_no_capture("the first step makes state: run it once before");
     const bool has_master = slot.master && is_half(p.dtype());
-    slot.state[k] = dense_copy(has_master ? slot.master : p, state_dtype(p), p.device());
+    slot.state[k] = dense_copy(has_master ? slot.master : p, state_dtype(p, state), p.device());
     return;
   }
   if (format.dtype() != u8) {
-    slot.state[k] = filled(state.shape, state.initial, state_dtype(p), p.device());
+    slot.state[k] = filled(state.shape, state.initial, state_dtype(p, state), p.device());
     return;
   }
   // If all numbers are equal, each is the largest of its block.
@@ -112,13 +116,13 @@ void Optimizer::Group::make_state(Slot& slot, size_t k, const State& state) cons
 void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, const std::string& key,
                                   const State& info) const {
   const Tensor& p = slot.param;
-  const StateFormat format = format_for(p);
+  const StateFormat format = format_for(p, info);
   const bool to_codes = format.dtype() == u8;
   const Tensor* const saved = reader.find(key);
   if (!saved) return;
   Tensor& state = slot.state[k];
   if (saved->dtype() != u8) {
-    state = reader.copy_of(key, info.shape, to_codes ? f32 : state_dtype(p), p.device());
+    state = reader.copy_of(key, info.shape, to_codes ? f32 : state_dtype(p, info), p.device());
   } else {
     check(saved->shape() == info.shape, "{} must have shape {}, got {}", key, info.shape,
           saved->shape());
@@ -136,7 +140,7 @@ void Optimizer::Group::load_state(Slot& slot, size_t k, StateReader& reader, con
       return;
     }
     state = decoded(state, scales, found, info.nonnegative);
-    if (!to_codes) state = dense_copy(state, state_dtype(p), p.device());
+    if (!to_codes) state = dense_copy(state, state_dtype(p, info), p.device());
   }
   if (!to_codes) return;
   const Tensor codes(p.shape(), u8, p.device());
@@ -204,7 +208,7 @@ bool Optimizer::Group::describe(const Slot& slot, size_t index, kernels::LowMemo
     if (slot.scale[k]) low.scale[k] = to_write(slot.scale[k]);
     narrow = narrow || (slot.state[k] && slot.state[k].dtype() != accumulate_dtype(p.dtype()));
   }
-  low.code = format_for(p).code();
+  low.code = common().state.code();
   low.index = uint32_t(index);
   low.seed = common().seed;
   if (const auto sharing = sharing_of(p)) low.first = sharing->first_of(p);

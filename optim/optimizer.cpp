@@ -200,6 +200,7 @@ void Optimizer::append_group(std::vector<Tensor> params, std::unique_ptr<Algorit
         common.rescale_grad);
   for (const Option& option : algorithm->options()) detail::check_value(option, option.get());
   algorithm->check_options();
+  algorithm->check_state();
   check(!params.empty(), "no parameters to optimize");
   check(!sharing(), "processes divide the parameters of this optimizer: add groups before Shards");
   std::vector<Tensor> known = groups_.empty() ? std::vector<Tensor>() : this->params();
@@ -282,13 +283,12 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
   const Tensor& p = slot.param;
   const States states = group.algorithm->states(p.shape());
   make_buffers(slot, group, states);
-  const DType dtype = group.state_dtype(p);
   for (size_t k = 0; k < states.size(); ++k) {
     Tensor& buffer = slot.state[k];
     if (!states[k].used)
       buffer = slot.scale[k] = {};
     else
-      check(buffer.dtype() == dtype,
+      check(buffer.dtype() == group.state_dtype(p, states[k]),
             "parameter {} is now {}, but its state is {}: make a new optimizer after converting a "
             "model",
             index, p.dtype(), buffer.dtype());

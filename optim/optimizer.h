@@ -115,11 +115,11 @@ class Optimizer {
       return common().rounding != Rounding::Nearest && is_half(p.dtype());
     }
     // (low_memory.cpp)
-    StateFormat format_for(const Tensor& p) const;
-    DType state_dtype(const Tensor& p) const {
-      return common().is_low() ? low_state_dtype(p) : accumulate_dtype(p.dtype());
+    StateFormat format_for(const Tensor& p, const State& state) const;
+    DType state_dtype(const Tensor& p, const State& state) const {
+      return common().is_low() ? low_state_dtype(p, state) : accumulate_dtype(p.dtype());
     }
-    DType low_state_dtype(const Tensor& p) const;
+    DType low_state_dtype(const Tensor& p, const State& state) const;
     bool needs_steps(const Tensor& p, const States& states) const {
       return uses_any(states) || (rounds(p) && common().rounding == Rounding::Stochastic);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "kernels/common/block_codes.h"
 #include "kernels/common/rounding.h"
@@ -112,22 +113,10 @@ void store_param(const Update& u, int64_t begin, int64_t n, double steps, const 
   for (int64_t i = 0; i < n; ++i) p[i] = round_stochastic<S>(x[i], random.word[i]);
 }
 
-// To bf16. To nearest, a mean of a decay rate near 1, which moves by less than the last of 8 bits,
-// would stand still.
-void store_bf16_states(const Update& u, int64_t begin, int64_t n, double steps,
-                       float* const* state) {
-  const RandomBits random(*u.low, begin, n, steps, /*for_states=*/true);
-  for (size_t k = 0; k < Update::max_states; ++k) {
-    if (!u.state[k]) continue;
-    BFloat16* const s = u.state[k].as<BFloat16>() + begin;
-    for (int64_t i = 0; i < n; ++i)
-      s[i] = round_stochastic<BFloat16>(state[k][i], bits_of_state(random.word[i], int(k)));
-  }
-}
-
+// As codes or bf16; what is f32 is written already. To the nearest bf16, a mean of a decay rate
+// near 1, which moves by less than the last of 8 bits, would stand still.
 void store_states(const Update& u, int64_t begin, int64_t n, double steps, float* const* state) {
-  if (u.state[0].dtype == bf16 || u.state[1].dtype == bf16)
-    return store_bf16_states(u, begin, n, steps, state);
+  std::optional<RandomBits> random;
   for (size_t k = 0; k < Update::max_states; ++k) {
     const View& s = u.state[k];
     if (s && s.dtype == u8)
@@ -135,6 +124,11 @@ void store_states(const Update& u, int64_t begin, int64_t n, double steps, float
         encode<Code, nonnegative>(state[k], n, s.as<uint8_t>() + begin,
                                   u.low->scale[k].as<float>() + begin / code_block);
       });
+    if (!s || s.dtype != bf16) continue;
+    if (!random) random.emplace(*u.low, begin, n, steps, /*for_states=*/true);
+    BFloat16* const to = s.as<BFloat16>() + begin;
+    for (int64_t i = 0; i < n; ++i)
+      to[i] = round_stochastic<BFloat16>(state[k][i], bits_of_state(random->word[i], int(k)));
   }
 }
 

@@ -73,7 +73,7 @@ __device__ void encode_block(const float (&x)[8], const LaneOfBlock& lane, void*
 
 // --- optimizer steps ---
 
-// An Update with its LowMemory in a kernel's parameters. Its states are all of one type.
+// An Update with its LowMemory in a kernel's parameters.
 template <class O>
 struct LowItem {
   ParamItem<element_states<O>> plain;
@@ -85,7 +85,7 @@ struct LowItem {
   uint32_t index;
   Rounding rounding;
   StateCode code;
-  DType state_type;
+  DType state_type[element_states<O>];
 
   LowItem() = default;
   LowItem(const ParamItem<element_states<O>>& item, const Update& u)
@@ -96,11 +96,10 @@ struct LowItem {
         first(u.low->first),
         index(u.low->index),
         rounding(u.low->rounding),
-        code(u.low->code),
-        state_type(f32) {
+        code(u.low->code) {
     for (int k = 0; k < element_states<O>; ++k) {
       scale[k] = u.low->scale[k].template as<float>();
-      if (u.state[k]) state_type = u.state[k].dtype;
+      state_type[k] = u.state[k].dtype;
     }
     plain.aligned = plain.aligned && is_aligned(u.low->compensation);
   }
@@ -108,22 +107,24 @@ struct LowItem {
   template <int k>
   __device__ void load_state(const LaneOfBlock& lane, int64_t block, float (&x)[8]) const {
     if (!plain.state[k]) return;
-    if (state_type == u8)
+    const DType type = state_type[k];
+    if (type == u8)
       return visit_code(code, nonnegative_states<O> >> k & 1, [&]<class Code, bool>() {
         decode_block<Code>(plain.state[k], scale[k][block], lane, x);
       });
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const Words<float> bits = fetch<float>(plain.state[k], state_type, lane.part[h]);
+      const Words<float> bits = fetch<float>(plain.state[k], type, lane.part[h]);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) x[4 * h + e] = element(bits, state_type, e);
+      for (int e = 0; e < 4; ++e) x[4 * h + e] = element(bits, type, e);
     }
   }
   template <int k>
   __device__ void store_state(const float (&x)[8], const LaneOfBlock& lane, int64_t block,
                               const Philox::Block (&random)[2]) const {
     if (!plain.state[k]) return;
-    if (state_type == u8)
+    const DType type = state_type[k];
+    if (type == u8)
       return visit_code(code, nonnegative_states<O> >> k & 1, [&]<class Code, bool nonnegative>() {
         encode_block<Code, nonnegative>(x, lane, plain.state[k], scale[k] + block);
       });
@@ -133,10 +134,10 @@ struct LowItem {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         part[e] = x[4 * h + e];
-        if (state_type == bf16)
+        if (type == bf16)
           part[e] = round_stochastic<BFloat16>(part[e], bits_of_state(random[h][size_t(e)], k));
       }
-      store(plain.state[k], state_type, lane.part[h], packed(part, state_type));
+      store(plain.state[k], type, lane.part[h], packed(part, type));
     }
   }
   __device__ void load_param(const Four& four, float* x) const {
@@ -187,7 +188,9 @@ struct LowItem {
 template <Writes writes, class O, class F>
 __device__ void for_elements(const LowItem<O>& p, const Chunk& chunk, float grad_scale, F f) {
   constexpr int states = element_states<O>;
-  const bool rounds_states = writes.states && p.state_type == bf16;
+  bool rounds_states = false;
+  for (int k = 0; writes.states && k < states; ++k)
+    rounds_states = rounds_states || (p.plain.state[k] && p.state_type[k] == bf16);
   Draw draw, draw_for_states;
   if (writes.param && p.rounding == Rounding::Stochastic)
     draw = LowMemory::draw(p.seed, p.index, *p.steps, false);

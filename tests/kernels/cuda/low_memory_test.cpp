@@ -62,10 +62,11 @@ TEST(CudaLowMemory, CodesAreThoseOfTheCpu) {
         }
 }
 
-// A parameter with all that LowMemory may ask for, the same in each instance.
+// A parameter with all that LowMemory may ask for, the same in each instance. Of its states, those
+// in `used` (a bit for each) exist, and those in `wide` are f32.
 struct Parameter {
   Parameter(int64_t n, DType dtype, const LowMemory& how, DType state_dtype, bool shift,
-            unsigned used) {
+            unsigned used, unsigned wide = 0) {
     low = how;
     const auto add = [&](Tensor t) {
       tensors.push_back(shift ? shifted(t) : t);
@@ -78,8 +79,9 @@ struct Parameter {
     for (size_t k = 0; k < Update::max_states; ++k) {
       if (!(used >> k & 1)) continue;
       const Tensor x = random({n}, f32, 3 + k, 0.1, 1);
-      if (low.code == StateCode::None) {
-        const Tensor state({n}, state_dtype);
+      const bool is_wide = wide >> k & 1;
+      if (low.code == StateCode::None || is_wide) {
+        const Tensor state({n}, is_wide ? f32 : state_dtype);
         for (int64_t i = 0; i < n; ++i) state.set(i, x.at(i));
         update.state[k] = add(state);
         continue;
@@ -138,7 +140,8 @@ std::vector<double> values(const Parameter& p, size_t k) {
 }
 
 template <class O>
-void expect_same_step(const O& o, unsigned used, uint32_t nonnegative, bool matrix = false) {
+void expect_same_step(const O& o, unsigned used, uint32_t nonnegative, bool matrix = false,
+                      unsigned wide = 0) {
   struct Format {
     StateCode code;
     DType dtype;
@@ -152,7 +155,8 @@ void expect_same_step(const O& o, unsigned used, uint32_t nonnegative, bool matr
       LowMemory low;
       low.code = code;
       low.nonnegative = nonnegative;
-      Parameter a(n, f32, low, dtype, n == 300, used), b(n, f32, low, dtype, n == 300, used);
+      Parameter a(n, f32, low, dtype, n == 300, used, wide),
+          b(n, f32, low, dtype, n == 300, used, wide);
       for (Parameter* p : {&a, &b})
         if (matrix)
           for (View* v : {&p->update.param, &p->update.grad, &p->update.state[0]})
@@ -185,7 +189,7 @@ TEST(CudaLowMemory, StepsAreThoseOfTheCpu) {
   expect_same_step(Adadelta{.lr = 0.1}, 3, 3);
   expect_same_step(Lamb{.lr = 0.1}, 3, 2);
   expect_same_step(Lars{.trust_coefficient = 0.1}, 1, 0);
-  expect_same_step(ScheduleFreeAdamW{.lr = 0.1}, 3, 2);
+  expect_same_step(ScheduleFreeAdamW{.lr = 0.1}, 3, 2, false, 1);
   expect_same_step(Adafactor{.lr = 0.1}, 1, 1);
   expect_same_step(Muon{.lr = 0.1}, 1, 0, true);
 }
