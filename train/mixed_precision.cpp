@@ -22,11 +22,13 @@ std::vector<std::string> parameter_names(const Learner& learner) {
   return names;
 }
 
-// True if all its parameters do without masters. (If only some do, set_multi_precision() throws.)
+// True if its parameters do without masters. Throws Error if only some do.
 bool rounds(const optim::Optimizer& optimizer) {
-  for (size_t g = 0; g < optimizer.groups(); ++g)
-    if (optimizer.rounding(g) == optim::Rounding::Nearest) return false;
-  return true;
+  const auto plain = [&](size_t g) { return optimizer.rounding(g) == optim::Rounding::Nearest; };
+  for (size_t g = 1; g < optimizer.groups(); ++g)
+    check(plain(g) == plain(0),
+          "all groups must round to nearest, with masters, or none: groups 0 and {} differ", g);
+  return !plain(0);
 }
 
 }  // namespace
@@ -63,6 +65,9 @@ MixedPrecision::MixedPrecision(const amp::ScalerOptions& o) : low_(f16), scaler_
 
 void MixedPrecision::begin(Learner& learner) {
   optim::Optimizer& optimizer = *learner.optimizer;
+  const bool has_masters = masters_ && !rounds(optimizer);
+  check(has_masters || !masters_ || !masters_->flat_master,
+        "flat_master with an optimizer that rounds without masters: there are none to flatten");
   learner.scaler = amp::GradScaler(scaler_);
   if (learner.scaler.enabled()) learner.scaler.name_parameters(optimizer, parameter_names(learner));
   learner.autocast.reset();
@@ -72,7 +77,7 @@ void MixedPrecision::begin(Learner& learner) {
     std::vector<Tensor> originals;
     for (const Tensor& p : params) originals.push_back(p.detach());
     learner.model().to(low_);
-    if (rounds(optimizer)) return;
+    if (!has_masters) return;
     optimizer.set_multi_precision(true, masters_->flat_master);
     // Masters start from the original f32 weights, not from their f16 values.
     StateDict state = optimizer.state_dict();

@@ -65,6 +65,27 @@ TEST(Precision, WeightsOfBf16WithoutMasters) {
             "dtype must be f16 or bf16, got f32");
 }
 
+TEST(Precision, MastersAreOfAllParametersOrNone) {
+  const optim::CommonOptions rounding{.rounding = optim::Rounding::Kahan};
+  for (const bool some : {false, true}) {
+    LearnerOptions options = quiet();
+    options.optimizer = [=](auto params) {
+      optim::AdamW opt({params[0]}, {}, rounding);
+      params.erase(params.begin());
+      opt.add_group(params, {}, some ? optim::CommonOptions() : rounding);
+      return opt;
+    };
+    Net net;
+    Learner learner(loaders(), net, options);
+    EXPECT_EQ(error([&] { learner.to_fp16(MasterOptions{.flat_master = true, .dtype = bf16}); }),
+              some
+                  ? "all groups must round to nearest, with masters, or none: groups 0 and 1 differ"
+                  : "flat_master with an optimizer that rounds without masters: there are none to "
+                    "flatten");
+    EXPECT_EQ(net.up.weight.dtype(), f32);
+  }
+}
+
 TEST(Precision, IsTheLastChoice) {
   const Seed seed(1);
   Net net;
