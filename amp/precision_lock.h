@@ -17,7 +17,7 @@ void run_both_ways(const Tensor& y, const std::vector<Tensor>& parameters);
 // Throws Error with the lines that differ unless the ops that `run` calls have the precisions in
 // the file.
 void expect_precision(const std::string& path, const std::function<void()>& run);
-// The same for net(x) and its gradients. No grad() changes, but running statistics do.
+// The same for net(x) and a backward pass of ones. No grad() changes, but running statistics do.
 template <class Net>
 void expect_precision(Net& net, const Tensor& x, const std::string& path) {
   expect_precision(path, [&] { detail::run_both_ways(net(x), net.parameters()); });
