@@ -204,11 +204,11 @@ AttentionOutput MultiheadAttention::forward(const Tensor& query, const Tensor& k
 
 TransformerEncoderLayer::TransformerEncoderLayer(int64_t size, int64_t heads,
                                                  const TransformerEncoderLayerOptions& o)
-    : self_attn(size, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
-      linear1(size, o.dim_feedforward),
-      linear2(o.dim_feedforward, size),
-      norm1(size, {.eps = o.layer_norm_eps}),
-      norm2(size, {.eps = o.layer_norm_eps}),
+    : self_attn(size, heads, {.dropout = o.dropout, .bias = o.bias, .batch_first = o.batch_first}),
+      linear1(size, o.dim_feedforward, o.bias),
+      linear2(o.dim_feedforward, size, o.bias),
+      norm1(size, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      norm2(size, {.eps = o.layer_norm_eps, .bias = o.bias}),
       options_(o) {}
 
 Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& masks) const {
@@ -219,13 +219,14 @@ Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& m
 
 TransformerDecoderLayer::TransformerDecoderLayer(int64_t size, int64_t heads,
                                                  const TransformerEncoderLayerOptions& o)
-    : self_attn(size, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
-      multihead_attn(size, heads, {.dropout = o.dropout, .batch_first = o.batch_first}),
-      linear1(size, o.dim_feedforward),
-      linear2(o.dim_feedforward, size),
-      norm1(size, {.eps = o.layer_norm_eps}),
-      norm2(size, {.eps = o.layer_norm_eps}),
-      norm3(size, {.eps = o.layer_norm_eps}),
+    : self_attn(size, heads, {.dropout = o.dropout, .bias = o.bias, .batch_first = o.batch_first}),
+      multihead_attn(size, heads,
+                     {.dropout = o.dropout, .bias = o.bias, .batch_first = o.batch_first}),
+      linear1(size, o.dim_feedforward, o.bias),
+      linear2(o.dim_feedforward, size, o.bias),
+      norm1(size, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      norm2(size, {.eps = o.layer_norm_eps, .bias = o.bias}),
+      norm3(size, {.eps = o.layer_norm_eps, .bias = o.bias}),
       options_(o) {}
 
 Tensor TransformerDecoderLayer::forward(const Tensor& x, const Tensor& memory,

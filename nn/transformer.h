@@ -74,7 +74,7 @@ struct TransformerEncoderLayerOptions {
   Tensor (*activation)(const Tensor&) = relu;
   double layer_norm_eps = 1e-5;
   bool batch_first = false;
-  bool norm_first = false;  // normalise the inputs of attention and network instead of the sums
+  bool norm_first = false, bias = true;  // norm_first: inputs of both parts, not the sums
 };
 // x [t, b, size] or [t, size], plus self-attention, plus a network of two linear layers.
 struct TransformerEncoderLayer : Module<TransformerEncoderLayer> {

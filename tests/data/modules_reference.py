@@ -2,10 +2,9 @@
 """Writes modules_reference.json: what PyTorch's modules are called inside, and what they compute in f64.
 
 Of every module: its state_dict in order (names, shapes, values), inputs, outputs, a gradient for each output, and the
-gradients of inputs and parameters. Inputs and weights have two digits, so that the file stays small. What torch 1.13
-lacks (RMSNorm) is written here from its functions.
+gradients of inputs and parameters. Inputs and weights have two digits, so that the file stays small.
 
-usage: modules_reference.py > modules_reference.json    (with torch 1.13)"""
+usage: modules_reference.py > modules_reference.json    (with torch 2.15)"""
 import json
 import sys
 from pathlib import Path
@@ -205,6 +204,9 @@ def blocks():
     yield "SpectralNorm", case(spectral_norm(nn.Linear(3, 2)), [tensor(2, 3)])
     yield "SpectralNorm eval", case(spectral_norm(nn.Conv2d(2, 3, 2)), [tensor(1, 2, 3, 3)], training=False)
     yield "SpectralNorm transposed", case(spectral_norm(nn.ConvTranspose2d(2, 3, 2), n_power_iterations=2), [tensor(1, 2, 2, 2)])
+    yield "TransformerEncoderLayer plain", case(nn.TransformerEncoderLayer(4, 2, 3, dropout=0, bias=False), [tensor(3, 2, 4)])
+    yield "TransformerDecoderLayer plain", case(
+        nn.TransformerDecoderLayer(4, 2, 3, dropout=0, bias=False), [tensor(3, 2, 4), tensor(3, 2, 4)])
 
 
 def written(value, depth=0):

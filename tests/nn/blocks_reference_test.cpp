@@ -164,6 +164,17 @@ const test::Models& models() {
                                          AttentionMasks{.key_padding_mask = padding()})};
                       });
        }},
+      {"TransformerEncoderLayer plain",
+       [] {
+         return model(
+             TransformerEncoderLayer(4, 2, {.dim_feedforward = 3, .dropout = 0, .bias = false}));
+       }},
+      {"TransformerDecoderLayer plain",
+       [] {
+         return model(
+             TransformerDecoderLayer(4, 2, {.dim_feedforward = 3, .dropout = 0, .bias = false}),
+             [](const TransformerDecoderLayer& m, X x) { return Tensors{m(x.at(0), x.at(1))}; });
+       }},
       {"TransformerDecoder first",
        [] {
          const TransformerDecoderLayer layer(4, 2,
