@@ -186,8 +186,8 @@ Tensor atleast_2d(const Tensor& x);
 Tensor atleast_3d(const Tensor& x);
 // Windows of `size` elements that start `step` apart: [..., n, ...] -> [..., windows, ..., size].
 Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
-// Replaces dimensions a and b by a last one: x[..., i, i + offset].
-Tensor diagonal(const Tensor& x, int64_t offset = 0, int a = -2, int b = -1);
+// Replaces dimensions a and b by a last one: i of a and i + offset of b.
+Tensor diagonal(const Tensor& x, int64_t offset = 0, int a = 0, int b = 1);
 
 // --- rearranging: copies ---
 Tensor flip(const Tensor& x, const Dims& dims);  // no dims: all of them, as in NumPy
@@ -205,7 +205,7 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& times, int dim);
 Tensor repeat_interleave(const Tensor& x, const Tensor& times);
 Tensor diag(const Tensor& x, int64_t offset = 0);  // [n] -> a diagonal matrix, or back
 Tensor diag_embed(const Tensor& x, int64_t offset = 0, int a = -2,
-                  int b = -1);                       // undoes diagonal(): zeros beside it
+                  int b = -1);                       // undoes diagonal() of a and b
 Tensor trace(const Tensor& x);                       // of a matrix
 Tensor tril(const Tensor& x, int64_t diagonal = 0);  // zeros above the diagonal
 Tensor triu(const Tensor& x, int64_t diagonal = 0);  // zeros below it

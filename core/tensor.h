@@ -212,10 +212,10 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor repeat(std::integral auto times, std::integral auto... more) const {  // x.repeat(2, 1)
     return repeat(Shape{int64_t(times), int64_t(more)...});
   }
-  Tensor repeat_interleave(int64_t times, int dim) const;  // each slice of dim, times over
-  Tensor diagonal(int64_t offset = 0, int a = -2, int b = -1) const;  // x[..., i, i + offset]
-  Tensor flip(const Dims& dims) const;                                // backwards along dims
-  Tensor roll(int64_t shift, int dim) const;                          // wraps around
+  Tensor repeat_interleave(int64_t times, int dim) const;           // each slice of dim, times over
+  Tensor diagonal(int64_t offset = 0, int a = 0, int b = 1) const;  // i of a, i + offset of b
+  Tensor flip(const Dims& dims) const;                              // backwards along dims
+  Tensor roll(int64_t shift, int dim) const;                        // wraps around
   Tensor tril(int64_t diagonal = 0) const, triu(int64_t diagonal = 0) const;  // zeros above; below
   Tensor index_select(int dim, const Tensor& index) const;  // these indices of dim
   Tensor gather(int dim, const Tensor& index) const;        // an index along dim for each result

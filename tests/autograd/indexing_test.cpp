@@ -123,7 +123,7 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(unfold(numbers({1, 1, 1, 1, 1, 1, 1, 1}), 0, 1, 1),
                "at most 8 dimensions are possible, got 9");
   EXPECT_ERROR(diagonal(x, 0, 1, 1), "diagonal: a diagonal needs two dimensions, got 1 twice");
-  EXPECT_ERROR(diagonal(numbers({3})), "dimension -2 is out of range for rank 1");
+  EXPECT_ERROR(diagonal(numbers({3})), "dimension 1 is out of range for rank 1");
 }
 
 // Two tensors of one array of the program, without a common storage.

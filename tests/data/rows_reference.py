@@ -279,6 +279,7 @@ ROWS = {
     "unfold_with_gaps": lambda x: x.unfold(1, 2, 4).unfold(2, 2, 1),
     "fold": lambda x: 2 * place_windows(x),
     "flip": lambda x: x.flip(0, -1),
+    "diagonal_of_first_dimensions": lambda x: x.diagonal(),
     "flip_all": lambda x: x.expand(3, 4).flip(0, 1),
     "cat_roll": lambda x: x.roll(-8, -1),
     "expand_repeat": lambda x: x.repeat(2, 3, 1),

@@ -240,7 +240,7 @@ TEST(Onnx, WindowsAndOrderRunElsewhere) {
               }),
               images(3, 4));
   all.add_net("diagonals", Calls([](const Tensor& x) {
-                return cat({diagonal(x, -1), diagonal(x, 1), diagonal(x, 1, 3, 2)}, 2);
+                return cat({diagonal(x, -1, 2, 3), diagonal(x, 1, 2, 3), diagonal(x, 1, 3, 2)}, 2);
               }),
               images(2, 4));
   all.add_net("rolled", Calls([](const Tensor& x) { return roll(x, {1, -2}, {2, 3}); }),

@@ -288,6 +288,10 @@ std::vector<OpCase> others() {
        .inputs = {{{3, 4}}},
        .run =
            [](In x) {
+      {.op = "diagonal",
+       .inputs = {{{3, 4, 2}}},
+       .run = [](In x) { return diagonal(x[0]); },
+       .label = "of_first_dimensions"},
              return soft_margin_loss(x[0], sign(x[0].detach())) +
                     hinge_embedding_loss(x[0], sign(x[0].detach()), {.margin = 0.7});
            },

@@ -116,7 +116,8 @@ std::vector<OpCase> views() {
        .inputs = {{{3, 1}}},
        .run =
            [](In x) {
-             return diagonal(expand(x[0], {2, 3, 4}), 7) + diagonal(expand(x[0], {2, 3, 4}), 4);
+             const Tensor y = expand(x[0], {2, 3, 4});
+             return diagonal(y, 7, -2, -1) + diagonal(y, 4, -2, -1);
            },
        .label = "beside_the_matrix"},
       {.op = "place_diagonal",
