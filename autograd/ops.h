@@ -878,9 +878,16 @@ inline Tensor max_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_
 }
 inline Tensor avg_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_t padding = 0) {
   return avg_pool1d(x, window, {.stride = stride, .padding = padding});
+// The maxima of max_pool2d, and i64 the place of each in its image in row-major order.
+Sorted max_pool2d_with_indices(const Tensor& x, Size2 window, const PoolOptions& options = {});
+// Puts maxima [n, c, h', w'] back to their places in images of zeros, [n, c, size]; by default the
+// smallest images that have so many windows.
+Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window,
+                    const PoolOptions& options = {}, std::optional<Size2> size = {});
 }
 // Pools to a given size: window i covers floor(i h / size) to ceil((i + 1) h / size).
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size);
+// The same with numbers in place of names.
 Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
 Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
@@ -888,7 +895,7 @@ Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
 enum class Interpolation { Nearest, Bilinear, Bicubic, Trilinear, Area };
 struct InterpolateOptions {
   ByName by_name = {};
-  std::optional<double> scale_factor = {};      // in place of a size, which must then be whole
+  std::optional<double> scale_factor = {};      // in place of a size, which is rounded down
   Interpolation mode = Interpolation::Nearest;  // Area: the mean of the pixels that one covers
   bool align_corners = false;  // not for Nearest and Area: aligns the centres of corners, not edges
   bool antialias = false;      // Bilinear and Bicubic: also filters where the result is smaller

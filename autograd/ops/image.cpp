@@ -66,14 +66,28 @@ struct TakeAt {
   }
 };
 
+// The maxima and their positions, i32.
+std::pair<Tensor, Tensor> maxima(Ctx& ctx, const Tensor& x, const Samplings& s,
+                                 MemoryFormat order) {
+  check_real(x);
+  check_counted("planes", {s[0].from, s[1].from});
+  Tensor y = image(ctx, {x.size(0), x.size(1), s[0].to, s[1].to}, order), index = y.like(i32);
+  ctx.run(kernels::max_pool2d, x.contiguous(order), s[0], s[1], y, index);
+  return {y, index};
+}
+
+struct MaxPoolIndices {
+  static constexpr OpInfo info{"max_pool2d_indices"};
+  static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s, MemoryFormat order) {
+    return cast(maxima(ctx, x, s, order).second, i64);
+  }
+};
+
 template <bool adaptive>
 struct MaxPool {
   static constexpr OpInfo info{adaptive ? "adaptive_max_pool2d" : "max_pool2d"};
   static Tensor forward(Ctx& ctx, const Tensor& x, const Samplings& s, MemoryFormat order) {
-    check_real(x);
-    check_counted("planes", {s[0].from, s[1].from});
-    Tensor y = image(ctx, {x.size(0), x.size(1), s[0].to, s[1].to}, order), index = y.like(i32);
-    ctx.run(kernels::max_pool2d, x.contiguous(order), s[0], s[1], y, index);
+    const auto [y, index] = maxima(ctx, x, s, order);
     ctx.save_extra(index);
     return y;
   }
@@ -155,10 +169,12 @@ struct Antialias {
   std::vector<int64_t> from;  // [to, taps]
   std::vector<double> weight;
 
-  Antialias(int64_t n, int64_t to, bool cubic, bool align_corners) {
-    const double scale = !align_corners ? double(n) / double(to)
-                         : to > 1       ? double(n - 1) / double(to - 1)
-                                        : 0,
+  explicit Antialias(const Sampling& s) {
+    const bool cubic = s.kind == Sampling::Kind::Cubic;
+    const int64_t n = s.from, to = s.to;
+    const double scale = s.align_corners ? (to > 1 ? double(n - 1) / double(to - 1) : 0)
+                         : s.step > 0    ? s.step
+                                         : double(n) / double(to),
                  width = std::max(scale, 1.0), reach = (cubic ? 2 : 1) * width;
     taps = std::min<int64_t>(n, 2 * int64_t(std::ceil(reach)) + 1);
     for (int64_t i = 0; i < to; ++i) {
@@ -222,10 +238,63 @@ struct Before {
   static constexpr double margin = 2;
 };
 
+// interpolate() of images, with the factors in place of the sizes' ratios; 0: none.
+Tensor interpolated(const Tensor& x, Size2 size, const InterpolateOptions& o,
+                    const std::array<double, 2>& factors) {
+  check_images(x);
+  check(o.mode != Interpolation::Trilinear, "mode is Trilinear, which interpolate3d takes");
+  const bool smooth = o.mode == Interpolation::Bilinear || o.mode == Interpolation::Bicubic;
+  check(smooth || !o.align_corners, "align_corners is for Bilinear and Bicubic");
+  check(smooth || !o.antialias, "antialiasing is for Bilinear and Bicubic");
+  if (o.mode == Interpolation::Area) return adaptive_avg_pool2d(x, size);
+  using Kind = Sampling::Kind;
+  const auto along = [&](int d) {
+    const int64_t n = x.size(2 + d);
+    check(size[d] > 0 && n > 0, "sizes must be > 0, got {} elements to resize to {}", n, size[d]);
+    const bool whole = double(n) * factors[d] == double(size[d]);
+    return Sampling{.kind = o.mode == Interpolation::Nearest    ? Kind::Nearest
+                            : o.mode == Interpolation::Bilinear ? Kind::Linear
+                                                                : Kind::Cubic,
+                    .from = n,
+                    .to = size[d],
+                    .align_corners = o.align_corners,
+                    .step = factors[d] > 0 && !whole ? 1 / factors[d] : 0};
+  };
+  const Samplings lines{along(0), along(1)};
+  if (!o.antialias) return call<Interpolate>(x, lines, order_of(x));
+  check_real(x);
+  check_counted("planes", {size.h, size.w});
+  Tensor y = wide(x);
+  for (const int d : {1, 0}) y = Antialias(lines[d])(y, 2 + d);
+  return cast(y, x.dtype());
+}
+
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
   return pool<MaxPool2d>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
+}
+Sorted max_pool2d_with_indices(const Tensor& x, Size2 size, const PoolOptions& o) {
+  const Scope scope("max_pool2d_with_indices");
+  const Tensor at =
+      pool<MaxPoolIndices>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
+  return {unflatten(gather(flatten(x, -2), -1, flatten(at, -2)), -1, {at.size(-2), at.size(-1)}),
+          at};
+}
+Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window, const PoolOptions& o,
+                    std::optional<Size2> size) {
+  const Scope scope("max_unpool2d");
+  check(x.rank() == 3 || x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+  check_shape(indices, "the tensor of indices", x.shape());
+  const auto length = [&](int d) {
+    const int64_t stride = o.stride[d] ? o.stride[d] : window[d];
+    return size ? (*size)[d] : (x.size(d - 2) - 1) * stride - 2 * o.padding[d] + window[d];
+  };
+  const int64_t h = length(0), w = length(1);
+  check_counted("planes", {h, w});
+  const Tensor maxima = flatten(x, -2);
+  const Tensor planes = zeros(with_size(maxima.shape(), -1, h * w), x.dtype(), x.device());
+  return unflatten(scatter(planes, -1, flatten(indices, -2), maxima), -1, {h, w});
 }
 Tensor avg_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
   return pool<AvgPool2d>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
@@ -254,49 +323,26 @@ Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size) {
 }
 
 Tensor interpolate(const Tensor& x, Size2 size, const InterpolateOptions& o) {
-  if (x.rank() == 3 && size.h == size.w)
-    return squeeze(interpolate(image_of_line(x), {1, size.w}, o), 2);
   const Scope scope(Interpolate::info.name);
-  check_images(x);
   check(!o.scale_factor, "both a size and a scale_factor are given");
-  check(o.mode != Interpolation::Trilinear, "mode is Trilinear, which interpolate3d takes");
-  const bool smooth = o.mode == Interpolation::Bilinear || o.mode == Interpolation::Bicubic;
-  check(smooth || !o.align_corners, "align_corners is for Bilinear and Bicubic");
-  check(smooth || !o.antialias, "antialiasing is for Bilinear and Bicubic");
-  if (o.mode == Interpolation::Area) return adaptive_avg_pool2d(x, size);
-  using Kind = Sampling::Kind;
-  const Kind kind = o.mode == Interpolation::Nearest    ? Kind::Nearest
-                    : o.mode == Interpolation::Bilinear ? Kind::Linear
-                                                        : Kind::Cubic;
-  const auto along = [&](int d) {
-    check(size[d] > 0 && x.size(2 + d) > 0, "sizes must be > 0, got {} elements to resize to {}",
-          x.size(2 + d), size[d]);
-    return Sampling{
-        .kind = kind, .from = x.size(2 + d), .to = size[d], .align_corners = o.align_corners};
-  };
-  const Samplings lines{along(0), along(1)};
-  if (!o.antialias) return call<Interpolate>(x, lines, order_of(x));
-  check_real(x);
-  check_counted("planes", {size.h, size.w});
-  const bool cubic = kind == Kind::Cubic;
-  Tensor y = wide(x);
-  for (const int d : {1, 0})
-    y = Antialias(lines[d].from, lines[d].to, cubic, o.align_corners)(y, 2 + d);
-  return cast(y, x.dtype());
+  if (x.rank() == 3 && size.h == size.w)
+    return squeeze(interpolated(image_of_line(x), {1, size.w}, o, {}), 2);
+  return interpolated(x, size, o, {});
 }
 
 Tensor interpolate(const Tensor& x, const InterpolateOptions& o) {
-  const auto size_of = [&](int d) {  // (a fraction would move the positions of pixels)
-    const Scope scope(Interpolate::info.name);
-    check(o.scale_factor.has_value(), "neither a size nor a scale_factor is given");
-    const double size = double(x.size(d)) * *o.scale_factor, whole = std::round(size);
-    check(std::abs(size - whole) < 1e-6 && whole >= 1 && whole < 0x1p31,
-          "scale_factor times {} must be a whole number > 0, got {}: give a size", x.size(d), size);
-    return int64_t(whole);
+  const Scope scope(Interpolate::info.name);
+  check(o.scale_factor.has_value(), "neither a size nor a scale_factor is given");
+  const double factor = *o.scale_factor;
+  const auto size_of = [&](int d) {
+    const double size = std::floor(double(x.size(d)) * factor);
+    check(size >= 1 && size < 0x1p31, "scale_factor times {} must be >= 1 and below 2^31, got {}",
+          x.size(d), double(x.size(d)) * factor);
+    return int64_t(size);
   };
-  InterpolateOptions with_size = o;
-  with_size.scale_factor.reset();
-  return interpolate(x, Size2(size_of(x.rank() == 3 ? -1 : -2), size_of(-1)), with_size);
+  if (x.rank() == 3)
+    return squeeze(interpolated(image_of_line(x), {1, size_of(-1)}, o, {0, factor}), 2);
+  return interpolated(x, {size_of(-2), size_of(-1)}, o, {factor, factor});
 }
 
 // Channel (c, i, j) holds the pixels at row i and column j of every square of f x f.

@@ -24,6 +24,7 @@ struct Sampling {
   int64_t size = 1, stride = 1, padding = 0;
   bool count_padding = false;  // in the divisor of a mean
   bool align_corners = false;  // Linear and Cubic: around i (from - 1) / (to - 1) instead
+  double step = 0;             // in place of from / to, unless corners are aligned
 
   // Output i is made of inputs [begin(i), end(i)); both ascend with i.
   MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t begin(int64_t i) const {
@@ -88,9 +89,10 @@ struct Sampling {
   }
   MIXTAPE_ALWAYS_INLINE MIXTAPE_HD double position(int64_t i) const {
     const double n = double(from), m = double(to), at = double(i);
-    if (kind == Kind::Nearest) return std::floor(float(i) * (float(from) / float(to)));
+    if (kind == Kind::Nearest)
+      return std::floor(float(i) * (step > 0 ? float(step) : float(from) / float(to)));
     if (align_corners) return to > 1 ? at * (n - 1) / (m - 1) : 0;
-    const double place = (at + 0.5) * n / m - 0.5;
+    const double place = (step > 0 ? (at + 0.5) * step : (at + 0.5) * n / m) - 0.5;
     return kind == Kind::Linear ? std::max(0.0, place) : place;
   }
   MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t left(int64_t i) const {

@@ -410,9 +410,15 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(interpolate(x, {2, 0}), "sizes must be > 0, got 5 elements to resize to 0");
   EXPECT_ERROR(interpolate(ones({1, 2, 0, 3}), {2, 2}),
                "sizes must be > 0, got 0 elements to resize to 2");
-  EXPECT_ERROR(
-      interpolate(ones({1, 1, 4, 5}), {.scale_factor = 1.5}),
-      "interpolate: scale_factor times 5 must be a whole number > 0, got 7.5: give a size");
+  EXPECT_EQ(interpolate(ones({1, 1, 4, 5}), {.scale_factor = 1.5}).shape(), (Shape{1, 1, 6, 7}));
+  EXPECT_ERROR(interpolate(ones({1, 1, 4, 5}), {.scale_factor = 0.1}),
+               "interpolate: scale_factor times 4 must be >= 1 and below 2^31, got 0.4");
+  EXPECT_ERROR(max_unpool2d(ones({2, 2}), zeros({2, 2}, i64), 2),
+               "max_unpool2d: the input has shape [2, 2], not [n, c, h, w]");
+  EXPECT_ERROR(max_unpool2d(ones({1, 2, 2}), full({1, 2, 2}, 16, i64), 2),
+               "index 16 is out of range");
+  EXPECT_ERROR(max_unpool2d(ones({1, 2, 2}), zeros({1, 2, 3}, i64), 2),
+               "max_unpool2d: the tensor of indices");
   EXPECT_ERROR(interpolate(ones({4}), {.scale_factor = 2}), "interpolate: ");
   EXPECT_ERROR(interpolate(ones({2, 3, 4}), {2, 3}), "[2, 3, 4], not [n, c, h, w]");
   EXPECT_ERROR(interpolate(x, {.mode = Interpolation::Bilinear}),

@@ -451,6 +451,19 @@ ROWS = {
     "prod_of_ties": lambda x: x.prod(1),
     "prod_all": lambda x: (x + 0.5).prod(),
     "prod_first_and_last": lambda x: x.prod(2, True).prod(0, True),
+    "interpolate_by_half_of_odd": lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"),
+    "interpolate_nearest_rounded_down": lambda x: F.interpolate(x, scale_factor=1.3),
+    "interpolate_bicubic_rounded_down": lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic"),
+    "interpolate_corners_rounded_down": lambda x: F.interpolate(
+        x, scale_factor=1.7, mode="bilinear", align_corners=True),
+    "interpolate_of_lines_rounded_down": lambda x: F.interpolate(x, scale_factor=0.7, mode="linear"),
+    "sum_antialias_rounded_down": lambda x: F.interpolate(x, scale_factor=0.4, mode="bilinear", antialias=True),
+    "max_pool2d_indices": lambda x: F.max_pool2d(x, 2, return_indices=True)[1],
+    "gather_max_pool2d_with_indices": lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1),
+    "scatter_max_unpool2d": lambda x, y: F.max_unpool2d(
+        x, F.max_pool2d(y, 2, return_indices=True)[1], 2, output_size=(7, 5)),
+    "scatter_max_unpool2d_of_one": lambda x, y: F.max_unpool2d(
+        x, F.max_pool2d(y, 2, 3, return_indices=True)[1], 2, 3),
     "prod_with_zeros": lambda x, mask: x.masked_fill(mask, 0).prod(0),
     "any": lambda x: (x > 1).any(1),
     "any_of_ties": lambda x: x.any(0),

@@ -33,8 +33,9 @@ std::vector<std::pair<int64_t, double>> parts(const Sampling& s, int64_t i) {
                   end = static_cast<int64_t>(std::ceil((at + 1) * n / m));
     return even(begin, end, end - begin);
   }
-  if (s.kind == Kind::Nearest) return {{i * s.from / s.to, 1.0}};
-  double source = (at + 0.5) * n / m - 0.5;
+  if (s.kind == Kind::Nearest)
+    return {{s.step > 0 ? static_cast<int64_t>(at * s.step) : i * s.from / s.to, 1.0}};
+  double source = (at + 0.5) * (s.step > 0 ? s.step : n / m) - 0.5;
   if (s.align_corners) source = s.to > 1 ? at * (n - 1) / (m - 1) : 0;
   if (s.kind == Kind::Linear) source = std::max(0.0, source);
   const double low = std::floor(source), t = source - low;

@@ -26,10 +26,14 @@ inline Sampling of_kind(Kind kind, int64_t from, int64_t to) {
 inline Sampling corners(Kind kind, int64_t from, int64_t to) {
   return {.kind = kind, .from = from, .to = to, .align_corners = true};
 }
+inline Sampling stepping(Kind kind, int64_t from, int64_t to, double step) {
+  return {.kind = kind, .from = from, .to = to, .step = step};
+}
 inline std::string text(const Sampling& s) {
   return std::to_string(static_cast<int>(s.kind)) + ": " +
          Shape{s.from, s.to, s.size, s.stride, s.padding, s.count_padding, s.align_corners}
-             .to_string();
+             .to_string() +
+         " by " + std::to_string(s.step);
 }
 
 // The samplings of rows and columns.
@@ -56,6 +60,9 @@ inline const std::pair<Sampling, Sampling> resamplings[] = {
     {of_kind(Kind::Cubic, 3, 8), of_kind(Kind::Cubic, 37, 16)},
     {corners(Kind::Cubic, 6, 40), corners(Kind::Cubic, 5, 33)},
     {of_kind(Kind::Cubic, 2, 3), corners(Kind::Linear, 1, 20)},
+    {stepping(Kind::Nearest, 5, 6, 1 / 1.3), stepping(Kind::Nearest, 37, 18, 2)},
+    {stepping(Kind::Linear, 7, 3, 2), stepping(Kind::Linear, 37, 62, 1 / 1.7)},
+    {stepping(Kind::Cubic, 5, 8, 1 / 1.7), stepping(Kind::Cubic, 41, 28, 1 / 0.7)},
 };
 
 }  // namespace mixtape::kernels

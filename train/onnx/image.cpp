@@ -83,8 +83,16 @@ Name interpolate(const OpCall& c) {
                                                      : s[0].align_corners ? "align_corners"
                                                                           : "half_pixel")}};
   if (nearest) attributes.emplace_back("nearest_mode", std::string("floor"));
+  const Name x = c.in(0, c.dtype());
+  const auto factor = [](const Sampling& along) {
+    return along.step > 0 ? 1 / along.step : double(along.to) / double(along.from);
+  };
+  if (s[0].step > 0 || s[1].step > 0) {
+    const Name scales = c.g.constant(from({factor(s[0]), factor(s[1])}, {2}));
+    return c.g.node("Resize", {x, Name(), scales}, std::move(attributes));
+  }
   const Name sizes = c.g.numbers({s[0].to, s[1].to});
-  return c.g.node("Resize", {c.in(0, c.dtype()), Name(), Name(), sizes}, std::move(attributes));
+  return c.g.node("Resize", {x, Name(), Name(), sizes}, std::move(attributes));
 }
 
 constexpr TranslationRow rows_of_images[] = {

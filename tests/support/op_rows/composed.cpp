@@ -149,6 +149,21 @@ std::vector<OpCase> rearranged() {
           [](In x) { return max_pool2d(x[0], {3, 2}, {2, 1}, 1); }),
       row("avg_pool2d", "by_position", {{{2, 7, 6}}},
           [](In x) { return avg_pool2d(x[0], 3, 2, {1, 0}); }),
+      row("gather", "max_pool2d_with_indices", {{{2, 2, 7, 6}}},
+          [](In x) {
+            return max_pool2d_with_indices(x[0], {3, 2}, {.stride = {2, 1}, .padding = 1}).values;
+          },
+          {{0, 2, 7, 6}}),
+      row("scatter", "max_unpool2d", {{{2, 2, 3, 2}}, {{2, 2, 7, 5}, -2, 2, Input::Constant}},
+          [](In x) {
+            const Tensor at = max_pool2d_with_indices(x[1], 2).indices;
+            return max_unpool2d(x[0], at, 2, {}, Size2(7, 5));
+          }),
+      row("scatter", "max_unpool2d_of_one", {{{2, 2, 2}}, {{2, 5, 5}, -2, 2, Input::Constant}},
+          [](In x) {
+            const Tensor at = max_pool2d_with_indices(x[1], 2, {.stride = 3}).indices;
+            return max_unpool2d(x[0], at, 2, {.stride = 3});
+          }),
       row("max_pool2d", "of_lines_by_position", {{{2, 3, 8}}},
           [](In x) { return max_pool1d(x[0], 3, 2, 1); }),
       row("avg_pool2d", "of_lines_by_position", {{{2, 3, 8}}},
@@ -211,6 +226,16 @@ std::vector<OpCase> resized() {
           [](In in) { return interpolate(in[0], 3); }),
       by_factor("by_half", {1, 2, 6, 4}, {.scale_factor = 0.5, .mode = Bilinear}),
       by_factor("by_fraction", {1, 1, 4, 6}, {.scale_factor = 1.5, .mode = Bicubic}),
+      by_factor("by_half_of_odd", {1, 2, 5, 7}, {.scale_factor = 0.5, .mode = Bilinear}),
+      by_factor("nearest_rounded_down", {1, 2, 5, 7}, {.scale_factor = 1.3}),
+      by_factor("bicubic_rounded_down", {1, 1, 4, 5}, {.scale_factor = 1.7, .mode = Bicubic}),
+      by_factor("corners_rounded_down", {1, 1, 4, 5},
+                {.scale_factor = 1.7, .mode = Bilinear, .align_corners = true}),
+      by_factor("of_lines_rounded_down", {2, 3, 5}, {.scale_factor = 0.7, .mode = Bilinear}),
+      row("sum", "antialias_rounded_down", {{{1, 2, 9, 7}}},
+          [](In in) {
+            return interpolate(in[0], {.scale_factor = 0.4, .mode = Bilinear, .antialias = true});
+          }),
       image("adaptive_avg_pool2d", "in_interpolate", {1, 2, 5, 7}, {3, 4}, {.mode = Area}),
       image("sum", "antialias", {1, 2, 9, 7}, {4, 3}, {.mode = Bilinear, .antialias = true}),
       image("sum", "antialias_larger", {1, 2, 3, 7}, {5, 3}, {.mode = Bilinear, .antialias = true}),

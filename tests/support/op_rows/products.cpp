@@ -311,6 +311,11 @@ std::vector<OpCase> products() {
        .inputs = {{{2, 3, 6, 5}}},
        .run = [](In x) { return max_pool2d(x[0], {2, 2}); },
        .empty = {{0, 3, 6, 5}}},
+      {.op = "max_pool2d_indices",
+       .inputs = {{{2, 3, 6, 5}}},
+       .run = [](In x) { return max_pool2d_with_indices(x[0], 2).indices; },
+       .differentiable = false,
+       .empty = {{0, 3, 6, 5}}},
       {.op = "max_pool2d",
        .inputs = {{{1, 2, 6, 5}}},
        .run =
