@@ -57,6 +57,8 @@ Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
 Tensor logspace(double start, double stop, int64_t n, double base = 10, DType dtype = f32,
                 Device device = DefaultDevice::current());
 Tensor eye(int64_t n, DType dtype = f32, Device device = DefaultDevice::current());  // identity
+Tensor eye(int64_t rows, int64_t columns, DType dtype = f32,
+           Device device = DefaultDevice::current());  // ones on the diagonal, zeros elsewhere
 // x's shape and device and, unless one is given, its dtype. empty_like() also keeps the order of
 // its memory: row-major or channels last.
 Tensor empty_like(const Tensor& x, std::optional<DType> dtype = {});
@@ -325,12 +327,17 @@ struct Unique {
 // The distinct elements, sorted; for each element of x its index among them, i64 of x's shape; and
 // how often each occurs. NaNs are distinct. Waits for the device. Not differentiable.
 Unique unique(const Tensor& x);
+// The same of the slices of a dimension, sorted by their first element, then the second, ... ->
+// values [..., k, ...], inverse i64 [n], counts i64 [k].
+Unique unique(const Tensor& x, int dim);
 Unique unique_consecutive(const Tensor& x);  // in the order of x, of which equal neighbours are one
+Unique unique_consecutive(const Tensor& x, int dim);
 // The number of times that 0, 1, ... occur in x, i64 [n] with n at least `least`; with weights,
 // their sum for each number (i64 for integers). Waits for the device.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t least = 0);
-// The index at which each value would be inserted into sorted numbers [n]: before equal numbers, or
-// after them if `right`. i64 of the values' shape; values and numbers must agree in dtype.
+// The index at which each value would be inserted into sorted numbers [n], or each of values
+// [..., m] into numbers [..., n]: before equal numbers, or after them if `right`. i64 of the
+// values' shape; values and numbers must agree in dtype.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 inline Tensor bucketize(const Tensor& values, const Tensor& bounds, bool right = false) {
   return searchsorted(bounds, values, right);
@@ -372,6 +379,9 @@ Tensor xlogy(double a, const Tensor& b);
 Tensor sub(double a, const Tensor& b);
 Tensor div(double a, const Tensor& b);
 Tensor pow(double a, const Tensor& b);
+// a / b rounded down ("floor", floor_divide()) or toward zero ("trunc"), exactly; integers by 0: 0.
+Tensor div(const Tensor& a, const Tensor& b, std::string_view rounding_mode);
+Tensor div(const Tensor& a, double b, std::string_view rounding_mode);
 // min(max(x, low), high). The gradient is 1 from low to high, both included; NaN stays.
 Tensor clamp(const Tensor& x, std::optional<double> low, std::optional<double> high = {});
 // Each bound is a tensor that broadcasts, or absent; the gradient goes to the operand that was
@@ -414,11 +424,12 @@ Tensor digamma(const Tensor& x);  // the derivative of lgamma
 Tensor sign(const Tensor& x);     // 0 for NaN; gradient 0, as for the next four
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
-Tensor round(const Tensor& x);    // ties to even
-Tensor trunc(const Tensor& x);    // toward zero
-Tensor frac(const Tensor& x);     // x - trunc(x); gradient 1
-Tensor sinc(const Tensor& x);     // sin(pi x) / (pi x), 1 at 0
-Tensor deg2rad(const Tensor& x);  // integers give f32
+Tensor round(const Tensor& x);                // ties to even
+Tensor round(const Tensor& x, int decimals);  // to digits after the point, or if negative before it
+Tensor trunc(const Tensor& x);                // toward zero
+Tensor frac(const Tensor& x);                 // x - trunc(x); gradient 1
+Tensor sinc(const Tensor& x);                 // sin(pi x) / (pi x), 1 at 0
+Tensor deg2rad(const Tensor& x);              // integers give f32
 Tensor rad2deg(const Tensor& x);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
@@ -511,9 +522,12 @@ inline Tensor operator^(const Tensor& a, std::integral auto b) { return bitwise_
 BoolTensor isnan(const Tensor& x);
 BoolTensor isinf(const Tensor& x);
 BoolTensor isfinite(const Tensor& x);
-// |a - b| <= atol + rtol |b|, in f64; an infinity is close only to itself, NaN to nothing.
-BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
-bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
+// |a - b| <= atol + rtol |b|, in f64; an infinity is close only to itself, NaN to nothing or, if
+// `equal_nan`, to NaN.
+BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8,
+                   bool equal_nan = false);
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8,
+              bool equal_nan = false);
 bool equal(const Tensor& a, const Tensor& b);  // same dtype, shape and elements
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // The number takes the tensor's dtype; beside integers it must be whole.
@@ -864,9 +878,16 @@ using PoolOptions = PoolOptionsOf<Size2>;
 Tensor max_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {});
 // x [n, c, h, w] -> [n, c, h', w'], the mean of each window.
 Tensor avg_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {});
+// The maxima of max_pool2d, and i64 the place of each in its image in row-major order.
+Sorted max_pool2d_with_indices(const Tensor& x, Size2 window, const PoolOptions& options = {});
+// Puts maxima [n, c, h', w'] back to their places in images of zeros, [n, c, size]; by default the
+// smallest images that have so many windows.
+Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window,
+                    const PoolOptions& options = {}, std::optional<Size2> size = {});
 // x [n, c, l] -> [n, c, l']
 Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 Tensor avg_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
+// The same with numbers in place of names.
 inline Tensor max_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padding = 0) {
   return max_pool2d(x, window, {.stride = stride, .padding = padding});
 }
@@ -878,16 +899,9 @@ inline Tensor max_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_
 }
 inline Tensor avg_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_t padding = 0) {
   return avg_pool1d(x, window, {.stride = stride, .padding = padding});
-// The maxima of max_pool2d, and i64 the place of each in its image in row-major order.
-Sorted max_pool2d_with_indices(const Tensor& x, Size2 window, const PoolOptions& options = {});
-// Puts maxima [n, c, h', w'] back to their places in images of zeros, [n, c, size]; by default the
-// smallest images that have so many windows.
-Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window,
-                    const PoolOptions& options = {}, std::optional<Size2> size = {});
 }
 // Pools to a given size: window i covers floor(i h / size) to ceil((i + 1) h / size).
 Tensor adaptive_avg_pool2d(const Tensor& x, Size2 size);
-// The same with numbers in place of names.
 Tensor adaptive_max_pool2d(const Tensor& x, Size2 size);
 Tensor adaptive_avg_pool1d(const Tensor& x, int64_t size);
 Tensor adaptive_max_pool1d(const Tensor& x, int64_t size);
@@ -1047,10 +1061,11 @@ Tensor rfft(const Tensor& x,
 // The inverse of rfft: [..., m, 2] -> real [..., n], by default with n = 2 (m - 1).
 Tensor irfft(const Tensor& x, const FftOptions& options = {});
 struct Fft2Options {
-  std::optional<Size2> s = {};  // rows and columns, as FftOptions::n
+  std::optional<Size2> s = {};        // rows and columns, as FftOptions::n
+  std::array<int, 2> dim = {-2, -1};  // rows and columns; of real numbers, the last is cut in half
   FftNorm norm = FftNorm::Backward;
 };
-// The same over the last two dimensions: [..., h, w, 2] or, if real, [..., h, w].
+// The same over two dimensions, by default the last: [..., h, w, 2] or, if real, [..., h, w].
 Tensor fft2(const Tensor& x, const Fft2Options& options = {});
 Tensor ifft2(const Tensor& x, const Fft2Options& options = {});
 Tensor rfft2(const Tensor& x, const Fft2Options& options = {});
@@ -1224,8 +1239,9 @@ struct CtcOptions {
   bool zero_infinity = false;  // 0 instead of infinity if an input is too short for its target
 };
 // Connectionist temporal classification (Graves et al. 2006): log-probabilities [t, n, classes],
-// targets i64 [n, s], the lengths i64 [n] of inputs and targets; or all without n. Unlike
-// PyTorch's, the gradient is exact for any log-probabilities; after a log_softmax both agree.
+// targets i64 [n, s], or [all] one after the other (waits for the device), and the lengths i64 [n]
+// of inputs and targets; or all without n. Unlike PyTorch's, the gradient is exact for any
+// log-probabilities; after a log_softmax both agree.
 Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
                 const Tensor& target_lengths, const CtcOptions& options = {});
 struct MarginOptions {

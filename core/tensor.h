@@ -236,6 +236,7 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor log1p() const, log2() const, log10() const, exp2() const, expm1() const, tan() const,
       erf() const, reciprocal() const, sign() const;                   // by element
   Tensor floor() const, ceil() const, round() const, trunc() const;    // by element, as integers
+  Tensor round(int decimals) const;                                    // to so many digits
   BoolTensor isnan() const, isinf() const, isfinite() const;           // by element
   Tensor add(const Tensor& y) const, add(double y) const;              // x + y
   Tensor sub(const Tensor& y) const, sub(double y) const;              // x - y

@@ -156,15 +156,16 @@ Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf,
   return clamp(y, minus_inf ? -infinity : -most, inf ? infinity : most);
 }
 
-BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+BoolTensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
   const Scope scope("isclose");
   const NoGrad off;
   const Tensor x = a.to(f64), y = b.to(f64), apart = abs(x - y);
-  return logical_or(eq(x, y), logical_and(isfinite(apart), apart <= atol + rtol * abs(y)));
+  const BoolTensor near = eq(x, y) | (isfinite(apart) & (apart <= atol + rtol * abs(y)));
+  return equal_nan ? near | (isnan(x) & isnan(y)) : near;
 }
-bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
+bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
   const Scope scope("allclose");
-  return all(isclose(a, b, rtol, atol)).item<bool>();
+  return all(isclose(a, b, rtol, atol, equal_nan)).item<bool>();
 }
 bool equal(const Tensor& a, const Tensor& b) {
   const Scope scope("equal");

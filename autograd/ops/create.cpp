@@ -141,11 +141,13 @@ Tensor logspace(double start, double stop, int64_t n, double base, DType dtype, 
   return cast(pow(base, linspace(start, stop, n, f64, device)), dtype);
 }
 
-Tensor eye(int64_t n, DType dtype, Device device) {
-  Tensor y = zeros({n, n}, dtype, device);
-  kernels::fill(device, 1, y.with_layout(Layout(Shape{n}, Shape{n + 1})));  // the diagonal
+Tensor eye(int64_t rows, int64_t columns, DType dtype, Device device) {
+  Tensor y = zeros({rows, columns}, dtype, device);
+  const Layout places(Shape{std::min(rows, columns)}, Shape{columns + 1});
+  kernels::fill(device, 1, y.with_layout(places));
   return y;
 }
+Tensor eye(int64_t n, DType dtype, Device device) { return eye(n, n, dtype, device); }
 
 Tensor tril_indices(int64_t rows, int64_t columns, int64_t diagonal, Device device) {
   return places_of(tril(ones({rows, columns}, boolean, Device::cpu()), diagonal), device);

@@ -1,6 +1,8 @@
 // Connectionist temporal classification, made of ops on all targets at once. Each time step adds up
 // the paths to each place in the target, where a blank is put around each class.
 
+#include <numeric>
+
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
@@ -50,6 +52,15 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
   return where(gt(input_lengths, 0), found, at_once);
 }
 
+// Targets that follow each other, [all], as rows [n, longest].
+Tensor apart(const Tensor& targets, const Tensor& lengths) {
+  const std::vector<int64_t> each = to_vector<int64_t>(lengths);
+  const int64_t all = std::reduce(each.begin(), each.end());
+  check(all == targets.numel(), "targets of shape {} for target lengths of {} together, not [n, s]",
+        targets.shape(), all);
+  return pad_sequence(split(targets, each), true);
+}
+
 }  // namespace
 
 Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
@@ -59,6 +70,9 @@ Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Te
                             as_line(input_lengths), as_line(target_lengths), o),
                    {});
   const Scope scope("ctc_loss");
+  if (targets.rank() == 1)
+    return ctc_loss(log_probabilities, apart(targets, target_lengths), input_lengths,
+                    target_lengths, o);
   check_real(log_probabilities);
   const Shape& shape = log_probabilities.shape();
   check(shape.rank == 3 && shape[0] > 0,

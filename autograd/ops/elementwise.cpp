@@ -268,6 +268,25 @@ Tensor floor_divide(const Tensor& a, double b) {
   }
   return call<WithScalar<kernels::FloorDivide, false>>(a, b);
 }
+namespace {
+// Rounded down where the quotient is positive, else up: -floor(-a / b).
+template <class B>
+Tensor rounded_quotient(const Tensor& a, const B& b, const BoolTensor& opposite,
+                        std::string_view mode) {
+  const Scope scope("div");
+  check(mode == "floor" || mode == "trunc",
+        "rounding_mode must be \"floor\" or \"trunc\", got \"{}\"", mode);
+  const Tensor down = floor_divide(a, b);
+  return mode == "floor" ? down : where(opposite, -floor_divide(-a, b), down);
+}
+}  // namespace
+
+Tensor div(const Tensor& a, const Tensor& b, std::string_view mode) {
+  return rounded_quotient(a, b, lt(a, 0) ^ lt(b, 0), mode);
+}
+Tensor div(const Tensor& a, double b, std::string_view mode) {
+  return rounded_quotient(a, b, b < 0 ? gt(a, 0) : lt(a, 0), mode);
+}
 Tensor add(const Tensor& a, double b) {
   return call<WithScalar<kernels::Add, false>>(counted(a), b);
 }
@@ -326,6 +345,14 @@ Tensor sign(const Tensor& x) { return call<Unary<kernels::Sign>>(x); }
 Tensor floor(const Tensor& x) { return call<Unary<kernels::Floor>>(x); }
 Tensor ceil(const Tensor& x) { return call<Unary<kernels::Ceil>>(x); }
 Tensor round(const Tensor& x) { return call<Unary<kernels::Round>>(x); }
+Tensor round(const Tensor& x, int decimals) {
+  const Scope scope(kernels::Round::info.name);
+  check(std::abs(decimals) <= 300, "decimals must be from -300 to 300, got {}", decimals);
+  const double unit = std::pow(10.0, std::abs(decimals));
+  const Tensor wide = cast(x, f64);
+  const Tensor y = decimals < 0 ? round(wide / unit) * unit : round(wide * unit) / unit;
+  return cast(is_float(x.dtype()) ? where(isfinite(y), y, wide) : y, x.dtype());
+}
 Tensor trunc(const Tensor& x) { return call<Unary<kernels::Trunc>>(x); }
 Tensor frac(const Tensor& x) { return call<Unary<kernels::Frac>>(x); }
 Tensor square(const Tensor& x) { return call<Unary<kernels::Square>>(x); }

@@ -150,10 +150,10 @@ Tensor to_real(const Tensor& x, const FftOptions& o, Out out = {}) {
   });
 }
 FftOptions along_columns(const Fft2Options& o) {
-  return {.n = o.s ? std::optional(o.s->h) : std::nullopt, .dim = -2, .norm = o.norm};
+  return {.n = o.s ? std::optional(o.s->h) : std::nullopt, .dim = o.dim[0], .norm = o.norm};
 }
 FftOptions along_rows(const Fft2Options& o) {
-  return {.n = o.s ? std::optional(o.s->w) : std::nullopt, .norm = o.norm};
+  return {.n = o.s ? std::optional(o.s->w) : std::nullopt, .dim = o.dim[1], .norm = o.norm};
 }
 
 // The frames of a short-time transform: [n_fft] numbers each, hop_length apart, times a window.

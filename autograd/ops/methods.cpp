@@ -77,6 +77,7 @@ Tensor Tensor::slice(int dim, int64_t start, int64_t stop, int64_t step) const {
 Tensor Tensor::unflatten(int dim, const Shape& sizes) const {
   return mixtape::unflatten(*this, dim, sizes);
 }
+Tensor Tensor::round(int decimals) const { return mixtape::round(*this, decimals); }
 Tensor Tensor::diagonal(int64_t offset, int a, int b) const {
   return mixtape::diagonal(*this, offset, a, b);
 }

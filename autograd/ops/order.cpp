@@ -134,16 +134,38 @@ Tensor quantiles(const Tensor& x, const Tensor& q, int dim, bool keepdim, bool w
   return q.rank() == 0 ? each[0] : stack(each);
 }
 
-// The runs of equal neighbours in v [n]: the value of each, the run of each element, and lengths.
+// The runs of equal neighbours in v, [n] or rows [n, m]: the value of each, the run of each
+// element, and lengths.
 Unique runs_of(const Tensor& v) {
-  const int64_t n = v.numel();
+  const int64_t n = v.size(0);
   const Device device = v.device();
   if (n == 0) return {v.clone(), zeros({0}, i64, device), zeros({0}, i64, device)};
-  const Tensor differs = cast(ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1)), i64);
+  const Tensor unequal = ne(narrow(v, 0, 1, n - 1), narrow(v, 0, 0, n - 1));
+  const Tensor differs = cast(v.rank() == 1 ? unequal : any(unequal, {1}), i64);
   const Tensor starts = flatten(nonzero(cat({ones({1}, i64, device), differs})));
   const Tensor ends = cat({slice(starts, 0, 1), full({1}, double(n), i64, device)});
   return {index_select(v, 0, starts), cumsum(cat({zeros({1}, i64, device), differs}), 0),
           ends - starts};
+}
+
+// f of the slices of a dimension as rows [n, m], with its values as slices again.
+template <class F>
+Unique of_slices(const Tensor& given, int along, const F& f) {
+  const Tensor x = as_line(given.detach());
+  const int dim = wrap_line(along, given.rank());
+  const Tensor slices = movedim(x, {dim}, {0});
+  Shape shape = slices.shape();
+  int64_t size = 1;
+  for (int d = 1; d < shape.rank; ++d) size *= shape[d];
+  auto [values, inverse, counts] = f(reshape(slices, {shape[0], size}));
+  shape[0] = values.size(0);
+  return {movedim(reshape(values, shape), {0}, {dim}), inverse, counts};
+}
+
+// The runs of elements or rows x in this order, and for each of x its run.
+Unique runs_in_order(const Tensor& sorted, const Tensor& order) {
+  const auto [values, run, counts] = runs_of(sorted);
+  return {values, scatter(zeros_like(run), 0, order, run), counts};
 }
 
 }  // namespace
@@ -239,13 +261,29 @@ Tensor nanquantile(const Tensor& x, const Tensor& q) { return nanquantile(flatte
 Unique unique(const Tensor& x) {
   const Scope scope("unique");
   const Sorted all = sort(flatten(x.detach()), 0);
-  const auto [values, run, counts] = runs_of(all.values);
-  return {values, reshape(scatter(zeros_like(run), 0, all.indices, run), x.shape()), counts};
+  const auto [values, run, counts] = runs_in_order(all.values, all.indices);
+  return {values, reshape(run, x.shape()), counts};
+}
+// Sorts rows by their last element, then the one before, ...: the sort is stable.
+Unique unique(const Tensor& x, int dim) {
+  const Scope scope("unique");
+  return of_slices(x, dim, [](const Tensor& rows) {
+    Tensor order = arange(0, double(rows.size(0)), 1, i64, rows.device());
+    for (int64_t column = rows.size(1); column-- > 0;) {
+      const Tensor keys = index_select(select(rows, 1, column), 0, order);
+      order = index_select(order, 0, argsort(keys, 0));
+    }
+    return runs_in_order(index_select(rows, 0, order), order);
+  });
 }
 Unique unique_consecutive(const Tensor& x) {
   const Scope scope("unique_consecutive");
   const auto [values, run, counts] = runs_of(flatten(x.detach()));
   return {values, reshape(run, x.shape()), counts};
+}
+Unique unique_consecutive(const Tensor& x, int dim) {
+  const Scope scope("unique_consecutive");
+  return of_slices(x, dim, runs_of);
 }
 
 Tensor bincount(const Tensor& given, const Tensor& weights, int64_t least) {
@@ -267,14 +305,17 @@ Tensor bincount(const Tensor& given, const Tensor& weights, int64_t least) {
 // Sorts both together and counts the sorted numbers before each value.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   const Scope scope("searchsorted");
-  check(sorted.rank() == 1, "the numbers have shape {}, not [n]", sorted.shape());
-  const int64_t n = sorted.numel(), m = values.numel();
-  const Tensor s = sorted.detach(), v = flatten(values.detach());
+  const Tensor s = sorted.detach(), v = s.rank() == 1 ? flatten(values.detach()) : values.detach();
+  check(s.rank() > 0 && v.rank() == s.rank() &&
+            with_size(v.shape(), -1, 1) == with_size(s.shape(), -1, 1),
+        "numbers of shape {} for values of shape {}, not [n], or [..., n] for [..., m]", s.shape(),
+        values.shape());
+  const int64_t n = s.size(-1), m = v.size(-1);
   // The sort is stable: ties keep their order.
-  const Tensor order = argsort(right ? cat({s, v}) : cat({v, s}), 0);
-  const Tensor before = cumsum(cast(right ? lt(order, double(n)) : ge(order, double(m)), i64), 0);
-  const Tensor all = scatter(zeros_like(before), 0, order, before);
-  return reshape(narrow(all, 0, right ? n : 0, m), values.shape());
+  const Tensor order = argsort(right ? cat({s, v}, -1) : cat({v, s}, -1));
+  const Tensor before = cumsum(cast(right ? lt(order, double(n)) : ge(order, double(m)), i64), -1);
+  const Tensor all = scatter(zeros_like(before), -1, order, before);
+  return reshape(narrow(all, -1, right ? n : 0, m), values.shape());
 }
 
 }  // namespace mixtape

@@ -400,6 +400,33 @@ TEST(Elementwise, IntegersWherePyTorchTakesThem) {
   EXPECT_EQ(to_vector(logical_not(row({0, 1}, boolean))), (Values{1, 0}));
 }
 
+TEST(Elementwise, DividesTowardZeroOrDown) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const DType t : {f32, f16, i64, i32}) {
+    const Tensor a = row({7, -7, 7, -7, 0, 6}, t), b = row({2, 2, -2, -2, -3, 3}, t);
+    EXPECT_EQ(to_vector(div(a, b, "trunc")), (Values{3, -3, -3, 3, 0, 2}));
+    EXPECT_EQ(to_vector(div(a, b, "floor")), to_vector(floor_divide(a, b)));
+    EXPECT_EQ(to_vector(div(a, -2, "trunc")), (Values{-3, 3, -3, 3, 0, -3}));
+    EXPECT_EQ(div(a, b, "trunc").dtype(), t);
+  }
+  EXPECT_EQ(to_vector(div(row({200, 7}, u8), row({9, 0}, u8), "trunc")), (Values{22, 0}));
+  EXPECT_EQ(div(row({2047.5}), row({1}), "trunc").item(), 2047);
+  EXPECT_EQ(div(row({2046}, f16), row({1 - 0x1p-11}, f16), "trunc").item(), 2046)
+      << "not rounded to f16 first";
+  EXPECT_EQ(to_vector(div(row({1, -1}), row({0, 0}), "trunc")), (Values{inf, -inf}));
+  EXPECT_ERROR(div(row({1}), row({2}), "ceil"),
+               "div: rounding_mode must be \"floor\" or \"trunc\", got \"ceil\"");
+}
+
+TEST(Elementwise, RoundsToDecimals) {
+  EXPECT_EQ(to_vector(round(row({1.25, -1.35, 2.675}, f64), 1)), (Values{1.2, -1.4, 2.7}));
+  EXPECT_EQ(to_vector(round(row({1250, -1350, 49}, i64), -2)), (Values{1200, -1400, 0}));
+  EXPECT_EQ(to_vector(round(row({7, -3}, i32), 2)), (Values{7, -3}));
+  EXPECT_EQ(round(row({60000}, f16), 2).item(), row({60000}, f16).item()) << "within f16";
+  EXPECT_EQ(round(row({1e300}, f64), 20).item(), 1e300) << "beyond f64";
+  EXPECT_ERROR(round(row({1}), 301), "round: decimals must be from -300 to 300, got 301");
+}
+
 TEST(Elementwise, ComparesWholeTensors) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
   const Tensor x = row({1, -2, inf, nan, 1000}, f32);
@@ -408,6 +435,8 @@ TEST(Elementwise, ComparesWholeTensors) {
   EXPECT_EQ(to_vector(isclose(x, row({1.1, -2.1, -inf, 0, inf}, f32), 0, 0.2)),
             (Values{1, 1, 0, 0, 0}));
   EXPECT_FALSE(allclose(x, x)) << "NaN is close to nothing";
+  EXPECT_TRUE(allclose(x, x, 0, 0, true));
+  EXPECT_FALSE(allclose(x, row({1, -2, inf, 0, 1000}), 0, 1e9, true));
   // In f64: f16 would round the tolerance to zero, and 2048 + 1 to 2048.
   EXPECT_TRUE(allclose(row({0.25}, f16), row({0.25006}, f32), 0, 1e-4));
   EXPECT_FALSE(allclose(row({2048}, f16), row({2049}, i64), 0, 0));
@@ -1279,6 +1308,9 @@ TEST(Create, ArangeAndEyeCheckTheirSizes) {
   EXPECT_ERROR(arange(0, 1e300, 1e-300), "0 to 1e+300 by 1e-300 has too many elements: inf");
   EXPECT_EQ(to_vector(eye(2, i32)), (Values{1, 0, 0, 1}));
   EXPECT_EQ(eye(0).shape(), (Shape{0, 0}));
+  EXPECT_EQ(to_vector(eye(2, 3)), (Values{1, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(to_vector(eye(3, 2, i32)), (Values{1, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(eye(3, 0).shape(), (Shape{3, 0}));
   EXPECT_ERROR(eye(-1), "sizes cannot be negative: [-1, -1]");
 }
 

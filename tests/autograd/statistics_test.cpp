@@ -203,6 +203,21 @@ TEST(Unique, OfNeighbours) {
   EXPECT_EQ(to_vector(unique_consecutive(row({1, 1, 0}, boolean)).values), (Values{1, 0}));
 }
 
+TEST(Unique, OfSlices) {
+  const Tensor edges = from({3, 1, 0, 2, 3, 0, 0, 2, 3, 1}, {5, 2}, i64);
+  const Unique u = unique(edges, 0);
+  EXPECT_EQ(to_vector(u.values), (Values{0, 2, 3, 0, 3, 1}));
+  EXPECT_EQ(to_vector(u.inverse), (Values{2, 0, 1, 0, 2}));
+  EXPECT_EQ(to_vector(u.counts), (Values{2, 1, 2}));
+  EXPECT_EQ(unique(edges, -2).values.shape(), (Shape{3, 2}));
+  EXPECT_TRUE(equal(unique(edges.t(), 1).values, u.values.t()));
+  EXPECT_EQ(unique_consecutive(edges, 0).values.size(0), 5);
+  EXPECT_EQ(unique(zeros({0, 2}), 0).values.shape(), (Shape{0, 2}));
+  EXPECT_EQ(to_vector(unique(zeros({3, 0}), 0).counts), (Values{3}));
+  EXPECT_EQ(to_vector(unique(row({2, 1, 2}), 0).values), (Values{1, 2}));
+  EXPECT_ERROR(unique(edges, 2), "unique: dimension 2 is out of range for rank 2");
+}
+
 TEST(Bincount, CountsOrAddsUp) {
   EXPECT_EQ(to_vector(bincount(i64s({1, 3, 1}))), (Values{0, 2, 0, 1}));
   EXPECT_EQ(to_vector(bincount(i64s({1, 3, 1}), {}, 6)), (Values{0, 2, 0, 1, 0, 0}));
@@ -239,8 +254,12 @@ RC_GTEST_PROP(SearchSorted, AgreesWithBinarySearch, (bool right)) {
 }
 
 TEST(SearchSorted, HasItsErrors) {
-  EXPECT_ERROR(searchsorted(zeros({2, 2}), zeros({1})),
-               "searchsorted: the numbers have shape [2, 2], not [n]");
+  EXPECT_ERROR(
+      searchsorted(zeros({2, 2}), zeros({1})),
+      "searchsorted: numbers of shape [2, 2] for values of shape [1], not [n], or [..., n] "
+      "for [..., m]");
+  EXPECT_ERROR(searchsorted(zeros({2, 2}), zeros({3, 2})), "for values of shape [3, 2], not");
+  EXPECT_ERROR(searchsorted(zeros({}), zeros({})), "searchsorted: numbers of shape []");
   EXPECT_ERROR(searchsorted(zeros({2}), zeros({1}, f64)), "f64");
   EXPECT_EQ(searchsorted(row({1, 2, nan}), full({}, nan)).item(), 2) << "NaN is the largest";
 }

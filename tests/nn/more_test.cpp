@@ -576,7 +576,7 @@ TEST(More, SaysWhatDoesNotFit) {
   EXPECT_EQ(error([&] { ctc_loss(flatten(x), classes, lengths, lengths); }),
             "ctc_loss: log-probabilities of shape [6], not [t, n, classes] or [t, classes]");
   EXPECT_EQ(error([&] { ctc_loss(p, target, lengths, lengths); }),
-            "ctc_loss: targets of shape [2] for 2 inputs, not [n, s]");
+            "ctc_loss: targets of shape [2] for target lengths of 4 together, not [n, s]");
   EXPECT_EQ(error([&] { ctc_loss(p, classes, zeros({3}, i64), lengths); }),
             "ctc_loss: the tensor of input lengths has shape [3], not [2]");
   EXPECT_EQ(error([&] { ctc_loss(p, classes, lengths, lengths, {.blank = 3}); }),

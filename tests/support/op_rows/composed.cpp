@@ -288,6 +288,10 @@ std::vector<OpCase> others() {
        .inputs = {{{3, 4}}},
        .run = [](In x) { return trace(x[0]); },
        .label = "trace"},
+      {.op = "diagonal",
+       .inputs = {{{3, 4, 2}}},
+       .run = [](In x) { return diagonal(x[0]); },
+       .label = "of_first_dimensions"},
       {.op = "clamp",
        .inputs = {{{3, 4}, 1, 2}},
        .run = [](In x) { return nan_to_num(x[0] + log(floor(x[0].detach() - 0.5)), 7, 8, -9); },
@@ -313,10 +317,6 @@ std::vector<OpCase> others() {
        .inputs = {{{3, 4}}},
        .run =
            [](In x) {
-      {.op = "diagonal",
-       .inputs = {{{3, 4, 2}}},
-       .run = [](In x) { return diagonal(x[0]); },
-       .label = "of_first_dimensions"},
              return soft_margin_loss(x[0], sign(x[0].detach())) +
                     hinge_embedding_loss(x[0], sign(x[0].detach()), {.margin = 0.7});
            },
@@ -362,6 +362,8 @@ std::vector<OpCase> others() {
 // Functions by the names of PyTorch.
 std::vector<OpCase> by_name() {
   const Input ties{.shape = {3, 8}, .low = 0, .high = 3, .kind = Input::Tied};
+  const Input pairs{
+      .shape = {2, 6}, .kind = Input::Tied, .values = {1, 0, 0, 1, 1, 2, 3, 2, 2, 3, 0, 1}};
   const Input bounds{.shape = {5}, .kind = Input::Constant, .values = {-1, 0, 0, 0.5, 1}};
   const Input places{.shape = {2, 3}, .kind = Input::Index, .values = {-1, 0, 5, 5, 11, -12}};
   const auto all_of = [](const Unique& u) {
@@ -409,6 +411,13 @@ std::vector<OpCase> by_name() {
       predicate(row("argsort", "unique", {ties}, [=](In x) { return all_of(unique(x[0])); })),
       predicate(row("ne", "unique_consecutive", {ties},
                     [=](In x) { return all_of(unique_consecutive(x[0])); })),
+      predicate(
+          row("argsort", "unique_slices", {pairs}, [=](In x) { return all_of(unique(x[0], 1)); })),
+      predicate(row("ne", "unique_consecutive_slices", {pairs},
+                    [=](In x) { return all_of(unique_consecutive(x[0], -1)); })),
+      predicate(row("argsort", "searchsorted_by_row", {{{2, 3, 4}}, {{2, 3, 5}}},
+                    [](In x) { return searchsorted(sort(x[0]).values, x[1], true); },
+                    {{2, 0, 4}, {2, 0, 5}})),
   };
 }
 
@@ -505,6 +514,15 @@ std::vector<OpCase> typed_first() {
       pointwise("mul_scalar", "deg2rad", {{{3, 5}}}, [](In x) { return deg2rad(x[0]); }),
       pointwise("mul_scalar", "rad2deg", {{{3, 5}}}, [](In x) { return rad2deg(x[0]); }),
       pointwise("where", "sinc", {{{3, 5}, -3, 3}}, [](In x) { return sinc(x[0]); }),
+      pointwise("where", "div_toward_zero", {{{3, 5}}, {{3, 5}, -2, 2, Input::Real, 0.4}},
+                [](In x) { return div(x[0], x[1], "trunc"); }),
+      pointwise("where", "div_scalar_toward_zero", {{{3, 5}}},
+                [](In x) { return div(x[0], -0.7, "trunc"); }),
+      pointwise("floor_divide", "div_rounded_down", {{{3, 5}}, {{3, 5}, -2, 2, Input::Real, 0.4}},
+                [](In x) { return div(x[0], x[1], "floor"); }),
+      pointwise("round", "to_decimals", {{{3, 5}}}, [](In x) { return round(x[0], 1); }),
+      pointwise("round", "to_hundreds", {{{3, 5}, -900, 900}},
+                [](In x) { return round(x[0], -2); }),
       row("where", "sinc_near_0", {{{3, 5}, -0.2, 0.2}}, [](In x) { return sinc(x[0]); }, {{0, 5}}),
       row("flip", "rot90", {{{2, 3, 4}}}, [](In x) { return rot90(x[0]); }, {{2, 0, 4}}),
       row("flip", "rot90_twice", {{{2, 3}}}, [](In x) { return rot90(x[0], 6); }),
@@ -633,6 +651,12 @@ std::vector<OpCase> named_losses() {
                           return ctc_loss(log_softmax(x[0]), x[1], x[2], x[3],
                                           {.reduction = Reduction::Sum});
                         })),
+      first_repeats(row("gather", "ctc_loss_of_joined_targets",
+                        {{{5, 2, 4}},
+                         {.shape = {5}, .kind = Input::Index, .values = {1, 2, 2, 3, 1}},
+                         {.shape = {2}, .kind = Input::Index, .values = {5, 4}},
+                         {.shape = {2}, .kind = Input::Index, .values = {3, 2}}},
+                        [](In x) { return ctc_loss(log_softmax(x[0]), x[1], x[2], x[3]); })),
   };
 }
 
