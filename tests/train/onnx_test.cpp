@@ -243,6 +243,13 @@ TEST(Onnx, WindowsAndOrderRunElsewhere) {
                 return cat({diagonal(x, -1, 2, 3), diagonal(x, 1, 2, 3), diagonal(x, 1, 3, 2)}, 2);
               }),
               images(2, 4));
+  all.add_net("resized", Calls([](const Tensor& x) {
+                return cat({interpolate(x, {.scale_factor = 1.3, .mode = Interpolation::Bilinear}),
+                            interpolate(x, {.scale_factor = 1.3, .mode = Interpolation::Bicubic}),
+                            interpolate(x, {.scale_factor = 1.3})},
+                           1);
+              }),
+              images(2, 5));
   all.add_net("rolled", Calls([](const Tensor& x) { return roll(x, {1, -2}, {2, 3}); }),
               images(2, 5));
   const Tensor special = from({INFINITY, -INFINITY, 1, -2, 0, INFINITY, INFINITY, 3, -INFINITY,
