@@ -3,7 +3,7 @@ file. script/docs writes them to docs/reference/."""
 import re
 from pathlib import Path
 
-from declarations import Declaration, Parameter, closing, function, sections
+from declarations import Declaration, Parameter, closing, function, sections, split
 from markdown import cell, code, table
 
 # The headers of a layer that has a list of its own besides: nn.md, ops.md.
@@ -126,12 +126,24 @@ def related(text: str, other: str) -> bool:
             and any(len(word) > 3 for word in set(name.split("_")) & set(before.split("_"))))
 
 
+def declarators(d: Declaration) -> list[Declaration]:
+    """One for each function of a declaration: of `Tensor exp() const, log() const;` two."""
+    first, *others = split(d.code.removesuffix(";"))
+    if not others or not all(re.match(r"\w+\(.*\) const$", other) for other in others):
+        return [d]
+    result = first[: re.search(r"\w+\(", first).start()]
+    return [Declaration(code, d.lines, d.comment) for code in (first + ";", *(f"{result}{other};" for other in others))]
+
+
 def groups(declarations: list[Declaration], explained: set[str]) -> list[tuple[list[str], str]]:
     """Names with their comment: one, or those of one comment."""
     found: list[tuple[list[str], str]] = []
     last = ""
     for d in declarations:
-        if d.type_name or d.code.startswith("enum") or not (text := shown(d)):
+        if d.type_name or d.code.startswith("enum"):
+            continue
+        text, *others = map(shown, declarators(d))
+        if not text:
             continue
         comment = d.comment
         last, inherited = comment, comment == last
@@ -139,10 +151,10 @@ def groups(declarations: list[Declaration], explained: set[str]) -> list[tuple[l
             continue  # (The latter: of an lvalue and of an rvalue.)
         if found and comment and inherited:  # that of the one before, not its own
             if "(" in text and related(text, found[-1][0][0]):
-                found[-1][0].append(text)
+                found[-1][0].extend([text, *others])
                 continue
             comment = ""
-        found.append(([text], comment))
+        found.append(([text, *others], comment))
     return found
 
 

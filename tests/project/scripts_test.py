@@ -850,6 +850,7 @@ struct Constant {  // stays
   double rate(int64_t step) const;
   Constant& scaled() &;  // by factor
   Constant scaled() &&;
+  Constant sum(const Constant& a) const, sum(double a = f(0, 1)) const, half() const;  // a new one
 };
 struct Other {
   double rate(int64_t step) const;  // twice that
@@ -860,7 +861,8 @@ struct Other {
             "| `Rates read_rates(Source source)`<br>`Rates parse_rates(string_view text)` | Reads one. |\n"
             "| `bool has_rates(Source source)` |  |\n",
             "### Constant\n\nstays\n\n| member |  |\n|---|---|\n| `double factor = 1` |  |\n"
-            "| `Constant scaled()` | by factor |\n\n### Other",
+            "| `Constant scaled()` | by factor |\n"
+            "| `Constant sum(Constant a)`<br>`Constant sum(double a = f(0, 1))`<br>`Constant half()` | a new one |\n\n### Other",
             "| `double rate(int64_t step)` | twice that |\n",
         ]:
             self.assertIn(part, text)
