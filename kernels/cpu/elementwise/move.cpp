@@ -69,41 +69,23 @@ ContiguousLoop direct_loop(DType from, DType to) {
   });
 }
 
-// Two loops, one after the other, for each piece of an array.
-struct TwoLoops {
-  ContiguousLoop first, second;
-  int64_t from_size, to_size;  // bytes of an element
-};
-void run_both(void* const* p, int64_t n, const void* context) {
-  const auto& loops = *static_cast<const TwoLoops*>(context);
-  alignas(64) int64_t between[piece];
-  auto *x = static_cast<char*>(p[0]), *y = static_cast<char*>(p[1]);
-  for (int64_t i = 0; i < n; i += piece) {
-    const int64_t some = std::min(piece, n - i);
-    void* const read[] = {x + i * loops.from_size, between};
-    void* const write[] = {between, y + i * loops.to_size};
-    loops.first(read, some, nullptr);
-    loops.second(write, some, nullptr);
-  }
-}
-
-// A loop of f32 and, for each operand of 16 bits, the loop that converts it.
+// A loop and, for each operand of another dtype than the loop's, the loop that converts it.
 struct MixedLoop {
   ContiguousLoop loop;
   const void* context;
   int count, first_output;
-  ContiguousLoop convert[max_operands];
+  ContiguousLoop convert[max_operands] = {};
+  int64_t size[max_operands] = {};  // bytes of an element, as stored
 };
 void run_mixed(void* const* p, int64_t n, const void* context) {
   const auto& mixed = *static_cast<const MixedLoop*>(context);
-  alignas(64) float buffer[max_operands][piece];
+  alignas(64) int64_t buffer[max_operands][piece];
   for (int64_t i = 0; i < n; i += piece) {
     const int64_t some = std::min(piece, n - i);
     void *at[max_operands], *wide[max_operands];
     for (int k = 0; k < mixed.count; ++k) {
-      const bool converts = mixed.convert[k];
-      at[k] = p[k] ? static_cast<char*>(p[k]) + i * (converts ? 2 : 4) : nullptr;
-      wide[k] = p[k] && converts ? buffer[k] : at[k];
+      at[k] = p[k] ? static_cast<char*>(p[k]) + i * mixed.size[k] : nullptr;
+      wide[k] = p[k] && mixed.convert[k] ? buffer[k] : at[k];
       void* const both[] = {at[k], wide[k]};
       if (at[k] != wide[k] && k < mixed.first_output) mixed.convert[k](both, some, nullptr);
     }
@@ -153,18 +135,25 @@ void convert(Launch& launch, In x, Out y) {
   if (const ContiguousLoop loop = direct_loop(x.dtype, y.dtype))
     return for_each_contiguous(launch, {&x, &y}, loop);
   const DType way = between(x.dtype, y.dtype);
-  const TwoLoops loops{direct_loop(x.dtype, way), direct_loop(way, y.dtype),
-                       int64_t(size_of(x.dtype)), int64_t(size_of(y.dtype))};
-  for_each_contiguous(launch, {&x, &y}, &run_both, &loops);
+  const MixedLoop both{direct_loop(x.dtype, way),
+                       nullptr,
+                       2,
+                       1,
+                       {nullptr, direct_loop(way, y.dtype)},
+                       {int64_t(size_of(x.dtype)), int64_t(size_of(y.dtype))}};
+  for_each_contiguous(launch, {&x, &y}, &run_mixed, &both);
 }
 
 void for_each_mixed(Launch& launch, std::initializer_list<const View*> operands,
                     ContiguousLoop loop, const void* context, int outputs) {
   const int count = static_cast<int>(operands.size());
-  MixedLoop mixed{loop, context, count, count - outputs, {}};
-  for (int k = 0; k < count; ++k)
-    if (const DType t = operands.begin()[k]->dtype; is_half(t))
+  MixedLoop mixed{loop, context, count, count - outputs};
+  for (int k = 0; k < count; ++k) {
+    const DType t = operands.begin()[k]->dtype;
+    mixed.size[k] = int64_t(size_of(t));
+    if (is_half(t))
       mixed.convert[k] = k < mixed.first_output ? direct_loop(t, f32) : direct_loop(f32, t);
+  }
   for_each_contiguous(launch, operands, &run_mixed, &mixed, outputs);
 }
 
