@@ -81,6 +81,12 @@ class Blocks<T, T> {
   alignas(64) T grad_[code_block];
   alignas(64) T state_[Update::max_states][code_block];
 };
+template <>
+BlockAt<double, double> Blocks<double, double>::converted(int64_t begin, int64_t n);
+template <>
+void Blocks<double, double>::convert_back(int64_t begin, int64_t n,
+                                          const BlockAt<double, double>& at, double steps,
+                                          Writes writes) const;
 
 }  // namespace MIXTAPE_TARGET
 }  // namespace cpu
