@@ -117,7 +117,7 @@ namespace detail {
 struct InputFacts {
   bool alike, one_shape, requires_grad;  // see Call::alike; all defined, of one shape
 };
-[[gnu::always_inline]] static inline InputFacts facts_of(const Call& call, bool only_values) {
+[[gnu::always_inline]] static inline InputFacts input_facts(const Call& call, bool only_values) {
   InputFacts facts{only_values, true, false};
   const Tensor* last = nullptr;  // the last defined one
   for (const Tensor* t : call.inputs) {
@@ -134,8 +134,8 @@ struct InputFacts {
   }
   return facts;
 }
-[[gnu::noinline]] static InputFacts facts_of_replaced(const Call& call, bool only_values) {
-  return facts_of(call, only_values);
+[[gnu::noinline]] static InputFacts replaced_facts(const Call& call, bool only_values) {
+  return input_facts(call, only_values);
 }
 
 Tensor RepeatedArguments::tensor() {
@@ -166,14 +166,14 @@ void RepeatedArguments::check_rank(const Shape& s) {
 // Applies the policy, broadcasts and checks inputs before an op runs. Returns true if the call is
 // to be recorded.
 static bool prepare(Call& call, const OpFacts& op) {
-  InputFacts facts = facts_of(call, op.only_values);
+  InputFacts facts = input_facts(call, op.only_values);
   call.alike = facts.alike;
   if (!facts.alike) [[unlikely]]
     count_bools(call);
   const ThreadState& state = thread_state;
   if (state.policy && !call.out) state.policy->apply(call);
   if (!call.replaced.empty()) [[unlikely]]
-    facts = facts_of_replaced(call, op.only_values);
+    facts = replaced_facts(call, op.only_values);
   if (op.broadcasts && !facts.one_shape) [[unlikely]]
     broadcast_inputs(call);
   if (!facts.alike) [[unlikely]]
