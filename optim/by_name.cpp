@@ -147,16 +147,9 @@ std::unique_ptr<Schedule> cycle(const Request& r, std::string_view name, Optimiz
   return std::make_unique<Named<Cyclic, CyclicOptions>>(r.text, optimizer, options);
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t at = 0; at <= text.size(); at += parts.back().size() + 1)
-    parts.push_back(text.substr(at, text.find(separator, at) - at));
-  return parts;
-}
-
 std::vector<double> numbers_in(std::string_view list, std::string_view text) {
   std::vector<double> numbers;
-  for (const std::string_view part : split(list, ',')) {
+  for (const std::string_view part : internal::split_at(list, ',')) {
     const auto number = internal::parse_number<double>(part);
     check(number && std::isfinite(*number), "the schedule \"{}\" has \"{}\" in place of a number",
           text, part);
@@ -167,7 +160,7 @@ std::vector<double> numbers_in(std::string_view list, std::string_view text) {
 
 // Reads the numbers of the text; returns its form.
 const ScheduleForm& parse(Request& r) {
-  const std::vector<std::string_view> parts = split(r.text, ':');
+  const std::vector<std::string_view> parts = internal::split_at(r.text, ':');
   if (parts.size() > 1) r.numbers = numbers_in(parts[1], r.text);
   if (parts.size() > 2) r.factor = numbers_in(parts[2], r.text);
   std::vector<std::string_view> names;

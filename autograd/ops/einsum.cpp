@@ -12,6 +12,7 @@
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/format.h"
+#include "core/parse.h"
 #include "core/thread_state.h"
 
 namespace mixtape {
@@ -42,16 +43,6 @@ Axes parse_term(std::string_view term, int dots) {
     }
   }
   return axes;
-}
-
-std::vector<std::string_view> split_terms(std::string_view text) {
-  std::vector<std::string_view> terms;
-  for (;;) {
-    const size_t comma = text.find(',');
-    terms.push_back(text.substr(0, comma));
-    if (comma == text.npos) return terms;
-    text.remove_prefix(comma + 1);
-  }
 }
 
 // The number of dimensions of x that "..." in its term stands for.
@@ -93,7 +84,7 @@ class Einsum {
  public:
   Einsum(std::string_view equation, const std::vector<Tensor>& operands) {
     const size_t arrow = equation.find("->");
-    const auto terms = split_terms(equation.substr(0, arrow));
+    const auto terms = split_at(equation.substr(0, arrow), ',');
     check(terms.size() == operands.size(), "{} operands need as many terms, got {}",
           operands.size(), terms.size());
     int dots = 0;  // the most dimensions that any "..." stands for
