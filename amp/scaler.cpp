@@ -173,14 +173,12 @@ GradScaler::GradScaler(const ScalerOptions& options) : options_(options) {
   check_options(options_);
   scale_state(0);
 }
-GradScaler::GradScaler(DType low, const ScalerOptions& options)
-    : GradScaler([&] {
-        const Scope scope("GradScaler");
-        check(is_float(low) && low != f64, "low must be f16, bf16 or f32, got {}", low);
-        ScalerOptions o = options;
-        o.enabled = o.enabled && low == f16;
-        return o;
-      }()) {}
+ScalerOptions GradScaler::options_for(DType low, ScalerOptions options) {
+  const Scope scope("GradScaler");
+  check(is_float(low) && low != f64, "low must be f16, bf16 or f32, got {}", low);
+  options.enabled = options.enabled && low == f16;
+  return options;
+}
 
 ScaleState& GradScaler::scale_state(int id) {
   return scales_.try_emplace(id, options_.init_scale).first->second;

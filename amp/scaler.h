@@ -2,6 +2,7 @@
 // GradScaler: scales the loss by a factor that it adjusts, so that f16 gradients do not underflow.
 // Its state is on the device, where the optimizer's kernel reads it, so a step never waits.
 
+#include <concepts>
 #include <functional>
 #include <limits>
 #include <map>
@@ -182,7 +183,9 @@ class GradScaler {
  public:
   explicit GradScaler(const ScalerOptions& options = {});  // throws Error for values out of range
   // Enabled only if `low`, the dtype of the Autocast region, is f16; the others have f32's range.
-  explicit GradScaler(DType low, const ScalerOptions& options = {});
+  // (A plain DType could be {}, as could the options.)
+  explicit GradScaler(std::same_as<DType> auto low, const ScalerOptions& options = {})
+      : GradScaler(options_for(low, options)) {}
   GradScaler(GradScaler&&) = default;
   GradScaler& operator=(GradScaler&&) = default;
 
@@ -258,6 +261,7 @@ class GradScaler {
   void check_state(const StateDict& dict) const;  // throws as loading would, except in a policy
   bool is_divided(const Tensor& p) const;
   bool shares_divided(const optim::Optimizer& opt) const;
+  static ScalerOptions options_for(DType low, ScalerOptions options);
   static void check_options(const ScalerOptions& options);
   // Also skips the step unless `earlier_overflow` (f32 [parameters], or no tensor) is all 0: some
   // gradients were not finite before the program changed them.

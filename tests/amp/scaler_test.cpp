@@ -46,6 +46,11 @@ TEST(Options, OnlyF16IsScaled) {
   EXPECT_FALSE(GradScaler(bf16).enabled());
   EXPECT_FALSE(GradScaler(f32, {.init_scale = 4}).enabled());
   EXPECT_FALSE(GradScaler(f16, {.enabled = false}).enabled());
+  const auto from_braces = []<class S>(S none) {  // ambiguous with g++, options with clang
+    if constexpr (requires { S({}); }) none = S({});
+    return none;
+  };
+  EXPECT_TRUE(from_braces(GradScaler()).enabled());
 }
 
 // --- the scale ---
