@@ -1,7 +1,6 @@
 #include "train/throughput.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "core/check.h"
@@ -12,13 +11,14 @@ namespace mixtape::train {
 using namespace internal;
 namespace {
 
-// The names of ops that contain several products: attention, recurrent layers, a loss with its
-// logits.
-constexpr std::array<std::string_view, 6> compound_products = {
-    "scaled_dot_product_attention", "rnn_tanh", "rnn_relu", "lstm", "gru", "linear_cross_entropy"};
+// The names of ops with products that no policy rounds: attention, recurrent layers, a loss with
+// its logits, a sum of products.
+constexpr std::string_view other_products[] = {
+    "scaled_dot_product_attention", "rnn_tanh", "rnn_relu", "lstm", "gru",
+    "linear_cross_entropy",         "dot"};
 
 bool multiplies(const OpInfo& op) {
-  return op.product != Product::None || std::ranges::count(compound_products, op.name) > 0;
+  return op.product != Product::None || std::ranges::count(other_products, op.name) > 0;
 }
 
 // The multiplications of a call. Operands of a product are the first activations or parameters.
@@ -34,8 +34,8 @@ double multiplications(const Call& call, const Tensor& y) {
     const Tensor& places = call.op.name == "conv_transpose2d" ? a : y;
     return size(b) * size(places) / double(places.size(1));
   }
-  if (call.op.name == compound_products[0]) return (size(a) + size(y)) * double(b.size(-2));
-  if (call.op.product == Product::None)  // a weight [out, in], for each row
+  if (call.op.name == other_products[0]) return (size(a) + size(y)) * double(b.size(-2));
+  if (call.op.product == Product::None)  // a weight [out, in] or [in], for each row
     return size(b) * size(a) / double(a.size(-1));
   return size(y) * double(a.size(-1));
 }

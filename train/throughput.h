@@ -15,8 +15,8 @@
 namespace mixtape::train {
 
 // Counts the floating-point operations of this thread's products while alive: two for each
-// multiplication of a linear layer, matrix product, convolution, attention (with all keys, even
-// hidden ones) or recurrent layer. A training step has three times those of its forward pass.
+// multiplication of a linear layer, matrix product, dot(), convolution, attention (with all keys,
+// even hidden ones) or recurrent layer. A training step has three times those of its forward pass.
 class FlopCounter final : internal::Observer {
  public:
   [[nodiscard]] FlopCounter() = default;

@@ -30,6 +30,7 @@ TEST(FlopCounter, CountsTwoForEachMultiplication) {
   EXPECT_EQ(flops([&] { nn::Linear(6, 4)(x); }), 2 * 5 * 7 * 6 * 4);
   EXPECT_EQ(flops([&] { matmul(x, randn({5, 6, 3})); }), 2 * 5 * 7 * 6 * 3);
   EXPECT_EQ(flops([&] { addmm(zeros({3}), x.select(0, 1), randn({6, 3})); }), 2 * 7 * 6 * 3);
+  EXPECT_EQ(flops([&] { dot(x.flatten(), x.flatten()); }), 2 * 5 * 7 * 6);
   const Tensor image = randn({2, 4, 9, 8});
   EXPECT_EQ(flops([&] { conv2d(image, randn({6, 2, 3, 3}), {}, {.groups = 2}); }),
             2 * (2 * 7 * 6) * (6 * 2 * 3 * 3));
