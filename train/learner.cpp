@@ -100,12 +100,12 @@ void Learner::compile(const LearnerOptions& options) {
         made->name());
   // All checks have passed. Nothing has changed before this line.
   schedule.reset();  // it belongs to the former optimizer
-  step_options = {};
   loss = options.loss;
   pass = options.pass;
   if (options.optimizer) make_optimizer_ = *options.optimizer;
   undivide();
   if (precision_) precision_->end(*this);  // copies the former optimizer's masters to the model
+  step_options = {};
   optimizer = std::move(made);
   metrics = options.metrics;
   callbacks_.clear();
@@ -143,7 +143,7 @@ Learner& Learner::use_precision(std::shared_ptr<MixedPrecision> precision) {
   undivide();
   if (precision_) {
     std::erase(callbacks_, precision_);
-    if (precision_ != precision) precision_->end(*this);
+    precision_->end(*this);
   }
   precision_ = std::move(precision);
   precision_->begin(*this);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <utility>
 
 #include "amp/loss_scale_optimizer.h"
 #include "autograd/ops.h"
@@ -71,7 +72,8 @@ void MixedPrecision::begin(Learner& learner) {
   learner.scaler = amp::GradScaler(scaler_);
   if (learner.scaler.enabled()) learner.scaler.name_parameters(optimizer, parameter_names(learner));
   learner.autocast.reset();
-  if (masters_ && masters_->clip > 0) learner.step_options.clip_norm = masters_->clip;
+  if (masters_ && masters_->clip > 0)
+    clip_before_ = std::exchange(learner.step_options.clip_norm, masters_->clip);
   if (masters_) {
     const std::vector<Tensor> params = optimizer.params();
     std::vector<Tensor> originals;
@@ -92,7 +94,7 @@ void MixedPrecision::begin(Learner& learner) {
 }
 
 void MixedPrecision::end(Learner& learner) {
-  if (masters_ && masters_->clip > 0) learner.step_options.clip_norm.reset();
+  if (masters_ && masters_->clip > 0) learner.step_options.clip_norm = clip_before_;
   if (!learner.optimizer && masters_) learner.model().to(f32);
   if (!learner.optimizer) return;
   optim::Optimizer& optimizer = *learner.optimizer;

@@ -50,6 +50,7 @@ class MixedPrecision : public Callback {
  private:
   DType low_;
   std::optional<MasterOptions> masters_;  // if set, the whole model is in low_
+  std::optional<double> clip_before_;     // the program's own limit, which end() restores
   amp::ScalerOptions scaler_;
   amp::Recipe recipe_ = {};
 };

@@ -112,6 +112,13 @@ TEST(Precision, IsTheLastChoice) {
   learner.step_options.clip_norm = 0.5;
   learner.to_bf16().to_fp32();
   EXPECT_EQ(learner.step_options.clip_norm, 0.5) << "the program's own";
+  const auto masters = std::make_shared<MixedPrecision>(MasterOptions{.clip = 1.5});
+  learner.add(masters);
+  learner.add(masters);
+  EXPECT_EQ(learner.step_options.clip_norm, 1.5);
+  EXPECT_EQ(learner.callbacks().size(), 1u);
+  learner.to_fp32();
+  EXPECT_EQ(learner.step_options.clip_norm, 0.5) << "as before";
 }
 
 TEST(Precision, MayBeChosenAmongTheCallbacks) {
