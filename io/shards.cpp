@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "core/format.h"
+#include "io/elements.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -207,8 +208,7 @@ void save_sharded(const std::string& path, const StateDict& tensors, const Shard
   check_path(path);
   check(path.ends_with(extension), "{}: the name must end in {}", path, extension);
   check(options.max_bytes > 0, "{}: max_bytes must be > 0", path);
-  for (const auto& [name, t] : tensors)
-    if (!t) fail("{}: {} is undefined", path, quote(name));
+  check_writable(path, tensors, options.metadata);
   ShardFolder folder(path.substr(0, path.size() - extension.size()));
   const std::vector<StateDict> shards = split(tensors, options.max_bytes);
   std::map<std::string_view, std::string> file_of;
@@ -216,8 +216,7 @@ void save_sharded(const std::string& path, const StateDict& tensors, const Shard
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = folder.add(i, shards.size());
     for (const auto& [tensor, t] : shards[i]) {
-      if (!file_of.emplace(tensor, name).second)
-        fail("{}: duplicate or reserved name {}", path, quote(tensor));
+      file_of.emplace(tensor, name);
       total += t.nbytes();
     }
     save(folder.path(name), shards[i], options.metadata);

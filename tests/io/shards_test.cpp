@@ -81,7 +81,10 @@ TEST(Shards, RefuseToBeWrittenAsNonsense) {
   EXPECT_ERROR(save_sharded(path, {{"a", x}, {"a", x}}, {.max_bytes = 4}),
                "duplicate or reserved name \"a\"");
   EXPECT_ERROR(save_sharded(path, {{"a", x}, {"\xff", x}}, {.max_bytes = 4}), "is not UTF-8");
-  EXPECT_EQ(folder.count(), 0u) << "the first shard was written, but has no name yet";
+  EXPECT_ERROR(save_sharded(path, {{"__metadata__", x}}), "reserved name \"__metadata__\"");
+  const Tensor unreadable({1}, f32, Device::meta());
+  EXPECT_ERROR(save_sharded(path, {{"a", x}, {"b", unreadable}}, {.max_bytes = 4}), "meta");
+  EXPECT_EQ(folder.count(), 0u) << "the first shard was written, and removed";
 }
 
 TEST(Shards, RefuseAHostileIndex) {
