@@ -216,8 +216,9 @@ Tensor multinomial(const Tensor& weights, int64_t n, bool replacement) {
     shape[-1] = n;
     return empty(shape, i64, w.device());
   }
-  check(classes == 0 || (min(w).item() >= 0 && std::isfinite(max(w).item())),
-        "weights must be >= 0 and finite");
+  const double least = classes == 0 ? 0 : min(w).item(), most = classes == 0 ? 0 : max(w).item();
+  check(least >= 0 && std::isfinite(most), "weights must be >= 0 and finite, got {} to {}", least,
+        most);
   const double possible = classes == 0 ? 0 : min(sum(gt(w, 0), {-1})).item();
   check(n >= 0 && possible >= static_cast<double>(replacement ? n > 0 : n),
         "cannot draw {} of {} classes whose weight is above zero", n, possible);

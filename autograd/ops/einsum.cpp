@@ -264,7 +264,8 @@ Tensor tensordot(const Tensor& a, const Tensor& b, const Dims& of_a, const Dims&
   for (size_t i = 0; i < of_a.size(); ++i) {
     const int from = wrap_dim(of_a[i], a.rank()), to = wrap_dim(of_b[i], b.rank());
     char &letter = left[size_t(from)], &other = right[size_t(to)];
-    check(right.find(letter) == right.npos && other < 'a', "a dimension is given twice");
+    check(right.find(letter) == right.npos && other < 'a',
+          "dimension {} of {} or {} of {} is given twice", from, a.shape(), to, b.shape());
     check(a.size(from) == b.size(to),
           "dimension {} of shape {} has another size than dimension {} of {}", from, a.shape(), to,
           b.shape());

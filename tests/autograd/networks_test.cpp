@@ -126,6 +126,14 @@ TEST(Einsum, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(einsum("ij->......", {ones({2, 3, 4})}), "'ij' names 2 dimensions");
   EXPECT_ERROR(einsum("ij->i->j", {a}), "'-' in 'i->j' is not a letter");
   EXPECT_ERROR(einsum("ij,kl", {a, ones({2, 2}, f64)}), "different dtypes: f32 and f64");
+  EXPECT_ERROR(tensordot(a, b, {0}, {0, 1}), "both must be named, got 1 and 2");
+  EXPECT_ERROR(tensordot(a, a, {0, 0}, {0, 1}),
+               "dimension 0 of [2, 3] or 1 of [2, 3] is given twice");
+  EXPECT_ERROR(tensordot(a, a, {0, 1}, {0, 0}),
+               "dimension 1 of [2, 3] or 0 of [2, 3] is given twice");
+  EXPECT_ERROR(tensordot(a, b, {0}, {1}),
+               "dimension 0 of shape [2, 3] has another size than dimension 1 of [4, 5]");
+  EXPECT_ERROR(tensordot(a, b, 3), "tensordot: dims must be from 0 to 2, got 3");
 }
 
 TEST(Einsum, RoundsOnce) {  // the first product, and the sum over j, are beyond f16
