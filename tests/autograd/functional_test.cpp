@@ -186,6 +186,10 @@ TEST_F(Functional, ResultsMayHaveAHistory) {
   // v may be differentiated too.
   const Tensor u = v.detach().set_requires_grad();
   EXPECT_EQ(gradcheck([&](const auto& in) { return jvp(f, a, in[0], o).product; }, {u}), "");
+  EXPECT_ERROR(gradcheck([](const auto& in) { return in[0].to(f32); }, {u}),
+               "gradcheck needs an f64 result, not f32");
+  EXPECT_ERROR(gradcheck([](const auto& in) { return in[0]; }, {u.to(f32)}),
+               "gradcheck found no f64 input that requires a gradient");
 }
 
 TEST_F(Functional, InputsAreIndependent) {

@@ -382,6 +382,10 @@ TEST(IndexErrors, OfDtypesAndShapes) {
                "got ");
   EXPECT_ERROR(embedding_bag(i, numbers({3, 2})),
                "embedding_bag: the second argument is the index");
+  const Tensor line = i64s({0, 1}), square = i64s({0, 1}).reshape({1, 2});
+  EXPECT_ERROR(embedding_bag(x, line, square), "offsets have shape [1, 2], not [bags]");
+  EXPECT_ERROR(embedding_bag(x, line, square, {.include_last_offset = true}),
+               "offsets have shape [1, 2], not [bags + 1]");
   EXPECT_ERROR(masked_select(x, i), "masked_select: the mask must be bool, got i64");
   EXPECT_ERROR(masked_select(x, gt(numbers({2}), 0)), "shapes [2, 3] and [2] do not broadcast");
 }

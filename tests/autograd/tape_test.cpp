@@ -834,6 +834,7 @@ TEST(Tape, GradientsOfOtherDtypesAreAddedTo) {
     EXPECT_EQ(x.grad().dtype(), given);
     EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 4, 3, 3, 3, 3}));
     EXPECT_ERROR(x.set_grad(ones({3, 2}, i64)), "the gradient must be floats, got i64");
+    EXPECT_ERROR(x.set_grad(Tensor({3, 2}, given, Device::meta())), "must be on ");
   }
   const Tensor w = ones({2, 2}).set_requires_grad(), row = select(w, 0, 0);
   w.set_data(w.detach().to(f16));

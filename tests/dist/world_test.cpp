@@ -142,12 +142,13 @@ TEST(World, AMissingRankIsNamed) {
 }
 
 TEST(World, WhatItRefuses) {
+  EXPECT_ERROR(World({.timeout = 0}), "the time limit must be > 0 seconds, got 0");
   const World world;
   EXPECT_THROW(World(), Error);
   EXPECT_THROW(world.broadcast({ones({1})}, 1), Error);
   EXPECT_ERROR(world.of_rank(1, {}), "of_rank: rank 1 of 1 does not exist");
   EXPECT_EQ(world.of_rank(0, {{"a", ones({1})}}).size(), 1u);
-  EXPECT_THROW(world.sum(zeros({1}, boolean)), Error);
+  EXPECT_ERROR(world.sum(zeros({1}, boolean)), "of floats or integers, got bool");
   EXPECT_EQ(world.part(8).chunks, 8);
   expect_fine(run_ranks(3, [](const World& world) {
     EXPECT_EQ(world.part(12).own_chunks(), 4);

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "tests/support/child.h"
+#include "tests/support/errors.h"
 
 namespace mixtape::kernels::cpu {
 namespace kernels_parallel_test {
@@ -69,6 +70,10 @@ TEST(Pool, LetsAProgramExitWithinARegion) {
   };
   const int status = status_of_child(exits);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+TEST(Pool, HasAThreadAtLeast) {
+  EXPECT_ERROR(ThreadLimit(0), "the limit of threads must be >= 1, got 0");
 }
 
 TEST(Pool, WorksAloneWhereNoThreadCanStart) {

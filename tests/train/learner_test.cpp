@@ -331,6 +331,7 @@ TEST(Learner, IsAsItWasAfterWhatItRefused) {
                "batch_size must be > 0, got 0");
   EXPECT_ERROR(learner.fit(points.x(), points.y(), {.validation_split = 1}),
                "validation_split must be in [0, 1), got 1");
+  EXPECT_ERROR(learner.fit(-1), "epochs must be >= 0, got -1");
   const ScheduleMaker none = [](optim::Optimizer&, int64_t) { return nullptr; };
   EXPECT_ERROR(learner.fit_one_cycle(1, 1, {.schedule = none}),
                "fit_one_cycle sets the schedule itself");

@@ -230,6 +230,8 @@ TEST(DataLoader, RefusesASamplerThatDoesNotFit) {
     return DataLoader(numbered(10), {.sampler = [=](uint64_t e) { return e ? second : first; }});
   };
   DataLoader negative = loader({-1}, {0}), beyond = loader({10}, {0}), other = loader({1}, {1, 2});
+  EXPECT_ERROR(DataLoader(numbered(4), {.shuffle = true, .sampler = weighted({1, 1, 1, 1}, 4)}),
+               "shuffle has no effect with a sampler: set only one");
   EXPECT_ERROR(epoch(negative), "numbers: the sampler returned example -1, out of range for 10");
   EXPECT_ERROR(epoch(beyond), "numbers: the sampler returned example 10, out of range for 10");
   EXPECT_EQ(epoch(other), (std::vector<int64_t>{1}));

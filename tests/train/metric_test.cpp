@@ -64,6 +64,7 @@ TEST(Metrics, AreWhatTheirNamesSay) {
   EXPECT_TRUE(all(eq(c, from({1, 0, 0, 1, 1, 0, 0, 0, 1}, {3, 3}, i64))).item());
   EXPECT_TRUE(std::isnan(Total(accuracy).value()));
   EXPECT_ERROR(value(accuracy, scores, scores), "accuracy: scores of shape");
+  EXPECT_ERROR(value(accuracy, scores, labels.to(f32)), "labels must be integers, got f32");
   EXPECT_ERROR(value(mse, scores, labels), "mse: shapes must be equal, got [3, 3] and [3]");
   EXPECT_ERROR(value(top_k(4), scores, labels), "top_k: k must be at most 3, got 4");
   EXPECT_ERROR(top_k(0), "top_k: k must be >= 1, got 0");
