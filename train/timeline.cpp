@@ -129,9 +129,7 @@ void Timeline::write(const std::string& path) const { io::write_file(path, json(
 Profile::Profile(const std::string& path, const ProfileOptions& options)
     : path_(io::absolute(path)), options_(options) {
   check(options.first >= 0 && options.steps >= 1,
-        "Profile: first must be >= 0 and steps >= 1, got "
-        "{} and {}",
-        options.first, options.steps);
+        "Profile: first must be >= 0 and steps >= 1, got {} and {}", options.first, options.steps);
   if (is_first_rank()) io::AtomicFile probe(path_);
 }
 
