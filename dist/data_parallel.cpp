@@ -18,7 +18,6 @@
 #include "dist/bucket.h"
 #include "dist/division.h"
 #include "dist/exchange.h"
-#include "kernels/common/sum_tree.h"
 
 namespace mixtape::dist {
 using namespace internal;
@@ -254,12 +253,8 @@ struct DataParallel::Impl final : Observer {
   // The sums of the program's numbers over this rank's chunks.
   void add_numbers(std::vector<double>& words) {
     numbers.resize(size_t(part.own_chunks()));  // the last chunks may have none
-    size_t most = 0;
-    for (const auto& of_chunk : numbers) most = std::max(most, of_chunk.size());
-    for (size_t i = 0; i < most; ++i)
-      words.push_back(kernels::sum_tree<double>(part.own_chunks(), [&](int64_t c) {
-        return i < numbers[size_t(c)].size() ? numbers[size_t(c)][i] : 0;
-      }));
+    const std::vector<double> totals = Exchange::total(numbers);
+    words.insert(words.end(), totals.begin(), totals.end());
     numbers.clear();
   }
 

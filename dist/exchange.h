@@ -75,7 +75,7 @@ class Exchange : NoCopy {
   static constexpr size_t most_words = 2048;
   std::vector<std::vector<double>> meet(const Place& place, std::span<const double> words = {},
                                         size_t bytes = 0);
-  // The sums of words over ranks, in the order of sum_tree(); some ranks may have fewer.
+  // The sums of words over ranks or chunks, in the order of sum_tree(); some may have fewer.
   static std::vector<double> total(const std::vector<std::vector<double>>& words);
   // result = by * the sum of `part` over ranks, in the order of sum_tree(). It takes two rounds:
   // each rank adds up one piece, then sends it to all. Sizes are multiples of alignment(); result
