@@ -4,7 +4,7 @@
 
 #include "autograd/ops.h"
 #include "dist/data_parallel.h"
-#include "kernels/common/sum_tree.h"
+#include "kernels/kernels.h"
 
 namespace mixtape::train {
 namespace {
@@ -66,15 +66,12 @@ std::vector<Tensor> sum_of_chunks(const std::vector<std::vector<Tensor>>& own) {
     at += size;
   }
   const Tensor all = ranks() ? cat(ranks()->gather(flat)) : flat;
-  const double* const parts = all.data<double>();
+  const Tensor total({size}, f64, Device::cpu());
+  kernels::sum_parts(Device::cpu(), all, 1, total);
   std::vector<Tensor> sums;
   int64_t first = 0;
   for (const auto& [name, t] : like) {
-    const Tensor sum(t.shape(), f64, Device::cpu());
-    for (int64_t i = 0; i < t.numel(); ++i)
-      sum.data<double>()[i] = kernels::sum_tree<double>(
-          all.size(0), [&](int64_t chunk) { return parts[chunk * size + first + i]; });
-    sums.push_back(sum);
+    sums.push_back(reshape(narrow(total, 0, first, t.numel()), t.shape()));
     first += t.numel();
   }
   return sums;
