@@ -209,9 +209,9 @@ std::string GradScaler::diagnosis(const ScaleState& s) const {
   }
   text += "\n  recent scales:";
   const int64_t updates = s.counts.at<int64_t>(int64_t(ScalerCount::Ended));
-  const int64_t remembered = s.history.numel();
-  for (int64_t i = std::max<int64_t>(0, updates - remembered); i < updates; ++i)
-    text += fmt::format(" {}", s.history.at(i % remembered));
+  const std::vector<double> scales = to_vector(s.history);
+  for (int64_t i = std::max<int64_t>(0, updates - remembered_scales); i < updates; ++i)
+    text += fmt::format(" {}", scales[size_t(i % remembered_scales)]);
   text += "\n  gradients last not finite:";
   const std::vector<Overflow> overflow = last_overflow();
   for (const Overflow& o : overflow)
@@ -225,11 +225,11 @@ std::string GradScaler::diagnosis(const ScaleState& s) const {
 std::vector<GradScaler::Overflow> GradScaler::last_overflow() const {
   std::vector<Overflow> all;
   const std::string bad = first_bad_op();
-  for (const auto& [optimizer, h] : histories_)
-    for (int64_t i = 0; h.last && i < h.last.numel(); ++i)
-      if (h.last.at(i) != 0)
-        all.push_back(
-            {h.kind, size_t(i) < h.names.size() ? h.names[size_t(i)] : "", size_t(i), bad});
+  for (const auto& [optimizer, h] : histories_) {
+    const auto found = h.last ? to_vector(h.last) : std::vector<double>();
+    for (size_t i = 0; i < found.size(); ++i)
+      if (found[i] != 0) all.push_back({h.kind, i < h.names.size() ? h.names[i] : "", i, bad});
+  }
   return all;
 }
 

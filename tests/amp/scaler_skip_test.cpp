@@ -2,6 +2,7 @@
 
 #include "core/dlpack.h"
 #include "core/dlpack_abi.h"
+#include "core/stream.h"
 #include "core/warn.h"
 
 #include "tests/support/scaler.h"
@@ -227,7 +228,9 @@ TEST(Overflow, IsAttributedToParameters) {
   EXPECT_TRUE(scaler.last_overflow().empty());
   step(1, NAN);
   step(1, 1);
+  const int64_t waits = synchronizations();
   auto o = scaler.last_overflow();
+  EXPECT_LE(synchronizations() - waits, 1) << "one copy, not one for each parameter";
   ASSERT_EQ(o.size(), 1u);
   EXPECT_EQ(o[0].parameter, 2u);
   EXPECT_EQ(o[0].optimizer, "sgd");
