@@ -31,7 +31,7 @@ TEST(Fft, IsRightForEveryLength) {
   std::vector<int64_t> lengths = {128, 210, 243, 256, 257, 360, 31 * 31, 37 * 8, 997, 1000};
   for (int64_t n = 1; n <= 70; ++n) lengths.push_back(n);
   for (const int64_t n : lengths) {
-    const Tensor x = drawn({2, n, 2}, uint64_t(n)), want = by_definition(x);
+    const Tensor x = drawn({9, n, 2}, uint64_t(n)), want = by_definition(x);
     EXPECT_LT(error_of(fft(x), want), 1e-12 * double(n)) << n;
     EXPECT_LT(error_of(ifft(fft(x)), x), 1e-13 * double(n)) << n;
     const Tensor real = select(x, -1, 0), half = rfft(real);
@@ -57,6 +57,19 @@ TEST(Fft, TheInverseOfARealTransformDropsImaginaryEnds) {
   other.set(7, -3);
   EXPECT_EQ(error_of(irfft(x), irfft(other)), 0);
   EXPECT_EQ(rfft(drawn({37})).at(1), 0);
+}
+
+// Several lines are transformed at once, others one by one.
+TEST(Fft, ALineHasTheSameBitsAloneAndAmongOthers) {
+  for (const int64_t n : {2, 5, 12, 37, 64, 105, 400, 257}) {
+    const Tensor x = drawn({11, n, 2}, uint64_t(n)), real = select(x, -1, 0), half = rfft(real);
+    const Tensor whole = fft(x), back = irfft(half, {.n = n});
+    for (const int64_t i : {0, 7, 10}) {
+      EXPECT_TRUE(equal(fft(x[i]), whole[i])) << n;
+      EXPECT_TRUE(equal(rfft(real[i]), half[i])) << n;
+      EXPECT_TRUE(equal(irfft(half[i], {.n = n}), back[i])) << n;
+    }
+  }
 }
 
 TEST(Fft, HasTheSameBitsForAnyNumberOfThreads) {
