@@ -39,7 +39,7 @@
 namespace mixtape {
 
 template <class Op>
-struct Function;
+struct Function;  // the base of user-defined ops (autograd/function.h)
 
 namespace detail {
 
@@ -341,17 +341,5 @@ template <class Op, class... Args>
 Tensor call_out(const Tensor& out, const Args&... args) {
   return detail::run_op(detail::listed<Op, Args...>(), out ? &out : nullptr, args...);
 }
-
-// The base of a user-defined op with the members above: MyOp::apply(x, 2.0).
-template <class Op>
-struct Function {
-  template <class... Args>
-  static Tensor apply(const Args&... args) {
-    static_assert(
-        requires { OpInfo{Op::info}; },
-        "an op has a name: static constexpr OpInfo info{\"my_op\"};");
-    return call<Op>(args...);
-  }
-};
 
 }  // namespace mixtape

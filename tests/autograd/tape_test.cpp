@@ -918,6 +918,72 @@ TEST(Function, OwesAGradientToEachInputThatWantsOne) {
   EXPECT_NO_THROW(sum(Forgetful::apply(a, b.detach(), int64_t{0})).backward());
 }
 
+// The k largest elements of each row, their indices, and the sum of the others.
+struct Best : Function<Best> {
+  static constexpr OpInfo info{"test_best"};
+  static std::array<Tensor, 3> forward(Ctx& ctx, const Tensor& x, int64_t k) {
+    const auto [values, indices] = topk(x, k);
+    ctx.save(x);
+    ctx.save_extra(indices);
+    return {values, indices, sum(x, {-1}) - sum(values, {-1})};
+  }
+  static Grads backward(const Ctx& ctx, const std::array<Tensor, 3>& dy) {
+    EXPECT_FALSE(dy[1]) << "integers have no gradient";
+    const Tensor rest = expand(unsqueeze(dy[2], -1), ctx.shape(0));
+    return {scatter(rest, -1, ctx.saved(1), dy[0])};
+  }
+};
+// x and twice x of chosen dtypes, in a list.
+struct Twice : Function<Twice> {
+  static constexpr OpInfo info{"test_twice"};
+  static std::vector<Tensor> forward(Ctx& ctx, const Tensor& x, DType second) {
+    const Tensor twice = x * 2.0;
+    ctx.save(twice);
+    return {x, twice.to(second)};
+  }
+  static Grads backward(const Ctx& ctx, const std::vector<Tensor>& dy) {
+    return {dy[0] + dy[1] * (ctx.saved(0) / ctx.saved(0) * 2.0)};
+  }
+};
+
+TEST(Function, MayHaveSeveralResults) {
+  const Tensor x = leaf({5, 1, 4, 2, 3, 6}, {2, 3});
+  const auto [values, indices, rest] = Best::apply(x, int64_t{2});
+  EXPECT_EQ(to_vector(values), (std::vector<double>{5, 4, 6, 3}));
+  EXPECT_EQ(to_vector(indices), (std::vector<double>{0, 2, 2, 1}));
+  EXPECT_EQ(to_vector(rest), (std::vector<double>{1, 2}));
+  EXPECT_TRUE(values.requires_grad() && rest.requires_grad());
+  EXPECT_FALSE(indices.requires_grad());
+  sum(values * values).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{10, 0, 8, 0, 6, 12}));
+  const auto f = [](const auto& in) {
+    const auto [best, where, others] = Best::apply(in[0], int64_t{2});
+    return sum(best * best * best, {-1}) * others * others;
+  };
+  EXPECT_EQ(gradcheck(f, {x}, {.second_order = true}), "");
+  const NoGrad off;
+  EXPECT_FALSE(Best::apply(x, int64_t{2})[0].requires_grad());
+}
+
+TEST(Function, MayHaveAListOfResults) {
+  const Tensor x = leaf({1, 2}, {2});
+  const std::vector<Tensor> y = Twice::apply(x, f64);
+  sum(y[0] * y[1]).backward();
+  EXPECT_EQ(to_vector(x.grad()), (std::vector<double>{4, 8}));
+  EXPECT_TRUE(x.is_leaf());
+  EXPECT_ERROR(grad({sum(Twice::apply(x, f64)[1])}, {x}, {.create_graph = true}),
+               "its backward() reads a tensor that forward() computed");
+  EXPECT_ERROR(Twice::apply(x, f32), "test_twice: results of f64 and f32: floats must have one");
+  const NoGrad off;
+  EXPECT_FALSE(Twice::apply(x, f64)[0].requires_grad());
+}
+
+TEST(Function, FreesSeveralResults) {
+  const Tensor x = leaf({1, 2, 3}, {1, 3});
+  const WeakTensor kept(Best::apply(x, int64_t{1})[1]);
+  EXPECT_FALSE(kept.lock().defined()) << "held by the node of the op, a cycle";
+}
+
 TEST(Gradcheck, FindsAWrongRule) {
   const std::string wrong =
       gradcheck([](const auto& in) { return WrongCube::apply(in[0]); }, {leaf({0.5, -1.5}, {2})});
