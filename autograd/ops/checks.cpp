@@ -56,7 +56,10 @@ void check_range(const Tensor& index, int64_t low, int64_t end,
                  const std::function<std::string(int64_t)>& problem, SourceLocation where) {
   if (index.numel() == 0) return;
   const Tensor bounds({2}, i64, index.device());
-  kernels::bounds(index.device(), index, bounds);
+  Layout distinct = index.layout();  // without the repeats of an expand(), as for slices of rows
+  for (int d = 0; d < distinct.rank(); ++d)
+    if (distinct.strides[d] == 0) distinct.shape[d] = 1;
+  kernels::bounds(index.device(), index.with_layout(distinct), bounds);
   const auto verdict = [=](const void* values) {
     const auto* const b = static_cast<const int64_t*>(values);
     return b[0] < low ? problem(b[0]) : b[1] >= end ? problem(b[1]) : std::string();

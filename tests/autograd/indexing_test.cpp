@@ -322,6 +322,9 @@ TEST(IndexErrors, NameTheRangeAndTheSize) {
   EXPECT_ERROR(gather(x, 1, bad), "gather: index 3 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(gather(x, 1, under), "gather: index -1 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(scatter(x, 1, bad, x), "scatter: index 3 is out of range for dimension 1 of size 3");
+  const Tensor rows = expand(from({0, 2}, {2, 1}, i64), {2, 3});  // looked at once, not thrice
+  EXPECT_ERROR(scatter_add(x, 0, rows, x), "index 2 is out of range for dimension 0 of size 2");
+  EXPECT_ERROR(gather(x, 1, expand(from({3}, {1, 1}, i64), {2, 2})), "gather: index 3 is out of");
   EXPECT_ERROR(scatter_add(x, -1, bad, x),
                "scatter_add: index 3 is out of range for dimension 1 of size 3");
   EXPECT_ERROR(index_select(x, 0, i64s({2, 0})),
