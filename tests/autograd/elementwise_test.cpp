@@ -1660,5 +1660,21 @@ TEST(InPlace, WritesToWhatWasSavedAreFound) {
   EXPECT_EQ(to_vector(a.grad()), to_vector(w));
 }
 
+// Rows of a few elements that lie apart, as pairs that stand for complex numbers do after a
+// transpose(), in chunks that begin within a row; read, and written in place.
+TEST(Strided, ShortRowsAreReadAndWritten) {
+  for (int64_t n = 1; n <= 9; ++n) {
+    for (const DType dtype : {f32, f16, f64}) {
+      const Tensor x = transpose(drawn({2, 70, 90, n}, uint64_t(n)).to(dtype), 1, 2);
+      const Tensor dense = clone(x), reversed = flip(x, {3});
+      EXPECT_TRUE(equal(square(x), square(dense))) << n;
+      EXPECT_TRUE(equal(x * slice(x, 3, n - 1, -1 - n, -1), dense * reversed)) << n;
+      const Tensor y = transpose(zeros({2, 70, 90, n}, dtype), 1, 2);
+      add_(y, dense);
+      EXPECT_TRUE(equal(y, dense)) << n;
+    }
+  }
+}
+
 }  // namespace elementwise_test
 }  // namespace mixtape

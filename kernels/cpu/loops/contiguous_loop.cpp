@@ -218,53 +218,73 @@ Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t positi
   }
 }
 
-Walk::Run Walk::next(int64_t most) {
+void Walk::carry(int d) {
   const Shape& shape = layout_->shape;
   const Shape& strides = layout_->strides;
-  int d = layout_->rank() - 1;
-  const Run run{data_, std::min(most, shape.dim[d] - index_[d]), strides.dim[d]};
-  index_[d] += run.count;
-  const int64_t step = static_cast<int64_t>(size_);
-  data_ += run.count * run.stride * step;
   for (; index_[d] == shape.dim[d] && d > 0; --d) {
-    data_ += (strides.dim[d - 1] - shape.dim[d] * strides.dim[d]) * step;
+    data_ += (strides.dim[d - 1] - shape.dim[d] * strides.dim[d]) * static_cast<int64_t>(size_);
     index_[d] = 0;
     ++index_[d - 1];
   }
+}
+
+Walk::Run Walk::next(int64_t most) {
+  const int d = layout_->rank() - 1;
+  const int64_t stride = layout_->strides.dim[d];
+  const Run run{data_, std::min(most, layout_->shape.dim[d] - index_[d]), stride};
+  index_[d] += run.count;
+  data_ += run.count * stride * static_cast<int64_t>(size_);
+  carry(d);
   return run;
+}
+
+template <class Word, class F>
+void Walk::for_runs(int64_t count, F f) {
+  const int d = layout_->rank() - 1;
+  const int64_t length = layout_->shape.dim[d], stride = layout_->strides.dim[d];
+  while (count > 0) {
+    if (d > 0 && index_[d] == 0 && length <= count) {  // whole rows, of which there may be many
+      const int64_t rows = std::min(count / length, layout_->shape.dim[d - 1] - index_[d - 1]);
+      const int64_t step = layout_->strides.dim[d - 1];
+      Word* const first = reinterpret_cast<Word*>(data_);
+      for (int64_t i = 0; i < rows; ++i) f(first + i * step, length, stride);
+      index_[d - 1] += rows;
+      data_ += rows * step * static_cast<int64_t>(size_);
+      carry(d - 1);
+      count -= rows * length;
+    } else {
+      const Run run = next(count);
+      f(reinterpret_cast<Word*>(run.data), run.count, stride);
+      count -= run.count;
+    }
+  }
 }
 
 void Walk::gather(void* to, int64_t count) {
   with_word(size_, [&]<class Word>(Word) {
     Word* y = static_cast<Word*>(to);
-    for (int64_t left = count; left > 0;) {
-      const Run run = next(left);
-      const Word* x = reinterpret_cast<const Word*>(run.data);
-      if (run.stride == 1)
-        copy_run(x, run.count, y);
-      else if (run.stride == 0)
-        std::fill_n(y, run.count, *x);
+    for_runs<Word>(count, [&](const Word* x, int64_t n, int64_t stride) {
+      if (stride == 1)
+        copy_run(x, n, y);
+      else if (stride == 0)
+        std::fill_n(y, n, *x);
       else
-        for (int64_t i = 0; i < run.count; ++i) y[i] = x[i * run.stride];
-      y += run.count;
-      left -= run.count;
-    }
+        for (int64_t i = 0; i < n; ++i) y[i] = x[i * stride];
+      y += n;
+    });
   });
 }
 
 void Walk::scatter(const void* from, int64_t count) {
   with_word(size_, [&]<class Word>(Word) {
     const Word* x = static_cast<const Word*>(from);
-    for (int64_t left = count; left > 0;) {
-      const Run run = next(left);
-      Word* y = reinterpret_cast<Word*>(run.data);
-      if (run.stride == 1)
-        copy_run(x, run.count, y);
+    for_runs<Word>(count, [&](Word* y, int64_t n, int64_t stride) {
+      if (stride == 1)
+        copy_run(x, n, y);
       else
-        for (int64_t i = 0; i < run.count; ++i) y[i * run.stride] = x[i];
-      x += run.count;
-      left -= run.count;
-    }
+        for (int64_t i = 0; i < n; ++i) y[i * stride] = x[i];
+      x += n;
+    });
   });
 }
 

@@ -120,6 +120,11 @@ class Walk {
   void scatter(const void* from, int64_t count);
 
  private:
+  // Calls f(data, count, stride) for the runs of the next elements.
+  template <class Word, class F>
+  void for_runs(int64_t count, F f);
+  void carry(int d);  // once index_[d] may be beyond the end
+
   char* data_ = nullptr;  // the next element
   size_t size_ = 0;
   const Layout* layout_ = nullptr;
