@@ -67,6 +67,7 @@ struct Joined : Function<Joined<Op, Results>> {
   struct Parts {  // of a call
     Results results;
     std::vector<std::optional<Shape>> shapes;  // of those that are floats
+    const bool recording = grad_enabled();     // (A checkpoint's Ctx is not, its graph is.)
   };
   using State = std::shared_ptr<Parts>;
 
@@ -94,7 +95,7 @@ struct Joined : Function<Joined<Op, Results>> {
       check(y.dtype() == floats[0].dtype(), "results of {} and {}: floats must have one dtype",
             name(floats[0].dtype()), name(y.dtype()));
     }
-    return ctx.recording() && !floats.empty() ? cat(floats) : ctx.output({0});
+    return parts->recording && !floats.empty() ? cat(floats) : ctx.output({0});
   }
   // (An object, since the engine asks for the address of a rule, which a template has not.)
   static constexpr auto backward = [](const Ctx& ctx, const Tensor& dy, const State& parts,

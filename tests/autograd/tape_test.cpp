@@ -6,6 +6,7 @@
 #include <cmath>
 #include <thread>
 
+#include "autograd/checkpoint.h"
 #include "autograd/function.h"
 #include "core/format.h"
 #include "tests/support/errors.h"
@@ -961,6 +962,9 @@ TEST(Function, MayHaveSeveralResults) {
     return sum(best * best * best, {-1}) * others * others;
   };
   EXPECT_EQ(gradcheck(f, {x}, {.second_order = true}), "");
+  const auto again = [](const Tensor& t) { return Best::apply(t, int64_t{2})[0]; };
+  EXPECT_EQ(to_vector(grad({sum(checkpoint(again, x))}, {x})[0]),
+            (std::vector<double>{1, 0, 1, 0, 1, 1}));
   const NoGrad off;
   EXPECT_FALSE(Best::apply(x, int64_t{2})[0].requires_grad());
 }
