@@ -12,8 +12,8 @@ enum class Isa : int { Portable, Avx2, Avx512, Avx512Bf16, Neon, NeonBf16 };
 
 // The instruction set of this thread's kernels: the best one of the processor, limited by
 // MIXTAPE_ISA=portable|avx2|avx512|avx512_bf16, or portable|neon|neon_bf16 on AArch64, and by the
-// innermost IsaLimit. Microkernels are compiled for all of them (with -Dcpu_arch=native for those of
-// the processor), other kernels as -Dcpu_arch says.
+// innermost IsaLimit. Microkernels are compiled for all of them, or with -Dcpu_arch=native for
+// those of the processor; other kernels as -Dcpu_arch says.
 Isa current_isa();
 std::string_view instruction_set();  // as MIXTAPE_ISA spells it, for messages and records
 

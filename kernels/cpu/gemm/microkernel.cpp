@@ -72,8 +72,7 @@ Isa allowed_isa() {
                                       [&](const InstructionSet& set) { return set.name == text; });
   if (at == std::end(sets)) {
     std::string names;
-    for (const InstructionSet& set : sets)
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", set.name);
+    for (const InstructionSet& set : sets) names.append(names.empty() ? "" : ", ").append(set.name);
     fail("MIXTAPE_ISA must be one of those compiled, {}; got '{}'", names, text);
   }
   return std::min(isa_of_processor(), at->isa);
