@@ -24,7 +24,7 @@ namespace isa {  // by the names of targets
 constexpr Isa compiled[] = {MIXTAPE_TARGETS(MIXTAPE_ISA)};
 
 // The position of the last one that the calling thread may use, or of the first.
-size_t best() {
+[[maybe_unused]] size_t best() {
   const Isa most = current_isa();
   size_t i = std::size(compiled) - 1;
   while (i > 0 && compiled[i] > most) --i;

@@ -612,6 +612,32 @@ class Layers(ScriptTest):
                 self.assertEqual(found.count("\n"), 1, found)
 
 
+class Clang(ScriptTest):
+    def test_a_source_that_clang_does_not_compile_is_found(self) -> None:
+        def check(*names: str, **more: str) -> subprocess.CompletedProcess:
+            entries = [{"file": name, "output": name + ".o", "directory": str(self.tree),
+                        "command": f"c++ -std=c++20 '-DTEXT=\"a b\"' -O2 -c {name}"} for name in names]
+            self.write("build/compile_commands.json", json.dumps(entries))
+            return self.run_script("check_clang.py", str(self.tree / "build"), env=self.with_bin(**more))
+
+        self.write("bin/clang++", """#!/bin/sh
+  case $* in
+    '-std=c++20 -DTEXT="a b" -fsyntax-only'*good.cpp) ;;
+    *) echo "no: $*" >&2; exit 1 ;;
+  esac
+""", 0o755)
+        run = check("core/good.cpp", "tests/other.cpp", "dist/plugin.c")
+        self.assertEqual((run.returncode, run.stdout), (0, "clang++ read 1 files of the library; 0 do not compile\n"))
+        run = check("core/good.cpp", "nn/bad.cpp")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("nn/bad.cpp", run.stdout)
+        self.assertEqual(check().returncode, 1)  # a check of nothing
+        (self.tree / "bin/clang++").unlink()
+        (self.tree / "bin/python3").symlink_to(sys.executable)
+        run = check("core/good.cpp", PATH=str(self.tree / "bin"))
+        self.assertEqual((run.returncode, run.stdout), (77, "clang++ did not check the library: it is absent\n"))
+
+
 class Headers(ScriptTest):
     def test_a_header_that_needs_another_or_has_no_guard_is_found(self) -> None:
         check = ("check_headers.py", str(self.tree), str(self.tree / "compiled"), *compiler)
