@@ -119,7 +119,8 @@ TEST(PoolsOfPixels, AreThoseOfPlanes) {
           if (i % 17 == 3) x.set(i, nan);
           if (i % 5 == 0) x.set(i, -inf);
         }
-        const auto run = [&](const auto& order) {
+        const auto run = [&, in = in, out = out, &rows = rows,
+                          &columns = columns](const auto& order) {
           const Tensor y = order(output(small, in)), index = order(output(small, i32)),
                        dx = order(output(large, out));
           launch([&](Launch& l) {
@@ -141,7 +142,7 @@ TEST(ResampleOfPixels, IsThatOfPlanes) {
       for (const int64_t c : {3, 24}) {
         const Shape small{2, c, rows.to, columns.to}, large{2, c, rows.from, columns.from};
         const Tensor x = random(large, in, 1), dy = random(small, in, 2);
-        const auto run = [&](const auto& order) {
+        const auto run = [&, out = out, &rows = rows, &columns = columns](const auto& order) {
           const Tensor y = order(output(small, out)), dx = order(output(large, out));
           launch([&](Launch& l) {
             resample(l, order(x), rows, columns, false, y);

@@ -193,7 +193,7 @@ TEST(Epilogue, KeepsBAsTheFirstProductPackedIt) {
                        bias = random({n}, wide(in), 3);
           Tensor b = random(by_rows ? Shape{k, n} : Shape{n, k}, in, 4);
           if (!by_rows) b = b.with_layout(transpose(b.layout(), 0, 1));
-          const auto product = [&](const Tensor& a, Packed* packed) {
+          const auto product = [&, m = m, n = n, out = out](const Tensor& a, Packed* packed) {
             const Tensor c = output({m, n}, out);
             launch([&](Launch& l) { gemm(l, a, b, Epilogue{.bias = bias, .packed = packed}, c); });
             return to_vector(c);
