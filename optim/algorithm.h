@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "core/device.h"
 #include "core/thread_state.h"
@@ -131,8 +132,9 @@ class AlgorithmOf final : public Algorithm {
       return 0;
   }
   Reads reads() const override {
-    if constexpr (requires(const typename O::template Step<float>& step, AnyState state) {
-                    step(0.0f, 0.0f, state);
+    // (Not a parameter of requires, which must exist for clang 14.)
+    if constexpr (requires(AnyState state) {
+                    std::declval<const typename O::template Step<float>&>()(0.0f, 0.0f, state);
                   })
       return Reads::Nothing;
     else if constexpr (requires { O::moves_states_first; })

@@ -352,7 +352,7 @@ TEST(Compare, SeesOpsWithinFunctions) {
   for (const auto& [name, run] : steps) {
     SCOPED_TRACE(name);
     const Compare compare(
-        [&](const AutocastOptions& region) {
+        [&run = run](const AutocastOptions& region) {
           const Autocast on(region);
           (void)run();
         },

@@ -449,7 +449,7 @@ std::string zip_file(const std::vector<std::pair<std::string, std::string>>& ent
   AtomicFile file(folder / "f");
   ZipWriter zip(file);
   for (const auto& [name, content] : entries)
-    zip.add(name, [&](const auto& sink) { sink(std::as_bytes(std::span(content))); });
+    zip.add(name, [&text = content](const auto& sink) { sink(std::as_bytes(std::span(text))); });
   zip.finish();
   file.commit();
   return slurp(folder / "f");

@@ -66,7 +66,7 @@ TEST_P(LlamaReference, IsThatOfTransformers) {
 TEST(LlamaReference, TravelsInPyTorchsFiles) {
   test::Models models;
   for (const auto& [name, config] : configs())
-    models[name] = [config] { return test::model(Llama(config)); };
+    models[name] = [config = config] { return test::model(Llama(config)); };
   test::expect_travels(models, "llama_reference", "torch, transformers");
 }
 TEST_P(LlamaReference, GivesTheLossOfTargets) {

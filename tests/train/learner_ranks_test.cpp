@@ -347,9 +347,10 @@ TEST(LearnerRanks, AProfileShowsTheExchangeWithinBackward) {
     EXPECT_EQ(spans["step"].size(), 2u);
     EXPECT_EQ(spans["exchange"].size(), ranks == 1 ? 0u : 2u);
     for (const auto& [begin, end] : spans["exchange"])
-      EXPECT_TRUE(std::ranges::any_of(spans["backward"], [&](const auto& backward) {
-        return backward.first <= begin && end <= backward.second + 0.002;
-      }));
+      EXPECT_TRUE(
+          std::ranges::any_of(spans["backward"], [begin = begin, end = end](const auto& backward) {
+            return backward.first <= begin && end <= backward.second + 0.002;
+          }));
   }
 }
 

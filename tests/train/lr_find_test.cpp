@@ -110,7 +110,7 @@ TEST(LrFind, SuggestsWhereNoisyLossesFall) {
       std::mt19937_64 random(seed);
       std::normal_distribution<> spread(0, noise);
       const LrFind found = found_with(
-          [&](int64_t, double lr) {
+          [&, at = at](int64_t, double lr) {
             const double falls = 2.3 - 1.8 / (1 + at / lr), end = 10 * at;
             return (lr < end ? falls : 2.3 * lr * lr / (end * end)) + spread(random);
           },
