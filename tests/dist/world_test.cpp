@@ -144,7 +144,7 @@ TEST(World, AMissingRankIsNamed) {
 TEST(World, WhatItRefuses) {
   EXPECT_ERROR(World({.timeout = 0}), "the time limit must be > 0 seconds, got 0");
   const World world;
-  EXPECT_THROW(World(), Error);
+  EXPECT_ERROR(World(), "this thread has a World");
   EXPECT_THROW(world.broadcast({ones({1})}, 1), Error);
   EXPECT_ERROR(world.of_rank(1, {}), "of_rank: rank 1 of 1 does not exist");
   EXPECT_EQ(world.of_rank(0, {{"a", ones({1})}}).size(), 1u);
