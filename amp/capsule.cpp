@@ -33,7 +33,7 @@ TensorStats stats_of(std::span<const Tensor> tensors) {
   TensorStats all;
   for (const Tensor& t : tensors) {
     if (!is_counted(t)) continue;
-    const Tensor stats = detail::stats_of(detail::numbers_of(t.detach()).all);
+    const Tensor stats = detail::stats_of(detail::counted_numbers(t.detach()));
     all.join(*static_cast<const TensorStats*>(stats.copied_to(Device::cpu()).host()));
   }
   return all;
@@ -217,7 +217,8 @@ std::vector<Tensor> Capsule::replay(std::optional<DType> dtype) const {
     }
     given.push_back(t);
   }
-  if (dtype && op == "cast" && !backward) return {cast(given.at(0), *dtype).detach()};
+  const bool casts = op == "cast" || op == "cast_to_integer";  // the latter to 8 bits
+  if (dtype && casts && !backward) return {cast(given.at(0), *dtype).detach()};
   std::optional<DType> asked = out;
   if (asked && dtype && is_float(*asked)) asked = converted(*asked, *dtype);
   Tensor y;

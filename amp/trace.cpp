@@ -30,7 +30,9 @@ Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
 
 }  // namespace
 
-bool detail::is_counted(const Tensor& t) { return t && is_float(t.dtype()) && t.numel() > 0; }
+bool detail::is_counted(const Tensor& t) {
+  return t && (is_float(t.dtype()) || is_f8(t.dtype())) && t.numel() > 0;
+}
 bool detail::writes_infinities(const OpInfo& op) {
   return op.name == "masked_fill" || op.name == "pad";
 }
@@ -52,6 +54,11 @@ detail::Numbers detail::numbers_of(const Tensor& t) {
   const Layout dense(shape);
   for (int i = 0; i < dense.shape.rank; ++i) layout.strides[order[size_t(i)]] = dense.strides[i];
   return {contiguous(t.with_layout(Layout(shape, strides))), layout};
+}
+
+Tensor detail::counted_numbers(const Tensor& t) {
+  const Tensor all = numbers_of(t).all;
+  return is_f8(t.dtype()) ? all.to(f32) : all;
 }
 
 Tensor detail::stats_of(const Tensor& dense) {
@@ -157,7 +164,7 @@ void OverflowTrace::enter(Entry entry, std::span<const Tensor> inputs,
   const auto add = [&](std::span<const Tensor> some) {
     for (const Tensor& t : some) {
       if (!is_counted(t)) continue;
-      const Tensor& counted = all.emplace_back(detail::numbers_of(t).all);
+      const Tensor& counted = all.emplace_back(detail::counted_numbers(t));
       entry.tensors.push_back({t.dtype(), t.shape(), t.numel() / counted.numel()});
     }
   };

@@ -47,7 +47,7 @@ class KeepingObserver : public internal::Observer {
  protected:
   std::unordered_map<uint64_t, long> handles_;  // that it keeps, by storage
 };
-bool is_counted(const Tensor& t);  // true if its numbers can be infinite or NaN
+bool is_counted(const Tensor& t);  // true if it has numbers that can be infinite or NaN
 // The call's kind and op in findings: Forward and "cast for linear".
 std::pair<BadOp::Kind, std::string> described(const internal::Call& call);
 // True for masked_fill and pad, which write infinities only because the program says so.
@@ -58,7 +58,8 @@ struct Numbers {
   internal::Layout layout;
 };
 Numbers numbers_of(const Tensor& t);
-Tensor stats_of(const Tensor& dense);  // its TensorStats: f64 [1, stats_size], on its device
+Tensor counted_numbers(const Tensor& t);  // of numbers_of(): as f32 if they have 8 bits
+Tensor stats_of(const Tensor& dense);     // its TensorStats: f64 [1, stats_size], on its device
 }  // namespace detail
 
 // A guard that watches the ops of this thread, forward and backward. It throws nothing, since under

@@ -21,9 +21,9 @@ struct Anomaly {
 
 // Finds the first anomalous element, by ops, so that it works on every device.
 std::optional<Anomaly> find(const Tensor& t, bool inf) {
-  if (!t || !is_float(t.dtype()) || t.numel() == 0) return {};
+  if (!t || !(is_float(t.dtype()) || is_f8(t.dtype())) || t.numel() == 0) return {};
   const Unobserved aside;
-  const Tensor x = reshape(t.detach(), {t.numel()});
+  const Tensor flat = reshape(t.detach(), {t.numel()}), x = is_f8(t.dtype()) ? flat.to(f32) : flat;
   const Tensor probe = inf ? x - x : x;  // inf - inf is NaN, which differs from itself
   const Tensor found = ne(probe, probe).to(i32);
   if (sum(found).item() == 0) return {};

@@ -226,6 +226,15 @@ TEST(Capsule, ReplaysACastToOtherDTypes) {
       << report;
 }
 
+TEST(Capsule, HoldsACastToEightBits) {
+  const test::TempFolder folder;
+  EXPECT_EQ(found([] { from({1, 500}, {2}).to(f8_e4m3); }, folder / "c"),
+            "forward of cast_to_integer: 1 nan in f8_e4m3 [2], from f32 with absmax 500");
+  const Capsule capsule = Capsule::load(folder / "c");
+  EXPECT_TRUE(capsule.reproduces());
+  EXPECT_TRUE(capsule.report().ends_with("f16, bf16, f32, f64 would do\n")) << capsule.report();
+}
+
 TEST(Capsule, SeesTheSecondBackwardOfAGraph) {
   const test::TempFolder folder;
   const std::string what = found(

@@ -77,6 +77,18 @@ TEST(Trace, SeesGradientsConverted) {
                                 "absmax 1e+05"});
 }
 
+TEST(Trace, SeesCastsToEightBits) {
+  OverflowTrace trace;
+  const Tensor x = from({1, 500, 1e6}, {3});
+  x.to(f8_e4m3).to(f32);  // e4m3 has no infinity
+  trace.next_iteration();
+  x.to(f8_e5m2);
+  EXPECT_EQ(
+      texts(trace),
+      (Texts{"forward of cast_to_integer: 2 nan in f8_e4m3 [3], from f32 with absmax 1e+06",
+             "forward of cast_to_integer: 1 inf in f8_e5m2 [3], from f32 with absmax 1e+06"}));
+}
+
 TEST(Trace, SeesGradientsMeet) {
   const Tensor x = full({2}, 1e-3, f16).set_requires_grad();
   OverflowTrace trace;

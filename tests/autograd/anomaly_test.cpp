@@ -38,6 +38,16 @@ TEST(Anomaly, NamesTheFirstOpInForward) {
             "DetectAnomaly; input 0 held nan before");
 }
 
+TEST(Anomaly, SeesCastsToEightBits) {
+  const DetectAnomaly on({.inf = true});
+  EXPECT_EQ(error([&] { from({1, 500}, {2}).to(f8_e4m3); }),
+            "cast_to_integer: nan in element 1 of its result f8_e4m3 [2], from f32 [2], as op 1 "
+            "under DetectAnomaly");
+  EXPECT_EQ(error([&] { from({-1e6, 1}, {2}).to(f8_e5m2); }),
+            "cast_to_integer: -inf in element 0 of its result f8_e5m2 [2], from f32 [2], as op 2 "
+            "under DetectAnomaly");
+}
+
 TEST(Anomaly, NamesTheRuleAndItsForwardCall) {
   const Tensor x = leaf({4, 0});
   const DetectAnomaly on;
