@@ -13,6 +13,7 @@
 #include "core/format.h"
 #include "core/random.h"
 #include "core/scope.h"
+#include "core/tf32.h"
 #include "io/crc.h"
 #include "io/file.h"
 #include "io/text.h"
@@ -152,6 +153,7 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
   c.instruction_set = kernels::instruction_set();
   c.compiler = __VERSION__;
   c.seed = generator().seed(), c.offset = generator().offset();
+  c.tf32 = Tf32::allowed();
   std::vector<Tensor> inputs;
   for (const Tensor* t : call.inputs) {
     Capsule::Input& in = c.inputs.emplace_back();
@@ -189,6 +191,7 @@ void OverflowCapsule::after_rule(const Node& node, const Tensor& dy,
     if (in.tensor && in.tensor.version() != kept.versions[k++]) return;  // it was written to
   std::vector<Tensor> all(gradients.begin(), gradients.end());
   c.gradient = dy.detach();
+  c.tf32 = Tf32::allowed();
   examine(c, {BadOp::Kind::Backward, c.op, {}}, {&dy, 1}, all);
 }
 
@@ -202,6 +205,7 @@ std::vector<Tensor> Capsule::replay(std::optional<DType> dtype) const {
   const bool backward = bool(gradient);
   const Unobserved aside;
   const EnableGrad recording;
+  const Tf32 as_recorded(tf32);
   std::vector<Tensor> given;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& in = inputs[i];

@@ -27,6 +27,7 @@ struct Capsule {
   std::string finding;            // BadOp::text()
   std::string device, instruction_set, compiler;
   uint64_t seed = 0, offset = 0;  // of the thread's random numbers, after the op
+  bool tf32 = false;              // Tf32::allowed()
   std::vector<Input> inputs = {};
   std::vector<int64_t> lists = {};  // sizes of lists of inputs
   std::string attributes = {};      // their bytes

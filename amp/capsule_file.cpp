@@ -102,6 +102,7 @@ void Capsule::save(const std::string& path) const {
                       {"instruction_set", instruction_set},
                       {"compiler", compiler},
                       {"random", fmt::format("{} {}", seed, offset)},
+                      {"tf32", tf32 ? "allowed" : ""},
                       {"inputs", fmt::format("{}", inputs.size())},
                       {"lists", text_of(lists)},
                       {"out", out ? std::string(name(*out)) : ""},
@@ -144,6 +145,7 @@ Capsule Capsule::load(const std::string& path) {
   check(random.size() == 2 && count.size() == 1 && count[0] <= int64_t(file.tensors.size()) + 64,
         "{}: not a capsule of an overflow", path);
   c.seed = random[0], c.offset = random[1];
+  c.tf32 = !fields["tf32"].empty();
   c.lists = numbers_of_text(fields["lists"]);
   if (!fields["out"].empty()) c.out = parse_dtype(fields["out"]);
   const auto get = [&](const std::string& name) {

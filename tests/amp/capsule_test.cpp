@@ -4,6 +4,7 @@
 #include "autograd/call.h"
 #include "autograd/checkpoint.h"
 #include "core/random.h"
+#include "core/tf32.h"
 
 #include <fmt/format.h>
 
@@ -202,6 +203,21 @@ TEST(Capsule, KeepsEverySeed) {
   const Seed seed(~uint64_t(0) - 5);
   found([] { log(zeros({2})); }, folder / "c");
   EXPECT_EQ(Capsule::load(folder / "c").seed, ~uint64_t(0) - 5);
+}
+
+TEST(Capsule, KeepsTf32) {
+  const test::TempFolder folder;
+  const Tensor x = values({64, 64}), w = cat({big({64, 8}, 1e38, f32), values({64, 8})}, 1);
+  for (const bool allow : {true, false}) {
+    {
+      const Tf32 mode(allow);
+      found([&] { matmul(x, w); }, folder / "c");
+    }
+    const Tf32 other(!allow);
+    const Capsule capsule = Capsule::load(folder / "c");
+    EXPECT_EQ(capsule.tf32, allow);
+    EXPECT_TRUE(capsule.reproduces()) << allow;
+  }
 }
 
 TEST(Capsule, TakesOpsOfNothing) {
