@@ -318,6 +318,7 @@ Compare::Compare(Step step, CompareOptions options)
       start_(copy_of(options_.buffers)),
       history_(copy_of(options_.region.recipe.state_dict())) {
   check(step_ != nullptr, "Compare: there is no step");
+  check(options_.region.enabled, "Compare: region.enabled must be true, or both steps run in f32");
   AutocastOptions wide = options_.region;
   wide.enabled = false;
   reference_ = run(wide, nullptr);

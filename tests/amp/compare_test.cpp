@@ -225,6 +225,8 @@ TEST(Compare, WantsParametersToStay) {
   };
   EXPECT_ERROR(Compare(step), "the step changes f32 [3]");
   EXPECT_ERROR(Compare({}), "Compare: there is no step");
+  EXPECT_ERROR(Compare(step, {.region = {.enabled = false}}),
+               "Compare: region.enabled must be true, or both steps run in f32");
 }
 
 TEST(Compare, WantsGradientsToBeCleared) {
