@@ -109,11 +109,14 @@ using AvgPool2d = Resample<AvgPoolName>;
 using AdaptiveAvgPool2d = Resample<AdaptiveAvgPoolName>;
 
 // Along direction d: 0 rows, 1 columns.
+int64_t stride_of(const PoolOptions& o, int64_t size, int d) {
+  return o.stride[d] ? o.stride[d] : size;
+}
 Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
   const int64_t padding = o.padding[d];
   Sampling s{.from = length,
              .size = size,
-             .stride = o.stride[d] ? o.stride[d] : size,
+             .stride = stride_of(o, size, d),
              .padding = padding,
              .count_padding = o.count_include_pad};
   check(size > 0 && s.stride > 0 && countable({size, s.stride}),
@@ -287,8 +290,12 @@ Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window, const 
   check(x.rank() == 3 || x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
   check_shape(indices, "the tensor of indices", x.shape());
   const auto length = [&](int d) {
-    const int64_t stride = o.stride[d] ? o.stride[d] : window[d];
-    return size ? (*size)[d] : (x.size(d - 2) - 1) * stride - 2 * o.padding[d] + window[d];
+    const int64_t count = x.size(d - 2),
+                  least = (count - 1) * stride_of(o, window[d], d) - 2 * o.padding[d] + window[d],
+                  n = size ? (*size)[d] : least, has = windows(n, window[d], o, d).to;
+    check(has == count, "images of {} elements have {} windows, the input has {} maxima", n, has,
+          count);
+    return n;
   };
   const int64_t h = length(0), w = length(1);
   check_counted("planes", {h, w});

@@ -427,6 +427,12 @@ TEST(Interpolate, RefusesWhatDoesNotFit) {
                "index 16 is out of range");
   EXPECT_ERROR(max_unpool2d(ones({1, 2, 2}), zeros({1, 2, 3}, i64), 2),
                "max_unpool2d: the tensor of indices");
+  EXPECT_EQ(max_unpool2d(ones({1, 2, 2}), zeros({1, 2, 2}, i64), 2, {}, Size2(5, 4)).shape(),
+            (Shape{1, 5, 4}));
+  EXPECT_ERROR(max_unpool2d(ones({1, 2, 2}), zeros({1, 2, 2}, i64), 2, {}, Size2(6, 4)),
+               "max_unpool2d: images of 6 elements have 3 windows, the input has 2 maxima");
+  EXPECT_ERROR(max_unpool2d(ones({1, 2, 2}), zeros({1, 2, 2}, i64), 2, {.stride = -1}),
+               "max_unpool2d: window and stride must be > 0 and together below 2^63, got 2 and -1");
   EXPECT_ERROR(interpolate(ones({4}), {.scale_factor = 2}), "interpolate: ");
   EXPECT_ERROR(interpolate(ones({2, 3, 4}), {2, 3}), "[2, 3, 4], not [n, c, h, w]");
   EXPECT_ERROR(interpolate(x, {.mode = Interpolation::Bilinear}),
