@@ -231,7 +231,7 @@ void Report::Watcher::see_parameters(const Call& call, const Tensor& result) {
 // multiples.)
 void Report::Watcher::see_shapes(const Call& call, const Tensor& result) {
   const std::string_view op = call.op.name;
-  const bool product = op == "matmul" || op == "linear" || op == "addmm";
+  const bool product = call.op.product == Product::Linear || call.op.product == Product::Matmul;
   if (!product && op != "conv2d") return;
   Shapes seen{std::string(op), Scope::path_text(), f32, {}, {}};
   const auto look = [&](const Tensor& t) {
