@@ -26,6 +26,7 @@ struct Hooks {
 
   template <class F>
   static HookHandle add(const Tensor& x, HookList<F> Hooks::* list, F f) {
+    check(f != nullptr, "a hook is an empty function");
     std::shared_ptr<void>& slot = x.grad_fn() ? x.grad_fn()->hooks : x.autograd_meta().hooks;
     if (!slot) slot = std::make_shared<Hooks>();
     if (x.is_leaf() && x.autograd_meta().accumulator) x.autograd_meta().accumulator->hooks = slot;

@@ -520,6 +520,8 @@ TEST(Tape, HooksRefuseWhatDoesNotFit) {
   EXPECT_ERROR(register_post_accumulate_hook(leaf({1}, {1}) * 2, [](const Tensor&) {}),
                "of a tensor that is not a leaf");
   const Tensor x = leaf({1}, {1});
+  EXPECT_ERROR(register_hook(x, Node::Hook()), "a hook is an empty function");
+  EXPECT_ERROR(register_post_accumulate_hook(x, nullptr), "a hook is an empty function");
   register_hook(x, [](const Tensor& g) { return g.to(f32); });
   EXPECT_ERROR(
       sum(x).backward(),
