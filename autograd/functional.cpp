@@ -175,4 +175,23 @@ WithProduct<Tensor, Tensor> hvp(const One& f, const Tensor& x, const Tensor& v,
   return {y, product[0]};
 }
 
+Tensor parameters_to_vector(const Tensors& params) {
+  const Scope scope("parameters_to_vector");
+  Tensors rows;
+  for (const Tensor& p : params) rows.push_back(flatten(p));
+  return cat(rows);
+}
+void vector_to_parameters(const Tensor& vector, const Tensors& params) {
+  const Scope scope("vector_to_parameters");
+  int64_t n = 0;
+  for (const Tensor& p : params) n += p.numel();
+  check(vector.shape() == Shape{n}, "the parameters need a vector of shape [{}], got {}", n,
+        vector.shape());
+  const NoGrad off;
+  for (int64_t at = 0; const Tensor& p : params) {
+    copy_(p, view(narrow(vector, 0, at, p.numel()), p.shape()));
+    at += p.numel();
+  }
+}
+
 }  // namespace mixtape

@@ -1,7 +1,7 @@
 #pragma once
 // Derivatives of functions: products with the Jacobian and the Hessian, and the matrices
 // themselves. A function takes one tensor or a vector of them. Its inputs are new leaves, so no
-// grad() changes; it is called once, and recorded even inside a NoGrad.
+// grad() changes; it is called once, and recorded even inside a NoGrad. Parameters as one vector.
 
 #include <functional>
 #include <vector>
@@ -63,5 +63,10 @@ WithProduct<Tensor, Tensor> hvp(const std::function<Tensor(const Tensor&)>& f, c
 WithProduct<Tensor, std::vector<Tensor>> hvp(
     const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs,
     const std::vector<Tensor>& v, const DerivativeOptions& options = {});
+
+// The elements of all parameters in a row, [n], with their history.
+Tensor parameters_to_vector(const std::vector<Tensor>& params);
+// Writes such a vector to the parameters, unrecorded. Throws Error unless its shape is [n].
+void vector_to_parameters(const Tensor& vector, const std::vector<Tensor>& params);
 
 }  // namespace mixtape

@@ -239,6 +239,22 @@ struct Fused {
   static Grads backward(const Ctx&, const Tensor& dy) { return {dy * 1.0}; }
 };
 
+TEST_F(Functional, TakesParametersAsAVector) {
+  const Tensors params{x.clone().set_requires_grad(), full({}, 7, f64).set_requires_grad()};
+  const Tensor all = parameters_to_vector(params);
+  expect_like(all, {7}, {.5, -1, .25, 2, .75, -.5, 7});
+  (all * all).sum().backward();
+  expect_like(params[0].grad(), {2, 3}, {1, -2, .5, 4, 1.5, -1});
+  vector_to_parameters(all * 2, params);
+  expect_like(params[0].detach(), {2, 3}, {1, -2, .5, 4, 1.5, -1});
+  expect_like(params[1].detach(), {}, {14});
+  EXPECT_TRUE(params[0].is_leaf());
+  EXPECT_ERROR(vector_to_parameters(ones({8}, f64), params),
+               "vector_to_parameters: the parameters need a vector of shape [7], got [8]");
+  EXPECT_ERROR(vector_to_parameters(ones({7, 1}, f64), params),
+               "a vector of shape [7], got [7, 1]");
+}
+
 TEST_F(Functional, RefusesWhatDoesNotFit) {
   const auto twice = [](const Tensor& t) { return t * 2; };
   const auto both = [](const Tensors& in) { return Tensors{in[0], in[1]}; };
