@@ -248,6 +248,7 @@ LBFGS::Point LBFGS::search(const Closure& closure, const Vector& x, const Point&
 
 double LBFGS::step(const Closure& closure) {
   const Scope scope("lbfgs");
+  check(closure != nullptr, "step() needs a closure that returns the loss");
   const double first_loss = evaluate(closure);
   if (std::ranges::none_of(params_, &Tensor::has_grad))
     warn("lbfgs: a step without gradients changes nothing: the closure must call backward()");

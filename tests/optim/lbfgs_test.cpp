@@ -215,6 +215,8 @@ TEST(LBFGS, SaysWhatIsWrong) {
             "lbfgs: the closure must return one number, got [2]");
   EXPECT_EQ(error([&] { opt.step([] { return Tensor(); }); }),
             "lbfgs: the closure must return one number, got no tensor");
+  EXPECT_EQ(error([&] { opt.step(nullptr); }),
+            "lbfgs: step() needs a closure that returns the loss");
   a.set_grad(from({1}, {1}));
   a.autograd_meta().set_loss_scale({.number = 3});
   EXPECT_EQ(error([&] { opt.step([] { return scalar(1); }); }),
