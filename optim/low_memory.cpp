@@ -30,6 +30,21 @@ Tensor decoded(const Tensor& codes, const Tensor& scale, StateFormat format, boo
   return x;
 }
 
+// x op y, in f32 on the device of x.
+template <class Op>
+Tensor in_f32(const Tensor& x, const Tensor& y) {
+  const Tensor a = dense_copy(x, f32, x.device()), b = dense_copy(y, f32, x.device());
+  kernels::binary(x.device(), kernels::index_in<Op>(kernels::BinaryOps{}), a, b, b);
+  return b;
+}
+// A parameter and its compensation, which is what rounding to it lost of the f32 value.
+Tensor compensated(const Tensor& p, const Tensor& compensation) {
+  return in_f32<kernels::Add>(p, compensation);
+}
+Tensor lost_by(const Tensor& p, const Tensor& value) {
+  return dense_copy(in_f32<kernels::Sub>(value, p), p.dtype(), p.device());
+}
+
 }  // namespace
 
 StateFormat::StateFormat(DType format) : dtype_(format) {
@@ -181,17 +196,77 @@ void Optimizer::prepare_half(Slot& slot, const Group& group) {
   }
 }
 
+std::vector<Tensor> Optimizer::masters() {
+  require_groups();
+  std::vector<Tensor> all;
+  for (Group& group : groups_)
+    for (Slot& slot : group.slots) {
+      slot.agrees = slot.is_untouched();
+      follow(slot);
+      const bool is_wide = !is_half(slot.param.dtype());
+      all.push_back(is_wide             ? Tensor()
+                    : slot.compensation ? compensated(slot.param, slot.compensation)
+                                        : slot.master);
+    }
+  return all;
+}
+
+void Optimizer::set_masters(const std::vector<Tensor>& values) {
+  const size_t count = params().size();
+  check(values.size() == count, "{} masters for {} parameters", values.size(), count);
+  size_t index = 0;
+  for (Group& group : groups_)
+    for (Slot& slot : group.slots) {
+      const Tensor &p = slot.param, &value = values[index++];
+      if (!value || !is_half(p.dtype())) continue;
+      check(value.shape() == p.shape(), "the master of parameter {} must have shape {}, got {}",
+            index - 1, p.shape(), value.shape());
+      if (group.common().multi_precision)
+        slot.master = dense_copy(value, f32, p.device());
+      else if (group.common().rounding == Rounding::Kahan)
+        slot.compensation = lost_by(p, value);
+      slot.storage = 0;  // the next step compares them with the parameter
+    }
+}
+
+void Optimizer::flatten_masters(Group& group) {
+  constexpr int64_t unit = 16;  // elements: keeps vector loads aligned
+  const Device device = group.slots[0].param.device();
+  const auto length = [&](const Slot& slot) {
+    const Tensor& p = slot.param;
+    return is_half(p.dtype()) && p.device() == device ? round_up(p.numel(), unit) : 0;
+  };
+  int64_t size = 0;
+  const Tensor* first = nullptr;
+  bool done = true;
+  for (const Slot& slot : group.slots) {
+    if (length(slot) == 0) continue;
+    if (!first) first = &slot.master;
+    done = done && slot.master && slot.master.storage() == first->storage();
+    size += length(slot);
+  }
+  if (done) return;
+  const Tensor flat = filled({size}, 0, f32, device);
+  int64_t begin = 0;
+  for (Slot& slot : group.slots) {
+    if (length(slot) == 0) continue;
+    const Tensor& p = slot.param;
+    const Tensor master = flat.with_layout(Layout(p.shape()).at_offset(begin));
+    kernels::convert(device, slot.master ? slot.master : p, master);
+    slot.master = master;
+    slot.agrees = true;
+    begin += length(slot);
+  }
+}
+
 // The compensation, Kahan's rounding error, belongs to the value that the step wrote. If the
 // parameter was written or loaded since, it is kept where the sum still rounds to the parameter.
 void Optimizer::follow_compensation(Slot& slot) {
   const Tensor &p = slot.param, &rest = slot.compensation;
   if (rest.dtype() != p.dtype()) slot.compensation = {};
   if (!rest || slot.agrees) return;
-  const Tensor value = dense_copy(p, f32, p.device()), lost = dense_copy(rest, f32, p.device());
-  constexpr int add = kernels::index_in<kernels::Add>(kernels::BinaryOps{});
   constexpr int equal = kernels::index_in<kernels::Equal>(kernels::BinaryOps{});
-  kernels::binary(p.device(), add, value, lost, lost);
-  const Tensor rounded = dense_copy(lost, p.dtype(), p.device());
+  const Tensor rounded = dense_copy(compensated(p, rest), p.dtype(), p.device());
   const Tensor same(p.shape(), boolean, p.device());
   kernels::binary(p.device(), equal, rounded, p, same);
   kernels::where(p.device(), same, rest, filled(p.shape(), 0, p.dtype(), p.device()), rest);

@@ -52,8 +52,12 @@ class Optimizer {
   Rounding rounding(size_t group) const { return at(group).common().rounding; }
   // Sets these options in all groups, from the next step on.
   void set_multi_precision(bool on, bool flat_master = false);
-  // For each of params(), the master as the next step would read it, or no tensor.
+  // For each of params(), the f32 weight that the next step reads: the master or, under Kahan, the
+  // sum of parameter and compensation. No tensor if the parameter itself is all there is.
   std::vector<Tensor> masters();
+  // Sets these, where there is a tensor and the optimizer keeps such. A parameter counts instead
+  // where they do not round to it. Throws Error if numbers or shapes differ.
+  void set_masters(const std::vector<Tensor>& values);
   void set_shadow(std::optional<DType> dtype);  // f32: none; throws Error for f64
   // The factor by which a step multiplies gradients.
   double rescale_grad(size_t group) const { return at(group).common().rescale_grad; }

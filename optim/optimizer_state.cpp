@@ -1,12 +1,11 @@
-// The masters of an optimizer, its pieces, its options by name, and its state dict: state by
-// parameter, options by group.
+// The pieces of an optimizer, its options by name, and its state dict: state by parameter, options
+// by group.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/check.h"
 #include "core/format.h"
-#include "core/int_math.h"
 #include "core/scope.h"
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
@@ -23,48 +22,6 @@ std::string option_name(size_t group, std::string_view option) {
 }
 
 }  // namespace
-
-std::vector<Tensor> Optimizer::masters() {
-  require_groups();
-  std::vector<Tensor> all;
-  for (Group& group : groups_)
-    for (Slot& slot : group.slots) {
-      slot.agrees = slot.is_untouched();
-      follow(slot);
-      all.push_back(is_half(slot.param.dtype()) ? slot.master : Tensor());
-    }
-  return all;
-}
-
-void Optimizer::flatten_masters(Group& group) {
-  constexpr int64_t unit = 16;  // elements: keeps vector loads aligned
-  const Device device = group.slots[0].param.device();
-  const auto length = [&](const Slot& slot) {
-    const Tensor& p = slot.param;
-    return is_half(p.dtype()) && p.device() == device ? round_up(p.numel(), unit) : 0;
-  };
-  int64_t size = 0;
-  const Tensor* first = nullptr;
-  bool done = true;
-  for (const Slot& slot : group.slots) {
-    if (length(slot) == 0) continue;
-    if (!first) first = &slot.master;
-    done = done && slot.master && slot.master.storage() == first->storage();
-    size += length(slot);
-  }
-  if (done) return;
-  const Tensor flat = filled({size}, 0, f32, device);
-  int64_t begin = 0;
-  for (Slot& slot : group.slots) {
-    if (length(slot) == 0) continue;
-    const Tensor& p = slot.param;
-    const Tensor master = flat.with_layout(Layout(p.shape()).at_offset(begin));
-    kernels::convert(device, slot.master ? slot.master : p, master);
-    slot.master = master;
-    slot.agrees = true;
-    begin += length(slot);
-  }
-}
 
 std::shared_ptr<Sharing> Optimizer::sharing() const {
   for (const Group& group : groups_)

@@ -1,7 +1,5 @@
 #include "train/mixed_precision.h"
 
-#include <fmt/format.h>
-
 #include <map>
 #include <utility>
 
@@ -72,21 +70,15 @@ void MixedPrecision::begin(Learner& learner) {
   learner.scaler = amp::GradScaler(scaler_);
   if (learner.scaler.enabled()) learner.scaler.name_parameters(optimizer, parameter_names(learner));
   learner.autocast.reset();
-  if (masters_ && masters_->clip > 0)
-    clip_before_ = std::exchange(learner.step_options.clip_norm, masters_->clip);
   if (masters_) {
-    const std::vector<Tensor> params = optimizer.params();
+    if (masters_->clip > 0)
+      clip_before_ = std::exchange(learner.step_options.clip_norm, masters_->clip);
     std::vector<Tensor> originals;
-    for (const Tensor& p : params) originals.push_back(p.detach());
+    for (const Tensor& p : optimizer.params())
+      originals.push_back(p.dtype() == f32 ? p.detach() : Tensor());
     learner.model().to(low_);
-    if (!has_masters) return;
-    optimizer.set_multi_precision(true, masters_->flat_master);
-    // Masters start from the original f32 weights, not from their f16 values.
-    StateDict state = optimizer.state_dict();
-    for (size_t i = 0; i < params.size(); ++i)
-      if (is_half(params[i].dtype()) && originals[i].dtype() == f32)
-        state.emplace_back(fmt::format("state.{}.master", i), originals[i]);
-    optimizer.load_state_dict(state);
+    if (has_masters) optimizer.set_multi_precision(true, masters_->flat_master);
+    optimizer.set_masters(originals);  // instead of the weights' 16-bit values
   } else if (low_ != f32 || recipe_) {
     learner.autocast = amp::AutocastOptions{.low = low_, .recipe = recipe_};
     if (low_ != f32) optimizer.set_shadow(low_);  // avoids casts of weights between steps

@@ -364,6 +364,33 @@ const std::pair<const char*, Common> modes[] = {
 // Parameters of 16 bits without either rounding are part of these tests.
 const auto silent = [](const std::string&) {};
 
+// The f32 weights of which 16-bit parameters keep the rest, as masters or compensations.
+TEST(Rounding, TakesF32Weights) {
+  const Tensor value = from({1.001, -3.3, 1e-3, 70.7}, {4});
+  for (const CommonOptions& common :
+       {CommonOptions{.multi_precision = true}, CommonOptions{.rounding = Rounding::Kahan},
+        CommonOptions{.rounding = Rounding::Stochastic}}) {
+    const Tensor p = value.to(bf16).set_requires_grad(), wide = value.clone().set_requires_grad();
+    SGD opt({p, wide}, {.lr = 1}, common);
+    opt.set_masters({value, value});
+    EXPECT_FALSE(opt.masters()[1]);
+    if (common.rounding == Rounding::Stochastic) {
+      EXPECT_FALSE(opt.masters()[0]);
+      continue;
+    }
+    EXPECT_TRUE(allclose(opt.masters()[0], value, 1e-5, 0));
+    p.set_grad(from({1, 0, 0, 0}, {4}, bf16));
+    opt.step();
+    EXPECT_TRUE(allclose(opt.masters()[0], value - from({1, 0, 0, 0}, {4}), 1e-4, 1e-5));
+    p.set(1, 0.25);
+    EXPECT_EQ(opt.masters()[0].at(1), 0.25);
+    EXPECT_NEAR(opt.masters()[0].at(3), value.at(3), 1e-3);
+    EXPECT_EQ(error([&] { opt.set_masters({value}); }), "1 masters for 2 parameters");
+    EXPECT_EQ(error([&] { opt.set_masters({ones({3}), Tensor()}); }),
+              "the master of parameter 0 must have shape [4], got [3]");
+  }
+}
+
 TEST(LowMemory, ResumingIsExact) {
   const OnWarning off(silent);
   for (const auto& [mode, common] : modes)

@@ -88,6 +88,7 @@ TEST(Optim, SaysThatItWasMovedFrom) {
   EXPECT_EQ(error([&] { opt.params(0); }), moved);
   EXPECT_EQ(error([&] { opt.state_dict(); }), moved);
   EXPECT_EQ(error([&] { opt.masters(); }), moved);
+  EXPECT_EQ(error([&] { opt.set_masters({}); }), moved);
   EXPECT_EQ(error([&] { opt.set_multi_precision(true); }), moved);
   EXPECT_EQ(error([&] { opt.set_shadow(bf16); }), moved);
   schedule.step();

@@ -56,13 +56,31 @@ TEST(Precision, WeightsOfBf16WithoutMasters) {
       learner.fit(4);
       EXPECT_EQ(net.up.weight.dtype(), narrow ? bf16 : f32);
       EXPECT_FALSE(learner.scaler.enabled());
-      EXPECT_FALSE(learner.optimizer->masters()[0]);
+      EXPECT_FALSE(learner.optimizer->multi_precision(0));
       return learner.history.epochs.back().train_loss;
     };
     EXPECT_NEAR(loss_of(true), loss_of(false), 0.04);
   }
   EXPECT_EQ(error([] { MixedPrecision(MasterOptions{.dtype = f32}); }),
             "dtype must be f16 or bf16, got f32");
+}
+
+TEST(Precision, KeepsWhatKahanRoundedOff) {
+  LearnerOptions options = quiet();
+  options.optimizer = [](auto params) {
+    return optim::AdamW(params, {.lr = 3e-3}, {.rounding = optim::Rounding::Kahan});
+  };
+  Net net;
+  Learner learner(loaders(), net, options);
+  learner.to_fp16(MasterOptions{.dtype = bf16});
+  learner.fit(1);
+  const Tensor rest = learner.optimizer->state_dict().at("state.0.compensation").to(f32),
+               sum = net.up.weight.detach().to(f32) + rest;
+  EXPECT_GT(max(abs(rest)).item(), 0);
+  learner.to_fp32();
+  EXPECT_EQ(to_vector(net.up.weight), to_vector(sum));
+  learner.to_fp16(MasterOptions{.dtype = bf16});  // and takes it back
+  EXPECT_TRUE(allclose(learner.optimizer->masters()[0], sum, 1e-5, 0));
 }
 
 TEST(Precision, MastersAreOfAllParametersOrNone) {
