@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace mixtape::train {
 // All values by path, such as "rope_scaling.factor"; the values of a list share a path.
 class ConfigReader final : public io::JsonEvents {
  public:
-  explicit ConfigReader(const std::string& name) : name_(name) {}
+  explicit ConfigReader(std::string name) : name_(std::move(name)) {}  // begins every Error
 
   void open(char bracket) override {
     check(bracket == '{' || !path_.empty(), "{}: is not an object", name_);
@@ -89,7 +90,7 @@ class ConfigReader final : public io::JsonEvents {
     fail("{}: {} has the wrong type: {}", name_, key, io::quote(io::json_text(x)));
   }
 
-  const std::string& name_;
+  const std::string name_;
   std::vector<std::string> path_, keys_;  // of open objects and lists: the path, and the last key
   std::string key_;
   std::map<std::string, std::vector<io::JsonScalar>> all_;
