@@ -16,7 +16,8 @@ template <class F, class Run, std::derived_from<Tensor>... T>
 auto on_vectors(F f, const Run& run, const T&... inputs) {
   using Result = std::remove_cvref_t<std::invoke_result_t<const F&, const T&...>>;
   constexpr bool several = std::is_same_v<Result, std::vector<Tensor>>;
-  static_assert(several || std::is_base_of_v<Tensor, Result>, "a tensor, or a vector of them");
+  static_assert(several || std::is_base_of_v<Tensor, Result>,
+                "the function returns a Tensor, or a std::vector of them");
   auto call = [f = std::move(f)](const std::vector<Tensor>& in) {
     return [&]<size_t... i>(std::index_sequence<i...>) {
       return std::vector<Tensor>{f(in[i]...)};

@@ -27,7 +27,7 @@ MISTAKES = {
     ("autograd/function.h", "an op with several results has a backward()"):
         "struct F : Function<F> { " + OP + " static std::array<Tensor, 2> forward(Ctx&, const Tensor& x) { return {x, x}; } };"
         "auto f() { return F::apply(Tensor()); }",
-    ("autograd/on_vectors.h", "a tensor, or a vector of them"): "auto f() { return vmap([](const Tensor&) { return 1; })(Tensor()); }",
+    ("autograd/on_vectors.h", "the function returns a Tensor, or"): "auto f() { return vmap([](const Tensor&) { return 1; })(Tensor()); }",
     ("nn/fields.h", "a field in MIXTAPE_FIELDS is a Tensor"): "struct M : nn::Module<M> { int n; MIXTAPE_FIELDS(n) };",
     ("nn/fields.h", "struct M : nn::Module<M>, but here"): "struct A : nn::Module<A> {}; struct M : nn::Module<A> { Tensor w; MIXTAPE_FIELDS(w) };",
     ("nn/fields.h", "derived from another module"): "struct M : nn::Linear { Tensor w; MIXTAPE_FIELDS(w) };",
