@@ -881,7 +881,7 @@ Tensor avg_pool2d(const Tensor& x, Size2 window, const PoolOptions& options = {}
 // The maxima of max_pool2d, and i64 the place of each in its image in row-major order.
 Sorted max_pool2d_with_indices(const Tensor& x, Size2 window, const PoolOptions& options = {});
 // Puts maxima [n, c, h', w'] back to their places in images of zeros, [n, c, size]; by default the
-// smallest images that have so many windows.
+// smallest images that have so many windows. Throws Error if those of this size have not.
 Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window,
                     const PoolOptions& options = {}, std::optional<Size2> size = {});
 // x [n, c, l] -> [n, c, l']
