@@ -79,7 +79,7 @@ Grads run_backward_each(const Ctx& ctx, const Tensor& dy, int64_t n, const A&...
 
 // The facts about an op: which members it has (see above), and
 struct OpFacts {
-  bool moves_only, broadcasts, first_order_only, wide_gradient, covers, differentiable;
+  bool moves_only, broadcasts, first_order_only, wide_gradient, covers;
   bool composed;     // its forward is made of ops: it is a Function
   bool only_values;  // no input is an index or mask
 };
@@ -96,7 +96,6 @@ constexpr OpFacts facts_of() {
   op.first_order_only = requires { requires Op::first_order_only; };
   op.wide_gradient = requires { requires Op::wide_gradient; };
   op.covers = requires { requires Op::covers; };
-  op.differentiable = requires { &Op::backward; };
   op.composed = std::is_base_of_v<Function<Op>, Op>;
   op.only_values = has_only_values(Op::info);
   return op;
@@ -109,6 +108,7 @@ struct BoxedOp : internal::Repeat {
   Tensor (*forward)(Ctx&, const Tensor* const* inputs, const void* const* arguments);
   std::shared_ptr<internal::Node> (*node)(const internal::Call&, const BoxedOp&,
                                           const void* const* arguments);
+  // Null, like `node`, if the op has no gradient.
   Grads (*backward)(const Ctx&, const Tensor& dy, const void* attributes);
   Tensor (*part)(const Tensor& whole, const void* attributes);  // null if the op does not select
   Grads (*backward_each)(const Ctx&, const Tensor& dy, int64_t n,
@@ -297,7 +297,7 @@ constexpr BoxedOp box() {
     op.run = run_again<Args...>;
   }
   using Attributes = decltype(attributes(std::declval<const Args&>()...));
-  if constexpr (facts_of<Op>().differentiable) {
+  if constexpr (requires { &Op::backward; }) {
     op.node = make_node<Args...>;
     op.backward = [](const Ctx& ctx, const Tensor& dy, const void* attributes) {
       return std::apply([&](const auto&... a) { return run_backward<Op>(ctx, dy, a...); },

@@ -165,21 +165,21 @@ void RepeatedArguments::check_rank(const Shape& s) {
 
 // Applies the policy, broadcasts and checks inputs before an op runs. Returns true if the call is
 // to be recorded.
-static bool prepare(Call& call, const OpFacts& op) {
-  InputFacts facts = input_facts(call, op.only_values);
+static bool prepare(Call& call, const BoxedOp& op) {
+  InputFacts facts = input_facts(call, op.facts.only_values);
   call.alike = facts.alike;
   if (!facts.alike) [[unlikely]]
     count_bools(call);
   const ThreadState& state = thread_state;
   if (state.policy && !call.out) state.policy->apply(call);
   if (!call.replaced.empty()) [[unlikely]]
-    facts = replaced_facts(call, op.only_values);
-  if (op.broadcasts && !facts.one_shape) [[unlikely]]
+    facts = replaced_facts(call, op.facts.only_values);
+  if (op.facts.broadcasts && !facts.one_shape) [[unlikely]]
     broadcast_inputs(call);
   if (!facts.alike) [[unlikely]]
     check_inputs(call);
   observe(&Observer::before, call);
-  return op.differentiable && state.recording && facts.requires_grad;
+  return op.node && state.recording && facts.requires_grad;
 }
 
 // Makes y the result of the node.
@@ -283,7 +283,7 @@ Tensor run(const BoxedOp& op, const Tensor* out, std::span<const Tensor*> inputs
   call.out = dtype;
   call.backward = backward_state.running;
   call.composed = op.facts.composed;
-  const bool recorded = prepare(call, op.facts);
+  const bool recorded = prepare(call, op);
   if (!recorded) call.result = out;
   const auto run = [&] {
     if (recorded) return run_recorded(op, call, arguments);
