@@ -38,7 +38,9 @@ bool is_compared(const Tensor& t) { return t && is_float(t.dtype()) && t.numel()
 
 // The error of a copy is that of its source, and its rounding counts for the op for which it is
 // made. (Which copies an op needs depends on its dtypes.)
-bool copies(std::string_view op) { return op == "cast" || op == "clone"; }
+bool copies(std::string_view op) {
+  return op == "cast" || op == "clone" || op == "cast_to_integer";  // the last to 8 bits
+}
 bool only_copies(const Node& node) { return copies(node.name()) || node.name() == "quantise"; }
 
 // |y - y32|, |y| and |y32|: f32 [3].
@@ -208,7 +210,7 @@ void Compare::Run::before(const Call&) { running_.begin(); }
 
 void Compare::Run::after(const Call& call, const Tensor& y) {
   const bool outermost = running_.end();
-  if (!is_compared(y)) return;
+  if (!is_compared(y) && !(y && is_f8(y.dtype()))) return;
   if (copies(call.op.name)) {
     const auto from = made_.find((*call.inputs[0]).storage()->id());
     if (from != made_.end()) made_[y.storage()->id()] = from->second;

@@ -414,6 +414,7 @@ TEST(Compare, FollowsCopiesInPlace) {
         const Tensor h = matmul(x, x), buffer = zeros({9, 8});
         copy_(slice(buffer, 0, 0, 8), h);
         (void)tanh(buffer);
+        (void)cos(h.to(f8_e5m2).to(f32));
         fill_(h, 0.5);
         (void)exp(h);
         Indexed(buffer, {from({1, 0}, {2}, i64)}) = slice(x, 0, 0, 2);
@@ -426,6 +427,7 @@ TEST(Compare, FollowsCopiesInPlace) {
   EXPECT_GT(rows["matmul"].error, 1e-4);
   EXPECT_EQ(rows["tanh"].error_in, rows["matmul"].error);
   EXPECT_LT(rows["tanh"].added(), 1e-3);
+  EXPECT_EQ(rows["cos"].error_in, rows["matmul"].error);
   EXPECT_EQ(rows["exp"].error_in, 0);
   EXPECT_EQ(rows["sin"].error_in, rows["matmul"].error);
 }
