@@ -138,9 +138,7 @@ void OverflowCapsule::after(const Call& call, const Tensor& result) {
       return gone;
     });
   const bool records = bool(result.grad_fn());
-  const bool moves = std::ranges::any_of(
-      call.inputs, [&](const Tensor* t) { return *t && t->storage() == result.storage(); });
-  const bool looks = is_counted(result) && !moves && !detail::writes_infinities(call.op) &&
+  const bool looks = is_counted(result) && detail::makes_numbers(call, result) &&
                      !stats_of({&result, 1}).is_finite();
   const Repetition& r = *call.repetition;
   if ((!records && !looks) || !r.how.run) return;

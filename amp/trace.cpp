@@ -33,8 +33,11 @@ Tensor rows(const Tensor& stats, int64_t first, int64_t count) {
 bool detail::is_counted(const Tensor& t) {
   return t && (is_float(t.dtype()) || is_f8(t.dtype())) && t.numel() > 0;
 }
-bool detail::writes_infinities(const OpInfo& op) {
-  return op.name == "masked_fill" || op.name == "pad";
+bool detail::makes_numbers(const Call& call, const Tensor& result) {
+  const bool moves = std::ranges::any_of(call.inputs, [&](const Tensor* t) {
+    return *t && (t->storage() == result.storage() || t->device() != result.device());
+  });
+  return !moves && call.op.name != "masked_fill" && call.op.name != "pad";
 }
 
 detail::Numbers detail::numbers_of(const Tensor& t) {
@@ -128,14 +131,9 @@ OverflowTrace* OverflowTrace::innermost() {
 }
 
 void OverflowTrace::after(const Call& call, const Tensor& result) {
-  if (backward_state.in_rule || detail::writes_infinities(call.op)) return;
+  if (backward_state.in_rule || !detail::makes_numbers(call, result)) return;
   std::vector<Tensor> inputs;
-  for (const Tensor* t : call.inputs) {
-    if (!is_counted(*t)) continue;
-    // A view of an input, or a copy from another device, makes no new numbers.
-    if (t->storage() == result.storage() || t->device() != result.device()) return;
-    inputs.push_back(*t);
-  }
+  for (const Tensor* t : call.inputs) inputs.push_back(*t);
   auto [kind, op] = detail::described(call);
   enter({kind, false, std::move(op), Scope::module_path(), iteration_}, inputs, {&result, 1});
 }

@@ -50,8 +50,9 @@ class KeepingObserver : public internal::Observer {
 bool is_counted(const Tensor& t);  // true if it has numbers that can be infinite or NaN
 // The call's kind and op in findings: Forward and "cast for linear".
 std::pair<BadOp::Kind, std::string> described(const internal::Call& call);
-// True for masked_fill and pad, which write infinities only because the program says so.
-bool writes_infinities(const OpInfo& op);
+// False for views, copies to another device, and masked_fill and pad, which write infinities only
+// because the program says so.
+bool makes_numbers(const internal::Call& call, const Tensor& result);
 // The numbers of t, contiguous and without repetitions, and the layout that turns them into t.
 struct Numbers {
   Tensor all;
