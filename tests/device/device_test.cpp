@@ -113,6 +113,28 @@ TEST_P(OnDevice, TakesAnyStridesAndEmpties) {
     compare(f32, 1e-5, shapes(GetParam()), s);
   if (!GetParam().empty.empty()) compare(f32, 1e-5, GetParam().empty);
 }
+// Elements that only store are moved, or refused with the CPU's message: never read as others.
+TEST_P(OnDevice, DoesWithStoredDtypesWhatTheCpuDoes) {
+  const OpCase& c = GetParam();
+  const auto run = [&](DType dtype, Device on) {
+    std::vector<Tensor> inputs = make_inputs(c, f32, false);
+    for (size_t i = 0; i < inputs.size(); ++i)
+      inputs[i] = (c.inputs[i].real() ? inputs[i].to(dtype) : inputs[i]).to(on);
+    const Seed seed(5);
+    const DefaultDevice here(on);
+    return c.run(inputs);
+  };
+  for (const DType dtype : {i8, i16, u16, u32, f8_e4m3}) {
+    const std::string what = fmt::format("{} of {}", c.name(), dtype);
+    Tensor want;
+    const std::string refused = error([&] { want = run(dtype, Device::cpu()); });
+    if (want)
+      expect_close(run(dtype, device), want, 1e-5, what);
+    else
+      EXPECT_NE(error([&] { run(dtype, device); }), "no error")
+          << what << ", the CPU says " << refused;
+  }
+}
 
 struct Edge : OnDevice {};
 INSTANTIATE_TEST_SUITE_P(Edges, Edge, testing::ValuesIn(tests::edge_cases()),

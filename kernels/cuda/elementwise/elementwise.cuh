@@ -69,9 +69,14 @@ MIXTAPE_HD S element_of(const S* data, [[maybe_unused]] DType t, int64_t at) {
     return data[at];
   }
 }
+// Throws Error for a dtype that only stores, whose elements element_of would read as others.
+inline void check_computed(DType t) {
+  if (only_stores(t)) mixtape::detail::refuse(t);
+}
 // Calls f.operator()<S>() with the type of a dtype, as element_of takes it.
 template <class F>
 void visit_elements(DType t, F f) {
+  check_computed(t);
   is_float(t) ? visit_float(t, f) : f.template operator()<int64_t>();
 }
 

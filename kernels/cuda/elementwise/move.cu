@@ -175,7 +175,7 @@ void linspace(Launch& launch, double start, double stop, Out y) {
 }
 
 void where(Launch& launch, In condition, In a, In b, Out c) {
-  visit(c.dtype, [&]<class T>() {
+  visit_stored(c.dtype, [&]<class T>() {
     using Word = Bits<sizeof(T)>;
     map<Word, bool, Word, Word>(launch, "where", Choose<Word>(), c, condition, a, b);
   });
@@ -185,7 +185,7 @@ void triangle(Launch& launch, bool upper, int64_t diagonal, In x, Out y) {
   if (y.size() == 0) return;
   const int64_t rows = y.shape()[-2], columns = y.shape()[-1], all_rows = y.size() / columns;
   const int64_t shift = std::clamp(diagonal, -rows, columns) + (upper ? 0 : 1);
-  visit(y.dtype, [&]<class T>() {
+  visit_stored(y.dtype, [&]<class T>() {
     using Word = Bits<sizeof(T)>;
     gpu::launch_over(launch, "triangle", all_rows * gpu::warp_size, keep_triangle<Word>, upper,
                      shift, rows, all_rows, columns, x.as<const Word>(), y.as<Word>());

@@ -222,6 +222,7 @@ void scan(Launch& launch, bool transposed, int dim, In a, In b, Out y) {
       run<Linear<false, true>, S, O>(launch, lines, a, b, y);
   };
   if (is_float(x.dtype)) return visit_float(x.dtype, y.dtype, start);
+  check_computed(x.dtype);
   start.template operator()<int64_t, int64_t>();
 }
 
