@@ -146,6 +146,7 @@ class Pickle {
   Value call(const Value& function, const Value& arguments);
   Value encoded(const Global& function, const std::vector<Value>& arguments);
   Value array_of(const Value& dtype, const Value& data);
+  Value array_of_bytes(const std::vector<Value>& arguments);
   void build(const Value& state);
   void build_array(Array& array, const std::vector<Value>& state);
   Value rebuilt_dict(const std::vector<Value>& arguments);

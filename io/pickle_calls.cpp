@@ -67,6 +67,7 @@ struct Pickle::Global {
     MakesDevice,
     MakesNumpyType,
     MakesArray,
+    MakesArrayOfBytes,
     MakesScalar,
     IsType,
     IsArray,
@@ -93,6 +94,8 @@ const Pickle::Global Pickle::globals[] = {
     {"numpy", "ndarray", Global::IsArray},
     {"numpy.core.multiarray", "_reconstruct", Global::MakesArray},
     {"numpy._core.multiarray", "_reconstruct", Global::MakesArray},
+    {"numpy.core.numeric", "_frombuffer", Global::MakesArrayOfBytes},
+    {"numpy._core.numeric", "_frombuffer", Global::MakesArrayOfBytes},
     {"numpy.core.multiarray", "scalar", Global::MakesScalar},
     {"numpy._core.multiarray", "scalar", Global::MakesScalar},
     {"torch._utils", "_rebuild_tensor", Global::MakesTensor},
@@ -181,11 +184,8 @@ PickleValue Pickle::call(const Value& function, const Value& arguments) {
       return rebuilt_dict(given);
     case Global::MakesCounter:
       return given.empty() ? make(Value::Dict, {}) : first(Value::Dict);
-    case Global::MakesNamespace: {
-      Value made = make(Value::Dict, {});
-      made.size = 1;
-      return made;
-    }
+    case Global::MakesNamespace:
+      return Value::of(Value::Dict, make(Value::Dict, {}).index, 1);
     case Global::MakesBytes:
       return encoded(global, given);
     case Global::MakesNumpyType: {
@@ -199,6 +199,8 @@ PickleValue Pickle::call(const Value& function, const Value& arguments) {
       if (globals[first(Value::Global).index].meaning != Global::IsArray)
         refuse("an array is of another type");
       return array_of(Value::of(Value::NumpyType, uint64_t(f64)), {});
+    case Global::MakesArrayOfBytes:
+      return array_of_bytes(given);
     case Global::MakesScalar:
       return array_of(first(Value::NumpyType), given.size() > 1 ? given[1] : Value());
     case Global::MakesSet:
@@ -260,6 +262,17 @@ PickleValue Pickle::array_of(const Value& dtype, const Value& data) {
   take(sizeof(Array));
   arrays_.push_back({DType(dtype.index), {}, false, bytes_of(data)});
   return Value::of(Value::Array, arrays_.size() - 1);
+}
+
+// (bytes, dtype, shape, "C" or "F"), as NumPy writes arrays in protocol 5
+PickleValue Pickle::array_of_bytes(const std::vector<Value>& arguments) {
+  if (arguments.size() > 1 && arguments[1].kind == Value::Unknown) return arguments[1];
+  const Value data = argument(arguments, 0, Value::Bytes),
+              made = array_of(argument(arguments, 1, Value::NumpyType), data);
+  Array& array = arrays_[made.index];
+  array.shape = shape_of(argument(arguments, 2, Value::List));
+  array.by_columns = text(argument(arguments, 3, Value::Text)) == "F";
+  return made;
 }
 
 // Gives the value on top of the stack its state. The state of a dict, such as a state_dict's

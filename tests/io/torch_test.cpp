@@ -338,6 +338,24 @@ std::string state(std::initializer_list<int64_t> shape, const std::string& dtype
          std::string(bytes, '\2') + "tb";
 }
 
+// As NumPy writes an array in protocol 5: so many bytes of 2, and the order of elements.
+std::string array_of_bytes(std::initializer_list<int64_t> shape, const std::string& dtype,
+                           size_t bytes, const std::string& order) {
+  return "cnumpy._core.numeric\n_frombuffer\n(\x96" + number(bytes, 8) + std::string(bytes, '\2') +
+         numpy_dtype(dtype) + tuple(shape) + text(order) + "tR";
+}
+
+TEST(Torch, ReadsArraysOfProtocol5) {
+  const auto read = [](const std::string& order) {
+    std::string array = array_of_bytes({2, 3}, "u1", 6, order);
+    array[array.find('\2') + 1] = '\1';
+    return parse(pickled(array)).tensors.at("");
+  };
+  EXPECT_EQ(read("C").dtype(), u8);
+  EXPECT_EQ(to_vector(read("C")), (Numbers{2, 1, 2, 2, 2, 2}));
+  EXPECT_EQ(to_vector(read("F")), (Numbers{2, 2, 2, 1, 2, 2}));
+}
+
 TEST(Torch, RefusesHostilePickles) {
   struct Case {
     std::string opcodes, message;
@@ -408,6 +426,9 @@ TEST(Torch, RefusesHostilePickles) {
       {array() + state({-1}, "f8", 8), "a tensor's size or stride is negative"},
       {array() + state({8}, "b1", 8), "f: tensor \"\": byte 0 is not a bool"},
       {array() + state({1}, "O8", 8), "\"numpy.dtype.O8\" is not among"},
+      {array_of_bytes({2}, "f8", 8, "C"), "f: tensor \"\": an array [2] of f64 has 8 bytes"},
+      {array_of_bytes({1}, "O8", 8, "C"), "\"numpy.dtype.O8\" is not among"},
+      {"cnumpy.core.numeric\n_frombuffer\n)R", "argument 0 is missing or of another type"},
   };
   for (const Case& c : cases) {
     const std::string message = pickle_error(c.opcodes);
