@@ -269,7 +269,8 @@ Tensor floor_divide(const Tensor& a, double b) {
   return call<WithScalar<kernels::FloorDivide, false>>(a, b);
 }
 namespace {
-// Rounded down where the quotient is positive, else up: -floor(-a / b).
+// Rounded down where the quotient is positive, else up, as -floor(-a / b) of floats. Of integers,
+// -a may not fit: what is left over is subtracted before the division.
 template <class B>
 Tensor rounded_quotient(const Tensor& a, const B& b, const BoolTensor& opposite,
                         std::string_view mode) {
@@ -277,7 +278,10 @@ Tensor rounded_quotient(const Tensor& a, const B& b, const BoolTensor& opposite,
   check(mode == "floor" || mode == "trunc",
         "rounding_mode must be \"floor\" or \"trunc\", got \"{}\"", mode);
   const Tensor down = floor_divide(a, b);
-  return mode == "floor" ? down : where(opposite, -floor_divide(-a, b), down);
+  if (mode == "floor") return down;
+  if (!is_float(down.dtype())) return floor_divide(a - fmod(a, b), b);
+  const Tensor up = is_bool(a) ? floor_divide(a, -b) : floor_divide(-a, b);
+  return where(isinf(a), trunc(div(a, b)), where(opposite, -up, down));
 }
 }  // namespace
 

@@ -414,6 +414,12 @@ TEST(Elementwise, DividesTowardZeroOrDown) {
   EXPECT_EQ(div(row({2046}, f16), row({1 - 0x1p-11}, f16), "trunc").item(), 2046)
       << "not rounded to f16 first";
   EXPECT_EQ(to_vector(div(row({1, -1}), row({0, 0}), "trunc")), (Values{inf, -inf}));
+  EXPECT_EQ(to_vector(div(row({inf, -inf, 3}), row({2, 2, -inf}), "trunc")),
+            (Values{inf, -inf, -0.0}));
+  EXPECT_EQ(to_vector(div(row({-inf, inf}), -0.5, "trunc")), (Values{inf, -inf}));
+  EXPECT_EQ(to_vector(div(row({1, 0}, boolean), row({-0.4, 2}), "trunc")), (Values{-2, 0}));
+  EXPECT_EQ(div(row({-0x1p63}, i64), 2, "trunc").item(), -0x1p62) << "negated, it does not fit";
+  EXPECT_EQ(div(row({-0x1p31}, i32), row({2}, i32), "trunc").item(), -0x1p30);
   EXPECT_ERROR(div(row({1}), row({2}), "ceil"),
                "div: rounding_mode must be \"floor\" or \"trunc\", got \"ceil\"");
 }
