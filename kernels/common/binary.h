@@ -253,7 +253,7 @@ struct Hypot {  // sqrt(a^2 + b^2), without those squares' overflow; gradient 0 
   MIXTAPE_HD static T gradient_a(T dy, T a, T b) {
     const T most = select(abs(a) > abs(b), abs(a), abs(b));
     const T x = part(a, most), y = part(b, most);
-    return dy * select(most == T(0), T(0), x / sqrt(x * x + y * y));
+    return dy * select(abs(a) + abs(b) == T(0), T(0), x / sqrt(x * x + y * y));
   }
   MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return gradient_a(dy, b, a); }
 

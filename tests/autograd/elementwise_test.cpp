@@ -766,6 +766,11 @@ TEST(Elementwise, HypotKeepsTheRange) {
   sum(hypot(far, near)).backward();
   EXPECT_EQ(to_vector(far.grad()), (Values{1, 0, -1}));
   EXPECT_EQ(to_vector(near.grad()), (Values{0, -1, 0}));
+  const Tensor nans = row({nan, 0, nan}), others = row({0, nan, nan});
+  for (const Tensor& x : {nans, others}) x.set_requires_grad();
+  sum(hypot(nans, others)).backward();
+  for (const Tensor& x : {nans, others})
+    EXPECT_TRUE(all(isnan(x.grad())).item()) << "as the value is";
   EXPECT_EQ(hypot(zeros({0, 3}), zeros({3})).shape(), (Shape{0, 3}));
   EXPECT_EQ(hypot(ones({1, 1, 1, 1, 1, 1, 1, 2}), ones({})).rank(), 8);
 }
