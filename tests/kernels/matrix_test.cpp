@@ -288,7 +288,7 @@ TEST_P(Gemm, AnElementDoesNotDependOnItsPlace) {
           gemm(l, transposed(b), transposed(a), Epilogue{}, c_transposed);
         });
         EXPECT_EQ(to_vector(transposed(c_transposed)), to_vector(c)) << name(in) << k_major << k;
-        for (const int64_t count : {1, 5, 14, 15}) {
+        for (const int64_t count : {1, 3, 5, 14, 15}) {
           const Tensor some = output({count, 70}, out);
           launch([&](Launch& l) { gemm(l, rows(a, count), b, Epilogue{}, some); });
           EXPECT_EQ(to_vector(some), to_vector(rows(c, count)))
@@ -301,7 +301,7 @@ TEST_P(Gemm, AnElementDoesNotDependOnItsPlace) {
 TEST_P(Gemm, NorWithABias) {
   if (GetParam() == Isa::Portable) GTEST_SKIP() << "is Eigen's";
   for (const auto& [in, out] : float_pairs)
-    for (const int64_t n : {10, 33, 70, 200}) {
+    for (const int64_t n : {10, 33, 70, 200, 1100}) {
       const Tensor a = random({150, 2101}, in, 1), b = random({2101, n}, in, 2),
                    c = output({150, n}, out), row = output({1, n}, out),
                    bias = random({n}, wide(in), 3);

@@ -39,6 +39,7 @@ struct Blocking {
   bool c_in_place = false;  // tiles write c themselves, without an epilogue pass
   bool b_k_major = false;   // b is read in place, and its lines are dense along k
   bool b_outer = false;     // loop over slivers of b outside the loop over slivers of a
+  bool by_rows = false;     // a few rows of sums are in memory, and b is read row by row
   int64_t k_block = 1;      // elements of k that are packed at once
 
   int64_t k_groups(int64_t elements) const { return ceil_div(elements, kernel.k_group); }
@@ -61,6 +62,8 @@ struct Blocking {
     choose_packing();
     Blocking transposed = *this;
     transposed.swap_operands();
+    if (!few_rows() && transposed.few_rows()) swap_operands();
+    if (few_rows()) return choose_rows();
     if (transposed.estimated_cycles() < estimated_cycles()) swap_operands();
     choose_blocking();
   }
@@ -73,6 +76,26 @@ struct Blocking {
   static constexpr int64_t enough_chunks = 8;         // to keep several threads busy
   static constexpr int64_t max_chunk = 128;           // lines
   static constexpr int64_t min_chunk_work = 1 << 19;  // k_groups times lines of both operands
+  // Sums that are kept in memory stay in the first-level cache. Their rows are long, since b is
+  // read as pieces of as many columns.
+  static constexpr int64_t most_rows = 4, least_columns = 64, most_columns = 1024;
+  static constexpr int64_t most_row_bytes = 16 << 10;
+
+  // True for a few rows and a matrix whose rows are dense: a tile would read a few vectors of each,
+  // which makes a new page of every step of k.
+  bool few_rows() const {
+    return kernel.row_sums && !a.kept && !b.kept && a.count <= most_rows && b.line_stride == 1 &&
+           b.count >= least_columns && k > 8;
+  }
+  void choose_rows() {
+    by_rows = b.in_place = b_outer = true;
+    a.in_place = b_k_major = c_in_place = false;
+    a.sliver = a.chunk = a.count;
+    b.sliver = kernel.lanes;
+    const int64_t most = std::min(most_columns, most_row_bytes / int64_t{sizeof(T)} / a.count);
+    b.chunk = round_up(ceil_div(b.count, ceil_div(b.count, most)), b.sliver);
+    a.shared = b.chunk < b.count;
+  }
 
   void swap_operands() {
     std::swap(a, b);

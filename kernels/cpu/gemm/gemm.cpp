@@ -48,9 +48,10 @@ struct PackBuffers {
   explicit PackBuffers(const Blocking<T>& p) {
     if (!p.a.in_place && !p.a.shared)
       a.emplace(p.packed_bytes(p.a, p.b_outer ? p.a.chunk : p.a.sliver, p.k_block));
-    if (!p.b.shared && !(p.b.in_place && p.b.count % p.b.sliver == 0))
+    if (!p.b.shared && !p.by_rows && !(p.b.in_place && p.b.count % p.b.sliver == 0))
       b.emplace(p.packed_bytes(p.b, p.b_outer || p.b.in_place ? p.b.sliver : p.b.chunk, p.k_block));
-    if (!p.c_in_place || (p.half_c && p.k > p.k_block)) sums.emplace(p.a.chunk * p.b.chunk);
+    if (!p.c_in_place || (p.half_c && p.k > p.k_block))
+      sums.emplace(p.a.chunk * p.b.chunk * (p.by_rows && p.k > p.k_block ? 2 : 1));
   }
 };
 
@@ -237,7 +238,9 @@ class Chunk {
   MIXTAPE_ALWAYS_INLINE void compute() {
     for (int64_t k = 0; k == 0 || k < p_.k; k += p_.k_block) {
       KBlock block = begin_block(k);
-      if (p_.b_outer)
+      if (p_.by_rows)
+        sum_rows(block);
+      else if (p_.b_outer)
         sum_b_outer(block);
       else
         sum_a_outer(block);
@@ -285,6 +288,18 @@ class Chunk {
     return block;
   }
 
+  // Sums of a few rows. Those of a block of k are added up on their own first, as in tiles.
+  void sum_rows(const KBlock& block) {
+    pack_a(block, 0, rows_);
+    const int64_t all = rows_ * sums_stride_;
+    T* const sums = block.k == 0 ? sums_ : sums_ + all;
+    std::fill_n(sums, all, T(0));
+    p_.kernel.row_sums({rows_, columns_, block.depth, reinterpret_cast<const T*>(block.a),
+                        block.b_in_place, p_.b.k_stride, sums, sums_stride_});
+    if (sums != sums_)
+      for (int64_t i = 0; i < all; i += Vec<T>::width)
+        store(sums_ + i, load<T, T>(sums_ + i) + load<T, T>(sums + i));
+  }
   // Loop order with a packed whole: the inner loop reads a from the second-level cache.
   MIXTAPE_ALWAYS_INLINE void sum_b_outer(KBlock& block) {
     const int64_t tall = ceil_div(rows_, p_.a.sliver), wide = ceil_div(columns_, p_.b.sliver);

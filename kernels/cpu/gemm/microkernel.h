@@ -54,6 +54,18 @@ struct LaneProducts {
   int64_t a_row, a_k, b_k, b_column;
 };
 
+// Rows of sums in memory: sums[i][j] += sum over k of a[i][k] * b[k][j]. a is packed, b is in
+// memory with its columns side by side; its stride is in elements. Rows of sums are whole vectors.
+template <class T>
+struct RowSums {
+  int64_t rows, columns, k;
+  const T* a;
+  const void* b;
+  int64_t b_k_stride;
+  T* sums;
+  int64_t row_stride;
+};
+
 template <class T>  // the type of sums: float or double
 struct Microkernel {
   int rows, lanes, vectors;  // the largest tile has rows x (vectors * lanes) sums
@@ -64,7 +76,8 @@ struct Microkernel {
   // to[g * width + i] = k_group g of line i; zero beyond `depth` elements, unspecified beyond the
   // lines. If width is no multiple of lanes, writes up to `lanes` groups past the end.
   void (*pack)(const PackSource&, int64_t depth, int64_t width, void* to);
-  void (*lane_products)(const LaneProducts<T>&);  // null if k_group is not 1
+  void (*lane_products)(const LaneProducts<T>&) = nullptr;  // so if k_group is not 1
+  void (*row_sums)(const RowSums<T>&) = nullptr;
 };
 
 // The microkernel for operands of this dtype; null if there is only the portable one.

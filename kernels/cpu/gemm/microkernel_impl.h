@@ -475,17 +475,17 @@ void tile(int rows, int vectors, const Tile<typename P::T>& t) {
 
 template <class P, class S>
 constexpr Microkernel<typename P::T> make_microkernel() {
-  void (*lane_products_if_single)(const LaneProducts<typename P::T>&) = nullptr;
-  if constexpr (P::k_group == 1) lane_products_if_single = &lane_products<P>;
-  return {P::rows,
-          P::lanes,
-          P::vectors,
-          P::k_group,
-          sizeof(typename P::Group),
-          groups_are_elements<P, S>,
-          &tile<P, S>,
-          &pack<P, S>,
-          lane_products_if_single};
+  using T = typename P::T;
+  Microkernel<T> kernel{P::rows,
+                        P::lanes,
+                        P::vectors,
+                        P::k_group,
+                        sizeof(typename P::Group),
+                        groups_are_elements<P, S>,
+                        &tile<P, S>,
+                        &pack<P, S>};
+  set_other_sums<P, S>(kernel);
+  return kernel;
 }
 template <class Float, class Double>
 constexpr Microkernels make_microkernels() {
