@@ -1,10 +1,11 @@
 #pragma once
 // Mathematical functions of Vec. For float: range reduction and a polynomial (minimax, fitted for
 // these intervals), within 4 ulp, and correct for infinities, NaN, subnormals and large arguments.
-// For double: the standard library, lane by lane.
+// For double: those of simd_double.h, and the standard library, lane by lane.
 
 #include "kernels/common/scalar.h"
 #include "kernels/cpu/simd/memory.h"
+#include "kernels/cpu/simd/simd_double.h"
 
 namespace mixtape::kernels {
 namespace [[gnu::visibility("hidden")]] cpu {
@@ -374,21 +375,16 @@ MIXTAPE_ALWAYS_INLINE Vec<float> atanh(Vec<float> x) {
   return copysign(0.5f * log1p((a + a) / (1.0f - a)), x);
 }
 
-// double goes to the standard library, one lane at a time.
+// Other functions of double go to the standard library, one lane at a time.
 #define MIXTAPE_LANE_BY_LANE(f)                                 \
   MIXTAPE_ALWAYS_INLINE Vec<double> f(Vec<double> x) {          \
     return detail::each(x, [](double a) { return std::f(a); }); \
   }
-MIXTAPE_LANE_BY_LANE(exp)
 MIXTAPE_LANE_BY_LANE(exp2)
-MIXTAPE_LANE_BY_LANE(expm1)
-MIXTAPE_LANE_BY_LANE(log)
 MIXTAPE_LANE_BY_LANE(log2)
 MIXTAPE_LANE_BY_LANE(log10)
-MIXTAPE_LANE_BY_LANE(log1p)
 MIXTAPE_LANE_BY_LANE(sinh)
 MIXTAPE_LANE_BY_LANE(cosh)
-MIXTAPE_LANE_BY_LANE(tanh)
 MIXTAPE_LANE_BY_LANE(asinh)
 MIXTAPE_LANE_BY_LANE(acosh)
 MIXTAPE_LANE_BY_LANE(atanh)

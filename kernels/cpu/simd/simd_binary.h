@@ -41,10 +41,6 @@ MIXTAPE_ALWAYS_INLINE Vec<float> in_double(Vec<float> a, Vec<float> b, Mask<floa
   return c;
 }
 
-// Adding it leaves the rounded integer in the low bits.
-inline constexpr double whole_magic = 0x1.8p52;
-MIXTAPE_ALWAYS_INLINE Vec<double> magic_lanes() { return whole_magic; }
-
 // log2(x) for x > 0: x = 2^n m with sqrt(1/2) <= m < sqrt(2), and log(m) = 2 atanh(s) by its series
 // in s = (m - 1) / (m + 1).
 MIXTAPE_ALWAYS_INLINE Vec<double> log2_series(Vec<double> x) {
