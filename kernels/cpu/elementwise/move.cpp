@@ -24,6 +24,16 @@ MIXTAPE_ALWAYS_INLINE bool truncate(Vec<double> x, int64_t* y) {
   return true;
 }
 
+// Stores the lanes as floats, or returns false if one is not below 2^51.
+template <class To>
+MIXTAPE_ALWAYS_INLINE bool store_whole(const int64_t* p, To* y) {
+  const auto x = load<int64_t>(p).v, magic = detail::bits(Vec<double>(0x1.8p52));
+  if (any(Mask<double>{(x >= int64_t{1} << 51) | (x <= -(int64_t{1} << 51))})) [[unlikely]]
+    return false;
+  store(y, detail::from_bits<double>(x + magic) - 0x1.8p52);
+  return true;
+}
+
 template <class From, class To>
 void convert_loop(void* const* p, int64_t n, const void*) {
   const From* const x = static_cast<const From*>(p[0]);
@@ -36,6 +46,11 @@ void convert_loop(void* const* p, int64_t n, const void*) {
     constexpr int64_t width = Vec<double>::width;
     for (int64_t i = 0; i < n; i += width)
       if (!truncate(load<From, double>(x + i), y + i))
+        for (int64_t k = i; k < i + width; ++k) y[k] = convert_to<To>(x[k]);
+  } else if constexpr (std::is_same_v<From, int64_t> && is_float(dtype_of<To>())) {
+    constexpr int64_t width = Vec<double>::width;
+    for (int64_t i = 0; i < n; i += width)
+      if (!store_whole(x + i, y + i))
         for (int64_t k = i; k < i + width; ++k) y[k] = convert_to<To>(x[k]);
   } else if constexpr (is_f8(dtype_of<From>())) {
     for (int64_t i = 0; i < n; ++i) y[i] = convert_to<To>(static_cast<float>(x[i]));
