@@ -62,6 +62,7 @@ struct PlusScaled {
   }
   // dx = dy, da = value dy df/da, db = value dy df/db, in f64 like the kernel
   static Grads backward(const Ctx& ctx, const Tensor& dy, double value) {
+    if (!grad_enabled()) return fused(ctx, dy, value);
     const auto rule = [&](unsigned reads, auto partial) {
       const auto read = [&](size_t i) {
         return reads >> i & 1 ? Expr(cast(ctx.saved(i), f64)) : Expr();
@@ -70,6 +71,18 @@ struct PlusScaled {
     };
     return ctx.grads([&] { return dy; }, [&] { return rule(reads_da<F>(), gradient_a<F>); },
                      [&] { return rule(reads_db<F>(), gradient_b<F>); });
+  }
+
+ private:
+  static Grads fused(const Ctx& ctx, const Tensor& dy, double value) {
+    const auto wider = [](DType t) { return is_half(t) ? f64 : t; };  // the kernel reads no halves
+    const auto operand = [&](size_t i) { return cast(ctx.saved(i), wider(ctx.saved(i).dtype())); };
+    const auto like = [&](size_t i) { return ctx.output(ctx.shape(i), wider(ctx.grad_dtype(i))); };
+    Grads d = ctx.grads([&] { return dy; }, [&] { return like(1); }, [&] { return like(2); });
+    if (d[1] || d[2])
+      ctx.run(kernels::binary_grad, Binary<F>::id, operand(0), operand(1), Tensor(),
+              mul(cast(dy, f64), value), d[1], d[2]);
+    return d;
   }
 };
 

@@ -205,10 +205,14 @@ void visit_scalar_op(int op, double scalar, bool swapped, Run run) {
   });
 }
 
-// The operands' dtype. If a backward pass has neither operand, dy's if that is f16 or bf16, else
-// `gradient`.
+// The operands' dtype, or f64 if dy is. If a backward pass has neither operand, dy's if that is f16
+// or bf16, else `gradient`.
 inline DType operand_dtype(const View& a, const View& b, const View& dy, DType gradient) {
-  return a ? a.dtype : b ? b.dtype : is_half(dy.dtype) ? dy.dtype : gradient;
+  return dy.dtype == f64     ? f64
+         : a                 ? a.dtype
+         : b                 ? b.dtype
+         : is_half(dy.dtype) ? dy.dtype
+                             : gradient;
 }
 
 }  // namespace mixtape::kernels

@@ -159,16 +159,20 @@ void convert(Launch& launch, In x, Out y) {
   for_each_contiguous(launch, {&x, &y}, &run_mixed, &both);
 }
 
-void for_each_mixed(Launch& launch, std::initializer_list<const View*> operands,
-                    ContiguousLoop loop, const void* context, int outputs) {
+void for_each_as(Launch& launch, DType dtype, std::initializer_list<const View*> operands,
+                 ContiguousLoop loop, const void* context, int outputs) {
   const int count = static_cast<int>(operands.size());
   MixedLoop mixed{loop, context, count, count - outputs};
+  bool converts = false;
   for (int k = 0; k < count; ++k) {
-    const DType t = operands.begin()[k]->dtype;
-    mixed.size[k] = int64_t(size_of(t));
-    if (is_half(t))
-      mixed.convert[k] = k < mixed.first_output ? direct_loop(t, f32) : direct_loop(f32, t);
+    const View& v = *operands.begin()[k];
+    mixed.size[k] = int64_t(size_of(v.dtype));
+    if (!v || v.dtype == dtype || !is_float(v.dtype)) continue;
+    converts = true;
+    mixed.convert[k] =
+        k < mixed.first_output ? direct_loop(v.dtype, dtype) : direct_loop(dtype, v.dtype);
   }
+  if (!converts) return for_each_contiguous(launch, operands, loop, context, outputs);
   for_each_contiguous(launch, operands, &run_mixed, &mixed, outputs);
 }
 

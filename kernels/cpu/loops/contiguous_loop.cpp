@@ -199,15 +199,6 @@ void for_each_contiguous(Launch& launch, std::initializer_list<const View*> view
   run_dense(views, outputs, 0, n, loop, context);
 }
 
-bool is_mixed(std::initializer_list<const View*> operands) {
-  bool half = false, wide = false;
-  for (const View* v : operands) {
-    half |= *v && is_half(v->dtype);
-    wide |= *v && v->dtype == f32;
-  }
-  return half && wide;
-}
-
 Walk::Walk(void* data, size_t element_size, const Layout& layout, int64_t position)
     : data_(static_cast<char*>(data)), size_(element_size), layout_(&layout) {
   const int64_t step = static_cast<int64_t>(element_size);

@@ -27,12 +27,9 @@ inline constexpr int64_t piece = 512;  // elements of a buffer
 void for_each_contiguous(Launch& launch, std::initializer_list<const View*> operands,
                          ContiguousLoop loop, const void* context = nullptr, int outputs = 1);
 
-// True if some operands are f16 or bf16, and others f32.
-bool is_mixed(std::initializer_list<const View*> operands);
-// As for_each_contiguous, for a loop of f32 and mixed operands: those of 16 bits pass through
-// buffers, too.
-void for_each_mixed(Launch& launch, std::initializer_list<const View*> operands,
-                    ContiguousLoop loop, const void* context, int outputs);
+// As for_each_contiguous, for a loop of this dtype: floats of another pass through buffers, too.
+void for_each_as(Launch& launch, DType dtype, std::initializer_list<const View*> operands,
+                 ContiguousLoop loop, const void* context = nullptr, int outputs = 1);
 
 // y = x, both of one shape and dtype.
 void copy(const View& x, const View& y);

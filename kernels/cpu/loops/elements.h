@@ -1,8 +1,6 @@
 #pragma once
 // Elements: elementwise kernels compute floats as lanes, and integers one at a time as Whole.
 
-#include <algorithm>
-
 #include "kernels/common/elementwise.h"
 #include "kernels/cpu/loops/contiguous_loop.h"
 #include "kernels/cpu/simd/simd_special.h"
@@ -62,16 +60,22 @@ ContiguousLoop contiguous_loop_of(Ops ops, int op, Choose choose) {
   return loop;
 }
 
-// Runs the loop choose(dtype) as for_each_contiguous does, where dtype is that of the operands, or
-// f32 if some of the operands of a 16-bit kernel are f32.
+// Runs the loop choose(dtype) as for_each_contiguous does. The dtype is that of the first operand,
+// or the widest of floats that differ.
 template <class Choose>
 void for_each_element(Launch& launch, std::initializer_list<const View*> operands,
                       const void* context, int outputs, Choose choose) {
-  if (is_mixed(operands)) return for_each_mixed(launch, operands, choose(f32), context, outputs);
-  const View* const* const first =
-      std::find_if(operands.begin(), operands.end(), [](const View* v) { return bool(*v); });
-  if (first == operands.end()) return;  // all are empty
-  for_each_contiguous(launch, operands, choose((*first)->dtype), context, outputs);
+  const View* widest = nullptr;
+  bool mixed = false;
+  for (const View* const v : operands) {
+    if (!*v || (widest && (v->dtype == widest->dtype || !is_float(v->dtype)))) continue;
+    mixed |= widest && is_float(widest->dtype);
+    if (!widest || size_of(v->dtype) > size_of(widest->dtype)) widest = v;
+  }
+  if (!widest) return;  // all are empty
+  const DType dtype = widest->dtype;
+  if (mixed) return for_each_as(launch, dtype, operands, choose(dtype), context, outputs);
+  for_each_contiguous(launch, operands, choose(dtype), context, outputs);
 }
 
 }  // namespace MIXTAPE_TARGET
