@@ -28,7 +28,8 @@ struct Elementwise {
   static Tensor forward(Ctx& ctx, const Tensor& x, const Tensor& target, double s, double w,
                         bool wide) {
     check_real(x);
-    Tensor y = ctx.output(x.shape(), dtype_of_each(ctx, wide));
+    const DType dtype = wide ? kernels::loss_dtype<F>(ctx.dtype()) : ctx.dtype();
+    Tensor y = ctx.output(x.shape(), dtype);
     ctx.run(kernels::elementwise_loss, id, x, target, s, w, y);
     ctx.save(x, target);
     return y;
@@ -36,9 +37,10 @@ struct Elementwise {
   static Grads backward(const Ctx& ctx, const Tensor& dy, double s, double w, bool) {
     const Tensor x = ctx.saved(0), target = ctx.saved(1);
     if (grad_enabled()) {
-      const Expr a(wide(x)), b(wide(target));
-      return ctx.grads([&] { return F::dx(a, b, Expr(s), Expr(w)).times(wide(dy)); },
-                       [&] { return F::dt(a, b, Expr(s), Expr(w)).times(wide(dy)); });
+      const Tensor d = wide(dy);
+      const Expr a(cast(x, d.dtype())), b(cast(target, d.dtype()));
+      return ctx.grads([&] { return F::dx(a, b, Expr(s), Expr(w)).times(d); },
+                       [&] { return F::dt(a, b, Expr(s), Expr(w)).times(d); });
     }
     Grads d = ctx.grads([&] { return ctx.like(0); }, [&] { return ctx.like(1); });
     ctx.run(kernels::elementwise_loss_grad, id, x, target, s, w, dy, d[0], d[1]);
@@ -72,6 +74,21 @@ Tensor elementwise(const Tensor& x, const Tensor& target, Reduction reduction,
     return call<Elementwise<F>>(a, t, 0.0, 1.0, wide);
   };
   return reduced(weight, 1, reduction, each, x, target);
+}
+// A loss of the kind Wide, of x and the target in one dtype.
+template <class F>
+Tensor wide_terms(const Tensor& x, const Tensor& target, double s = 0) {
+  return call<Elementwise<F>>(x, target, s, 1.0, true);
+}
+// f(x, target), rounded once. A target that counts in another dtype keeps its numbers; one that f
+// reads in several ops is converted first, so that its gradient is rounded once, too.
+template <class F>
+Tensor of_pair(const F& f, const Tensor& x, const Tensor& target, bool reads_once = true) {
+  check_shape(target, "the target", x.shape());
+  check_real(x);
+  if (reads_once && x.dtype() == target.dtype() && !is_half(x.dtype()))
+    return cast(f(x, target), dtype_of_sum(x));
+  return in_wider([&](const Tensor& a) { return f(a, cast(target, a.dtype())); }, x);
 }
 // A loss of the difference, whose slope is at most `slope`. A mean may be in range although a pair
 // that is twice the largest number apart is not. So the terms of a mean are divided before they are
@@ -241,13 +258,11 @@ Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& o) {
 }
 
 Tensor soft_margin_loss(const Tensor& x, const Tensor& target, const LossOptions& o) {
-  const Scope scope("soft_margin_loss");
-  check_shape(target, "the target", x.shape());
-  return in_wider(
-      [&](const Tensor& a) {
-        return reduce_losses(softplus(a * -cast(target, a.dtype())), o.reduction);
-      },
-      x);
+  const Scope scope(kernels::SoftMargin::info.name);
+  const auto loss = [&](const Tensor& a, const Tensor& t) {
+    return reduce_losses(wide_terms<kernels::SoftMargin>(a, t), o.reduction);
+  };
+  return of_pair(loss, x, target);
 }
 
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& var,
@@ -270,19 +285,19 @@ Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& va
 }
 
 Tensor poisson_nll_loss(const Tensor& x, const Tensor& target, const PoissonNllOptions& o) {
-  const Scope scope("poisson_nll_loss");
-  check_shape(target, "the target", x.shape());
-  const auto loss = [&](const Tensor& a) {
-    const Tensor count = cast(target, a.dtype());
-    Tensor each = o.log_input ? exp(a) - count * a : a - count * log(a + o.eps);
+  const Scope scope(kernels::PoissonNll::info.name);
+  const auto loss = [&](const Tensor& a, const Tensor& count) {
+    Tensor each = o.log_input ? wide_terms<kernels::PoissonNll>(a, count)
+                              : wide_terms<kernels::PoissonRateNll>(a, count, o.eps);
     if (o.full) {
-      const Tensor t = clamp(count, 1, {});  // (log(1!) and log(0!) are exactly 0)
+      const Tensor n = cast(count, each.dtype()),
+                   t = clamp(n, 1, {});  // (log(1!) and log(0!) are exactly 0)
       const Tensor stirling = t * log(t) - t + 0.5 * log(2 * std::numbers::pi * t);
-      each = each + masked_fill(stirling, le(count, 1), 0);
+      each = each + masked_fill(stirling, le(n, 1), 0);
     }
     return reduce_losses(each, o.reduction);
   };
-  return in_wider(loss, x);
+  return of_pair(loss, x, target, !o.full);
 }
 
 Tensor ops::cosine(const Tensor& x, const Tensor& y, int dim, double eps, bool wide) {

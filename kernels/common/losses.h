@@ -159,7 +159,50 @@ struct KlDivOfLogarithms {
   }
 };
 
+// Losses whose terms cancel, or leave the range of f32 where their sum does not: those of f32 are
+// computed in f64.
+struct Wide {
+  static constexpr bool wide = true;
+};
+struct SoftMargin : Wide {  // log(1 + exp(-t x))
+  static constexpr OpInfo info{"soft_margin_loss", Precision::Full};
+  template <class T>
+  MIXTAPE_HD static T f(T x, T t, T, T) {
+    const T p = t * x;
+    return select(p < T(0), -p, T(0)) + log1p(exp(-abs(p)));
+  }
+  template <class T>
+  MIXTAPE_HD static T dx(T x, T t, T, T) {
+    return -t * sigmoid(-t * x);
+  }
+  MIXTAPE_HD static auto dt(auto x, auto t, auto s, auto w) { return dx(t, x, s, w); }
+};
+struct PoissonNll : Wide {  // exp(x) - t x
+  static constexpr OpInfo info{"poisson_nll_loss", Precision::Full};
+  MIXTAPE_HD static auto f(auto x, auto t, auto, auto) { return exp(x) - t * x; }
+  MIXTAPE_HD static auto dx(auto x, auto t, auto, auto) { return exp(x) - t; }
+  MIXTAPE_HD static auto dt(auto x, auto, auto, auto) { return -x; }
+};
+struct PoissonRateNll : Wide {  // x - t log(x + s)
+  static constexpr OpInfo info{"poisson_rate_nll_loss", Precision::Full};
+  MIXTAPE_HD static auto f(auto x, auto t, auto s, auto) { return x - t * log(x + s); }
+  template <class T>
+  MIXTAPE_HD static T dx(T x, T t, T s, T) {
+    return T(1) - t / (x + s);
+  }
+  MIXTAPE_HD static auto dt(auto x, auto, auto s, auto) { return -log(x + s); }
+};
+
 using Losses = OpList<SquaredError, AbsoluteError, SmoothL1, Huber, BinaryCrossEntropy,
-                      BinaryCrossEntropyWithLogits, KlDiv, KlDivOfLogarithms>;
+                      BinaryCrossEntropyWithLogits, KlDiv, KlDivOfLogarithms, SoftMargin,
+                      PoissonNll, PoissonRateNll>;
+
+template <class F>
+concept WideLoss = requires { requires F::wide; };
+// The dtype in which a loss is computed for predictions of dtype t.
+template <class F>
+constexpr DType loss_dtype(DType t) {
+  return t == f64 || (WideLoss<F> && t == f32) ? f64 : f32;
+}
 
 }  // namespace mixtape::kernels

@@ -451,6 +451,7 @@ const Slope slopes_at_nan[] = {
     {"binary_cross_entropy", NAN, -100},
     {"binary_cross_entropy_with_logits", NAN, -1},
     {"kl_div", -1, NAN},
+    {"poisson_rate_nll_loss", NAN, 0},
     // composed
     {"softshrink", 1},
     {"hardshrink", 1},

@@ -681,6 +681,9 @@ ROWS = {
         x, y, pos_weight=w, reduction="none"),
     "kl_div": lambda x, y: F.kl_div(x, y, reduction="none"),
     "kl_div_log_target": lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True),
+    "soft_margin_loss": lambda x, y: torch.log1p(torch.exp(-x * y)).mean(),  # whose target has a gradient
+    "poisson_nll_loss": F.poisson_nll_loss,
+    "poisson_rate_nll_loss": lambda x, y: F.poisson_nll_loss(x, y, log_input=False, reduction="none"),
     "where_clamp": torch.clamp,
     "where_clamp_from_above": lambda x, high: torch.clamp(x, max=high),
     "expand_meshgrid": lambda *x: torch.stack(torch.meshgrid(*x, indexing="ij")),
@@ -693,8 +696,8 @@ ROWS = {
     "gather_quantile": lambda x: torch.quantile(x, 0.3, dim=-1),
     "gather_quantile_of_all": lambda x: torch.quantile(x, 0.5),
     "log_gaussian_nll": lambda x, t, v: F.gaussian_nll_loss(x, t, v, full=True),
-    "exp_poisson_nll": lambda x, t: F.poisson_nll_loss(x, t, full=True),
-    "softplus_soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign())
+    "poisson_nll_loss_full": lambda x, t: F.poisson_nll_loss(x, t, full=True),
+    "soft_margin_loss_and_hinge": lambda x: F.soft_margin_loss(x, x.detach().sign())
     + F.hinge_embedding_loss(x, x.detach().sign(), 0.7),
     "norm_cdist": torch.cdist,
     "norm_cdist_1": lambda x, y: torch.cdist(x, y, 1),

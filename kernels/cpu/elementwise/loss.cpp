@@ -46,25 +46,37 @@ void backward(void* const* p, int64_t n, const void* context) {
   }
 }
 
+// Runs choose.operator()<F, Tx, Ty>(), the loop of a loss for an x and a y or dy of these dtypes.
+// If it is computed in f64, floats of other dtypes pass through buffers.
+template <class Choose>
+void run_loss(Launch& launch, int op, DType x, DType y, Choose choose,
+              std::initializer_list<const View*> views, const LossNumbers& numbers, int outputs) {
+  visit_op(Losses{}, op, [&]<class F>() {
+    if (loss_dtype<F>(x) == f64)
+      return for_each_as(launch, f64, views, choose.template operator()<F, double, double>(),
+                         &numbers, outputs);
+    const ContiguousLoop loop = visit_float(x, y, [&]<class Tx, class Ty>() -> ContiguousLoop {
+      return choose.template operator()<F, Tx, Ty>();
+    });
+    for_each_contiguous(launch, views, loop, &numbers, outputs);
+  });
+}
+
 }  // namespace
 
 void elementwise_loss(Launch& launch, int op, In x, In target, double s, double w, Out y) {
-  const LossNumbers numbers{s, w};
-  const ContiguousLoop loop = contiguous_loop_of(Losses{}, op, [&]<class F>() {
-    return visit_float(x.dtype, y.dtype,
-                       []<class Tx, class Ty>() -> ContiguousLoop { return &forward<F, Tx, Ty>; });
-  });
-  for_each_contiguous(launch, {&x, &target, &y}, loop, &numbers);
+  run_loss(
+      launch, op, x.dtype, y.dtype,
+      []<class F, class Tx, class Ty>() { return &forward<F, Tx, Ty>; }, {&x, &target, &y}, {s, w},
+      1);
 }
 
 void elementwise_loss_grad(Launch& launch, int op, In x, In target, double s, double w, In dy,
                            Out dx, Out dtarget) {
-  const LossNumbers numbers{s, w};
-  const ContiguousLoop loop = contiguous_loop_of(Losses{}, op, [&]<class F>() {
-    return visit_float(x.dtype, dy.dtype,
-                       []<class Tx, class Ty>() -> ContiguousLoop { return &backward<F, Tx, Ty>; });
-  });
-  for_each_contiguous(launch, {&x, &target, &dy, &dx, &dtarget}, loop, &numbers, 2);
+  run_loss(
+      launch, op, x.dtype, dy.dtype,
+      []<class F, class Tx, class Ty>() { return &backward<F, Tx, Ty>; },
+      {&x, &target, &dy, &dx, &dtarget}, {s, w}, 2);
 }
 
 void nll_loss(Launch& launch, In x, In target, In weights, int64_t ignore, Out y) {

@@ -21,11 +21,11 @@ struct Backward {
   }
 };
 
-// Calls run.operator()<F, V>() with a loss and the type in which a dtype is computed.
+// Calls run.operator()<F, V>() with a loss and the type in which it is computed.
 template <class Run>
 void visit_loss(int op, DType t, Run run) {
   visit_op(Losses{}, op, [&]<class F>() {
-    visit_float_math(t, [&]<class V>() { run.template operator()<F, V>(); });
+    visit_float_math(loss_dtype<F>(t), [&]<class V>() { run.template operator()<F, V>(); });
   });
 }
 

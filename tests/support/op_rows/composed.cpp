@@ -309,18 +309,18 @@ std::vector<OpCase> others() {
        .inputs = {{{3, 4}}, {{3, 4}}, {{3}, 0.5, 2}},
        .run = [](In x) { return gaussian_nll_loss(x[0], x[1], x[2], {.full = true}); },
        .label = "gaussian_nll"},
-      {.op = "exp",
+      {.op = "poisson_nll_loss",
        .inputs = {{{3, 4}}, {{3, 4}, 0, 4}},
        .run = [](In x) { return poisson_nll_loss(x[0], x[1], {.full = true}); },
-       .label = "poisson_nll"},
-      {.op = "softplus",
+       .label = "full"},
+      {.op = "soft_margin_loss",
        .inputs = {{{3, 4}}},
        .run =
            [](In x) {
              return soft_margin_loss(x[0], sign(x[0].detach())) +
                     hinge_embedding_loss(x[0], sign(x[0].detach()), {.margin = 0.7});
            },
-       .label = "soft_margin"},
+       .label = "and_hinge"},
       in_f32(row("norm", "cdist", points, to_all(2))),
       in_f32(row("norm", "cdist_1", points, to_all(1))),
       in_f32(row("norm", "cdist_3", points, to_all(3))),
