@@ -138,16 +138,23 @@ struct Copysign {  // |a| with the sign of b, even of a zero
   }
 };
 
+// a - b, of equal infinities 0. Other equal numbers keep the slopes of a difference, for second
+// derivatives.
+template <class T>
+MIXTAPE_HD T apart(T a, T b) {
+  const T d = a - b;
+  return select(d == d, d, select(a == b, T(0), d));
+}
+
 struct LogAddExp {  // log(exp(a) + exp(b))
   static constexpr OpInfo info{"logaddexp", Precision::Full};
   template <class T>
   MIXTAPE_HD static T f(T a, T b) {
-    const T apart = select(a == b, T(0), abs(a - b));  // equal infinities, too
-    return select(a > b, a, b) + log1p(exp(-apart));
+    return select(a > b, a, b) + log1p(exp(-abs(apart(a, b))));
   }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
-    return sigmoid(select(a == b, T(0), a - b));
+    return sigmoid(apart(a, b));
   }
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };
@@ -161,7 +168,7 @@ struct LogAddExp2 {  // log2(2^a + 2^b)
   }
   template <class T>
   MIXTAPE_HD static T da(T a, T b, T) {
-    return sigmoid(select(a == b, T(0), a - b) * T(0.6931471805599453));  // ln 2
+    return sigmoid(apart(a, b) * T(0.6931471805599453));  // ln 2
   }
   MIXTAPE_HD static auto db(auto a, auto b, auto c) { return da(b, a, c); }
 };
@@ -251,16 +258,21 @@ struct Hypot {  // sqrt(a^2 + b^2), without those squares' overflow; gradient 0 
   MIXTAPE_HD static auto f(auto a, auto b) { return hypot(a, b); }
   template <class T>
   MIXTAPE_HD static T gradient_a(T dy, T a, T b) {
-    const T most = select(abs(a) > abs(b), abs(a), abs(b));
-    const T x = part(a, most), y = part(b, most);
-    return dy * select(abs(a) + abs(b) == T(0), T(0), x / sqrt(x * x + y * y));
+    const auto larger = abs(a) > abs(b), none = abs(a) + abs(b) == T(0);  // not for NaN beside 0
+    const T most = select(none, T(1), select(larger, abs(a), abs(b)));
+    const T x = select(larger, unit(a), part(a, most)), y = select(larger, part(b, most), unit(b));
+    return dy * select(none, T(0), x / sqrt(x * x + y * y));
   }
   MIXTAPE_HD static auto gradient_b(auto dy, auto a, auto b) { return gradient_a(dy, b, a); }
 
  private:
   template <class T>
+  MIXTAPE_HD static T unit(T z) {
+    return select(z < T(0), T(-1), select(z == z, T(1), z));
+  }
+  template <class T>
   MIXTAPE_HD static T part(T z, T most) {  // z / most; 1 or -1 if both are infinite, too
-    return select(abs(z) == most, select(z < T(0), T(-1), T(1)), z / most);
+    return select(abs(z) == T(INFINITY), unit(z), z / most);
   }
 };
 

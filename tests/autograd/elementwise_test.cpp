@@ -753,6 +753,29 @@ TEST(Elementwise, SlopesOfGeluFarOut) {
   }
 }
 
+// A derivative that is a constant where a == b has no derivative there.
+TEST(Elementwise, CurvaturesOfEqualOperands) {
+  const auto curvature = [](auto f, double x) {  // d^2 f / da^2 and d^2 f / da db at (x, x)
+    const Tensor a = row({x}, f64).set_requires_grad(), b = row({x}, f64).set_requires_grad();
+    const Tensor da = grad({sum(f(a, b))}, {a}, {.create_graph = true})[0];
+    const std::vector<Tensor> second = grad({sum(da)}, {a, b});
+    return Values{second[0].item(), second[1].item()};
+  };
+  using Two = Tensor(const Tensor&, const Tensor&);
+  for (const double x : {0.0, -3.0}) {
+    EXPECT_EQ(curvature(static_cast<Two*>(logaddexp), x), (Values{0.25, -0.25}));
+    const double bits = 0.25 * 0.6931471805599453;
+    EXPECT_EQ(curvature(static_cast<Two*>(logaddexp2), x), (Values{bits, -bits}));
+  }
+  const double along = 9 / std::pow(18, 1.5);  // b^2 / r^3
+  for (const double x : {3.0, -3.0}) {
+    const Values got = curvature(static_cast<Two*>(hypot), x);
+    EXPECT_NEAR(got[0], along, 1e-15);
+    EXPECT_NEAR(got[1], -along, 1e-15);
+  }
+  EXPECT_EQ(curvature(static_cast<Two*>(hypot), 0), (Values{0, 0}));
+}
+
 TEST(Elementwise, HypotKeepsTheRange) {
   EXPECT_TRUE(allclose(hypot(row({3e30, 3e-30}), row({4e30, 4e-30})), row({5e30, 5e-30}), 1e-6, 0));
   EXPECT_EQ(to_vector(hypot(row({300}, f16), row({400}, f16))), (Values{500}));
@@ -766,7 +789,7 @@ TEST(Elementwise, HypotKeepsTheRange) {
   sum(hypot(far, near)).backward();
   EXPECT_EQ(to_vector(far.grad()), (Values{1, 0, -1}));
   EXPECT_EQ(to_vector(near.grad()), (Values{0, -1, 0}));
-  const Tensor nans = row({nan, 0, nan}), others = row({0, nan, nan});
+  const Tensor nans = row({nan, 0, nan, inf}), others = row({0, nan, nan, nan});
   for (const Tensor& x : {nans, others}) x.set_requires_grad();
   sum(hypot(nans, others)).backward();
   for (const Tensor& x : {nans, others})
