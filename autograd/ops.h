@@ -130,8 +130,7 @@ Tensor unflatten(const Tensor& x, int dim, const Shape& sizes);  // dim split; o
 Tensor transpose(const Tensor& x, int a = -2, int b = -1);
 Tensor permute(const Tensor& x, const Dims& order);
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to);  // the others keep their order
-Tensor squeeze(const Tensor& x);                                    // every dimension of size 1
-Tensor squeeze(const Tensor& x, int dim);  // x itself if dim is not of size 1
+Tensor squeeze(const Tensor& x, const Dims& dims = {});  // drops those dims that have size 1
 Tensor unsqueeze(const Tensor& x, int dim);
 // Broadcasts x to the shape; -1 keeps a dimension's size.
 Tensor expand(const Tensor& x, const Shape& shape);

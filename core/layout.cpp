@@ -243,12 +243,6 @@ Layout unsqueeze(const Layout& l, int dim) {
   return out;
 }
 
-Layout squeeze(const Layout& l, int dim) {
-  dim = wrap_dim(dim, l.rank());
-  check(l.shape[dim] == 1, "cannot squeeze dimension {} of {}: its size is not 1", dim, l.shape);
-  return select(l, dim, 0);
-}
-
 Layout flip(const Layout& l, int dim) {
   dim = wrap_dim(dim, l.rank());
   Layout out = l;

@@ -123,7 +123,6 @@ Layout slice(const Layout&, int dim, int64_t start, int64_t stop, int64_t step =
 Layout select(const Layout&, int dim, int64_t index);  // drops dim
 Layout expand(const Layout&, const Shape&);            // stride 0 where a size of 1 is repeated
 Layout unsqueeze(const Layout&, int dim);              // inserts a size of 1 there
-Layout squeeze(const Layout&, int dim);                // the size there must be 1
 Layout flip(const Layout&, int dim);                   // reverses the order
 // Windows of `size` elements, `step` apart, as a new last dimension.
 Layout unfold(const Layout&, int dim, int64_t size, int64_t step);

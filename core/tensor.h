@@ -190,11 +190,10 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor expand(std::integral auto size, std::integral auto... more) const {  // x.expand(2, -1)
     return expand(Shape{int64_t(size), int64_t(more)...});
   }
-  Tensor transpose(int a, int b) const;                          // swaps a and b
-  Tensor select(int dim, int64_t index) const;                   // drops dim
-  Tensor squeeze() const;                                        // drops every dimension of size 1
-  Tensor squeeze(int dim) const;                                 // drops dim if its size is 1
-  Tensor unsqueeze(int dim) const;                               // inserts a size of 1 there
+  Tensor transpose(int a, int b) const;         // swaps a and b
+  Tensor select(int dim, int64_t index) const;  // drops dim
+  Tensor squeeze(const Dims& dims = {}) const;  // drops those of these dimensions that have size 1
+  Tensor unsqueeze(int dim) const;              // inserts a size of 1 there
   std::vector<Tensor> chunk(int64_t chunks, int dim = 0) const;  // the last may be smaller
   std::vector<Tensor> split(int64_t size, int dim = 0) const;    // chunks of that size
   std::vector<Tensor> split(const std::vector<int64_t>& sizes, int dim = 0) const;  // of these
@@ -224,6 +223,10 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   Tensor scatter(int dim, const Tensor& index, double value) const;
   Tensor scatter_add(int dim, const Tensor& index, const Tensor& source) const;
   Tensor index_add(int dim, const Tensor& index, const Tensor& source) const;  // slices added
+  // The sources of one element and, with include_self, itself: "sum", "prod", "mean", "amax",
+  // "amin".
+  Tensor scatter_reduce(int dim, const Tensor& index, const Tensor& source, std::string_view mode,
+                        bool include_self = true) const;
   Tensor masked_select(const Tensor& mask) const, nonzero() const;  // wait for the device
   Tensor masked_fill(const Tensor& mask, double value) const;       // value where mask is true
   Sorted sort(int dim = -1, bool descending = false) const;         // values and their indices

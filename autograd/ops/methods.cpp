@@ -6,7 +6,6 @@ namespace mixtape {
 
 #define MIXTAPE_METHOD(NAME) \
   auto Tensor::NAME() const -> decltype(mixtape::NAME(*this)) { return mixtape::NAME(*this); }
-MIXTAPE_METHOD(squeeze)
 MIXTAPE_METHOD(neg)
 MIXTAPE_METHOD(abs)
 MIXTAPE_METHOD(square)
@@ -48,7 +47,7 @@ Tensor Tensor::flatten(int from, int to) const { return mixtape::flatten(*this, 
 Tensor Tensor::t() const { return rank() < 2 ? *this : mixtape::transpose(*this); }
 Tensor Tensor::transpose(int a, int b) const { return mixtape::transpose(*this, a, b); }
 Tensor Tensor::select(int dim, int64_t index) const { return mixtape::select(*this, dim, index); }
-Tensor Tensor::squeeze(int dim) const { return mixtape::squeeze(*this, dim); }
+Tensor Tensor::squeeze(const Dims& dims) const { return mixtape::squeeze(*this, dims); }
 Tensor Tensor::unsqueeze(int dim) const { return mixtape::unsqueeze(*this, dim); }
 Tensor Tensor::permute(const Dims& order) const { return mixtape::permute(*this, order); }
 std::vector<Tensor> Tensor::chunk(int64_t n, int dim) const {
@@ -106,6 +105,10 @@ Tensor Tensor::scatter_add(int dim, const Tensor& index, const Tensor& source) c
 }
 Tensor Tensor::index_add(int dim, const Tensor& index, const Tensor& source) const {
   return mixtape::index_add(*this, dim, index, source);
+}
+Tensor Tensor::scatter_reduce(int dim, const Tensor& index, const Tensor& source,
+                              std::string_view mode, bool include_self) const {
+  return mixtape::scatter_reduce(*this, dim, index, source, mode, {.include_self = include_self});
 }
 Tensor Tensor::masked_fill(const Tensor& mask, double value) const {
   return mixtape::masked_fill(*this, mask, value);

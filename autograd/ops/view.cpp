@@ -9,6 +9,7 @@
 
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/gradients.h"
 #include "autograd/ops/rows.h"
 #include "core/int_math.h"
 
@@ -248,17 +249,13 @@ Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
   return x.rank() == 0 ? x : permute(x, order);
 }
 
-Tensor squeeze(const Tensor& x) {
-  Shape shape;
-  for (const int64_t n : x.shape())
-    if (n != 1) shape.push_back(n);
-  return reshape(x, shape);
-}
-Tensor squeeze(const Tensor& x, int dim) {
+Tensor squeeze(const Tensor& x, const Dims& dims) {
   const Scope scope("squeeze");
-  return along_line(x, dim, [](const Tensor& t, int d) {
-    return t.size(d) == 1 ? reshape(t, squeeze(t.layout(), d).shape) : unchanged(t);
-  });
+  const ReduceOptions dropped = reduce_options(dims, x.rank());
+  Shape shape;
+  for (int d = 0; d < x.rank(); ++d)
+    if (x.size(d) != 1 || !(dropped.dims >> d & 1)) shape.push_back(x.size(d));
+  return reshape(x, shape);
 }
 Tensor unsqueeze(const Tensor& x, int dim) {
   const Scope scope("unsqueeze");

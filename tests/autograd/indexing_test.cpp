@@ -80,6 +80,7 @@ TEST(ViewErrors, NameBothValues) {
   EXPECT_ERROR(transpose(x, 0, 2), "transpose: dimension 2 is out of range for rank 2");
   EXPECT_ERROR(unsqueeze(x, 4), "unsqueeze: dimension 4 is out of range for rank 3");
   EXPECT_ERROR(squeeze(x, 2), "squeeze: dimension 2 is out of range for rank 2");
+  EXPECT_ERROR(squeeze(x, {1, -1}), "squeeze: dimension -1 is named twice");
   EXPECT_ERROR(flatten(x, 1, 0),
                "flatten: the first dimension must not come after the last, got 1 and 0");
   EXPECT_ERROR(select(x, 1, 3), "select: index 3 is out of range for dimension 1 of size 3");

@@ -334,8 +334,6 @@ TEST(Layout, ErrorsNameBothValues) {
   EXPECT_EQ(error([&] { select(l, -1, 3); }), "index 3 is out of range for dimension 1 of [2, 3]");
   EXPECT_EQ(error([&] { expand(l, {4, 3}); }), "[2, 3] cannot expand to [4, 3]");
   EXPECT_EQ(error([&] { expand(l, {3}); }), "[2, 3] cannot expand to [3]");
-  EXPECT_EQ(error([&] { squeeze(l, 1); }),
-            "cannot squeeze dimension 1 of [2, 3]: its size is not 1");
   EXPECT_EQ(error([&] { flip(l, 2); }), "dimension 2 is out of range for rank 2");
   EXPECT_EQ(error([&] { unfold(l, 1, 4, 1); }),
             "windows of 4 elements with step 1 do not fit dimension 1 of [2, 3]");

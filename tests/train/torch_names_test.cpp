@@ -129,6 +129,12 @@ TEST(TorchNames, MethodsThatGatherAndScatter) {
   EXPECT_TRUE(equal(x.scatter(0, index, source), scatter(x, 0, index, source)));
   EXPECT_TRUE(equal(x.scatter(0, index, 5), scatter(x, 0, index, 5)));
   EXPECT_TRUE(equal(x.scatter_add(0, index, source), scatter_add(x, 0, index, source)));
+  EXPECT_TRUE(equal(x.scatter_reduce(0, index, source, "prod"),
+                    scatter_reduce(x, 0, index, source, "prod")));
+  EXPECT_TRUE(equal(x.scatter_reduce(0, index, source, "amin", false),
+                    scatter_reduce(x, 0, index, source, "amin", {.include_self = false})));
+  EXPECT_TRUE(equal(x.view(1, 2, 1, 3).squeeze({0, 2, 3}), x));
+  EXPECT_TRUE(equal(x.view(1, 2, 1, 3).squeeze(), x));
   EXPECT_TRUE(equal(x.index_add(0, rows, x), x + x(rows)));
   EXPECT_TRUE(equal(x.slice(1, 1), x(Slice(), Slice(1, None))));
   EXPECT_TRUE(equal(x.slice(1, 0, -1, 2), x(Slice(), Slice(0, -1, 2))));

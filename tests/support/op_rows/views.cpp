@@ -59,6 +59,11 @@ std::vector<OpCase> views() {
        .run = [](In x) { return squeeze(squeeze(squeeze(x[0]), 0), -1); },
        .label = "squeezed",
        .empty = {{2, 1, 0, 1}}},
+      {.op = "reshape",
+       .inputs = {{{1, 3, 1, 4, 1}}},
+       .run = [](In x) { return squeeze(x[0], {0, -1, 1}); },
+       .label = "squeezed_dimensions",
+       .empty = {{1, 0, 1, 4, 1}}},
       {.op = "slice",
        .inputs = {{{3, 6}}},
        .run =
