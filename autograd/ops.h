@@ -300,21 +300,27 @@ Sorted mode(const Tensor& x, int dim = -1, bool keepdim = false);
 Sorted median(const Tensor& x, int dim, bool keepdim = false);
 Tensor median(const Tensor& x);  // of all; ties share the gradient; NaN if there are no elements
 Sorted median(const Tensor& x, bool) = delete;  // the dimension comes first
-// The q-quantile, interpolated linearly between elements; NaN if there is one.
-Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false);
-Tensor quantile(const Tensor& x, double q);  // of all elements
+// The q-quantile; NaN if there is one. Between two elements it is interpolated, "linear", or it is
+// the "lower", "higher" or "nearest" one, or their "midpoint".
+Tensor quantile(const Tensor& x, double q, int dim, bool keepdim = false,
+                std::string_view interpolation = "linear");
+Tensor quantile(const Tensor& x, double q,
+                std::string_view interpolation = "linear");  // of all elements
 // The same of each q [k] -> [k, ...]. Reads q, which waits for its device.
-Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim = false);
-Tensor quantile(const Tensor& x, const Tensor& q);
+Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim = false,
+                std::string_view interpolation = "linear");
+Tensor quantile(const Tensor& x, const Tensor& q, std::string_view interpolation = "linear");
 // The same of the elements that are not NaN; NaN if there is none. nanmedian(x) waits for the
 // device.
 Sorted nanmedian(const Tensor& x, int dim, bool keepdim = false);
 Tensor nanmedian(const Tensor& x);
 Sorted nanmedian(const Tensor& x, bool) = delete;  // the dimension comes first
-Tensor nanquantile(const Tensor& x, double q, int dim, bool keepdim = false);
-Tensor nanquantile(const Tensor& x, double q);
-Tensor nanquantile(const Tensor& x, const Tensor& q, int dim, bool keepdim = false);
-Tensor nanquantile(const Tensor& x, const Tensor& q);
+Tensor nanquantile(const Tensor& x, double q, int dim, bool keepdim = false,
+                   std::string_view interpolation = "linear");
+Tensor nanquantile(const Tensor& x, double q, std::string_view interpolation = "linear");
+Tensor nanquantile(const Tensor& x, const Tensor& q, int dim, bool keepdim = false,
+                   std::string_view interpolation = "linear");
+Tensor nanquantile(const Tensor& x, const Tensor& q, std::string_view interpolation = "linear");
 // True for each element that is in `among`, of the same dtype; with invert, for each that is not.
 BoolTensor isin(const Tensor& elements, const Tensor& among, bool invert = false);
 // Counts the elements in each of `bins` equal parts of [low, high], in x's dtype. If low equals

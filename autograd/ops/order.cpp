@@ -2,6 +2,7 @@
 // positions, and so get gradients. Also order statistics and counts, composed of other ops.
 
 #include <cmath>
+#include <type_traits>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -86,9 +87,29 @@ Sorted middle(const Tensor& given, int along, bool keepdim, bool without_nan) {
   });
 }
 
+// A position among sorted elements, moved to that at which linear interpolation gives the result of
+// another kind.
+template <class P>
+P placed(const P& position, std::string_view kind) {
+  using std::ceil, std::floor;
+  if (kind == "lower") return floor(position);
+  if (kind == "higher") return ceil(position);
+  if (kind == "midpoint") return (floor(position) + ceil(position)) * 0.5;
+  if (kind == "linear") return position;
+  check(kind == "nearest",
+        "interpolation must be \"linear\", \"lower\", \"higher\", \"nearest\" or \"midpoint\", got "
+        "\"{}\"",
+        kind);
+  if constexpr (std::is_same_v<P, double>)
+    return std::nearbyint(position);  // ties to even, as round() of tensors
+  else
+    return round(position);
+}
+
 // The q-quantile of the first `count` of sorted elements; each line has its own count, in f64.
-Tensor quantile_of_first(const Tensor& sorted, const Tensor& count, double q, int dim) {
-  const Tensor position = clamp((count - 1) * q, 0), part = frac(position);
+Tensor quantile_of_first(const Tensor& sorted, const Tensor& count, double q, int dim,
+                         std::string_view kind) {
+  const Tensor position = placed(clamp((count - 1) * q, 0), kind), part = frac(position);
   const auto at = [&](const Tensor& i) {
     return cast(gather_unchecked(sorted, dim, cast(i, i64)), f64);
   };
@@ -98,7 +119,7 @@ Tensor quantile_of_first(const Tensor& sorted, const Tensor& count, double q, in
 
 // The q-quantile along a dimension for each q, of all elements or of those that are not NaN.
 std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& each, int along,
-                              bool keepdim, bool without_nan) {
+                              bool keepdim, std::string_view kind, bool without_nan) {
   check_real(given);
   for (const double q : each) check(q >= 0 && q <= 1, "q must be from 0 to 1, got {}", q);
   const Tensor x = as_line(given);
@@ -118,9 +139,9 @@ std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& ea
   for (const double q : each) {
     Tensor y;
     if (without_nan) {
-      y = quantile_of_first(sorted, count, q, dim);
+      y = quantile_of_first(sorted, count, q, dim, kind);
     } else {
-      const double position = q * double(n - 1), below = std::floor(position);
+      const double position = placed(q * double(n - 1), kind), below = std::floor(position);
       const auto i = static_cast<int64_t>(below);
       y = where(missing, largest, position == below ? at(i) : between(i, position - below));
     }
@@ -128,9 +149,10 @@ std::vector<Tensor> quantiles(const Tensor& given, const std::vector<double>& ea
   }
   return results;
 }
-Tensor quantiles(const Tensor& x, const Tensor& q, int dim, bool keepdim, bool without_nan) {
+Tensor quantiles(const Tensor& x, const Tensor& q, int dim, bool keepdim, std::string_view kind,
+                 bool without_nan) {
   check(q.rank() <= 1 && q.numel() > 0, "q has shape {}, not [] or [k]", q.shape());
-  const std::vector<Tensor> each = quantiles(x, to_vector(q), dim, keepdim, without_nan);
+  const std::vector<Tensor> each = quantiles(x, to_vector(q), dim, keepdim, kind, without_nan);
   return q.rank() == 0 ? each[0] : stack(each);
 }
 
@@ -237,26 +259,34 @@ Sorted mode(const Tensor& given, int along, bool keepdim) {
   });
 }
 
-Tensor quantile(const Tensor& x, double q, int dim, bool keepdim) {
+Tensor quantile(const Tensor& x, double q, int dim, bool keepdim, std::string_view kind) {
   const Scope scope("quantile");
-  return quantiles(x, std::vector{q}, dim, keepdim, false)[0];
+  return quantiles(x, std::vector{q}, dim, keepdim, kind, false)[0];
 }
-Tensor quantile(const Tensor& x, double q) { return quantile(flatten(x), q, 0); }
-Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim) {
+Tensor quantile(const Tensor& x, double q, std::string_view kind) {
+  return quantile(flatten(x), q, 0, false, kind);
+}
+Tensor quantile(const Tensor& x, const Tensor& q, int dim, bool keepdim, std::string_view kind) {
   const Scope scope("quantile");
-  return quantiles(x, q, dim, keepdim, false);
+  return quantiles(x, q, dim, keepdim, kind, false);
 }
-Tensor quantile(const Tensor& x, const Tensor& q) { return quantile(flatten(x), q, 0); }
-Tensor nanquantile(const Tensor& x, double q, int dim, bool keepdim) {
+Tensor quantile(const Tensor& x, const Tensor& q, std::string_view kind) {
+  return quantile(flatten(x), q, 0, false, kind);
+}
+Tensor nanquantile(const Tensor& x, double q, int dim, bool keepdim, std::string_view kind) {
   const Scope scope("nanquantile");
-  return quantiles(x, std::vector{q}, dim, keepdim, true)[0];
+  return quantiles(x, std::vector{q}, dim, keepdim, kind, true)[0];
 }
-Tensor nanquantile(const Tensor& x, double q) { return nanquantile(flatten(x), q, 0); }
-Tensor nanquantile(const Tensor& x, const Tensor& q, int dim, bool keepdim) {
+Tensor nanquantile(const Tensor& x, double q, std::string_view kind) {
+  return nanquantile(flatten(x), q, 0, false, kind);
+}
+Tensor nanquantile(const Tensor& x, const Tensor& q, int dim, bool keepdim, std::string_view kind) {
   const Scope scope("nanquantile");
-  return quantiles(x, q, dim, keepdim, true);
+  return quantiles(x, q, dim, keepdim, kind, true);
 }
-Tensor nanquantile(const Tensor& x, const Tensor& q) { return nanquantile(flatten(x), q, 0); }
+Tensor nanquantile(const Tensor& x, const Tensor& q, std::string_view kind) {
+  return nanquantile(flatten(x), q, 0, false, kind);
+}
 
 Unique unique(const Tensor& x) {
   const Scope scope("unique");

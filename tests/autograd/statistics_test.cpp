@@ -97,6 +97,29 @@ TEST(Quantile, TakesSeveral) {
   EXPECT_ERROR(quantile(x, zeros({1, 1})), "quantile: q has shape [1, 1], not [] or [k]");
 }
 
+TEST(Quantile, TakesAnElementOrTheMiddleOfTwo) {
+  const Tensor x = row({4, 1, 3, 2, 5, inf});  // the position of 0.3 is 1.5
+  EXPECT_EQ(quantile(x, 0.3, "lower").item(), 2);
+  EXPECT_EQ(quantile(x, 0.3, 0, true, "higher").item(), 3);
+  EXPECT_EQ(quantile(x, 0.3, "nearest").item(), 3);  // ties to even positions
+  EXPECT_EQ(quantile(x, 0.5, "nearest").item(), 3);
+  EXPECT_EQ(quantile(x, 0.9, "lower").item(), 5);
+  EXPECT_EQ(quantile(x, 0.9, "midpoint").item(), inf);
+  EXPECT_EQ(quantile(x, 0.25, "midpoint").item(), 2.5);
+  EXPECT_EQ(quantile(x, 0.4, "midpoint").item(), 3);  // at an element
+  const Tensor holes = row({nan, 4, 1, nan, 2, 3, 5});
+  const Values want{2, 3, 3, 2.5};
+  int i = 0;
+  for (const char* kind : {"lower", "higher", "nearest", "midpoint"}) {
+    EXPECT_EQ(nanquantile(holes, 0.375, kind).item(), want[size_t(i++)]) << kind;
+    EXPECT_TRUE(std::isnan(quantile(holes, 0.3, kind).item())) << kind;
+  }
+  EXPECT_ERROR(quantile(x, 0.5, "middle"),
+               "quantile: interpolation must be \"linear\", \"lower\", \"higher\", \"nearest\" or "
+               "\"midpoint\", got \"middle\"");
+  EXPECT_ERROR(nanquantile(x, 0.5, 0, false, ""), "nanquantile: interpolation must be");
+}
+
 TEST(XLogY, IsZeroWhereTheFactorIs) {
   const Tensor a = row({0, 0, 0, 0, 2, 2}, f64), b = row({0, -1, inf, nan, 0, 3}, f64);
   const Values y = to_vector(xlogy(a, b));
