@@ -873,8 +873,10 @@ template <class Size>
 struct PoolOptionsOf {  // Pool1dOptions and, of Size2 and Size3, PoolOptions and Pool3dOptions
   ByName by_name = {};
   Size stride = 0, padding = 0;   // stride 0 means the window's size
+  Size dilation = 1;              // of maxima: from one element of a window to the next
   bool ceil_mode = false;         // windows may extend past the end
   bool count_include_pad = true;  // in means, padding counts as zeros
+  std::optional<int64_t> divisor_override = {};  // of means, in place of the elements' count
 };
 using Pool1dOptions = PoolOptionsOf<int64_t>;
 using PoolOptions = PoolOptionsOf<Size2>;
@@ -893,8 +895,9 @@ Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window,
 Tensor max_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 Tensor avg_pool1d(const Tensor& x, int64_t window, const Pool1dOptions& options = {});
 // The same with numbers in place of names.
-inline Tensor max_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padding = 0) {
-  return max_pool2d(x, window, {.stride = stride, .padding = padding});
+inline Tensor max_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padding = 0,
+                         Size2 dilation = 1) {
+  return max_pool2d(x, window, {.stride = stride, .padding = padding, .dilation = dilation});
 }
 inline Tensor avg_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padding = 0) {
   return avg_pool2d(x, window, {.stride = stride, .padding = padding});

@@ -6,6 +6,7 @@
 #include "autograd/ops/attributes.h"
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
+#include "core/int_math.h"
 
 namespace mixtape {
 using namespace internal;
@@ -109,18 +110,29 @@ using AvgPool2d = Resample<AvgPoolName>;
 using AdaptiveAvgPool2d = Resample<AdaptiveAvgPoolName>;
 
 // Along direction d: 0 rows, 1 columns.
-int64_t stride_of(const PoolOptions& o, int64_t size, int d) {
-  return o.stride[d] ? o.stride[d] : size;
+int64_t stride_of(const PoolOptions& o, int64_t elements, int d) {
+  return o.stride[d] ? o.stride[d] : elements;
 }
-Sampling windows(int64_t length, int64_t size, const PoolOptions& o, int d) {
-  const int64_t padding = o.padding[d];
+// A dilated window has the elements in between as well.
+int64_t reach_of(const PoolOptions& o, int64_t elements, int d) {
+  return o.dilation[d] * (elements - 1) + 1;
+}
+Sampling windows(int64_t length, int64_t elements, const PoolOptions& o, int d) {
+  const int64_t padding = o.padding[d], stride = stride_of(o, elements, d);
+  check(elements > 0 && stride > 0 && countable({elements, stride}),
+        "window and stride must be > 0 and together below 2^63, got {} and {}", elements, stride);
+  check(o.dilation[d] > 0 && countable({o.dilation[d]}),
+        "dilation must be > 0 and below 2^31, got {}", o.dilation[d]);
+  const int64_t size = reach_of(o, elements, d), divisor = o.divisor_override.value_or(1);
+  check(divisor > 0, "divisor_override must be > 0, got {}", divisor);
   Sampling s{.from = length,
              .size = size,
-             .stride = stride_of(o, size, d),
+             .stride = stride,
              .padding = padding,
-             .count_padding = o.count_include_pad};
-  check(size > 0 && s.stride > 0 && countable({size, s.stride}),
-        "window and stride must be > 0 and together below 2^63, got {} and {}", size, s.stride);
+             .count_padding = o.count_include_pad,
+             .fixed_divisor = !o.divisor_override ? 0
+                              : d == 0            ? 1
+                                                  : divisor};
   check(padding >= 0 && padding <= size / 2,
         "padding must be from 0 to half of the window, got {} of {}", padding, size);
   const int64_t over = o.ceil_mode ? s.stride - 1 : 0;  // overhang of a window at the end
@@ -136,6 +148,34 @@ Sampling adaptive(int64_t length, int64_t size) {
   check(size > 0 && length > 0, "windows and elements must be > 0, got {} over {}", size, length);
   return {.kind = Sampling::Kind::Adaptive, .from = length, .to = size};
 }
+
+// The elements of dilated windows side by side, so that windows which adjoin have the same maxima.
+// In place of an element outside of the image stands another one of the window.
+struct DilatedWindows {
+  Tensor images;                // [..., h' kh, w' kw]
+  std::array<Tensor, 2> place;  // the row and the column of each in the image
+
+  DilatedWindows(const Tensor& x, Size2 size, const PoolOptions& o) : images(x) {
+    check(x.rank() == 3 || x.rank() == 4, "the input has shape {}, not [n, c, h, w]", x.shape());
+    for (const int d : {0, 1}) {
+      const int64_t n = x.size(d - 2), by = o.dilation[d];
+      const Sampling s = windows(n, size[d], o, d);
+      std::vector<int64_t> from;
+      for (int64_t i = 0; i < s.to; ++i) {
+        const int64_t start = i * s.stride - s.padding,
+                      first = start < 0 ? ceil_div(-start, by) : 0,
+                      last = std::min(size[d] - 1, (n - 1 - start) / by);
+        check(first <= last, "a window of {} elements, {} apart, has none of {}", size[d], by, n);
+        for (int64_t k = 0; k < size[d]; ++k)
+          from.push_back(start + std::clamp(k, first, last) * by);
+      }
+      place[size_t(d)] = from_data(from).to(x.device());
+      images = with_f32_gradient(
+          index_select_unchecked(images, images.rank() + d - 2, place[size_t(d)]));
+    }
+  }
+};
+bool is_dilated(const PoolOptions& o) { return o.dilation.h != 1 || o.dilation.w != 1; }
 
 // The op over along(length, d) of rows and columns; an image may come without n.
 template <class Op, class Windows>
@@ -155,8 +195,10 @@ Tensor image_of_line(const Tensor& x) {
 PoolOptions in_one_row(const Pool1dOptions& o) {
   return {.stride = {1, o.stride},
           .padding = {0, o.padding},
+          .dilation = {1, o.dilation},
           .ceil_mode = o.ceil_mode,
-          .count_include_pad = o.count_include_pad};
+          .count_include_pad = o.count_include_pad,
+          .divisor_override = o.divisor_override};
 }
 
 struct InterpolateName {
@@ -275,10 +317,21 @@ Tensor interpolated(const Tensor& x, Size2 size, const InterpolateOptions& o,
 }  // namespace
 
 Tensor max_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
+  const Scope scope(MaxPool2d::info.name);
+  check(!o.divisor_override, "divisor_override is for means");
+  if (is_dilated(o)) return max_pool2d(DilatedWindows(x, size, o).images, size);
   return pool<MaxPool2d>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
 }
 Sorted max_pool2d_with_indices(const Tensor& x, Size2 size, const PoolOptions& o) {
   const Scope scope("max_pool2d_with_indices");
+  check(!o.divisor_override, "divisor_override is for means");
+  if (is_dilated(o)) {
+    const DilatedWindows spread(x, size, o);
+    const auto [y, at] = max_pool2d_with_indices(spread.images, size);
+    const double columns = double(spread.images.size(-1));
+    return {y, take(spread.place[0], floor_divide(at, columns)) * double(x.size(-1)) +
+                   take(spread.place[1], remainder(at, columns))};
+  }
   const Tensor at =
       pool<MaxPoolIndices>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
   return {unflatten(gather(flatten(x, -2), -1, flatten(at, -2)), -1, {at.size(-2), at.size(-1)}),
@@ -291,7 +344,8 @@ Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window, const 
   check_shape(indices, "the tensor of indices", x.shape());
   const auto length = [&](int d) {
     const int64_t count = x.size(d - 2),
-                  least = (count - 1) * stride_of(o, window[d], d) - 2 * o.padding[d] + window[d],
+                  least = (count - 1) * stride_of(o, window[d], d) - 2 * o.padding[d] +
+                          reach_of(o, window[d], d),
                   n = size ? (*size)[d] : least, has = windows(n, window[d], o, d).to;
     check(has == count, "images of {} elements have {} windows, the input has {} maxima", n, has,
           count);
@@ -304,6 +358,8 @@ Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2 window, const 
   return unflatten(scatter(planes, -1, flatten(indices, -2), maxima), -1, {h, w});
 }
 Tensor avg_pool2d(const Tensor& x, Size2 size, const PoolOptions& o) {
+  const Scope scope(AvgPool2d::info.name);
+  check(!is_dilated(o), "dilation is for maxima");
   return pool<AvgPool2d>(x, [&](int64_t n, int d) { return windows(n, size[d], o, d); });
 }
 Tensor adaptive_max_pool2d(const Tensor& x, Size2 size) {

@@ -27,11 +27,14 @@ Tensor pool_windows(const Tensor& x, Size3 window, const Pool3dOptions& o,
   check(o.stride.d >= 0, "the stride of planes must be >= 0, got {}", o.stride.d);
   return pool_volume(x, [&](const Tensor& t, bool depth) {
     const Size2 along(window.d, 1), step(o.stride.d > 0 ? o.stride.d : window.d, 1);
-    return pool(t, depth ? along : window.plane(),
-                PoolOptions{.stride = depth ? step : o.stride.plane(),
-                            .padding = depth ? Size2(o.padding.d, 0) : o.padding.plane(),
-                            .ceil_mode = o.ceil_mode,
-                            .count_include_pad = o.count_include_pad});
+    return pool(
+        t, depth ? along : window.plane(),
+        PoolOptions{.stride = depth ? step : o.stride.plane(),
+                    .padding = depth ? Size2(o.padding.d, 0) : o.padding.plane(),
+                    .dilation = depth ? Size2(o.dilation.d, 1) : o.dilation.plane(),
+                    .ceil_mode = o.ceil_mode,
+                    .count_include_pad = o.count_include_pad,
+                    .divisor_override = depth && o.divisor_override ? 1 : o.divisor_override});
   });
 }
 

@@ -23,6 +23,7 @@ struct Sampling {
   int64_t from = 1, to = 1;  // lengths of the lines
   int64_t size = 1, stride = 1, padding = 0;
   bool count_padding = false;  // in the divisor of a mean
+  int64_t fixed_divisor = 0;   // the divisor instead, if not 0
   bool align_corners = false;  // Linear and Cubic: around i (from - 1) / (to - 1) instead
   double step = 0;             // in place of from / to, unless corners are aligned
 
@@ -81,6 +82,7 @@ struct Sampling {
  private:
   MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t start(int64_t i) const { return i * stride - padding; }
   MIXTAPE_ALWAYS_INLINE MIXTAPE_HD int64_t divisor(int64_t i) const {
+    if (fixed_divisor != 0) return fixed_divisor;
     if (!count_padding) return end(i) - begin(i);
     return std::min(from + padding, start(i) + size) - start(i);
   }

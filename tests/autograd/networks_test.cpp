@@ -363,6 +363,54 @@ TEST(Pools, RefuseWhatDoesNotFit) {
   EXPECT_ERROR(avg_pool2d(ones({1, 2, 4, 5}, i64), {2, 2}), "elements must be floats, got i64");
 }
 
+// An empty brace is no options, not a stride of 0.
+TEST(Windows, BracesAreOptions) {
+  const Tensor x = count({1, 2, 5}), w = ones({3, 2, 2});
+  EXPECT_TRUE(equal(conv1d(x, w, {}, {}), conv1d(x, w)));
+  EXPECT_TRUE(equal(max_pool1d(x, 2, {}), max_pool1d(x, 2)));
+  EXPECT_TRUE(equal(avg_pool1d(x, 2, {}), avg_pool1d(x, 2)));
+  EXPECT_TRUE(equal(max_pool2d(x, 2, {}), max_pool2d(x, 2)));
+  EXPECT_TRUE(equal(max(x, {}), max(x)));
+  EXPECT_TRUE(equal(min(x, {}), min(x)));
+  EXPECT_TRUE(equal(max(x, -x), maximum(x, -x)));
+  EXPECT_TRUE(equal(min(x, x[0]), x));
+}
+
+TEST(Pools, TakeElementsThatLieApart) {
+  const Tensor line = count({1, 1, 6});
+  const auto [y, at] = max_pool2d_with_indices(unsqueeze(line, 2), {1, 2}, {.dilation = {1, 3}});
+  EXPECT_EQ(to_vector(y), (Values{3, 5}));
+  EXPECT_EQ(to_vector(at), (Values{3, 5}));
+  EXPECT_EQ(to_vector(max_unpool2d(y, at, {1, 2}, {.dilation = {1, 3}})),
+            (Values{0, 0, 0, 3, 0, 5}));
+  // Elements outside of the image count nothing, not as -inf, and NaN wins.
+  const Tensor lowest = full({1, 4}, -inf).set_requires_grad();
+  const Tensor maxima = max_pool1d(lowest, 2, 1, 1, 2);
+  EXPECT_EQ(to_vector(maxima), Values(4, -inf));
+  EXPECT_EQ(to_vector(grad({sum(maxima)}, {lowest})[0]), (Values{1, 2, 1, 0}));
+  EXPECT_EQ(max_pool1d(from({1, nan, 2}, {1, 3}), 2, 1, 0, 2).item(), 2);
+  EXPECT_TRUE(std::isnan(max_pool1d(from({1, 2, nan}, {1, 3}), 2, 1, 0, 2).item()));
+  EXPECT_ERROR(max_pool1d(line, 2, 1, 0, 6), "a window of 7 does not fit into 6 + 2 * 0");
+  EXPECT_ERROR(max_pool1d(line, 2, 1, 0, 0), "dilation must be > 0 and below 2^31, got 0");
+  EXPECT_ERROR(max_pool1d(count({1, 2}), 2, 1, 2, 3),
+               "a window of 2 elements, 3 apart, has none of 2");
+  EXPECT_ERROR(avg_pool1d(line, 2, {.dilation = 2}), "avg_pool2d: dilation is for maxima");
+  EXPECT_ERROR(max_pool2d(count({4, 4}), 2, {.dilation = 2}),
+               "max_pool2d: the input has shape [4, 4], not [n, c, h, w]");
+}
+
+TEST(Pools, DivideByANumber) {
+  const Tensor x = count({1, 1, 5});
+  expect_near(avg_pool1d(x, 2, {.ceil_mode = true, .divisor_override = 1}), {1, 5, 4});
+  const Tensor large = full({1, 1, 2, 2}, 60000, f16);
+  EXPECT_EQ(avg_pool2d(large, 2, {.divisor_override = 4}).item(), 60000);
+  EXPECT_EQ(avg_pool2d(large, 2, {.divisor_override = 2}).item(), inf);
+  EXPECT_ERROR(avg_pool1d(x, 2, {.divisor_override = 0}), "divisor_override must be > 0, got 0");
+  EXPECT_ERROR(max_pool1d(x, 2, {.divisor_override = 2}), "divisor_override is for means");
+  EXPECT_ERROR(max_pool2d_with_indices(count({1, 2, 2}), 2, {.divisor_override = 2}),
+               "divisor_override is for means");
+}
+
 TEST(Pools, HangOverTheEndInCeilMode) {
   const Tensor x = count({1, 1, 5});
   EXPECT_EQ(to_vector(max_pool1d(x, 2)), (Values{1, 3}));

@@ -31,7 +31,8 @@ inline Sampling stepping(Kind kind, int64_t from, int64_t to, double step) {
 }
 inline std::string text(const Sampling& s) {
   return std::to_string(static_cast<int>(s.kind)) + ": " +
-         Shape{s.from, s.to, s.size, s.stride, s.padding, s.count_padding, s.align_corners}
+         Shape{s.from,          s.to,           s.size, s.stride, s.padding, s.count_padding,
+               s.align_corners, s.fixed_divisor}
              .to_string() +
          " by " + std::to_string(s.step);
 }

@@ -29,12 +29,18 @@ Name max_pool2d(const OpCall& c) {
 Name avg_pool2d(const OpCall& c) {
   const auto& s = c.argument<ops::Samplings>();
   Attributes attributes = windows_of(s);
-  const bool counts = s[0].count_padding;
+  const int64_t divisor = s[1].fixed_divisor;
+  const bool counts = s[0].count_padding || divisor != 0;
   for (const Sampling& along : s)
     check(!counts || end_padding(along) <= along.padding,
           "ONNX has no mean that counts padding in windows beyond it");
   attributes.emplace_back("count_include_pad", int64_t{counts});
-  return c.g.node("AveragePool", {c.in(0, c.dtype())}, std::move(attributes));
+  const Name x = c.in(0, divisor != 0 ? accumulate_dtype(c.dtype()) : c.dtype()),
+             mean = c.g.node("AveragePool", {x}, std::move(attributes));
+  if (divisor == 0) return mean;
+  const double count = double(s[0].size) * double(s[1].size);
+  const Name factor = c.g.number(count / double(divisor), accumulate_dtype(c.dtype()));
+  return c.g.cast(c.g.node("Mul", {mean, factor}), c.dtype());
 }
 
 // Adaptive windows as plain ones, if all are equal.
