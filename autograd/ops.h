@@ -356,9 +356,13 @@ Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);  // integers give f32
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor maximum(const Tensor& a, const Tensor& b);  // ties share the gradient; NaN wins
-inline Tensor max(const Tensor& a, const Tensor& b) { return maximum(a, b); }
+inline Tensor max(const Tensor& a, const std::convertible_to<Tensor> auto& b) {
+  return maximum(a, b);
+}
 Tensor minimum(const Tensor& a, const Tensor& b);
-inline Tensor min(const Tensor& a, const Tensor& b) { return minimum(a, b); }
+inline Tensor min(const Tensor& a, const std::convertible_to<Tensor> auto& b) {
+  return minimum(a, b);
+}
 Tensor fmax(const Tensor& a, const Tensor& b);  // maximum(), but NaN loses; of ties, a
 Tensor fmin(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, const Tensor& b);     // sign of b, as Python's %; integers % 0: 0
@@ -819,8 +823,8 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
 // The same with numbers in place of names, in PyTorch's order, as those of pools.
-inline Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, int64_t stride,
-                     int64_t padding = 0, int64_t dilation = 1, int64_t groups = 1) {
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, std::integral auto stride,
+              int64_t padding = 0, int64_t dilation = 1, int64_t groups = 1) {
   return conv1d(x, weight, bias,
                 {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups});
 }
@@ -902,10 +906,11 @@ inline Tensor max_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padd
 inline Tensor avg_pool2d(const Tensor& x, Size2 window, Size2 stride, Size2 padding = 0) {
   return avg_pool2d(x, window, {.stride = stride, .padding = padding});
 }
-inline Tensor max_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_t padding = 0) {
-  return max_pool1d(x, window, {.stride = stride, .padding = padding});
+Tensor max_pool1d(const Tensor& x, int64_t window, std::integral auto stride, int64_t padding = 0,
+                  int64_t dilation = 1) {
+  return max_pool1d(x, window, {.stride = stride, .padding = padding, .dilation = dilation});
 }
-inline Tensor avg_pool1d(const Tensor& x, int64_t window, int64_t stride, int64_t padding = 0) {
+Tensor avg_pool1d(const Tensor& x, int64_t window, std::integral auto stride, int64_t padding = 0) {
   return avg_pool1d(x, window, {.stride = stride, .padding = padding});
 }
 // Pools to a given size: window i covers floor(i h / size) to ceil((i + 1) h / size).

@@ -34,9 +34,9 @@ struct Conv1d : Module<Conv1d> {
   Tensor bias;    // [out], or none
 
   Conv1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
-  Conv1d(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding = 0,
+  Conv1d(int64_t in, int64_t out, int64_t kernel, std::integral auto stride, int64_t padding = 0,
          int64_t dilation = 1, int64_t groups = 1, bool with_bias = true)
-      : Conv1d(in, out, kernel, Options{{}, stride, padding, dilation, groups, with_bias}) {}
+      : Conv1d(in, out, kernel, {{}, int64_t(stride), padding, dilation, groups, with_bias}) {}
   Tensor forward(const Tensor& x) const { return conv1d(padding_(x), weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
@@ -79,12 +79,12 @@ struct ConvTranspose1d : Module<ConvTranspose1d> {
   Tensor bias;    // [out], or none
 
   ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, const Options& options = {});
-  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding = 0,
-                  int64_t output_padding = 0, int64_t groups = 1, bool with_bias = true,
-                  int64_t dilation = 1)
-      : ConvTranspose1d(in, out, kernel,
-                        Options{{}, stride, padding, output_padding, dilation, groups, with_bias}) {
-  }
+  ConvTranspose1d(int64_t in, int64_t out, int64_t kernel, std::integral auto stride,
+                  int64_t padding = 0, int64_t output_padding = 0, int64_t groups = 1,
+                  bool with_bias = true, int64_t dilation = 1)
+      : ConvTranspose1d(
+            in, out, kernel,
+            {{}, int64_t(stride), padding, output_padding, dilation, groups, with_bias}) {}
   Tensor forward(const Tensor& x) const { return conv_transpose1d(x, weight, bias, options_); }
   MIXTAPE_FIELDS(weight, bias)
 
