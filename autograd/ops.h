@@ -1083,6 +1083,16 @@ Tensor fft2(const Tensor& x, const Fft2Options& options = {});
 Tensor ifft2(const Tensor& x, const Fft2Options& options = {});
 Tensor rfft2(const Tensor& x, const Fft2Options& options = {});
 Tensor irfft2(const Tensor& x, const Fft2Options& options = {});
+struct FftnOptions {
+  std::vector<int64_t> s = {};  // a size for each of dim, as FftOptions::n; or of none
+  Dims dim = {};                // all by default or, with s, the last of them
+  FftNorm norm = FftNorm::Backward;
+};
+// The same over any dimensions, of which real numbers have the last one cut in half.
+Tensor fftn(const Tensor& x, const FftnOptions& options = {});
+Tensor ifftn(const Tensor& x, const FftnOptions& options = {});
+Tensor rfftn(const Tensor& x, const FftnOptions& options = {});
+Tensor irfftn(const Tensor& x, const FftnOptions& options = {});
 struct StftOptions {
   std::optional<int64_t> hop_length = {};  // from frame to frame; n_fft / 4 by default
   std::optional<int64_t> win_length = {};  // of the window, centred in a frame; n_fft by default

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 
 #include "autograd/ops/checks.h"
 #include "autograd/ops/gradients.h"
@@ -149,11 +150,48 @@ Tensor to_real(const Tensor& x, const FftOptions& o, Out out = {}) {
                        FourierScale{factor_of(o.norm, n, true), out});
   });
 }
-FftOptions along_columns(const Fft2Options& o) {
-  return {.n = o.s ? std::optional(o.s->h) : std::nullopt, .dim = o.dim[0], .norm = o.norm};
+FftnOptions of_two(const Fft2Options& o) {
+  return {.s = o.s ? std::vector{o.s->h, o.s->w} : std::vector<int64_t>(),
+          .dim = {o.dim[0], o.dim[1]},
+          .norm = o.norm};
 }
-FftOptions along_rows(const Fft2Options& o) {
-  return {.n = o.s ? std::optional(o.s->w) : std::nullopt, .dim = o.dim[1], .norm = o.norm};
+// The options of the transform along each dimension of an array of so many dimensions.
+std::vector<FftOptions> along_each(const FftnOptions& o, int rank) {
+  Dims dims = o.dim;
+  if (dims.empty())
+    for (int d = o.s.empty() ? rank : int(o.s.size()); d > 0; --d) dims.push_back(-d);
+  reduce_options(dims, rank);  // names each once
+  check(!dims.empty(), "a number has no dimension to transform");
+  check(o.s.empty() || o.s.size() == dims.size(), "{} sizes for {} dimensions", o.s.size(),
+        dims.size());
+  std::vector<FftOptions> each;
+  for (size_t i = 0; i < dims.size(); ++i)
+    each.push_back(
+        {.n = o.s.empty() ? std::nullopt : std::optional(o.s[i]), .dim = dims[i], .norm = o.norm});
+  return each;
+}
+// Between these transforms, from the last to the first, numbers are f64.
+Tensor complex_transforms(Tensor x, std::span<const FftOptions> each, bool inverse, DType out) {
+  for (size_t i = each.size(); i-- > 0;)
+    x = complex_transform(x, each[i], inverse, i > 0 ? f64 : out);
+  return x;
+}
+Tensor complex_transforms(const Tensor& x, const FftnOptions& o, bool inverse) {
+  check_complex(x);
+  return complex_transforms(x, along_each(o, x.rank() - 1), inverse, dtype_of_sum(x));
+}
+Tensor from_real(const Tensor& x, const FftnOptions& o) {
+  check_real(x);
+  const std::vector<FftOptions> each = along_each(o, x.rank());
+  const DType out = dtype_of_sum(x);
+  const Tensor last = from_real(x, each.back(), each.size() > 1 ? f64 : out);
+  return complex_transforms(last, std::span(each).first(each.size() - 1), false, out);
+}
+Tensor to_real(const Tensor& x, const FftnOptions& o) {
+  check_complex(x);
+  const std::vector<FftOptions> each = along_each(o, x.rank() - 1);
+  const Tensor others = complex_transforms(x, std::span(each).first(each.size() - 1), true, f64);
+  return to_real(others, each.back(), dtype_of_sum(x));
 }
 
 // The frames of a short-time transform: [n_fft] numbers each, hop_length apart, times a window.
@@ -207,22 +245,35 @@ Tensor irfft(const Tensor& x, const FftOptions& o) {
 }
 Tensor fft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("fft2");
-  return complex_transform(complex_transform(x, along_rows(o), false, f64), along_columns(o), false,
-                           dtype_of_sum(x));
+  return complex_transforms(x, of_two(o), false);
 }
 Tensor ifft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("ifft2");
-  return complex_transform(complex_transform(x, along_rows(o), true, f64), along_columns(o), true,
-                           dtype_of_sum(x));
+  return complex_transforms(x, of_two(o), true);
 }
 Tensor rfft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("rfft2");
-  return complex_transform(from_real(x, along_rows(o), f64), along_columns(o), false,
-                           dtype_of_sum(x));
+  return from_real(x, of_two(o));
 }
 Tensor irfft2(const Tensor& x, const Fft2Options& o) {
   const Scope scope("irfft2");
-  return to_real(complex_transform(x, along_columns(o), true, f64), along_rows(o), dtype_of_sum(x));
+  return to_real(x, of_two(o));
+}
+Tensor fftn(const Tensor& x, const FftnOptions& o) {
+  const Scope scope("fftn");
+  return complex_transforms(x, o, false);
+}
+Tensor ifftn(const Tensor& x, const FftnOptions& o) {
+  const Scope scope("ifftn");
+  return complex_transforms(x, o, true);
+}
+Tensor rfftn(const Tensor& x, const FftnOptions& o) {
+  const Scope scope("rfftn");
+  return from_real(x, o);
+}
+Tensor irfftn(const Tensor& x, const FftnOptions& o) {
+  const Scope scope("irfftn");
+  return to_real(x, o);
 }
 
 Tensor stft(const Tensor& x, int64_t n_fft, const StftOptions& o) {

@@ -87,6 +87,12 @@ TEST(Fft, SaysWhatIsWrong) {
   EXPECT_ERROR(fft(ones({4, 3})), "complex numbers of shape [4, 3], not [..., n, 2]");
   EXPECT_ERROR(fft(ones({4, 2}, i64)), "i64");
   EXPECT_ERROR(rfft(ones({4}), {.n = 0}), "n must be >= 1, got 0");
+  EXPECT_ERROR(fftn(ones({4, 4, 2}), {.s = {4}, .dim = {0, 1}}), "fftn: 1 sizes for 2 dimensions");
+  EXPECT_ERROR(rfftn(ones({4, 4}), {.dim = {1, -1}}), "rfftn: dimension -1 is named twice");
+  EXPECT_ERROR(rfftn(ones({})), "rfftn: a number has no dimension to transform");
+  EXPECT_ERROR(irfftn(ones({4, 3})), "irfftn: complex numbers of shape [4, 3]");
+  EXPECT_ERROR(ifftn(ones({4, 2}), {.s = {4, 4}}),
+               "ifftn: dimension -2 is out of range for rank 1");
   EXPECT_ERROR(irfft(ones({1, 2})), "n must be >= 1, got 0");
 }
 
