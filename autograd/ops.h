@@ -430,6 +430,7 @@ Tensor erfc(const Tensor& x);     // 1 - erf(x), however small
 Tensor erfinv(const Tensor& x);   // the inverse of erf
 Tensor lgamma(const Tensor& x);   // log |gamma(x)|
 Tensor digamma(const Tensor& x);  // the derivative of lgamma
+Tensor i0(const Tensor& x);       // the modified Bessel function of order 0
 Tensor sign(const Tensor& x);     // 0 for NaN; gradient 0, as for the next four
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
@@ -1120,6 +1121,9 @@ Tensor hamming_window(int64_t n, bool periodic = true, DType dtype = f32,
                       Device device = DefaultDevice::current());
 Tensor blackman_window(int64_t n, bool periodic = true, DType dtype = f32,
                        Device device = DefaultDevice::current());
+// i0(beta sqrt(1 - t^2)) / i0(beta) for t from -1 to 1.
+Tensor kaiser_window(int64_t n, bool periodic = true, double beta = 12, DType dtype = f32,
+                     Device device = DefaultDevice::current());
 // The frequencies of fft's and rfft's results for n samples that are d apart: [n], [n / 2 + 1].
 Tensor fftfreq(int64_t n, double d = 1, DType dtype = f32,
                Device device = DefaultDevice::current());

@@ -398,6 +398,7 @@ Tensor erf(const Tensor& x) { return call<Unary<kernels::Erf>>(x); }
 Tensor erfc(const Tensor& x) { return call<Unary<kernels::Erfc>>(x); }
 Tensor erfinv(const Tensor& x) { return call<Unary<kernels::Erfinv>>(x); }
 Tensor lgamma(const Tensor& x) { return call<Unary<kernels::Lgamma>>(x); }
+Tensor i0(const Tensor& x) { return call<Unary<kernels::BesselI0>>(x); }
 Tensor digamma(const Tensor& x) { return call<Unary<kernels::Digamma>>(x); }
 
 }  // namespace mixtape

@@ -95,6 +95,8 @@ inline Expr erfc(const Expr& x) { return erfc(x.t); }
 inline Expr erfinv(const Expr& x) { return erfinv(x.t); }
 inline Expr digamma(const Expr& x) { return digamma(x.t); }
 inline Expr trigamma(const Expr& x) { return kernels::special::trigamma(x); }
+inline bool any(const Expr&) { return true; }  // as far as is known here
+inline Expr bessel_i1(const Expr& x) { return kernels::special::bessel_i<1>(x); }
 inline Expr abs(const Expr& x) { return x.t ? Expr(abs(x.t)) : Expr(std::abs(x.constant)); }
 inline Expr differ(const Expr& a, const Expr& b) { return ne(a.t, b.t); }
 inline Expr sin(const Expr& x) { return sin(x.t); }

@@ -349,6 +349,16 @@ Tensor blackman_window(int64_t n, bool periodic, DType dtype, Device device) {
   return cast(h * (h * 0.64 + 0.36), dtype);
 }
 
+Tensor kaiser_window(int64_t n, bool periodic, double beta, DType dtype, Device device) {
+  const Scope scope("kaiser_window");
+  checked_length(n);
+  check(beta >= 0 && beta <= 700, "beta must be from 0 to 700, got {}", beta);
+  const double step = 2 / double(periodic || n == 1 ? n : n - 1);
+  const Tensor t = arange(0, double(n), 1, f64, device) * step - (n == 1 ? 0 : 1);
+  const Tensor arch = sqrt(clamp((1 - t) * (1 + t), 0));
+  return cast(i0(arch * beta) / i0(full({}, beta, f64, device)), dtype);
+}
+
 Tensor fftfreq(int64_t n, double d, DType dtype, Device device) {
   const Scope scope("fftfreq");
   checked_length(n);

@@ -1,7 +1,7 @@
 #pragma once
-// The logarithm of the gamma function, its first two derivatives, the inverse of erf, and hypot.
-// Formulas are for double, or vectors of it, and skip what no lane needs; results for float are
-// rounded from there.
+// The logarithm of the gamma function, its first two derivatives, the inverse of erf, hypot, and
+// the modified Bessel functions of orders 0 and 1. Formulas are for double, or vectors of it, and
+// skip what no lane needs; results for float are rounded from there.
 
 #include <concepts>
 
@@ -100,6 +100,28 @@ MIXTAPE_HD T erfinv(T x) {
   return copysign(T(0.7071067811865476) * size, x);  // 1 / sqrt(2)
 }
 
+// The modified Bessel function I_order(x), order 0 or 1: a power series, whose terms have one sign,
+// up to 20, and an asymptotic one from there on. The exponential is taken in two factors, since the
+// function stays in range for longer. On the tape, too.
+template <int order, class T>
+MIXTAPE_HD T bessel_i(T x) {
+  const auto far = abs(x) > T(20);
+  const T near = select(far, T(1), x), z = T(0.25) * near * near;
+  T series(1);
+  for (int k = 40; k > 0; --k) series = T(1) + series * z * T(1.0 / (k * (k + order)));
+  if (order == 1) series = T(0.5) * near * series;
+  if (!any(far)) return series;
+  const T a = select(far, select(abs(x) > T(750), T(750), abs(x)), T(20));
+  T tail(1);
+  for (int k = 32; k > 0; --k) {  // ((2 k - 1)^2 - 4 order^2) / (8 k)
+    const double odd = 2 * k - 1;
+    tail = T(1) + tail * T((odd * odd - 4 * order) / (8 * k)) / a;
+  }
+  const T root = exp(T(0.5) * a);
+  const T y = root * (tail / sqrt(T(6.283185307179586) * a)) * root;  // 2 pi
+  return select(far, order == 1 ? select(x < T(0), -y, y) : y, series);
+}
+
 // sqrt(x^2 + y^2). An infinite side wins over NaN.
 template <class T>
 MIXTAPE_HD T hypot(T x, T y) {
@@ -141,6 +163,10 @@ MIXTAPE_HD inline double digamma(double x) { return special::digamma(x); }
 MIXTAPE_HD inline float digamma(float x) { return static_cast<float>(digamma(double(x))); }
 MIXTAPE_HD inline double trigamma(double x) { return special::trigamma(x); }
 MIXTAPE_HD inline float trigamma(float x) { return static_cast<float>(trigamma(double(x))); }
+MIXTAPE_HD inline double bessel_i0(double x) { return special::bessel_i<0>(x); }
+MIXTAPE_HD inline float bessel_i0(float x) { return static_cast<float>(bessel_i0(double(x))); }
+MIXTAPE_HD inline double bessel_i1(double x) { return special::bessel_i<1>(x); }
+MIXTAPE_HD inline float bessel_i1(float x) { return static_cast<float>(bessel_i1(double(x))); }
 MIXTAPE_HD inline double erfinv(double x) { return special::erfinv(x); }
 MIXTAPE_HD inline float erfinv(float x) { return static_cast<float>(erfinv(double(x))); }
 }  // namespace math

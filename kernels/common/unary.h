@@ -339,6 +339,12 @@ struct Digamma {  // the derivative of lgamma
   MIXTAPE_HD static auto d_from_x(auto x) { return trigamma(x); }
 };
 
+struct BesselI0 {  // the modified Bessel function of order 0
+  static constexpr OpInfo info{"i0", Precision::Full};
+  MIXTAPE_HD static auto f(auto x) { return bessel_i0(x); }
+  MIXTAPE_HD static auto d_from_x(auto x) { return bessel_i1(x); }
+};
+
 struct BitNot {
   static constexpr OpInfo info{"bitwise_not"};
   static constexpr bool only_integers = true;
@@ -378,6 +384,6 @@ using UnaryOps = decltype(joined(
     OpList<Neg, Abs, Sign, Floor, Ceil, Round, Trunc, Clamp, Square, Sqrt, Rsqrt, Reciprocal, Exp,
            Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Erf,
            IsNan, IsInf, IsFinite, Not, Frac, Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma,
-           BitNot, Hardtanh, Logit>{}));
+           BitNot, Hardtanh, Logit, BesselI0>{}));
 
 }  // namespace mixtape::kernels

@@ -160,6 +160,14 @@ TEST(Windows, AreThoseOfPyTorch) {
   expect_near(hamming_window(4), {0.08, 0.54, 1, 0.54});
   expect_near(blackman_window(5, false, f64), {0, 0.34, 1, 0.34, 0}, 1e-15);
   EXPECT_EQ(blackman_window(8, true, f64).at(0), 0);
+  expect_near(kaiser_window(4, false, 3.5, f64),
+              {0.13553434913875384, 0.8459726478388895, 0.8459726478388895, 0.13553434913875384},
+              1e-15);
+  EXPECT_NEAR(kaiser_window(5).at(0), 5.2773441320097665e-05, 1e-11);
+  EXPECT_NEAR(kaiser_window(5).at(2), 0.7929398341014605, 1e-7);
+  EXPECT_EQ(kaiser_window(1).at(0), 1);
+  EXPECT_ERROR(kaiser_window(4, true, 701), "kaiser_window: beta must be from 0 to 700, got 701");
+  EXPECT_ERROR(kaiser_window(0), "kaiser_window: n must be >= 1, got 0");
   EXPECT_EQ(hamming_window(1).item(), 1);
   EXPECT_ERROR(hamming_window(0), "hamming_window: hann_window: n must be >= 1, got 0");
 }

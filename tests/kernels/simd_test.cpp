@@ -111,6 +111,33 @@ TEST(Simd, ResultsOfDoubleFormulasAreRoundedOnce) {
   ROUNDS(trigamma);
   ROUNDS(erfinv);
 #undef ROUNDS
+  expect_accurate(
+      "bessel_i0", 0.51, [](Vec<float> x) { return bessel_i0(x); }, special::bessel_i<0, double>);
+  expect_accurate(
+      "bessel_i1", 0.51, [](Vec<float> x) { return bessel_i1(x); }, special::bessel_i<1, double>);
+}
+
+TEST(Special, BesselFunctions) {
+  const struct {
+    double x, i0, i1;
+  } exact[] = {{1e-200, 1, 5e-201},
+               {0.5, 1.06348337074132352, 0.257894305390896316},
+               {-3, 4.88079258586502409, -3.9533702174026094},
+               {19.75, 34140102.0601014443, 33264251.9789477331},
+               {20.5, 70922869.8343170066, 69170831.6791843729},
+               {345.625, 2.72141701479805344e+148, 2.71747720834402632e+148},
+               {713.5, 1.1051012081178279e+308, 1.10432651367959529e+308}};
+  for (const auto& [x, i0, i1] : exact) {
+    EXPECT_NEAR(special::bessel_i<0>(x), i0, 8e-16 * i0) << x;
+    EXPECT_NEAR(special::bessel_i<1>(x), i1, 8e-16 * std::abs(i1)) << x;
+  }
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const double x : {715.0, 1e300, inf}) {
+    EXPECT_EQ(special::bessel_i<0>(-x), inf) << x;
+    EXPECT_EQ(special::bessel_i<1>(-x), -inf) << x;
+  }
+  EXPECT_TRUE(std::isnan(special::bessel_i<0>(std::nan(""))));
+  EXPECT_TRUE(std::isnan(special::bessel_i<1>(std::nan(""))));
 }
 
 // Exact values, of 18 digits. (Near a zero of digamma, and where x - trunc(x) loses bits, the error

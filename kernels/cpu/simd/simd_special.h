@@ -46,6 +46,8 @@ MIXTAPE_ALWAYS_INLINE Vec<float> hypot(Vec<float> x, Vec<float> y) {
 }
 MIXTAPE_ALWAYS_INLINE Vec<double> digamma(Vec<double> x) { return special::digamma(x); }
 MIXTAPE_ALWAYS_INLINE Vec<double> trigamma(Vec<double> x) { return special::trigamma(x); }
+MIXTAPE_ALWAYS_INLINE Vec<double> bessel_i0(Vec<double> x) { return special::bessel_i<0>(x); }
+MIXTAPE_ALWAYS_INLINE Vec<double> bessel_i1(Vec<double> x) { return special::bessel_i<1>(x); }
 MIXTAPE_ALWAYS_INLINE Vec<double> erfinv(Vec<double> x) { return special::erfinv(x); }
 MIXTAPE_ALWAYS_INLINE Vec<double> lgamma(Vec<double> x) {
   return detail::each(x, [](double a) { return math::lgamma(a); });
@@ -55,6 +57,12 @@ MIXTAPE_ALWAYS_INLINE Vec<float> digamma(Vec<float> x) {
 }
 MIXTAPE_ALWAYS_INLINE Vec<float> trigamma(Vec<float> x) {
   return in_double([](Vec<double> a) { return trigamma(a); }, x);
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> bessel_i0(Vec<float> x) {
+  return in_double([](Vec<double> a) { return bessel_i0(a); }, x);
+}
+MIXTAPE_ALWAYS_INLINE Vec<float> bessel_i1(Vec<float> x) {
+  return in_double([](Vec<double> a) { return bessel_i1(a); }, x);
 }
 MIXTAPE_ALWAYS_INLINE Vec<float> erfinv(Vec<float> x) {
   return in_double([](Vec<double> a) { return erfinv(a); }, x);

@@ -23,8 +23,8 @@ struct Backward {
 };
 
 // Functions that no layer of a network is made of.
-using CostlyOps =
-    OpList<Tan, Asin, Acos, Sinh, Cosh, Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma, Digamma>;
+using CostlyOps = OpList<Tan, Asin, Acos, Sinh, Cosh, Asinh, Acosh, Atanh, Erfc, Erfinv, Lgamma,
+                         Digamma, BesselI0>;
 
 }  // namespace
 

@@ -111,6 +111,7 @@ std::vector<OpCase> elementwise() {
       unary("erfinv", erfinv, -0.8, 0.8),
       unary("lgamma", lgamma, 0.3, 5),
       labelled(unary("lgamma", lgamma, -2.9, -2.1), "of_negative"),
+      unary("i0", i0),
       unary("digamma", digamma, 0.3, 5),
       labelled(unary("digamma", digamma, -2.9, -2.1), "of_negative"),
       predicate(unary("isnan", isnan)),
