@@ -105,6 +105,9 @@ Tensor randperm(int64_t n, Device device = DefaultDevice::current());  // i64: 0
 Tensor multinomial(const Tensor& weights, int64_t n, bool replacement = false);
 // 1 with probability p, else 0, in p's dtype. Throws Error (on a device later) unless 0 <= p <= 1.
 Tensor bernoulli(const Tensor& p);
+// Counts of events of which `rate` are expected (Poisson's distribution), in the rate's dtype:
+// drawn on the CPU. Throws Error unless rates are from 0 to 2^31.
+Tensor poisson(const Tensor& rate);
 // [...] -> [..., classes]; -1: as many as the largest index needs, which waits for the device.
 Tensor one_hot(const Tensor& index, int64_t classes = -1, DType dtype = f32);
 // The rows and columns of the lower or upper triangle of a matrix, on and beside that diagonal, in
@@ -471,6 +474,8 @@ Tensor bitwise_or(const Tensor& a, double b);
 Tensor bitwise_xor(const Tensor& a, double b);
 Tensor bitwise_left_shift(const Tensor& a, double b);
 Tensor bitwise_right_shift(const Tensor& a, double b);
+Tensor gcd(const Tensor& a, const Tensor& b);  // the greatest common divisor, >= 0; of zeros 0
+Tensor lcm(const Tensor& a, const Tensor& b);  // the least common multiple, >= 0; 0 beside 0
 
 // --- comparison: bool ---
 BoolTensor eq(const Tensor& a, const Tensor& b);
@@ -677,7 +682,10 @@ struct MatmulOptions {
 // [..., m, k] @ [..., k, n] -> [..., m, n]; leading dimensions broadcast; 1-d operands as in NumPy.
 // Sums of integers keep their dtype and wrap around.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
-Tensor mm(const Tensor& a, const Tensor& b);   // matmul of [m, k] and [k, n]
+Tensor mm(const Tensor& a, const Tensor& b);  // matmul of [m, k] and [k, n]
+// The product of two or more matrices, [a, b], [b, c], ... -> [a, z], in the order that takes the
+// fewest multiplications. The first may be a vector [b], the last one [y], as in matmul().
+Tensor multi_dot(const std::vector<Tensor>& parts);
 Tensor bmm(const Tensor& a, const Tensor& b);  // [b, m, k] @ [b, k, n] -> [b, m, n]
 Tensor mv(const Tensor& a, const Tensor& x);   // matmul of [m, n] and [n]
 struct AddmmOptions {
@@ -989,6 +997,9 @@ Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, 
                 std::optional<DType> rounded = {});
 // x / max(|x|, eps), with a p-norm over dim.
 Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
+// x, whose rank is at least 2, with each slice of dim shortened to a p-norm of maxnorm if its norm
+// is larger.
+Tensor renorm(const Tensor& x, double p, int dim, double maxnorm);
 // Normalizes each of `groups` groups of channels of x [n, c, ...]; weight and bias [c] or none.
 Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
                   const Tensor& bias = {}, double eps = 1e-5);
@@ -1225,6 +1236,9 @@ Tensor pairwise_distance(const Tensor& x, const Tensor& y, double p = 2, double 
 // least f32. For p = 2 and more than 25 points it uses a matrix product, which loses digits for
 // close points; otherwise it allocates [..., n, m, size]. The gradient is 0 where a distance is 0.
 Tensor cdist(const Tensor& x, const Tensor& y, double p = 2);
+// The p-norm distance of each two rows i < j of x [n, size], the pairs in row-major order:
+// [n (n - 1) / 2]. The gradient is 0 where a distance is 0.
+Tensor pdist(const Tensor& x, double p = 2);
 struct TripletMarginOptions {
   Reduction reduction = Reduction::Mean;
   double margin = 1, p = 2, eps = 1e-6;

@@ -104,6 +104,12 @@ Tensor bitwise_left_shift(const Tensor& a, const Tensor& b) {
 Tensor bitwise_right_shift(const Tensor& a, const Tensor& b) {
   return call<Constant<Binary<kernels::RightShift>>>(a, b);
 }
+Tensor gcd(const Tensor& a, const Tensor& b) { return bitwise<kernels::Gcd, kernels::Or>(a, b); }
+Tensor lcm(const Tensor& a, const Tensor& b) {
+  const Scope scope("lcm");
+  if (a.dtype() == boolean && b.dtype() == boolean) return logical_and(a, b);
+  return abs(floor_divide(a, gcd(a, b)) * b);
+}
 Tensor bitwise_and(const Tensor& a, double b) { return bitwise<kernels::BitAnd>(a, b); }
 Tensor bitwise_or(const Tensor& a, double b) { return bitwise<kernels::BitOr>(a, b); }
 Tensor bitwise_xor(const Tensor& a, double b) { return bitwise<kernels::BitXor>(a, b); }

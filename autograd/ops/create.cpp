@@ -10,6 +10,7 @@
 #include "autograd/ops/checks.h"
 #include "autograd/ops/rows.h"
 #include "kernels/common/draw.h"
+#include "kernels/common/special.h"
 
 namespace mixtape {
 using namespace internal;
@@ -248,6 +249,40 @@ Tensor bernoulli(const Tensor& p) {
   check_probabilities(p, false);
   const DType wide = is_half(p.dtype()) ? f32 : p.dtype();
   return cast(lt(fine_rand(p.shape(), wide, p.device()), cast(p, wide)), p.dtype());
+}
+
+namespace {
+// Counts events at random times until the one of which `rate` are expected.
+double few_events(RandomGenerator& g, double rate) {
+  const double end = std::exp(-rate);
+  double n = 0, left = g.uniform();
+  for (; left > end; left *= g.uniform()) ++n;
+  return n;
+}
+// The same for a rate from 10 on, by rejection from a table mountain (Hoermann 1993, PTRS).
+double many_events(RandomGenerator& g, double rate) {
+  const double b = 0.931 + 2.53 * std::sqrt(rate), a = -0.059 + 0.02483 * b,
+               inverse = 1.1239 + 1.1328 / (b - 3.4), inner = 0.9277 - 3.6224 / (b - 2);
+  for (;;) {
+    const double u = g.uniform() - 0.5, v = g.uniform(), edge = 0.5 - std::abs(u),
+                 n = std::floor((2 * a / edge + b) * u + rate + 0.43);
+    if (edge >= 0.07 && v <= inner) return n;
+    if (n < 0 || (edge < 0.013 && v > edge)) continue;
+    const double chance = std::log(v * inverse / (a / (edge * edge) + b));
+    if (chance <= n * std::log(rate) - rate - kernels::math::lgamma(n + 1)) return n;
+  }
+}
+}  // namespace
+Tensor poisson(const Tensor& rate) {
+  const Scope scope("poisson");
+  check(is_float(rate.dtype()), "rates must be floats, got {}", rate.dtype());
+  std::vector<double> each = to_vector(rate);
+  RandomGenerator& g = generator();
+  for (double& x : each) {
+    check(x >= 0 && x <= 0x1p31, "rates must be from 0 to 2^31, got {}", x);
+    x = x < 10 ? few_events(g, x) : many_events(g, x);
+  }
+  return from(each, rate.shape(), rate.dtype()).to(rate.device());
 }
 
 Tensor ops::one_hot_or_zeros(const Tensor& index, int64_t classes, DType dtype) {

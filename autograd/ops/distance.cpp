@@ -46,6 +46,21 @@ Tensor normalize(const Tensor& x, double p, int dim, double eps) {
   return call<Normalize>(x, NormalizeOptions{{reduce_options({dim}, x.rank()), p}, eps});
 }
 
+Tensor renorm(const Tensor& given, double p, int dim, double maxnorm) {
+  const Scope scope("renorm");
+  check(given.rank() >= 2, "the input must have at least 2 dimensions, got shape {}",
+        given.shape());
+  check(p > 0 && maxnorm >= 0, "p must be > 0 and maxnorm >= 0, got {} and {}", p, maxnorm);
+  Dims others;
+  for (int d = 0; d < given.rank(); ++d)
+    if (d != wrap_dim(dim, given.rank())) others.push_back(d);
+  const auto shortened = [&](const Tensor& x) {
+    const Tensor length = norm(x, p, others, true);
+    return x * where(gt(length, maxnorm), maxnorm / (length + 1e-7), 1);  // as PyTorch
+  };
+  return in_wider(shortened, given);
+}
+
 Tensor ops::within_range(const Tensor& dx, const Tensor& rows, DType dtype) {
   if (dtype != f16) return dx;
   const double most = largest(f16);
@@ -98,6 +113,18 @@ Tensor cdist(const Tensor& x, const Tensor& y, double p) {
   const Tensor squared = squares(u) + transpose(squares(v)) + products;
   const Tensor none = le(squared, 0);  // no gradient there; rounding may make it < 0
   return masked_fill(sqrt(masked_fill(squared, none, 1)), none, 0) * unit;
+}
+
+Tensor pdist(const Tensor& x, double p) {
+  const Scope scope("pdist");
+  check(x.rank() == 2, "points must be [n, size], got {}", x.shape());
+  check(p >= 0, "the order must be >= 0, got {}", p);
+  const auto [i, j] = unpack<2>(triu_indices(x.size(0), x.size(0), 1, x.device()).unbind());
+  return in_wider(
+      [&](const Tensor& w) {
+        return norm(index_select_unchecked(w, 0, i) - index_select_unchecked(w, 0, j), p, {1});
+      },
+      x);
 }
 
 // max(0, x) with gradient 1 at 0, so that pairs exactly at the margin still move.

@@ -303,6 +303,65 @@ Tensor cross(const Tensor& a, const Tensor& b, int dim) {
   };
   return in_f32(product, a, b);
 }
+// The order in which a chain of matrices takes the fewest multiplications: from those of shorter
+// chains (Godbole 1973).
+class MatrixChain {
+ public:
+  explicit MatrixChain(const std::vector<Tensor>& x)
+      : x_(x), cost_(x.size() * x.size()), split_(cost_.size()) {
+    for (size_t more = 1; more < x_.size(); ++more)
+      for (size_t i = 0; i + more < x_.size(); ++i) choose_split(i, i + more);
+  }
+  Tensor product(size_t first, size_t last) const {
+    if (first == last) return x_[first];
+    const size_t k = split_[at(first, last)];
+    return matmul(product(first, k), product(k + 1, last));
+  }
+
+ private:
+  size_t at(size_t first, size_t last) const { return first * x_.size() + last; }
+  void choose_split(size_t first, size_t last) {
+    double& least = cost_[at(first, last)] = std::numeric_limits<double>::infinity();
+    for (size_t k = first; k < last; ++k) {
+      const double cost =
+          cost_[at(first, k)] + cost_[at(k + 1, last)] +
+          double(x_[first].size(0)) * double(x_[k].size(1)) * double(x_[last].size(1));
+      if (cost >= least) continue;
+      least = cost;
+      split_[at(first, last)] = k;
+    }
+  }
+
+  const std::vector<Tensor>& x_;
+  std::vector<double> cost_;
+  std::vector<size_t> split_;  // the last matrix of the left factor
+};
+Tensor multi_dot(const std::vector<Tensor>& parts) {
+  const Scope scope("multi_dot");
+  const size_t n = parts.size();
+  check(n >= 2, "a product needs at least 2 matrices, got {}", n);
+  std::vector<Tensor> x = parts;
+  const bool row = x[0].rank() == 1, column = x[n - 1].rank() == 1;
+  if (row) x[0] = unsqueeze(x[0], 0);
+  if (column) x[n - 1] = unsqueeze(x[n - 1], 1);
+  const DType dtype = x[0].dtype();
+  // Steps in f32 round the result once, unless a policy chooses the dtype of each.
+  bool wide = is_half(dtype) && n > 2 && !ThreadState::current().policy;
+  for (size_t i = 0; i < n; ++i) {
+    check(x[i].rank() == 2, "operand {} has shape {}, not [m, n]", i, x[i].shape());
+    check(i == 0 || x[i - 1].size(1) == x[i].size(0), "inner dimensions differ: {} and {}",
+          x[i == 0 ? 0 : i - 1].shape(), x[i].shape());
+    wide = wide && x[i].dtype() == dtype;
+  }
+  if (wide)
+    for (Tensor& t : x) t = cast(t, f32);
+  Tensor y = MatrixChain(x).product(0, n - 1);
+  if (wide) y = cast(y, dtype);
+  return reshape(y, row && column ? Shape{}
+                    : row         ? Shape{y.size(1)}
+                    : column      ? Shape{y.size(0)}
+                                  : y.shape());
+}
 Tensor outer(const Tensor& a, const Tensor& b) {
   const Scope scope("outer");
   check(a.rank() == 1 && b.rank() == 1, "operands have shapes {} and {}, not [m] and [n]",

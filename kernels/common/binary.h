@@ -364,10 +364,22 @@ struct RightShift : OfIntegers {  // keeps the sign
   static constexpr OpInfo info{"bitwise_right_shift"};
   MIXTAPE_HD static auto f(auto a, auto b) { return a >> b; }
 };
+struct Gcd : OfIntegers {  // the greatest common divisor, by Euclid's algorithm
+  static constexpr OpInfo info{"gcd"};
+  template <class T>
+  MIXTAPE_HD static T f(T a, T b) {
+    while (b != T(0)) {
+      const T rest = fmod(a, b);
+      a = b;
+      b = rest;
+    }
+    return abs(a);
+  }
+};
 
 using BinaryOps =
     OpList<Add, Sub, Mul, Div, Pow, Maximum, Minimum, Remainder, Atan2, Glu, Prelu, Equal, NotEqual,
            Less, LessEqual, Greater, GreaterEqual, And, Or, Xor, Swiglu, Fmod, Copysign, LogAddExp,
-           LogAddExp2, FloorDivide, Hypot, BitAnd, BitOr, BitXor, LeftShift, RightShift>;
+           LogAddExp2, FloorDivide, Hypot, BitAnd, BitOr, BitXor, LeftShift, RightShift, Gcd>;
 
 }  // namespace mixtape::kernels

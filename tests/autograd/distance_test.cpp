@@ -85,6 +85,37 @@ TEST_F(Distances, AllPairs) {
 }
 
 // So many points that their differences are taken in parts.
+TEST(Pdist, IsThePartOfCdistAboveTheDiagonal) {
+  const Tensor x = randn({7, 3}, f64);
+  for (const double p : {0.0, 1.0, 2.0, 3.5, HUGE_VAL}) {
+    const Tensor all = cdist(x, x, p), i = triu_indices(7, 7, 1);
+    EXPECT_TRUE(allclose(pdist(x, p), index(all, {i[0], i[1]}), 1e-12)) << p;
+  }
+  EXPECT_EQ(pdist(ones({1, 3})).shape(), Shape{0});
+  EXPECT_EQ(pdist(ones({0, 3})).shape(), Shape{0});
+  EXPECT_EQ(to_vector(pdist(zeros({3, 0}))), (Values{0, 0, 0}));
+  EXPECT_EQ(pdist(from({3e38, -3e38}, {2, 1}) / 2).item(), 3e38f);
+  EXPECT_EQ(pdist(from({60000, 0}, {2, 1}, f16)).item(), 60000);
+  const Tensor same = ones({2, 3}).set_requires_grad();
+  EXPECT_EQ(to_vector(grad({pdist(same)}, {same})[0]), Values(6, 0));
+  EXPECT_ERROR(pdist(ones({3})), "pdist: points must be [n, size], got [3]");
+  EXPECT_ERROR(pdist(x, -1), "pdist: the order must be >= 0, got -1");
+  EXPECT_ERROR(pdist(ones({2, 2}, i64)), "pdist: elements must be floats, got i64");
+}
+
+TEST(Renorm, ShortensSlicesThatAreTooLong) {
+  const Tensor x = from({3, 4, 0.3, 0.4, 0, 0}, {3, 2});
+  expect_near(renorm(x, 2, 0, 1), {0.6, 0.8, 0.3, 0.4, 0, 0}, 1e-6);
+  EXPECT_EQ(to_vector(renorm(x, 2, -2, 0)), Values(6, 0));
+  EXPECT_EQ(to_vector(renorm(x, INFINITY, 0, 4)), to_vector(x));
+  expect_near(renorm(from({3e38, 3e38}, {1, 2}), 2, 0, 1), {std::sqrt(0.5), std::sqrt(0.5)}, 1e-6);
+  EXPECT_EQ(renorm(ones({2, 2}, f16), 1, 0, 1).dtype(), f16);
+  EXPECT_ERROR(renorm(ones({3}), 2, 0, 1),
+               "renorm: the input must have at least 2 dimensions, got shape [3]");
+  EXPECT_ERROR(renorm(x, 0, 0, 1), "renorm: p must be > 0 and maxnorm >= 0, got 0 and 1");
+  EXPECT_ERROR(renorm(x, 2, 2, 1), "renorm: dimension 2 is out of range for rank 2");
+}
+
 TEST(Cdist, InPartsIsAsInOne) {
   const Tensor x = randn({2, 300, 40}, f64).set_requires_grad(),
                y = randn({2, 50, 40}, f64).set_requires_grad(), dy = randn({2, 300, 50}, f64);

@@ -540,6 +540,27 @@ TEST(Elementwise, BitsOfIntegersAndBools) {
   EXPECT_ERROR(bitwise_or(n, 0.5), "bitwise_or_scalar: cannot combine i32 elements with 0.5");
 }
 
+TEST(Elementwise, CommonDivisorsAndMultiples) {
+  for (const DType t : {i64, i32, u8}) {
+    const Tensor a = row({12, 0, 7, 0, 100}, t), b = row({18, 5, 7, 0, 75}, t);
+    EXPECT_EQ(to_vector(gcd(a, b)), (Values{6, 5, 7, 0, 25}));
+    EXPECT_EQ(to_vector(lcm(a, b)), (Values{36, 0, 7, 0, t == u8 ? 44.0 : 300.0}));
+    EXPECT_EQ(lcm(a, b).dtype(), t);
+  }
+  EXPECT_EQ(to_vector(gcd(row({-12, 12, -4}, i64), row({18, -18, -6}, i64))), (Values{6, 6, 2}));
+  EXPECT_EQ(to_vector(lcm(row({-4, 4}, i32), row({6, -6}, i32))), (Values{12, 12}));
+  // Consecutive Fibonacci numbers take the most steps; products are not formed.
+  const Tensor large = from_data(std::vector<int64_t>{4660046610375530309, 7540113804746346429});
+  EXPECT_EQ(gcd(large[0], large[1]).item<int64_t>(), 1);
+  EXPECT_TRUE(equal(lcm(large, large), large));
+  EXPECT_EQ(gcd(full({}, -0x1p63, i64), full({}, -1, i64)).item<int64_t>(), 1);
+  const Tensor yes = row({1, 1, 0}, boolean), no = row({1, 0, 0}, boolean);
+  EXPECT_EQ(to_vector(gcd(yes, no)), (Values{1, 1, 0}));
+  EXPECT_EQ(to_vector(lcm(yes, no)), (Values{1, 0, 0}));
+  EXPECT_ERROR(gcd(ones({1}), ones({1})), "gcd: elements must be integers or bools, got f32");
+  EXPECT_ERROR(lcm(ones({1}), ones({1})), "lcm: gcd: elements must be integers or bools, got f32");
+}
+
 TEST(Elementwise, SignsAndRemainders) {
   EXPECT_EQ(to_vector(copysign(row({1, -2, 3}, f32), row({-0.0, 1, -4}, f32))),
             (Values{-1, 2, -3}));
@@ -1174,6 +1195,34 @@ TEST(Create, NumbersThatAreOnlyStored) {
   x(Slice(2, None)) = -1;
   EXPECT_EQ(to_vector(x), (std::vector<double>{0, 5, -1}));
   EXPECT_ERROR(x + 1, "add_scalar: i8 elements are stored, but not computed with");
+}
+
+TEST(Create, PoissonHasTheMeanAndVarianceOfItsRate) {
+  const Seed seed(5);
+  for (const double rate : {0.0, 0.3, 4.0, 9.9, 10.0, 60.0, 1e6}) {
+    constexpr int64_t n = 20000;
+    const Tensor x = poisson(full({n}, rate, f64));
+    EXPECT_EQ(x.dtype(), f64);
+    EXPECT_TRUE(all(logical_and(ge(x, 0), eq(x, floor(x)))).item<bool>());
+    EXPECT_NEAR(mean(x).item(), rate, 4 * std::sqrt(rate / n)) << rate;
+    // The variance of the variance is (2 + 1 / rate) rate^2 / n.
+    EXPECT_NEAR(var(x).item(), rate, 4 * std::sqrt((2 * rate * rate + rate) / n)) << rate;
+    EXPECT_NEAR(mean(cast(eq(x, std::floor(rate)), f64)).item(),
+                std::exp(std::floor(rate) * std::log(std::max(rate, 1e-300)) - rate -
+                         std::lgamma(std::floor(rate) + 1)),
+                4 * 0.5 / std::sqrt(n))
+        << rate;
+  }
+  EXPECT_EQ(poisson(full({2, 3}, 5, f16)).dtype(), f16);
+  EXPECT_EQ(poisson(zeros({0, 3})).shape(), (Shape{0, 3}));
+  const auto drawn = [] {
+    const Seed again(7);
+    return poisson(full({50}, 20));
+  };
+  EXPECT_TRUE(equal(drawn(), drawn()));
+  EXPECT_ERROR(poisson(ones({2}, i64)), "poisson: rates must be floats, got i64");
+  EXPECT_ERROR(poisson(row({1, -1})), "poisson: rates must be from 0 to 2^31, got -1");
+  EXPECT_ERROR(poisson(row({NAN})), "rates must be from 0 to 2^31, got nan");
 }
 
 TEST(Create, MultinomialDrawsByTheWeights) {

@@ -85,6 +85,23 @@ TEST(Baddbmm, RoundsOnceAndSkipsWhatCountsNothing) {
                "baddbmm: 2 matrices for 5: both operands need as many");
 }
 
+TEST(MultiDot, TakesTheCheapestOrder) {
+  // From the right: no product of a column and a row.
+  const Tensor column = ones({1 << 20, 1}), row = ones({1, 1 << 20});
+  EXPECT_EQ(multi_dot({row, column, row, column}).item(), 0x1p40);
+  EXPECT_EQ(multi_dot({column, row, column}).shape(), (Shape{1 << 20, 1}));
+  const Tensor part = full({1, 1}, 0x1p-6, f16), large = full({1, 1}, 300, f16);
+  EXPECT_EQ(multi_dot({part, large, large}).item(), 1406) << "90000 is beyond f16";
+  const Tensor x = randn({3}), w = randn({3, 2}), y = randn({2});
+  EXPECT_TRUE(allclose(multi_dot({x, w, y}), dot(matmul(x, w), y)));
+  EXPECT_EQ(multi_dot({x, w}).shape(), Shape{2});
+  EXPECT_EQ(multi_dot({w, y}).shape(), Shape{3});
+  EXPECT_EQ(multi_dot({x, x}).shape(), Shape{});
+  EXPECT_ERROR(multi_dot({w}), "multi_dot: a product needs at least 2 matrices, got 1");
+  EXPECT_ERROR(multi_dot({w, x, w}), "multi_dot: operand 1 has shape [3], not [m, n]");
+  EXPECT_ERROR(multi_dot({w, w}), "multi_dot: inner dimensions differ: [3, 2] and [3, 2]");
+}
+
 TEST(Kron, RefusesMoreElementsThanCanBeCounted) {
   EXPECT_ERROR(kron(expand(ones({1}), {int64_t{1} << 62}), ones({4})), "too many elements");
 }

@@ -204,6 +204,8 @@ std::vector<OpCase> elementwise() {
       bits("bitwise_and", bitwise_and),
       bits("bitwise_or", bitwise_or),
       bits("bitwise_xor", bitwise_xor),
+      bits("gcd", gcd),
+      labelled(bits("abs", lcm), "lcm"),
       bits("bitwise_left_shift", bitwise_left_shift, 0, 6),
       bits("bitwise_right_shift", bitwise_right_shift, 0, 6),
       binary("floor_divide", floor_divide, 0.4, 2),
@@ -244,7 +246,9 @@ std::vector<OpCase> elementwise() {
        .run = [](In x) { return clone(x[0]); },
        .empty = {{0, 2}}},
   };
-  for (OpCase& c : rows) c.pointwise = c.op != "glu" && !c.op.starts_with("bitwise");
+  for (OpCase& c : rows)  // those of integers alone take no point of another dtype
+    c.pointwise =
+        c.op != "glu" && c.op != "gcd" && c.label != "lcm" && !c.op.starts_with("bitwise");
   return rows;
 }
 
