@@ -146,6 +146,14 @@ def pairs(f, complex_input=True, complex_result=True):
 fft = torch.fft
 
 
+def quantiles(kind):
+    return lambda x: torch.quantile(x, torch.tensor([0.55, 0.3, 1], dtype=x.dtype), 1, interpolation=kind)
+
+
+def nanquantiles(kind):
+    return lambda x, mask: torch.nanquantile(x.masked_fill(mask, math.nan), 0.4, 1, True, interpolation=kind)
+
+
 def reduced(mode, include_self=True, dim=0):
     return lambda x, i, source: x.scatter_reduce(dim, i, source[tuple(map(slice, i.shape))], mode, include_self=include_self)
 
@@ -195,6 +203,11 @@ ROWS = {
     "rfft_2": pairs(fft.rfft2, complex_input=False),
     "rfft_2_of_first_dimensions": pairs(lambda x: fft.rfft2(x, dim=(0, 1), norm="ortho"), complex_input=False),
     "irfft_2_turned": pairs(lambda x: fft.irfft2(x, (5, 6), (-2, 0)), complex_result=False),
+    "fft_n": pairs(fft.fftn),
+    "fft_n_inverse_turned": pairs(lambda x: fft.ifftn(x, (4, 3, 2), (-1, 0, 1), "ortho")),
+    "rfft_n_of_last_dimensions": pairs(lambda x: fft.rfftn(x, (3, 4)), complex_input=False),
+    "rfft_n_of_one": pairs(lambda x: fft.rfftn(x, dim=0), complex_input=False),
+    "irfft_n": pairs(fft.irfftn, complex_result=False),
     "rfft": pairs(fft.rfft, complex_input=False),
     "rfft_of_odd_columns": pairs(lambda x: fft.rfft(x, dim=0, norm="ortho"), complex_input=False),
     "irfft": pairs(fft.irfft, complex_result=False),
@@ -272,6 +285,7 @@ ROWS = {
     "slice_select": lambda x: x[:, -1] * x[:, 0],
     "place_slice": lambda x: 2 * x.new_zeros(5, 3).index_put((torch.tensor([1, 3]),), x),
     "reshape_squeezed": lambda x: x.squeeze().squeeze(0).squeeze(-1),
+    "reshape_squeezed_dimensions": lambda x: x.squeeze((0, -1, 1)),
     "slice_split": lambda x: 2 * x[:, 2:5] + x[:, 1:2] * x[:, 5:6],
     "slice_unbound": lambda x: x[:, 3] * x[:, 1] + x[:, 0],
     "split_heads": lambda x: heads(x)[0] * heads(x)[2] + heads(x)[1],
@@ -578,6 +592,12 @@ ROWS = {
     "adaptive_max_pool2d_of_lines": lambda x: F.adaptive_max_pool1d(x, 3),
     "put_at": gradient_of(lambda x: F.adaptive_max_pool2d(x, 3), 2, 1, 5, 4),
     "take_at": at_maxima,
+    "max_pool2d_dilated": lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, (2, 3), True),
+    "max_pool2d_of_dilated_lines": lambda x: F.max_pool1d(x, 3, 2, 1, 2),
+    "max_pool2d_of_dilated_volumes": lambda x: F.max_pool3d(x, 2, 1, dilation=(2, 1, 3)),
+    "gather_dilated_max_pool2d_with_indices": lambda x: 2 * F.max_pool2d(x, (3, 2), (2, 1), 1, (2, 3), True),
+    "avg_pool2d_of_divisor": lambda x: F.avg_pool2d(x, (2, 3), 2, 1, True, divisor_override=5),
+    "avg_pool2d_of_divisor_and_volumes": lambda x: F.avg_pool3d(x, 2, 1, (0, 1, 1), divisor_override=3),
     "avg_pool2d": lambda x: F.avg_pool2d(x, (2, 3)),
     "avg_pool2d_padded": lambda x: F.avg_pool2d(x, (3, 4), stride=(2, 3), padding=(1, 2), ceil_mode=True),
     "avg_pool2d_of_lines": lambda x: F.avg_pool1d(x, 4, stride=2, padding=2, count_include_pad=False),
@@ -699,6 +719,20 @@ ROWS = {
     "poisson_nll_loss_full": lambda x, t: F.poisson_nll_loss(x, t, full=True),
     "soft_margin_loss_and_hinge": lambda x: F.soft_margin_loss(x, x.detach().sign())
     + F.hinge_embedding_loss(x, x.detach().sign(), 0.7),
+    "norm_pdist": F.pdist,
+    "norm_pdist_1": lambda x: F.pdist(x, 1),
+    "mul_renorm": lambda x: torch.renorm(x, 3, 1, 1.7),
+    "matmul_multi_dot": lambda *x: torch.linalg.multi_dot(x),
+    "matmul_multi_dot_of_vectors": lambda *x: torch.linalg.multi_dot(x),
+    "gather_quantiles_lower": quantiles("lower"),
+    "gather_quantiles_higher": quantiles("higher"),
+    "gather_quantiles_nearest": quantiles("nearest"),
+    "lerp_quantiles_midpoint": quantiles("midpoint"),
+    "where_nanquantiles_lower": nanquantiles("lower"),
+    "where_nanquantiles_higher": nanquantiles("higher"),
+    "where_nanquantiles_nearest": nanquantiles("nearest"),
+    "where_nanquantiles_midpoint": nanquantiles("midpoint"),
+    "abs_lcm": torch.lcm,
     "norm_cdist": torch.cdist,
     "norm_cdist_1": lambda x, y: torch.cdist(x, y, 1),
     "norm_cdist_3": lambda x, y: torch.cdist(x, y, 3),
@@ -766,7 +800,7 @@ for name, equation in {
     ROWS[name] = lambda *x, equation=equation: torch.einsum(equation, *x)
 # Functions of PyTorch by their own name.
 for name in """abs acos acosh add asin asinh atan atan2 atanh hypot logit bitwise_and bitwise_left_shift bitwise_not bitwise_or
-        bitwise_right_shift bitwise_xor ceil clone copysign cos cosh div dot eq erf erfc erfinv exp exp2 expm1 floor
+        bitwise_right_shift bitwise_xor ceil clone copysign cos cosh div dot gcd i0 eq erf erfc erfinv exp exp2 expm1 floor
         fmod frac ge gt isfinite isinf isnan le lgamma log log10 log1p log2 logaddexp logaddexp2 logical_and
         logical_not logical_or logical_xor lt matmul maximum minimum mul ne neg pow reciprocal relu remainder round
         rsqrt sigmoid sign sin sinh sqrt square sub tan tanh tril trunc where""".split():

@@ -421,6 +421,60 @@ std::vector<OpCase> by_name() {
   };
 }
 
+// Arguments that functions of PyTorch have, and further functions.
+std::vector<OpCase> by_argument() {
+  const auto quantiles = [](std::string op, std::string kind) {
+    return row(std::move(op), "quantiles_" + kind, {{{4, 6}}}, [=](In x) {
+      return quantile(x[0], from({0.55, 0.3, 1}, {3}, f64).to(x[0].device()), 1, false, kind);
+    });
+  };
+  const auto nanquantiles = [](std::string kind) {
+    return row("where", "nanquantiles_" + kind, {{{4, 6}}, {{4, 6}, 0, 1, Input::Mask}},
+               [=](In x) { return nanquantile(masked_fill(x[0], x[1], NAN), 0.4, 1, true, kind); });
+  };
+  const PoolOptions dilated{.stride = {2, 1}, .padding = 1, .dilation = {2, 3}, .ceil_mode = true};
+  return {
+      quantiles("gather", "lower"),
+      quantiles("gather", "higher"),
+      quantiles("gather", "nearest"),
+      quantiles("lerp", "midpoint"),
+      nanquantiles("lower"),
+      nanquantiles("higher"),
+      nanquantiles("nearest"),
+      nanquantiles("midpoint"),
+      row("max_pool2d", "dilated", {{{2, 2, 9, 8}}},
+          [=](In x) { return max_pool2d(x[0], {3, 2}, dilated); }, {{0, 2, 9, 8}}),
+      row("max_pool2d", "of_dilated_lines", {{{2, 9}}},
+          [](In x) { return max_pool1d(x[0], 3, 2, 1, 2); }),
+      row("max_pool2d", "of_dilated_volumes", {{{1, 2, 4, 5, 6}}},
+          [](In x) { return max_pool3d(x[0], 2, {.stride = 1, .dilation = {2, 1, 3}}); }),
+      row("gather", "dilated_max_pool2d_with_indices", {{{2, 2, 9, 8}}},
+          [=](In x) {
+            const auto [y, at] = max_pool2d_with_indices(x[0], {3, 2}, dilated);
+            return y + gather(flatten(x[0], -2), -1, flatten(at, -2)).view(y.shape());
+          }),
+      row("avg_pool2d", "of_divisor", {{{2, 2, 6, 7}}},
+          [](In x) {
+            return avg_pool2d(
+                x[0], {2, 3},
+                {.stride = 2, .padding = 1, .ceil_mode = true, .divisor_override = 5});
+          },
+          {{0, 2, 6, 7}}),
+      row("avg_pool2d", "of_divisor_and_volumes", {{{1, 2, 4, 5, 6}}},
+          [](In x) {
+            return avg_pool3d(x[0], 2, {.stride = 1, .padding = {0, 1, 1}, .divisor_override = 3});
+          }),
+      row("norm", "pdist", {{{5, 3}}}, [](In x) { return pdist(x[0]); }, {{5, 0}}),
+      row("norm", "pdist_1", {{{4, 3}}}, [](In x) { return pdist(x[0], 1); }),
+      row("mul", "renorm", {{{3, 4, 2}}}, [](In x) { return renorm(x[0], 3, 1, 1.7); },
+          {{3, 0, 2}}),
+      row("matmul", "multi_dot", {{{4, 7}}, {{7, 2}}, {{2, 6}}, {{6, 3}}},
+          [](In x) { return multi_dot(x); }),
+      row("matmul", "multi_dot_of_vectors", {{{4}}, {{4, 2}}, {{2}}},
+          [](In x) { return multi_dot(x); }),
+  };
+}
+
 // Joining, activations, writes in place and pools.
 std::vector<OpCase> more_by_name() {
   const auto activation = [](std::string op, std::string label, Tensor (*f)(const Tensor&)) {
@@ -665,7 +719,7 @@ std::vector<OpCase> named_losses() {
 std::vector<OpCase> composed() {
   std::vector<OpCase> cases = placed();
   for (auto more : {statistics, rearranged, products_of_parts, resized, others, by_name,
-                    more_by_name, typed_first, in_place, named_losses})
+                    by_argument, more_by_name, typed_first, in_place, named_losses})
     for (OpCase& c : more()) cases.push_back(std::move(c));
   return cases;
 }
