@@ -53,7 +53,8 @@ class Section:
 
 
 def short(type: str) -> str:
-    return re.sub(r"\bconst\b ?|\bstd::|&", "", type).strip()
+    plain = re.sub(r"\bconst\b ?|\bstd::|&", "", type).strip()
+    return re.sub(r"convertible_to<(\w+)> auto", r"\1", plain)
 
 
 def split(text: str) -> list[str]:
