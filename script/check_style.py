@@ -90,8 +90,8 @@ MAY_BEGIN = 1  # in kernels/cpu/optim/blocks.h
 LONG_FUNCTION = 60
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 6085, "kernels/common": 4330, "kernels/cpu": 11820, "kernels/cuda": 11495, "autograd": 15605, "nn": 6150,
-           "optim": 4060, "amp": 5445, "io": 5525, "dist": 4050, "train": 11325, "examples": 2295, "emulator": 8795}
+BUDGETS = {"core": 6080, "kernels/common": 4390, "kernels/cpu": 11825, "kernels/cuda": 11495, "autograd": 15680, "nn": 6150,
+           "optim": 4060, "amp": 5445, "io": 5525, "dist": 4045, "train": 11320, "examples": 2295, "emulator": 8795}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
 
