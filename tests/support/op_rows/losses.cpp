@@ -177,27 +177,31 @@ std::vector<OpCase> losses() {
                        },
                        -3, 0, -3, 0),
                    {{64, 64}, {64, 64}}),
-           sums_of(each(
-                       "soft_margin_loss",
-                       [](const Tensor& x, const Tensor& t) { return soft_margin_loss(x, t); }, -4,
-                       4, -1, 1),
-                   {{64, 64}, {64, 64}}),
-           sums_of(each(
-                       "poisson_nll_loss",
-                       [](const Tensor& x, const Tensor& t) { return poisson_nll_loss(x, t); }, -3,
-                       3, 0, 4),
-                   {{64, 64}, {64, 64}}),
-           each(
-               "poisson_rate_nll_loss",
-               [](const Tensor& x, const Tensor& t) {
-                 return poisson_nll_loss(x, t, {.reduction = None, .log_input = false});
-               },
-               0.1, 4, 0, 4),
            sums_of(each("cosine_similarity",
                         [](const Tensor& x, const Tensor& y) { return cosine_similarity(x, y); }),
                    {{2, 4096}, {2, 4096}}),
        })
     cases.push_back(std::move(c));
+  for (OpCase c :
+       {sums_of(each(
+                    "soft_margin_loss",
+                    [](const Tensor& x, const Tensor& t) { return soft_margin_loss(x, t); }, -4, 4,
+                    -1, 1),
+                {{64, 64}, {64, 64}}),
+        sums_of(each(
+                    "poisson_nll_loss",
+                    [](const Tensor& x, const Tensor& t) { return poisson_nll_loss(x, t); }, -3, 3,
+                    0, 4),
+                {{64, 64}, {64, 64}}),
+        each(
+            "poisson_rate_nll_loss",
+            [](const Tensor& x, const Tensor& t) {
+              return poisson_nll_loss(x, t, {.reduction = None, .log_input = false});
+            },
+            0.1, 4, 0, 4)}) {
+    c.composite = true;  // 16 bits are converted to f64 first
+    cases.push_back(std::move(c));
+  }
   cases.push_back({.op = "cosine_similarity",
                    .inputs = {{{2, 3, 4}}, {{2, 3, 1}}},
                    .run = [](In x) { return cosine_similarity(x[0], x[1], 0); },
