@@ -28,10 +28,12 @@ const std::vector<std::string> refused{
     "scatter_index_put_mask", "to_device",
     // composed
     "matmul_cov_weighted", "matmul_cov_of_times", "scatter_add_histc_of_all", "lerp_quantiles",
-    "median_nanmedian_of_all", "where_nanquantiles", "gather_repeat_interleave_each",
-    "embedding_bag", "embedding_bag_sum", "embedding_bag_weighted", "embedding_bag_max",
-    "eq_one_hot", "argsort_unique", "ne_unique_consecutive", "argsort_unique_slices",
-    "ne_unique_consecutive_slices", "scatter_add_bincount", "gather_ctc_loss_of_joined_targets"};
+    "gather_quantiles_lower", "gather_quantiles_higher", "gather_quantiles_nearest",
+    "lerp_quantiles_midpoint", "median_nanmedian_of_all", "where_nanquantiles",
+    "gather_repeat_interleave_each", "embedding_bag", "embedding_bag_sum", "embedding_bag_weighted",
+    "embedding_bag_max", "eq_one_hot", "argsort_unique", "ne_unique_consecutive",
+    "argsort_unique_slices", "ne_unique_consecutive_slices", "scatter_add_bincount",
+    "gather_ctc_loss_of_joined_targets"};
 
 struct Watching final : internal::Observer {
   bool reads_values() const override { return false; }

@@ -419,7 +419,8 @@ ROWS = {
     "cumsum_cumulative_trapezoid": lambda y: torch.cumulative_trapezoid(y, dx=0.5, dim=0),
     "cumsum_cumulative_trapezoid_at": torch.cumulative_trapezoid,
     "mul_windows": lambda x: x * (
-        torch.hamming_window(8, dtype=x.dtype) + torch.fft.rfftfreq(14, dtype=x.dtype)
+        torch.hamming_window(8, dtype=x.dtype) + torch.kaiser_window(8, True, 6.0, dtype=x.dtype)
+        + torch.fft.rfftfreq(14, dtype=x.dtype)
         + torch.blackman_window(8, periodic=False, dtype=x.dtype) * torch.fft.fftfreq(8, 0.5, dtype=x.dtype)),
     "svdvals_matrix_rank": lambda x: torch.linalg.matrix_rank(x @ x.mT),
     "svdvals_cond": torch.linalg.cond,

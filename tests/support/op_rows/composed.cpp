@@ -604,7 +604,7 @@ std::vector<OpCase> typed_first() {
                        [](In x) {
                          const Device d = x[0].device();
                          const Tensor w =
-                             hamming_window(8, true, f64, d) +
+                             hamming_window(8, true, f64, d) + kaiser_window(8, true, 6, f64, d) +
                              blackman_window(8, false, f64, d) * fftfreq(8, 0.5, f64, d);
                          return x[0].to(f64) * (w + rfftfreq(14, 1, f64, d));
                        })),
