@@ -119,10 +119,11 @@ Tensor pdist(const Tensor& x, double p) {
   const Scope scope("pdist");
   check(x.rank() == 2, "points must be [n, size], got {}", x.shape());
   check(p >= 0, "the order must be >= 0, got {}", p);
-  const auto [i, j] = unpack<2>(triu_indices(x.size(0), x.size(0), 1, x.device()).unbind());
+  const std::vector<Tensor> pair = triu_indices(x.size(0), x.size(0), 1, x.device()).unbind();
   return in_wider(
       [&](const Tensor& w) {
-        return norm(index_select_unchecked(w, 0, i) - index_select_unchecked(w, 0, j), p, {1});
+        return norm(index_select_unchecked(w, 0, pair[0]) - index_select_unchecked(w, 0, pair[1]),
+                    p, {1});
       },
       x);
 }
