@@ -3,6 +3,7 @@
 // elementwise.h. s is the parameter that some of them take. w multiplies losses of differences,
 // since a mean may be in range where a single loss is not.
 
+#include "kernels/common/activation.h"
 #include "kernels/common/elementwise.h"
 
 namespace mixtape::kernels {
@@ -166,11 +167,7 @@ struct Wide {
 };
 struct SoftMargin : Wide {  // log(1 + exp(-t x))
   static constexpr OpInfo info{"soft_margin_loss", Precision::Full};
-  template <class T>
-  MIXTAPE_HD static T f(T x, T t, T, T) {
-    const T p = t * x;
-    return select(p < T(0), -p, T(0)) + log1p(exp(-abs(p)));
-  }
+  MIXTAPE_HD static auto f(auto x, auto t, auto, auto) { return Softplus::f(-t * x); }
   template <class T>
   MIXTAPE_HD static T dx(T x, T t, T, T) {
     return -t * sigmoid(-t * x);

@@ -16,7 +16,7 @@ namespace {
 // Stores the lanes without their fractions, or returns false if one is not below 2^51: adding 1.5
 // times 2^52 leaves the nearest whole number in the lowest bits.
 MIXTAPE_ALWAYS_INLINE bool truncate(Vec<double> x, int64_t* y) {
-  const Vec<double> magic = 0x1.8p52, zero = 0.0, sum = x + magic, nearest = sum - magic;
+  const Vec<double> magic = detail::whole_magic, zero = 0.0, sum = x + magic, nearest = sum - magic;
   if (any(!(abs(x) < Vec<double>(0x1p51)))) [[unlikely]]
     return false;
   const Mask<double> above = (nearest > x) & (x > zero), below = (nearest < x) & (x < zero);
@@ -27,10 +27,10 @@ MIXTAPE_ALWAYS_INLINE bool truncate(Vec<double> x, int64_t* y) {
 // Stores the lanes as floats, or returns false if one is not below 2^51.
 template <class To>
 MIXTAPE_ALWAYS_INLINE bool store_whole(const int64_t* p, To* y) {
-  const auto x = load<int64_t>(p).v, magic = detail::bits(Vec<double>(0x1.8p52));
+  const auto x = load<int64_t>(p).v, magic = detail::bits(detail::magic_lanes());
   if (any(Mask<double>{(x >= int64_t{1} << 51) | (x <= -(int64_t{1} << 51))})) [[unlikely]]
     return false;
-  store(y, detail::from_bits<double>(x + magic) - 0x1.8p52);
+  store(y, detail::from_bits<double>(x + magic) - detail::whole_magic);
   return true;
 }
 
