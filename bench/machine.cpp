@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/device.h"
 #include "kernels/cpu/loops/parallel.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -103,9 +104,9 @@ Loop f32_loop() {
 #endif
   return portable_fma;
 }
-Loop bf16_loop() {  // null if the CPU has no bf16 arithmetic
+Loop bf16_loop() {  // null if bf16 is multiplied as f32
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bf16")) return avx512_bf16;
+  if (Device::cpu().supports_fast(bf16)) return avx512_bf16;
 #endif
   return nullptr;
 }

@@ -48,8 +48,9 @@ struct Device {  // a type, and a number among the devices of that type; by defa
   size_t slot() const {
     return is_host() ? 0 : (size_t(type) - 1) * max_devices + size_t(index) + 1;
   }
-  // True if the hardware multiplies matrices of this dtype: f32 and f64 everywhere, bf16 on CPUs
-  // with bf16 dot products, f16 and bf16 on tensor cores. Throws Error if there is no such device.
+  // True if the hardware multiplies matrices of this dtype fast: f32 and f64 everywhere, bf16 on
+  // CPUs whose bf16 dot products outrun f32's multiply-adds, f16 and bf16 on tensor cores. Throws
+  // Error if there is no such device.
   bool supports_fast(DType dtype) const;
   std::string to_string() const;  // "cpu", "cuda:0", "meta:cuda"
 

@@ -20,17 +20,18 @@ using Gemm = OnEachIsa;
 INSTANTIATE_TEST_SUITE_P(All, Gemm, every_isa, isa_name);
 
 TEST(Isa, TheInnermostLimitHolds) {
-  const Isa best = current_isa();
+  const Isa usual = current_isa();
   {
     const IsaLimit outer(Isa::Portable);
     EXPECT_EQ(current_isa(), Isa::Portable);
     {
       const IsaLimit inner(Isa::NeonBf16);
-      EXPECT_EQ(current_isa(), best);
+      // More than without a limit, if this processor has bf16 dot products that are slow.
+      EXPECT_GE(current_isa(), usual);
     }
     EXPECT_EQ(current_isa(), Isa::Portable);
   }
-  EXPECT_EQ(current_isa(), best);
+  EXPECT_EQ(current_isa(), usual);
 }
 
 TEST(IsaDeathTest, BadNameInTheEnvironment) {

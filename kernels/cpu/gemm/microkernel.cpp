@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -57,7 +58,7 @@ Isa isa_of_processor() {
   for (const bool has : {__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512bw"),
                          __builtin_cpu_supports("avx512dq"), __builtin_cpu_supports("avx512vl")})
     if (!has) return Isa::Avx2;
-  return Device::cpu().supports_fast(bf16) ? Isa::Avx512Bf16 : Isa::Avx512;
+  return __builtin_cpu_supports("avx512bf16") ? Isa::Avx512Bf16 : Isa::Avx512;
 #elif defined(__aarch64__)
   return Device::cpu().supports_fast(bf16) ? Isa::NeonBf16 : Isa::Neon;
 #else
@@ -65,9 +66,19 @@ Isa isa_of_processor() {
 #endif
 }
 
-Isa allowed_isa() {
+// The best instruction set that may be used, and the one that is, where no IsaLimit says which.
+struct AllowedIsas {
+  Isa most, usual;
+};
+AllowedIsas allowed_isas() {
+  const Isa has = isa_of_processor();
   const char* const text = std::getenv("MIXTAPE_ISA");
-  if (!text) return isa_of_processor();
+  if (!text) {
+#ifndef MIXTAPE_EMULATED_AVX512
+    if (has == Isa::Avx512Bf16 && !Device::cpu().supports_fast(bf16)) return {has, Isa::Avx512};
+#endif
+    return {has, has};
+  }
   const auto* const at = std::find_if(std::begin(sets), std::end(sets),
                                       [&](const InstructionSet& set) { return set.name == text; });
   if (at == std::end(sets)) {
@@ -75,10 +86,11 @@ Isa allowed_isa() {
     for (const InstructionSet& set : sets) names.append(names.empty() ? "" : ", ").append(set.name);
     fail("MIXTAPE_ISA must be one of those compiled, {}; got '{}'", names, text);
   }
-  return std::min(isa_of_processor(), at->isa);
+  const Isa most = std::min(has, at->isa);
+  return {most, most};
 }
 
-thread_local constinit Isa limit = std::end(sets)[-1].isa;  // of the innermost IsaLimit
+thread_local constinit std::optional<Isa> limit;  // of the innermost IsaLimit
 
 }  // namespace
 
@@ -114,8 +126,8 @@ const Microkernel<float>& microkernel_or_portable(Isa isa, DType dtype) {
 namespace mixtape::kernels {
 
 Isa current_isa() {
-  static const Isa most = cpu::allowed_isa();
-  return cpu::set_within(std::min(most, cpu::limit)).isa;
+  static const cpu::AllowedIsas allowed = cpu::allowed_isas();
+  return cpu::set_within(cpu::limit ? std::min(allowed.most, *cpu::limit) : allowed.usual).isa;
 }
 std::string_view instruction_set() { return cpu::set_within(current_isa()).name; }
 
