@@ -116,14 +116,17 @@ struct Blocking {
     // With few rows, nothing of b is read twice: dense lines are transposed in the microkernel.
     b_k_major = !b.kept && a.count <= kernel.rows && k % kernel.k_group == 0 && b.k_stride == 1 &&
                 b.line_stride > 1;
-    const bool a_dense_along_k = a.k_stride == 1 && (a.count == 1 || a.line_stride % page != 0);
+    // So are lines of a that are eighths of a page apart, if tiles read them for many columns.
+    const bool read_often = !low_tile && b.count > 4 * kernel.lanes * kernel.vectors;
+    const int64_t apart = read_often ? page / 8 : page;
+    const bool a_dense_along_k = a.k_stride == 1 && (a.count == 1 || a.line_stride % apart != 0);
     // Low tiles use only a part of what they read of a, and read b often. If k strides are eighths
     // of a page, neither stays in the first-level cache.
     const auto is_evicted = [&](const Operand& x) {
       return low_tile && k > 64 && x.k_stride % (page / 8) == 0;
     };
     const bool a_dense_across =
-        kernel.k_group == 1 && a.line_stride == 1 && a.k_stride <= page / 2 && !is_evicted(a);
+        kernel.k_group == 1 && a.line_stride == 1 && a.k_stride <= apart / 2 && !is_evicted(a);
     a.in_place =
         readable && !a.kept && !reread_often && !b_k_major && (a_dense_along_k || a_dense_across);
     const bool b_misses_cache =

@@ -107,14 +107,13 @@ MIXTAPE_ALWAYS_INLINE auto to_half(V x) {
 template <class P, class F>
 MIXTAPE_ALWAYS_INLINE void for_each_line_vector(int64_t width, F f) {
   using Group = typename P::Group;
-  using Groups = typename P::Groups;
   constexpr int64_t n = P::lanes;
   const int64_t whole = width < n ? n : width / n * n;
   for (int64_t i = 0; i < whole; i += n)
-    f(i, [](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store_vector(p, v); });
+    f(i, [](Group* p, auto v) MIXTAPE_INLINE_LAMBDA { store_vector(p, v); });
   const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(Group));
   if (bytes > 0)
-    f(whole, [&](Group* p, Groups v) MIXTAPE_INLINE_LAMBDA { store_bytes(p, v, bytes); });
+    f(whole, [&](Group* p, auto v) MIXTAPE_INLINE_LAMBDA { store_bytes(p, v, bytes); });
 }
 
 // Packs lines that are adjacent in memory.
@@ -327,16 +326,19 @@ void sum_tile(const Tile<typename P::T>& t) {
   constexpr int bytes = sizeof(typename P::Vector);
   // Low tiles have few products to pay for a loop, which matters if a neighbour shares the core.
   constexpr int unroll = P::rows < 8 && !strided ? 2 : 1;
-  constexpr int64_t steps_per_line = 64 / sizeof(Group);  // of a row, in one cache line
-  constexpr int64_t prefetch_distance = 48;               // steps of packed a
-  constexpr int64_t least_to_prefetch = 16;               // steps; fewer end before data arrives
+  constexpr int64_t steps_per_line = 64 / sizeof(Group);     // of a row, in one cache line
+  constexpr int64_t prefetch_distance = 48, b_distance = 8;  // steps of packed a, and of b
+  constexpr int64_t least_to_prefetch = 16;                  // steps; fewer end before data arrives
   typename P::Vector sum[R][V] = {};
   const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
   RowPointers<strided ? R : 1> rows(a, t.a_row_stride);
   const auto step = [&]() MIXTAPE_INLINE_LAMBDA {
     typename P::Groups w[V];
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) w[j] = load_vector<typename P::Groups>(b + j * bytes);
+    for (int j = 0; j < V; ++j) {
+      w[j] = load_vector<typename P::Groups>(b + j * bytes);
+      if constexpr (R >= 8) __builtin_prefetch(b + b_distance * t.b_k_stride + j * bytes);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
       const Group x =
