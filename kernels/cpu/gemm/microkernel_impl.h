@@ -106,14 +106,12 @@ MIXTAPE_ALWAYS_INLINE auto to_half(V x) {
 // vector of several is cut off.
 template <class P, class F>
 MIXTAPE_ALWAYS_INLINE void for_each_line_vector(int64_t width, F f) {
-  using Group = typename P::Group;
   constexpr int64_t n = P::lanes;
   const int64_t whole = width < n ? n : width / n * n;
   for (int64_t i = 0; i < whole; i += n)
-    f(i, [](Group* p, auto v) MIXTAPE_INLINE_LAMBDA { store_vector(p, v); });
-  const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(Group));
-  if (bytes > 0)
-    f(whole, [&](Group* p, auto v) MIXTAPE_INLINE_LAMBDA { store_bytes(p, v, bytes); });
+    f(i, [](auto* p, auto v) MIXTAPE_INLINE_LAMBDA { store_vector(p, v); });
+  const int64_t bytes = (width - whole) * static_cast<int64_t>(sizeof(typename P::Group));
+  if (bytes > 0) f(whole, [&](auto* p, auto v) MIXTAPE_INLINE_LAMBDA { store_bytes(p, v, bytes); });
 }
 
 // Packs lines that are adjacent in memory.
@@ -332,12 +330,13 @@ void sum_tile(const Tile<typename P::T>& t) {
   typename P::Vector sum[R][V] = {};
   const char *a = static_cast<const char*>(t.a), *b = static_cast<const char*>(t.b);
   RowPointers<strided ? R : 1> rows(a, t.a_row_stride);
+  const int64_t b_ahead = t.k_groups > least_to_prefetch ? b_distance * t.b_k_stride : 0;
   const auto step = [&]() MIXTAPE_INLINE_LAMBDA {
     typename P::Groups w[V];
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) {
       w[j] = load_vector<typename P::Groups>(b + j * bytes);
-      if constexpr (R >= 8) __builtin_prefetch(b + b_distance * t.b_k_stride + j * bytes);
+      if constexpr (R >= 8) __builtin_prefetch(b + b_ahead + j * bytes);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
