@@ -336,7 +336,7 @@ void sum_tile(const Tile<typename P::T>& t) {
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) {
       w[j] = load_vector<typename P::Groups>(b + j * bytes);
-      if constexpr (R >= 8) __builtin_prefetch(b + b_ahead + j * bytes);
+      if constexpr (R >= 8 && bytes == 64) __builtin_prefetch(b + b_ahead + j * bytes);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
