@@ -96,7 +96,7 @@ MIXTAPE_ALWAYS_INLINE Vec<float> log_with(Vec<float> x, F finish) {
 }  // namespace detail
 
 MIXTAPE_ALWAYS_INLINE Vec<float> exp(Vec<float> x) {
-  return detail::Exponent(clamp(x, -104.0f, 89.0f)).value();
+  return detail::Exponent(clamp(x, -105.0f, 89.0f)).value();
 }
 MIXTAPE_ALWAYS_INLINE Vec<float> exp2(Vec<float> x) {
   return detail::Exponent::of_two(clamp(x, -152.0f, 129.0f)).value();

@@ -34,7 +34,8 @@ struct WideExponent {
   MIXTAPE_ALWAYS_INLINE Vec<double> value() const {  // in two steps, as ldexp()
     const Vec<double> half = fma(n, Vec<double>(0.5), magic_lanes());
     const Vec<double> other = (n - (half - whole_magic)) + whole_magic;
-    return fma(r, fma(r, rest, 1.0), 1.0) * power_of_two(half) * power_of_two(other);
+    const Vec<double> power = select(n > -1076.0, power_of_two(half), Vec<double>(0.0));
+    return fma(r, fma(r, rest, 1.0), 1.0) * power * power_of_two(other);
   }
   MIXTAPE_ALWAYS_INLINE Vec<double> minus_one() const {  // while 2^n is finite
     const Vec<double> power = power_of_two(n + whole_magic);
