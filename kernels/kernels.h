@@ -224,6 +224,9 @@ MIXTAPE_KERNEL(resample, In x, const Sampling& rows, const Sampling& columns, bo
 // rows of cross_entropy's x and dx may be padded alike: internal::padded_rows.)
 MIXTAPE_KERNEL(softmax, bool log, In x, Out y);
 MIXTAPE_KERNEL(softmax_grad, bool log, In y, In dy, Out dx);
+// The same from x, of which y is computed again in f32: rounded shares do not add up to 1. x, dy
+// and dx of one 16-bit dtype.
+MIXTAPE_KERNEL(softmax_input_grad, bool log, In x, In dy, Out dx);
 MIXTAPE_KERNEL(logsumexp, In x, Out y);  // log(sum(exp(x))) of each row
 // y = softmax(scale x + bias), x [..., queries, keys], over the keys that a bool mask allows and,
 // if causal, those up to the query's position; zeros if no key is allowed. x of y's dtype or f32;

@@ -23,7 +23,8 @@ struct Softmax {  // over dimension 1 of lines
   static constexpr OpInfo info{log ? "log_softmax" : "softmax", Precision::Full};
   static Tensor forward(Ctx& ctx, const Tensor& x) {
     check_real(x);
-    const Tensor y = run(x, ctx.dtype());
+    Tensor y(x.shape(), ctx.dtype(), x.device());
+    ctx.run(kernels::softmax, log, rows_of(x.contiguous()), rows_of(y));
     if (is_half(y.dtype()))
       ctx.save(x);
     else
@@ -34,25 +35,18 @@ struct Softmax {  // over dimension 1 of lines
   // computed again in f32, since the rounded probabilities do not add up to 1. (The dy of a class
   // that outweighs the others is subtracted from all, as in kernels/common/softmax.h.)
   static Grads backward(const Ctx& ctx, const Tensor& dy) {
-    const Tensor kept = ctx.saved(0), g = wide(dy);
-    const bool again = is_half(kept.dtype());
+    const Tensor kept = ctx.saved(0);
+    const bool is_input = is_half(kept.dtype());
     if (grad_enabled()) {
-      const Tensor y = again ? call<Softmax>(wide(kept)) : kept;
+      const Tensor g = wide(dy), y = is_input ? call<Softmax>(wide(kept)) : kept;
       if (log) return {-logit_slope(y, g, sum(g, {1}, true))};
       const Tensor d = g - sum(masked_fill(g, le(y, kernels::likely_share), 0), {1}, true);
       return {y * (d - sum(d * y, {1}, true))};
     }
-    const Tensor y = again ? run(kept, f32) : kept;
     Tensor dx = ctx.like(0);
-    ctx.run(kernels::softmax_grad, log, rows_of(y), rows_of(g.contiguous()), rows_of(dx));
+    ctx.run(is_input ? kernels::softmax_input_grad : kernels::softmax_grad, log,
+            rows_of(kept.contiguous()), rows_of(dy.contiguous()), rows_of(dx));
     return {dx};
-  }
-
- private:
-  static Tensor run(const Tensor& x, DType dtype) {
-    Tensor y(x.shape(), dtype, x.device());
-    kernels::softmax(x.device(), log, rows_of(x.contiguous()), rows_of(y));
-    return y;
   }
 };
 

@@ -88,6 +88,23 @@ TEST(Softmax, ReadsAWiderGradient) {
   }
 }
 
+TEST(Softmax, TheGradientFromTheInputIsThatOfResultsInF32) {
+  for (const DType t : {f16, bf16})
+    for (const Shape& shape : all_shapes())
+      for (const bool log : {false, true}) {
+        const Tensor x = placed(random(shape, t, 1, -8, 8)), dy = placed(random(shape, t, 2)),
+                     y = placed(output(shape, f32)), wide_dy = placed(output(shape, f32)),
+                     want = placed(output(shape, t)), dx = placed(output(shape, t));
+        launch([&](Launch& l) {
+          softmax(l, log, x, y);
+          convert(l, dy, wide_dy);
+          softmax_grad(l, log, y, wide_dy, want);
+          softmax_input_grad(l, log, x, dy, dx);
+        });
+        expect_close(dx, to_vector(want), tolerance(t), std::string(name(t)) + shape.to_string());
+      }
+}
+
 TEST(Softmax, RoundedSharesPassNothingOfAConstant) {
   for (const Shape& shape : {Shape{1, 100}, Shape{1, 1, 100}}) {
     const Tensor y = placed(random(shape, bf16, 1, 0.01, 0.01)),

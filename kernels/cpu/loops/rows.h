@@ -101,12 +101,6 @@ void convert_run(const S* x, int64_t n, T* y) {
   for_each_vec<M>(n, [&](int64_t i, int64_t count) { write(y + i, read<M>(x + i, count), count); });
 }
 
-// Calls f.operator()<S>() with the type of f16 or bf16.
-template <class F>
-void visit_half(DType t, F f) {
-  t == f16 ? f.template operator()<Half>() : f.template operator()<BFloat16>();
-}
-
 // A parameter or statistic as dense T; null if absent.
 template <class T>
 const T* to_dense(Launch& launch, const View& v) {

@@ -2,22 +2,38 @@
 
 #include "kernels/cpu/nn/softmax.h"
 
+#include "kernels/common/visit_narrow.h"
+
 namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
 using namespace internal;
 namespace {
+
+// Replaces x by its softmax, or the logarithm of that.
+template <class T>
+void softmax_of_column(bool log_of, Column<T> x) {
+  const Vec<T> top = column_max(x),
+               scale = log_of ? column_log_sum(x, top) : Vec<T>(T(1)) / column_sum_exp(x, top);
+  for (int64_t i = 0; i < x.n; ++i) x.set(i, log_of ? x[i] - top - scale : x[i] * scale);
+}
 
 template <class T>
 void softmax_of_columns(bool log_of, In x, Out y) {
   const int64_t n = x.shape()[-1];
   Columns<T>::visit(x, n, [&](const Columns<T>& c, T* buffer) {
     c.gather(x, buffer);
-    c.each([&](int64_t j, int64_t) {
-      const Column<T> e = c.column(buffer, j, n);
-      const Vec<T> top = column_max(e),
-                   scale = log_of ? column_log_sum(e, top) : Vec<T>(T(1)) / column_sum_exp(e, top);
-      for (int64_t i = 0; i < n; ++i) e.set(i, log_of ? e[i] - top - scale : e[i] * scale);
-    });
+    c.each([&](int64_t j, int64_t) { softmax_of_column(log_of, c.column(buffer, j, n)); });
     c.scatter(buffer, y);
+  });
+}
+
+// The same of a row. `e`: for round_up(n, width) numbers, unless `log`; y may be e.
+template <class T, class S, class O>
+void softmax_of_row(bool log, const S* x, int64_t n, T* e, O* y) {
+  const T top = row_max<T>(x, n);
+  const Vec<T> shift(top),
+      scale(log ? row_log_sum<T>(x, n, top) : T(1) / row_sum_exp<T>(x, n, top, e));
+  for_each_vec<T>(n, [&](int64_t i, int64_t count) {
+    write(y + i, log ? read<T>(x + i, count) - shift - scale : load<T, T>(e + i) * scale, count);
   });
 }
 
@@ -31,18 +47,8 @@ void softmax(Launch&, bool log, In x, Out y) {
     if (takes_columns<T>(x)) return softmax_of_columns<T>(log, x, y);
     parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       Buffer<T> terms(log ? 0 : round_up(n, Vec<T>::width));
-      T* const e = terms.data();
-      for (int64_t r = begin; r < end; ++r) {
-        const S* const in = x.as<S>() + r * n;
-        O* const out = y.as<O>() + r * n;
-        const T top = row_max<T>(in, n);
-        const Vec<T> shift(top),
-            scale(log ? row_log_sum<T>(in, n, top) : T(1) / row_sum_exp<T>(in, n, top, e));
-        for_each_vec<T>(n, [&](int64_t i, int64_t count) {
-          write(out + i, log ? read<T>(in + i, count) - shift - scale : load<T, T>(e + i) * scale,
-                count);
-        });
-      }
+      for (int64_t r = begin; r < end; ++r)
+        softmax_of_row(log, x.as<S>() + r * n, n, terms.data(), y.as<O>() + r * n);
     });
   });
 }
@@ -72,8 +78,9 @@ void masked_softmax(Launch&, In x, In mask, In bias, bool causal, double scale, 
 
 namespace {
 
+// `of_input`: y is x, of which the result is computed again.
 template <class T>
-void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
+void softmax_grad_of_columns(bool log_of, bool of_input, In y, In dy, Out dx) {
   using L = Vec<T>;
   const int64_t n = y.shape()[-1];
   Columns<T>::visit(y, 2 * n, [&](const Columns<T>& c, T* buffer) {
@@ -82,6 +89,7 @@ void softmax_grad_of_columns(bool log_of, In y, In dy, Out dx) {
     c.gather(dy, slopes);
     c.each([&](int64_t j, int64_t) {
       const Column<T> v = c.column(buffer, j, n), g = c.column(slopes, j, n);
+      if (of_input) softmax_of_column(log_of, v);
       std::array<L, 4> sums;
       sums.fill(T(0));
       for (int64_t i = 0; i < n; ++i) add_to_slope(log_of, v[i], g[i], sums);
@@ -126,13 +134,38 @@ void softmax_grad_of_row(bool log, const S* y, const D* dy, int64_t n, O* dx) {
   write(dx + at, here, count);
 }
 
+// The same from x; `e`: for round_up(n, width) numbers.
+template <class S>
+void softmax_input_grad_of_row(bool log, const S* x, const S* dy, int64_t n, float* e, S* dx) {
+  using L = Vec<float>;
+  const float top = row_max<float>(x, n);
+  const auto [sum, sum_dy, dot] = sums_over<float, 3>(n, [&](int64_t i, int64_t count, auto& sums) {
+    const L v = exp(read<float>(x + i, count, minus_infinity<S>()) - L(top)),
+            g = read<float>(dy + i, count);
+    store(e + i, v);
+    sums[0] += v;
+    sums[1] += g;
+    sums[2] += v * g;
+  });
+  if (!(1 / sum < likely_share)) {
+    softmax_of_row(log, x, n, e, e);
+    return softmax_grad_of_row(log, e, dy, n, dx);
+  }
+  const L share(static_cast<float>(1 / sum)), total(static_cast<float>(log ? sum_dy : dot / sum));
+  for_each_vec<float>(n, [&](int64_t i, int64_t count) {
+    const L y = load<float, float>(e + i) * share, g = read<float>(dy + i, count);
+    write(dx + i, log ? g - y * total : y * (g - total), count);
+  });
+}
+
 }  // namespace
 
 void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
   const int64_t n = y.shape()[-1];
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
-    if (takes_columns<math_t<S>>(y, 32)) return softmax_grad_of_columns<math_t<S>>(log, y, dy, dx);
+    using T = math_t<S>;
+    if (takes_columns<T>(y, 32)) return softmax_grad_of_columns<T>(log, false, y, dy, dx);
     parallel_ranges(y.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         softmax_grad_of_row(log, y.as<S>() + r * n, dy.as<D>() + r * n, n, dx.as<O>() + r * n);
@@ -143,6 +176,20 @@ void softmax_grad(Launch&, bool log, In y, In dy, Out dx) {
     visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
   else
     visit_float(y.dtype, dy.dtype, dx.dtype, run);
+}
+
+void softmax_input_grad(Launch&, bool log, In x, In dy, Out dx) {
+  const int64_t n = x.shape()[-1];
+  if (x.size() == 0) return;
+  if (takes_columns<float>(x, 32)) return softmax_grad_of_columns<float>(log, true, x, dy, dx);
+  visit_half(x.dtype, [&]<class S>() {
+    parallel_ranges(x.size() / n, grain_of(n), [&](int64_t begin, int64_t end) {
+      Buffer<float> terms(round_up(n, Vec<float>::width));
+      for (int64_t r = begin; r < end; ++r)
+        softmax_input_grad_of_row(log, x.as<S>() + r * n, dy.as<S>() + r * n, n, terms.data(),
+                                  dx.as<S>() + r * n);
+    });
+  });
 }
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include "kernels/common/block_codes.h"
 #include "kernels/common/rounding.h"
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/loops/rows.h"
 #include "kernels/cpu/simd/philox.h"
 #include "kernels/kernels.h"

@@ -3,6 +3,7 @@
 
 #include "kernels/common/always_inline.h"
 #include "kernels/common/optimizers.h"
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cpu/loops/chunks.h"
 #include "kernels/cpu/optim/blocks.h"
 

@@ -1,12 +1,26 @@
 // Softmax, optionally masked, log-softmax and log-sum-exp over rows. A row of -inf gives NaN.
 
 #include "kernels/common/softmax.h"
+#include "kernels/common/visit_narrow.h"
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/nn/online_log_sum_exp.cuh"
 
 namespace mixtape::kernels::cuda {
 using namespace internal;
 namespace {
+
+// Softmax of an element of a row, or its logarithm.
+template <class T>
+class SoftmaxOf {
+ public:
+  __device__ SoftmaxOf(bool log, const OnlineLogSumExp<T>& sum)
+      : log_(log), top_(sum.top), log_sum_(sum.log_sum()), scale_(T(1) / sum.sum()) {}
+  __device__ T operator()(T x) const { return log_ ? x - top_ - log_sum_ : exp(x - top_) * scale_; }
+
+ private:
+  bool log_;
+  T top_, log_sum_, scale_;
+};
 
 template <class S, class O>
 MIXTAPE_ROW_KERNEL softmax_rows(Rows rows, bool log_of, const S* x, O y) {
@@ -16,32 +30,42 @@ MIXTAPE_ROW_KERNEL softmax_rows(Rows rows, bool log_of, const S* x, O y) {
   OnlineLogSumExp<T> sum;
   row.for_each([&]<int n>(int64_t, const S(&v)[n]) { sum.add(v); }, in);
   sum = joined(row.group, sum);
-  const T log_sum = sum.log_sum(), scale = T(1) / sum.sum();
+  const SoftmaxOf<T> softmax(log_of, sum);
   row.for_each(
       [&]<int n>(int64_t column, const S(&v)[n]) {
         T out[n];
 #pragma unroll
-        for (int i = 0; i < n; ++i) {
-          const T d = gpu::widen(v[i]) - sum.top;
-          out[i] = log_of ? d - log_sum : exp(d) * scale;
-        }
+        for (int i = 0; i < n; ++i) out[i] = softmax(gpu::widen(v[i]));
         row.store(y, column, out);
       },
       in);
 }
 
-template <class S, class D, class O>
+// `of_input`: y is x, of which the result is computed again.
+template <bool of_input, class S, class D, class O>
 MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D* dy, O dx) {
   using T = gpu::math_t<S>;
   RowTask<Packing<typename O::Smallest, S, D>> row(rows);
   auto ys = row.load(y);
   auto dys = row.load(dy);
+  OnlineLogSumExp<T> exps;
+  if constexpr (of_input) {
+    row.for_each([&]<int n>(int64_t, const S(&v)[n]) { exps.add(v); }, ys);
+    exps = joined(row.group, exps);
+  }
+  const SoftmaxOf<T> softmax(log_of, exps);
+  const auto result = [&](S v) {
+    if constexpr (of_input)
+      return softmax(gpu::widen(v));
+    else
+      return gpu::widen(v);
+  };
   Sums<T, 4> sum;
   row.for_each(
       [&]<int n>(int64_t, const S(&v)[n], const D(&g)[n]) {
 #pragma unroll
         for (int i = 0; i < n; ++i)
-          add_to_slope(log_of, gpu::widen(v[i]), T(gpu::widen(g[i])), sum.v);
+          add_to_slope(log_of, T(result(v[i])), T(gpu::widen(g[i])), sum.v);
       },
       ys, dys);
   sum = joined(row.group, sum);
@@ -50,7 +74,7 @@ MIXTAPE_ROW_KERNEL softmax_grad_rows(Rows rows, bool log_of, const S* y, const D
       [&]<int n>(int64_t column, const S(&v)[n], const D(&g)[n]) {
         T out[n];
 #pragma unroll
-        for (int i = 0; i < n; ++i) out[i] = slope(gpu::widen(v[i]), T(gpu::widen(g[i])));
+        for (int i = 0; i < n; ++i) out[i] = slope(T(result(v[i])), T(gpu::widen(g[i])));
         row.store(dx, column, out);
       },
       ys, dys);
@@ -180,7 +204,7 @@ void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
   if (y.size() == 0) return;
   const auto run = [&]<class S, class D, class O>() {
     launch_rows<Packing<O, S, D>>(launch, "softmax_grad", y.size() / n, n,
-                                  softmax_grad_rows<S, D, OutputOf<S, O>>, log, y.as<S>(),
+                                  softmax_grad_rows<false, S, D, OutputOf<S, O>>, log, y.as<S>(),
                                   dy.as<D>(), dx);
   };
   // For an f16 or bf16 input with an f32 result, y and dy are f32.
@@ -188,6 +212,16 @@ void softmax_grad(Launch& launch, bool log, In y, In dy, Out dx) {
     visit_float(dx.dtype, [&]<class O>() { run.template operator()<float, float, O>(); });
   else
     visit_float(y.dtype, dy.dtype, dx.dtype, run);
+}
+
+void softmax_input_grad(Launch& launch, bool log, In x, In dy, Out dx) {
+  const int64_t n = x.shape()[-1];
+  if (x.size() == 0) return;
+  visit_half(x.dtype, [&]<class S>() {
+    launch_rows<Packing<S, S, S>>(launch, "softmax_input_grad", x.size() / n, n,
+                                  softmax_grad_rows<true, S, S, OutputOf<S, S>>, log, x.as<S>(),
+                                  dy.as<S>(), dx);
+  });
 }
 
 void logsumexp(Launch& launch, In x, Out y) {

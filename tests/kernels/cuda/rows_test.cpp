@@ -65,6 +65,11 @@ TEST(CudaSoftmax, RowsOfAnyLength) {
                       on_cpu(softmax_grad), [&](auto kernel, Launch& l, const auto& to) {
                         kernel(l, log, y, dy, to[0]);
                       });
+        if (is_half(in) && out == in)
+          expect_same(
+              what + " gradient from x", {{shape, in, 2 * tolerance(in)}}, cuda::softmax_input_grad,
+              on_cpu(softmax_input_grad),
+              [&](auto kernel, Launch& l, const auto& to) { kernel(l, log, x, dy, to[0]); });
         expect_same(what + " logsumexp", {{{shape[0]}, out, tolerance(out)}}, cuda::logsumexp,
                     on_cpu(logsumexp),
                     [&](auto kernel, Launch& l, const auto& to) { kernel(l, x, to[0]); });
