@@ -1,7 +1,8 @@
 #pragma once
-// The library for training loops of your own. To keep the include cheap, without train/ (Learner,
-// callbacks, data: <mixtape/train/learner.h>, <mixtape/train/data/data.h>), images and plain files
-// (<mixtape/io/png.h>, <mixtape/io/file.h>).
+// The library for training loops of your own: tensors, ops, modules, models, optimizers, amp, .npy and
+// safetensors. To keep the include cheap, everything else has a header of its own, which its
+// document names: train/ (<mixtape/train/learner.h>), dist/, and the rarer parts of amp, optim, nn
+// and io.
 
 #include "amp/amp.h"
 #include "autograd/anomaly.h"

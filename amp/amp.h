@@ -1,5 +1,5 @@
 #pragma once
-// All of amp.
+// The parts of amp that most programs need; the others are diagnosis, and planned runs.
 
 #include "amp/autocast.h"
 #include "amp/loss_scale_optimizer.h"

@@ -34,7 +34,7 @@ class SharedCast final : public Node {
     const LossScaleTag* const tag = backward_state.loss_scale;
     if (is_f16_ && tag && tag->unscaled && !tag->number && !tag->declined)
       warn(
-          "a backward through an f16 region whose loss no GradScaler has scaled: small gradients "
+          "backward() passes through an f16 region, but the loss was not scaled: small gradients "
           "become zero. Use scaler.scale(loss).backward() or minimize(loss), or bf16.");
     return {dy};
   }

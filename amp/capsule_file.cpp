@@ -22,42 +22,7 @@ constexpr auto format = "mixtape overflow capsule 1", sum_field = "description_c
 std::string text_of(std::span<const int64_t> numbers) {
   return fmt::format("{}", fmt::join(numbers, " "));
 }
-template <class Number = int64_t>
-std::vector<Number> numbers_of_text(std::string_view text) {
-  std::vector<Number> all;
-  const char *at = text.data(), *const end = at + text.size();
-  while (at != end) {
-    if (*at == ' ') {
-      ++at;
-      continue;
-    }
-    Number number = 0;
-    const auto [next, error] = std::from_chars(at, end, number);
-    check(error == std::errc() && number >= 0, "\"{}\" are no whole numbers", text);
-    all.push_back(number);
-    at = next;
-  }
-  return all;
-}
 std::span<const int64_t> span_of(const Shape& s) { return {s.dim, size_t(s.rank)}; }
-
-// The tensor of that layout over stored numbers. Throws Error if it would read beyond them.
-Tensor restored(const Tensor& numbers, std::string_view shape, std::string_view strides) {
-  const std::vector<int64_t> sizes = numbers_of_text(shape), steps = numbers_of_text(strides);
-  check(sizes.size() == steps.size(), "{} sizes with {} strides", sizes.size(), steps.size());
-  const Layout layout{Shape(sizes), Shape(steps)};
-  int64_t last = 0, size = 1;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    size = sizes[d] == 0 ? 0 : size;
-    int64_t reach = 0;
-    const bool fits = sizes[d] == 0 || (!__builtin_mul_overflow(sizes[d] - 1, steps[d], &reach) &&
-                                        !__builtin_add_overflow(last, reach, &last));
-    check(fits && last < std::max<int64_t>(numbers.numel(), 1), "strides {} go beyond {} numbers",
-          strides, numbers.numel());
-  }
-  check(size == 0 || numbers.numel() > 0, "an input of shape [{}] has no numbers", shape);
-  return numbers.with_layout(layout);
-}
 
 // A checksum of everything but the tensors' numbers, to detect accidental changes.
 std::string sum_of(const io::Metadata& fields, const StateDict& tensors,
@@ -82,6 +47,50 @@ class Fields {
     return at->second;
   }
   bool has(const std::string& name) const { return all_.contains(name); }
+
+  // The whole numbers of a field, which spaces separate.
+  template <class Number = int64_t>
+  std::vector<Number> numbers(const std::string& name) const {
+    const std::string& text = (*this)[name];
+    std::vector<Number> all;
+    const char *at = text.data(), *const end = at + text.size();
+    while (at != end) {
+      if (*at == ' ') {
+        ++at;
+        continue;
+      }
+      Number number = 0;
+      const auto [next, error] = std::from_chars(at, end, number);
+      check(error == std::errc() && number >= 0, "{}: {} must be whole numbers >= 0, got \"{}\"",
+            path_, name, text);
+      all.push_back(number);
+      at = next;
+    }
+    return all;
+  }
+  // A tensor over stored numbers, of the layout that its fields give. Throws Error if it would read
+  // beyond them.
+  Tensor restored(const std::string& name, const Tensor& stored) const {
+    if (!has(name + ".shape")) return stored;
+    const std::vector<int64_t> sizes = numbers(name + ".shape"), steps = numbers(name + ".strides");
+    check(sizes.size() == steps.size(),
+          "{}: {}: shape and strides must have the same rank, got {} and {}", path_, name,
+          sizes.size(), steps.size());
+    const Layout layout{Shape(sizes), Shape(steps)};
+    int64_t last = 0, size = 1;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      size = sizes[d] == 0 ? 0 : size;
+      int64_t reach = 0;
+      const bool fits = sizes[d] == 0 || (!__builtin_mul_overflow(sizes[d] - 1, steps[d], &reach) &&
+                                          !__builtin_add_overflow(last, reach, &last));
+      check(fits && last < std::max<int64_t>(stored.numel(), 1),
+            "{}: {}: strides {} reach beyond the {} numbers", path_, name, layout.strides,
+            stored.numel());
+    }
+    check(size == 0 || stored.numel() > 0, "{}: {}: shape {} must have numbers, got none", path_,
+          name, layout.shape);
+    return stored.with_layout(layout);
+  }
 
  private:
   const io::Metadata& all_;
@@ -140,18 +149,16 @@ Capsule Capsule::load(const std::string& path) {
   c.finding = fields["finding"], c.checksum = fields["checksum"];
   c.device = fields["device"];
   c.instruction_set = fields["instruction_set"], c.compiler = fields["compiler"];
-  const std::vector<uint64_t> random = numbers_of_text<uint64_t>(fields["random"]);
-  const std::vector<int64_t> count = numbers_of_text(fields["inputs"]);
+  const std::vector<uint64_t> random = fields.numbers<uint64_t>("random");
+  const std::vector<int64_t> count = fields.numbers("inputs");
   check(random.size() == 2 && count.size() == 1 && count[0] <= int64_t(file.tensors.size()) + 64,
         "{}: not a capsule of an overflow", path);
   c.seed = random[0], c.offset = random[1];
   c.tf32 = !fields["tf32"].empty();
-  c.lists = numbers_of_text(fields["lists"]);
+  c.lists = fields.numbers("lists");
   if (!fields["out"].empty()) c.out = parse_dtype(fields["out"]);
   const auto get = [&](const std::string& name) {
-    const Tensor& numbers = file.tensors.at(name);
-    if (!fields.has(name + ".shape")) return numbers;
-    return restored(numbers, fields[name + ".shape"], fields[name + ".strides"]);
+    return fields.restored(name, file.tensors.at(name));
   };
   for (int64_t i = 0; i < count[0]; ++i) {
     Input& in = c.inputs.emplace_back();
@@ -163,7 +170,8 @@ Capsule Capsule::load(const std::string& path) {
   }
   if (file.tensors.contains("gradient")) c.gradient = get("gradient");
   const Tensor bytes = file.tensors.at("attributes");
-  check(bytes.dtype() == u8 && bytes.is_contiguous(), "{}: attributes of {}", path, bytes.dtype());
+  check(bytes.dtype() == u8 && bytes.is_contiguous(), "{}: attributes must be u8, got {}", path,
+        bytes.dtype());
   c.attributes.assign(bytes.data<uint8_t>(), bytes.data<uint8_t>() + bytes.numel());
   check(fields[sum_field] == sum_of(file.metadata, file.tensors, c.attributes),
         "{}: was changed since it was written", path);

@@ -135,7 +135,7 @@ void LossScaleOptimizer::load_state_dict(const StateDict& dict) {
   const StateDict scale = dict.under(of_scaler), rest = dict.under(of_optimizer);
   for (const auto& [name, t] : dict)
     check(name == "iterations" || name.starts_with(of_scaler) || name.starts_with(of_optimizer),
-          "'{}' belongs to nothing here", name);
+          "unexpected key '{}'", name);
   scaler_.check_state(scale);
   held().load_state_dict(rest);
   abandon();

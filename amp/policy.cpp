@@ -254,7 +254,7 @@ void Rules::check_paths() const {
     for (const std::string_view path : paths)
       if (!path.empty()) near.emplace_back(distance(r.pattern, path), path);
     const std::string names = listed(near, 4);
-    fail("no module of what ran has the path {}{}{}", io::quote(r.pattern),
+    fail("no module that ran has the path {}{}{}", io::quote(r.pattern),
          names.empty() ? "" : "; nearest are ", names);
   }
   modules_ran_ = false;

@@ -399,7 +399,7 @@ void Recipe::load_state_dict(const StateDict& from) {
     auto& h = loaded[name.substr(0, name.rfind('.'))];
     if (!h) h = std::make_shared<History>();
     const Shape want = is_amax ? Shape{Factors, state_->delayed->history} : Shape{Factors};
-    check(t.shape() == want, "{} has shape {} here and {} there", name, want, t.shape());
+    check(t.shape() == want, "{} must have shape {}, got {}", name, want, t.shape());
     if (is_amax)
       h->most = finite_sizes(name, t).clone();
     else

@@ -316,7 +316,7 @@ void Exchange::check_places(const Place& place, const char* greetings) const {
     check(other.words <= most_words, "rank {} has sent something other than a greeting", r);
     const Place there{Place::Kind(other.kind), other.step, other.number};
     check(own.kind == other.kind && own.step == other.step && own.number == other.number,
-          "ranks have run apart: rank {} is in {}, rank {} in {}", r, there.to_string(), rank_,
+          "ranks are out of step: rank {} is in {}, rank {} in {}", r, there.to_string(), rank_,
           place.to_string());
     check(own.bytes == other.bytes, "in {} rank {} has {} bytes, but rank {} {}", place.to_string(),
           r, other.bytes, rank_, own.bytes);

@@ -158,7 +158,7 @@ Device device_of(int local_rank) {
   return gpus.empty() ? Device::cpu() : gpus[size_t(local_rank) % gpus.size()];
 }
 
-// Ranks with different tensors have run apart.
+// Ranks with different tensors are out of step.
 Place place_of(Kind kind, DType dtype, int64_t numbers) { return {kind, int64_t(dtype), numbers}; }
 
 int64_t bytes_in(const std::vector<Tensor>& tensors) {
@@ -263,7 +263,8 @@ void World::leave(const std::string& why) {
   }
   Unfinished::instance().say(why);
   exchange_->abandon([e = exchange_.get()] {
-    std::fputs(with_rank(*e, "goes on without its World, and is ended\n").c_str(), stderr);
+    std::fputs(with_rank(*e, "is still running after its World ended, and is ended\n").c_str(),
+               stderr);
     Unfinished::instance().end_others("");
   });
 }
@@ -401,8 +402,8 @@ void World::check_alike(const std::string& items, std::string_view has) const {
   const auto item = [&](const std::string& text) {
     return at >= text.size() ? "nothing more" : text.substr(at, text.find("; ", at) - at);
   };
-  fail("rank {} of {} {} than rank 0: {}, there {}", other - all.begin(), size(), has, item(*other),
-       item(all[0]));
+  fail("rank {} of {} {} than rank 0: {} (rank 0: {})", other - all.begin(), size(), has,
+       item(*other), item(all[0]));
 }
 
 StateDict World::of_rank(int from, const StateDict& dict) const {

@@ -57,8 +57,8 @@ class World : NoCopy {
   // (else throws Error), or 0 for one chunk per rank.
   Part part(int64_t chunks = 0) const;
 
-  // All ranks must call the following functions, in the same order. They throw Error if ranks have
-  // run apart or do not come within the timeout.
+  // All ranks must call the following functions, in the same order. They throw Error if ranks are
+  // out of step or do not come within the timeout.
   void barrier() const;
   void broadcast(const std::vector<Tensor>& tensors, int from = 0) const;  // in place
   // The sum of x over ranks, in x's dtype: floats are added in f32 or wider, integers wrap around.
@@ -69,7 +69,7 @@ class World : NoCopy {
   std::vector<Tensor> gather(const Tensor& x) const;
   std::vector<std::string> gather(const std::string& text) const;  // every rank's, by rank
   // Compares texts of items that each end in "; ". If a rank's differ from rank 0's, throws Error
-  // on all ranks: "rank 1 of 2 has other settings than rank 0: 2 epochs, there 1 epochs", where
+  // on all ranks: "rank 1 of 2 has other settings than rank 0: 2 epochs (rank 0: 1 epochs)", where
   // `has` is "has other settings".
   void check_alike(const std::string& items, std::string_view has) const;
   StateDict of_rank(int from, const StateDict& dict) const;  // one rank's dict, on the CPU

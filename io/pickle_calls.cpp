@@ -310,7 +310,7 @@ PickleValue Pickle::rebuilt_dict(const std::vector<Value>& arguments) {
   if (!arguments.empty())
     for (const Value& pair : list(argument(arguments, 0, Value::List))) {
       if (pair.kind != Value::List || list(pair).size() != 2)
-        refuse("an item of a dict is no pair");
+        refuse("an item of a dict is not a pair");
       items.insert(items.end(), list(pair).begin(), list(pair).end());
       take(2 * sizeof(Value));  // before they are added, since a list may hold a pair many times
     }

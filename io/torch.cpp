@@ -410,7 +410,7 @@ SafeTensors read_old(const Source& source, const ReadOptions& options, uint64_t 
   check(little.kind == Value::None || little.whole == 1,
         "{}: its byte order is \"big\", not little", file);
   const Pickle object = next(), keys = next();
-  check(keys.value().kind == Value::List, "{}: the keys of its storages are no list", file);
+  check(keys.value().kind == Value::List, "{}: the keys of its storages are not a list", file);
   return tensors_of(object, OldNumbers(source, keys, object, at), source, options, most);
 }
 

@@ -226,7 +226,7 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
     copies.emplace_back(*f.tensor, moves ? t.detach().clone() : t);
     if (t.shape() != f.tensor->shape())
       wrong.push_back(
-          fmt::format("{} has shape {} here and {} there", f.name, f.tensor->shape(), t.shape()));
+          fmt::format("{} must have shape {}, got {}", f.name, f.tensor->shape(), t.shape()));
     if (f.tensor->layout().repeats())  // copy_() would throw half way
       wrong.push_back(fmt::format("{} has shape {} and strides {}, where elements are one", f.name,
                                   f.tensor->shape(), f.tensor->strides()));

@@ -1,5 +1,5 @@
 #pragma once
-// All modules.
+// The modules that most programs need; more.h and lora.h have the others.
 
 #include "nn/activation.h"
 #include "nn/conv.h"

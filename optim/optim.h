@@ -1,5 +1,5 @@
 #pragma once
-// All of optim.
+// The parts of optim that most programs need.
 
 #include "optim/clip.h"
 #include "optim/ema.h"

@@ -305,8 +305,8 @@ void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
   const LossScaleTag scale = p.autograd_meta().loss_scale();
   if (scale.number)
     warn(
-        fmt::format("{}: a step along gradients of a scaled loss, that much too far: use "
-                    "scaler.step(optimizer), or scaler.unscale(optimizer) before",
+        fmt::format("{}: the gradients are still multiplied by the loss scale, and the step is too long by "
+                    "that factor: use scaler.step(optimizer), or scaler.unscale(optimizer) before",
                     name()));
   else if (scale.unscaled && of_grad == f16)
     warn(fmt::format(

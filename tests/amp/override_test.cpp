@@ -164,7 +164,7 @@ TEST(Overrides, OfNoModuleAreAnErrorOfALaterRegion) {
     for (int i = 0; i < 2; ++i) EXPECT_EQ(step(path), f32);
     const std::string error = test::error([&] { step(path); });
     EXPECT_NE(
-        error.find(fmt::format("no module of what ran has the path \"{}\"; nearest are ", path)),
+        error.find(fmt::format("no module that ran has the path \"{}\"; nearest are ", path)),
         std::string::npos)
         << error;
     EXPECT_EQ(Autocast::innermost(), nullptr);

@@ -572,7 +572,7 @@ TEST(Recipes, SayWhatTheyNeed) {
   Recipe delayed(Delayed{.history = 4});
   EXPECT_ERROR(delayed.load_state_dict({{"linear.other", ones({3})}}), "has no 'linear.other'");
   EXPECT_ERROR(delayed.load_state_dict({{"linear.amax", ones({3, 5})}}),
-               "linear.amax has shape [3, 4] here and [3, 5] there");
+               "linear.amax must have shape [3, 4], got [3, 5]");
   const Tensor amax = ones({3, 4}), steps = ones({3}, i64);
   delayed.load_state_dict({{"linear.amax", amax}, {"linear.steps", steps}});
   EXPECT_ERROR(delayed.load_state_dict({{"linear.steps", steps}}), "lacks linear.amax");

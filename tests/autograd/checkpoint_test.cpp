@@ -125,9 +125,13 @@ TEST(Checkpoint, NothingLeaks) {
 // Freeing a long history does not recurse either if its links are inputs without a graph.
 TEST(Checkpoint, ALongHistoryIsFreed) {
   const Tensor w = leaf({1}, 1, f64);
-  Tensor y = w * 1;
-  for (int i = 0; i < 100'000; ++i)
-    y = checkpoint([](const Tensor& a, const Tensor& h) { return a * h.detach(); }, w, y);
+  const int64_t before = memory_stats().in_use;
+  {
+    Tensor y = w * 1;
+    for (int i = 0; i < 100'000; ++i)
+      y = checkpoint([](const Tensor& a, const Tensor& h) { return a * h.detach(); }, w, y);
+  }
+  EXPECT_EQ(memory_stats().in_use, before);
 }
 
 TEST(Checkpoint, WhatIsCapturedIsAnInputToo) {

@@ -53,27 +53,39 @@ TEST(Tape, AMillionOpsRunAndAreFreed) {
     y.backward();
   }
   EXPECT_EQ(x.grad().item(), 1);
-  Tensor y = x;
-  for (int i = 0; i < ops; ++i) y = tanh(y);  // keeps its results
+  const int64_t before = memory_stats().in_use;
+  {
+    Tensor y = x;
+    for (int i = 0; i < ops; ++i) y = tanh(y);  // keeps its results
+  }
+  EXPECT_EQ(memory_stats().in_use, before);
 }
 
 TEST(Tape, SavedInputsDoNotRecurseWhenFreed) {
-  Tensor y = leaf({1}, {1}), product = y, total = y;
-  for (int i = 0, n = many_ops() / 3; i < n; ++i) {
-    y = sin(y);  // keeps its inputs, each of which holds its maker
-    product = product * product;
-    total = total + total;
+  const int64_t before = memory_stats().in_use;
+  {
+    Tensor y = leaf({1}, {1}), product = y, total = y;
+    for (int i = 0, n = many_ops() / 3; i < n; ++i) {
+      y = sin(y);  // keeps its inputs, each of which holds its maker
+      product = product * product;
+      total = total + total;
+    }
   }
+  EXPECT_EQ(memory_stats().in_use, before);
 }
 
 TEST(Tape, HooksDoNotRecurseWhenFreed) {  // each holds a tensor whose hook holds the next
   const Tensor x = leaf({1}, {1});
-  Tensor y = x * 1.0;
-  for (int i = 0, n = many_ops() / 3; i < n; ++i) {
-    const Tensor next = x * 1.0;
-    register_hook(next, [y](const Tensor&) { return y; });
-    y = next;
+  const int64_t before = memory_stats().in_use;
+  {
+    Tensor y = x * 1.0;
+    for (int i = 0, n = many_ops() / 3; i < n; ++i) {
+      const Tensor next = x * 1.0;
+      register_hook(next, [y](const Tensor&) { return y; });
+      y = next;
+    }
   }
+  EXPECT_EQ(memory_stats().in_use, before);
 }
 
 TEST(Tape, GradientsThatAreKeptKeepNothingElse) {

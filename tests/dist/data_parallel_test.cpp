@@ -427,7 +427,7 @@ TEST(DataParallel, HooksOnAccumulatedGradientsSeeTheMean) {
     }));
 }
 
-// Ranks that step by gradients of their own would run apart.
+// Ranks that step by gradients of their own would get out of step.
 TEST(DataParallel, RefusesGradientsThatItDoesNotAddUp) {
   expect_fine(run_ranks(2, [&](const World&) {
     Line net = line();
@@ -478,7 +478,7 @@ TEST(DataParallel, OtherParametersThanRank0sAreNamed) {
   });
   for (const std::string& error : errors)  // on all ranks
     EXPECT_NE(error.find("rank 1 of 2 has other parameters or buffers than rank 0: unused.weight "
-                         "[2, 2] of f32, frozen, there unused.weight [2, 2] of f32"),
+                         "[2, 2] of f32, frozen (rank 0: unused.weight [2, 2] of f32)"),
               std::string::npos)
         << error;
 }

@@ -313,7 +313,7 @@ class Broken(unittest.TestCase):
 
     def test_a_program_that_goes_on_after_an_exception(self) -> None:
         run = self.ends("goes_on", "rank 1 of 4: leaves its World by an exception$")
-        self.assertIn("rank 1 of 4: goes on without its World, and is ended\n", run.err)
+        self.assertIn("rank 1 of 4: is still running after its World ended, and is ended\n", run.err)
 
     def test_exit(self) -> None:
         for call in "exit", "quick_exit":
@@ -324,10 +324,10 @@ class Broken(unittest.TestCase):
         self.ends("all_exit", r"rank \d of 4: ends before the others, which end with it$")
 
     def test_fewer_steps(self) -> None:
-        self.ends("early", r"rank \d of 4: ranks have run apart: .*rank 1 (is )?in the end of its World")
+        self.ends("early", r"rank \d of 4: ranks are out of step: .*rank 1 (is )?in the end of its World")
 
     def test_ranks_in_different_places(self) -> None:
-        self.ends("apart", r"rank \d of 4: ranks have run apart: .*rank 1 (is )?in a sum")
+        self.ends("apart", r"rank \d of 4: ranks are out of step: .*rank 1 (is )?in a sum")
 
     def test_a_rank_that_is_stuck(self) -> None:
         """Its limit is 2 s. The first to wait may do so in a gather, where one is slow to start."""

@@ -624,7 +624,7 @@ TEST(Shards, AStepIsAPlaceWhereRanksMeet) {
     const Shards shards(opt);
     world.is_first() ? opt.step() : world.barrier();
   });
-  EXPECT_NE((errors[0] + errors[1]).find("ranks have run apart"), std::string::npos);
+  EXPECT_NE((errors[0] + errors[1]).find("ranks are out of step"), std::string::npos);
   EXPECT_NE((errors[0] + errors[1]).find("the optimizer's step 0"), std::string::npos);
 }
 

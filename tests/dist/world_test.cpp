@@ -86,7 +86,7 @@ TEST(World, RanksThatRunApartSayWhere) {
   });
   EXPECT_NE(
       errors[0].find(
-          "ranks have run apart: rank 1 is in a sum of 3 numbers of f32, rank 0 in a barrier"),
+          "ranks are out of step: rank 1 is in a sum of 3 numbers of f32, rank 0 in a barrier"),
       std::string::npos)
       << errors[0];
   EXPECT_NE(errors[1], "");
@@ -118,11 +118,11 @@ TEST(World, NamesTheFirstItemThatDiffers) {
   };
   EXPECT_EQ(difference("figs; ", "figs; "), "");
   EXPECT_EQ(difference("one fig; ", "two figs; "),
-            "rank 1 of 2 has other fruit than rank 0: two figs, there one fig");
+            "rank 1 of 2 has other fruit than rank 0: two figs (rank 0: one fig)");
   EXPECT_EQ(difference("figs; one pear; ", "figs; one plum; "),
-            "rank 1 of 2 has other fruit than rank 0: one plum, there one pear");
+            "rank 1 of 2 has other fruit than rank 0: one plum (rank 0: one pear)");
   EXPECT_EQ(difference("figs; pears; ", "figs; "),
-            "rank 1 of 2 has other fruit than rank 0: nothing more, there pears");
+            "rank 1 of 2 has other fruit than rank 0: nothing more (rank 0: pears)");
 }
 
 TEST(World, AnEarlyEndIsAnError) {

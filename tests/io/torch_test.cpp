@@ -381,7 +381,7 @@ TEST(Torch, RefusesHostilePickles) {
       {"cos", "it ends early"},
       {"})R", "a value of another type"},
       {dict + "(" + "NtR", "argument 0 is missing or of another type"},
-      {dict + "(](NtatR", "an item of a dict is no pair"},
+      {dict + "(](NtatR", "an item of a dict is not a pair"},
       {"ctorch\nTensor\n)R", "a type is called, which makes nothing"},
       {"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch\nTensor\nN)tR", "no tensor is rebuilt"},
       {"(" + text("module") + "tQ", "it holds a \"module\", not tensors alone"},
@@ -451,7 +451,7 @@ TEST(Torch, RefusesHostileStorages) {
   has(error(file_of("}")), "no tensor needs its storage \"k\"");
   const std::string good = file_of(tensor(storage(), 0, {2}, {1}));
   has(error(good.substr(0, good.size() - 1)), "its storage \"k\" of 2 elements does not fit it");
-  has(error(old_file("\x80\x02].\x80\x02K\1.")), "the keys of its storages are no list");
+  has(error(old_file("\x80\x02].\x80\x02K\1.")), "the keys of its storages are not a list");
   std::string other = good;
   other[other.find("M\xe9")] = 'K';
   EXPECT_NE(error(other), "no error");

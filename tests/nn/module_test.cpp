@@ -223,11 +223,11 @@ TEST(Module, LoadingSaysAllThatIsWrongAndWritesNothing) {
                         {"up.scale", zeros({1})},
                         {"head", zeros({1})}};
   EXPECT_EQ(error([&] { net.load_state_dict(wrong); }),
-            "the state does not fit the module: up.weight has shape [3, 2] here and [2, 3] there; "
+            "the state does not fit the module: up.weight must have shape [3, 2], got [2, 3]; "
             "missing: down.weight, down.bias; unexpected: head, up.scale");
   EXPECT_EQ(to_vector(net.up.bias), before);
   EXPECT_EQ(error([&] { net.load_state_dict(wrong, {.strict = false}); }),
-            "the state does not fit the module: up.weight has shape [3, 2] here and [2, 3] there");
+            "the state does not fit the module: up.weight must have shape [3, 2], got [2, 3]");
   EXPECT_EQ(error([&] { net.load_state_dict(StateDict{{"x", zeros({1})}, {"x", zeros({1})}}); }),
             "the state to load has 'x' twice");
 

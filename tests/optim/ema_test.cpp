@@ -241,7 +241,7 @@ TEST(Ema, Errors) {
   };
   EXPECT_EQ(load({}), "ema: average.0 is missing");
   EXPECT_EQ(load({{"average.0", scalar(1)}}), "ema: average.0 must have shape [2], got []");
-  EXPECT_EQ(load({{"average.0", v}, {"average.1", v}}), "ema: 'average.1' belongs to nothing here");
+  EXPECT_EQ(load({{"average.0", v}, {"average.1", v}}), "ema: unexpected key 'average.1'");
   EXPECT_EQ(error([&] { ema.load_state_dict({{"average.0", v}, {"updates", scalar(-1)}}); }),
             "ema: updates must be a whole number from 0 to 9007199254740992, got -1");
   EXPECT_EQ(ema.updates(), 0);

@@ -543,7 +543,7 @@ TEST(Plateau, Errors) {
   EXPECT_EQ(with("group.0.lr", scalar(-1)), "plateau: group.0.lr must be >= 0, got -1");
   EXPECT_EQ(with("best", from({1, 2}, {2})), "plateau: best must be one number, got shape [2]");
   EXPECT_EQ(with("best", {}), "plateau: best is an undefined tensor");
-  EXPECT_EQ(with("worst", scalar(1)), "plateau: 'worst' belongs to nothing here");
+  EXPECT_EQ(with("worst", scalar(1)), "plateau: unexpected key 'worst'");
   EXPECT_EQ(error([&] { plateau.load_state_dict({}); }), "plateau: kind is missing");
   EXPECT_EQ(error([&] { plateau.load_state_dict({good[0]}); }), "plateau: best is missing");
   EXPECT_EQ(opt.lr(), 1e-3);
@@ -653,7 +653,7 @@ TEST(Schedule, Errors) {
               schedule.load_state_dict(
                   {kind, {"step", scalar(1)}, {"lr", scalar(1)}, {"group.0.base_lr", scalar(1)}});
             }),
-            "schedule: 'lr' belongs to nothing here");
+            "schedule: unexpected key 'lr'");
   EXPECT_EQ(error([&] {
               schedule.load_state_dict({kind, {"step", {}}, {"group.0.base_lr", scalar(1)}});
             }),

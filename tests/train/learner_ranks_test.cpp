@@ -526,7 +526,7 @@ TEST(LearnerRanks, SayWhatIsWrong) {
   expect_all(on_two({.chunks = 64}, [](Learner& l, const World&) { l.fit(1); }),
              "batches of 24 examples have none for each of 64 chunks");
   expect_all(on_two({}, [](Learner& l, const World& world) { l.fit(1 + world.rank()); }),
-             "rank 1 of 2 has other settings than rank 0: 2 epochs, there 1 epochs");
+             "rank 1 of 2 has other settings than rank 0: 2 epochs (rank 0: 1 epochs)");
   expect_all(on_two({.callbacks = {std::make_shared<KeepGradients>()}},
                     [](Learner& l, const World&) { l.fit(1); }),
              "a callback skipped a step but not its gradients, to which chunks cannot add");
