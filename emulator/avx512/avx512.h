@@ -92,10 +92,11 @@ inline __m512 sqrt(__m512 a) {
 inline __m512d sqrt(__m512d a) {
   return by_halves<__m512d, __m256d>([](auto x) { return _mm256_sqrt_pd(x); }, a);
 }
-// a 2^floor(b), rounded once.
+// a 2^floor(b), rounded once; 0 if b is -inf, even of NaN.
 [[gnu::noinline]] inline __m512 scalef(__m512 a, __m512 b) {
   return each_lane<float, __m512>([&](unsigned i) {
-    return float(lane<float>(a, i) * std::exp2(std::floor(double(lane<float>(b, i)))));
+    const double e = lane<float>(b, i);
+    return e == -INFINITY ? 0 : float(lane<float>(a, i) * std::exp2(std::floor(e)));
   });
 }
 inline __m512i max_epu32(__m512i a, __m512i b) {
