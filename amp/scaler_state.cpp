@@ -300,6 +300,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   if (options_.policy) options_.policy->load_state_dict(dict.under("policy."));
   abandon();  // states belong between iterations
   options_ = saved.options;
+  std::erase_if(scales_, [&](const auto& s) { return !saved.scales.contains(s.first); });
   for (const auto& [id, from] : saved.scales) {
     ScaleState& s = scale_state(id);
     s.set(from.value);

@@ -689,6 +689,10 @@ TEST(State, RefusesWhatDoesNotFit) {
       if (n == name) t = from({value}, {}, f64);
     return d;
   };
+  GradScaler two(f16, {.init_scale = 8});
+  two.scale(ones({}), 1);
+  two.load_state_dict(GradScaler(f16, {.init_scale = 32}).state_dict());
+  EXPECT_EQ(two.state_dict().size(), scaler.state_dict().size()) << "loss 1 begins anew";
   StateDict missing = scaler.state_dict(), extra = missing;
   std::erase_if(missing, [](const auto& entry) { return entry.first == "growth_tracker"; });
   extra.emplace_back("momentum", ones({}));
