@@ -253,13 +253,15 @@ LoadReport ModuleBase::load_state_dict(const StateDict& from, const LoadOptions&
 void ModuleBase::to(DType dtype) {
   check(is_float(dtype), "parameters cannot be {}", dtype);
   const NoGrad off;
-  for (const auto& [name, m] : named_modules()) {
-    for (const Field& f : fields_of(*m)) {
-      const bool keeps_f32 = m->keeps_f32() || f.keeps_f32;
-      const DType wanted = keeps_f32 && is_half(dtype) ? f32 : dtype;
-      if (f.tensor && is_float(f.tensor->dtype()) && f.tensor->dtype() != wanted)
-        replace_data(*f.tensor, cast(f.tensor->detach(), wanted));
-    }
+  std::unordered_set<const void*> kept;  // in f32, under every name
+  if (is_half(dtype))
+    for (const auto& [name, m] : named_modules())
+      for (const Field& f : fields_of(*m))
+        if (f.tensor && (m->keeps_f32() || f.keeps_f32)) kept.insert(f.tensor->id());
+  for (const Field& f : tree(*this)) {
+    if (!f.tensor || !is_float(f.tensor->dtype())) continue;
+    const DType wanted = kept.contains(f.tensor->id()) ? f32 : dtype;
+    if (f.tensor->dtype() != wanted) replace_data(*f.tensor, cast(f.tensor->detach(), wanted));
   }
 }
 

@@ -301,6 +301,34 @@ TEST(Module, BuffersMayStayF32) {
   EXPECT_EQ(rotary.cosines.dtype(), f32);
 }
 
+template <bool norm_first>
+struct SharesBias : nn::Module<SharesBias<norm_first>> {
+  nn::LayerNorm norm{{2}};
+  nn::Linear linear{2, 2};
+  SharesBias() { linear.bias = norm.bias; }
+  MIXTAPE_FIELDS(linear, norm)
+};
+template <>
+struct SharesBias<true> : nn::Module<SharesBias<true>> {
+  nn::LayerNorm norm{{2}};
+  nn::Linear linear{2, 2};
+  SharesBias() { linear.bias = norm.bias; }
+  MIXTAPE_FIELDS(norm, linear)
+};
+
+TEST(Module, ATensorStaysF32IfOneOfItsModulesKeepsIt) {
+  const auto check = [](auto net) {
+    net.to(f16);
+    EXPECT_EQ(net.norm.bias.dtype(), f32);
+    EXPECT_TRUE(net.linear.bias.is_same(net.norm.bias));
+    EXPECT_EQ(net.linear.weight.dtype(), f16);
+    net.to(f64);
+    EXPECT_EQ(net.norm.bias.dtype(), f64);
+  };
+  check(SharesBias<false>());
+  check(SharesBias<true>());
+}
+
 TEST(Module, UnsavedBuffersMoveButAreInNoState) {
   Positions net;
   const Names saved{"layer.weight", "layer.bias"};
