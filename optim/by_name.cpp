@@ -61,7 +61,19 @@ struct Request {
   const ScheduleSteps& steps;
   std::vector<double> numbers = {}, factor = {};  // at most one factor
 
-  int64_t rest() const { return steps.total_steps - steps.warmup_steps; }
+  int64_t rest() const {
+    check(steps.warmup_steps == 0 || steps.warmup_steps < steps.total_steps,
+          "warmup_steps must be < total_steps, got {} and {}", steps.warmup_steps,
+          steps.total_steps);
+    return steps.total_steps - steps.warmup_steps;
+  }
+  // The steps from the end of the warm-up to the end of an epoch.
+  int64_t steps_to(double epoch) const {
+    const int64_t left = steps_in(epoch) - steps.warmup_steps;
+    check(left > 0 || steps.warmup_steps == 0, "epoch {} ends within the {} warmup_steps", epoch,
+          steps.warmup_steps);
+    return left;
+  }
   int64_t steps_in(double epochs) const {
     check(epochs <= 1e9, "an epoch must be at most 1e9, got {}", epochs);
     return std::llround(epochs * double(steps.epoch_steps));
@@ -82,12 +94,11 @@ class Named final : public S {
 
 Curve constant(const Request& r) {
   if (r.numbers.empty()) return ConstantOptions{.factor = 1};
-  return ConstantOptions{r.numbers[0], r.steps_in(r.numbers[1])};
+  return ConstantOptions{r.numbers[0], r.steps_to(r.numbers[1])};
 }
 Curve step(const Request& r) {
   MultiStepOptions o;
-  for (const double epoch : r.numbers)
-    o.milestones.push_back(r.steps_in(epoch) - r.steps.warmup_steps);
+  for (const double epoch : r.numbers) o.milestones.push_back(r.steps_to(epoch));
   if (!r.factor.empty()) o.gamma = r.factor[0];
   return o;
 }

@@ -27,7 +27,7 @@ struct ScheduleSteps {       // lengths that a schedule's text leaves open
 //   "constant"              "constant:0.3,5": times 0.3 until epoch 5
 //   "step:30,60,80"         times 0.1 at these epochs; "step:30,60,80:0.2": times 0.2
 //   "exponential:0.97"      times 0.97 per epoch, spread over its steps
-//   "multiplicative:0.9"    times 0.9 after each epoch
+//   "multiplicative:0.9"    times 0.9 after each epoch, counted from the end of the warm-up
 //   "linear", "cosine"      to 0 in total_steps
 //   "polynomial:2"          to 0 in total_steps, with this power
 //   "wsd:0.2"               constant, then to 0 in the last 0.2 of the steps

@@ -304,10 +304,10 @@ void Optimizer::prepare(Slot& slot, size_t index, const Group& group) {
 void Optimizer::warn_of_scale(const Tensor& p, DType of_grad) const {
   const LossScaleTag scale = p.autograd_meta().loss_scale();
   if (scale.number)
-    warn(
-        fmt::format("{}: the gradients are still multiplied by the loss scale, and the step is too long by "
-                    "that factor: use scaler.step(optimizer), or scaler.unscale(optimizer) before",
-                    name()));
+    warn(fmt::format(
+        "{}: the gradients are still multiplied by the loss scale, and the step is too long by "
+        "that factor: use scaler.step(optimizer), or scaler.unscale(optimizer) before",
+        name()));
   else if (scale.unscaled && of_grad == f16)
     warn(fmt::format(
         "{}: f16 gradients of a loss that was not scaled: small ones become zero. Use a "

@@ -111,7 +111,7 @@ class Optimizer {
   struct Group {
     std::shared_ptr<Algorithm> algorithm;
     std::vector<Slot> slots;
-    double schedule_base = 0, scheduled = -1;  // a schedule's base rate and last rate; -1: none
+    std::optional<double> schedule_base;  // if a schedule set the rate: that from which it started
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const;
     bool is_elsewhere(const Tensor& p) const;  // true if another process has all of it

@@ -72,7 +72,7 @@ StateDict Optimizer::state_dict() const {
   for (size_t g = 0; g < groups(); ++g) {
     for (const Option& option : options(g))
       dict.emplace_back(option_name(g, option.name), from_number(option.get()));
-    if (groups_[g].scheduled >= 0)
+    if (groups_[g].schedule_base)
       dict.emplace_back(option_name(g, "base_lr"), from_number(base_lr(g)));
   }
   return dict;
@@ -102,7 +102,8 @@ Optimizer::Slot Optimizer::load_slot(StateReader& reader, size_t index, const Sl
 void Optimizer::load_state_dict(const StateDict& dict) {
   const Scope scope(name());
   StateReader reader(dict);
-  std::vector<double> numbers, bases;  // a base of -1: there is none
+  std::vector<double> numbers;
+  std::vector<std::optional<double>> bases;
   for (size_t g = 0; g < groups(); ++g) {
     for (const Option& option : options(g)) {
       const std::string key = option_name(g, option.name);
@@ -111,9 +112,10 @@ void Optimizer::load_state_dict(const StateDict& dict) {
       detail::check_value(option, numbers.back());
     }
     const std::string base = option_name(g, "base_lr");
-    const bool scheduled = has_option("lr", g) && reader.find(base);
-    bases.push_back(scheduled ? reader.number(base) : -1);
-    check(bases[g] >= 0 || !scheduled, "{} must be >= 0, got {}", base, bases[g]);
+    bases.emplace_back();
+    if (!has_option("lr", g) || !reader.find(base)) continue;
+    bases[g] = reader.number(base);
+    check(*bases[g] >= 0, "{} must be >= 0, got {}", base, *bases[g]);
   }
   std::vector<Slot> slots;
   exchange_options(numbers);  // the states depend on them
@@ -130,8 +132,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   size_t index = 0;
   for (Group& group : groups_)
     for (Slot& slot : group.slots) slot = std::move(slots[index++]);
-  for (size_t g = 0; g < groups(); ++g)
-    if (bases[g] >= 0) set_scheduled_lr(lr(g), bases[g], g);
+  for (size_t g = 0; g < groups(); ++g) groups_[g].schedule_base = bases[g];
 }
 
 void Optimizer::exchange_options(std::vector<double>& numbers) {
@@ -150,14 +151,12 @@ void Optimizer::set_lr(double lr) {
 }
 
 double Optimizer::base_lr(size_t group) const {
-  const Group& g = at(group);
-  return g.scheduled == lr(group) ? g.schedule_base : lr(group);
+  return at(group).schedule_base.value_or(lr(group));
 }
 
 void Optimizer::set_scheduled_lr(double lr, double base, size_t group) {
   set_lr(lr, group);
   groups_[group].schedule_base = base;
-  groups_[group].scheduled = lr;
 }
 
 double Optimizer::option(std::string_view name, size_t group) const {
@@ -179,6 +178,7 @@ void Optimizer::set_option(std::string_view name, double value, size_t group) {
     option.set(before);
     throw;
   }
+  if (name == "lr") groups_[group].schedule_base.reset();
   // Makes newly needed buffers at once, so that a state saved before the next step is complete.
   for (Slot& slot : groups_[group].slots)
     if (slot.steps) make_buffers(slot, at(group), at(group).algorithm->states(slot.param.shape()));

@@ -92,7 +92,8 @@ void Plateau::load_state_dict(const StateDict& dict) {
   steps_ = steps;
   bad_steps_ = bad_steps;
   cooldown_ = cooldown;
-  for (size_t g = 0; g < rates.size(); ++g) optimizer_->set_lr(rates[g], g);
+  for (size_t g = 0; g < rates.size(); ++g)
+    if (rates[g] != optimizer_->lr(g)) optimizer_->set_lr(rates[g], g);
 }
 
 }  // namespace mixtape::optim

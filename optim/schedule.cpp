@@ -72,10 +72,11 @@ void Schedule::load_state_dict(const StateDict& dict) {
   StateReader reader(dict);
   reader.check_kind(name());
   const int64_t step = reader.count("step");
-  std::vector<double> rates, before;
+  std::vector<double> rates, before, bases;
   for (size_t g = 0; g < base_lr_.size(); ++g) {
     rates.push_back(reader.number(base_name(g)));
     before.push_back(lr(g));  // a user may have set it
+    bases.push_back(optimizer_->base_lr(g));
   }
   decltype(pending_) pending;
   if (const Tensor* const of = reader.find("coming")) {
@@ -91,7 +92,7 @@ void Schedule::load_state_dict(const StateDict& dict) {
     steps_ = step;
   } catch (...) {
     std::swap(base_lr_, rates);
-    for (size_t g = 0; g < before.size(); ++g) optimizer_->set_lr(before[g], g);
+    for (size_t g = 0; g < before.size(); ++g) optimizer_->set_scheduled_lr(before[g], bases[g], g);
     throw;
   }
   pending_ = std::move(pending);

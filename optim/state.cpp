@@ -67,8 +67,7 @@ Tensor StateReader::copy_of(std::string_view name, const Shape& shape, DType dty
 }
 
 void StateReader::check_all_read() const {
-  for (size_t i = 0; i < dict_.size(); ++i)
-    check(read_[i], "unexpected key '{}'", dict_[i].first);
+  for (size_t i = 0; i < dict_.size(); ++i) check(read_[i], "unexpected key '{}'", dict_[i].first);
 }
 
 Tensor from_number(double x) { return filled({}, x, f64, Device::cpu()); }

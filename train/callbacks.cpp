@@ -270,7 +270,8 @@ void ReduceLrOnPlateau::on_epoch_end(Learner& learner) {
     std::vector<double> rates;  // that may have been set since the state's
     for (size_t g = 0; g < opt.groups(); ++g) rates.push_back(opt.lr(g));
     if (!state_.empty()) plateau_->load_state_dict(state_);
-    for (size_t g = 0; g < opt.groups(); ++g) opt.set_lr(rates[g], g);
+    for (size_t g = 0; g < opt.groups(); ++g)
+      if (rates[g] != opt.lr(g)) opt.set_lr(rates[g], g);
   }
   check(plateau_->refers_to(*learner.optimizer),
         "a callback replaced the optimizer, whose rates ReduceLrOnPlateau lowers");

@@ -87,7 +87,11 @@ TEST(ByName, SaysWhichThereAre) {
   EXPECT_EQ(fails("exponential:0"), "gamma must be > 0, got 0");
   EXPECT_EQ(fails("wsd:2"), "the fraction that decays must be from 0 to 1, got 2");
   EXPECT_EQ(fails("cosine", {.total_steps = 5, .warmup_steps = 5}),
-            "cosine: total_steps must be > 0, got 0");
+            "warmup_steps must be < total_steps, got 5 and 5");
+  EXPECT_EQ(fails("cosine", {}), "cosine: total_steps must be > 0, got 0");
+  for (const std::string text : {"step:1,5", "constant:0.3,1", "constant:0.3,2"})
+    EXPECT_EQ(fails(text, {.epoch_steps = 10, .warmup_steps = 20}),
+              fmt::format("epoch {} ends within the 20 warmup_steps", text.ends_with('2') ? 2 : 1));
   EXPECT_EQ(fails("cosine", {.total_steps = 5, .epoch_steps = 0}),
             "epoch_steps must be > 0 and warmup_steps >= 0, got 0 and 0");
   EXPECT_EQ(fails("one_cycle", {.total_steps = 5, .warmup_steps = 2}),
@@ -170,6 +174,8 @@ TEST(ByName, SchedulesFollowTheirText) {
   EXPECT_EQ(rates("step:0.5:0.5", {.epoch_steps = 4}, 3), (Rates{1, 1, 0.5}));
   EXPECT_EQ(rates("exponential:0.25", {.epoch_steps = 2}, 3), (Rates{1, 0.5, 0.25}));
   EXPECT_EQ(rates("constant:0.25,1.5", {.epoch_steps = 2}, 5), (Rates{0.25, 0.25, 0.25, 1, 1}));
+  EXPECT_EQ(rates("constant:0.25,2", {.epoch_steps = 2, .warmup_steps = 2}, 6),
+            (Rates{0.333333, 0.666667, 0.25, 0.25, 1, 1}));
   EXPECT_EQ(rates("multiplicative:0.5", {}, 3), (Rates{1, 0.5, 0.25}));
   EXPECT_EQ(rates("multiplicative:0.5", {.epoch_steps = 2}, 5), (Rates{1, 1, 0.5, 0.5, 0.25}));
   EXPECT_EQ(rates("cyclic:0.1,0.5,1", {.epoch_steps = 2}, 6),

@@ -119,6 +119,10 @@ TEST(Schedule, StartsFromTheRateThatWasSet) {
   const StepLr third(opt, {.step_size = 1});
   EXPECT_EQ(third.at(0, 0), 0.3);
   EXPECT_EQ(third.at(0, 1), 2);
+  Exponential(opt, {.gamma = 0.5}).step();
+  opt.set_lr(opt.lr(1), 1);  // even that which a schedule has left
+  EXPECT_EQ(opt.base_lr(0), 0.3);
+  EXPECT_EQ(opt.base_lr(1), 1);
 }
 
 // In PyTorch their factors would multiply.
@@ -208,6 +212,10 @@ TEST(Schedule, StartsFromTheRateThatWasSetBeforeSaving) {
   EXPECT_EQ(resumed.lr(), 0.5);
   EXPECT_EQ(resumed.base_lr(), 1);
   EXPECT_EQ(Exponential(resumed, {.gamma = 0.5}).at(1), 0.5);
+  SGD unscheduled(problem(), {.lr = 0.5});
+  resumed.load_state_dict(unscheduled.state_dict());
+  EXPECT_EQ(resumed.base_lr(), 0.5);
+  resumed.load_state_dict(state);
   for (auto& [name, t] : state)
     if (name == "group.0.base_lr") t = scalar(-1);
   EXPECT_EQ(error([&] { resumed.load_state_dict(state); }),
