@@ -425,7 +425,7 @@ TEST(Carried, GradientsDividedWithoutReasonAreWarnedOf) {
                 scaler.step(a);
                 b.step();
               }),
-              "a step along gradients of a scaled loss");
+              "the gradients are still multiplied by the loss scale");
   both.zero_grad();
   expect_told(warnings([&] {
                 GradScaler scaler;
