@@ -116,6 +116,8 @@ std::string on_device(const Device& device) {
 }
 
 Option Option::check(Check wrong) const {
+  const bool is_one = option_->get_items_expected_max() == 1;
+  if (is_one && !wrong(option_->get_default_str()).empty()) option_->default_str("");  // none
   option_->check(CLI::Validator(std::move(wrong), ""));
   return *this;
 }

@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 
 #include "core/check.h"
 #include "examples/command_line.h"
 #include "mixtape.h"
 #include "nn/more.h"
+#include "train/interrupt.h"
 
 using namespace mixtape;
 using namespace std::string_view_literals;
@@ -36,8 +38,7 @@ void encode(std::string_view text, std::span<int64_t> row) {
   std::ranges::fill(row, pad);
   for (size_t i = 0; i < text.size(); ++i) {
     const size_t at = text[i] ? characters.find(text[i]) : characters.npos;
-    check(at > begin && at != characters.npos, "\"{}\" has the character '{}', which no date has",
-          text, text[i]);
+    check(at > begin && at != characters.npos, "\"{}\" has a character that no date has", text);
     row[i] = int64_t(at);
   }
 }
@@ -154,6 +155,7 @@ void Job::run() const {
   optim::OneCycle schedule(opt, {.max_lr = o.lr, .total_steps = o.steps});
   amp::GradScaler scaler(low(o.dtype));
   const amp::AutocastOptions narrow_ops{.low = low(o.dtype)};
+  const train::Interrupt interrupt;
   fmt::print("{} parameters; {}{}\n", net.num_parameters(), low(o.dtype), on_device(device));
   for (int64_t step = 1; step <= o.steps; ++step) {
     const auto [read, written] = dates(o.batch_size, false, device);
@@ -166,11 +168,13 @@ void Job::run() const {
     scaler.scale(loss).backward();
     schedule.step(scaler.step(opt));
     scaler.update();
+    if (train::Interrupt::requested()) throw Interrupted("nothing was saved");
     if (step % o.every != 0 && step != o.steps) continue;
     const amp::Autocast on(narrow_ops);
     const Tensor right = all(eq(net.write(valid.read), valid.written), {1});
     fmt::print("step {:5}  loss {:.4f}  right {:5.1f} %\n", step, loss.item(),
                100 * mean(right.to(f32)).item());
+    std::fflush(stdout);
   }
   const Tensor read = question ? question.to(device) : narrow(valid.read, 0, 0, 5);
   const amp::Autocast on(narrow_ops);
@@ -189,7 +193,8 @@ void Job::run() const {
 int main(int argc, char** argv) {
   Options o;
   CommandLine line("seq2seq", "Learns to read dates: an encoder and a decoder, letter by letter.");
-  line.add("--date", o.date, "TEXT", "a date to read at the end (default: five of the validation)");
+  line.add("--date", o.date, "TEXT", "a date to read at the end (default: five of the validation)")
+      .check(not_empty());
   line.add("--steps", o.steps, "N", "optimizer steps").check(count());
   line.add("--every", o.every, "N", "steps between validations").check(count());
   line.add("--batch-size", o.batch_size, "N", "dates per step").check(count());

@@ -75,7 +75,7 @@ struct Request {
     return left;
   }
   int64_t steps_in(double epochs) const {
-    check(epochs <= 1e9, "an epoch must be at most 1e9, got {}", epochs);
+    check(0 <= epochs && epochs <= 1e9, "an epoch must be from 0 to 1e9, got {}", epochs);
     return std::llround(epochs * double(steps.epoch_steps));
   }
 };

@@ -111,7 +111,7 @@ class Optimizer {
   struct Group {
     std::shared_ptr<Algorithm> algorithm;
     std::vector<Slot> slots;
-    std::optional<double> schedule_base;  // if a schedule set the rate: that from which it started
+    std::optional<double> schedule_base = {};  // where the schedule that set the rate started
     CommonOptions& common() const { return algorithm->common; }
     bool keeps_shadow(const Slot& s) const;
     bool is_elsewhere(const Tensor& p) const;  // true if another process has all of it

@@ -106,7 +106,8 @@ TEST(ByName, SaysWhichThereAre) {
   EXPECT_EQ(refuses("polynomial:-1"), "polynomial: power must be >= 0, got -1");
   EXPECT_EQ(refuses("exponential:0"), "gamma must be > 0, got 0");
   EXPECT_EQ(refuses("step:0"), "multi_step: a milestone must be > 0, got 0");
-  EXPECT_EQ(refuses("step:1e300"), "an epoch must be at most 1e9, got 1e+300");
+  EXPECT_EQ(refuses("step:1e300"), "an epoch must be from 0 to 1e9, got 1e+300");
+  EXPECT_EQ(refuses("step:-1"), "an epoch must be from 0 to 1e9, got -1");
   EXPECT_EQ(refuses("step:1:-1"), "multi_step: gamma must be >= 0, got -1");
   EXPECT_ERROR(check_schedule("steps:30"), "\"steps\" is not a schedule");
 }

@@ -136,7 +136,7 @@ class Quick(ProgramTest):
         for dtype in "fp16", "bf16":
             text = self.output(*small, "--dtype", dtype, "--date", "Nov 27, 2026")
             self.assertRegex(text, r"\nNov 27, 2026       -> .{10}\n$")
-        self.refused("seq2seq", '"Q" has the character \'Q\', which no date has', "--date", "Q")
+        self.refused("seq2seq", '"Q" has a character that no date has', "--date", "Q")
         self.refused("seq2seq", '"September 21, 2026!!" is longer than 18 characters', "--date", "September 21, 2026!!")
         self.refused("seq2seq", "--width 63 is not a multiple of --heads 4", "--width", 63)
 
@@ -330,7 +330,12 @@ class Quick(ProgramTest):
             self.assertIn("wrote gpt.safetensors", output)
             self.assertIn("wte.weight", self.weights("gpt.safetensors"))
             (self.folder / "gpt.safetensors").unlink()
-
+        run = subprocess.Popen([programs / "seq2seq", *"--width 16 --heads 2 --layers 1 --steps 1000000 --every 2".split()],
+                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not (line := run.stdout.readline()).startswith("step"):
+            self.assertTrue(line, "it ended early")
+        run.send_signal(signal.SIGINT)
+        self.assertEqual((run.communicate()[1], run.returncode), ("seq2seq: interrupted: nothing was saved\n", 130))
 
     def test_resumes_after_ctrl_c(self) -> None:
         self.two_classes()
