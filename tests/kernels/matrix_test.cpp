@@ -434,6 +434,25 @@ void each_product(const ConvCase& k, const std::function<void(size_t, size_t, si
               }
 }
 
+// More windows than are computed at a time; each element is the number of those that have it.
+TEST_P(Conv2d, AddsUpManyWindows) {
+  const int64_t n = 300'000, size = 200, stride = 70;
+  Window v;
+  v.size[1] = size, v.stride[1] = stride;
+  const int64_t count = v.count(n, 1);
+  for (const DType out : {f32, f16}) {
+    const Tensor dy = filled({2, 1, 1, count}, out, 1), w = filled({1, 1, 1, size}, out, 1),
+                 dx = output({2, 1, 1, n}, out);
+    launch([&](Launch& l) { conv2d_input(l, dy, w, View{}, v, dx); });
+    const Values got = to_vector(dx);
+    for (int64_t i = 0; i < 2 * n; ++i) {
+      const int64_t at = i % n, last = std::min(at / stride, count - 1),
+                    first = at < size ? 0 : (at - size) / stride + 1;
+      ASSERT_EQ(got[size_t(i)], std::max<int64_t>(last - first + 1, 0)) << i;
+    }
+  }
+}
+
 TEST_P(Conv2d, ForwardAndGradients) {
   for (const auto& [in, out] : float_pairs)
     for (const ConvCase& k : conv_cases) {

@@ -46,8 +46,14 @@ inline const ConvCase conv_cases[] = {
     {3, 3, 6, 7, 6,
      window({3, 5}, {1, 1}, {1, 2}, {1, 1}, 3)},  // depthwise, two outputs per channel
     {2, 4, 9, 8, 4, window({3, 3}, {3, 2}, {2, 2}, {1, 2}, 4)},  // depthwise, strided and dilated
+    {2, 3, 40, 37, 20, window({16, 16}, {16, 16})},              // strides of many phases
+    {3, 4, 20, 33, 6, window({9, 11}, {9, 9}, {2, 3}, {1, 1}, 2)},
+    {2, 2, 30, 43, 3, window({3, 4}, {13, 6}, {4, 9}, {2, 3})},
+    {2, 1, 1, 300, 7, window({1, 40}, {1, 70}, {0, 5})},
+    {2, 5, 12, 25, 5, window({3, 8}, {10, 7}, {1, 9}, {1, 1}, 5)},  // depthwise
     {0, 2, 5, 5, 3, window({3, 3})},
     {2, 3, 5, 5, 0, window({3, 3})},
+    {2, 3, 9, 9, 0, window({3, 3}, {9, 9})},
     {2, 0, 5, 5, 3, window({3, 3})},
 };
 

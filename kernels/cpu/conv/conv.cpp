@@ -9,6 +9,7 @@
 #include "kernels/common/batch.h"
 #include "kernels/cpu/conv/depthwise.h"
 #include "kernels/cpu/conv/direct_conv.h"
+#include "kernels/cpu/conv/scatter.h"
 #include "kernels/kernels.h"
 
 namespace mixtape::kernels::cpu::inline MIXTAPE_TARGET {
@@ -459,7 +460,7 @@ void conv2d(Launch& launch, In x, In w, const Epilogue& epilogue, const Window& 
 }
 
 void conv2d_input(Launch& launch, In dy, In w, In bias, const Window& window, Out dx) {
-  if (dx.size() == 0) return;
+  if (dx.size() == 0 || scatter_input(launch, dy, w, bias, window, dx)) return;
   visit_float(dy.dtype, dx.dtype, [&]<class S, class O>() {
     input_gradient<math_t<S>, S, O>(launch, dy, w, bias, window, dx);
   });
