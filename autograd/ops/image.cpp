@@ -264,7 +264,9 @@ Tensor pixels(const Tensor& at, int64_t n, const GridSampleOptions& o) {
   Tensor p = (at + 1) * (span / 2) + low;
   if (o.padding == PadMode::Reflect && span > 0)
     p = low + span - abs(remainder(p - low, 2 * span) - span);
-  return o.padding == PadMode::Constant ? p : clamp(p, 0, double(n - 1));
+  if (o.padding == PadMode::Constant) return p;
+  const double last = double(n - 1);  // from where points have no slope, as in PyTorch
+  return where(logical_and(gt(p, 0), lt(p, last)), p, clamp(p.detach(), 0, last));
 }
 
 // Positions along an axis: the pixel before each and its distance, or the nearest pixel. Those of

@@ -81,6 +81,24 @@ TEST(GridSample, OfTheOwnGridIsTheImage) {
   }
 }
 
+// Beyond the border nothing changes, so that on it the slope is 0, as PyTorch's.
+TEST(GridSample, HasNoSlopeOnTheBorder) {
+  const Tensor theta = from({1, 0, 0, 0, 1, 0}, {1, 2, 3}, f64).set_requires_grad();
+  for (const bool corners : {false, true})
+    for (const PadMode padding : {PadMode::Replicate, PadMode::Reflect})
+      for (const Shape& size : {Shape{1, 1, 3, 3}, Shape{1, 2, 1, 1}}) {
+        const Tensor grid = affine_grid(theta, size, corners);
+        const Tensor y =
+            grid_sample(full(size, 5, f64), grid, {.padding = padding, .align_corners = corners});
+        expect_near(grad({sum(y)}, {theta})[0], {0, 0, 0, 0, 0, 0}, 1e-12);
+      }
+  // On a ramp, only the pixel in the middle has a slope.
+  const Tensor grid = affine_grid(theta, {1, 1, 1, 3}, true).detach().set_requires_grad();
+  const Tensor y = grid_sample(from({0, 2, 6}, {1, 1, 1, 3}, f64), grid,
+                               {.padding = PadMode::Replicate, .align_corners = true});
+  expect_near(grad({sum(y)}, {grid})[0], {0, 0, 4, 0, 0, 0}, 1e-12);
+}
+
 TEST(AffineGrid, IsPyTorchs) {
   const Tensor theta = from({.5, .2, -.1, -.3, 1.1, .25}, {1, 2, 3}, f64).set_requires_grad();
   const Tensor edges = affine_grid(theta, {1, 1, 2, 3});
