@@ -294,7 +294,11 @@ Tensor rounded_quotient(const Tensor& a, const B& b, const BoolTensor& opposite,
   if (mode == "floor") return down;
   if (!is_float(down.dtype())) return floor_divide(a - fmod(a, b), b);
   const Tensor up = is_bool(a) ? floor_divide(a, -b) : floor_divide(-a, b);
-  return where(isinf(a), trunc(div(a, b)), where(opposite, -up, down));
+  const auto infinite = [&] {
+    const NoGrad off;  // 0 times an infinite slope would be NaN
+    return trunc(div(a, b));
+  };
+  return where(isinf(a), infinite(), where(opposite, -up, down));
 }
 }  // namespace
 

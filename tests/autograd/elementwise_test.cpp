@@ -416,6 +416,13 @@ TEST(Elementwise, DividesTowardZeroOrDown) {
   EXPECT_EQ(to_vector(div(row({1, -1}), row({0, 0}), "trunc")), (Values{inf, -inf}));
   EXPECT_EQ(to_vector(div(row({inf, -inf, 3}), row({2, 2, -inf}), "trunc")),
             (Values{inf, -inf, -0.0}));
+  // Where a quotient is infinite, the result's slope is 0 as elsewhere.
+  const Tensor a = row({1, 2, inf}).set_requires_grad(), b = row({0, 3, 2}).set_requires_grad();
+  for (const auto mode : {"trunc", "floor"}) {
+    for (const Tensor& slope : grad({sum(div(a, b, mode))}, {a, b}))
+      EXPECT_EQ(to_vector(slope), (Values{0, 0, 0})) << mode;
+    EXPECT_EQ(to_vector(grad({sum(div(a, 0, mode))}, {a})[0]), (Values{0, 0, 0})) << mode;
+  }
   EXPECT_EQ(to_vector(div(row({-inf, inf}), -0.5, "trunc")), (Values{inf, -inf}));
   EXPECT_EQ(to_vector(div(row({1, 0}, boolean), row({-0.4, 2}), "trunc")), (Values{-2, 0}));
   EXPECT_EQ(div(row({-0x1p63}, i64), 2, "trunc").item(), -0x1p62) << "negated, it does not fit";
