@@ -55,9 +55,9 @@ Tensor log_likelihood(const Tensor& p, const Tensor& targets, const Tensor& inpu
 // Targets that follow each other, [all], as rows [n, longest].
 Tensor apart(const Tensor& targets, const Tensor& lengths) {
   const std::vector<int64_t> each = to_vector<int64_t>(lengths);
-  const int64_t all = std::reduce(each.begin(), each.end());
-  check(all == targets.numel(), "targets of shape {} for target lengths of {} together, not [n, s]",
-        targets.shape(), all);
+  const double all = std::reduce(each.begin(), each.end(), 0.0);  // never overflows
+  check(all == double(targets.numel()),
+        "targets of shape {} for target lengths of {} together, not [n, s]", targets.shape(), all);
   return pad_sequence(split(targets, each), true);
 }
 

@@ -47,6 +47,7 @@ Axes parse_term(std::string_view term, int dots) {
 
 // The number of dimensions of x that "..." in its term stands for.
 int dotted(std::string_view term, const Tensor& x) {
+  parse_term(term, 0);  // throws if something is not a letter
   const size_t dots = term.find("...");
   const int letters = int(term.size()) - (dots == term.npos ? 0 : 3);
   check(dots == term.npos || term.find("...", dots + 1) == term.npos, "'{}' has '...' twice", term);

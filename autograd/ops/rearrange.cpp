@@ -246,6 +246,8 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& times, int dim) {
   if (n == 0) return clone(x);
   const int64_t least = min(given).item<int64_t>();
   check(least >= 0, "times must be >= 0, got {}", least);
+  const double total = sum(cast(expand(given, {n}), f64)).item();
+  check(total < 0x1p63, "times add up to more than 2^63");
   const Tensor ends = cumsum(expand(given, {n}), 0);
   const Tensor each = arange(0, select(ends, 0, -1).item(), 1, i64, x.device());
   return index_select_unchecked(x, dim, searchsorted(ends, each, true));

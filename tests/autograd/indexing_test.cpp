@@ -221,6 +221,8 @@ TEST(RepeatInterleave, TakesANumberForEachSlice) {
   EXPECT_EQ(repeat_interleave(x, zeros({2}, i64), 0).shape(), (Shape{0, 3}));
   EXPECT_EQ(repeat_interleave(zeros({0, 3}), zeros({0}, i64), 0).shape(), (Shape{0, 3}));
   EXPECT_EQ(repeat_interleave(full({}, 7), full({}, 2, i64)).shape(), Shape{2});
+  const Tensor many = full({4}, 0x1p61, i64);  // 2^63 together
+  EXPECT_ERROR(repeat_interleave(zeros({4, 2}), many, 0), "times add up to more than 2^63");
 }
 
 TEST(Rearranging, TurnsPlanes) {

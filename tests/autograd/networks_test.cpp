@@ -121,6 +121,7 @@ TEST(Einsum, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(einsum("...i...", {a}), "'...i...' has '...' twice");
   EXPECT_ERROR(einsum("i1", {a}), "'1' in 'i1' is not a letter");
   EXPECT_ERROR(einsum("..", {a}), "'.' in '..' is not a letter");
+  EXPECT_ERROR(einsum("..ij", {a}), "'.' in '..ij' is not a letter");
   EXPECT_ERROR(einsum("ij->k", {a}), "the result names 'k', which no operand has");
   EXPECT_ERROR(einsum("ij->jj", {a}), "the result names 'j' twice");
   EXPECT_ERROR(einsum("ij->......", {ones({2, 3, 4})}), "'ij' names 2 dimensions");
