@@ -15,7 +15,8 @@ namespace mixtape::train {
 struct OnnxOptions {
   int opset = 18;  // up to 23; later ones have single ops for GELU (20), bf16 (22), RMS norm (23)
   // The first dimension of the first input, and of others in which it is equal, may have any size;
-  // for this the network runs twice, with batches of two sizes. If false, sizes are as given.
+  // for this the network runs with batches of three sizes, one of them twice as large as given, or
+  // a little more. If false, sizes are as given.
   bool dynamic_batch = true;
   bool external_data = false;  // weights go to a second file, `path` + ".data", for over 2 GiB
   // Names; none: input, or input_0, input_1, ... No weight may have one of them.

@@ -571,7 +571,28 @@ TEST(Onnx, SizesFollowTheBatch) {
   all.add_net("slice",
               Calls([](const Tensor& x) { return narrow(reshape(x, {-1}), 0, 0, 2 * x.size(0)); }),
               {randn({2, 6}), randn({4, 6})});
+  all.add_net("last", Calls([](const Tensor& x) {
+                return cat({slice(x, 0, -3), slice(x, 0, 0, -1), zeros({2 * x.size(0) + 1, 6})}, 0);
+              }),
+              {randn({5, 6}), randn({2, 6}), randn({7, 6})});
   EXPECT_EQ(all.problems(), "");
+}
+
+// Traces at sizes that no other dimension has, whatever the example's.
+TEST(Onnx, SizesMayBeEqualByChance) {
+  for (const int64_t n : {1, 4, 5}) {
+    Calls turned([](const Tensor& x) { return reshape(reshape(x, {-1}), {5, x.size(0)}); });
+    EXPECT_EQ(ops_of(graph_of(turned, randn({n, 5}))), "Reshape") << n;
+  }
+  struct Product : nn::Module<Product> {
+    Tensor weight = nn::parameter(ones({7, 4}));
+    Tensor forward(const Tensor& x) const {  // n 2 x 7 2
+      return matmul(reshape(reshape(x, {-1}), {2 * x.size(0), 7}), weight);
+    }
+    MIXTAPE_FIELDS(weight)
+  } net;
+  for (const int64_t n : {6, 7})
+    EXPECT_EQ(ops_of(graph_of(net, randn({n, 2, 7}))), "Reshape MatMul") << n;
 }
 
 TEST(Onnx, SaysWhatAGraphCannotExpress) {
@@ -593,11 +614,17 @@ TEST(Onnx, SaysWhatAGraphCannotExpress) {
       "Calls: scatter_reduce: scatter_extremum: ONNX has no scatter_reduce without the elements "
       "of x");
   EXPECT_EQ(problem([](const Tensor& x) { return x.size(0) == 2 ? relu(x) : abs(x); }),
-            "batches of 2 and 3 run different ops: output and output");
+            "batches of 2 and 5 run different ops: Relu for output and Abs for output");
   EXPECT_EQ(problem([](const Tensor& x) { return x.size(0) == 2 ? relu(abs(x)) : abs(x); }),
-            "batches of 2 and 3 run different ops: Abs_0 and output");
-  EXPECT_EQ(problem([](const Tensor& x) { return slice(x, 0, 0, x.size(0) - 1); }),
-            "with batches of 2 and 3 a size is 1 and 2, which are not multiples");
+            "batches of 2 and 5 run different ops: Abs for Abs_0 and Abs for output");
+  EXPECT_EQ(problem([](const Tensor& x) { return slice(x, 0, 0, x.size(0) / 2); }),
+            "with batches of 2, 5, 7 a size is 1, 2, 3, which is not linear in the batch");
+  EXPECT_EQ(problem([](const Tensor& x) { return slice(x, 0, 0, x.size(0) / 4 + 1); }),
+            "with batches of 2, 5, 7 a size is 1, 2, 2, which is not linear in the batch");
+  EXPECT_EQ(problem([](const Tensor& x) { return slice(x, 0, 0, x.size(0) / 2 * 2); }),
+            "batches of 2 and 5 run different ops: Identity for output and Slice for output");
+  EXPECT_EQ(problem([](const Tensor& x) { return reshape(matmul(x, x.t()), {-1}); }),
+            "with batches of 2, 5, 7 a size is 4, 25, 49, which is not linear in the batch");
   EXPECT_EQ(
       problem([](const Tensor& x) { return x * double(x.size(0)); }),
       "Constant_0 of shape [] is not constant: it depends on the inputs in other ways than by "
@@ -630,7 +657,7 @@ TEST(Onnx, SaysWhatAGraphCannotExpress) {
     return {relu(x[0]), abs(x[0]), neg(x[0])};
   };
   EXPECT_EQ(test::error([&] { detail::save_onnx("x.onnx", net, {ones({2, 3})}, several, {}); }),
-            "batches of 2 and 3 run 2 and 3 ops");
+            "batches of 2 and 5 run 2 and 3 ops");
   EXPECT_EQ(test::error([&] { save_onnx("x.onnx", net, {ones({})}); }),
             "the first input has shape [], without a batch: set dynamic_batch = false");
 }

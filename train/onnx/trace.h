@@ -1,7 +1,8 @@
 #pragma once
-// trace() turns one run of a network into an ONNX graph; merge() joins the graphs for two batch
+// trace() turns one run of a network into an ONNX graph; merge() joins the graphs for several batch
 // sizes.
 
+#include <array>
 #include <set>
 #include <string>
 
@@ -19,9 +20,11 @@ struct Trace {
 Trace trace(nn::ModuleBase& net, const nn::Tensors& inputs, const detail::OnnxRun& run,
             const OnnxOptions& options);
 
-// The graph for any batch size, from those for two. Throws Error if they differ in more than sizes
-// that are multiples of the batch size.
-io::OnnxGraph merge(const Trace& one, const Trace& other, int64_t batch, int64_t other_batch);
+// Traces of three batch sizes: what two of them have in common may be chance.
+using Traces = std::array<Trace, 3>;
+// The graph for any batch size. Throws Error if the traces differ in more than sizes that are
+// linear in the batch, the first size of the first input.
+io::OnnxGraph merge(const Traces& traces);
 
 }  // namespace onnx
 }  // namespace mixtape::train
