@@ -179,6 +179,12 @@ TEST(Onnx, RecurrentLayersRunElsewhere) {
     all.add_net(fmt::format("tanh_{}", bias), nn::RNN(4, 5, o), batches);
     all.add_net(fmt::format("relu_{}", bias), nn::RNN(4, 5, o, nn::Nonlinearity::Relu), batches);
   }
+  for (const bool both : {true, false}) {  // layers [t, b, ...], for any number of steps
+    const nn::RecurrentLayerOptions o{.num_layers = 2, .bidirectional = both};
+    all.add_net(fmt::format("gru_steps_{}", both), nn::GRU(4, 5, o), batches);
+    all.add_net(fmt::format("lstm_steps_{}", both), nn::LSTM(4, 5, o), batches);
+    all.add_net(fmt::format("tanh_steps_{}", both), nn::RNN(4, 5, o), batches);
+  }
   EXPECT_EQ(all.problems(), "");
 }
 
@@ -575,6 +581,10 @@ TEST(Onnx, SizesFollowTheBatch) {
                 return cat({slice(x, 0, -3), slice(x, 0, 0, -1), zeros({2 * x.size(0) + 1, 6})}, 0);
               }),
               {randn({5, 6}), randn({2, 6}), randn({7, 6})});
+  all.add_net("row", Calls([](const Tensor& x) { return x - select(x, 0, -2); }),
+              {randn({2, 6}), randn({4, 6})});
+  all.add_net("diagonal", Calls([](const Tensor& x) { return tril(x, x.size(0) - 5); }),
+              {randn({2, 6}), randn({4, 6}), randn({7, 6})});
   EXPECT_EQ(all.problems(), "");
 }
 

@@ -128,6 +128,11 @@ Name GraphBuilder::numbers(const Sizes& values) {
   number_lists.insert(name);
   return name;
 }
+Name GraphBuilder::position(int64_t value) {
+  const Name name = number(double(value), i64);
+  number_lists.insert(name);
+  return name;
+}
 
 Name OpCall::in(size_t i) const {
   return has(i) ? names.name_of(tensor(i), call_.given(i)) : Name();

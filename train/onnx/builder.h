@@ -51,6 +51,7 @@ class GraphBuilder {
   Name number(double value, DType dtype);  // 0-d
   // Whole numbers [n], such as shapes and positions, some of which may depend on the batch size.
   Name numbers(const Sizes& values);
+  Name position(int64_t value);  // one such number, 0-d
 
   DType dtype(const Name& x) const { return dtypes_.at(x); }
   void set_dtype(const Name& x, DType dtype) { dtypes_[x] = dtype; }
@@ -61,7 +62,7 @@ class GraphBuilder {
   io::OnnxGraph graph;
   std::string path;             // of the module that runs
   std::set<Name> taken;         // by weights, inputs and outputs
-  std::set<Name> number_lists;  // made by numbers()
+  std::set<Name> number_lists;  // made by numbers() and position()
 
  private:
   Name fresh(const std::string& what);

@@ -35,7 +35,7 @@ Name sliced(const OpCall& c) {
     const int dim = wrap_dim(s.dim, from.rank());
     const bool whole = s.kind == Kind::Slice && s.step == 1 && at.shape == from.shape;
     if (s.kind == Kind::Select) {
-      x = c.g.node("Gather", {x, c.g.number(double(s.start), i64)}, {{"axis", int64_t(dim)}});
+      x = c.g.node("Gather", {x, c.g.position(s.start)}, {{"axis", int64_t(dim)}});
     } else if (!whole) {
       x = c.g.slice(x, dim, s.start, s.stop, s.step);
     }
@@ -77,7 +77,7 @@ Name flipped(const OpCall& c) {
 }
 
 Name triangle(const OpCall& c) {
-  const Name diagonal = c.g.number(double(c.argument<int64_t>()), i64);
+  const Name diagonal = c.g.position(c.argument<int64_t>());
   return c.g.node("Trilu", {c.in(0, c.dtype()), diagonal}, {{"upper", int64_t(c.op() == "triu")}});
 }
 
