@@ -290,6 +290,23 @@ TEST(Onnx, WindowsAndOrderRunElsewhere) {
   EXPECT_EQ(all.problems(), "");
 }
 
+TEST(Onnx, AttentionToExpandedKeysRunsElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(6);
+  Exported all;
+  for (const Shape& given : {Shape{1, 1, 4}, Shape{1, 3, 1}, Shape{1, 3, 4}, Shape{3, 4}}) {
+    const Tensor keys = randn(given);
+    all.add_net(fmt::format("{}", fmt::join(given, "_")), Calls([keys](const Tensor& q) {
+                  const Tensor all = expand(keys, {q.size(0), 3, 4});
+                  return scaled_dot_product_attention(q, all, all * 2) +
+                         scaled_dot_product_attention(q, all * 2, all);
+                }),
+                {randn({2, 5, 4}), randn({6, 5, 4})});
+  }
+  EXPECT_EQ(all.problems(), "");
+}
+
 // Each row of the catalogue whose ops have counterparts, in any dtype and with and without bf16 of
 // ONNX.
 TEST(Onnx, OpsRunElsewhere) {

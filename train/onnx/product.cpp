@@ -111,10 +111,12 @@ Name conv_transpose2d(const OpCall& c) {
   return c.g.node("ConvTranspose", {c.in(0), c.in(1), c.in(2, in)}, attributes);
 }
 
-// Keys or values. MatMul broadcasts their leading dimensions to those of the queries.
+// Keys or values. MatMul broadcasts their leading dimensions to those of the queries, but neither
+// positions nor features.
 Name keys(const OpCall& c, size_t i) {
-  const Origin origin = c.g.before_expand(c.in(i), c.shape(i));
-  return origin.shape.rank == c.shape(i).rank ? origin.name : c.in(i);
+  const Shape &from = c.g.before_expand(c.in(i), c.shape(i)).shape, &to = c.shape(i);
+  const bool leading = from.rank == to.rank && from[-1] == to[-1] && from[-2] == to[-2];
+  return leading ? c.broadcast_input(i) : c.in(i);
 }
 
 // softmax(scale q kT + bias) v, with scores in f32. A query that may attend to no key gets zeros.
