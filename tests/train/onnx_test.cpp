@@ -307,6 +307,24 @@ TEST(Onnx, AttentionToExpandedKeysRunsElsewhere) {
   EXPECT_EQ(all.problems(), "");
 }
 
+TEST(Onnx, RemaindersRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const auto run = [](double b) {
+    return Calls(
+        [b](const Tensor& x) { return cat({remainder(x, b), remainder(x, full_like(x, -b))}, 1); });
+  };
+  const Tensor large = reshape(linspace(-1e6, 1e6, 1000), {10, 100});
+  const Tensor few = from({-1, 1, 0, -0.0, 3, -3, 2, -2, 7, -7, 0.5, -0.5}, {2, 6});
+  Exported all;
+  for (const double b :
+       {6.283185307179586, 0.1, 3.0, -3.0, 1.0, std::numeric_limits<double>::infinity()}) {
+    all.add_net(fmt::format("large_{}", b), run(b), {large});
+    all.add_net(fmt::format("few_{}", b), run(b), {few, cat({few, few})});
+  }
+  EXPECT_EQ(all.problems(), "");
+}
+
 // Each row of the catalogue whose ops have counterparts, in any dtype and with and without bf16 of
 // ONNX.
 TEST(Onnx, OpsRunElsewhere) {

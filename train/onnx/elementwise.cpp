@@ -173,13 +173,17 @@ Name addcmul(const Terms& t, const OpCall& c, In x) {
 Name addcdiv(const Terms& t, const OpCall& c, In x) {
   return t.add(x[0], t.mul(t.div(x[1], x[2]), t.number(c.argument<double>())));
 }
-// Like Python's %, with the sign of b.
-Name modulo(const Terms& t, const Name& a, const Name& b) {
-  if (!is_float(t.dtype)) return t.g.node("Mod", {a, b});
-  return t.sub(a, t.mul(b, t.of("Floor", t.div(a, b))));
-}
 Name fmod(const Terms& t, const Name& a, const Name& b) {
   return t.g.node("Mod", {a, b}, {{"fmod", int64_t{1}}});
+}
+// Like Python's %, with the sign of b. (ONNX's has it for integers; a quotient of floats, rounded
+// to an integer, would lose the digits of large ones.)
+Name modulo(const Terms& t, const Name& a, const Name& b) {
+  if (!is_float(t.dtype)) return t.g.node("Mod", {a, b});
+  const Name rest = fmod(t, a, b), zero = t.number(0);
+  const Name apart = t.g.node("Xor", {t.less(rest, zero), t.less(b, zero)});
+  const Name exact = t.g.node("Equal", {rest, zero}, {}, boolean);
+  return t.where(exact, rest, t.where(apart, t.add(rest, b), rest));
 }
 Name fmod_of_both(const Terms& t, const OpCall&, In x) { return fmod(t, x[0], x[1]); }
 Name fmod_scalar(const Terms& t, const OpCall& c, In x) {
