@@ -325,6 +325,32 @@ TEST(Onnx, RemaindersRunElsewhere) {
   EXPECT_EQ(all.problems(), "");
 }
 
+TEST(Onnx, MeansInF64RunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(8);
+  Exported all;
+  for (const int64_t size : {1, 4, 5})
+    all.add_net(fmt::format("responses_{}", size),
+                Calls([size](const Tensor& x) { return local_response_norm(x * 1e20, size); }),
+                images(6, 5));
+  all.add_net("pools", Calls([](const Tensor& given) {
+                const Tensor x = given.to(f64);
+                const std::vector<Tensor> means{
+                    avg_pool2d(x, {3, 2}, {.stride = 2, .padding = {1, 0}}),
+                    avg_pool2d(x, 3, {.padding = 1, .count_include_pad = false}),
+                    avg_pool2d(x, {3, 2}, {.stride = 2, .divisor_override = 5}),
+                    adaptive_avg_pool2d(x, 1),
+                    adaptive_avg_pool2d(x, {3, 4}),
+                    adaptive_avg_pool2d(x, 7)};
+                std::vector<Tensor> flat;
+                for (const Tensor& y : means) flat.push_back(flatten(y, 1));
+                return cat(flat, 1);
+              }),
+              images(2, 7));
+  EXPECT_EQ(all.problems(), "");
+}
+
 // Each row of the catalogue whose ops have counterparts, in any dtype and with and without bf16 of
 // ONNX.
 TEST(Onnx, OpsRunElsewhere) {

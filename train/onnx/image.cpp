@@ -26,7 +26,27 @@ Attributes windows_of(const ops::Samplings& s) {
 Name max_pool2d(const OpCall& c) {
   return c.g.node("MaxPool", {c.in(0, c.dtype())}, windows_of(c.argument<ops::Samplings>()));
 }
+
+// The weights of a sampling along a line, as a matrix [to, from].
+Tensor weights_of(const Sampling& s, DType dtype) {
+  const Tensor w = zeros({s.to, s.from}, f64, Device::cpu());
+  for (int64_t i = 0; i < s.to; ++i)
+    for (int64_t k = s.begin(i); k < s.end(i); ++k)
+      w.data<double>()[i * s.from + k] = s.weight(i, k);
+  return w.to(dtype);
+}
+// Means as products with weights.
+Name weighted(const OpCall& c) {
+  const auto& s = c.argument<ops::Samplings>();
+  const DType wide = accumulate_dtype(c.dtype());
+  Name x = c.in(0, wide);
+  if (!s[0].abut(1)) x = c.g.node("MatMul", {c.g.constant(weights_of(s[0], wide)), x});
+  if (!s[1].abut(1)) x = c.g.node("MatMul", {x, c.g.constant(weights_of(s[1], wide).t())});
+  return x;
+}
+
 Name avg_pool2d(const OpCall& c) {
+  if (c.dtype() == f64) return weighted(c);  // since runtimes have pools of f32
   const auto& s = c.argument<ops::Samplings>();
   Attributes attributes = windows_of(s);
   const int64_t divisor = s[1].fixed_divisor;
@@ -50,24 +70,14 @@ std::optional<Attributes> equal_windows(const ops::Samplings& s) {
   return Attributes{{"kernel_shape", sizes}, {"strides", sizes}};
 }
 
-// The weights of a sampling along a line, as a matrix [to, from].
-Tensor weights_of(const Sampling& s) {
-  const Tensor w = zeros({s.to, s.from}, f32, Device::cpu());
-  for (int64_t i = 0; i < s.to; ++i)
-    for (int64_t k = s.begin(i); k < s.end(i); ++k)
-      w.data<float>()[i * s.from + k] = 1 / float(s.end(i) - s.begin(i));
-  return w;
-}
-
 Name adaptive_avg_pool2d(const OpCall& c) {
   const auto& s = c.argument<ops::Samplings>();
   if (s[0].to == s[0].from && s[1].to == s[1].from) return c.in(0, c.dtype());
+  if (c.dtype() == f64) return weighted(c);
   const Name x = c.in(0, c.dtype());
   if (s[0].to == 1 && s[1].to == 1) return c.g.node("GlobalAveragePool", {x});
   if (const auto windows = equal_windows(s)) return c.g.node("AveragePool", {x}, *windows);
-  const Name rows = c.g.constant(weights_of(s[0])), columns = c.g.constant(weights_of(s[1]).t());
-  const Name wide = c.g.cast(x, f32);
-  return c.g.node("MatMul", {c.g.node("MatMul", {rows, wide}), columns});
+  return weighted(c);
 }
 Name adaptive_max_pool2d(const OpCall& c) {
   const auto& s = c.argument<ops::Samplings>();
