@@ -325,6 +325,32 @@ TEST(Onnx, RemaindersRunElsewhere) {
   EXPECT_EQ(all.problems(), "");
 }
 
+TEST(Onnx, ImagesOfFactorsRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(7);
+  Exported all;
+  all.add_net("short",
+              Calls([](const Tensor& x) { return interpolate(x, {.scale_factor = 0.29}); }),
+              {randn({2, 1, 100, 200})});  // 28.999999999999996 rows
+  for (const double factor : {0.7, 0.35, 1.3, 2.0})
+    for (const auto mode :
+         {Interpolation::Nearest, Interpolation::Bilinear, Interpolation::Bicubic}) {
+      const auto run = [&](bool corners) {
+        return Calls([=](const Tensor& x) {
+          return interpolate(x, {.scale_factor = factor, .mode = mode, .align_corners = corners});
+        });
+      };
+      const std::string name = fmt::format("{}_{}", factor, int(mode));
+      for (const int64_t pixels : {10, 20, 40})
+        all.add_net(fmt::format("{}_{}", name, pixels), run(false),
+                    {randn({2, 1, pixels, 13}), randn({3, 1, pixels, 13})});
+      if (mode != Interpolation::Nearest)
+        all.add_net(name + "_corners", run(true), {randn({2, 1, 10, 13}), randn({3, 1, 10, 13})});
+    }
+  EXPECT_EQ(all.problems(), "");
+}
+
 TEST(Onnx, MeansInF64RunElsewhere) {
   SKIP_WITHOUT_ONNX();
   const DefaultDevice here(Device::cpu());

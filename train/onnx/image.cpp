@@ -1,5 +1,8 @@
 // Pools and interpolation, which sample the rows and columns of images.
 
+#include <algorithm>
+#include <cmath>
+
 #include "autograd/ops.h"
 #include "autograd/ops/attributes.h"
 #include "core/check.h"
@@ -87,11 +90,22 @@ Name adaptive_max_pool2d(const OpCall& c) {
   return c.g.node("MaxPool", {c.in(0, c.dtype())}, *windows);
 }
 
+// The factor of a line's length, in f32 as in ONNX. Runtimes round its product with the length
+// down, computed in f32 or exactly, to the length of the result.
+float scale_of(const Sampling& s) {
+  float scale = float(s.step > 0 ? 1 / s.step : double(s.to) / double(s.from));
+  while (std::max(double(scale) * double(s.from), double(scale * float(s.from))) >=
+         double(s.to + 1))
+    scale = std::nextafter(scale, 0.0f);
+  return scale;
+}
+// True if the ratio of lengths is that factor, which then might fall short of the length.
+bool has_ratio(const Sampling& s) { return float(s.to) / float(s.from) == scale_of(s); }
+
 Name interpolate(const OpCall& c) {
   const auto& s = c.argument<ops::Samplings>();
   const bool nearest = s[0].kind == Sampling::Kind::Nearest;
   Attributes attributes{
-      {"axes", Sizes{2, 3}},
       {"mode", std::string(nearest                               ? "nearest"
                            : s[0].kind == Sampling::Kind::Linear ? "linear"
                                                                  : "cubic")},
@@ -99,16 +113,25 @@ Name interpolate(const OpCall& c) {
                                                      : s[0].align_corners ? "align_corners"
                                                                           : "half_pixel")}};
   if (nearest) attributes.emplace_back("nearest_mode", std::string("floor"));
-  const Name x = c.in(0, c.dtype());
-  const auto factor = [](const Sampling& along) {
-    return along.step > 0 ? 1 / along.step : double(along.to) / double(along.from);
-  };
-  if (s[0].step > 0 || s[1].step > 0) {
-    const Name scales = c.g.constant(from({factor(s[0]), factor(s[1])}, {2}));
-    return c.g.node("Resize", {x, Name(), scales}, std::move(attributes));
+  Name x = c.in(0, c.dtype());
+  for (const bool by_sizes : {true, false}) {  // a node for each kind that there is
+    Sizes axes, sizes;
+    std::vector<float> scales;
+    for (const int d : {0, 1})
+      if (has_ratio(s[d]) == by_sizes) {
+        axes.push_back(2 + d), sizes.push_back(s[d].to), scales.push_back(scale_of(s[d]));
+      }
+    if (axes.empty()) continue;
+    Attributes all = attributes;
+    all.emplace_back("axes", axes);
+    std::vector<Name> inputs{x, Name(), Name()};
+    if (by_sizes)
+      inputs.push_back(c.g.numbers(sizes));
+    else
+      inputs[2] = c.g.constant(from_data(scales));
+    x = c.g.node("Resize", inputs, std::move(all));
   }
-  const Name sizes = c.g.numbers({s[0].to, s[1].to});
-  return c.g.node("Resize", {x, Name(), Name(), sizes}, std::move(attributes));
+  return x;
 }
 
 constexpr TranslationRow rows_of_images[] = {
