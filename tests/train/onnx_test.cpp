@@ -377,6 +377,25 @@ TEST(Onnx, MeansInF64RunElsewhere) {
   EXPECT_EQ(all.problems(), "");
 }
 
+// Indices that ops computed, in one line or expanded to all.
+TEST(Onnx, ComputedIndicesRunElsewhere) {
+  SKIP_WITHOUT_ONNX();
+  const DefaultDevice here(Device::cpu());
+  const Seed seed(9);
+  const Tensor x = randn({1, 4});
+  Exported all;
+  all.add_net("one", Calls([](const Tensor& x) { return gather(x, 1, argsort(x, 1)); }), {x},
+              {.dynamic_batch = false});
+  all.add_net("scattered",
+              Calls([](const Tensor& x) { return scatter_add(x, 1, argsort(x, 1), ones({1, 4})); }),
+              {x}, {.dynamic_batch = false});
+  all.add_net("all", Calls([](const Tensor& x) {
+                return gather(x, 1, expand(argsort(sum(x, {0}, true), 1), x.shape()));
+              }),
+              {randn({3, 4}), randn({7, 4})});
+  EXPECT_EQ(all.problems(), "");
+}
+
 // Each row of the catalogue whose ops have counterparts, in any dtype and with and without bf16 of
 // ONNX.
 TEST(Onnx, OpsRunElsewhere) {

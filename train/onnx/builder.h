@@ -79,6 +79,7 @@ class Names {
  public:
   virtual ~Names() = default;
   virtual Name name_of(const Tensor& t, const Tensor& given) = 0;
+  virtual bool has(const Tensor& t) const = 0;               // false: a view that no op made
   virtual void bind(const Tensor& t, const Name& name) = 0;  // a result of an op
 };
 

@@ -46,7 +46,7 @@ class Tracer final : public Observer, public Names {
     // A cast made earlier: a 16-bit copy of a weight.
     if (!t.is_same(given) && t.dtype() != given.dtype() && t.shape() == given.shape())
       return g.cast(name_of(given, given), t.dtype());
-    check(!computed_.contains(t.storage().get()), "an input is a view that no op made");
+    check(has(t), "an input is a view that no op made");
     const Name name = g.constant(t);
     known_[place_of(t)] = {name, t, t.version()};
     kept_.push_back(t);
@@ -56,6 +56,9 @@ class Tracer final : public Observer, public Names {
     known_[place_of(t)] = {g.cast(name, t.dtype()), {}, t.version()};
     computed_.insert(t.storage().get());
     kept_.push_back(t);
+  }
+  bool has(const Tensor& t) const override {
+    return knows(t) || !computed_.contains(t.storage().get());
   }
   bool knows(const Tensor& t) const { return known_.contains(place_of(t)); }
   void add_weight(const Name& name, const Tensor& t) {

@@ -81,18 +81,21 @@ Name triangle(const OpCall& c) {
   return c.g.node("Trilu", {c.in(0, c.dtype()), diagonal}, {{"upper", int64_t(c.op() == "triu")}});
 }
 
-// The index [k] of all lines along `dim`, if it is the same for all.
-Tensor index_of_lines(const Tensor& index, int dim, const Shape& x) {
+// The index [k] of all lines along `dim`, if it is the same for all and a value of its own.
+Tensor index_of_lines(const OpCall& c, int dim, const Shape& x) {
+  const Tensor& index = c.tensor(1);
   for (int d = 0; d < index.rank(); ++d)
     if (d != dim && (index.size(d) != x[d] || (index.size(d) > 1 && index.strides()[d] != 0)))
       return {};
-  return index.with_layout(Layout(Shape{index.size(dim)}, Shape{index.strides()[dim]}));
+  const Tensor line =
+      index.with_layout(Layout(Shape{index.size(dim)}, Shape{index.strides()[dim]}));
+  return c.names.has(line) ? line : Tensor();
 }
 Name gathered(const OpCall& c) {
   const int dim = c.argument<int>();
   const Attributes axis{{"axis", int64_t(dim)}};
   const Tensor& x = c.tensor(0);
-  const Tensor lines = index_of_lines(c.tensor(1), dim, x.shape());
+  const Tensor lines = index_of_lines(c, dim, x.shape());
   if (!lines) return c.g.node("GatherElements", {c.in(0), c.in(1)}, axis);
   const Origin index = c.g.before_reshape(c.names.name_of(lines, lines), lines.shape());
   const Shape made = internal::spliced(x.shape(), dim, 1, index.shape);
@@ -107,7 +110,7 @@ Name scattered(const OpCall& c, int dim, const char* reduction) {  // f16 and bf
   for (int d = 0; d < line.rank; ++d) line[d] = 1;
   whole[dim] = line[dim] = index.size(dim);
   Name each;
-  if (const Tensor lines = index_of_lines(index, dim, whole))
+  if (const Tensor lines = index_of_lines(c, dim, whole))
     each = c.g.expand(c.g.reshape(c.names.name_of(lines, lines), lines.shape(), line), line, whole);
   else
     each = c.in(1);
