@@ -1,6 +1,8 @@
 // Optimizers and schedules by name: the same as by type, and messages that list what there is.
 #include "optim/by_name.h"
 
+#include <fmt/format.h>
+
 #include "autograd/ops.h"
 #include "tests/support/errors.h"
 #include "tests/support/optim.h"
