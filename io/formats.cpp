@@ -110,4 +110,8 @@ std::string but_is(const Source& file) {
   return f.what.empty() ? "" : fmt::format(", but {} ({})", f.what, f.way_out);
 }
 
+std::string wrong_begin(const Source& file) {
+  return file.size() == 0 ? "it is empty" : "it starts with other bytes" + but_is(file);
+}
+
 }  // namespace mixtape::io

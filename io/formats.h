@@ -13,5 +13,8 @@ inline constexpr uint64_t old_torch_bytes = 24;  // that it needs
 // The end of an error message about a file that its reader does not expect: ", but a NumPy array
 // (io::load_npy reads it)", or "" for an unknown format.
 std::string but_is(const Source& file);
+// The same where a format begins with known bytes: "it starts with other bytes, but a NumPy ...",
+// or "it is empty".
+std::string wrong_begin(const Source& file);
 
 }  // namespace mixtape::io

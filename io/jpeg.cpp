@@ -52,8 +52,8 @@ struct JpegHeader {
 JpegHeader read_segments(std::string_view file, const std::string& name) {
   const auto byte = [&](uint64_t at) { return uint64_t(uint8_t(file[at])); };
   if (!file.starts_with(jpeg_signature))
-    fail("{}: not a JPEG file: it starts with other bytes{}", name,
-         but_is(InputBytes(std::as_bytes(std::span(file)), name)));
+    fail("{}: not a JPEG file: {}", name,
+         wrong_begin(InputBytes(std::as_bytes(std::span(file)), name)));
   JpegHeader h;
   for (uint64_t at = 2;;) {
     check(file.size() - at >= 4, "{}: ends at byte {}, before the image", name, file.size());

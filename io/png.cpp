@@ -1,4 +1,4 @@
-// PNG by libpng's simplified interface. Before that, checks that chunks fill the file and end with
+// PNG by libpng's simplified interface. Before that, checks that the file has all chunks up to
 // IEND, which libpng never reads, and that deflate can make the image from a file of this size.
 
 #include "io/png.h"
@@ -43,8 +43,8 @@ PngHeader check_chunks(std::string_view file, const std::string& name) {
     return uint64_t(n);
   };
   if (!file.starts_with(png_signature))
-    fail("{}: not a PNG file: it starts with other bytes{}", name,
-         but_is(InputBytes(std::as_bytes(std::span(file)), name)));
+    fail("{}: not a PNG file: {}", name,
+         wrong_begin(InputBytes(std::as_bytes(std::span(file)), name)));
   constexpr uint64_t frame = 12;  // length, type and checksum
   std::string_view type;
   for (uint64_t at = png_signature.size(); type != "IEND";) {
@@ -57,8 +57,6 @@ PngHeader check_chunks(std::string_view file, const std::string& name) {
           "{}: the chunk at byte {} should {}be a header of 13 bytes", name, at,
           at == png_signature.size() ? "" : "not ");
     at += frame + length;
-    check(type != "IEND" || at == file.size(), "{}: has data after IEND, from byte {} on", name,
-          at);
   }
   constexpr uint64_t samples[] = {1, 0, 3, 1, 2, 0, 4};
   const auto depth = uint8_t(file[24]), color = uint8_t(file[25]);
@@ -70,7 +68,7 @@ PngHeader check_chunks(std::string_view file, const std::string& name) {
 void check_size(const PngHeader& h, uint64_t file, const std::string& name) {
   // Width and height are below 2^32, so no product overflows.
   check(h.width > 0 && h.height > 0 && h.width * h.height <= largest / 4,
-        "{}: {} x {} pixels, above the limit of {}", name, h.width, h.height, largest / 4);
+        "{}: {} x {} pixels, must be from 1 to {}", name, h.width, h.height, largest / 4);
   const uint64_t packed = h.height * ((h.width * h.bits + 7) / 8 + 1);
   check(packed <= file * max_png_inflation,
         "{}: {} x {} pixels take {} bytes, but a file of {} unpacks to at most {}", name, h.width,

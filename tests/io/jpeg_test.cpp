@@ -218,7 +218,7 @@ TEST(Jpeg, DecodesToASmallerSize) {
 
 TEST(Jpeg, RefusesHostileFiles) {
   const std::string good = written(waves(3, 24, 40));
-  EXPECT_ERROR(parse(""), "f: not a JPEG file: it starts with other bytes");
+  EXPECT_ERROR(parse(""), "f: not a JPEG file: it is empty");
   EXPECT_ERROR(parse("\x89PNG\r\n\x1a\n..."), "it starts with other bytes, but a PNG image");
   EXPECT_ERROR(parse(good.substr(0, 4)), "f: ends at byte 4, before the image");
   EXPECT_ERROR(parse(good.substr(0, 10)), "f: the segment at byte 2 has 16 bytes, but 6 are left");

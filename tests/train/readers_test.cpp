@@ -169,6 +169,8 @@ TEST(Folder, SaysWhatIsWrong) {
   spit(folder / "b/0.jpg", "GIF89a");
   EXPECT_ERROR(load_image(folder / "b/0.jpg"),
                "b/0.jpg: not a PNG or JPEG file: it starts with other bytes, but a GIF image");
+  spit(folder / "b/0.jpg", "");
+  EXPECT_ERROR(load_image(folder / "b/0.jpg"), "b/0.jpg: not a PNG or JPEG file: it is empty");
   std::filesystem::remove(folder / "b/0.jpg");
   EXPECT_ERROR(pixel_stats(all), folder.path() + ": example 1 (" + folder.path() + "/b/0.png): ");
   spit(folder / "b/notes.txt", "x");

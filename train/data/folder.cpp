@@ -50,8 +50,7 @@ Tensor load_image(const std::string& path, const ImageOptions& o) {
   if (text.starts_with(io::jpeg_signature))
     return io::parse_jpeg(file, path, {o.channels, o.min_side, o.max_memory});
   if (!text.starts_with(io::png_signature))
-    fail("{}: not a PNG or JPEG file: it starts with other bytes{}", path,
-         io::but_is(io::InputBytes(file, path)));
+    fail("{}: not a PNG or JPEG file: {}", path, io::wrong_begin(io::InputBytes(file, path)));
   return io::parse_png(file, path, o.channels, o.max_memory);
 }
 
