@@ -14,6 +14,7 @@ namespace {
 
 struct ToJson {
   std::string operator()(double x) const {
+    if (x == 0 && std::signbit(x)) return "-0.0";  // -0 would be an integer, which has no sign
     return std::isfinite(x) ? fmt::format("{}", x) : "null";
   }
   std::string operator()(int64_t x) const { return fmt::format("{}", x); }

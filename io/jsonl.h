@@ -11,8 +11,8 @@ namespace mixtape::io {
 using JsonValue = std::variant<double, int64_t, std::string, bool>;
 using JsonFields = std::vector<std::pair<std::string, JsonValue>>;
 
-// {"epoch":1,"loss":0.25}. Doubles keep their bits (whole ones are written as integers); those that
-// are not finite become null.
+// {"epoch":1,"loss":0.25}. Doubles keep their bits (whole ones but -0.0 are written as integers);
+// those that are not finite become null.
 std::string json_object(const JsonFields& fields);
 
 // The first field of that name, or null.

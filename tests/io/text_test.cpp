@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <bit>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -44,6 +45,14 @@ TEST(JsonLines, SpellsEveryKindOfValue) {
             R"({"step":3,"loss":0.1,"tag":"a\"b","ok":true})");
   EXPECT_EQ(json_object({{"a", NAN}, {"b", -INFINITY}, {"c", 1e-300}, {"d", INT64_MIN}}),
             R"({"a":null,"b":null,"c":1e-300,"d":-9223372036854775808})");
+}
+
+TEST(JsonLines, KeepTheBitsOfDoubles) {
+  for (const double x : {0.0, -0.0, 0.1, -3.0, 1e22, 0x1p53, 0x1p63, 5e-324, 1e15 + 0.5}) {
+    const std::string line = json_object({{"x", x}}) + "\n";
+    const double back = number_in(parse_json_lines(line, "f")[0], "x");
+    EXPECT_EQ(std::bit_cast<uint64_t>(back), std::bit_cast<uint64_t>(x)) << line;
+  }
 }
 
 TEST(JsonLines, AppendsLinesAtOnce) {
