@@ -96,15 +96,16 @@ class Parser {
   void dtype(NpyHeader& h) {
     check(!take('['), "{}: header: structured arrays are not supported", file_);
     const std::string_view descr = string("a dtype");
-    const std::string_view kind = descr.substr(std::min<size_t>(descr.size(), 1));
+    const bool has_order = descr.find_first_of("<>=|") == 0;  // otherwise the machine's
+    const std::string_view kind = descr.substr(has_order);
     const auto found = std::find_if(std::begin(numpy_dtypes), std::end(numpy_dtypes),
                                     [&](const auto& s) { return s.first == kind; });
-    check(found != std::end(numpy_dtypes) && std::string_view("<>=|").find(descr[0]) != descr.npos,
+    check(found != std::end(numpy_dtypes),
           "{}: header: dtype {} is not supported (f8 f4 f2 i8 i4 i2 i1 u4 u2 u1 b1 are; convert it "
           "with astype)",
           file_, quote(descr));
     h.dtype = found->second;
-    h.big_endian = descr[0] == '>';
+    h.big_endian = descr.starts_with('>');
   }
 
   bool boolean_word() {

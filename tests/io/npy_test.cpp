@@ -91,6 +91,7 @@ TEST(Npy, ReadsWhatOthersMayWrite) {
   };
   EXPECT_EQ(shape_of(npy("'<f4'", "False", "(2L, 3L)", 24)), Shape({2, 3}));  // Python 2
   EXPECT_EQ(shape_of(npy("\"=i8\"", "True", "()", 8)), Shape());
+  EXPECT_EQ(shape_of(npy("'f4'", "False", "(2,)", 8)), Shape({2}));  // of the machine's order
   EXPECT_EQ(shape_of(npy("{'shape':(2,),'descr':'|u1','fortran_order':False}", 2, 2)), Shape({2}));
   EXPECT_EQ(
       shape_of(npy("  { 'shape' : ( 1 , 2 , ) , 'descr' : '|b1' , 'fortran_order' : True }  ", 2)),
@@ -140,7 +141,7 @@ TEST(Npy, RefusesHostileFiles) {
       {npy("'<u8'", "False", "(2,)", 4), "f: header: dtype \"<u8\" is not supported"},
       {npy("'|O'", "False", "(2,)", 4), "f: header: dtype \"|O\" is not supported"},
       {npy("''", "False", "(2,)", 4), "f: header: dtype \"\" is not supported"},
-      {npy("'f4'", "False", "(2,)", 4), "f: header: dtype \"f4\" is not supported"},
+      {npy("'!f4'", "False", "(2,)", 4), "f: header: dtype \"!f4\" is not supported"},
       {npy("[('a', '<f4')]", "False", "(2,)", 4), "f: header: structured arrays are not supported"},
       {npy("'|b1'", "False", "(2,)", 1) + '\2', "f: byte 69 is not a bool"},
   };
