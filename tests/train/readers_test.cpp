@@ -291,8 +291,7 @@ TEST(Csv, IsNumberedLikeATableReadBefore) {
   EXPECT_EQ(to_vector(parse_csv("a,b\n1,10.0\n", "g", {.like = &classes}).data.y()), (Values{1}));
   EXPECT_ERROR(parse_csv("a,b\n1,3\n", "g", {.like = &classes}),
                "\"3\" is not among \"2\", \"10\"");
-  const Csv none = parse_csv("a,b\n1,x\n2,\n", "f");  // the empty name is a class
-  EXPECT_EQ(to_vector(parse_csv("a,b\n1,\n", "g", {.like = &none}).data.y()), (Values{0}));
+  EXPECT_ERROR(parse_csv("a,b\n1,\n", "g", {.like = &classes}), "\"\" is not among \"2\", \"10\"");
 }
 
 TEST(Csv, UnderstandsQuotesAndLineEnds) {
@@ -324,7 +323,9 @@ TEST(Csv, SaysWhatIsWrongAndWhere) {
     EXPECT_ERROR(parse_csv(fmt::format("a,b\n{},2\n", wrong), "f"),
                  fmt::format("f: line 2, column \"a\": \"{}\" is not a number", wrong));
   EXPECT_ERROR(parse_csv("a,b\n1,2\n1, \n1,\n", "f"),
-               "f: line 3 has no \"b\", but the others are numbers");
+               "f: line 3 has no \"b\", which every line needs: it is the target");
+  EXPECT_ERROR(parse_csv("a,b\n1,x\n2, \n", "f"), "f: line 3 has no \"b\", which every line needs");
+  EXPECT_ERROR(parse_csv("a,b\n1,\n2,3\n", "f", {.classes = true}), "f: line 2 has no \"b\"");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n1,\"2\n3\n", "f"), "f: the quote that line 3 opens is never");
   EXPECT_ERROR(parse_csv("a,b\n1,\"2\"x\n", "f"), "f: line 2: \"x\" follows a closing quote");
   EXPECT_ERROR(parse_csv("a,b\n1,2\n", "f", {.target = "c"}),

@@ -284,8 +284,8 @@ class CsvParser {
     look();
     const Csv* const like = options_.like;
     const bool known = like && !like->classes.empty();
-    if (!known && numbers_ && empty_ > 0)
-      fail("{}: line {} has no {}, but the others are numbers", name_, empty_,
+    if (!known && empty_ > 0)
+      fail("{}: line {} has no {}, which every line needs: it is the target", name_, empty_,
            io::quote(csv().target));
     classes_ = known || (!like && (options_.classes || !numbers_));
     if (known) csv().classes = like->classes;

@@ -34,9 +34,9 @@ struct Csv {                         // a table that was read
 // Reads comma-separated values (RFC 4180): fields may be in double quotes, with "" for a quote and
 // line breaks inside. Columns are numbers, except categories, and a target that contains other
 // text, whose values are classes. The file may be a .gz. Throws Error that names file, line and
-// column if lines differ in their number of fields, a field is not a number, or a quote is not
-// closed; also if there is only one column, which suggests a wrong separator, and before it takes
-// more memory than max_memory.
+// column if lines differ in their number of fields, a field is not a number, a line has no target,
+// or a quote is not closed; also if there is only one column, which suggests a wrong separator, and
+// before it takes more memory than max_memory.
 Csv read_csv(const std::string& path, const CsvOptions& options = {});
 // Parses a file in memory; errors call it `name`.
 Csv parse_csv(std::string_view text, const std::string& name, const CsvOptions& options = {});
