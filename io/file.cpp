@@ -198,10 +198,7 @@ std::vector<std::byte> read_whole(const std::string& path, uint64_t max_memory, 
   return read_file(file, limit, " (raise max_memory)");
 }
 
-namespace {
-
-// Follows symbolic links, so that the target is replaced or created instead of the link.
-std::string target_of(const std::string& link) {
+std::string target_of_links(const std::string& link) {
   check_path(link);
   std::filesystem::path path(link);
   std::error_code error;
@@ -214,10 +211,26 @@ std::string target_of(const std::string& link) {
   return path.string();
 }
 
+namespace {
+
 constexpr std::string_view temporary_suffix = ".mixtape-tmp";
 
+// A name that would be too long with the suffix loses its end. So several files may have one name
+// for their temporary files, which numbers and locks keep apart.
 std::string temporary_of(const std::string& path, int number) {
-  return fmt::format("{}.{}{}", path, number, temporary_suffix);
+  constexpr size_t longest = 255;  // bytes of a name
+  const std::string suffix = fmt::format(".{}{}", number, temporary_suffix);
+  const size_t bytes = path.size() - (path.find_last_of('/') + 1), room = longest - suffix.size();
+  return path.substr(0, path.size() - (room < bytes && bytes <= longest ? bytes - room : 0)) +
+         suffix;
+}
+
+// Throws Error if readers would unpack a file that was written as it is.
+void check_not_packed(const std::string& path) {
+  check(!has_extension(path, ".gz"),
+        "{}: a name that ends in .gz is of gzip data, which is not written: leave it out, and pack "
+        "the file with gzip",
+        path);
 }
 
 // A writer holds a lock on its temporary file. The lock ends with its process, wherever that runs.
@@ -233,7 +246,7 @@ bool is_named(int fd, const std::string& path) {
 }  // namespace
 
 void remove_abandoned(const std::string& path) {
-  const std::string target = target_of(path);
+  const std::string target = target_of_links(path);
   for (int number = 1, missing = 0; missing < 2; ++number) {
     const std::string temporary = temporary_of(target, number);
     constexpr int flags = O_NOFOLLOW | O_NONBLOCK;
@@ -251,7 +264,7 @@ std::string AtomicFile::target_of_temporary(const std::string& path) {
   return path.substr(0, path.rfind('.', path.size() - temporary_suffix.size() - 1));
 }
 
-AtomicFile::AtomicFile(const std::string& path) : path_(target_of(path)) {
+AtomicFile::AtomicFile(const std::string& path) : path_(target_of_links(path)) {
   check(!path_.empty(), "a file to write needs a name");
   struct stat old{};
   const bool replaces = ::stat(path_.c_str(), &old) == 0;  // must not destroy a device or pipe
@@ -298,8 +311,9 @@ void AtomicFile::commit() {
   ::close(folder);
 }
 
-AppendFile::AppendFile(std::string path)
-    : path_(std::move(path)), fd_(open_file(path_, O_RDWR | O_CREAT | O_APPEND, 0666)) {
+AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
+  check_not_packed(path_);
+  fd_ = open_file(path_, O_RDWR | O_CREAT | O_APPEND, 0666);
   if (fd_ < 0) fail_errno(path_, "open for appending");
 }
 
@@ -334,6 +348,7 @@ void AppendFile::append(std::string_view bytes) {
 }
 
 void write_file(const std::string& path, std::string_view text) {
+  if (!text.starts_with("\x1f\x8b")) check_not_packed(path);
   AtomicFile file(path);
   file.write(text);
   file.commit();

@@ -44,6 +44,10 @@ void check_path(const std::string& path);
 // The absolute path, which chdir() does not change; "" stays "".
 std::string absolute(const std::string& path);
 
+// The path to which symbolic links lead from this one, whether or not there is a file. Throws Error
+// if they form a loop.
+std::string target_of_links(const std::string& link);
+
 // An open regular file.
 class InputFile final : public Source {
  public:
@@ -99,7 +103,8 @@ class AtomicFile : NoCopy {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }  // the same
   void commit();  // gives the file its name, or throws Error
 
-  // The path of the file for which `path` is a temporary file; `path` itself if it is not one.
+  // The path of the file for which `path` is a temporary file (its beginning, if with the suffix it
+  // was too long); `path` itself if it is not one.
   static std::string target_of_temporary(const std::string& path);
 
  private:
@@ -114,7 +119,8 @@ void remove_abandoned(const std::string& path);
 // so several writers do not interleave, and a crash loses at most the last append.
 class AppendFile : NoCopy {
  public:
-  explicit AppendFile(std::string path);  // creates the file if needed; throws Error
+  // Creates the file if needed. Throws Error if it cannot, or if the name ends in .gz.
+  explicit AppendFile(std::string path);
   ~AppendFile();
 
   // Appends all bytes, or none if it throws Error, which it also does if the file was removed.
@@ -123,10 +129,10 @@ class AppendFile : NoCopy {
 
  private:
   std::string path_;
-  int fd_;
+  int fd_ = -1;
 };
 
-// Writes a small file atomically.
+// Writes a small file atomically. Throws Error if its name ends in .gz, unless these are gzip data.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace mixtape::io

@@ -88,9 +88,9 @@ Message entry(std::string_view key, std::string_view value) {
   return Message().bytes(1, key).bytes(2, value);
 }
 
-// Writes the numbers of all tensors to a second file of this path, at multiples of a page, and
+// Writes the numbers of all tensors to a second file of this name, at multiples of a page, and
 // their messages to `graph`.
-void write_external(AtomicFile& file, const std::string& path, const StateDict& tensors,
+void write_external(AtomicFile& file, const std::string& file_name, const StateDict& tensors,
                     Message& graph) {
   constexpr uint64_t page = 4096;
   uint64_t at = 0;
@@ -100,7 +100,7 @@ void write_external(AtomicFile& file, const std::string& path, const StateDict& 
     write_elements(file, t);
     at = start + t.nbytes();
     Message m = message_of(name, t);
-    m.message(13, entry("location", std::filesystem::path(path).filename().string()));
+    m.message(13, entry("location", file_name));
     m.message(13, entry("offset", std::to_string(start)));
     m.message(13, entry("length", std::to_string(t.nbytes())));
     graph.message(5, m.number(14, 1));
@@ -116,6 +116,10 @@ int64_t onnx_type(DType dtype) {
 
 void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
   check_writable(path, g.initializers, {});
+  const std::string numbers_path = target_of_links(path) + ".data";
+  const std::string numbers_name = std::filesystem::path(numbers_path).filename().string();
+  if (external && !is_utf8(numbers_name))
+    fail("{}: the graph cannot hold the name of a second file: it must be UTF-8", quote(path));
   Message model, graph;
   model.number(1, ir_version(g.opset)).bytes(2, "Mixtape");
   model.message(8, Message().bytes(1, "").number(2, g.opset));
@@ -136,7 +140,7 @@ void save_onnx(const std::string& path, const OnnxGraph& g, bool external) {
   }
   AtomicFile file(path);
   std::optional<AtomicFile> data;  // appears only when both are complete
-  if (external) write_external(data.emplace(path + ".data"), path + ".data", g.initializers, graph);
+  if (external) write_external(data.emplace(numbers_path), numbers_name, g.initializers, graph);
   check(graph.text().size() + rest < most_bytes - model.text().size() - 16,
         "{}: {} bytes are more than an ONNX file may have (write its numbers to a second one)",
         path, graph.text().size() + rest);

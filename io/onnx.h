@@ -41,8 +41,9 @@ int64_t onnx_type(DType dtype);  // ONNX's number of the dtype, also for the att
 
 // Writes the graph atomically. A protobuf message is limited to 2 GiB; with `external`,
 // initializers go to a second file, `path` + ".data", which has no such limit. It is replaced just
-// before the graph, when both are complete. Throws Error for an unknown opset, for a duplicate
-// initializer, and beyond the limit.
+// before the graph, when both are complete; if `path` is a link, both are where it leads. Throws
+// Error for an unknown opset, for a duplicate initializer, for a second file whose name is not
+// UTF-8, and beyond the limit.
 void save_onnx(const std::string& path, const OnnxGraph& graph, bool external = false);
 
 }  // namespace mixtape::io

@@ -180,6 +180,47 @@ TEST(AtomicFile, LeavesWhatOthersWrite) {
   EXPECT_EQ(folder.count(), 3u);
 }
 
+// A name of 255 bytes, the longest there is, leaves no room for a suffix.
+TEST(AtomicFile, WritesTheLongestNames) {
+  const TempFolder folder;
+  for (const size_t bytes : {241, 242, 254, 255}) {
+    const std::string path = folder / std::string(bytes, 'x');
+    {
+      AtomicFile first(path), second(path);
+      EXPECT_EQ(folder.count(), 2u) << bytes;
+      first.write("new");
+      first.commit();
+    }
+    EXPECT_EQ(slurp(path), "new");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const AtomicFile file(path);
+      ::raise(SIGKILL);
+    }
+    ::waitpid(child, nullptr, 0);
+    EXPECT_EQ(folder.count(), 2u);
+    write_file(path, "newer");
+    EXPECT_EQ(slurp(path), "newer");
+    EXPECT_EQ(folder.count(), 1u);
+    std::filesystem::remove(path);
+  }
+  EXPECT_ERROR(write_file(folder / std::string(256, 'x'), "x"), "File name too long");
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+// Readers unpack a file of that name.
+TEST(Files, AreNotPackedWhenTheyAreWritten) {
+  const TempFolder folder;
+  for (const std::string name : {"a.txt.gz", "A.GZ"}) {
+    const std::string message = name + ": a name that ends in .gz is of gzip data, which is not";
+    EXPECT_ERROR(write_file(folder / name, "text"), message);
+    EXPECT_ERROR(AppendFile(folder / name), message);
+  }
+  EXPECT_EQ(folder.count(), 0u);
+  write_file(folder / "a.txt.gz", "\x1f\x8b and so on");  // that a caller packed
+  EXPECT_EQ(folder.count(), 1u);
+}
+
 // A daemon with closed standard streams must not print into a file.
 TEST(Files, AreNoStandardStreams) {
   const TempFolder folder;

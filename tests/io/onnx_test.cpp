@@ -82,6 +82,16 @@ TEST(OnnxFile, HasNumbersInASecondFile) {
   EXPECT_EQ(slurp(folder / "x.onnx.data").size(), 3 * 4096 + 2u) << "each at a page";
 }
 
+TEST(OnnxFile, HasBothFilesWhereALinkLeads) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder / "real");
+  std::filesystem::create_symlink("real/z.onnx", folder / "link.onnx");
+  save_onnx(folder / "link.onnx", example(), true);
+  expect_equal(read_onnx(folder / "real/z.onnx"), example());
+  EXPECT_EQ(slurp(folder / "real/z.onnx.data").size(), 3 * 4096 + 2u);
+  EXPECT_EQ(folder.count(), 2u);
+}
+
 TEST(OnnxFile, ReplacesBothFilesOrNeither) {
   const TempFolder folder;
   OnnxGraph g = example();
@@ -125,6 +135,8 @@ TEST(OnnxFile, SaysWhatCannotBeWritten) {
   g.opset = 18;
   g.initializers.push_back(g.initializers[0]);
   EXPECT_ERROR(save_onnx(folder / "x.onnx", g), "\"w\"");
+  EXPECT_ERROR(save_onnx(folder / "y\xff.onnx", example(), true),
+               "the graph cannot hold the name of a second file: it must be UTF-8");
   // One number, read 2^29 times: 2 GiB.
   const Tensor large = from({1}, {1}).with_layout(internal::Layout({1 << 29}, {0}));
   g.initializers = {{"w", large}};
