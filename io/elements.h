@@ -44,6 +44,8 @@ void check_dtypes(const std::vector<RawTensor>& raw, const std::string& file);
 
 // The name that no tensor may have, since it holds the metadata of safetensors.
 inline constexpr std::string_view metadata_key = "__metadata__";
+// The end of the name of an index of shards.
+inline constexpr std::string_view index_extension = ".index.json";
 // Throws Error unless all tensors are defined and have unique names, and all text is UTF-8.
 void check_writable(const std::string& path, const StateDict& tensors, const Metadata& metadata);
 

@@ -306,6 +306,8 @@ void save(const std::string& path, const StateDict& unsorted, const Metadata& me
   if (is_torch_name(path)) return save_torch(path, unsorted, metadata);
   check(!has_extension(path, ".gguf"), "{}: train::save_gguf writes models, io::save_gguf tensors",
         path);
+  check(!path.ends_with(index_extension),
+        "{}: load() reads a file of this name as an index of shards: end it in .safetensors", path);
   check_writable(path, unsorted, metadata);
   // Sorted by element size, largest first, so that every tensor is aligned.
   StateDict tensors = unsorted;

@@ -36,7 +36,8 @@ struct ReadOptions {
 
 // Writes tensors from any device in row-major order, atomically: a crash leaves either the old or
 // the new file. If the name ends in .pt, .pth or .bin (upper or lower case), the file is one that
-// torch.load reads. Throws Error for a duplicate name and if writing fails.
+// torch.load reads. Throws Error for a duplicate name, for a file named as an index of
+// shards, and if writing fails.
 void save(const std::string& path, const StateDict& tensors, const Metadata& metadata = {});
 
 // The same for anything with a state_dict(): a module, an optimizer, a schedule.
@@ -54,7 +55,8 @@ struct ShardOptions {
 // filled in the order of the tensors, and model.safetensors.index.json, which maps tensors to
 // files. If there are shards already, new names contain the number of the save,
 // model.save2-00001-of-00003.safetensors, and old shards are removed after the index is replaced.
-// So a crash always leaves an index with all the files that it names.
+// So a crash always leaves an index with all the files that it names. Throws Error for a name that
+// is not UTF-8 or has a backslash, which no index may hold.
 void save_sharded(const std::string& path, const StateDict& tensors,
                   const ShardOptions& options = {});
 

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t largest_index = 100'000'000;
-constexpr std::string_view extension = ".safetensors", index_extension = ".index.json";
+constexpr std::string_view extension = ".safetensors";
 
 // Throws Error unless the file is beside the index.
 void check_shard_name(const std::string& shard, const std::string& where) {
@@ -209,6 +209,9 @@ void save_sharded(const std::string& path, const StateDict& tensors, const Shard
   check(path.ends_with(extension), "{}: the name must end in {}", path, extension);
   check(options.max_bytes > 0, "{}: max_bytes must be > 0", path);
   check_writable(path, tensors, options.metadata);
+  if (const std::string name = fs::path(path).filename().string();
+      !is_utf8(name) || name.find('\\') != name.npos)
+    fail("{}: the index cannot hold the name: it must be UTF-8 without \\", quote(path));
   ShardFolder folder(path.substr(0, path.size() - extension.size()));
   const std::vector<StateDict> shards = split(tensors, options.max_bytes);
   std::map<std::string_view, std::string> file_of;

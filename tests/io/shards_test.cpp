@@ -82,6 +82,12 @@ TEST(Shards, RefuseToBeWrittenAsNonsense) {
                "duplicate or reserved name \"a\"");
   EXPECT_ERROR(save_sharded(path, {{"a", x}, {"\xff", x}}, {.max_bytes = 4}), "is not UTF-8");
   EXPECT_ERROR(save_sharded(path, {{"__metadata__", x}}), "reserved name \"__metadata__\"");
+  for (const char* name : {"x\xff.safetensors", "a\\b.safetensors"}) {
+    const std::string message = "the index cannot hold the name: it must be UTF-8 without \\";
+    EXPECT_ERROR(save_sharded(folder / name, {{"a", x}}), message);
+  }
+  EXPECT_ERROR(save(folder / "x.safetensors.index.json", StateDict{{"a", x}}),
+               "x.safetensors.index.json: load() reads a file of this name as an index of shards");
   const Tensor unreadable({1}, f32, Device::meta());
   EXPECT_ERROR(save_sharded(path, {{"a", x}, {"b", unreadable}}, {.max_bytes = 4}), "meta");
   EXPECT_EQ(folder.count(), 0u) << "the first shard was written, and removed";
@@ -220,6 +226,9 @@ TEST(Shards, GiveWayToThoseOfTheNextSave) {
   EXPECT_ERROR(save_sharded(path, {{"a", Tensor()}}), "\"a\" is undefined");
   EXPECT_EQ(values_in(index), "3");
   EXPECT_EQ(folder.count(), 4u);
+  std::filesystem::create_directory(folder / "in\\\xff");  // a folder's name is in no index
+  save_sharded(folder / "in\\\xff/m.safetensors", model(5));
+  EXPECT_EQ(values_in(folder / "in\\\xff/m.safetensors.index.json"), "5");
   std::filesystem::rename(folder / "m.save3-00001-of-00001.safetensors",
                           folder / "m.save1000000000-00001-of-00001.safetensors");
   EXPECT_ERROR(save_sharded(path, model(4)), "its number of the save is too large");
