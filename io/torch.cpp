@@ -181,48 +181,55 @@ class Storages {
       : pickle_(pickle), numbers_(numbers), most_(most) {}
 
   Tensor tensor(const Pickle::Tensor& t, const std::string& where) {
-    const Known& known = storage(t, where);
-    check(known.dtype == t.dtype, "{}: its storage is {} and {}", where, known.dtype->name,
-          t.dtype->name);
+    const Tensor& all = storage(t, where);
     const internal::Layout& l = t.layout;
     check(!t.conjugated && (!t.negated || (t.dtype->here && is_float(*t.dtype->here))),
           "{}: {} that is only marked as conjugated or negated: save its "
           ".resolve_conj().resolve_neg(), or leave it out by .skip",
           where, t.dtype->name);
     if (t.dtype->here) {
-      const Tensor view = l.shape.size() > 0 ? known.all.with_layout(l)
-                                             : Tensor(l.shape, *t.dtype->here, Device::cpu());
+      const Tensor view =
+          l.shape.size() > 0 ? all.with_layout(l) : Tensor(l.shape, *t.dtype->here, Device::cpu());
       return t.negated ? negated(view, where) : view;
     }
     check(l.is_contiguous(), "{}: {} with strides {} is not kept as bytes", where, t.dtype->name,
           l.strides);
     const int64_t width = t.dtype->bytes, bytes = l.shape.size() * width;
-    return bytes > 0 ? known.all.with_layout(internal::Layout({bytes}).at_offset(l.offset * width))
+    return bytes > 0 ? all.with_layout(internal::Layout({bytes}).at_offset(l.offset * width))
                      : Tensor({0}, u8, Device::cpu());
   }
 
  private:
   struct Known {
-    const TorchDType* dtype;
-    Tensor all;  // u8 if the dtype is not one of ours
+    const TorchDType* dtype;             // null if untyped
+    Tensor bytes = {};                   // u8
+    std::map<DType, Tensor> views = {};  // of all bytes
   };
 
-  const Known& storage(const Pickle::Tensor& t, const std::string& where) {
+  // All numbers of the tensor's storage, as u8 if its dtype is not one of ours.
+  const Tensor& storage(const Pickle::Tensor& t, const std::string& where) {
     const Pickle::Storage& s = pickle_.storages()[t.storage];
-    const auto [found, is_new] = known_.try_emplace(s.key, Known{t.dtype, {}});
+    Known& known = known_.try_emplace(s.key, Known{s.dtype}).first->second;
+    const auto name = [](const TorchDType* dtype) { return dtype ? dtype->name : "untyped"; };
+    check(known.dtype == s.dtype, "{}: its storage is {} and {}", where, name(known.dtype),
+          name(s.dtype));
     const uint64_t stored = numbers_.bytes(s.key, where), width = s.dtype ? s.dtype->bytes : 1;
     if (s.numel != stored / width || stored % width != 0)
       fail("{}: its storage {} has {} bytes, not {} elements of {}", where, quote(s.key), stored,
            s.numel, width);
-    if (!is_new) return found->second;
-    charge(stored, where);
+    if (!known.bytes) {
+      charge(stored, where);
+      known.bytes = Tensor({int64_t(stored)}, u8, Device::cpu());
+      numbers_.read(s.key, bytes_in(known.bytes));
+    }
     const DType dtype = t.dtype->here.value_or(u8);
-    const Tensor all({int64_t(stored / size_of(dtype))}, dtype, Device::cpu());
-    numbers_.read(s.key, bytes_in(all));
+    const auto [found, is_new] = known.views.try_emplace(dtype);
+    if (!is_new) return found->second;
+    const internal::Layout layout({int64_t(stored / size_of(dtype))});
+    const Tensor all(known.bytes.storage(), {known.bytes.raw(), dtype, layout});
     if (const auto bad = first_bad_bool(all))
       fail("{}: byte {} of its storage is not a bool", where, *bad);
-    found->second.all = all;
-    return found->second;
+    return found->second = all;
   }
 
   void charge(uint64_t bytes, const std::string& where) {

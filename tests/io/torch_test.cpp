@@ -274,6 +274,25 @@ TEST(Torch, HeedsMarksOfViews) {
   EXPECT_ERROR(read(wide), "needs more than 33554432 bytes of memory (raise max_memory)");
 }
 
+// Newer dtypes have no storages of their own.
+TEST(Torch, ReadsAStorageAsSeveralDtypes) {
+  const auto view = [](const std::string& dtype, int64_t size) {
+    return "ctorch._utils\n_rebuild_tensor_v3\n(" + storage("UntypedStorage", 8) + integer(0) +
+           tuple({size}) + tuple({1}) + "\x89)ctorch\n" + dtype + "\ntR";
+  };
+  std::string file =
+      file_of("}(" + text("a") + view("uint16", 4) + text("b") + view("float8_e4m3fn", 8) +
+              text("c") + view("float32", 2) + text("d") + view("complex64", 1) + "u");
+  file.replace(file.find("]X") + 9, 8, number(8, 8));  // as bytes
+  const StateDict all = parse(file, {.keep_bytes = true}).tensors;
+  EXPECT_EQ(to_vector(all.at("a")), (Numbers{0, 0x3f80, 0, 0x4000}));
+  EXPECT_EQ(to_vector(all.at("b")), (Numbers{0, 0, -0.0, 1.875, 0, 0, 0, 2}));
+  EXPECT_EQ(to_vector(all.at("c")), (Numbers{1, 2}));
+  EXPECT_EQ(all.at("d").nbytes(), 8u);
+  for (const char* name : {"b", "c", "d"})
+    EXPECT_TRUE(all.at(name).storage() == all.at("a").storage()) << name;
+}
+
 TEST(Torch, KeepsTheNumberOfADevice) {
   const auto device = [](const std::string& number) {
     return "ctorch\ndevice\n(" + text("cuda") + number + "tR";
