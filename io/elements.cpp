@@ -30,6 +30,12 @@ std::span<std::byte> bytes_in(const Tensor& t) {
   return {static_cast<std::byte*>(t.host()), t.nbytes()};
 }
 
+void swap_bytes(const Tensor& t) {
+  const std::span bytes = bytes_in(t);
+  const size_t width = size_of(t.dtype());
+  for (size_t i = 0; i < bytes.size(); i += width) std::reverse(&bytes[i], &bytes[i] + width);
+}
+
 Layout by_columns(const Shape& shape) {
   Layout layout(shape);
   int64_t step = 1;
@@ -126,6 +132,12 @@ void check_dtypes(const std::vector<RawTensor>& raw, const std::string& file) {
       "{}: tensors of dtypes that are not here: {}; leave them out, {{.skip = {{{}, ...}}}}, or "
       "load their bytes, {{.keep_bytes = true}}",
       file, internal::listed(all, 5), quote(raw[0].name));
+}
+
+void check_rank(uint64_t rank, const std::string& name, const std::string& file) {
+  if (rank > uint64_t{max_rank})
+    fail("{}: {} has {} dimensions, more than {}: leave it out, {{.skip = {{{}}}}}", file,
+         quote(name), rank, max_rank, quote(name));
 }
 
 void check_writable(const std::string& path, const StateDict& tensors, const Metadata& metadata) {

@@ -20,6 +20,9 @@ inline constexpr std::pair<std::string_view, DType> numpy_dtypes[] = {
 
 std::span<std::byte> bytes_in(const Tensor& t);  // t must be contiguous
 
+// Reverses the bytes of each element.
+void swap_bytes(const Tensor& t);  // t must be contiguous
+
 // The layout of a dense array whose first index varies fastest, as in Fortran.
 internal::Layout by_columns(const Shape& shape);
 
@@ -41,6 +44,9 @@ std::optional<uint64_t> first_bad_bool(const Tensor& t);
 
 // Throws Error that names the tensors whose dtypes Mixtape lacks, if there are any.
 void check_dtypes(const std::vector<RawTensor>& raw, const std::string& file);
+
+// Throws Error that names the tensor if it has more dimensions than tensors may have here.
+void check_rank(uint64_t rank, const std::string& name, const std::string& file);
 
 // The name that no tensor may have, since it holds the metadata of safetensors.
 inline constexpr std::string_view metadata_key = "__metadata__";

@@ -149,10 +149,6 @@ class Parser {
   size_t at_ = 0;
 };
 
-void swap_bytes(std::span<std::byte> bytes, size_t width) {
-  for (size_t i = 0; i < bytes.size(); i += width) std::reverse(&bytes[i], &bytes[i] + width);
-}
-
 // Reads an array of `size` bytes. next(into) reads the next bytes; other() says what the file is if
 // it is not an array.
 template <class Next, class Other>
@@ -190,7 +186,7 @@ Tensor read_array(uint64_t size, const std::string& file, const Next& next, cons
         *bytes, begin + length, size - begin - length);
   const Tensor t(h.shape, h.dtype, Device::cpu());
   next(bytes_in(t));
-  if (h.big_endian) swap_bytes(bytes_in(t), size_of(h.dtype));
+  if (h.big_endian) swap_bytes(t);
   if (const auto bad = first_bad_bool(t))
     fail("{}: byte {} is not a bool", file, begin + length + *bad);
   return h.fortran ? t.with_layout(by_columns(h.shape)) : t;

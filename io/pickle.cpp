@@ -61,6 +61,12 @@ void Pickle::push_text(Value::Kind kind, uint64_t n) {
 
 void Pickle::push_int(int64_t x) { push(Value::of(Value::Int, uint64_t(x))); }
 
+void Pickle::push_long(uint64_t bytes) {
+  if (bytes > 8) return push_text(Value::Large, bytes);
+  const auto width = static_cast<int>(bytes), unused = 64 - 8 * width;
+  push_int(width == 0 ? 0 : int64_t(number(width) << unused) >> unused);
+}
+
 PickleValue Pickle::pop() {
   if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("nothing is on the stack");
   const Value v = stack_.back();
@@ -180,6 +186,12 @@ bool Pickle::run(uint8_t opcode) {
       push(call(function, arguments));
       return true;
     }
+    case 0x92: {  // NEWOBJ_EX, with arguments by name
+      pop(Value::Dict);
+      const Value arguments = pop(Value::List), type = pop();
+      push(call(type, arguments));
+      return true;
+    }
     case 'b':  // BUILD
       build(pop());
       return true;
@@ -206,16 +218,12 @@ bool Pickle::push_scalar(uint8_t opcode) {
     case 'M':  // BININT2
       push_int(int64_t(number(2)));
       return true;
-    case 0x8a: {  // LONG1
-      const auto n = static_cast<int>(number(1));
-      if (n > 8) {
-        push_text(Value::Large, uint64_t(n));
-        return true;
-      }
-      const int unused = 64 - 8 * n;
-      push_int(n == 0 ? 0 : int64_t(number(n) << unused) >> unused);
+    case 0x8a:  // LONG1
+      push_long(number(1));
       return true;
-    }
+    case 0x8b:  // LONG4
+      push_long(number(4));
+      return true;
     case 'G':  // BINFLOAT, big-endian
       push(Value::of(Value::Float, __builtin_bswap64(number(8))));
       return true;

@@ -40,16 +40,18 @@ struct PickleValue {
     Storage,
     Tensor,
     NumpyType,
-    Array,  // NumPy's arrays and scalars
+    Array,     // NumPy's arrays and scalars
+    HighRank,  // a tensor or array of more dimensions than tensors may have here
     Unknown
   };
   Kind kind = None;
-  // Bytes of Text, Large, Bytes and Latin1; 1 for a Dict whose attributes are its items.
+  // Bytes of Text, Large, Bytes and Latin1; dimensions of HighRank; 1 for a Dict whose attributes
+  // are its items.
   uint32_t size = 0;
   union {
     int64_t whole = 0;  // of Bool and Int
     double real;
-    uint64_t index;  // of the first byte of texts and bytes, in a pool; or a DType
+    uint64_t index;  // of the first byte of texts and bytes, in a pool
   };
 
   static PickleValue of(Kind kind, uint64_t index, uint32_t size = 0) {
@@ -80,11 +82,15 @@ class Pickle {
     bool negated = false, conjugated = false;
   };
 
-  struct Array {
+  struct NumpyType {
     DType dtype;
+    bool big_endian = false;
+  };
+  struct Array {
+    NumpyType type;
     Shape shape;
     bool by_columns;
-    Value data;  // Bytes or Latin1; None if there are none, Unknown if the dtype is
+    Value data;  // Bytes or Latin1; None if there are none; Unknown or HighRank if the array is
   };
   // A name that is not among the known ones, and the byte after it.
   struct Unknown {
@@ -126,6 +132,7 @@ class Pickle {
   void push(const Value& v);
   void push_text(Value::Kind kind, uint64_t n);
   void push_int(int64_t x);
+  void push_long(uint64_t bytes);
   Value pop(Value::Kind kind);
   Value pop();
   std::vector<Value> pop_mark();
@@ -145,7 +152,8 @@ class Pickle {
   Value persistent(const Value& id);
   Value call(const Value& function, const Value& arguments);
   Value encoded(const Global& function, const std::vector<Value>& arguments);
-  Value array_of(const Value& dtype, const Value& data);
+  Value numpy_type(std::string_view code);
+  Value array_of(const NumpyType& type, const Value& data);
   Value array_of_bytes(const std::vector<Value>& arguments);
   void build(const Value& state);
   void build_array(Array& array, const std::vector<Value>& state);
@@ -154,6 +162,7 @@ class Pickle {
   void check_reach(const Tensor& t) const;  // throws Error unless elements are in the storage
   const Value& argument(const std::vector<Value>& arguments, size_t i, Value::Kind kind) const;
   Shape shape_of(const Value& tuple) const;
+  Value high_rank(const Value& shape) const;  // None if it is not
 
   const std::string_view text_;
   const std::string where_;
@@ -164,6 +173,7 @@ class Pickle {
   std::vector<std::vector<Value>> lists_;
   std::vector<Storage> storages_;
   std::vector<Tensor> tensors_;
+  std::vector<NumpyType> numpy_types_;
   std::vector<Array> arrays_;
   std::vector<Unknown> unknowns_;
   std::deque<std::string> made_;  // texts, beside those of the pickle

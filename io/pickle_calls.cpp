@@ -49,6 +49,11 @@ PickleValue bytes_of(const PickleValue& v) {
   return is_data ? v : PickleValue();
 }
 
+// True for a value of which no content is kept, nor of what is made from it.
+bool is_unread(const PickleValue& v) {
+  return v.kind == PickleValue::Unknown || v.kind == PickleValue::HighRank;
+}
+
 }  // namespace
 
 struct Pickle::Global {
@@ -85,6 +90,8 @@ const Pickle::Global Pickle::globals[] = {
     {"argparse", "Namespace", Global::MakesNamespace},
     {"builtins", "set", Global::MakesSet},
     {"__builtin__", "set", Global::MakesSet},
+    {"builtins", "frozenset", Global::MakesSet},
+    {"__builtin__", "frozenset", Global::MakesSet},
     {"_codecs", "encode", Global::MakesBytes},
     {"builtins", "bytearray", Global::MakesBytes},
     {"__builtin__", "bytearray", Global::MakesBytes},
@@ -170,14 +177,14 @@ const PickleValue& Pickle::argument(const std::vector<Value>& arguments, size_t 
   return arguments[i];
 }
 
-// Calls a function. The result is unknown if the function or its first argument is.
+// Calls a function. The result is unread if the function or its first argument is.
 PickleValue Pickle::call(const Value& function, const Value& arguments) {
   if (function.kind == Value::Unknown) return function;
   if (function.kind != Value::Global) refuse("a value of another type is on the stack");
   const Global& global = globals[function.index];
   if (global.meaning == Global::MakesDefaultDict) return make(Value::Dict, {});
   const std::vector<Value>& given = list(arguments);
-  if (!given.empty() && given[0].kind == Value::Unknown) return given[0];
+  if (!given.empty() && is_unread(given[0])) return given[0];
   const auto first = [&](Value::Kind kind) { return argument(given, 0, kind); };
   switch (global.meaning) {
     case Global::MakesDict:
@@ -188,21 +195,17 @@ PickleValue Pickle::call(const Value& function, const Value& arguments) {
       return Value::of(Value::Dict, make(Value::Dict, {}).index, 1);
     case Global::MakesBytes:
       return encoded(global, given);
-    case Global::MakesNumpyType: {
-      const std::string_view code = text(first(Value::Text));
-      const auto* const found =
-          std::ranges::find(numpy_dtypes, code, [](auto& d) { return d.first; });
-      if (found == std::end(numpy_dtypes)) return unknown("numpy.dtype", code);
-      return Value::of(Value::NumpyType, uint64_t(found->second));
-    }
+    case Global::MakesNumpyType:
+      return numpy_type(text(first(Value::Text)));
     case Global::MakesArray:
       if (globals[first(Value::Global).index].meaning != Global::IsArray)
         refuse("an array is of another type");
-      return array_of(Value::of(Value::NumpyType, uint64_t(f64)), {});
+      return array_of({f64}, {});
     case Global::MakesArrayOfBytes:
       return array_of_bytes(given);
     case Global::MakesScalar:
-      return array_of(first(Value::NumpyType), given.size() > 1 ? given[1] : Value());
+      return array_of(numpy_types_[first(Value::NumpyType).index],
+                      given.size() > 1 ? given[1] : Value());
     case Global::MakesSet:
     case Global::MakesSize:
       return first(Value::List);
@@ -258,9 +261,17 @@ std::string Pickle::content(const Value& v) const {
   return bytes;
 }
 
-PickleValue Pickle::array_of(const Value& dtype, const Value& data) {
+PickleValue Pickle::numpy_type(std::string_view code) {
+  const auto* const found = std::ranges::find(numpy_dtypes, code, [](auto& d) { return d.first; });
+  if (found == std::end(numpy_dtypes)) return unknown("numpy.dtype", code);
+  take(sizeof(NumpyType));
+  numpy_types_.push_back({found->second});
+  return Value::of(Value::NumpyType, numpy_types_.size() - 1);
+}
+
+PickleValue Pickle::array_of(const NumpyType& type, const Value& data) {
   take(sizeof(Array));
-  arrays_.push_back({DType(dtype.index), {}, false, bytes_of(data)});
+  arrays_.push_back({type, {}, false, bytes_of(data)});
   return Value::of(Value::Array, arrays_.size() - 1);
 }
 
@@ -268,9 +279,12 @@ PickleValue Pickle::array_of(const Value& dtype, const Value& data) {
 PickleValue Pickle::array_of_bytes(const std::vector<Value>& arguments) {
   if (arguments.size() > 1 && arguments[1].kind == Value::Unknown) return arguments[1];
   const Value data = argument(arguments, 0, Value::Bytes),
-              made = array_of(argument(arguments, 1, Value::NumpyType), data);
+              type = argument(arguments, 1, Value::NumpyType),
+              shape = argument(arguments, 2, Value::List), unread = high_rank(shape);
+  if (is_unread(unread)) return unread;
+  const Value made = array_of(numpy_types_[type.index], data);
   Array& array = arrays_[made.index];
-  array.shape = shape_of(argument(arguments, 2, Value::List));
+  array.shape = shape_of(shape);
   array.by_columns = text(argument(arguments, 3, Value::Text)) == "F";
   return made;
 }
@@ -282,8 +296,9 @@ void Pickle::build(const Value& state) {
   if (v.kind == Value::Dict && v.size > 0 && state.kind == Value::Dict) {
     append(Value::Dict, std::vector(list(state)));
   } else if (v.kind == Value::NumpyType) {
-    if (state.kind != Value::List || text(argument(list(state), 1, Value::Text)) == ">")
-      refuse("numbers of NumPy are big-endian");
+    if (state.kind != Value::List) refuse("a dtype of NumPy has no state");
+    // The memo may hold the type already, without its byte order.
+    numpy_types_[v.index].big_endian = text(argument(list(state), 1, Value::Text)) == ">";
   } else if (v.kind == Value::Array) {
     if (state.kind != Value::List) refuse("an array has no state");
     build_array(arrays_[v.index], list(state));
@@ -298,8 +313,11 @@ void Pickle::build_array(Array& array, const std::vector<Value>& state) {
     array.data = state[2];
     return;
   }
-  array.shape = shape_of(argument(state, 1, Value::List));
-  array.dtype = DType(argument(state, 2, Value::NumpyType).index);
+  const Value& shape = argument(state, 1, Value::List);
+  array.data = high_rank(shape);
+  if (is_unread(array.data)) return;
+  array.shape = shape_of(shape);
+  array.type = numpy_types_[argument(state, 2, Value::NumpyType).index];
   array.by_columns = argument(state, 3, Value::Bool).whole != 0;
   array.data = state.size() > 4 ? bytes_of(state[4]) : Value();
 }
@@ -315,6 +333,11 @@ PickleValue Pickle::rebuilt_dict(const std::vector<Value>& arguments) {
       take(2 * sizeof(Value));  // before they are added, since a list may hold a pair many times
     }
   return make(Value::Dict, std::move(items));
+}
+
+PickleValue Pickle::high_rank(const Value& shape) const {
+  const size_t rank = list(shape).size();
+  return rank > size_t{max_rank} ? Value::of(Value::HighRank, 0, uint32_t(rank)) : Value();
 }
 
 Shape Pickle::shape_of(const Value& tuple) const {
@@ -333,6 +356,8 @@ Shape Pickle::shape_of(const Value& tuple) const {
 // dict of marks if there are any.
 PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype) {
   if (has_dtype && arguments.size() > 6 && arguments[6].kind == Value::Unknown) return arguments[6];
+  const Value& shape = argument(arguments, 2, Value::List);
+  if (const Value unread = high_rank(shape); is_unread(unread)) return unread;
   const size_t index = argument(arguments, 0, Value::Storage).index;
   const Storage& s = storages_[index];
   const TorchDType* dtype = s.dtype;
@@ -344,8 +369,7 @@ PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has
   }
   if (!dtype || (s.dtype && s.dtype != dtype)) refuse("a tensor's dtype is not its storage's");
   Tensor t{index, dtype,
-           internal::Layout(shape_of(argument(arguments, 2, Value::List)),
-                            shape_of(argument(arguments, 3, Value::List)),
+           internal::Layout(shape_of(shape), shape_of(argument(arguments, 3, Value::List)),
                             argument(arguments, 1, Value::Int).whole)};
   if (t.layout.offset < 0 || t.layout.strides.rank != t.layout.rank())
     refuse("a tensor's offset or number of strides is wrong");

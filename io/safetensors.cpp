@@ -40,7 +40,8 @@ struct Entry {
   bool is_here = true;  // true if the dtype is one of ours
   std::string other;    // otherwise the file's name for it
   DType dtype = u8;
-  Shape shape;
+  Shape shape;                  // its first sizes, if there are more than a shape holds
+  uint64_t rank = 0;            // the number of all
   uint64_t begin = 0, end = 0;  // bytes from the start of the data
 };
 
@@ -166,8 +167,7 @@ class HeaderReader final : public JsonEvents {
     }
     if (!number || *number > INT64_MAX)
       fail("{}: sizes must be integers >= 0, got {}", at(), quote(json_text(value)));
-    if (e.shape.rank == max_rank) fail("{}: shape has more than {} sizes", at(), max_rank);
-    e.shape.push_back(static_cast<int64_t>(*number));
+    if (e.rank++ < uint64_t{max_rank}) e.shape.push_back(static_cast<int64_t>(*number));
   }
 
   void finish_entry() const {
@@ -176,7 +176,7 @@ class HeaderReader final : public JsonEvents {
     if (e.begin > e.end || e.end > data_bytes_)
       fail("{}: data_offsets {} to {} are out of range for {} bytes of data", at(), e.begin, e.end,
            data_bytes_);
-    if (!e.is_here) return;
+    if (!e.is_here || e.rank > uint64_t{max_rank}) return;
     const auto bytes = bytes_needed(e.shape, e.dtype);
     if (!bytes) fail("{}: the size of {} {} overflows", at(), e.dtype, e.shape);
     if (*bytes != e.end - e.begin)
@@ -285,6 +285,7 @@ SafeTensors read_safetensors(const Source& source, const ReadOptions& options) {
   check_entries(header.entries, source.size() - data, file);
   std::erase_if(header.entries, [&](const Entry& e) { return options.skips(e.name); });
   SafeTensors result{{}, std::move(header.metadata), {}};
+  for (const Entry& e : header.entries) check_rank(e.rank, e.name, file);
   for (const Entry& e : header.entries)
     if (!e.is_here) result.raw.push_back({e.name, e.other, e.shape});
   if (!options.keep_bytes) check_dtypes(result.raw, file);

@@ -26,7 +26,7 @@ using Value = PickleValue;
 constexpr uint64_t longest_pickle = 100'000'000;
 constexpr std::string_view zip_magic = "PK\3\4";
 
-// Unfolds the containers of a pickle to names.
+// Unfolds the containers of a pickle to names, without those that are left out.
 class Names {
  public:
   struct Named {
@@ -34,8 +34,12 @@ class Names {
     Value value;
   };
 
-  Names(const Pickle& pickle, std::string where, uint64_t most)
-      : pickle_(pickle), where_(std::move(where)), memory_(pickle.memory()), most_(most) {
+  Names(const Pickle& pickle, std::string where, const ReadOptions& options, uint64_t most)
+      : pickle_(pickle),
+        where_(std::move(where)),
+        options_(options),
+        memory_(pickle.memory()),
+        most_(most) {
     add("", pickle.value(), 0);
     std::ranges::sort(found, {}, &Named::name);
     const auto twice = std::ranges::adjacent_find(found, {}, &Named::name);
@@ -47,22 +51,25 @@ class Names {
  private:
   // A container may be in others several times, so that few bytes unfold to many names.
   void add(const std::string& name, const Value& v, int depth) {
+    charge(sizeof(Named) + name.size() + bytes(v));
+    const bool is_dict = v.kind == Value::Dict && has_names(v),
+               is_list = v.kind == Value::List && !is_numbers(v);
+    const std::string prefix = depth == 0 ? "" : name + ".";
+    if ((is_dict || is_list) && options_.skips(prefix + "*")) return;  // all that it holds
     constexpr int deepest = 64;
     check(depth <= deepest, "{}: {}: dicts and lists nest deeper than {}", where_, quote(name),
           deepest);
-    charge(sizeof(Named) + name.size());
-    const auto named = [&](const std::string& key) { return depth == 0 ? key : name + "." + key; };
-    if (v.kind == Value::Dict && has_names(v)) {
+    if (is_dict) {
       const std::vector<Value>& items = pickle_.list(v);
       for (size_t i = 0; i + 1 < items.size(); i += 2)
-        add(named(key(items[i])), items[i + 1], depth + 1);
-    } else if (v.kind == Value::List && !is_numbers(v)) {
+        add(prefix + key(items[i]), items[i + 1], depth + 1);
+    } else if (is_list) {
       const std::vector<Value>& elements = pickle_.list(v);
       for (size_t i = 0; i < elements.size(); ++i)
-        add(named(fmt::format("{}", i)), elements[i], depth + 1);
-    } else if (v.kind != Value::None) {
+        add(prefix + fmt::format("{}", i), elements[i], depth + 1);
+    } else if (v.kind != Value::None && !options_.skips(name)) {
       constexpr uint64_t tensor_bytes = 400;  // of an object with the smallest memory
-      charge(tensor_bytes + bytes(v));
+      charge(tensor_bytes);
       found.push_back({name, v});
     }
   }
@@ -98,6 +105,7 @@ class Names {
 
   const Pickle& pickle_;
   const std::string where_;
+  const ReadOptions& options_;
   uint64_t memory_;
   const uint64_t most_;
 };
@@ -288,9 +296,11 @@ Tensor bytes_tensor(std::string_view bytes, DType dtype = u8) {
 }
 
 Tensor array_tensor(const Pickle::Array& a, std::string_view bytes, const std::string& where) {
-  check(bytes_needed(a.shape, a.dtype) == bytes.size(), "{}: an array {} of {} has {} bytes", where,
-        a.shape, a.dtype, bytes.size());
-  const Tensor t = bytes_tensor(bytes, a.dtype);
+  const DType dtype = a.type.dtype;
+  check(bytes_needed(a.shape, dtype) == bytes.size(), "{}: an array {} of {} has {} bytes", where,
+        a.shape, dtype, bytes.size());
+  const Tensor t = bytes_tensor(bytes, dtype);
+  if (a.type.big_endian) swap_bytes(t);
   if (const auto bad = first_bad_bool(t)) fail("{}: byte {} is not a bool", where, *bad);
   return t.with_layout(a.by_columns ? by_columns(a.shape) : internal::Layout(a.shape));
 }
@@ -316,6 +326,7 @@ Tensor data_tensor(const Pickle& pickle, const Value& v, const std::string& wher
         file, u.at, quote(std::string(u.module) + "." + std::string(u.name)),
         name.empty() ? "" : fmt::format("leave it out, {}, or ", skip));
   }
+  if (v.kind == Value::HighRank) check_rank(v.size, name, file);
   if (v.kind == Value::Dict)
     fail("{}: {}: a key of this dict is neither a text nor an integer: {}", file, quote(name),
          skip);
@@ -326,8 +337,7 @@ Tensor data_tensor(const Pickle& pickle, const Value& v, const std::string& wher
 // Makes tensors and texts from a pickle's values.
 SafeTensors tensors_of(const Pickle& pickle, const Numbers& numbers, const Source& source,
                        const ReadOptions& options, uint64_t most) {
-  Names names(pickle, source.name(), most);
-  std::erase_if(names.found, [&](const auto& n) { return options.skips(n.name); });
+  const Names names(pickle, source.name(), options, most);
   SafeTensors result;
   for (const auto& [name, v] : names.found) {
     if (v.kind != Value::Tensor) continue;
@@ -354,7 +364,8 @@ SafeTensors tensors_of(const Pickle& pickle, const Numbers& numbers, const Sourc
         result.tensors.emplace_back(name, number_tensor(v));
         break;
       case Value::Array:
-        if (const Value& data = pickle.array(v).data; data.kind == Value::Unknown)
+        if (const Value& data = pickle.array(v).data;
+            data.kind == Value::Unknown || data.kind == Value::HighRank)
           refuse(pickle, data, name, source.name());
         [[fallthrough]];
       case Value::Bytes:

@@ -190,7 +190,7 @@ TEST(SafeTensors, RefusesHostileFiles) {
       {file_with(tensor(R"("dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,1])"), 1),
        "sizes must be integers >= 0, got \"9223372036854775808\""},
       {file_with(tensor(R"("dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1])"), 1),
-       "f: tensor \"w\": shape has more than 8 sizes"},
+       "f: \"w\" has 9 dimensions, more than 8: leave it out, {.skip = {\"w\"}}"},
       {file_with(tensor(R"("dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,8])"),
                  8),
        "f: tensor \"w\": the size of f64 [4294967296, 4294967296] overflows"},
@@ -299,6 +299,21 @@ TEST(SafeTensors, SaysWhatOtherFilesAre) {
     const std::string message = parse_error(c.begin + std::string(300, '\0'));
     EXPECT_TRUE(message.starts_with("f: not a safetensors file, but " + c.what)) << message;
   }
+}
+
+TEST(SafeTensors, LeavesOutTensorsOfTooManyDimensions) {
+  const std::string file =
+      file_with(R"({"a":{"dtype":"F32","shape":[1,2,1,1,1,1,1,1,1,1],"data_offsets":[0,8]},)"
+                R"("b":{"dtype":"F4","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[8,9]},)"
+                R"("w":{"dtype":"F32","shape":[1],"data_offsets":[9,13]}})",
+                13);
+  const auto parse = [&](const ReadOptions& options) {
+    return parse_safetensors(bytes_of(file), "f", options);
+  };
+  EXPECT_ERROR(parse({.keep_bytes = true}),
+               "f: \"a\" has 10 dimensions, more than 8: leave it out, {.skip = {\"a\"}}");
+  EXPECT_ERROR(parse({.skip = {"a"}}), "f: \"b\" has 9 dimensions");
+  EXPECT_EQ(parse({.skip = {"a", "b"}}).tensors.size(), 1u);
 }
 
 TEST(SafeTensors, LeavesOutDtypesThatAreNotHereOrKeepsTheirBytes) {

@@ -345,6 +345,9 @@ TEST(Torch, RunsNothing) {
 std::string encoded(const std::string& of, const std::string& encoding) {
   return "c_codecs\nencode\n(" + of + text(encoding) + "tR";
 }
+std::string newobj_ex(const std::string& type, const std::string& options) {
+  return "c" + type + "\n)" + options + "\x92";
+}
 std::string numpy_dtype(const std::string& code, const std::string& order = "<") {
   return "cnumpy\ndtype\n(" + text(code) + "\x89\x88tR(K\3" + text(order) + "NNNK\1K\1tb";
 }
@@ -362,6 +365,67 @@ std::string array_of_bytes(std::initializer_list<int64_t> shape, const std::stri
                            size_t bytes, const std::string& order) {
   return "cnumpy._core.numeric\n_frombuffer\n(\x96" + number(bytes, 8) + std::string(bytes, '\2') +
          numpy_dtype(dtype) + tuple(shape) + text(order) + "tR";
+}
+
+// Two arrays of one dtype, which gets its byte order after the memo has it.
+TEST(Torch, ReadsBigEndianArrays) {
+  std::string dtype = numpy_dtype("i4", ">");
+  dtype.insert(dtype.find("(K\3"), "q\7");
+  const auto state_of = [&](const std::string& type) {
+    return "(K\1" + tuple({2}) + type + "\x89" + "C\x08" + "\0\0\1\2\0\0\0\3"s + "tb";
+  };
+  const StateDict both = parse(pickled("}(" + text("a") + array() + state_of(dtype) + text("b") +
+                                       array() + state_of("h\7") + "u"))
+                             .tensors;
+  EXPECT_EQ(to_vector(both.at("a")), (Numbers{258, 3}));
+  EXPECT_EQ(to_vector(both.at("b")), (Numbers{258, 3}));
+  const std::string newer = "cnumpy._core.numeric\n_frombuffer\n(\x96" + number(4, 8) +
+                            "\0\0\1\2"s + numpy_dtype("i4", ">") + tuple({1}) + text("C") + "tR";
+  EXPECT_EQ(to_vector(parse(pickled(newer)).tensors.at("")), (Numbers{258}));
+}
+
+TEST(Torch, ReadsAFrozensetOfEachProtocol) {
+  for (const std::string module : {"builtins", "__builtin__"}) {
+    const std::string set = "c" + module + "\nfrozenset\n](K\1K\2e\x85R";
+    EXPECT_EQ(to_vector(parse(pickled("}" + text("a") + set + "s")).tensors.at("a")),
+              (Numbers{1, 2}));
+  }
+}
+
+// Each is an error that names it, and none where it is left out, nor is what comes after it.
+TEST(Torch, LeavesOutWhatHasNoPlaceHere) {
+  const std::string nine = tensor(storage("FloatStorage", 2), 0, {1, 1, 1, 1, 1, 1, 1, 1, 2},
+                                  {2, 2, 2, 2, 2, 2, 2, 2, 1});
+  const std::string skip = ": {.skip = {\"a\"}}",
+                    ranks = "\"a\" has 9 dimensions, more than 8: leave it out, {.skip";
+  const std::pair<std::string, std::string> unread[] = {
+      {"\x8b" + number(300, 4) + std::string(300, '\1'),
+       "nor a number of 64 bits nor a text" + skip},
+      {newobj_ex("m\nNamed", "}" + text("k") + "K\1s"), "\"m.Named\" is not among the names"},
+      {nine, ranks},
+      {"ctorch._utils\n_rebuild_parameter\n(" + nine + "\x89)tR", ranks},
+      {array() + state({1, 1, 1, 1, 1, 1, 1, 1, 1}, "u1", 1), ranks},
+      {array_of_bytes({1, 1, 1, 1, 1, 1, 1, 1, 1}, "u1", 1, "C"), ranks}};
+  for (const auto& [object, message] : unread) {
+    std::string file =
+        file_of("}(" + text("a") + object + text("w") + tensor(storage(), 0, {2}, {1}) + "u");
+    EXPECT_ERROR(parse(file), message);
+    EXPECT_EQ(to_vector(parse(file, {.skip = {"a", "w.*"}}).tensors.at("w")), (Numbers{1, 2}));
+  }
+}
+
+// Such as a list that holds itself, which has names without end.
+TEST(Torch, LeavesOutNamesThatItCannotMake) {
+  std::string lists = "(K\1Nt";
+  for (char i = 0; i < 30; ++i) lists += "q"s + i + "0(h" + i + "h" + i + "t";
+  const std::string twice = "}(" + text("1") + "K\1K\1K\2u";
+  for (const std::string& object : {"]q\1h\1a"s, lists, twice}) {
+    const std::string file = pickled("}(" + text("a") + object + text("w") + "K\1u");
+    EXPECT_NE(test::error([&] { parse(file); }), "no error");
+    EXPECT_EQ(parse(file, {.skip = {"a.*"}}).tensors.size(), 1u);
+    EXPECT_TRUE(parse(file, {.skip = {"*"}}).tensors.empty());
+    EXPECT_NE(test::error([&] { parse(file, {.skip = {"a", "a.", "w.*"}}); }), "no error");
+  }
 }
 
 TEST(Torch, ReadsArraysOfProtocol5) {
@@ -411,7 +475,9 @@ TEST(Torch, RefusesHostilePickles) {
       {tensor(storage(), 0, {1}, {}), "a tensor's offset or number of strides is wrong"},
       {tensor(storage(), 0, {-1}, {1}), "a tensor's size or stride is negative"},
       {tensor(storage(), 0, {2}, {-1}), "a tensor's size or stride is negative"},
-      {tensor(storage(), 0, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {}), "more than 8 dimensions"},
+      {tensor(storage(), 0, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {}),
+       "f: \"\" has 9 dimensions, more than 8: leave it out, {.skip"},
+      {tensor(storage(), 0, {1}, {1, 1, 1, 1, 1, 1, 1, 1, 1}), "more than 8 dimensions"},
       {tensor(storage(), 1, {2}, {1}),
        "a tensor [2] with strides [1] at 1 reaches beyond its storage of 2"},
       {tensor(storage(), 0, {INT64_MAX}, {INT64_MAX}), "reaches beyond its storage of 2"},
@@ -433,7 +499,10 @@ TEST(Torch, RefusesHostilePickles) {
       {encoded(text("\u20ac"), "latin1"), "bytes are no text of Latin-1"},
       {encoded(text("\xc3"), "latin1"), "bytes are no text of Latin-1"},
       {encoded("K\1", "latin1"), "argument 0 is missing or of another type"},
-      {numpy_dtype("f8", ">"), "numbers of NumPy are big-endian"},
+      {numpy_dtype("f8", ">"), "is neither a tensor"},
+      {"cnumpy\ndtype\n(" + text("f8") + "tRNb", "a dtype of NumPy has no state"},
+      {newobj_ex("torch\nTensor", "}"), "a type is called, which makes nothing"},
+      {"\x8b\xff\xff\xff\xff"s, "it ends early"},
       {numpy_dtype("f8"), "is neither a tensor"},
       {array("cbuiltins\nset\n"), "an array is of another type"},
       {array(), "f: tensor \"\": an array has no bytes"},
@@ -613,17 +682,23 @@ for how in ({}, {"mmap": True}):
         assert ours[ours_name].dtype == getattr(torch, name) and ours[ours_name].tolist() == [0, 1, 100]
     assert ours["empty"].shape == (0, 3) and ours["scalar"].shape == ()
 z = torch.tensor([1 + 2j, 3 - 4j])
-views = {"imag": z.conj().imag, "half": z.to(torch.complex32).conj().imag, "real": z.real, "device": torch.device("cuda:1")}
+views = {"imag": z.conj().imag, "half": z.to(torch.complex32).conj().imag, "real": z.real, "device": torch.device("cuda:1"), "frozen": frozenset([1.5])}
+shorts = torch.arange(4).to(torch.uint16)
+views.update(shorts=shorts, bytes=shorts.view(torch.float8_e4m3fn), long=1 << 3000, high=torch.ones([1] * 9))
 torch.save(views, sys.argv[1] + "/zip.pt")
 for protocol in (2, 3, 4, 5):
     torch.save(views, f"{sys.argv[1]}/{protocol}.pt", pickle_protocol=protocol, _use_new_zipfile_serialization=False))",
                            folder.path()));
   for (const char* name : {"zip.pt", "2.pt", "3.pt", "4.pt", "5.pt"}) {
-    const SafeTensors theirs = load(folder / name);
+    EXPECT_ERROR(load(folder / name, {.skip = {"long"}}), "\"high\" has 9 dimensions");
+    const SafeTensors theirs = load(folder / name, {.skip = {"long", "high"}});
     EXPECT_EQ(to_vector(theirs.tensors.at("imag")), (Numbers{-2, 4})) << name;
     EXPECT_EQ(to_vector(theirs.tensors.at("half")), (Numbers{-2, 4})) << name;
     EXPECT_EQ(to_vector(theirs.tensors.at("real")), (Numbers{1, 3})) << name;
     EXPECT_EQ(theirs.metadata.at("device"), "cuda:1") << name;
+    EXPECT_EQ(to_vector(theirs.tensors.at("frozen")), (Numbers{1.5})) << name;
+    EXPECT_EQ(to_vector(theirs.tensors.at("shorts")), (Numbers{0, 1, 2, 3})) << name;
+    EXPECT_EQ(theirs.tensors.at("bytes").shape(), Shape({8})) << name;
   }
 }
 
