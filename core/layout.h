@@ -34,6 +34,8 @@ struct Shape {
     for (int i = 0; i < rank; ++i) n *= dim[i];
     return n;
   }
+  int64_t front() const { return (*this)[0]; }       // the outermost size; throws Error without one
+  int64_t back() const { return (*this)[-1]; }       // the innermost size
   const int64_t* begin() const { return dim; }       // the outermost size
   const int64_t* end() const { return dim + rank; }  // behind the innermost
   void push_back(int64_t size);                      // throws Error above max_rank

@@ -18,7 +18,9 @@ struct StateDict : std::vector<std::pair<std::string, Tensor>> {  // names may r
   using List::at;
   // The tensor of that name: net.state_dict().at("fc.weight"). Throws Error with the known names.
   Tensor at(std::string_view name) const;
-  bool contains(std::string_view name) const;  // if at() finds one
+  using List::operator[];
+  Tensor operator[](std::string_view name) const { return at(name); }  // the same
+  bool contains(std::string_view name) const;                          // if at() finds one
 
   // Adds the entries of `from`, each with the prefix before its name.
   void add(std::string_view prefix, const StateDict& from);

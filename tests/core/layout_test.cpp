@@ -310,6 +310,14 @@ TEST(Layout, CollapsesDenseArraysToOneDimension) {
   EXPECT_EQ(scalar.shape, Shape{1});
 }
 
+TEST(Shape, HasAFrontAndABack) {
+  const Shape s = {2, 3, 5};
+  EXPECT_EQ(s.front(), 2);
+  EXPECT_EQ(s.back(), 5);
+  EXPECT_EQ(error([] { Shape().back(); }), error([] { Shape()[-1]; }));
+  EXPECT_EQ(error([] { Shape().front(); }), error([] { Shape()[0]; }));
+}
+
 TEST(Layout, InfersOneSize) {
   EXPECT_EQ(infer({2, -1, 3}, 24), (Shape{2, 4, 3}));
   EXPECT_EQ(infer({-1}, 0), Shape{0});

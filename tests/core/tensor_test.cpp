@@ -457,6 +457,8 @@ TEST(StateDict, AreFoundByName) {
   EXPECT_EQ(two.at("b.c").item(), 2);
   EXPECT_EQ(two.at(0).first, "a");
   EXPECT_EQ(error([&] { two.at("c"); }), "no tensor is named \"c\", only: a, b.c");
+  EXPECT_TRUE(two["b.c"].is_same(two[1].second));
+  EXPECT_EQ(error([&] { two["c"]; }), "no tensor is named \"c\", only: a, b.c");
 }
 
 TEST(StateDict, GoUnderAPrefixAndBack) {
