@@ -23,12 +23,37 @@ concept TensorModule = std::derived_from<M, ModuleBase> && requires(const M& m, 
   { m.forward(x) } -> std::convertible_to<Tensor>;
 };
 
-// Owns a module that maps a tensor to a tensor.
+// A function of a tensor as a module, as which a Sequential takes one:
+//   `nn::Sequential(nn::Conv2d(1, 4, 3), [](const Tensor& x) { return x.flatten(1); })`
+// Tensors that it captures are not its parameters.
+struct Functional : Module<Functional> {
+  explicit Functional(std::function<Tensor(const Tensor&)> f) : f_(std::move(f)) {
+    check(bool(f_), "Functional without a function");
+  }
+  Tensor forward(const Tensor& x) const { return f_(x); }
+  MIXTAPE_FIELDS()
+
+ private:
+  std::function<Tensor(const Tensor&)> f_;
+};
+
+class Any;
+template <class F>  // neither a module nor an Any
+concept TensorFunction =
+    !std::derived_from<std::remove_cvref_t<F>, ModuleBase> &&
+    !std::same_as<std::remove_cvref_t<F>, Any> && std::is_invocable_r_v<Tensor, F&, const Tensor&>;
+
+template <class M>
+concept TensorLayer = TensorModule<M> || TensorFunction<M>;
+
+// Owns a module that maps a tensor to a tensor. A function becomes one, a Functional.
 class Any {
  public:
   Any() = default;  // empty
   template <TensorModule M>
   Any(M&& module) : held_(std::make_unique<Model<M>>(std::forward<M>(module))) {}
+  template <TensorFunction F>
+  Any(F&& f) : Any(Functional(std::forward<F>(f))) {}
   Any(Any&& other) noexcept : held_(std::move(other.held_)) { forget_path(); }
   Any& operator=(Any&& other) noexcept {
     held_ = std::move(other.held_);
@@ -94,12 +119,12 @@ class ModuleSequence : public Module<Derived> {
  public:
   ModuleSequence() = default;
   template <class... M>
-    requires(sizeof...(M) > 1 && (std::is_lvalue_reference_v<M> || ...))
+    requires(sizeof...(M) > 1 && ((std::is_lvalue_reference_v<M> && !TensorFunction<M>) || ...))
   explicit ModuleSequence(M&&...) = delete;  // pass std::move(layer) or layer.clone()
-  template <TensorModule... M>
+  template <TensorLayer... M>
   explicit ModuleSequence(M&&... modules) {
     layers_.reserve(sizeof...(M));
-    (layers_.emplace_back(std::move(modules)), ...);
+    (layers_.emplace_back(std::forward<M>(modules)), ...);
   }
   void push_back(Any module) { layers_.push_back(std::move(module)); }
   void append(Any module) { push_back(std::move(module)); }
@@ -115,20 +140,6 @@ class ModuleSequence : public Module<Derived> {
 
  private:
   std::vector<Any> layers_;
-};
-
-// A function of a tensor as a module, for example between the layers of a Sequential:
-//   `nn::Functional([](const Tensor& x) { return x.flatten(1); })`
-// Tensors that it captures are not its parameters.
-struct Functional : Module<Functional> {
-  explicit Functional(std::function<Tensor(const Tensor&)> f) : f_(std::move(f)) {
-    check(bool(f_), "Functional without a function");
-  }
-  Tensor forward(const Tensor& x) const { return f_(x); }
-  MIXTAPE_FIELDS()
-
- private:
-  std::function<Tensor(const Tensor&)> f_;
 };
 
 // Calls modules in order, each with the result of the one before. Sequential(another) is a move in

@@ -585,6 +585,23 @@ TEST(Sequential, TakesFunctionsAmongItsModules) {
   EXPECT_EQ(error([] { nn::Functional(nullptr); }), "Functional without a function");
 }
 
+TEST(Sequential, MakesModulesOfFunctions) {
+  const auto twice = [](const Tensor& x) { return x * 2.0; };
+  nn::Sequential net(nn::Linear(3, 4), twice, relu, [](const Tensor& x) { return x > 1; });
+  net.push_back([](Tensor x) { return x.to(f32); });
+  net.append(nn::ReLU());
+  const Tensor x = ones({2, 3});
+  EXPECT_EQ(to_vector(net(x)), to_vector((relu(net[0](x) * 2.0) > 1).to(f32)));
+  EXPECT_EQ(net.named_parameters().size(), 2u);
+  EXPECT_EQ(to_vector(net.clone()(x)), to_vector(net(x)));
+  EXPECT_EQ(nn::Sequential([](const auto& t) { return t + 1.0; })(x).at(0), 2);
+  EXPECT_EQ(net[2].module()->named_modules().size(), 1u);
+  EXPECT_EQ(error([&] { net(x.to(boolean)); }).substr(0, 3), "0: ");
+  static_assert(!std::is_constructible_v<nn::Any, std::nullptr_t> &&
+                !std::is_constructible_v<nn::Any, double (*)(double)> &&
+                !std::is_constructible_v<nn::Any, nn::LSTM>);
+}
+
 TEST(Sequential, IsMadeOfAnyModules) {
   nn::Sequential net(nn::Linear(3, 4), nn::ReLU());
   net.push_back(nn::Sequential(nn::Linear(4, 4), nn::Tanh()));
