@@ -124,6 +124,7 @@ class ClosedForm : public Schedule {
   ClosedForm(Optimizer& optimizer, const std::vector<int64_t>& first, const More&... more)
       : ClosedForm(optimizer, Options{first, detail::by_position(more)...}) {}
   std::string_view name() const override { return Options::name; }
+  const Options& options() const { return options_; }  // as given
   double at(int64_t step, size_t group = 0) const override {
     return options_.rate(step, base_lr(group));
   }

@@ -216,6 +216,9 @@ class Curve {
     const internal::Scope scope(Options::name);
     options.validate();
   }
+  // Those of a schedule, which itself must not step as well.
+  template <class Options>
+  Curve(const ClosedForm<Options>& schedule) : Curve(schedule.options()) {}
   // The rate after `step` steps of a group that began with base_lr.
   double rate(int64_t step, double base_lr) const { return rate_(step, base_lr); }
 
@@ -232,7 +235,13 @@ struct SequentialOptions {
   void validate() const;
   double rate(int64_t step, double base_lr) const;
 };
-using Sequential = ClosedForm<SequentialOptions>;
+struct Sequential : ClosedForm<SequentialOptions> {
+  using ClosedForm::ClosedForm;
+  // As in PyTorch: SequentialLR(opt, {warm, cosine}, {100}), of options or schedules.
+  Sequential(Optimizer& optimizer, const std::vector<Curve>& parts,
+             const std::vector<int64_t>& milestones)
+      : ClosedForm(optimizer, SequentialOptions{parts, milestones}) {}
+};
 
 // Each part starts from the rate of the part before it, so factors multiply: torch's
 // ChainedScheduler.

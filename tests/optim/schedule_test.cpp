@@ -434,6 +434,27 @@ TEST(Schedule, PartsOfParts) {
   EXPECT_EQ(second, (std::vector<double>{5, 7.5, 10, 5, 2.5, 10, 8}));
 }
 
+// PyTorch's SequentialLR(opt, [warm, cosine], [4]): the parts are schedules, which do not step.
+TEST(Schedule, PartsWithoutNames) {
+  SGD opt(problem(), {.lr = 1});
+  const LinearWarmupOptions rise{.start_factor = 0.25, .total_steps = 4};
+  const CosineOptions fall{.total_steps = 8};
+  Sequential named(opt, {.parts = {rise, fall}, .milestones = {4}});
+  LinearLR warm(opt, 0.25, 1.0, 4);
+  CosineAnnealingLR cosine(opt, 8);
+  SequentialLR options(opt, {rise, fall}, {4}), schedules(opt, {warm, cosine}, {4});
+  Sequential nested(opt, {schedules, fall}, {6});
+  ChainedScheduler chained(opt, {.parts = {warm, cosine}});
+  EXPECT_EQ(chained.at(2), warm.at(2) * cosine.at(2));
+  for (int t = 0; t < 12; ++t) {
+    EXPECT_EQ(options.at(t), named.at(t));
+    EXPECT_EQ(schedules.at(t), named.at(t));
+    EXPECT_EQ(nested.at(t), t < 6 ? named.at(t) : cosine.at(t - 6));
+  }
+  EXPECT_EQ(error([&] { SequentialLR(opt, {warm, cosine}, {4, 8}); }),
+            error([&] { Sequential(opt, {.parts = {rise, fall}, .milestones = {4, 8}}); }));
+}
+
 // The outcome of a step that a device decides about: unknown until read.
 struct Unknown {
   bool happened;
