@@ -725,6 +725,9 @@ struct LinearOptions {
 // x [..., in], weight [out, in], bias [out] or none -> [..., out]
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const LinearOptions& options = {});
+// x1 [..., in1], x2 [..., in2], weight [out, in1, in2], bias [out] or none -> [..., out]: x1^T W_o
+// x2 + b_o for each output o.
+Tensor bilinear(const Tensor& x1, const Tensor& x2, const Tensor& weight, const Tensor& bias = {});
 // The dtype in which linear() would read x now: that of x, or the one to which Autocast casts it.
 DType dtype_of_operand(const Tensor& x);
 

@@ -31,13 +31,6 @@ Bilinear::Bilinear(int64_t in1, int64_t in2, int64_t out, bool with_bias) {
   weight = parameter(init::uniform_(empty({out, in1, in2}), -bound, bound));
   if (with_bias) bias = parameter(init::uniform_(empty({out}), -bound, bound));
 }
-Tensor Bilinear::forward(const Tensor& x1, const Tensor& x2) const {
-  check(x1.rank() > 0 && x1.rank() == x2.rank(),
-        "the inputs must be [..., in1] and [..., in2] with the same dimensions, got {} and {}",
-        x1.shape(), x2.shape());
-  const Tensor y = einsum("...i,oij,...j->...o", {x1, weight, x2});
-  return bias ? y + cast(bias, y.dtype()) : y;
-}
 
 Transformer::Transformer(int64_t size, int64_t heads, const TransformerOptions& o)
     : encoder(TransformerEncoderLayer(size, heads, o.layer), o.encoder_layers,

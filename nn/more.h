@@ -77,7 +77,9 @@ struct Bilinear : Module<Bilinear> {
   Tensor bias;    // [out], or none
 
   Bilinear(int64_t in1, int64_t in2, int64_t out, bool with_bias = true);
-  Tensor forward(const Tensor& x1, const Tensor& x2) const;
+  Tensor forward(const Tensor& x1, const Tensor& x2) const {
+    return bilinear(x1, x2, weight, bias);
+  }
   MIXTAPE_FIELDS(weight, bias)
 };
 // |x - y + eps|, a p-norm over the last dimension

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 #include "core/check.h"
 #include "core/format.h"
 #include "core/parse.h"
@@ -288,6 +289,24 @@ Tensor tensordot(const Tensor& a, const Tensor& b, int dims) {
     first.push_back(d);
   }
   return tensordot(a, b, last, first);
+}
+
+Tensor bilinear(const Tensor& x1, const Tensor& x2, const Tensor& weight, const Tensor& bias) {
+  const Scope scope("bilinear");
+  check(x1.rank() > 0 && x1.rank() == x2.rank(),
+        "the inputs must be [..., in1] and [..., in2] with the same dimensions, got {} and {}",
+        x1.shape(), x2.shape());
+  check(weight.rank() == 3, "the weight has shape {}, not [out, in1, in2]", weight.shape());
+  ops::check_shape(bias, "the bias", {weight.size(0)});
+  // As in einsum(), f32 rounds the sum with the bias once.
+  std::vector<Tensor> factors = {x1, weight, x2};
+  const DType dtype = x1.dtype();
+  const bool wide = is_half(dtype) && weight.dtype() == dtype && x2.dtype() == dtype &&
+                    !ThreadState::current().policy;
+  for (Tensor& x : factors) x = wide ? cast(x, f32) : x;
+  const Tensor y = einsum("...i,oij,...j->...o", factors);
+  const Tensor moved = bias ? y + cast(bias, y.dtype()) : y;
+  return wide ? cast(moved, dtype) : moved;
 }
 
 }  // namespace mixtape

@@ -104,6 +104,18 @@ TEST(Dot, SumsNarrowNumbersInF32) {
   EXPECT_EQ(dot(ones({4}, f16), ones({4})).dtype(), f32) << "the widest of its inputs";
 }
 
+TEST(Bilinear, NamesShapesThatDoNotFit) {
+  const Tensor x = ones({2, 3}), w = ones({4, 3, 3});
+  EXPECT_EQ(bilinear(x, x, w, ones({4})).at(0), 10);
+  EXPECT_EQ(bilinear(x, x, w).shape(), (Shape{2, 4}));
+  EXPECT_ERROR(bilinear(x, x[0], w),
+               "bilinear: the inputs must be [..., in1] and [..., in2] with the same dimensions, "
+               "got [2, 3] and [3]");
+  EXPECT_ERROR(bilinear(x, x, x), "bilinear: the weight has shape [2, 3], not [out, in1, in2]");
+  EXPECT_ERROR(bilinear(x, x, w, ones({1})), "bilinear: the bias has shape [1], not [4]");
+  EXPECT_ERROR(bilinear(x, ones({2, 2}), w), "sizes of 'j' differ: 3 and 2");
+}
+
 // --- einsum ---
 
 TEST(Einsum, RefusesWhatDoesNotFit) {

@@ -576,6 +576,7 @@ ROWS = {
     "addmm_of_batches_and_a_row": lambda c, a, b: torch.baddbmm(c, a, b, beta=-0.5, alpha=2),
     "matmul_tensordot": lambda x, y: torch.tensordot(x, y, ([1, -1], [2, 0])),
     "matmul_tensordot_of_last": torch.tensordot,
+    "matmul_bilinear": F.bilinear,
     "matmul_power": lambda x: torch.matrix_power(x, 5),
     "matmul_power_of_inverse": lambda x: torch.matrix_power(x, -3),
     "mul_kron": torch.kron,
