@@ -549,6 +549,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
 Tensor where(const Tensor& condition, double a, double b);  // f32
+std::vector<Tensor> where(const Tensor& mask) = delete;     // nonzero(mask).unbind(1)
 // x with value where mask is true; a finite value outside the range of x's dtype saturates.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 // x with NaN and infinities replaced; +-inf by default by the largest number of x's dtype.

@@ -57,10 +57,14 @@ class Ctx {
     if (recording_) keep(t.detach(), Kept::Constant);
   }
 
+  template <class T = std::vector<Tensor>, class... More>
+  void save_for_backward(const T&, const More&...) = delete;  // ctx.save(x), then ctx.saved(0)
+
   // --- in backward ---
   // Saved tensor i. Throws Error if the graph was freed, or if it was modified since it was saved.
   Tensor saved(size_t i) const;
-  std::vector<Tensor> saved() const;  // all, in the order they were saved
+  std::vector<Tensor> saved() const;                         // all, in the order they were saved
+  std::vector<Tensor> get_saved_variables() const = delete;  // ctx.saved()
   // True if the input's gradient is needed.
   bool wants(size_t input) const {
     return input < edges_.size() && edges_[input].node &&
@@ -233,6 +237,13 @@ struct GradOptions {
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const GradOptions& options = {});
 
+// libtorch's names whose arguments are others here: the compiler shows these lines.
+namespace autograd {
+template <class List = std::vector<Tensor>>
+void grad(List, List, List = {}, bool = 0, bool = 0) = delete;  // grad({y}, {x}, {.gradients = v})
+class AutogradContext;  // Ctx& ctx, with ctx.save(x) and ctx.saved(0)
+}  // namespace autograd
+
 // The leaves from which y was computed and that require gradients, oldest first.
 std::vector<Tensor> leaves_of(const Tensor& y);
 
@@ -273,6 +284,7 @@ struct NoGrad : ScopedValue<&ThreadState::recording> {
   [[nodiscard]] NoGrad() : ScopedValue(false) {}
 };
 using InferenceMode = NoGrad;  // torch.inference_mode
+using NoGradGuard = NoGrad;    // of libtorch
 // A guard: this thread records, even inside a NoGrad.
 struct EnableGrad : ScopedValue<&ThreadState::recording> {
   [[nodiscard]] EnableGrad() : ScopedValue(true) {}

@@ -329,6 +329,15 @@ class Tensor {  // a handle: const members change the tensor, not which one it i
   int64_t stride(int dim) const { return strides()[wrap_dim(dim, rank())]; }  // in elements
   bool is_floating_point() const { return is_float(dtype()); }  // f64, f32, f16 or bf16
 
+  // libtorch's methods that have no such form here: the compiler shows these lines.
+  template <class I = std::initializer_list<internal::Index>>
+  void index(I) const = delete;  // x(i, Slice(1, 3))
+  template <class I = std::initializer_list<internal::Index>, class V>
+  void index_put_(I, V) const = delete;  // x(i, Slice(1, 3)) = v
+  template <class F>
+  void register_hook(F) const = delete;  // register_hook(x, f)
+  void retain_grad() const = delete;     // retain_grad(x)
+
   // Indexing as in NumPy, for reading and assigning: x(Slice(1, 3), 0), x[i]. See core/index.h.
   template <class... I>
     requires(std::is_constructible_v<internal::Index, const I&> && ...)

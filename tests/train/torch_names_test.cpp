@@ -377,6 +377,25 @@ static_assert(MakesATensor<double> && !MakesATensor<std::vector<float>>);  // fr
 template <class T>
 concept DimensionsOfSum = requires(const Tensor& x, T dims) { sum(x, dims); };
 static_assert(DimensionsOfSum<int> && !DimensionsOfSum<bool>);
+// libtorch's calls that have another form here.
+template <class T>
+concept Indexes = requires(const T& x) { x.index({0, Slice()}); } ||
+                  requires(const T& x) { x.index_put_({0}, 1.0); };
+template <class T>
+concept TakesHooks = requires(const T& x) { x.register_hook([](const T&) {}); } ||
+                     requires(const T& x) { x.retain_grad(); };
+template <class T>
+concept LibtorchsGrad = requires(const T& x) { autograd::grad({x}, {x}); } ||
+                        requires(const T& x) { autograd::grad({x}, {x}, {x}, true); };
+template <class T>
+concept FindsPlaces = requires(const T& mask) { where(mask); };
+template <class C>
+concept SavesForBackward = requires(C& ctx, const Tensor& x) { ctx.save_for_backward({x}); } ||
+                           requires(C& ctx, const Tensor& x) { ctx.save_for_backward(x, x); } ||
+                           requires(const C& ctx) { ctx.get_saved_variables(); };
+static_assert(!Indexes<Tensor> && !TakesHooks<Tensor> && !LibtorchsGrad<Tensor> &&
+              !FindsPlaces<Tensor> && !SavesForBackward<Ctx>);
+static_assert(std::is_same_v<NoGradGuard, NoGrad>);
 
 TEST(TorchNames, OfDevices) {
   EXPECT_EQ(Device("cpu"), Device::cpu());
