@@ -51,6 +51,10 @@ Tensor arange(double start, double stop, double step = 1, DType dtype = i64,
               Device device = DefaultDevice::current());  // a step of 0.1 needs a float dtype
 Tensor arange(double stop, DType dtype = i64,
               Device device = DefaultDevice::current());  // from 0
+inline Tensor arange(double start, double stop, DType dtype,
+                     Device device = DefaultDevice::current()) {  // in steps of 1
+  return arange(start, stop, 1, dtype, device);
+}
 Tensor linspace(double start, double stop, int64_t n, DType dtype = f32,
                 Device device = DefaultDevice::current());  // n numbers, both ends included
 // The base to the power of linspace(start, stop, n).
@@ -350,6 +354,14 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = fal
 inline Tensor bucketize(const Tensor& values, const Tensor& bounds, bool right = false) {
   return searchsorted(bounds, values, right);
 }
+struct SearchsortedOptions {
+  bool right = false;
+};
+// The same by name: searchsorted(sorted, values, {.right = true}).
+inline Tensor searchsorted(const Tensor& sorted, const Tensor& values,
+                           const SearchsortedOptions& options) {
+  return searchsorted(sorted, values, options.right);
+}
 
 // --- arithmetic: bools count as 0 and 1 of the other operand's dtype, of f32 beside a number ---
 // The sum and the maximum of two bool tensors are their or, the product and minimum their and.
@@ -600,6 +612,15 @@ Tensor softmin(const Tensor& x, int dim = -1);  // softmax(-x)
 // A differentiable sample of softmax(logits) (Jang et al. 2017), close to one_hot for a small tau;
 // if hard, exactly one_hot, with the gradient of the soft sample.
 Tensor gumbel_softmax(const Tensor& logits, double tau = 1, bool hard = false, int dim = -1);
+struct GumbelSoftmaxOptions {
+  double tau = 1;
+  bool hard = false;
+  int dim = -1;
+};
+// The same by name: gumbel_softmax(logits, {.hard = true}).
+inline Tensor gumbel_softmax(const Tensor& logits, const GumbelSoftmaxOptions& options) {
+  return gumbel_softmax(logits, options.tau, options.hard, options.dim);
+}
 
 // --- reductions over any dimensions ---
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // integers sum to i64
@@ -861,6 +882,18 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
 // The gradient of conv1d: x [n, c, l], weight [c, o/groups, k], bias [o] or none -> [n, o, l']
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose1dOptions& options = {});
+// The same with numbers in place of names, in PyTorch's order: groups before dilation.
+inline Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                               Size2 stride, Size2 padding = 0, Size2 output_padding = 0,
+                               int64_t groups = 1, Size2 dilation = 1) {
+  return conv_transpose2d(x, weight, bias, {{}, stride, padding, output_padding, dilation, groups});
+}
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        std::integral auto stride, int64_t padding = 0, int64_t output_padding = 0,
+                        int64_t groups = 1, int64_t dilation = 1) {
+  return conv_transpose1d(x, weight, bias,
+                          {{}, int64_t(stride), padding, output_padding, dilation, groups});
+}
 
 // One direction of a recurrent layer with n hidden units, over t steps of a batch of b. x [t, b,
 // gates n] is the inputs' share of the gates, linear(inputs, weight_ih, bias_ih); weight [gates n,
@@ -1001,6 +1034,15 @@ Tensor rms_norm(const Tensor& x, const Shape& shape, const Tensor& weight = {}, 
                 std::optional<DType> rounded = {});
 // x / max(|x|, eps), with a p-norm over dim.
 Tensor normalize(const Tensor& x, double p = 2, int dim = 1, double eps = 1e-12);
+struct NormalizeOptions {
+  double p = 2;
+  int dim = 1;
+  double eps = 1e-12;
+};
+// The same by name: normalize(x, {.dim = -1}).
+inline Tensor normalize(const Tensor& x, const NormalizeOptions& options) {
+  return normalize(x, options.p, options.dim, options.eps);
+}
 // x, whose rank is at least 2, with each slice of dim shortened to a p-norm of maxnorm if its norm
 // is larger.
 Tensor renorm(const Tensor& x, double p, int dim, double maxnorm);
@@ -1020,6 +1062,13 @@ struct BatchNormOptions {
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight = {}, const Tensor& bias = {},
                   const BatchNormOptions& options = {});
+// The same with numbers in place of names, in PyTorch's order.
+Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
+                  const Tensor& weight, const Tensor& bias, std::same_as<bool> auto training,
+                  double momentum = 0.1, double eps = 1e-5) {
+  return batch_norm(x, running_mean, running_var, weight, bias,
+                    BatchNormOptions{training, momentum, eps});
+}
 // 0 with probability p, else x / (1 - p). Draws from generator(). x itself if not in training.
 Tensor dropout(const Tensor& x, double p, bool training = true);
 struct EmbeddingOptions {
@@ -1064,10 +1113,27 @@ using ConvTranspose3dOptions = ConvTransposeOptionsOf<Size3>;
 // The gradient of conv3d as an op: weight [c, o/groups, kd, kh, kw] -> [n, o, d', h', w']
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose3dOptions& options = {});
+// The same with numbers in place of names, in PyTorch's order.
+inline Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, Size3 stride,
+                     Size3 padding = 0, Size3 dilation = 1, int64_t groups = 1) {
+  return conv3d(x, weight, bias, {{}, stride, padding, dilation, groups});
+}
+inline Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                               Size3 stride, Size3 padding = 0, Size3 output_padding = 0,
+                               int64_t groups = 1, Size3 dilation = 1) {
+  return conv_transpose3d(x, weight, bias, {{}, stride, padding, output_padding, dilation, groups});
+}
 using Pool3dOptions = PoolOptionsOf<Size3>;
 // The same as of images, for windows of planes, rows and columns.
 Tensor max_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
 Tensor avg_pool3d(const Tensor& x, Size3 window, const Pool3dOptions& options = {});
+inline Tensor max_pool3d(const Tensor& x, Size3 window, Size3 stride, Size3 padding = 0,
+                         Size3 dilation = 1) {
+  return max_pool3d(x, window, {.stride = stride, .padding = padding, .dilation = dilation});
+}
+inline Tensor avg_pool3d(const Tensor& x, Size3 window, Size3 stride, Size3 padding = 0) {
+  return avg_pool3d(x, window, {.stride = stride, .padding = padding});
+}
 Tensor adaptive_avg_pool3d(const Tensor& x, Size3 size);
 Tensor adaptive_max_pool3d(const Tensor& x, Size3 size);
 // interpolate() for volumes, by Nearest, Trilinear or Area.

@@ -134,7 +134,9 @@ struct InstanceNorm2d : InstanceNorm<InstanceNorm2d, 4> {  // [n, c, h, w]
 // A replacement for the op in training, set by dist::SyncBatchNorm, for batches that are spread
 // over several processes.
 struct BatchNormState {
-  decltype(&mixtape::batch_norm) in_training = nullptr;
+  using Function = Tensor (*)(const Tensor& x, const Tensor& mean, const Tensor& var,
+                              const Tensor& weight, const Tensor& bias, const BatchNormOptions&);
+  Function in_training = nullptr;
 
   static BatchNormState& current();
 };
@@ -175,8 +177,8 @@ struct BatchNorm : Module<Derived> {
   Tensor forward(const Tensor& x) const {
     check_normed(x, min_rank, max_rank);
     const bool training = this->is_training();
-    const auto normed = training && batch_norm_state.in_training ? batch_norm_state.in_training
-                                                                 : &mixtape::batch_norm;
+    BatchNormState::Function normed = mixtape::batch_norm;
+    if (training && batch_norm_state.in_training) normed = batch_norm_state.in_training;
     const bool counted = called_again();  // a checkpoint's second call is of the same batch
     const bool tracks = training && num_batches_tracked && !counted;
     // Without a momentum the op writes the batch's statistics beside the running ones.

@@ -36,6 +36,60 @@ TEST(TorchNames, OfConvolutions) {
   EXPECT_EQ(nn::Conv2d(1, 2, 3, {2, 1})(zeros({1, 1, 8, 8})).shape(), (Shape{1, 2, 3, 6}));
 }
 
+TEST(TorchNames, OptionsByPosition) {
+  const Seed seed(1);
+  const Tensor line = randn({1, 2, 5}), image = randn({1, 2, 5, 4}),
+               volume = randn({1, 2, 5, 4, 3});
+  const Tensor w1 = randn({2, 2, 3}), w2 = randn({2, 2, 3, 2}), w3 = randn({2, 2, 3, 2, 1});
+  EXPECT_TRUE(equal(conv3d(volume, w3, {}, 2, {1, 0, 0}),
+                    conv3d(volume, w3, {}, {.stride = 2, .padding = {1, 0, 0}})));
+  EXPECT_TRUE(equal(conv3d(volume, w3.narrow(1, 0, 1), {}, 1, 0, {1, 2, 1}, 2),
+                    conv3d(volume, w3.narrow(1, 0, 1), {}, {.dilation = {1, 2, 1}, .groups = 2})));
+  EXPECT_TRUE(
+      equal(conv_transpose1d(line, w1, {}, 2, 1, 1, 2, 3),
+            conv_transpose1d(
+                line, w1, {},
+                {.stride = 2, .padding = 1, .output_padding = 1, .dilation = 3, .groups = 2})));
+  EXPECT_TRUE(equal(conv_transpose2d(image, w2, {}, 2, 1),
+                    conv_transpose2d(image, w2, {}, {.stride = 2, .padding = 1})));
+  EXPECT_TRUE(
+      equal(conv_transpose2d(image, w2, {}, {2, 1}, 0, {1, 0}, 2, {1, 3}),
+            conv_transpose2d(
+                image, w2, {},
+                {.stride = {2, 1}, .output_padding = {1, 0}, .dilation = {1, 3}, .groups = 2})));
+  EXPECT_TRUE(equal(conv_transpose3d(volume, w3, {}, 2, 1, {1, 0, 0}, 2, {1, 2, 1}),
+                    conv_transpose3d(volume, w3, {},
+                                     {.stride = 2,
+                                      .padding = 1,
+                                      .output_padding = {1, 0, 0},
+                                      .dilation = {1, 2, 1},
+                                      .groups = 2})));
+  EXPECT_TRUE(equal(max_pool3d(volume, 2, 1, 1, {2, 1, 1}),
+                    max_pool3d(volume, 2, {.stride = 1, .padding = 1, .dilation = {2, 1, 1}})));
+  EXPECT_TRUE(equal(avg_pool3d(volume, 2, {1, 2, 1}, 1),
+                    avg_pool3d(volume, 2, {.stride = {1, 2, 1}, .padding = 1})));
+  const Tensor mean = zeros({2}), var = ones({2}), mean2 = zeros({2}), var2 = ones({2});
+  EXPECT_TRUE(equal(
+      batch_norm(image, mean, var, {}, {}, true, 0.5, 1e-3),
+      batch_norm(image, mean2, var2, {}, {}, {.training = true, .momentum = 0.5, .eps = 1e-3})));
+  EXPECT_TRUE(equal(mean, mean2) && equal(var, var2));
+}
+
+TEST(TorchNames, OptionsByName) {
+  const Tensor x = tensor({{3, 4}, {0, 2}}), sorted = tensor({1, 2, 3});
+  EXPECT_TRUE(equal(normalize(x, {.dim = -1}), normalize(x, 2, -1)));
+  EXPECT_TRUE(equal(normalize(x, {.p = 1, .eps = 5}), normalize(x, 1, 1, 5)));
+  EXPECT_TRUE(equal(searchsorted(sorted, x, {.right = true}), searchsorted(sorted, x, true)));
+  const auto sample = [&](const auto&... options) {
+    const Seed seed(1);
+    return gumbel_softmax(x, options...);
+  };
+  EXPECT_TRUE(equal(sample(GumbelSoftmaxOptions{.tau = 0.5, .hard = true, .dim = 0}),
+                    sample(0.5, true, 0)));
+  EXPECT_TRUE(equal(arange(2, 5, f32), arange(2, 5, 1, f32)));
+  EXPECT_EQ(arange(2, 5, f64).dtype(), f64);
+}
+
 TEST(TorchNames, OfTensors) {
   const Tensor x = from({1, 2, 3, 4}, {2, 2});
   EXPECT_TRUE(equal(x.view({4}), reshape(x, {4})));
