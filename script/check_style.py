@@ -90,7 +90,7 @@ MAY_BEGIN = 1  # in kernels/cpu/optim/blocks.h
 LONG_FUNCTION = 60
 LONG_FILE = 500
 TABLES = {"autograd/ops.h"}  # one line an op
-BUDGETS = {"core": 6100, "kernels/common": 4400, "kernels/cpu": 12030, "kernels/cuda": 11530, "autograd": 15780, "nn": 6165,
+BUDGETS = {"core": 6100, "kernels/common": 4400, "kernels/cpu": 12030, "kernels/cuda": 11530, "autograd": 15790, "nn": 6165,
            "optim": 4085, "amp": 5455, "io": 5640, "dist": 4045, "train": 11440, "examples": 2300, "emulator": 8795}
 PRODUCT = re.compile(r"(core|kernels|autograd|nn|optim|amp|dist|io|train|examples)/")
 
