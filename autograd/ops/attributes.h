@@ -80,7 +80,7 @@ struct HeadsOf {
 };
 
 // x / max(|x|, eps), by a norm whose dimensions are kept.
-struct NormalizeOptions {
+struct NormalizeAttributes {
   NormOptions norm;
   double eps;
 };

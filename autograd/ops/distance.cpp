@@ -16,7 +16,7 @@ namespace {
 
 struct Normalize {
   static constexpr OpInfo info{"normalize", Precision::Full};
-  static Tensor forward(Ctx& ctx, const Tensor& x, const NormalizeOptions& o) {
+  static Tensor forward(Ctx& ctx, const Tensor& x, const NormalizeAttributes& o) {
     check_real(x);
     const Tensor length = length_of(ctx, x, o.norm), m = clamp(length, o.eps, {}), w = wide(x),
                  scale = scale_near(m, w.dtype());
@@ -26,7 +26,7 @@ struct Normalize {
   }
   // y = x / m with m = max(|x|, eps): dx = dy / m - sum(dy y) / m d|x|, where the second term needs
   // |x| >= eps. x and m are divided by the same number, so that they stay in range.
-  static Grads backward(const Ctx& ctx, const Tensor& dy, const NormalizeOptions& o) {
+  static Grads backward(const Ctx& ctx, const Tensor& dy, const NormalizeAttributes& o) {
     const Tensor d = wide(dy), length = ctx.saved(1), below = lt(length, o.eps),
                  scale = scale_near(clamp(length, o.eps, {}), d.dtype());
     const Tensor x = cast(ctx.saved(0), d.dtype()) / scale,
@@ -43,7 +43,7 @@ struct Normalize {
 
 Tensor normalize(const Tensor& x, double p, int dim, double eps) {
   const Scope scope(Normalize::info.name);
-  return call<Normalize>(x, NormalizeOptions{{reduce_options({dim}, x.rank()), p}, eps});
+  return call<Normalize>(x, NormalizeAttributes{{reduce_options({dim}, x.rank()), p}, eps});
 }
 
 Tensor renorm(const Tensor& given, double p, int dim, double maxnorm) {

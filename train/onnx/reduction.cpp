@@ -45,7 +45,7 @@ Name at_least(const OpCall& c, const Name& length, double eps) {
   return c.g.node("Max", {length, c.g.number(eps, c.g.dtype(length))});
 }
 Name normalize(const OpCall& c) {
-  const auto& o = c.argument<ops::NormalizeOptions>();
+  const auto& o = c.argument<ops::NormalizeAttributes>();
   const Name x = c.in(0, accumulate_dtype(c.dtype()));
   return c.g.node("Div", {x, at_least(c, norm_of(c, x, o.norm), o.eps)});
 }
