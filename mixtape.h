@@ -1,6 +1,6 @@
 #pragma once
-// The library for training loops of your own: tensors, ops, modules, models, optimizers, amp, .npy and
-// safetensors. To keep the include cheap, everything else has a header of its own, which its
+// The library for training loops of your own: tensors, ops, modules, models, optimizers, amp, .npy
+// and safetensors. To keep the include cheap, everything else has a header of its own, which its
 // document names: train/ (<mixtape/train/learner.h>), dist/, and the rarer parts of amp, optim, nn
 // and io.
 

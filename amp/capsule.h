@@ -49,9 +49,9 @@ struct Capsule {
 };
 
 // A guard that looks at the results of this thread's ops, forward and backward, and writes the
-// first op that made infinities from finite numbers, or NaN from numbers, to a file. Waits for each op, and keeps
-// its inputs as long as the graph, so open it only for the steps in question. Infinities of
-// masked_fill and pad do not count, nor do sums of gradients.
+// first op that made infinities from finite numbers, or NaN from numbers, to a file. Waits for each
+// op, and keeps its inputs as long as the graph, so open it only for the steps in question.
+// Infinities of masked_fill and pad do not count, nor do sums of gradients.
 class OverflowCapsule final : public detail::KeepingObserver {
  public:
   // Throws Error if the path cannot be written or has another format's name, such as x.pt.

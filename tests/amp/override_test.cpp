@@ -163,9 +163,8 @@ TEST(Overrides, OfNoModuleAreAnErrorOfALaterRegion) {
   for (const char* path : {"storeys.*.donw", "storeys.2", "moats*"}) {
     for (int i = 0; i < 2; ++i) EXPECT_EQ(step(path), f32);
     const std::string error = test::error([&] { step(path); });
-    EXPECT_NE(
-        error.find(fmt::format("no module that ran has the path \"{}\"; nearest are ", path)),
-        std::string::npos)
+    EXPECT_NE(error.find(fmt::format("no module that ran has the path \"{}\"; nearest are ", path)),
+              std::string::npos)
         << error;
     EXPECT_EQ(Autocast::innermost(), nullptr);
   }

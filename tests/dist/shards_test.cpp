@@ -511,8 +511,8 @@ TEST(Shards, SayWhatIsWrong) {
     const Shards shards(opt);
   });
   for (const std::string& error : errors)
-    EXPECT_NE(error.find("rank 1 of 2 divides other parameters than rank 0: [2] of f32, frozen, "
-                         "there [2] of f32"),
+    EXPECT_NE(error.find("rank 1 of 2 divides other parameters than rank 0: [2] of f32, frozen "
+                         "(rank 0: [2] of f32)"),
               std::string::npos)
         << error;
 }

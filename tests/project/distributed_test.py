@@ -98,7 +98,7 @@ class Ranks(unittest.TestCase):
                              cwd=self.folder, env=environment, text=True, timeout=120, capture_output=True,
                              stdin=subprocess.DEVNULL)
         self.assertNotEqual(run.returncode, 0)
-        self.assertIn("rank 1 of 2 has other options than rank 0: --lr 0.002, there --lr 0.001", run.stderr)
+        self.assertIn("rank 1 of 2 has other options than rank 0: --lr 0.002 (rank 0: --lr 0.001)", run.stderr)
 
     def test_only_the_first_prints(self) -> None:
         lines = self.run_in("a", 2, *TRAIN).stdout.splitlines()
