@@ -13,18 +13,9 @@ namespace {
 
 constexpr int64_t most_numbers = 1 << 20;  // of windows at a time
 
-// A dense copy of v, or v itself if it is dense.
-template <class S>
-View dense(Launch& launch, const View& v) {
-  if (v.layout.is_contiguous()) return v;
-  const View copy{launch.scratch<S>(v.size()), v.dtype, Layout(v.shape())};
-  convert(launch, v, copy);
-  return copy;
-}
-
 template <class T>
-View matrix(T* data, int64_t rows, int64_t columns, int64_t stride) {
-  return {data, dtype_of<T>(), Layout({rows, columns}, {stride, 1})};
+View matrix(const T* data, int64_t rows, int64_t columns, int64_t stride) {
+  return {const_cast<T*>(data), dtype_of<T>(), Layout({rows, columns}, {stride, 1})};
 }
 
 // Adds windows of one group to x [n, c, rows, columns]; there is a row of windows, [channels of the
@@ -79,8 +70,7 @@ void scatter_to(Launch& launch, In dy, In w, const Window& window, T* sums, In d
                 out = w.shape()[0] / window.groups, all = w.shape()[0];
   View pixels = dy;  // [n, rows, columns, channels]
   pixels.layout = transpose(transpose(dy.layout, 1, 2), 2, 3);
-  S *const of_y = dense<S>(launch, pixels).template as<S>(), *const of_w = dense<S>(launch, w)
-                                                                               .template as<S>();
+  const S *const of_y = to_dense<S>(launch, pixels), *const of_w = to_dense<S>(launch, w);
   const int64_t plane = dy.shape()[2] * dy.shape()[3], count = dy.shape()[0] * plane,
                 some = std::clamp<int64_t>(most_numbers / std::max<int64_t>(width, 1), 1, count);
   const Buffer<T> windows(some * width);
