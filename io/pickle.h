@@ -61,6 +61,8 @@ struct PickleValue {
     v.index = index;
     return v;
   }
+  // True for a value of which no content is kept, nor of what is made from it.
+  bool is_unread() const { return kind == Unknown || kind == HighRank; }
 };
 
 class Pickle {

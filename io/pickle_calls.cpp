@@ -49,11 +49,6 @@ PickleValue bytes_of(const PickleValue& v) {
   return is_data ? v : PickleValue();
 }
 
-// True for a value of which no content is kept, nor of what is made from it.
-bool is_unread(const PickleValue& v) {
-  return v.kind == PickleValue::Unknown || v.kind == PickleValue::HighRank;
-}
-
 }  // namespace
 
 struct Pickle::Global {
@@ -184,7 +179,7 @@ PickleValue Pickle::call(const Value& function, const Value& arguments) {
   const Global& global = globals[function.index];
   if (global.meaning == Global::MakesDefaultDict) return make(Value::Dict, {});
   const std::vector<Value>& given = list(arguments);
-  if (!given.empty() && is_unread(given[0])) return given[0];
+  if (!given.empty() && given[0].is_unread()) return given[0];
   const auto first = [&](Value::Kind kind) { return argument(given, 0, kind); };
   switch (global.meaning) {
     case Global::MakesDict:
@@ -281,7 +276,7 @@ PickleValue Pickle::array_of_bytes(const std::vector<Value>& arguments) {
   const Value data = argument(arguments, 0, Value::Bytes),
               type = argument(arguments, 1, Value::NumpyType),
               shape = argument(arguments, 2, Value::List), unread = high_rank(shape);
-  if (is_unread(unread)) return unread;
+  if (unread.is_unread()) return unread;
   const Value made = array_of(numpy_types_[type.index], data);
   Array& array = arrays_[made.index];
   array.shape = shape_of(shape);
@@ -315,7 +310,7 @@ void Pickle::build_array(Array& array, const std::vector<Value>& state) {
   }
   const Value& shape = argument(state, 1, Value::List);
   array.data = high_rank(shape);
-  if (is_unread(array.data)) return;
+  if (array.data.is_unread()) return;
   array.shape = shape_of(shape);
   array.type = numpy_types_[argument(state, 2, Value::NumpyType).index];
   array.by_columns = argument(state, 3, Value::Bool).whole != 0;
@@ -357,7 +352,7 @@ Shape Pickle::shape_of(const Value& tuple) const {
 PickleValue Pickle::rebuilt_tensor(const std::vector<Value>& arguments, bool has_dtype) {
   if (has_dtype && arguments.size() > 6 && arguments[6].kind == Value::Unknown) return arguments[6];
   const Value& shape = argument(arguments, 2, Value::List);
-  if (const Value unread = high_rank(shape); is_unread(unread)) return unread;
+  if (const Value unread = high_rank(shape); unread.is_unread()) return unread;
   const size_t index = argument(arguments, 0, Value::Storage).index;
   const Storage& s = storages_[index];
   const TorchDType* dtype = s.dtype;

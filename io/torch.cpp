@@ -364,8 +364,7 @@ SafeTensors tensors_of(const Pickle& pickle, const Numbers& numbers, const Sourc
         result.tensors.emplace_back(name, number_tensor(v));
         break;
       case Value::Array:
-        if (const Value& data = pickle.array(v).data;
-            data.kind == Value::Unknown || data.kind == Value::HighRank)
+        if (const Value& data = pickle.array(v).data; data.is_unread())
           refuse(pickle, data, name, source.name());
         [[fallthrough]];
       case Value::Bytes:
